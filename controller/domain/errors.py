@@ -1,0 +1,138 @@
+"""The one tree of errors; every floor raises from here and every edge maps from here.
+
+Drawn::
+
+    CleaveError
+    ├── Retryable(delay_seconds)      try again after the delay; nothing is wrong with the request
+    │   ├── LostRace                  a row or input version moved under us; re-read and decide again
+    │   ├── DataPlaneUnavailable      a call failed or was refused for now
+    │   │   └── DataPlaneTimeout      no answer in time; the act may or may not have happened
+    │   ├── StoreUnavailable          PostgreSQL is away
+    │   └── SegmentTerminated         (client side) the segment is fenced; look up the layout again
+    └── Terminal                      repeating the same request gives the same answer
+        ├── InvalidInput              a value that can never be right (REST 412 or 400, CLI exit 2)
+        │   ├── InvalidRange
+        │   ├── InvalidLayoutChange
+        │   └── InvalidPolicy
+        ├── NotFound                  (REST 404)
+        │   ├── TopicNotFound
+        │   ├── SegmentNotFound
+        │   ├── SubscriptionNotFound
+        │   └── OperationNotFound
+        ├── Conflict                  (REST 409)
+        │   ├── TopicExists
+        │   ├── SegmentBusy           in a live operation
+        │   └── TopicNotLive
+        ├── FencedOut                 a stale runner: its claim term has passed
+        ├── Unsupported               the data plane cannot do this; says which and what it can
+        └── InvariantViolated         never expected: names the law and the values
+
+Errors carry plain values only and survive pickling, since Airflow and Spark move them between
+processes. A message names the thing, the value and the next move.
+"""
+
+from __future__ import annotations
+
+
+class CleaveError(Exception):
+    """Root of everything Cleave raises on purpose; ``str(error)`` is always one line."""
+
+    def __init__(self, message: str) -> None:
+        self.message = " ".join(message.split())
+        super().__init__(self.message)
+
+
+class Retryable(CleaveError):
+    """Worth another try after ``delay_seconds`` (>= 0), with the same arguments."""
+
+    def __init__(self, message: str, delay_seconds: float = 1.0) -> None:
+        super().__init__(message)
+        self.delay_seconds = delay_seconds
+
+
+class LostRace(Retryable):
+    """A row version or input version moved under us; re-read and decide again."""
+
+
+class DataPlaneUnavailable(Retryable):
+    """A call to the data plane failed or was refused for now."""
+
+
+class DataPlaneTimeout(DataPlaneUnavailable):
+    """The answer did not come in time; the act may or may not have happened, so look before repeating."""
+
+
+class StoreUnavailable(Retryable):
+    """PostgreSQL is away."""
+
+
+class SegmentTerminated(Retryable):
+    """The segment is fenced and takes no more entries; look up the layout again."""
+
+
+class Terminal(CleaveError):
+    """Repeating the same request gives the same answer."""
+
+
+class InvalidInput(Terminal):
+    """A value that can never be right."""
+
+
+class InvalidRange(InvalidInput):
+    """Not a hash range, or ranges that do not fit together."""
+
+
+class InvalidLayoutChange(InvalidInput):
+    """The layout refuses this split, merge, rebucket, re-cut, heal or prune."""
+
+
+class InvalidPolicy(InvalidInput):
+    """A knob is out of bounds, or knobs valid apart are invalid together."""
+
+
+class NotFound(Terminal):
+    """The named thing does not exist."""
+
+
+class TopicNotFound(NotFound):
+    """No such topic."""
+
+
+class SegmentNotFound(NotFound):
+    """No such segment in the topic's layout, or none that covers the hash."""
+
+
+class SubscriptionNotFound(NotFound):
+    """No such subscription on the topic."""
+
+
+class OperationNotFound(NotFound):
+    """No such operation in the journal."""
+
+
+class Conflict(Terminal):
+    """The thing exists but is in a state that forbids the request."""
+
+
+class TopicExists(Conflict):
+    """A topic of that name exists already."""
+
+
+class SegmentBusy(Conflict):
+    """The segment is part of a live operation."""
+
+
+class TopicNotLive(Conflict):
+    """The topic is being created or deleted, or is gone."""
+
+
+class FencedOut(Terminal):
+    """A stale runner: its claim term has passed, so it may write nothing more."""
+
+
+class Unsupported(Terminal):
+    """The data plane cannot do this; the message says which one and what it can."""
+
+
+class InvariantViolated(Terminal):
+    """Never expected: a law of the model does not hold; the message names the law and the values."""
