@@ -1,0 +1,109 @@
+"""The 16-bit hash ring and the inclusive ranges that segments own.
+
+First value everything else stands on: layouts tile the ring with ranges, reshapes cut and join them.
+The ring does not wrap, so the first and the last range are not neighbours. Rules and text form are
+those of PIP-468. Hashing of keys is in ``key_hash``; buckets inside a segment are in ``entry_buckets``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from controller.domain.errors import InvalidRange
+
+RING_SIZE = 65536
+MAX_HASH = RING_SIZE - 1
+
+_TEXT = re.compile(r"([0-9a-f]{4})-([0-9a-f]{4})")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class HashRange:
+    """Inclusive ``start..end``, ``0 <= start <= end <= 65535``; ordered by start, then end.
+
+    Raises InvalidRange at construction for anything else.
+    """
+
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= self.end <= MAX_HASH:
+            raise InvalidRange(
+                f"hash range {self.start}..{self.end} is not on the ring; give 0 <= start <= end <= {MAX_HASH}"
+            )
+
+    @property
+    def width(self) -> int:
+        """Number of hashes covered, 1..65536."""
+        return self.end - self.start + 1
+
+    @property
+    def midpoint(self) -> int:
+        """First hash of the upper half; raises InvalidRange on a range of width 1."""
+        if self.start == self.end:
+            raise InvalidRange(f"range {self} covers one hash and cannot be halved; leave it whole")
+        return self.start + (self.end - self.start) // 2 + 1
+
+    def halves(self) -> tuple[HashRange, HashRange]:
+        """Low and high half; for an odd width the low half is one larger, as in Pulsar."""
+        return self.cut(self.midpoint)
+
+    def cut(self, at: int) -> tuple[HashRange, HashRange]:
+        """``(start..at-1, at..end)``: ``at`` is the first hash of the upper part, start < at <= end."""
+        if not self.start < at <= self.end:
+            raise InvalidRange(
+                f"cut point {at} does not divide range {self}; give {self.start} < cut point <= {self.end}"
+            )
+        return HashRange(self.start, at - 1), HashRange(at, self.end)
+
+    def cut_many(self, points: Sequence[int]) -> tuple[HashRange, ...]:
+        """The pieces between strictly ascending cut points, each the first hash of a piece; () keeps it whole."""
+        pieces: list[HashRange] = []
+        rest = self
+        for at in points:
+            low, rest = rest.cut(at)
+            pieces.append(low)
+        return (*pieces, rest)
+
+    def divide(self, parts: int) -> tuple[HashRange, ...]:
+        """``parts`` equal widths, the remainder going to the last, as Pulsar lays out a new topic.
+
+        Raises InvalidRange unless 1 <= parts <= width.
+        """
+        if not 1 <= parts <= self.width:
+            raise InvalidRange(f"range {self} cannot be divided into {parts} parts; give 1 to {self.width}")
+        step = self.width // parts
+        return self.cut_many(range(self.start + step, self.start + step * parts, step))
+
+    def join(self, other: HashRange) -> HashRange:
+        """The union with an adjacent range; symmetric. Raises InvalidRange if not adjacent."""
+        if not self.is_adjacent_to(other):
+            raise InvalidRange(f"ranges {self} and {other} are not adjacent; join neighbours only")
+        return HashRange(min(self.start, other.start), max(self.end, other.end))
+
+    def is_adjacent_to(self, other: HashRange) -> bool:
+        """True when one ends exactly one below the other's start; overlap is not adjacency."""
+        return self.end + 1 == other.start or other.end + 1 == self.start
+
+    def contains(self, hash_value: int) -> bool:
+        return self.start <= hash_value <= self.end
+
+    def overlaps(self, other: HashRange) -> bool:
+        return self.start <= other.end and other.start <= self.end
+
+    def __str__(self) -> str:
+        return f"{self.start:04x}-{self.end:04x}"
+
+    @classmethod
+    def parse(cls, text: str) -> HashRange:
+        """Reads ``str(range)``: two four-digit lower-case hex numbers with a hyphen."""
+        match = _TEXT.fullmatch(text)
+        if match is None:
+            raise InvalidRange(f"{text!r} is not a hash range; write it as 0000-7fff, lower-case hex")
+        return cls(int(match[1], 16), int(match[2], 16))
+
+
+FULL_RANGE = HashRange(0, MAX_HASH)

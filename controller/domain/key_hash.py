@@ -1,0 +1,30 @@
+"""Where a key lands: the segment by the high half of its hash, the entry bucket by the low half.
+
+Murmur3 x86 32-bit, seed 0, over the UTF-8 bytes, exactly as Pulsar's Java clients do it (PIP-468,
+PIP-486): a difference here would break key order as soon as two clients share a topic. PIP-475's text
+takes the lower half for segments; the code does not, and neither do we.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import mmh3
+
+
+class KeyHash(NamedTuple):
+    """Both halves of one key's hash, each 0..65535 and independent of the other."""
+
+    segment_hash: int
+    bucket_hash: int
+
+    @property
+    def legacy_hash(self) -> int:
+        """The 31-bit form old clients take modulo the partition count; only for all-legacy layouts."""
+        return (self.segment_hash << 16 | self.bucket_hash) & 0x7FFFFFFF
+
+
+def key_hash(key: str | bytes) -> KeyHash:
+    """The hash of one message key; text is encoded as UTF-8."""
+    raw = mmh3.hash(key, 0, signed=False)
+    return KeyHash(raw >> 16, raw & 0xFFFF)

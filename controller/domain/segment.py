@@ -1,0 +1,89 @@
+"""One segment of a topic: its record, its states and the name of the log behind it.
+
+A segment is a plain immutable value. What may happen to it (and in which epoch) is the business of
+``layout``; whether the log behind it exists is the data plane's. Fields are those of PIP-468 plus the
+ones Pulsar 5 added, and ``merge_depth``, which Pulsar recomputes and so loses to garbage collection.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from controller.domain.errors import InvalidInput
+from controller.domain.hash_range import HashRange
+
+_TOPIC = re.compile(r"topic://([^/]+/[^/]+/.+)")
+_DESCRIPTOR = re.compile(r"([0-9a-f]{4}-[0-9a-f]{4})-([0-9]+)")
+
+
+class SegmentState(StrEnum):
+    """ACTIVE takes writes; SEALED is read until drained. There is no way back and nothing between."""
+
+    ACTIVE = "ACTIVE"
+    SEALED = "SEALED"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A node of the layout; built unchecked, so that loading rows is cheap.
+
+    ``created_epoch`` and ``sealed_epoch`` are layout epochs, ``*_at_ms`` milliseconds since the Unix
+    epoch, 0 if unknown (a migrated segment). The sealed pair is None exactly while ACTIVE.
+    ``bucket_splits`` are the ascending first hashes of entry buckets 1..N-1 (PIP-486) and never change.
+    ``merge_depth`` is the number of merges in its ancestry and never falls (see ``merge_depth``
+    in ``segment_graph``).
+    """
+
+    segment_id: int
+    hash_range: HashRange
+    state: SegmentState = SegmentState.ACTIVE
+    parent_ids: tuple[int, ...] = ()
+    child_ids: tuple[int, ...] = ()
+    created_epoch: int = 0
+    sealed_epoch: int | None = None
+    created_at_ms: int = 0
+    sealed_at_ms: int | None = None
+    bucket_splits: tuple[int, ...] = ()
+    merge_depth: int = 0
+    legacy_topic_name: str | None = None
+
+    @property
+    def is_active(self) -> bool:
+        return self.state is SegmentState.ACTIVE
+
+    @property
+    def bucket_count(self) -> int:
+        """Entry buckets of this segment, at least 1."""
+        return len(self.bucket_splits) + 1
+
+    def __str__(self) -> str:
+        return f"{self.segment_id} ({self.hash_range})"
+
+
+def segment_descriptor(hash_range: HashRange, segment_id: int) -> str:
+    """``0000-7fff-12``: the range in hex, the id in decimal, as in Pulsar's segment topic names."""
+    return f"{hash_range}-{segment_id}"
+
+
+def parse_segment_descriptor(text: str) -> tuple[HashRange, int]:
+    """Reads ``segment_descriptor``'s text; raises InvalidInput for anything else."""
+    match = _DESCRIPTOR.fullmatch(text)
+    if match is None:
+        raise InvalidInput(f"{text!r} is not a segment descriptor; write range and id as 0000-7fff-12")
+    return HashRange.parse(match[1]), int(match[2])
+
+
+def backing_topic_name(topic: str, segment: Segment) -> str:
+    """Pulsar 5's name for the log behind a segment of ``topic`` (``topic://tenant/namespace/name``).
+
+    A legacy segment is backed by the old topic itself (PIP-475). Raises InvalidInput when ``topic`` is
+    not in the ``topic`` domain.
+    """
+    if segment.legacy_topic_name:
+        return segment.legacy_topic_name
+    match = _TOPIC.fullmatch(topic)
+    if match is None:
+        raise InvalidInput(f"{topic!r} is not a scalable topic; name it as topic://tenant/namespace/name")
+    return f"segment://{match[1]}/{segment_descriptor(segment.hash_range, segment.segment_id)}"
