@@ -1,0 +1,73 @@
+# Cleave: every chore by name. `make` alone lists them; each one that needs the environment builds it first.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+PY := .venv/bin/python
+READY := .venv/.ready
+WORKERS ?= 2
+PYTEST := $(PY) -m pytest -n $(WORKERS) --dist loadgroup
+TYPED := $(wildcard controller spark_jobs dags plugins)
+ARGS ?=
+
+.PHONY: help
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(READY) ## Build .venv from constraints.txt (needs Python >= 3.11 and the network)
+$(READY): pyproject.toml constraints.txt .ci/setup
+	@.ci/setup
+
+.PHONY: demo
+demo: $(READY) ## The whole stack on this machine with live traffic (KEEP=1, TRACE=file, PLANE=name)
+	@KEEP="$(KEEP)" TRACE="$(TRACE)" PLANE="$(PLANE)" $(PY) -m controller.demo $(ARGS)
+
+.PHONY: test
+test: $(READY) ## All tests but chaos, on real servers (WORKERS=2, ARGS=...)
+	@$(PYTEST) tests $(ARGS)
+
+.PHONY: test-fast
+test-fast: $(READY) ## Tests that start nothing: seconds
+	@$(PYTEST) tests -m "not (integration or spark or airflow or chaos or browser)" $(ARGS)
+
+.PHONY: chaos
+chaos: $(READY) ## Minutes of kills, pauses and partitions under load, then the laws are checked
+	@$(PY) -m pytest tests -m chaos --timeout 1800 $(ARGS)
+
+.PHONY: bench
+bench: $(READY) ## The benchmarks; figures go to benchmarks/results
+	@$(PY) -m benchmarks $(ARGS)
+
+.PHONY: lint
+lint: $(READY) ## Ruff: rules and format
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+
+.PHONY: fix
+fix: $(READY) ## Ruff: repair what can be repaired, and format
+	@$(PY) -m ruff check --fix .
+	@$(PY) -m ruff format .
+
+.PHONY: types
+types: $(READY) ## mypy, strict
+	@$(PY) -m mypy $(TYPED)
+
+.PHONY: contract
+contract: $(READY) ## The floors: who may import whom
+	@.venv/bin/lint-imports --no-logo --cache-dir .cache/import-linter
+
+.PHONY: schema-check
+schema-check: $(READY) ## sql/schema.sql is what the migrations build
+	@$(PY) -m controller.store.schema_dump --check
+
+.PHONY: lock
+lock: $(READY) ## Resolve pyproject.toml anew into constraints.txt
+	@.ci/lock
+
+.PHONY: clean
+clean: ## Remove the environment, caches and local state
+	@rm -rf .venv .cache .cleave build dist *.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
