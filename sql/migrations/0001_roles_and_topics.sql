@@ -1,0 +1,218 @@
+-- Roles, schemas, topics, segments and the history of layouts.
+--
+-- The database is the last guard of a layout: every rule below is a named constraint or trigger whose
+-- COMMENT is the sentence a person reads when it is broken (store/constraints.py looks it up by name).
+-- Control tables live in schema "cleave", what people read in "inspect", the loader's inbox in "staging".
+
+DO $$
+DECLARE role_name text;
+BEGIN
+    FOREACH role_name IN ARRAY ARRAY['cleave_owner', 'cleave_controller', 'cleave_spark_loader', 'cleave_inspector'] LOOP
+        BEGIN
+            EXECUTE format('CREATE ROLE %I NOLOGIN', role_name);
+        EXCEPTION WHEN duplicate_object OR unique_violation THEN
+            NULL;  -- roles belong to the server, not to the database: another database made it first
+        END;
+    END LOOP;
+END $$;
+
+CREATE SCHEMA cleave;
+CREATE SCHEMA inspect;
+CREATE SCHEMA staging;
+REVOKE ALL ON SCHEMA public FROM PUBLIC;
+
+CREATE TABLE cleave.topic (
+    topic_id             bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name                 text        NOT NULL,
+    namespace            text        NOT NULL,
+    state                text        NOT NULL DEFAULT 'creating',
+    data_plane           text        NOT NULL DEFAULT 'embedded',
+    epoch                bigint      NOT NULL DEFAULT 0,
+    next_segment_id      bigint      NOT NULL,
+    subscription_version bigint      NOT NULL DEFAULT 0,
+    row_version          bigint      NOT NULL DEFAULT 1,
+    properties           jsonb       NOT NULL DEFAULT '{}',
+    policy               jsonb,
+    last_split_at        timestamptz,
+    last_merge_at        timestamptz,
+    last_rebucket_at     timestamptz,
+    created_at           timestamptz NOT NULL DEFAULT clock_timestamp(),
+    deleted_at           timestamptz,
+    CONSTRAINT topic_id_fits_ring CHECK (topic_id BETWEEN 1 AND 140737488355327),
+    CONSTRAINT topic_name_form CHECK (name ~ '^topic://[^/[:space:]]+/[^/[:space:]]+/[^[:space:]]+$'),
+    CONSTRAINT topic_namespace_form CHECK (name LIKE 'topic://' || replace(replace(namespace, '%', '\%'), '_', '\_') || '/%'),
+    CONSTRAINT topic_state_known CHECK (state IN ('creating', 'live', 'deleting', 'deleted')),
+    CONSTRAINT topic_counters_not_negative CHECK (epoch >= 0 AND next_segment_id >= 0 AND subscription_version >= 0),
+    CONSTRAINT topic_policy_is_object CHECK (policy IS NULL OR jsonb_typeof(policy) = 'object')
+);
+-- A deleted topic keeps its row: its name may be used again, its segment ids never.
+CREATE UNIQUE INDEX topic_name_in_use ON cleave.topic (name) WHERE state <> 'deleted';
+CREATE INDEX topic_by_name ON cleave.topic (name, topic_id);
+CREATE INDEX topic_by_namespace ON cleave.topic (namespace) WHERE state <> 'deleted';
+COMMENT ON CONSTRAINT topic_name_form ON cleave.topic IS 'A topic name is topic://tenant/namespace/name, without spaces.';
+COMMENT ON CONSTRAINT topic_namespace_form ON cleave.topic IS 'The namespace column is the tenant/namespace of the topic name.';
+COMMENT ON CONSTRAINT topic_state_known ON cleave.topic IS 'A topic is creating, live, deleting or deleted.';
+COMMENT ON CONSTRAINT topic_counters_not_negative ON cleave.topic IS 'Epoch, next segment id and subscription version never go below 0.';
+COMMENT ON CONSTRAINT topic_policy_is_object ON cleave.topic IS 'A stored policy is a JSON object of knobs.';
+COMMENT ON INDEX cleave.topic_name_in_use IS 'A topic of this name exists already; delete it first or choose another name.';
+
+CREATE TABLE cleave.segment (
+    topic_id            bigint      NOT NULL REFERENCES cleave.topic,
+    segment_id          bigint      NOT NULL,
+    range_start         integer     NOT NULL,
+    range_end           integer     NOT NULL,
+    state               text        NOT NULL DEFAULT 'ACTIVE',
+    merge_depth         integer     NOT NULL DEFAULT 0,
+    bucket_splits       integer[]   NOT NULL DEFAULT '{}',
+    created_epoch       bigint      NOT NULL,
+    sealed_epoch        bigint,
+    pruned_epoch        bigint,
+    created_at          timestamptz NOT NULL,
+    sealed_at           timestamptz,
+    pruned_at           timestamptz,
+    backing_topic       text        NOT NULL,
+    terminated_position text,
+    legacy_topic_name   text,
+    ring int8range GENERATED ALWAYS AS
+        (int8range(topic_id * 65536 + range_start, topic_id * 65536 + range_end, '[]')) STORED,
+    PRIMARY KEY (topic_id, segment_id),
+    CONSTRAINT segment_range_on_ring CHECK (0 <= range_start AND range_start <= range_end AND range_end <= 65535),
+    CONSTRAINT segment_state_known CHECK (state IN ('ACTIVE', 'SEALED')),
+    CONSTRAINT segment_sealed_is_dated CHECK ((state = 'SEALED') = (sealed_epoch IS NOT NULL AND sealed_at IS NOT NULL)),
+    CONSTRAINT segment_epochs_in_order CHECK (sealed_epoch >= created_epoch AND pruned_epoch > sealed_epoch),
+    CONSTRAINT segment_pruned_only_sealed CHECK (pruned_epoch IS NULL OR state = 'SEALED'),
+    CONSTRAINT segment_backing_topic_once UNIQUE (topic_id, backing_topic),
+    CONSTRAINT segment_active_ranges_disjoint
+        EXCLUDE USING gist (ring WITH &&) WHERE (state = 'ACTIVE') DEFERRABLE INITIALLY DEFERRED
+);
+CREATE INDEX segment_active ON cleave.segment (topic_id, range_start) WHERE state = 'ACTIVE';
+CREATE INDEX segment_collectable ON cleave.segment (sealed_at) WHERE state = 'SEALED' AND pruned_epoch IS NULL;
+COMMENT ON CONSTRAINT segment_range_on_ring ON cleave.segment IS 'A segment owns an inclusive range within 0..65535, start not above end.';
+COMMENT ON CONSTRAINT segment_sealed_is_dated ON cleave.segment IS 'A segment carries a sealed epoch and time exactly when it is SEALED.';
+COMMENT ON CONSTRAINT segment_epochs_in_order ON cleave.segment IS 'A segment is created, then sealed, then pruned.';
+COMMENT ON CONSTRAINT segment_pruned_only_sealed ON cleave.segment IS 'Only a SEALED segment can be pruned.';
+COMMENT ON CONSTRAINT segment_active_ranges_disjoint ON cleave.segment IS 'Two ACTIVE segments of one topic never own the same hash.';
+
+CREATE TABLE cleave.segment_parent (
+    topic_id  bigint NOT NULL,
+    child_id  bigint NOT NULL,
+    parent_id bigint NOT NULL,
+    PRIMARY KEY (topic_id, child_id, parent_id),
+    CONSTRAINT segment_parent_child FOREIGN KEY (topic_id, child_id) REFERENCES cleave.segment,
+    CONSTRAINT segment_parent_parent FOREIGN KEY (topic_id, parent_id) REFERENCES cleave.segment,
+    CONSTRAINT segment_parent_older CHECK (parent_id < child_id)
+);
+CREATE INDEX segment_parent_by_parent ON cleave.segment_parent (topic_id, parent_id);
+COMMENT ON CONSTRAINT segment_parent_older ON cleave.segment_parent IS 'A parent is older than its child: its id is smaller.';
+
+CREATE TABLE cleave.layout_change (
+    topic_id      bigint      NOT NULL REFERENCES cleave.topic,
+    epoch         bigint      NOT NULL,
+    kind          text        NOT NULL,
+    operation_id  bigint,
+    origin        text        NOT NULL,
+    actor         text        NOT NULL,
+    reason        text        NOT NULL,
+    mirrored_from bigint,
+    committed_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (topic_id, epoch),
+    CONSTRAINT layout_change_kind_known CHECK (kind IN
+        ('create', 'split', 'merge', 'rebucket', 'recut', 'heal', 'prune', 'adopt', 'mirrored', 'delete')),
+    CONSTRAINT layout_change_mirrored_gap CHECK ((kind = 'mirrored') = (mirrored_from IS NOT NULL))
+);
+CREATE INDEX layout_change_by_time ON cleave.layout_change (topic_id, committed_at);
+COMMENT ON CONSTRAINT layout_change_kind_known ON cleave.layout_change IS 'The kind of a layout change is one of the operation kinds.';
+
+-- History is never rewritten, epochs rise by one, and the times of one topic rise with them.
+CREATE FUNCTION cleave.layout_change_before_insert() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE previous cleave.layout_change;
+BEGIN
+    SELECT * INTO previous FROM cleave.layout_change WHERE topic_id = NEW.topic_id ORDER BY epoch DESC LIMIT 1;
+    IF FOUND AND NEW.kind <> 'mirrored' AND NEW.epoch <> previous.epoch + 1 THEN
+        RAISE EXCEPTION 'The epoch of topic % rises by exactly 1: % cannot follow %.', NEW.topic_id, NEW.epoch, previous.epoch
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'layout_change_epoch_by_one';
+    ELSIF FOUND AND NEW.epoch <= previous.epoch THEN
+        RAISE EXCEPTION 'The epoch of topic % only rises: % cannot follow %.', NEW.topic_id, NEW.epoch, previous.epoch
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'layout_change_epoch_by_one';
+    ELSIF NOT FOUND AND NEW.epoch <> 0 AND NEW.kind NOT IN ('mirrored', 'delete') THEN
+        RAISE EXCEPTION 'The first epoch of topic % is 0, not %.', NEW.topic_id, NEW.epoch
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'layout_change_epoch_by_one';
+    END IF;
+    NEW.committed_at := greatest(clock_timestamp(), previous.committed_at + interval '1 microsecond');
+    RETURN NEW;
+END $$;
+CREATE TRIGGER layout_change_before_insert BEFORE INSERT ON cleave.layout_change
+    FOR EACH ROW EXECUTE FUNCTION cleave.layout_change_before_insert();
+
+CREATE FUNCTION cleave.refuse_rewriting_history() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'Rows of % are history: they are never changed or deleted.', TG_TABLE_NAME
+        USING ERRCODE = 'restrict_violation', CONSTRAINT = TG_TABLE_NAME || '_is_history';
+END $$;
+CREATE TRIGGER layout_change_is_history BEFORE UPDATE OR DELETE ON cleave.layout_change
+    FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
+CREATE TRIGGER segment_parent_is_history BEFORE UPDATE OR DELETE ON cleave.segment_parent
+    FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
+CREATE TRIGGER segment_is_history BEFORE DELETE ON cleave.segment
+    FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
+
+CREATE FUNCTION cleave.segment_before_write() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'UPDATE' THEN
+        IF OLD.state = 'SEALED' AND NEW.state = 'ACTIVE' THEN
+            RAISE EXCEPTION 'Segment % of topic % is sealed and never becomes active again.', OLD.segment_id, OLD.topic_id
+                USING ERRCODE = 'check_violation', CONSTRAINT = 'segment_sealed_for_good';
+        ELSIF (OLD.topic_id, OLD.segment_id, OLD.range_start, OLD.range_end, OLD.created_epoch, OLD.backing_topic, OLD.bucket_splits)
+            IS DISTINCT FROM
+              (NEW.topic_id, NEW.segment_id, NEW.range_start, NEW.range_end, NEW.created_epoch, NEW.backing_topic, NEW.bucket_splits) THEN
+            RAISE EXCEPTION 'Segment % of topic % is fixed for life: range, buckets, epoch and backing topic do not change.',
+                OLD.segment_id, OLD.topic_id USING ERRCODE = 'check_violation', CONSTRAINT = 'segment_fixed_for_life';
+        END IF;
+    ELSIF NEW.segment_id >= (SELECT next_segment_id FROM cleave.topic WHERE topic_id = NEW.topic_id) THEN
+        RAISE EXCEPTION 'Segment id % of topic % was not reserved: take ids from next_segment_id.', NEW.segment_id, NEW.topic_id
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'segment_id_reserved';
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER segment_before_write BEFORE INSERT OR UPDATE ON cleave.segment
+    FOR EACH ROW EXECUTE FUNCTION cleave.segment_before_write();
+
+CREATE FUNCTION cleave.topic_before_update() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NEW.epoch < OLD.epoch OR NEW.next_segment_id < OLD.next_segment_id OR NEW.subscription_version < OLD.subscription_version THEN
+        RAISE EXCEPTION 'Epoch, next segment id and subscription version of topic % only rise.', OLD.topic_id
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'topic_counters_only_rise';
+    ELSIF OLD.state = 'deleted' THEN
+        RAISE EXCEPTION 'Topic % is deleted and its row is history.', OLD.topic_id
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'topic_deleted_is_history';
+    ELSIF NEW.row_version <> OLD.row_version + 1 THEN
+        RAISE EXCEPTION 'Every change of topic % raises row_version by 1.', OLD.topic_id
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'topic_row_version_by_one';
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER topic_before_update BEFORE UPDATE ON cleave.topic
+    FOR EACH ROW EXECUTE FUNCTION cleave.topic_before_update();
+
+-- ACTIVE ranges tile the ring. Checked once a layout change, at commit, when the new segments are in.
+-- Disjointness is the exclusion constraint's work; here the widths must add up.
+CREATE FUNCTION cleave.layout_must_tile() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    topic_state text;
+    topic_epoch bigint;
+    covered     bigint;
+BEGIN
+    SELECT state, epoch INTO topic_state, topic_epoch FROM cleave.topic WHERE topic_id = NEW.topic_id;
+    SELECT coalesce(sum(range_end - range_start + 1), 0) INTO covered
+        FROM cleave.segment WHERE topic_id = NEW.topic_id AND state = 'ACTIVE';
+    IF NOT (covered = 65536 AND topic_state IN ('live', 'deleting') OR covered = 0 AND topic_state IN ('creating', 'deleted')) THEN
+        RAISE EXCEPTION 'ACTIVE segments of % topic % cover % of 65536 hashes at epoch %.', topic_state, NEW.topic_id, covered, NEW.epoch
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'layout_tiles_ring';
+    ELSIF topic_epoch < NEW.epoch THEN
+        RAISE EXCEPTION 'Topic % is at epoch % but its history at %.', NEW.topic_id, topic_epoch, NEW.epoch
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'layout_epoch_of_topic';
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER layout_tiles_ring AFTER INSERT ON cleave.layout_change
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION cleave.layout_must_tile();

@@ -1,0 +1,113 @@
+-- Operations: a row before an act. Journal of steps, reserved children, tombstones, leases.
+--
+-- state is the last step that is known to be done; domain/operation.py holds the table of moves.
+
+CREATE TABLE cleave.operation (
+    operation_id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    topic_id             bigint      NOT NULL REFERENCES cleave.topic,
+    kind                 text        NOT NULL,
+    state                text        NOT NULL DEFAULT 'intended',
+    request_key          text        NOT NULL,
+    origin               text        NOT NULL,
+    actor                text        NOT NULL,
+    reason               text        NOT NULL,
+    decision_id          bigint,
+    parameters           jsonb       NOT NULL DEFAULT '{}',
+    subscription_version bigint,
+    epoch                bigint,
+    claimed_by           text,
+    claim_term           bigint      NOT NULL DEFAULT 0,
+    claim_expires_at     timestamptz,
+    attempts             integer     NOT NULL DEFAULT 0,
+    not_before           timestamptz NOT NULL DEFAULT '-infinity',
+    last_error           text,
+    row_version          bigint      NOT NULL DEFAULT 1,
+    intended_at          timestamptz NOT NULL DEFAULT clock_timestamp(),
+    fenced_at            timestamptz,
+    committed_at         timestamptz,
+    finished_at          timestamptz,
+    deadline             timestamptz NOT NULL,
+    CONSTRAINT operation_kind_known CHECK (kind IN ('create', 'split', 'merge', 'rebucket', 'recut', 'heal', 'prune', 'seek',
+        'adopt', 'attach', 'delete', 'subscription_create', 'subscription_delete')),
+    CONSTRAINT operation_state_known CHECK (state IN
+        ('intended', 'prepared', 'fencing', 'fenced', 'committed', 'done', 'aborting', 'aborted')),
+    CONSTRAINT operation_origin_known CHECK (origin IN ('auto', 'manual', 'api', 'reconciler')),
+    CONSTRAINT operation_request_once UNIQUE (request_key),
+    CONSTRAINT operation_claim_whole CHECK ((claimed_by IS NULL) = (claim_expires_at IS NULL)),
+    CONSTRAINT operation_finished_dated CHECK ((state IN ('done', 'aborted')) = (finished_at IS NOT NULL))
+);
+CREATE INDEX operation_live ON cleave.operation (not_before, operation_id) WHERE state NOT IN ('done', 'aborted');
+CREATE INDEX operation_live_of_topic ON cleave.operation (topic_id) WHERE state NOT IN ('done', 'aborted');
+CREATE INDEX operation_of_topic ON cleave.operation (topic_id, operation_id);
+COMMENT ON CONSTRAINT operation_request_once ON cleave.operation IS 'A request key is used once: a repeat gets the first one''s operation.';
+COMMENT ON CONSTRAINT operation_kind_known ON cleave.operation IS 'Unknown kind of operation: a newer version wrote it; upgrade this program.';
+
+CREATE TABLE cleave.operation_parent (
+    operation_id bigint  NOT NULL REFERENCES cleave.operation,
+    topic_id     bigint  NOT NULL,
+    segment_id   bigint  NOT NULL,
+    ordinal      integer NOT NULL,
+    live         boolean NOT NULL DEFAULT true,
+    PRIMARY KEY (operation_id, segment_id),
+    CONSTRAINT operation_parent_segment FOREIGN KEY (topic_id, segment_id) REFERENCES cleave.segment
+);
+CREATE UNIQUE INDEX operation_parent_one_live ON cleave.operation_parent (topic_id, segment_id) WHERE live;
+CREATE INDEX operation_parent_history ON cleave.operation_parent (topic_id, segment_id);
+COMMENT ON INDEX cleave.operation_parent_one_live IS 'A segment takes part in one live operation at a time; wait for it or look at inspect.operations.';
+
+CREATE TABLE cleave.operation_child (
+    operation_id  bigint    NOT NULL REFERENCES cleave.operation,
+    topic_id      bigint    NOT NULL REFERENCES cleave.topic,
+    segment_id    bigint    NOT NULL,
+    range_start   integer   NOT NULL,
+    range_end     integer   NOT NULL,
+    ordinal       integer   NOT NULL,
+    bucket_splits integer[] NOT NULL DEFAULT '{}',
+    backing_topic text      NOT NULL,
+    PRIMARY KEY (operation_id, segment_id),
+    CONSTRAINT operation_child_id_once UNIQUE (topic_id, segment_id),
+    CONSTRAINT operation_child_range_on_ring CHECK (0 <= range_start AND range_start <= range_end AND range_end <= 65535)
+);
+COMMENT ON CONSTRAINT operation_child_id_once ON cleave.operation_child IS 'A segment id is reserved once and never used again, not even after an abort.';
+
+CREATE TABLE cleave.operation_step (
+    operation_id bigint      NOT NULL REFERENCES cleave.operation,
+    sequence     integer     NOT NULL,
+    step         text        NOT NULL,
+    runner       text        NOT NULL,
+    claim_term   bigint      NOT NULL,
+    started_at   timestamptz NOT NULL,
+    finished_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    detail       jsonb       NOT NULL DEFAULT '{}',
+    PRIMARY KEY (operation_id, sequence)
+);
+
+-- Durable deletion: a backing topic is deleted through this queue and nowhere else.
+CREATE TABLE cleave.tombstone (
+    tombstone_id    bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    data_plane      text        NOT NULL,
+    backing_topic   text        NOT NULL,
+    topic_id        bigint      NOT NULL REFERENCES cleave.topic,
+    segment_id      bigint,
+    operation_id    bigint,
+    reason          text        NOT NULL,
+    absences        integer     NOT NULL DEFAULT 0,
+    absent_since    timestamptz,
+    attempts        integer     NOT NULL DEFAULT 0,
+    not_before      timestamptz NOT NULL DEFAULT '-infinity',
+    last_error      text,
+    created_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    closed_at       timestamptz
+);
+CREATE UNIQUE INDEX tombstone_open_once ON cleave.tombstone (data_plane, backing_topic) WHERE closed_at IS NULL;
+CREATE INDEX tombstone_due ON cleave.tombstone (not_before) WHERE closed_at IS NULL;
+
+-- A lease is a term and an expiry, both judged by the database's clock.
+CREATE TABLE cleave.lease (
+    name        text        PRIMARY KEY,
+    holder      text        NOT NULL,
+    term        bigint      NOT NULL DEFAULT 1,
+    acquired_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    expires_at  timestamptz NOT NULL,
+    CONSTRAINT lease_term_positive CHECK (term >= 1)
+);
