@@ -78,6 +78,12 @@ class HashRange:
         step = self.width // parts
         return self.cut_many(range(self.start + step, self.start + step * parts, step))
 
+    def equal_cuts(self, parts: int) -> tuple[int, ...]:
+        """Cut points of ``parts`` widths equal within one; 2 parts are the halves, 4 the halves' halves."""
+        if not 1 <= parts <= self.width:
+            raise InvalidRange(f"range {self} cannot be cut into {parts} parts; give 1 to {self.width}")
+        return tuple(self.start - (-index * self.width // parts) for index in range(1, parts))
+
     def join(self, other: HashRange) -> HashRange:
         """The union with an adjacent range; symmetric. Raises InvalidRange if not adjacent."""
         if not self.is_adjacent_to(other):

@@ -1,0 +1,229 @@
+"""Reshape: the one act under every layout change, as a plan that is data.
+
+Some adjacent active segments are sealed, and new ones that tile the same range take over. Split is 1 → 2
+or 1 → k, merge 2 → 1, rebucket and heal 1 → 1, re-cut n → m; the kind is a label for people, cooldowns
+and metrics. The functions here build a plan from a layout and refuse what can never be right; carrying
+it out is ``SegmentLayout.reshape`` for the metadata and the operation runner for the data plane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from controller.domain import entry_buckets
+from controller.domain.entry_buckets import DEFAULT_MAX_BUCKETS
+from controller.domain.errors import InvalidLayoutChange, InvalidRange
+from controller.domain.hash_range import HashRange
+from controller.domain.segment import Segment
+from controller.domain.segment_graph import SegmentGraph
+
+
+class ReshapeKind(StrEnum):
+    """What people call the act; it decides which cooldown the act stamps."""
+
+    SPLIT = "split"
+    MERGE = "merge"
+    REBUCKET = "rebucket"
+    RECUT = "recut"
+    HEAL = "heal"
+
+
+@dataclass(frozen=True, slots=True)
+class ChildPlan:
+    """A segment to be: its reserved id, its range and its bucket boundaries."""
+
+    segment_id: int
+    hash_range: HashRange
+    bucket_splits: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reshape:
+    """Parents in the order they are terminated, children in the order of their ranges."""
+
+    kind: ReshapeKind
+    parent_ids: tuple[int, ...]
+    children: tuple[ChildPlan, ...]
+
+    def validate_against(self, layout: SegmentGraph) -> None:
+        """Raises what ``validate`` raises; a plan made earlier may no longer fit the layout."""
+        validate(layout, self.parent_ids, self.children)
+
+
+def validate(layout: SegmentGraph, parent_ids: Sequence[int], children: Sequence[ChildPlan]) -> None:
+    """Demands active adjacent parents, children that tile exactly their union, and fresh ids.
+
+    Fresh means: in no segment present and younger than every parent. Ids below ``next_segment_id`` are
+    allowed, since another operation may have reserved and committed later ones in between; that a
+    reserved id was never used and pruned is the journal's to know. Raises SegmentNotFound for an unknown
+    parent, InvalidLayoutChange for everything else.
+    """
+    union = _union(_active_parents(layout, parent_ids))
+    if not children:
+        raise InvalidLayoutChange(f"{_named(parent_ids)} would be sealed with no successor; give children")
+    rest_start = union.start
+    for child in sorted(children, key=lambda plan: plan.hash_range):
+        if child.hash_range.start != rest_start:
+            break
+        rest_start = child.hash_range.end + 1
+    if rest_start != union.end + 1:
+        ranges = ", ".join(str(plan.hash_range) for plan in children)
+        raise InvalidLayoutChange(
+            f"children {ranges} do not tile {union}, the range of {_named(parent_ids)}; "
+            "cut the whole range without gap or overlap"
+        )
+    _check_children(layout, parent_ids, children)
+
+
+def _check_children(layout: SegmentGraph, parent_ids: Sequence[int], children: Sequence[ChildPlan]) -> None:
+    child_ids = [plan.segment_id for plan in children]
+    stale = [i for i in child_ids if i in layout.segments or i <= max(parent_ids)]
+    if stale or len(set(child_ids)) < len(child_ids):
+        raise InvalidLayoutChange(
+            f"child ids {child_ids} of {_named(parent_ids)} are not fresh; "
+            f"reserve new ones from {layout.next_segment_id} up"
+        )
+    for plan in children:
+        if not entry_buckets.are_splits(plan.bucket_splits):
+            raise InvalidLayoutChange(
+                f"bucket splits {plan.bucket_splits} of child {plan.segment_id} are not boundaries; "
+                "give ascending hashes within 1..65535"
+            )
+
+
+def plan_split(
+    layout: SegmentGraph, segment_id: int, at: int | Sequence[int] | None = None
+) -> Reshape:
+    """1 → 2 at the midpoint (None) or at one cut point, 1 → k at several.
+
+    A cut point is the first hash of a child; several must ascend. Each child gets ``max(1, N // k)``
+    buckets of equal width, laid out afresh, as in Pulsar for k = 2.
+    """
+    parent = _active(layout, segment_id)
+    _demand_divisible(parent, 2)
+    if at is None:
+        points: Sequence[int] = (parent.hash_range.midpoint,)
+    else:
+        points = (at,) if isinstance(at, int) else tuple(at)
+    if not points:
+        raise InvalidLayoutChange(f"split of segment {parent} has no cut point; give at least one or None")
+    try:
+        ranges = parent.hash_range.cut_many(points)
+    except InvalidRange as error:
+        raise InvalidLayoutChange(f"segment {parent} cannot be split at {list(points)}: {error}") from error
+    buckets = entry_buckets.inherited_on_split(parent.bucket_count, len(ranges))
+    return Reshape(ReshapeKind.SPLIT, (segment_id,), _children(layout, ranges, buckets))
+
+
+def plan_equal_split(layout: SegmentGraph, segment_id: int, parts: int) -> Reshape:
+    """1 → ``parts`` (>= 2) of widths equal within one; for a power of two the same as repeated halving."""
+    parent = _active(layout, segment_id)
+    if parts < 2:
+        raise InvalidLayoutChange(f"split of segment {parent} into {parts} parts; give at least 2")
+    _demand_divisible(parent, parts)
+    return plan_split(layout, segment_id, parent.hash_range.equal_cuts(parts))
+
+
+def plan_merge(layout: SegmentGraph, a: int, b: int, max_buckets: int = DEFAULT_MAX_BUCKETS) -> Reshape:
+    """2 → 1 over adjacent segments; the child lists its parents in the order given, as Pulsar's does."""
+    left, right = _active(layout, a), _active(layout, b)
+    if not left.hash_range.is_adjacent_to(right.hash_range):
+        raise InvalidLayoutChange(f"segments {left} and {right} are not adjacent; merge neighbours only")
+    buckets = entry_buckets.merged(left.bucket_count, right.bucket_count, max_buckets)
+    joined = left.hash_range.join(right.hash_range)
+    return Reshape(ReshapeKind.MERGE, (a, b), _children(layout, [joined], buckets))
+
+
+def plan_rebucket(
+    layout: SegmentGraph, segment_id: int, bucket_count: int, max_buckets: int = DEFAULT_MAX_BUCKETS
+) -> Reshape:
+    """1 → 1 over the same range with ``bucket_count`` equal buckets, within 1..``max_buckets``."""
+    parent = _active(layout, segment_id)
+    if not 1 <= bucket_count <= max_buckets:
+        raise InvalidLayoutChange(
+            f"segment {parent} cannot have {bucket_count} buckets; bucketCount must be in [1, {max_buckets}]"
+        )
+    children = _children(layout, [parent.hash_range], bucket_count)
+    if children[0].bucket_splits == parent.bucket_splits:
+        raise InvalidLayoutChange(
+            f"segment {parent} has these {bucket_count} buckets already; choose another count"
+        )
+    return Reshape(ReshapeKind.REBUCKET, (segment_id,), children)
+
+
+def plan_heal(layout: SegmentGraph, segment_id: int) -> Reshape:
+    """1 → 1 with range and buckets kept, for a segment whose log was terminated behind our back."""
+    parent = _active(layout, segment_id)
+    child = ChildPlan(layout.next_segment_id, parent.hash_range, parent.bucket_splits)
+    return Reshape(ReshapeKind.HEAL, (segment_id,), (child,))
+
+
+def plan_recut(
+    layout: SegmentGraph,
+    parent_ids: Sequence[int],
+    cut_points: Sequence[int],
+    max_buckets: int = DEFAULT_MAX_BUCKETS,
+) -> Reshape:
+    """Re-cut n → m: the union of adjacent segments, cut anew; no cut point joins them all.
+
+    The parents' buckets are shared out equally, at least 1 and at most ``max_buckets`` a child. Refuses
+    cut points that leave the ranges as they are.
+    """
+    parents = _active_parents(layout, parent_ids)
+    union = _union(parents)
+    try:
+        ranges = union.cut_many(cut_points)
+    except InvalidRange as error:
+        raise InvalidLayoutChange(
+            f"{_named(parent_ids)} cannot be cut at {list(cut_points)}: {error}"
+        ) from error
+    if ranges == tuple(sorted(parent.hash_range for parent in parents)):
+        raise InvalidLayoutChange(f"{_named(parent_ids)} are cut at {list(cut_points)} already; move a cut point")
+    total = sum(parent.bucket_count for parent in parents)
+    buckets = min(entry_buckets.inherited_on_split(total, len(ranges)), max_buckets)
+    return Reshape(ReshapeKind.RECUT, tuple(parent_ids), _children(layout, ranges, buckets))
+
+
+def _children(layout: SegmentGraph, ranges: Sequence[HashRange], bucket_count: int) -> tuple[ChildPlan, ...]:
+    splits = entry_buckets.equal_splits(bucket_count)
+    return tuple(ChildPlan(i, r, splits) for i, r in enumerate(ranges, layout.next_segment_id))
+
+
+def _active(layout: SegmentGraph, segment_id: int) -> Segment:
+    segment = layout.segment(segment_id)
+    if not segment.is_active:
+        raise InvalidLayoutChange(
+            f"segment {segment} was sealed at epoch {segment.sealed_epoch}; "
+            f"act on its active successors (children {list(segment.child_ids)})"
+        )
+    return segment
+
+
+def _active_parents(layout: SegmentGraph, parent_ids: Sequence[int]) -> list[Segment]:
+    if not parent_ids or len(set(parent_ids)) < len(parent_ids):
+        raise InvalidLayoutChange(f"parents {list(parent_ids)} must be one or more different segments")
+    return [_active(layout, segment_id) for segment_id in parent_ids]
+
+
+def _union(parents: Sequence[Segment]) -> HashRange:
+    first, *others = sorted(parents, key=lambda segment: segment.hash_range)
+    union = first.hash_range
+    for other in others:
+        if not union.is_adjacent_to(other.hash_range):
+            raise InvalidLayoutChange(f"segments {first} to {other} leave a gap; reshape neighbours only")
+        union = union.join(other.hash_range)
+    return union
+
+
+def _demand_divisible(parent: Segment, parts: int) -> None:
+    if parent.hash_range.width < parts:
+        raise InvalidLayoutChange(
+            f"segment {parent} covers {parent.hash_range.width} hash(es) and cannot be split into {parts}; "
+            "leave it whole and add entry buckets instead"
+        )
+
+
+def _named(segment_ids: Sequence[int]) -> str:
+    return f"segment(s) {', '.join(map(str, segment_ids))}"

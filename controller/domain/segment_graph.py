@@ -1,0 +1,174 @@
+"""The reading half of a layout: who is active, who covers a hash, who descends from whom.
+
+``SegmentLayout`` adds the changes; ``reshape`` plans them against what is here. Building a graph checks
+nothing, so that a layout of a few hundred rows loads cheaply; ``check_invariants`` states the laws and
+is called by whoever has reason to doubt.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from controller.domain.entry_buckets import are_splits
+from controller.domain.errors import InvariantViolated, SegmentNotFound
+from controller.domain.hash_range import MAX_HASH
+from controller.domain.segment import Segment
+
+
+@dataclass(frozen=True)
+class SegmentGraph:
+    """Segments of one topic at one epoch; treat ``segments`` as read-only.
+
+    Not slotted: the views below are computed once and kept in the instance.
+    """
+
+    epoch: int
+    next_segment_id: int
+    segments: Mapping[int, Segment]
+
+    @cached_property
+    def active(self) -> tuple[Segment, ...]:
+        """The ACTIVE segments, sorted by range. Pulsar's order varies by run; ours never does."""
+        return tuple(sorted((s for s in self.segments.values() if s.is_active), key=_by_range))
+
+    @cached_property
+    def _active_starts(self) -> tuple[int, ...]:
+        return tuple(segment.hash_range.start for segment in self.active)
+
+    def segment(self, segment_id: int) -> Segment:
+        """The segment of that id; raises SegmentNotFound."""
+        try:
+            return self.segments[segment_id]
+        except KeyError:
+            raise SegmentNotFound(
+                f"segment {segment_id} is not in the layout at epoch {self.epoch}; "
+                "look up the layout again, it may have been pruned"
+            ) from None
+
+    def segment_for(self, segment_hash: int) -> Segment:
+        """The ACTIVE segment covering a segment hash; raises SegmentNotFound if none does."""
+        index = bisect_right(self._active_starts, segment_hash) - 1
+        if index < 0 or not self.active[index].hash_range.contains(segment_hash):
+            raise SegmentNotFound(
+                f"no active segment covers hash {segment_hash} at epoch {self.epoch}; "
+                f"hashes run from 0 to {MAX_HASH}, look up the layout again"
+            )
+        return self.active[index]
+
+    def ancestors(self, segment_id: int) -> frozenset[int]:
+        """Every present segment it descends from, without itself."""
+        return self.ancestors_of(self.segment(segment_id).parent_ids)
+
+    def ancestors_of(self, parent_ids: Iterable[int]) -> frozenset[int]:
+        """The given segments and everything they descend from, skipping those no longer present."""
+        found: set[int] = set()
+        pending = [i for i in parent_ids if i in self.segments]
+        while pending:
+            segment_id = pending.pop()
+            if segment_id not in found:
+                found.add(segment_id)
+                pending.extend(i for i in self.segments[segment_id].parent_ids if i in self.segments)
+        return frozenset(found)
+
+    def descendants(self, segment_id: int) -> frozenset[int]:
+        """Every present segment that descends from it, without itself."""
+        found: set[int] = set()
+        pending = list(self.segment(segment_id).child_ids)
+        while pending:
+            child_id = pending.pop()
+            if child_id in self.segments and child_id not in found:
+                found.add(child_id)
+                pending.extend(self.segments[child_id].child_ids)
+        return frozenset(found)
+
+    def lineage(self, segment_id: int) -> tuple[int, ...]:
+        """Ancestors, itself and descendants, each once, in the order of their ids (oldest first)."""
+        return tuple(sorted(self.ancestors(segment_id) | {segment_id} | self.descendants(segment_id)))
+
+    def merge_depth(self, segment_id: int) -> int:
+        """Merges in the ancestry, as stored when the segment was made.
+
+        Equal to Pulsar's number while nothing has been pruned. Pruning erodes Pulsar's and leaves this
+        one alone, so it can only be larger than ``merge_depth_by_ancestry``.
+        """
+        return self.segment(segment_id).merge_depth
+
+    def merge_depth_by_ancestry(self, segment_id: int) -> int:
+        """Pulsar's number: distinct segments with two or more parents, among itself and present ancestors."""
+        merges_itself = len(self.segment(segment_id).parent_ids) >= 2
+        return self._merges_among(self.ancestors(segment_id)) + merges_itself
+
+    def child_merge_depth(self, parent_ids: tuple[int, ...]) -> int:
+        """The depth to store for a new segment with these parents.
+
+        Never below what any parent has stored (one more when it merges), nor below Pulsar's count over
+        what is present. While nothing is pruned the count alone decides: the ancestors of a child include
+        all of each parent's, so it is at least every parent's count, plus the child itself if it merges.
+        """
+        is_merge = int(len(parent_ids) >= 2)
+        stored = max((self.segments[i].merge_depth for i in parent_ids if i in self.segments), default=0)
+        return is_merge + max(stored, self._merges_among(self.ancestors_of(parent_ids)))
+
+    def _merges_among(self, segment_ids: Iterable[int]) -> int:
+        return sum(len(self.segments[i].parent_ids) >= 2 for i in segment_ids)
+
+    def check_invariants(self) -> None:
+        """Raises InvariantViolated naming the law that does not hold and the values that break it."""
+        self._check_tiling()
+        for key, segment in self.segments.items():
+            _demand(key == segment.segment_id, f"segment {segment} is filed under id {key}")
+            _demand(key < self.next_segment_id, f"segment id {key} >= next id {self.next_segment_id}")
+            self._check_state(segment)
+            for parent_id in segment.parent_ids:
+                self._check_link(parent_id, segment)
+            for child_id in segment.child_ids:
+                child = self.segments.get(child_id)
+                _demand(child is None or key in child.parent_ids, f"child {child_id} disowns parent {segment}")
+
+    def _check_tiling(self) -> None:
+        """The ACTIVE ranges tile the ring; a deleted topic has no segments and tiles nothing."""
+        if not self.segments:
+            return
+        _demand(bool(self.active), f"no segment is active at epoch {self.epoch}")
+        first, last = self.active[0], self.active[-1]
+        _demand(first.hash_range.start == 0, f"the ring is uncovered below active segment {first}")
+        _demand(last.hash_range.end == MAX_HASH, f"the ring is uncovered above active segment {last}")
+        for low, high in pairwise(self.active):
+            _demand(low.hash_range.end + 1 == high.hash_range.start, f"{low} and {high} gape or overlap")
+
+    def _check_state(self, segment: Segment) -> None:
+        sealed = (segment.sealed_epoch, segment.sealed_at_ms)
+        if segment.is_active:
+            _demand(sealed == (None, None), f"active segment {segment} is stamped as sealed {sealed}")
+            _demand(not segment.child_ids, f"active segment {segment} has children {segment.child_ids}")
+        else:
+            _demand(None not in sealed, f"sealed segment {segment} lacks its seal {sealed}")
+        until = self.epoch if segment.sealed_epoch is None else segment.sealed_epoch
+        _demand(
+            0 <= segment.created_epoch <= until <= self.epoch,
+            f"segment {segment} lives from epoch {segment.created_epoch} to {until} of {self.epoch}",
+        )
+        _demand(are_splits(segment.bucket_splits), f"bucket splits {segment.bucket_splits} of {segment}")
+        count = self.merge_depth_by_ancestry(segment.segment_id)
+        _demand(segment.merge_depth >= count, f"depth {segment.merge_depth} of {segment} below {count} merges")
+
+    def _check_link(self, parent_id: int, child: Segment) -> None:
+        _demand(parent_id < child.segment_id, f"parent {parent_id} is younger than its child {child}")
+        parent = self.segments.get(parent_id)
+        if parent is not None:
+            _demand(child.segment_id in parent.child_ids, f"parent {parent} disowns child {child}")
+            _demand(parent.hash_range.overlaps(child.hash_range), f"{child} descends from {parent} elsewhere")
+            _demand(parent.merge_depth <= child.merge_depth, f"depth falls from {parent} to {child}")
+
+
+def _by_range(segment: Segment) -> tuple[int, int]:
+    return segment.hash_range.start, segment.hash_range.end
+
+
+def _demand(holds: bool, broken_law: str) -> None:
+    if not holds:
+        raise InvariantViolated(f"layout law broken: {broken_law}; restore the layout from its history")
