@@ -1,0 +1,195 @@
+"""Operations: what an act is while it is under way, and the one table of its moves.
+
+An operation is a row before it is an act. The runner (services) asks `next_step` what to do, performs it
+against the data plane, and records the state the step leads to under its claim term. This module decides
+the order and nothing else: it calls nobody and reads no clock.
+
+The order of a reshape, and why (PIP-468 argues the same): children exist with every subscription before the
+parents are closed, so no message finds the ring uncovered and no cursor starts late; `fencing` is committed
+before the first parent is terminated, because that is the point of no return: a terminated log cannot be
+opened again, so from there on whoever holds the claim goes forward; the layout moves last, in one
+transaction, when every parent is known to be closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from controller.domain.reshape import ChildPlan, ReshapeKind
+
+
+class OperationKind(StrEnum):
+    """What people, cooldowns and metrics call an operation."""
+
+    CREATE = "create"
+    SPLIT = "split"
+    MERGE = "merge"
+    REBUCKET = "rebucket"
+    RECUT = "recut"
+    HEAL = "heal"
+    PRUNE = "prune"
+    DELETE = "delete"
+    SUBSCRIPTION_CREATE = "subscription_create"
+    SUBSCRIPTION_DELETE = "subscription_delete"
+
+    @property
+    def is_reshape(self) -> bool:
+        """Whether parents are sealed and children take over."""
+        return self.value in ReshapeKind._value2member_map_
+
+
+class OperationState(StrEnum):
+    """The last step known to be done. `done` and `aborted` are final; every other state is live."""
+
+    INTENDED = "intended"
+    PREPARED = "prepared"
+    FENCING = "fencing"
+    FENCED = "fenced"
+    COMMITTED = "committed"
+    DONE = "done"
+    ABORTING = "aborting"
+    ABORTED = "aborted"
+
+    @property
+    def is_live(self) -> bool:
+        """Whether somebody still has to act."""
+        return self not in (OperationState.DONE, OperationState.ABORTED)
+
+
+class Origin(StrEnum):
+    """Who wanted it."""
+
+    AUTO = "auto"
+    MANUAL = "manual"
+    API = "api"
+    RECONCILER = "reconciler"
+
+
+class Step(StrEnum):
+    """One thing to do. Every step is idempotent: done twice it changes nothing the second time."""
+
+    CREATE_CHILDREN = "create-children"
+    """Create each reserved child log with every subscription at earliest; note the subscription version."""
+    SET_FENCING = "set-fencing"
+    """Commit that the fence may fall from now on."""
+    TERMINATE_PARENTS = "terminate-parents"
+    """Close the parents for appends, in order."""
+    SYNC_SUBSCRIPTIONS = "sync-subscriptions"
+    """Subscriptions changed since the children were made: apply the difference to the children."""
+    COMMIT = "commit"
+    """The one transaction: parents sealed, children active, epoch + 1."""
+    FINISH = "finish"
+    """Notify and clean up; the operation is done."""
+    CREATE_CURSORS = "create-cursors"
+    """Create the subscription at earliest on every active segment."""
+    DELETE_CURSORS = "delete-cursors"
+    """Delete the subscription from every segment that may carry it."""
+    ABORT = "abort"
+    """Give up before the fence: the reserved children are handed to tombstones."""
+    FINISH_ABORT = "finish-abort"
+    """The tombstones are written; the operation is aborted."""
+    WAIT = "wait"
+    """Nothing to do yet: another live operation of the topic has to end first."""
+
+
+_S, _K = OperationState, OperationKind
+_RESHAPE: Mapping[OperationState, tuple[Step, OperationState]] = {
+    _S.INTENDED: (Step.CREATE_CHILDREN, _S.PREPARED),
+    _S.PREPARED: (Step.SET_FENCING, _S.FENCING),
+    _S.FENCING: (Step.TERMINATE_PARENTS, _S.FENCED),
+    _S.FENCED: (Step.COMMIT, _S.COMMITTED),
+    _S.COMMITTED: (Step.FINISH, _S.DONE),
+    _S.ABORTING: (Step.FINISH_ABORT, _S.ABORTED),
+}
+_COMMIT_ONLY: Mapping[OperationState, tuple[Step, OperationState]] = {
+    _S.INTENDED: (Step.COMMIT, _S.COMMITTED),
+    _S.COMMITTED: (Step.FINISH, _S.DONE),
+}
+MOVES: Mapping[OperationKind, Mapping[OperationState, tuple[Step, OperationState]]] = {
+    **{kind: _RESHAPE for kind in (_K.SPLIT, _K.MERGE, _K.REBUCKET, _K.RECUT, _K.HEAL)},
+    _K.CREATE: {
+        _S.INTENDED: (Step.CREATE_CHILDREN, _S.PREPARED),
+        _S.PREPARED: (Step.COMMIT, _S.COMMITTED),
+        _S.COMMITTED: (Step.FINISH, _S.DONE),
+        _S.ABORTING: (Step.FINISH_ABORT, _S.ABORTED),
+    },
+    _K.PRUNE: _COMMIT_ONLY,
+    _K.DELETE: _COMMIT_ONLY,
+    _K.SUBSCRIPTION_CREATE: {
+        _S.INTENDED: (Step.CREATE_CURSORS, _S.COMMITTED),
+        _S.COMMITTED: (Step.FINISH, _S.DONE),
+    },
+    _K.SUBSCRIPTION_DELETE: {
+        _S.INTENDED: (Step.DELETE_CURSORS, _S.PREPARED),
+        _S.PREPARED: (Step.COMMIT, _S.COMMITTED),
+        _S.COMMITTED: (Step.FINISH, _S.DONE),
+    },
+}
+"""State -> (step to do, state it leads to), for each kind. Nothing else in the program orders steps."""
+
+ABORTABLE = frozenset({OperationState.INTENDED, OperationState.PREPARED})
+"""Abort is allowed only while the fence has not been announced."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedChild:
+    """A child as the intent reserved it: plan and backing topic, never computed a second time."""
+
+    plan: ChildPlan
+    backing_topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One row of the journal, with its parents and reserved children."""
+
+    operation_id: int
+    topic_id: int
+    topic_name: str
+    data_plane: str
+    kind: OperationKind
+    state: OperationState
+    origin: Origin
+    actor: str
+    reason: str
+    request_key: str
+    parent_ids: tuple[int, ...] = ()
+    parent_topics: tuple[str, ...] = ()
+    children: tuple[ReservedChild, ...] = ()
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    subscription_version: int | None = None
+    claim_term: int = 0
+    attempts: int = 0
+    deadline_at_ms: int = 0
+    epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What the runner saw just now; a step is chosen on this and the row, never on memory."""
+
+    now_ms: int
+    subscription_version: int
+    other_live_operations: int = 0
+    abort_requested: bool = False
+
+
+def next_step(operation: Operation, observed: Observed) -> tuple[Step, OperationState]:
+    """The step to take, and the state it leads to when it succeeds.
+
+    Raises KeyError only for a final state: the caller asks for live operations.
+    """
+    if operation.state in ABORTABLE and _S.ABORTING in MOVES[operation.kind]:
+        if observed.abort_requested or observed.now_ms >= operation.deadline_at_ms:
+            return Step.ABORT, OperationState.ABORTING
+    step, leads_to = MOVES[operation.kind][operation.state]
+    if step is not Step.COMMIT:
+        return step, leads_to
+    if operation.kind is OperationKind.DELETE and observed.other_live_operations > 0:
+        return Step.WAIT, operation.state
+    noted = operation.subscription_version
+    if operation.children and noted is not None and noted != observed.subscription_version:
+        return Step.SYNC_SUBSCRIPTIONS, operation.state
+    return step, leads_to
