@@ -1,0 +1,115 @@
+"""Settings: every value an operator may set, read from the environment (prefix CLEAVE_) or a `.env` file.
+
+One field a knob, with unit, bound and reason. Policies are not settings: they live in PostgreSQL at three levels
+and change without a restart. Nothing here connects to anything.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from controller.domain.errors import InvalidInput
+
+
+class Settings(BaseSettings):
+    """What `cleave`, the worker, the collector and the Airflow tasks read at start."""
+
+    model_config = SettingsConfigDict(env_prefix="CLEAVE_", env_file=".env", extra="ignore", frozen=True)
+
+    database_url: SecretStr = SecretStr("postgresql://localhost/cleave")
+    """Cleave's own database (never Airflow's), as a user in role cleave_controller."""
+    loader_url: SecretStr | None = None
+    """The same database as a user in role cleave_spark_loader; the controller's URL where unset."""
+    embedded_url: SecretStr | None = None
+    """Database of the embedded data plane; the controller's own where unset."""
+    landing_url: str = "landing"
+    """Where the collector appends samples: a path or any Hadoop URL."""
+    history_url: str | None = None
+    """Where load records are kept by day for replay; `<landing_url>-history` where unset."""
+
+    worker_lease_seconds: float = Field(15.0, gt=1.0, le=600.0)
+    """A dead worker's shards move after this long."""
+    worker_shards: int = Field(16, ge=1, le=4096)
+    """Shards the topics are dealt over; the same number for every worker of one database."""
+    worker_load_lane: bool = False
+    """True gives the worker the load lane too: reaction in seconds, Airflow's passes then find the work done."""
+    worker_merge_lane: bool = False
+    """True gives the worker the merge lane too, for installations without Airflow."""
+    worker_sweep_seconds: float = Field(30.0, gt=0.0)
+    """The slow safety sweep, should a notification be lost."""
+    operation_claim_seconds: float = Field(30.0, gt=5.0, le=3600.0)
+    """How long a runner may hold an operation without renewing; longer than any data-plane call."""
+    operation_deadline_seconds: float = Field(120.0, gt=1.0)
+    """An operation that has not reached its fence by then is aborted."""
+    call_timeout_seconds: float = Field(5.0, gt=0.1, le=60.0)
+    """The longest one data-plane call may take."""
+
+    collect_interval_seconds: float = Field(10.0, gt=0.1)
+    """Time between two samples of every watched segment."""
+    rate_window_seconds: float = Field(60.0, gt=0.1)
+    """Rates are averages over this window."""
+    retention_minutes: float = -1.0
+    """Sealed segments are collected this long after they were sealed and drained; negative keeps them for ever."""
+    pass_batch_topics: int = Field(500, ge=1, le=100_000)
+    """Topics one batch of a fleet pass evaluates in a transaction."""
+
+    spark_master: str = Field("local[2]", validation_alias="SPARK_MASTER")
+    """Where the aggregation runs: local[n], spark://host:port or sc://host:port (Spark Connect)."""
+    airflow_url: str | None = None
+    """Airflow's address, for doctor and for the asset event posted after an operation."""
+    airflow_token: SecretStr | None = None
+    """Bearer token for it."""
+
+    @field_validator("database_url", "loader_url", "embedded_url")
+    @classmethod
+    def _is_postgres(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            try:
+                drivername = make_url(value.get_secret_value()).drivername
+            except ArgumentError as error:
+                raise ValueError("not a database URL; write postgresql://user:password@host:port/database") from error
+            if drivername.split("+")[0] not in ("postgresql", "postgres"):
+                raise ValueError(f"a {drivername} URL; Cleave keeps its state in PostgreSQL (postgresql://...)")
+        return value
+
+    @cached_property
+    def loader_dsn(self) -> str:
+        """URL of the loader's login, secrets included: never log it."""
+        return (self.loader_url or self.database_url).get_secret_value()
+
+    @cached_property
+    def embedded_dsn(self) -> str:
+        """URL of the embedded data plane, secrets included: never log it."""
+        return (self.embedded_url or self.database_url).get_secret_value()
+
+    @cached_property
+    def history_location(self) -> str:
+        """Where load records are kept by day."""
+        return self.history_url or f"{self.landing_url.rstrip('/')}-history"
+
+    @property
+    def database_label(self) -> str:
+        """The database's address without its password, for messages."""
+        url: URL = make_url(self.database_url.get_secret_value())
+        return url.render_as_string(hide_password=True)
+
+
+def load_settings(**overrides: object) -> Settings:
+    """Read the settings; a wrong one is InvalidInput naming the variable and what is wrong with it."""
+    from pydantic import ValidationError
+
+    try:
+        return Settings(**overrides)  # type: ignore[arg-type]
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = "CLEAVE_" + "_".join(str(part) for part in first["loc"]).upper()
+        raise InvalidInput(f"Setting {name}: {first['msg']}. Correct it in the environment or in .env.") from error
+
+
+PROJECT_ROOT = Path(__file__).resolve().parent.parent

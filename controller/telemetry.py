@@ -1,0 +1,44 @@
+"""Logs and metrics: one line of JSON or of text an event, one registry of counters.
+
+Log lines carry names and numbers, never URLs with passwords. Metric names follow PIP-483 and PIP-486 where they
+name one. Nothing here decides anything, and nothing may fail because telemetry did.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import structlog
+from prometheus_client import Counter, Histogram
+
+DECISIONS = Counter("cleave_decisions_total", "Acts decided, by lane and kind.", ["lane", "kind"])
+REFUSALS = Counter("cleave_refusals_total", "Acts refused, by lane and reason.", ["lane", "reason"])
+OPERATIONS = Counter("cleave_operations_total", "Operations ended, by kind, origin and outcome.", ["kind", "origin", "outcome"])
+OPERATION_SECONDS = Histogram("cleave_operation_seconds", "Intent to commit, in seconds.", ["kind"])
+COLLECTOR_TICKS = Counter("cleave_collector_ticks_total", "Collector ticks, by outcome.", ["outcome"])
+WAKEUPS = Counter("cleave_worker_wakeups_total", "What woke the worker.", ["sensor"])
+
+
+def configure_logging(*, json_lines: bool = False, level: int = logging.INFO) -> None:
+    """Send the program's log lines to standard error; call once, in an entry point."""
+    renderer: structlog.typing.Processor = (
+        structlog.processors.JSONRenderer() if json_lines else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
+    """A logger bound to the module's name."""
+    logger: structlog.typing.FilteringBoundLogger = structlog.get_logger(logger=name)
+    return logger
