@@ -1,0 +1,156 @@
+"""The verdict on a topic: the acts to carry out, and a reason for everything that was left alone.
+
+Values only, written to the ledger as JSON and read back by people through SQL. ``evaluator`` makes them,
+the autoscaler turns acts into operations.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from controller.domain.knobs import write_knob
+
+
+class Lane(StrEnum):
+    """The three questions of an evaluation, in the order they are asked."""
+
+    CONSUMER = "consumer"
+    LOAD = "load"
+    MERGE = "merge"
+
+
+class RefusalReason(StrEnum):
+    """Why something was not done. The comment says what ``value`` and ``needed`` hold."""
+
+    # The whole topic.
+    DISABLED = "disabled"
+    INVALID_POLICY = "invalid-policy"  # the knob's value, the bound it breaks
+    # Limits: waiting does not help.
+    AT_MAX_SEGMENTS = "at-max-segments"  # segments, those in flight included; the cap
+    AT_MIN_SEGMENTS = "at-min-segments"  # segments, those in flight included; the floor
+    AT_MAX_BUCKETS = "at-max-buckets"  # buckets of the topic, consumers
+    ENOUGH_BUCKETS = "enough-buckets"  # buckets of the topic, consumers
+    MERGE_DEPTH = "merge-depth"  # merges in the side's ancestry; the cap it must be below
+    WIDTH_ONE = "width-one"  # hashes covered; hashes a split needs
+    WOULD_IDLE_CONSUMER = "would-idle-consumer"  # places for consumers after the merge; consumers served now
+    WOULD_SPLIT_AGAIN = "would-split-again"  # the figure of the merged layout; the most it may be
+    # Load.
+    NO_LOAD_RECORD = "no-load-record"  # segments without a record (or None for one side of a pair); 0
+    STALE_LOAD = "stale-load"  # when the source was last heard of; until when that counted
+    NOT_COLD = "not-cold"  # the rate of the neighbour that is nearest to cold; the merge threshold
+    # Gates of time: when the gate began to count and when it opens, milliseconds since the Unix epoch.
+    SPLIT_COOLDOWN = "split-cooldown"
+    MERGE_COOLDOWN = "merge-cooldown"
+    REBUCKET_COOLDOWN = "rebucket-cooldown"
+    COLD_WINDOW = "cold-window"  # began None: the record was not written as cold under these thresholds
+    # Others go first.
+    IN_FLIGHT = "in-flight"  # the operation that holds the segment; None
+    LOWER_SCORE = "lower-score"  # score, the score of the one chosen
+    OTHER_ACT = "other-act"  # an earlier lane acted; None, None
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """One segment into two or more; ``at`` as in ``plan_split``, empty for the midpoint.
+
+    ``reason`` is Pulsar's: ``consumer-count`` or the metric (``msgRateIn``, ``byteRateIn``,
+    ``msgRateOut``, ``byteRateOut``).
+    """
+
+    segment_id: int
+    at: tuple[int, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Two neighbours into one; ``left_id`` has the lower range. ``reason`` is ``cold``."""
+
+    left_id: int
+    right_id: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rebucket:
+    """One segment to ``bucket_count`` entry buckets: ``at-max-segments`` or ``below-split-rate-floor``."""
+
+    segment_id: int
+    bucket_count: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Recut:
+    """Adjacent segments cut anew at ``at``; no profile of Pulsar's makes one."""
+
+    segment_ids: tuple[int, ...]
+    at: tuple[int, ...]
+    reason: str = ""
+
+
+Decision = Split | Merge | Rebucket | Recut
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One thing that was not done, and the figure that decided it.
+
+    ``segment_id`` None speaks of the whole topic, ``lane`` None of every lane. In a pair ``segment_id``
+    is the side that is the reason (the left one where neither is) and ``other_id`` its neighbour. What
+    ``value`` and ``needed`` hold: see ``RefusalReason``; ``metric`` names their kind. ``not_before`` is
+    the earliest instant (milliseconds since the Unix epoch) at which this reason ends with no new input,
+    None if only new input ends it. Nothing here depends on the instant of asking, so equal verdicts are
+    equal values.
+    """
+
+    segment_id: int | None
+    lane: Lane | None
+    reason: RefusalReason
+    metric: str | None = None
+    value: float | None = None
+    needed: float | None = None
+    not_before: int | None = None
+    other_id: int | None = None
+
+    def to_document(self) -> dict[str, Any]:
+        """JSON values by field name; what is None is left out."""
+        return _document(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Acts on disjoint segments, refusals, and how long the answer holds.
+
+    ``valid_until`` (milliseconds since the Unix epoch): the same question gives this very answer at every
+    instant from the one asked to just before it; None: for ever, or until an input changes.
+    """
+
+    decisions: tuple[Decision, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    valid_until: int | None = None
+
+    def to_document(self) -> dict[str, Any]:
+        """JSON values; each act carries its ``kind``."""
+        acts = [{"kind": type(act).__name__.lower()} | _document(act) for act in self.decisions]
+        return {
+            "decisions": acts,
+            "refusals": [refusal.to_document() for refusal in self.refusals],
+            "valid_until": self.valid_until,
+        }
+
+    def to_json(self) -> str:
+        """Canonical: sorted keys, no spaces, integral numbers as integers."""
+        return json.dumps(self.to_document(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _document(value: Decision | Refusal) -> dict[str, Any]:
+    pairs = ((name, getattr(value, name)) for name in value.__slots__)
+    return {
+        name: write_knob(held) if isinstance(held, float) else held
+        for name, held in pairs
+        if held is not None
+    }

@@ -1,0 +1,252 @@
+"""The auto-scaling policy: every knob, three levels resolved field by field, validated together.
+
+The levels are cluster, namespace and topic, as in PIP-483: each field is taken from the topic's override,
+else the namespace's, else the cluster's. Setting an override replaces the whole document of that level.
+Levels valid apart can be invalid together, so ``violations`` looks at the resolved policy. Where overrides
+are stored is the store's; what the knobs do is the evaluator's and the aggregation's.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Self
+
+from controller.domain.entry_buckets import DEFAULT_BUCKET_BUDGET, DEFAULT_MAX_BUCKETS
+from controller.domain.errors import InvalidPolicy
+from controller.domain.hash_range import RING_SIZE
+from controller.domain.knobs import KnobValue, read_knobs, write_knob
+from controller.domain.load import DEFAULT_CHANGE_THRESHOLD, METRICS, LoadStats, LoadThresholds
+
+PROFILES = ("pip483",)
+"""The rule sets an evaluator knows."""
+
+MAX_SECONDS = 100 * 365 * 86_400
+"""A century bounds every duration, so that an instant plus a duration is always a date."""
+
+
+@dataclass(frozen=True, slots=True)
+class AutoScalePolicy:
+    """A complete set of knobs; the defaults are Pulsar's (PIP-483, PIP-486) where Pulsar has the knob.
+
+    Built unchecked, see ``violations``. Rates are per segment and second. ``max_dag_depth`` bounds the
+    merges in a segment's ancestry. ``load_stale_after_seconds``: a reading older than this is neither hot
+    nor cold. ``load_change_threshold``: relative change of a rate that rewrites its record.
+    ``strict_pulsar``: answer exactly as Pulsar 5 does, known defects included.
+    """
+
+    enabled: bool = True
+    max_segments: int = 64
+    min_segments: int = 1
+    max_dag_depth: int = 10
+    split_cooldown_seconds: int = 60
+    rebucket_cooldown_seconds: int = 60
+    merge_cooldown_seconds: int = 300
+    merge_window_seconds: int = 300
+    split_vs_rebucket_min_msg_rate_in: float = 1_000.0
+    entry_bucket_budget: int = DEFAULT_BUCKET_BUDGET
+    entry_bucket_max_per_segment: int = DEFAULT_MAX_BUCKETS
+    split_msg_rate_in: float = 10_000.0
+    split_byte_rate_in: float = 50_000_000.0
+    split_msg_rate_out: float = 50_000.0
+    split_byte_rate_out: float = 250_000_000.0
+    merge_msg_rate_in: float = 1_000.0
+    merge_byte_rate_in: float = 5_000_000.0
+    merge_msg_rate_out: float = 5_000.0
+    merge_byte_rate_out: float = 25_000_000.0
+    load_stale_after_seconds: int = 300
+    load_change_threshold: float = DEFAULT_CHANGE_THRESHOLD
+    profile: str = "pip483"
+    strict_pulsar: bool = False
+
+    @property
+    def thresholds(self) -> LoadThresholds:
+        """The eight thresholds in the order of ``METRICS``."""
+        return LoadThresholds(
+            LoadStats(
+                self.split_msg_rate_in,
+                self.split_byte_rate_in,
+                self.split_msg_rate_out,
+                self.split_byte_rate_out,
+            ),
+            LoadStats(
+                self.merge_msg_rate_in,
+                self.merge_byte_rate_in,
+                self.merge_msg_rate_out,
+                self.merge_byte_rate_out,
+            ),
+        )
+
+    def to_document(self) -> dict[str, KnobValue]:
+        """Every knob by name, as JSON values (``write_knob``)."""
+        return {knob: write_knob(getattr(self, knob)) for knob in KNOBS}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """Reads a cluster's document: what is absent or null has its default. Raises InvalidPolicy."""
+        values: dict[str, Any] = dict(read_knobs(document, KNOBS))
+        return cls(**values)
+
+
+KNOBS: Mapping[str, type] = MappingProxyType({f.name: type(f.default) for f in fields(AutoScalePolicy)})
+"""Every knob and its type, in the order of declaration."""
+
+OVERRIDABLE_KNOBS: Mapping[str, type] = MappingProxyType(
+    {knob: kind for knob, kind in KNOBS.items() if not knob.startswith("entry_bucket_")}
+)
+"""What a namespace or a topic may set. The bucket knobs hold for a cluster, as in PIP-486."""
+
+
+class PolicyOverride:
+    """Some knobs set, the others None (inherit): ``PolicyOverride(max_segments=8).max_segments``.
+
+    Immutable and compared by value. Raises InvalidPolicy for a knob that does not exist or may not be
+    overridden, or a value of the wrong type; whether the values fit together only ``violations`` of the
+    resolved policy can say.
+    """
+
+    __slots__ = ("_knobs",)
+
+    _knobs: Mapping[str, KnobValue]
+
+    def __init__(self, /, **knobs: KnobValue | None) -> None:
+        object.__setattr__(self, "_knobs", MappingProxyType(dict(read_knobs(knobs, OVERRIDABLE_KNOBS))))
+
+    def __getattr__(self, knob: str) -> Any:
+        if knob in OVERRIDABLE_KNOBS:
+            return self._knobs.get(knob)
+        raise AttributeError(f"a policy override has no knob {knob!r}")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a policy override is immutable; make a new one with {name}={value!r}")
+
+    def __eq__(self, other: object) -> bool:
+        return self._knobs == other._knobs if isinstance(other, PolicyOverride) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._knobs.items()))
+
+    def __repr__(self) -> str:
+        return f"PolicyOverride({', '.join(f'{knob}={value!r}' for knob, value in self._knobs.items())})"
+
+    def __reduce__(self) -> tuple[Callable[..., PolicyOverride], tuple[dict[str, KnobValue]]]:
+        return PolicyOverride.from_document, (self.to_document(),)
+
+    @property
+    def knobs(self) -> Mapping[str, KnobValue]:
+        """What is set, in the order of declaration; read-only."""
+        return self._knobs
+
+    def to_document(self) -> dict[str, KnobValue]:
+        """What is set, as JSON values; ``{}`` overrides nothing."""
+        return {knob: write_knob(value) for knob, value in self._knobs.items()}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> PolicyOverride:
+        """Reads ``to_document``'s; null is the same as absent. Raises InvalidPolicy naming the knob."""
+        return cls(**document)
+
+
+class PolicyLevel(StrEnum):
+    """Where a value in force comes from; ``default`` is a cluster's value equal to the built-in one."""
+
+    DEFAULT = "default"
+    CLUSTER = "cluster"
+    NAMESPACE = "namespace"
+    TOPIC = "topic"
+
+
+@dataclass(frozen=True, slots=True)
+class EffectivePolicy:
+    """The policy in force and, for each knob, the level it came from."""
+
+    policy: AutoScalePolicy
+    levels: Mapping[str, PolicyLevel]
+
+
+def resolve(
+    cluster: AutoScalePolicy, namespace: PolicyOverride | None = None, topic: PolicyOverride | None = None
+) -> AutoScalePolicy:
+    """The policy in force, field by field: topic, else namespace, else cluster. Not validated."""
+    merged: dict[str, Any] = {}
+    for override in (namespace, topic):
+        if override is not None:
+            merged.update(override.knobs)
+    return replace(cluster, **merged) if merged else cluster
+
+
+def effective(
+    cluster: AutoScalePolicy, namespace: PolicyOverride | None = None, topic: PolicyOverride | None = None
+) -> EffectivePolicy:
+    """``resolve`` with the origin of each value, for people who ask why."""
+    default = AutoScalePolicy()
+    levels = {
+        knob: PolicyLevel.DEFAULT if getattr(cluster, knob) == getattr(default, knob) else PolicyLevel.CLUSTER
+        for knob in KNOBS
+    }
+    for override, level in ((namespace, PolicyLevel.NAMESPACE), (topic, PolicyLevel.TOPIC)):
+        if override is not None:
+            levels.update(dict.fromkeys(override.knobs, level))
+    return EffectivePolicy(resolve(cluster, namespace, topic), MappingProxyType(levels))
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A knob that breaks its rule; ``needed`` is the bound it is held against, None for a choice."""
+
+    knob: str
+    value: KnobValue
+    needed: float | None
+    rule: str
+
+    def __str__(self) -> str:
+        return f"{self.knob} = {self.value} must be {self.rule}"
+
+
+_OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
+    ">=": operator.ge,
+    ">": operator.gt,
+    "<=": operator.le,
+}
+_DURATIONS = tuple(knob for knob in KNOBS if knob.endswith("_seconds"))
+
+# A bound is a number or the knob to compare with. Written positively, so that NaN fails.
+_RULES: tuple[tuple[str, str, float | str], ...] = (
+    ("min_segments", ">=", 1),
+    ("max_segments", ">=", "min_segments"),
+    ("max_dag_depth", ">=", 0),
+    *((knob, ">=", 1 if knob == "load_stale_after_seconds" else 0) for knob in _DURATIONS),
+    *((knob, "<=", MAX_SECONDS) for knob in _DURATIONS),
+    ("split_vs_rebucket_min_msg_rate_in", ">=", 0),
+    ("entry_bucket_budget", ">=", 1),
+    ("entry_bucket_max_per_segment", ">=", 1),
+    ("entry_bucket_max_per_segment", "<=", RING_SIZE),
+    *((f"split_{metric}", ">", 0) for metric in METRICS),
+    *((f"merge_{metric}", ">=", 0) for metric in METRICS),
+    *((f"split_{metric}", ">", f"merge_{metric}") for metric in METRICS),
+    ("load_change_threshold", ">=", 0),
+)
+
+
+def violations(policy: AutoScalePolicy) -> tuple[Violation, ...]:
+    """Every rule a resolved policy breaks; empty when it is valid. Never raises."""
+    broken = []
+    for knob, sign, bound in _RULES:
+        value = getattr(policy, knob)
+        needed = getattr(policy, bound) if isinstance(bound, str) else bound
+        if not _OPERATORS[sign](value, needed):
+            rule = f"{sign} {bound} = {needed}" if isinstance(bound, str) else f"{sign} {bound}"
+            broken.append(Violation(knob, value, needed, rule))
+    if policy.profile not in PROFILES:
+        broken.append(Violation("profile", policy.profile, None, f"one of {', '.join(PROFILES)}"))
+    return tuple(broken)
+
+
+def validate(policy: AutoScalePolicy) -> None:
+    """Raises InvalidPolicy naming each knob, its value and the rule it breaks."""
+    broken = violations(policy)
+    if broken:
+        raise InvalidPolicy(f"Invalid auto split/merge configuration: {'; '.join(map(str, broken))}")
