@@ -18,6 +18,7 @@ help: ## This list
 
 .PHONY: setup
 setup: $(READY) ## Build .venv from constraints.txt (needs Python >= 3.11 and the network)
+	@:
 $(READY): pyproject.toml constraints.txt .ci/setup
 	@.ci/setup
 

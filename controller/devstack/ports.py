@@ -1,0 +1,69 @@
+"""Free TCP ports on loopback, safe to ask for from several processes at once.
+
+A port that was free a moment ago may be handed to somebody else before the server binds it. So the
+numbers come from below the range the kernel uses for outgoing connections, and each one is claimed by a
+locked file until this process ends: two test workers never get the same one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import socket
+import tempfile
+from pathlib import Path
+
+from controller.domain.errors import Terminal
+
+LOOPBACK = "127.0.0.1"
+_FIRST, _LAST = 20_000, 32_000  # Linux hands out 32768 and up, macOS 49152 and up
+_claims: dict[int, int] = {}  # port -> descriptor whose lock is the claim
+
+
+def free_port() -> int:
+    """A port that nothing listens on and no other caller holds; ours until `release_port` or exit."""
+    candidates = random.SystemRandom().sample(range(_FIRST, _LAST), k=200)
+    for port in candidates:
+        if port not in _claims and _claim(port):
+            if not is_listening(port) and _can_bind(port):
+                return port
+            release_port(port)
+    raise Terminal(f"no free TCP port among 200 tries in {_FIRST}-{_LAST}: stop some servers and try again")
+
+
+def release_port(port: int) -> None:
+    """Give a claim back; unknown ports are ignored."""
+    descriptor = _claims.pop(port, None)
+    if descriptor is not None:
+        os.close(descriptor)
+
+
+def is_listening(port: int, host: str = LOOPBACK) -> bool:
+    """True when something accepts connections there within half a second."""
+    with socket.socket() as probe:
+        probe.settimeout(0.5)
+        return probe.connect_ex((host, port)) == 0
+
+
+def _claim(port: int) -> bool:
+    directory = Path(tempfile.gettempdir()) / f"cleave-ports-{os.getuid()}"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    descriptor = os.open(directory / str(port), os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return False
+    _claims[port] = descriptor
+    return True
+
+
+def _can_bind(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+        return True

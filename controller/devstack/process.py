@@ -1,0 +1,203 @@
+"""One server as a child process: started in its own group, logged to a file, stopped for certain.
+
+The components of the devstack hold one `ChildProcess` each. A *leash* (a shell that waits on a pipe from
+us) ends the group when this process dies without saying goodbye, so a killed test run leaves nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from controller.domain.errors import Terminal
+
+_POLL_SECONDS = 0.05
+_LEASH = 'read -r word && exit 0; kill -s "$2" -- "-$1"; sleep 5; kill -s KILL -- "-$1"'
+
+
+class DevstackFailed(Terminal):
+    """A local server did not start or cannot run here; the message ends with what to do or its last words."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunAs:
+    """The account a child runs under when ours may not be used (PostgreSQL refuses root)."""
+
+    name: str
+    user_id: int
+    group_id: int
+
+
+class ChildProcess:
+    """A command running in its own process group; its output is appended to ``log``."""
+
+    def __init__(
+        self,
+        command: Sequence[str | Path],
+        *,
+        log: Path,
+        cwd: Path,
+        env: Mapping[str, str] | None = None,
+        run_as: RunAs | None = None,
+        stop_signal: signal.Signals = signal.SIGTERM,
+    ) -> None:
+        self._command = [str(part) for part in command]
+        self._log, self._cwd, self._env, self._run_as = log, cwd, env, run_as
+        self._stop_signal = stop_signal
+        self._child: subprocess.Popen[bytes] | None = None
+        self._leash: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
+
+    @property
+    def pid(self) -> int:
+        """The child's process id, which is its process group too."""
+        if self._child is None:
+            raise DevstackFailed(f"{self._command[0]} is not running: call start() first")
+        return self._child.pid
+
+    @property
+    def running(self) -> bool:
+        """True between `start` and the child's end."""
+        return self._child is not None and self._child.poll() is None
+
+    def start(self) -> None:
+        """Launch the command; returns at once (see `wait_ready`)."""
+        account = self._run_as
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with self._log.open("ab") as log:
+            self._log_start = log.tell()
+            self._child = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self._cwd,
+                env=dict(self._env) if self._env is not None else None,
+                start_new_session=True,
+                user=account.user_id if account else None,
+                group=account.group_id if account else None,
+                extra_groups=() if account else None,
+            )
+        self._leash = subprocess.Popen(
+            ["/bin/sh", "-c", _LEASH, "leash", str(self.pid), self._stop_signal.name.removeprefix("SIG")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )
+
+    def wait_ready(self, is_ready: Callable[[], bool], *, timeout_seconds: float) -> None:
+        """Poll ``is_ready`` until true; on the child's end or the deadline, stop it and raise with its log."""
+        deadline = time.monotonic() + timeout_seconds
+        while not is_ready():
+            if not self.running:
+                self._fail("ended before it was ready")
+            if time.monotonic() > deadline:
+                self._fail(f"was not ready within {timeout_seconds:g} s")
+            time.sleep(_POLL_SECONDS)
+
+    def stop(self, *, grace_seconds: float = 15.0) -> None:
+        """Ask the whole group to end, then insist; safe to repeat and when never started."""
+        child, self._child = self._child, None
+        if child is None:
+            return
+        family = _descendants(child.pid)
+        _signal_group(child.pid, self._stop_signal)
+        if not _wait_gone(child, family, grace_seconds):
+            _kill_all(child, family)
+        self._drop_leash()
+
+    def kill(self) -> None:
+        """End the whole family at once with no chance to clean up, as a power cut would."""
+        child, self._child = self._child, None
+        if child is not None:
+            _kill_all(child, _descendants(child.pid))
+            self._drop_leash()
+
+    def last_words(self, lines: int = 12) -> str:
+        """The end of what this start wrote to the log."""
+        with self._log.open("rb") as log:
+            log.seek(self._log_start)
+            text = log.read().decode(errors="replace")
+        return " / ".join(line.strip() for line in text.splitlines()[-lines:] if line.strip())
+
+    def _drop_leash(self) -> None:
+        leash, self._leash = self._leash, None
+        if leash is not None:
+            leash.communicate(b"done\n")
+
+    def _fail(self, what: str) -> None:
+        words = self.last_words()
+        self.stop(grace_seconds=5)
+        raise DevstackFailed(f"{Path(self._command[0]).name} {what}; its log {self._log} ends: {words}")
+
+
+def run_checked(
+    command: Sequence[str | Path],
+    *,
+    cwd: Path,
+    run_as: RunAs | None = None,
+    env: Mapping[str, str] | None = None,
+) -> str:
+    """Run a short command to its end and return its output; raises DevstackFailed with it otherwise."""
+    done = subprocess.run(
+        [str(part) for part in command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=cwd,
+        env=dict(env) if env is not None else None,
+        user=run_as.user_id if run_as else None,
+        group=run_as.group_id if run_as else None,
+        extra_groups=() if run_as else None,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise DevstackFailed(f"{Path(command[0]).name} ended with {done.returncode}: {done.stdout.strip()}")
+    return done.stdout
+
+
+def _descendants(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _signal_group(group: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, number)
+
+
+def _kill_all(child: subprocess.Popen[bytes], family: list[psutil.Process]) -> None:
+    _signal_group(child.pid, signal.SIGKILL)
+    for process in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    _wait_gone(child, family, seconds=10)
+
+
+def _wait_gone(child: subprocess.Popen[bytes], family: list[psutil.Process], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while child.poll() is None or any(_alive(process) for process in family):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
