@@ -1,0 +1,119 @@
+"""Shard leases: several workers share the topics, and a dead one's share moves within the lease time.
+
+Each worker announces itself by a lease `worker/<id>` and takes its fair share of `shard/<i>`: the shards divided
+by the workers that are alive, rounded up. Expiry and terms are judged by the database's clock; the holder trusts a
+lease for its time to live counted from when the attempt *began*. The terms are checked again inside each
+transaction that acts for a shard (`fence`), so a paused worker that wakes up writes nothing.
+
+Runs beside the work loop in a thread of its own, so that a long operation does not let the leases lapse.
+"""
+
+from __future__ import annotations
+
+import threading
+from math import ceil
+
+from sqlalchemy import Connection
+
+from controller import telemetry
+from controller.clock import Clock
+from controller.domain.errors import CleaveError, FencedOut, Retryable
+from controller.store import leases
+from controller.store.engine import Store
+from controller.store.leases import Lease
+from controller.store.shards import Shards
+
+log = telemetry.get_logger(__name__)
+
+
+class ShardLeases:
+    """The shards this worker holds. `held` may be read from any thread."""
+
+    def __init__(self, store: Store, worker_id: str, *, shard_count: int, ttl_seconds: float, clock: Clock) -> None:
+        self._store = store
+        self._worker_id = worker_id
+        self._shard_count = shard_count
+        self._ttl_seconds = ttl_seconds
+        self._clock = clock
+        self._leases: dict[int, Lease] = {}
+        self._trusted_until = 0.0
+        self._stop = threading.Event()
+        self._changed = threading.Event()
+        self._lock = threading.Lock()
+
+    @property
+    def held(self) -> Shards:
+        """Shards whose leases are trusted now; none once the last good round is a time to live ago."""
+        with self._lock:
+            trusted = self._clock.monotonic_seconds() < self._trusted_until
+            return Shards.of(self._shard_count, list(self._leases) if trusted else ())
+
+    def fence(self, tx: Connection) -> None:
+        """Raise FencedOut unless every lease held is still ours, at its term, by the database's clock.
+
+        Called inside the transaction that acts, so that a lease that moved cannot be acted upon.
+        """
+        with self._lock:
+            mine = dict(self._leases)
+        if not leases.still_held(tx, list(mine.values())):
+            raise FencedOut(f"Worker {self._worker_id} lost a shard lease; another worker has its topics now.")
+
+    def round(self) -> bool:
+        """Renew, give up or take leases once; True if the set of shards changed."""
+        began = self._clock.monotonic_seconds()
+        with self._store.transaction() as tx:
+            if leases.renew_or_acquire(tx, f"worker/{self._worker_id}", self._worker_id, self._ttl_seconds) is None:
+                raise FencedOut(f"Another worker runs as {self._worker_id}; give each worker its own name.")
+            workers = len(leases.live_leases(tx, "worker/"))
+            share = ceil(self._shard_count / max(workers, 1))
+            kept = self._renew(tx, share)
+            wanted = share - len(kept)
+            for shard in self._free_shards(tx) if wanted > 0 else ():
+                lease = leases.acquire(tx, f"shard/{shard}", self._worker_id, self._ttl_seconds)
+                if lease is not None:
+                    kept[shard] = lease
+                if len(kept) >= share:
+                    break
+        with self._lock:
+            changed = kept.keys() != self._leases.keys()
+            self._leases, self._trusted_until = kept, began + self._ttl_seconds
+        if changed:
+            log.info("shards", worker=self._worker_id, held=len(kept), share=share, workers=workers)
+        return changed
+
+    def _renew(self, tx: Connection, share: int) -> dict[int, Lease]:
+        kept: dict[int, Lease] = {}
+        for shard, lease in sorted(self._leases.items()):
+            if len(kept) >= share:
+                leases.resign(tx, lease)
+            elif (renewed := leases.renew(tx, lease, self._ttl_seconds)) is not None:
+                kept[shard] = renewed
+        return kept
+
+    def _free_shards(self, tx: Connection) -> list[int]:
+        taken = {lease.name for lease in leases.live_leases(tx, "shard/")}
+        return [shard for shard in range(self._shard_count) if f"shard/{shard}" not in taken]
+
+    def run(self, on_change: threading.Event | None = None) -> None:
+        """Rounds at a third of the lease time until `stop`; a failed round is repeated at the next one."""
+        while not self._stop.wait(self._ttl_seconds / 3):
+            try:
+                if self.round() and on_change is not None:
+                    on_change.set()
+            except Retryable as error:
+                log.warning("lease round failed; trying again", error=str(error))
+            except CleaveError as error:
+                log.error("lease round refused", error=str(error))
+
+    def stop(self) -> None:
+        """End `run` and resign every lease, so that others need not wait for the expiry."""
+        self._stop.set()
+        with self._lock:
+            mine, self._leases = list(self._leases.values()), {}
+        try:
+            with self._store.transaction() as tx:
+                for lease in mine:
+                    leases.resign(tx, lease)
+                leases.resign_all(tx, self._worker_id)
+        except Retryable as error:
+            log.warning("leases could not be resigned; they expire by themselves", error=str(error))

@@ -1,0 +1,161 @@
+"""The worker's loop: wait for a sensor, evaluate, run what was intended, wait again.
+
+It is told what evaluating and running mean (bootstrap passes both in), so this file holds only the order of
+things: notifications become work, work is done for the shards held, and the time to the next instant at which a
+sensor fires by itself bounds the wait. Operations run on a small pool of threads, since a broker may take a while;
+evaluation stays on the loop's own thread and never calls a data plane.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
+
+from controller import telemetry
+from controller.clock import to_ms
+from controller.domain.decision import Lane
+from controller.domain.errors import CleaveError, Retryable
+from controller.services.sensors import NOTHING, Sensor, Work, everything
+from controller.store.engine import Store
+from controller.store.notifications import Listener
+from controller.store.shards import Shards
+from controller.store.topics import database_now
+
+log = telemetry.get_logger(__name__)
+
+
+class Evaluate(Protocol):
+    """Evaluate dirty and due topics; returns how many acts were intended."""
+
+    def __call__(self, lanes: Collection[Lane], topic_ids: Collection[int] | None, shards: Shards) -> int: ...
+
+
+class RunOperation(Protocol):
+    """Claim and run one live operation of the shards; False when there is none to claim."""
+
+    def __call__(self, shards: Shards, should_stop: Callable[[], bool]) -> bool: ...
+
+
+class WorkLoop:
+    """Drives sensors until told to stop."""
+
+    def __init__(
+        self,
+        store: Store,
+        listener: Listener,
+        sensors: Sequence[Sensor],
+        *,
+        evaluate: Evaluate,
+        run_operation: RunOperation,
+        shards: Callable[[], Shards],
+        sweep_seconds: float,
+        parallel_operations: int = 2,
+    ) -> None:
+        self._store = store
+        self._listener = listener
+        self._sensors = tuple(sensors)
+        self._evaluate = evaluate
+        self._run_operation = run_operation
+        self._shards = shards
+        self._sweep_seconds = sweep_seconds
+        self._stopping = threading.Event()
+        self._rescan = threading.Event()
+        self._pool = ThreadPoolExecutor(parallel_operations, thread_name_prefix="operation")
+        self._parallel_operations = parallel_operations
+        self._running: set[Future[None]] = set()
+
+    def stop(self) -> None:
+        """Finish the step in hand and leave. Safe to call from a signal handler."""
+        self._stopping.set()
+        self._listener.interrupt()
+
+    def rescan(self) -> None:
+        """Look at everything again, for instance because the shards held have changed."""
+        self._rescan.set()
+        self._listener.interrupt()
+
+    def run(self) -> None:
+        """Work until `stop`; a store that is away is waited for."""
+        work = everything(self._sensors)
+        try:
+            while not self._stopping.is_set():
+                try:
+                    self._perform(work)
+                    work = self._wait()
+                except Retryable as error:
+                    log.warning("round failed; trying again", error=str(error), delay_seconds=error.delay_seconds)
+                    self._stopping.wait(min(error.delay_seconds, self._sweep_seconds))
+                    work = everything(self._sensors)
+        finally:
+            self._pool.shutdown(wait=True)
+
+    def _perform(self, work: Work) -> None:
+        shards = self._shards()
+        if not shards.held:
+            return
+        intended = 0
+        if work.lanes and work.topic_ids != frozenset():
+            try:
+                intended = self._evaluate(work.lanes, work.topic_ids, shards)
+            except Retryable:
+                raise
+            except CleaveError as error:
+                log.error("evaluation refused", error=str(error))
+        if work.operations or intended:
+            self._start_operations()
+
+    def _start_operations(self) -> None:
+        """Keep up to `parallel_operations` threads draining the journal."""
+        self._running = {future for future in self._running if not future.done()}
+        while len(self._running) < self._parallel_operations:
+            self._running.add(self._pool.submit(self._drain_operations))
+
+    def _drain_operations(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                shards = self._shards()
+                if not shards.held or not self._run_operation(shards, self._stopping.is_set):
+                    return
+        except CleaveError as error:
+            log.warning("operation left for later", error=str(error))
+        except Exception:  # a thread of the pool would swallow it unseen
+            log.exception("operation runner failed")
+
+    def _wait(self) -> Work:
+        """Block until a notification, the next instant a sensor fires by itself, or the sweep."""
+        timeout_seconds, due = self._next_due()
+        notifications = self._listener.wait(timeout_seconds)
+        if self._rescan.is_set():
+            self._rescan.clear()
+            return everything(self._sensors)
+        if not notifications:
+            return due
+        work = NOTHING
+        shards = self._shards()
+        for notification in notifications:
+            if notification.is_resync:
+                return everything(self._sensors)
+            for sensor in self._sensors:
+                if notification.channel in sensor.channels:
+                    wanted = sensor.notified(notification.payload, shards)
+                    if wanted != NOTHING:
+                        telemetry.WAKEUPS.labels(sensor.name).inc()
+                    work = work | wanted
+        return work
+
+    def _next_due(self) -> tuple[float, Work]:
+        """Seconds until the earliest sensor fires by itself, and the work it will then ask for."""
+        shards = self._shards()
+        timeout_seconds, work = self._sweep_seconds, everything(self._sensors)
+        with self._store.transaction() as tx:
+            now_ms = to_ms(database_now(tx))
+            for sensor in self._sensors:
+                instant = sensor.fires_at(tx, shards)
+                if instant is None:
+                    continue
+                seconds = max((to_ms(instant) - now_ms + 1) / 1000, 0.0)
+                if seconds < timeout_seconds:
+                    timeout_seconds, work = seconds, sensor.due()
+        return timeout_seconds, work
