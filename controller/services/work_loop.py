@@ -25,6 +25,9 @@ from controller.store.topics import database_now
 
 log = telemetry.get_logger(__name__)
 
+SHORTEST_WAIT_SECONDS = 0.02
+"""What is due but locked by somebody else must not make the loop spin."""
+
 
 class Evaluate(Protocol):
     """Evaluate dirty and due topics; returns how many acts were intended."""
@@ -110,7 +113,9 @@ class WorkLoop:
         """Keep up to `parallel_operations` threads draining the journal."""
         self._running = {future for future in self._running if not future.done()}
         while len(self._running) < self._parallel_operations:
-            self._running.add(self._pool.submit(self._drain_operations))
+            future = self._pool.submit(self._drain_operations)
+            future.add_done_callback(lambda _: self._listener.interrupt())  # work may have come while it was leaving
+            self._running.add(future)
 
     def _drain_operations(self) -> None:
         try:
@@ -152,10 +157,15 @@ class WorkLoop:
         with self._store.transaction() as tx:
             now_ms = to_ms(database_now(tx))
             for sensor in self._sensors:
+                if sensor.due().operations and self._all_busy():
+                    continue  # the thread that ends first wakes the loop
                 instant = sensor.fires_at(tx, shards)
                 if instant is None:
                     continue
-                seconds = max((to_ms(instant) - now_ms + 1) / 1000, 0.0)
+                seconds = max((to_ms(instant) - now_ms + 1) / 1000, SHORTEST_WAIT_SECONDS)
                 if seconds < timeout_seconds:
                     timeout_seconds, work = seconds, sensor.due()
         return timeout_seconds, work
+
+    def _all_busy(self) -> bool:
+        return sum(not future.done() for future in self._running) >= self._parallel_operations
