@@ -59,7 +59,8 @@ class PostgresServer:
 
     def create_database(self, name: str, *, template: str | None = None) -> str:
         """Create the database, as a copy of ``template`` if given (nobody may be connected to that one)."""
-        statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
+        # Copying files takes half the time of PostgreSQL's default, which writes every page to the log.
+        statement = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy").format(
             sql.Identifier(name), sql.Identifier(template or "template0")
         )
         self._administer(statement)
@@ -126,7 +127,7 @@ class EmbeddedPostgres(PostgresServer):
         self._password = ""
         self._child: ChildProcess | None = None
         self._account: RunAs | None = None
-        self._room = self._directory / "server"
+        self.room = self._directory / "server"
 
     def __enter__(self) -> Self:
         self.start()
@@ -155,17 +156,17 @@ class EmbeddedPostgres(PostgresServer):
             return
         self._directory.mkdir(parents=True, exist_ok=True)
         self._account = server_account()
-        self._room = room_in(self._directory, self._account)
+        self.room = room_in(self._directory, self._account)
         binaries = self._reachable_binaries()
         self._password = self._read_or_make_password()
-        if not (self._room / "data" / "PG_VERSION").exists():
+        if not (self.room / "data" / "PG_VERSION").exists():
             self._initialise(binaries)
         self._port = self._fixed_port or self._port or free_port()
         options = [part for key, value in self._settings.items() for part in ("-c", f"{key}={value}")]
         self._child = ChildProcess(
-            [binaries / "postgres", "-D", self._room / "data", "-p", str(self._port), *options],
+            [binaries / "postgres", "-D", self.room / "data", "-p", str(self._port), *options],
             log=self._directory / "postgres.log",
-            cwd=self._room,
+            cwd=self.room,
             run_as=self._account,
             stop_signal=signal.SIGINT,  # PostgreSQL's fast shutdown: clients are disconnected
         )
@@ -192,7 +193,7 @@ class EmbeddedPostgres(PostgresServer):
         """Stop and remove the data for good."""
         self.stop()
         release_port(self._port)
-        shutil.rmtree(self._room, ignore_errors=True)
+        shutil.rmtree(self.room, ignore_errors=True)
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _admin_url(self) -> URL:
@@ -208,9 +209,9 @@ class EmbeddedPostgres(PostgresServer):
         return kept.read_text()
 
     def _initialise(self, binaries: Path) -> None:
-        data = self._room / "data"
+        data = self.room / "data"
         shutil.rmtree(data, ignore_errors=True)  # what an interrupted first start left
-        with tempfile.TemporaryDirectory(prefix="cleave-pw-", dir=self._room) as private:
+        with tempfile.TemporaryDirectory(prefix="cleave-pw-", dir=self.room) as private:
             password_file = Path(private) / "password"
             password_file.write_text(self._password)
             for path in (Path(private), password_file):
@@ -221,7 +222,7 @@ class EmbeddedPostgres(PostgresServer):
                     *("-D", data, "-U", OWNER, "--pwfile", password_file, "--auth=scram-sha-256"),
                     *("--encoding=UTF8", "--no-locale", "--no-sync", "--no-instructions"),
                 ],
-                cwd=self._room,
+                cwd=self.room,
                 run_as=self._account,
             )
 
@@ -234,7 +235,7 @@ class EmbeddedPostgres(PostgresServer):
             raise DevstackFailed(
                 f"user {self._account.name!r} cannot run {source}/postgres: open that path to it"
             )
-        return copy_wheel(source, self._room / "server", self._account)
+        return copy_wheel(source, self.room / "server", self._account)
 
     def _give(self, path: Path) -> None:
         if self._account is not None:
