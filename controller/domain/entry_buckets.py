@@ -25,7 +25,9 @@ def equal_splits(bucket_count: int) -> tuple[int, ...]:
 
 def are_splits(splits: Sequence[int]) -> bool:
     """True when the boundaries are strictly ascending and within 1..65535."""
-    return all(1 <= split <= MAX_HASH for split in splits) and all(low < high for low, high in pairwise(splits))
+    return all(1 <= split <= MAX_HASH for split in splits) and all(
+        low < high for low, high in pairwise(splits)
+    )
 
 
 def buckets_for_budget(budget: int, segments: int, max_buckets: int = DEFAULT_MAX_BUCKETS) -> int:

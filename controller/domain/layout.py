@@ -57,7 +57,9 @@ class SegmentLayout(SegmentGraph):
         splits = entry_buckets.equal_splits(buckets)
         ranges = FULL_RANGE.divide(segments)
         return cls.from_segments(
-            0, segments, (Segment(i, r, created_at_ms=now, bucket_splits=splits) for i, r in enumerate(ranges))
+            0,
+            segments,
+            (Segment(i, r, created_at_ms=now, bucket_splits=splits) for i, r in enumerate(ranges)),
         )
 
     @classmethod
@@ -95,7 +97,11 @@ class SegmentLayout(SegmentGraph):
         for parent in map(self.segment, parent_ids):
             heirs = (plan.segment_id for plan in children if plan.hash_range.overlaps(parent.hash_range))
             segments[parent.segment_id] = replace(
-                parent, state=SegmentState.SEALED, sealed_epoch=epoch, sealed_at_ms=now, child_ids=tuple(heirs)
+                parent,
+                state=SegmentState.SEALED,
+                sealed_epoch=epoch,
+                sealed_at_ms=now,
+                child_ids=tuple(heirs),
             )
         for plan in children:
             segments[plan.segment_id] = self._child(plan, parent_ids, epoch, now)
@@ -109,7 +115,9 @@ class SegmentLayout(SegmentGraph):
         """
         pruned = self.segment(segment_id)
         if pruned.is_active:
-            raise InvalidLayoutChange(f"segment {pruned} is active and cannot be pruned; seal and drain it first")
+            raise InvalidLayoutChange(
+                f"segment {pruned} is active and cannot be pruned; seal and drain it first"
+            )
         segments = dict(self.segments)
         del segments[segment_id]
         for relative in (self.segments[i] for i in (*pruned.parent_ids, *pruned.child_ids) if i in segments):

@@ -89,7 +89,9 @@ def _read_segment(record: Mapping[str, Any]) -> Segment:
             legacy_topic_name=record.get("legacyTopicName") or None,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InvalidInput(f"segment metadata {record!r} cannot be read ({error!r}); compare PIP-468") from error
+        raise InvalidInput(
+            f"segment metadata {record!r} cannot be read ({error!r}); compare PIP-468"
+        ) from error
 
 
 def _count_merges(graph: SegmentGraph, uncounted: set[int]) -> SegmentGraph:

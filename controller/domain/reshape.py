@@ -63,12 +63,9 @@ def validate(layout: SegmentGraph, parent_ids: Sequence[int], children: Sequence
     union = _union(_active_parents(layout, parent_ids))
     if not children:
         raise InvalidLayoutChange(f"{_named(parent_ids)} would be sealed with no successor; give children")
-    rest_start = union.start
-    for child in sorted(children, key=lambda plan: plan.hash_range):
-        if child.hash_range.start != rest_start:
-            break
-        rest_start = child.hash_range.end + 1
-    if rest_start != union.end + 1:
+    pieces = sorted(plan.hash_range for plan in children)
+    starts, ends = [piece.start for piece in pieces], [piece.end for piece in pieces]
+    if starts != [union.start, *(end + 1 for end in ends[:-1])] or ends[-1] != union.end:
         ranges = ", ".join(str(plan.hash_range) for plan in children)
         raise InvalidLayoutChange(
             f"children {ranges} do not tile {union}, the range of {_named(parent_ids)}; "
@@ -93,9 +90,7 @@ def _check_children(layout: SegmentGraph, parent_ids: Sequence[int], children: S
             )
 
 
-def plan_split(
-    layout: SegmentGraph, segment_id: int, at: int | Sequence[int] | None = None
-) -> Reshape:
+def plan_split(layout: SegmentGraph, segment_id: int, at: int | Sequence[int] | None = None) -> Reshape:
     """1 → 2 at the midpoint (None) or at one cut point, 1 → k at several.
 
     A cut point is the first hash of a child; several must ascend. Each child gets ``max(1, N // k)``
@@ -180,7 +175,9 @@ def plan_recut(
             f"{_named(parent_ids)} cannot be cut at {list(cut_points)}: {error}"
         ) from error
     if ranges == tuple(sorted(parent.hash_range for parent in parents)):
-        raise InvalidLayoutChange(f"{_named(parent_ids)} are cut at {list(cut_points)} already; move a cut point")
+        raise InvalidLayoutChange(
+            f"{_named(parent_ids)} are cut at {list(cut_points)} already; move a cut point"
+        )
     total = sum(parent.bucket_count for parent in parents)
     buckets = min(entry_buckets.inherited_on_split(total, len(ranges)), max_buckets)
     return Reshape(ReshapeKind.RECUT, tuple(parent_ids), _children(layout, ranges, buckets))

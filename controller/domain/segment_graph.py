@@ -127,7 +127,9 @@ class SegmentGraph:
                 self._check_link(parent_id, segment)
             for child_id in segment.child_ids:
                 child = self.segments.get(child_id)
-                _demand(child is None or key in child.parent_ids, f"child {child_id} disowns parent {segment}")
+                _demand(
+                    child is None or key in child.parent_ids, f"child {child_id} disowns parent {segment}"
+                )
 
     def _check_tiling(self) -> None:
         """The ACTIVE ranges tile the ring; a deleted topic has no segments and tiles nothing."""
@@ -154,7 +156,9 @@ class SegmentGraph:
         )
         _demand(are_splits(segment.bucket_splits), f"bucket splits {segment.bucket_splits} of {segment}")
         count = self.merge_depth_by_ancestry(segment.segment_id)
-        _demand(segment.merge_depth >= count, f"depth {segment.merge_depth} of {segment} below {count} merges")
+        _demand(
+            segment.merge_depth >= count, f"depth {segment.merge_depth} of {segment} below {count} merges"
+        )
 
     def _check_link(self, parent_id: int, child: Segment) -> None:
         _demand(parent_id < child.segment_id, f"parent {parent_id} is younger than its child {child}")

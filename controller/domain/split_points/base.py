@@ -23,7 +23,9 @@ class HashLoad:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.load) and self.load >= 0):
-            raise InvalidInput(f"load {self.load} on {self.hash_range} is not finite and >= 0; drop the sample")
+            raise InvalidInput(
+                f"load {self.load} on {self.hash_range} is not finite and >= 0; drop the sample"
+            )
 
 
 class SplitPoint(Protocol):
