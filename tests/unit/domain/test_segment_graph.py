@@ -1,0 +1,190 @@
+"""Reading a layout: the active ring, look-up, ancestry, merge depth, and the laws themselves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.domain.errors import InvariantViolated, SegmentNotFound
+from controller.domain.hash_range import HashRange
+from controller.domain.layout import SegmentLayout
+from controller.domain.segment import SegmentState
+from tests.unit.domain.strategies import Prune, Trail, layouts, perform, segment_hashes, trails
+
+DIAMOND = SegmentLayout.initial(1, now=0).split(0, 1).split(1, 2).split(2, 3).merge(4, 5, 4)
+
+
+@given(layouts(), segment_hashes)
+def test_look_up_agrees_with_a_linear_search(layout: SegmentLayout, segment_hash: int) -> None:
+    covering = [s for s in layout.segments.values() if s.is_active and s.hash_range.contains(segment_hash)]
+
+    assert [layout.segment_for(segment_hash)] == covering
+
+
+@given(layouts())
+def test_the_ends_of_every_active_range_are_found(layout: SegmentLayout) -> None:
+    for segment in layout.active:
+        assert layout.segment_for(segment.hash_range.start) is segment
+        assert layout.segment_for(segment.hash_range.end) is segment
+
+
+@pytest.mark.parametrize("segment_hash", [-1, 65536])
+def test_a_hash_off_the_ring_is_covered_by_nothing(segment_hash: int) -> None:
+    with pytest.raises(SegmentNotFound, match=f"covers hash {segment_hash} at epoch 4"):
+        DIAMOND.segment_for(segment_hash)
+
+
+def test_a_layout_without_segments_covers_nothing() -> None:
+    with pytest.raises(SegmentNotFound):
+        SegmentLayout(7, 3, {}).segment_for(0)
+
+
+def test_the_active_segments_are_sorted_once() -> None:
+    assert [segment.segment_id for segment in DIAMOND.active] == [3, 7, 6]
+    assert DIAMOND.active is DIAMOND.active
+
+
+def test_an_unknown_segment_is_named() -> None:
+    with pytest.raises(SegmentNotFound, match="segment 99 is not in the layout at epoch 4"):
+        DIAMOND.segment(99)
+
+
+def test_lineage_counts_a_shared_ancestor_once() -> None:
+    assert DIAMOND.ancestors(7) == {0, 1, 2, 4, 5}
+    assert DIAMOND.descendants(1) == {3, 4, 7}
+    assert DIAMOND.lineage(4) == (0, 1, 4, 7)
+    assert DIAMOND.lineage(0) == (0, 1, 2, 3, 4, 5, 6, 7)
+
+
+@given(layouts())
+def test_ancestors_and_descendants_are_each_others_mirror(layout: SegmentLayout) -> None:
+    for segment_id in layout.segments:
+        assert all(segment_id in layout.descendants(older) for older in layout.ancestors(segment_id))
+        assert all(segment_id in layout.ancestors(younger) for younger in layout.descendants(segment_id))
+
+
+def test_merging_two_lineages_of_one_merge_each_gives_three() -> None:
+    layout = SegmentLayout.initial(4, now=0).merge(0, 1, 1).merge(2, 3, 2).merge(4, 5, 3)
+
+    assert [layout.merge_depth(i) for i in (0, 4, 5, 6)] == [0, 1, 1, 3]
+
+
+def test_a_shared_merge_ancestor_counts_once() -> None:
+    layout = SegmentLayout.initial(2, now=0).merge(0, 1, 1).split(2, 2).merge(3, 4, 3)
+
+    assert layout.merge_depth(5) == layout.merge_depth_by_ancestry(5) == 2
+
+
+def test_pruning_erodes_the_count_over_ancestry_but_not_the_stored_depth() -> None:
+    layout = SegmentLayout.initial(2, now=0).merge(0, 1, 1).prune(0)
+
+    assert layout.merge_depth_by_ancestry(2) == 0
+    assert layout.merge_depth(2) == 1
+    assert layout.split(2, 3).merge_depth(3) == 1
+
+
+def _pulsars_merge_depth(layout: SegmentLayout, segment_id: int) -> int:
+    """The set of merges in the ancestry by plain recursion, missing ancestors skipped."""
+
+    def merges(of: int) -> set[int]:
+        if of not in layout.segments:
+            return set()
+        parents = layout.segments[of].parent_ids
+        return set().union({of} if len(parents) >= 2 else (), *map(merges, parents))
+
+    return len(merges(segment_id))
+
+
+@given(trails(prune=False))
+def test_the_stored_depth_is_pulsars_number_while_nothing_was_pruned(trail: Trail) -> None:
+    for segment_id in trail.last.segments:
+        depth = trail.last.merge_depth(segment_id)
+        assert depth == trail.last.merge_depth_by_ancestry(segment_id)
+        assert depth == _pulsars_merge_depth(trail.last, segment_id)
+
+
+@given(trails())
+def test_with_pruning_the_stored_depth_lies_between_the_eroded_and_the_whole_count(trail: Trail) -> None:
+    unpruned = trail.layouts[0]
+    for act in trail.acts:
+        if not isinstance(act, Prune):
+            unpruned = perform(unpruned, act, 0)
+
+    for segment_id in trail.last.segments:
+        eroded = _pulsars_merge_depth(trail.last, segment_id)
+        whole = _pulsars_merge_depth(unpruned, segment_id)
+        assert eroded <= trail.last.merge_depth(segment_id) <= whole
+
+
+@given(trails())
+def test_a_segments_depth_never_changes_and_never_falls_from_parent_to_child(trail: Trail) -> None:
+    known: dict[int, int] = {}
+    for layout in trail.layouts:
+        for segment_id, segment in layout.segments.items():
+            assert known.setdefault(segment_id, segment.merge_depth) == segment.merge_depth
+            assert all(
+                known[i] + (len(segment.parent_ids) >= 2) <= segment.merge_depth for i in segment.parent_ids
+            )
+
+
+def test_an_empty_layout_of_a_deleted_topic_is_lawful() -> None:
+    SegmentLayout(9, 4, {}).check_invariants()
+
+
+@pytest.mark.parametrize(
+    ("segment_id", "change", "law"),
+    [
+        (3, {"hash_range": HashRange(0, 5)}, "gape or overlap"),
+        (3, {"hash_range": HashRange(0, 0x5000)}, "gape or overlap"),
+        (3, {"hash_range": HashRange(1, 0x3FFF)}, "uncovered below"),
+        (6, {"hash_range": HashRange(0xC000, 0xFFFE)}, "uncovered above"),
+        (3, {"segment_id": 33}, "filed under id 3"),
+        (3, {"sealed_epoch": 3}, "stamped as sealed"),
+        (3, {"sealed_at_ms": 3}, "stamped as sealed"),
+        (3, {"child_ids": (9,)}, "has children"),
+        (2, {"sealed_epoch": None}, "lacks its seal"),
+        (2, {"sealed_epoch": 0}, "lives from epoch 1 to 0"),
+        (2, {"sealed_epoch": 5}, "lives from epoch 1 to 5 of 4"),
+        (3, {"bucket_splits": (9, 9)}, "bucket splits"),
+        (7, {"merge_depth": 0}, "below 1 merges"),
+        (0, {"merge_depth": 1}, "depth falls"),
+        (1, {"child_ids": (3,)}, "disowns child"),
+        (4, {"parent_ids": ()}, "disowns parent"),
+        (4, {"parent_ids": (1, 8), "merge_depth": 1}, "younger than its child"),
+        (4, {"hash_range": HashRange(0xF000, 0xF001)}, "elsewhere"),
+    ],
+)
+def test_a_broken_law_is_named(segment_id: int, change: dict[str, Any], law: str) -> None:
+    broken = {**DIAMOND.segments, segment_id: replace(DIAMOND.segments[segment_id], **change)}
+
+    with pytest.raises(InvariantViolated, match=law):
+        SegmentLayout(DIAMOND.epoch, DIAMOND.next_segment_id, broken).check_invariants()
+
+
+def test_an_id_the_topic_has_not_given_out_breaks_a_law() -> None:
+    with pytest.raises(InvariantViolated, match="segment id 7 >= next id 7"):
+        SegmentLayout(DIAMOND.epoch, 7, DIAMOND.segments).check_invariants()
+
+
+def test_a_ring_without_active_segments_breaks_a_law() -> None:
+    sealed = replace(DIAMOND.segments[0], child_ids=())
+    assert sealed.state is SegmentState.SEALED
+
+    with pytest.raises(InvariantViolated, match="no segment is active"):
+        SegmentLayout(4, 8, {0: sealed}).check_invariants()
+
+
+@given(st.data(), layouts())
+def test_the_constructor_takes_rows_as_they_are_in_any_order(
+    data: st.DataObject, layout: SegmentLayout
+) -> None:
+    rows = data.draw(st.permutations(list(layout.segments.values())))
+
+    rebuilt = SegmentLayout.from_segments(layout.epoch, layout.next_segment_id, rows)
+
+    assert rebuilt == layout
+    assert rebuilt.active == layout.active
