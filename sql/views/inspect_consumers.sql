@@ -1,0 +1,46 @@
+-- Consumers for people: who is registered, and which segments the drain barrier lets them read.
+
+CREATE VIEW inspect.subscriptions AS
+SELECT t.name AS topic, u.topic_id, u.name AS subscription, u.kind, u.state, u.created_epoch, u.created_at,
+       (SELECT count(*) FROM cleave.consumer c WHERE c.topic_id = u.topic_id AND c.subscription = u.name) AS consumers,
+       ARRAY(SELECT c.name FROM cleave.consumer c
+              WHERE c.topic_id = u.topic_id AND c.subscription = u.name ORDER BY c.name) AS consumer_names
+  FROM cleave.subscription u
+  JOIN cleave.topic t USING (topic_id);
+COMMENT ON VIEW inspect.subscriptions IS 'Subscriptions and their registered consumers.';
+
+-- Which consumer has which segment is in its leader's memory; what may be handed out is a law and is here.
+CREATE VIEW inspect.assignments AS
+SELECT t.name AS topic, t.topic_id, u.name AS subscription, u.kind, s.segment_id,
+       inspect.hash_range_text(s.range_start, s.range_end) AS hash_range, s.state, done.drained AS is_drained,
+       CASE WHEN done.drained THEN 'drained'
+            WHEN u.kind = 'STREAM' AND cardinality(wait.for_segments) > 0 THEN 'withheld'
+            ELSE 'readable' END AS barrier,
+       CASE WHEN done.drained OR u.kind <> 'STREAM' THEN '{}' ELSE wait.for_segments END AS waits_for,
+       ARRAY(SELECT c.name FROM cleave.consumer c
+              WHERE c.topic_id = u.topic_id AND c.subscription = u.name ORDER BY c.name) AS consumers
+  FROM cleave.topic t
+  JOIN cleave.subscription u USING (topic_id)
+  JOIN cleave.segment s ON s.topic_id = t.topic_id AND s.pruned_epoch IS NULL
+ CROSS JOIN LATERAL (
+       SELECT s.state = 'SEALED' AND (s.sealed_epoch <= u.created_epoch OR EXISTS (
+              SELECT FROM cleave.segment_drain d
+               WHERE d.topic_id = u.topic_id AND d.subscription = u.name AND d.segment_id = s.segment_id)) AS drained) done
+ CROSS JOIN LATERAL (
+       WITH RECURSIVE ancestor AS (
+           SELECT a.segment_id, a.sealed_epoch
+             FROM cleave.segment_parent p JOIN cleave.segment a ON a.topic_id = p.topic_id AND a.segment_id = p.parent_id
+            WHERE p.topic_id = s.topic_id AND p.child_id = s.segment_id AND a.pruned_epoch IS NULL
+           UNION
+           SELECT a.segment_id, a.sealed_epoch
+             FROM ancestor b
+             JOIN cleave.segment_parent p ON p.topic_id = s.topic_id AND p.child_id = b.segment_id
+             JOIN cleave.segment a ON a.topic_id = p.topic_id AND a.segment_id = p.parent_id AND a.pruned_epoch IS NULL)
+       SELECT coalesce(array_agg(a.segment_id ORDER BY a.segment_id), '{}') AS for_segments
+         FROM ancestor a
+        WHERE a.sealed_epoch > u.created_epoch AND NOT EXISTS (
+              SELECT FROM cleave.segment_drain d
+               WHERE d.topic_id = u.topic_id AND d.subscription = u.name AND d.segment_id = a.segment_id)) wait
+ WHERE t.state <> 'deleted';
+COMMENT ON VIEW inspect.assignments IS
+    'Per subscription and segment: readable, withheld until the segments in waits_for are drained, or drained.';

@@ -1,0 +1,44 @@
+-- Decisions for people: what was decided and on what, what was refused and why, and what is still to be looked at.
+
+CREATE VIEW inspect.decisions AS
+SELECT d.decision_id, t.name AS topic, d.topic_id, d.decided_at, d.epoch, d.lanes, d.decided_by,
+       ARRAY(SELECT act ->> 'kind' || ' ' || coalesce(act ->> 'segment_id', (act ->> 'left_id') || '+' || (act ->> 'right_id'),
+                    act ->> 'segment_ids') || ' (' || (act ->> 'reason') || ')'
+               FROM jsonb_array_elements(d.decisions) AS act) AS acts,
+       ARRAY(SELECT o.operation_id FROM cleave.operation o
+              WHERE o.topic_id = d.topic_id AND o.decision_id = d.decision_id ORDER BY o.operation_id) AS operations,
+       d.decisions, d.refusals, d.valid_until, d.input_version, d.code_version, d.situation
+  FROM cleave.decision d
+  JOIN cleave.topic t USING (topic_id);
+COMMENT ON VIEW inspect.decisions IS
+    'The ledger: a row for each evaluation that decided or refused something new, with all it looked at (situation).';
+
+-- Each lane is asked by itself, so its newest row counts; a row without refusals of the lane takes the old ones back.
+CREATE VIEW inspect.why_not AS
+SELECT t.name AS topic, t.topic_id, lane.lane, d.decided_at, r.refusal ->> 'reason' AS reason,
+       (r.refusal ->> 'segment_id')::bigint AS segment_id, (r.refusal ->> 'other_id')::bigint AS other_id,
+       r.refusal ->> 'metric' AS metric, (r.refusal ->> 'value')::float8 AS value, (r.refusal ->> 'needed')::float8 AS needed,
+       to_timestamp((r.refusal ->> 'not_before')::float8 / 1000) AS not_before,
+       lane.version = e.input_version AS is_current, d.decision_id
+  FROM cleave.topic t
+  JOIN cleave.evaluation e USING (topic_id)
+ CROSS JOIN LATERAL (VALUES ('consumer', e.consumer_version), ('load', e.load_version), ('merge', e.merge_version))
+       AS lane (lane, version)
+ CROSS JOIN LATERAL (
+       SELECT * FROM cleave.decision n
+        WHERE n.topic_id = t.topic_id AND n.lanes @> ARRAY[lane.lane] ORDER BY n.decision_id DESC LIMIT 1) d
+ CROSS JOIN LATERAL jsonb_array_elements(d.refusals) AS r (refusal)
+ WHERE t.state <> 'deleted' AND coalesce(r.refusal ->> 'lane', lane.lane) = lane.lane;
+COMMENT ON VIEW inspect.why_not IS
+    'Why nothing (more) happens to a topic, by lane, as of its newest evaluation; is_current: no input has changed since.';
+
+CREATE VIEW inspect.evaluation_backlog AS
+SELECT t.name AS topic, t.topic_id, lane.lane, e.input_version - lane.version AS changes_behind, lane.due_at,
+       nullif(e.not_before, '-infinity') AS not_before, e.not_before > clock_timestamp() AS paused
+  FROM cleave.evaluation e
+  JOIN cleave.topic t USING (topic_id)
+ CROSS JOIN LATERAL (VALUES ('consumer', e.consumer_version, e.consumer_due), ('load', e.load_version, e.load_due),
+                            ('merge', e.merge_version, e.merge_due)) AS lane (lane, version, due_at)
+ WHERE t.state = 'live' AND (lane.version < e.input_version OR lane.due_at <= clock_timestamp());
+COMMENT ON VIEW inspect.evaluation_backlog IS
+    'Topics whose answer may have changed and that no pass has looked at yet, by lane; not_before pauses a topic after an abort.';

@@ -1,0 +1,54 @@
+-- Load for people: the records decisions read, beside the thresholds they are read against.
+
+CREATE VIEW inspect.load_now AS
+SELECT t.name AS topic, t.topic_id, s.segment_id, inspect.hash_range_text(s.range_start, s.range_end) AS hash_range,
+       l.msg_rate_in, l.byte_rate_in, l.msg_rate_out, l.byte_rate_out,
+       round(hot.ratio::numeric, 3) AS hottest_ratio, hot.metric AS hottest_metric, hot.ratio > 1 AS is_hot,
+       l.msg_rate_in < k.merge_msg_rate_in AND l.byte_rate_in < k.merge_byte_rate_in
+           AND l.msg_rate_out < k.merge_msg_rate_out AND l.byte_rate_out < k.merge_byte_rate_out AS is_cold,
+       l.cold_since, l.modified_at, seen.observed_at,
+       round(extract(epoch FROM clock_timestamp() - seen.observed_at), 1) AS silent_seconds,
+       coalesce(extract(epoch FROM clock_timestamp() - seen.observed_at) > k.load_stale_after_seconds, true) AS is_stale,
+       l.source, k.split_msg_rate_in, k.split_byte_rate_in, k.split_msg_rate_out, k.split_byte_rate_out,
+       k.merge_msg_rate_in, k.merge_byte_rate_in, k.merge_msg_rate_out, k.merge_byte_rate_out, k.load_stale_after_seconds
+  FROM cleave.topic t
+  JOIN cleave.segment s ON s.topic_id = t.topic_id AND s.state = 'ACTIVE'
+  LEFT JOIN cleave.segment_load l ON l.topic_id = s.topic_id AND l.segment_id = s.segment_id
+  LEFT JOIN cleave.load_source o ON o.source = l.source
+  LEFT JOIN cleave.namespace_policy n ON n.namespace = t.namespace
+ CROSS JOIN cleave.cluster_policy c
+ CROSS JOIN LATERAL (SELECT coalesce(l.silent_since, o.observed_at) AS observed_at) seen
+ CROSS JOIN LATERAL (
+       SELECT max(value) FILTER (WHERE knob = 'split_msg_rate_in') AS split_msg_rate_in,
+              max(value) FILTER (WHERE knob = 'split_byte_rate_in') AS split_byte_rate_in,
+              max(value) FILTER (WHERE knob = 'split_msg_rate_out') AS split_msg_rate_out,
+              max(value) FILTER (WHERE knob = 'split_byte_rate_out') AS split_byte_rate_out,
+              max(value) FILTER (WHERE knob = 'merge_msg_rate_in') AS merge_msg_rate_in,
+              max(value) FILTER (WHERE knob = 'merge_byte_rate_in') AS merge_byte_rate_in,
+              max(value) FILTER (WHERE knob = 'merge_msg_rate_out') AS merge_msg_rate_out,
+              max(value) FILTER (WHERE knob = 'merge_byte_rate_out') AS merge_byte_rate_out,
+              max(value) FILTER (WHERE knob = 'load_stale_after_seconds') AS load_stale_after_seconds
+         FROM (SELECT d.knob, coalesce(t.policy ->> d.knob, n.policy ->> d.knob, c.policy ->> d.knob, d.value #>> '{}')::float8 AS value
+                 FROM cleave.policy_default d
+                WHERE d.knob ~ '^(split|merge)_(msg|byte)_rate_(in|out)$' OR d.knob = 'load_stale_after_seconds') knobs) k
+  LEFT JOIN LATERAL (
+       SELECT metric, rate / threshold AS ratio
+         FROM (VALUES (1, 'msg_rate_in', l.msg_rate_in, k.split_msg_rate_in), (2, 'byte_rate_in', l.byte_rate_in, k.split_byte_rate_in),
+                      (3, 'msg_rate_out', l.msg_rate_out, k.split_msg_rate_out), (4, 'byte_rate_out', l.byte_rate_out, k.split_byte_rate_out))
+              AS m (ordinal, metric, rate, threshold)
+        WHERE threshold > 0 AND rate IS NOT NULL
+        ORDER BY ratio DESC, ordinal LIMIT 1) hot ON true
+ WHERE t.state <> 'deleted';
+COMMENT ON VIEW inspect.load_now IS
+    'Load of each ACTIVE segment and the thresholds in force. hottest_ratio above 1 is hot; a stale reading is neither hot nor cold.';
+
+CREATE VIEW inspect.load_runs AS
+SELECT r.run_id, r.window_end, r.applied_at, r.engine, r.samples, r.segments, r.written, r.outrun, r.quarantined,
+       round(extract(epoch FROM clock_timestamp() - r.window_end), 1) AS age_seconds
+  FROM cleave.load_run r;
+COMMENT ON VIEW inspect.load_runs IS 'Aggregation runs; the youngest window_end is the watermark, outrun rows follow in the next run.';
+
+CREATE VIEW inspect.load_sources AS
+SELECT o.source, o.observed_at, round(extract(epoch FROM clock_timestamp() - o.observed_at), 1) AS silent_seconds
+  FROM cleave.load_source o;
+COMMENT ON VIEW inspect.load_sources IS 'When each reporter (a broker) was last heard of.';

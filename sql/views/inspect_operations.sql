@@ -1,0 +1,56 @@
+-- Operations for people: what is under way, what is stuck, what was done step by step, what waits for deletion.
+
+CREATE VIEW inspect.operations AS
+SELECT o.operation_id, t.name AS topic, o.topic_id, o.kind, o.state,
+       o.state NOT IN ('done', 'aborted') AS live, o.origin, o.actor, o.reason, o.decision_id,
+       ARRAY(SELECT p.segment_id FROM cleave.operation_parent p
+              WHERE p.operation_id = o.operation_id ORDER BY p.ordinal) AS parents,
+       ARRAY(SELECT c.segment_id || ':' || inspect.hash_range_text(c.range_start, c.range_end) FROM cleave.operation_child c
+              WHERE c.operation_id = o.operation_id ORDER BY c.ordinal) AS children,
+       o.epoch, o.attempts, o.last_error, o.claimed_by, o.claim_term, o.claim_expires_at, o.not_before,
+       o.intended_at, o.fenced_at, o.committed_at, o.finished_at, o.deadline,
+       round(extract(epoch FROM coalesce(o.finished_at, clock_timestamp()) - o.intended_at), 3) AS age_seconds,
+       round(extract(epoch FROM o.committed_at - o.fenced_at), 3) AS fenced_seconds,
+       o.request_key, o.parameters
+  FROM cleave.operation o
+  JOIN cleave.topic t USING (topic_id);
+COMMENT ON VIEW inspect.operations IS
+    'The journal: one row an act. fenced_seconds is how long its range took no writes; age_seconds runs until it is finished.';
+
+CREATE VIEW inspect.operation_steps AS
+SELECT s.operation_id, t.name AS topic, o.kind, s.sequence, s.step, s.runner, s.claim_term, s.started_at, s.finished_at,
+       round(extract(epoch FROM s.finished_at - s.started_at), 3) AS seconds, s.detail
+  FROM cleave.operation_step s
+  JOIN cleave.operation o USING (operation_id)
+  JOIN cleave.topic t USING (topic_id);
+COMMENT ON VIEW inspect.operation_steps IS 'What a runner did for an operation, step by step.';
+
+CREATE VIEW inspect.stuck_operations AS
+SELECT o.operation_id, o.topic, o.kind, o.state, why.reason AS stuck_because, o.age_seconds, o.attempts, o.last_error,
+       o.claimed_by, o.claim_expires_at, o.not_before, o.deadline, o.parents, o.children
+  FROM inspect.operations o
+ CROSS JOIN LATERAL (SELECT CASE
+       WHEN o.state IN ('fencing', 'fenced') AND o.deadline < clock_timestamp()
+           THEN 'past its deadline behind the fence: ' || cardinality(o.parents) || ' segment(s) take no writes until it is committed'
+       WHEN o.deadline < clock_timestamp() THEN 'past its deadline'
+       WHEN o.attempts >= 3 THEN 'fails again and again'
+       WHEN o.claim_expires_at < clock_timestamp() - interval '60 seconds' THEN 'its runner died and nobody took it over'
+       WHEN o.claimed_by IS NULL AND greatest(o.not_before, o.intended_at) < clock_timestamp() - interval '60 seconds'
+           THEN 'nobody runs it: is a worker up? (inspect.leases)'
+       END AS reason) why
+ WHERE o.live AND why.reason IS NOT NULL;
+COMMENT ON VIEW inspect.stuck_operations IS 'Live operations that should have moved on, and why they are listed.';
+
+CREATE VIEW inspect.tombstones_open AS
+SELECT d.tombstone_id, t.name AS topic, d.segment_id, d.data_plane, d.backing_topic, d.reason, d.operation_id,
+       d.attempts, d.last_error, d.absences, d.absent_since, d.not_before, d.created_at,
+       round(extract(epoch FROM clock_timestamp() - d.created_at), 3) AS age_seconds
+  FROM cleave.tombstone d
+  JOIN cleave.topic t USING (topic_id)
+ WHERE d.closed_at IS NULL;
+COMMENT ON VIEW inspect.tombstones_open IS 'Logs still to be deleted from a data plane; closed after two absences.';
+
+CREATE VIEW inspect.leases AS
+SELECT l.name, l.holder, l.term, l.acquired_at, l.expires_at, l.expires_at > clock_timestamp() AS live
+  FROM cleave.lease l;
+COMMENT ON VIEW inspect.leases IS 'Who holds what, by the database''s clock; worker/... rows are the workers that are up.';

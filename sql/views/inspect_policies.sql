@@ -1,0 +1,25 @@
+-- Policies for people: what holds for a topic, and who said so.
+
+CREATE VIEW inspect.policy_effective AS
+SELECT t.name AS topic, t.topic_id, d.knob,
+       coalesce(nullif(t.policy -> d.knob, 'null'), nullif(n.policy -> d.knob, 'null'), nullif(c.policy -> d.knob, 'null'), d.value)
+           AS value,
+       CASE WHEN t.policy ->> d.knob IS NOT NULL THEN 'topic'
+            WHEN n.policy ->> d.knob IS NOT NULL THEN 'namespace'
+            WHEN coalesce(nullif(c.policy -> d.knob, 'null'), d.value) <> d.value THEN 'cluster'
+            ELSE 'default' END AS level,
+       d.value AS default_value
+  FROM cleave.topic t
+  LEFT JOIN cleave.namespace_policy n ON n.namespace = t.namespace
+ CROSS JOIN cleave.cluster_policy c
+ CROSS JOIN cleave.policy_default d
+ WHERE t.state <> 'deleted';
+COMMENT ON VIEW inspect.policy_effective IS 'Every knob in force for a topic and the level it comes from: topic, else namespace, else cluster, else default.';
+
+CREATE VIEW inspect.policies AS
+SELECT 'cluster' AS level, NULL::text AS name, c.policy, c.row_version, c.actor, c.updated_at FROM cleave.cluster_policy c
+UNION ALL
+SELECT 'namespace', n.namespace, n.policy, n.row_version, n.actor, n.updated_at FROM cleave.namespace_policy n
+UNION ALL
+SELECT 'topic', t.name, t.policy, t.row_version, NULL, NULL FROM cleave.topic t WHERE t.policy IS NOT NULL AND t.state <> 'deleted';
+COMMENT ON VIEW inspect.policies IS 'Stored policy documents at their level.';
