@@ -108,7 +108,7 @@ _COMMIT_ONLY: Mapping[OperationState, tuple[Step, OperationState]] = {
     _S.COMMITTED: (Step.FINISH, _S.DONE),
 }
 MOVES: Mapping[OperationKind, Mapping[OperationState, tuple[Step, OperationState]]] = {
-    **{kind: _RESHAPE for kind in (_K.SPLIT, _K.MERGE, _K.REBUCKET, _K.RECUT, _K.HEAL)},
+    **dict.fromkeys((_K.SPLIT, _K.MERGE, _K.REBUCKET, _K.RECUT, _K.HEAL), _RESHAPE),
     _K.CREATE: {
         _S.INTENDED: (Step.CREATE_CHILDREN, _S.PREPARED),
         _S.PREPARED: (Step.COMMIT, _S.COMMITTED),
@@ -131,6 +131,16 @@ MOVES: Mapping[OperationKind, Mapping[OperationState, tuple[Step, OperationState
 
 ABORTABLE = frozenset({OperationState.INTENDED, OperationState.PREPARED})
 """Abort is allowed only while the fence has not been announced."""
+
+WAITS_BEFORE: Mapping[OperationKind, OperationState] = {
+    _K.DELETE: _S.INTENDED,
+    _K.SUBSCRIPTION_DELETE: _S.INTENDED,
+}
+"""Kinds that let every older operation of the topic end first, and the state in which they do.
+
+A reshape under way would bring back what is being deleted: logs of a deleted topic, or the cursor of a deleted
+subscription on children that were planned before the deletion was known.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +183,8 @@ class Observed:
     now_ms: int
     subscription_version: int
     other_live_operations: int = 0
+    """Live operations of the topic that are older (smaller id): whoever waits, waits for these only, so that
+    no two operations ever wait for each other."""
     abort_requested: bool = False
 
 
@@ -181,15 +193,21 @@ def next_step(operation: Operation, observed: Observed) -> tuple[Step, Operation
 
     Raises KeyError only for a final state: the caller asks for live operations.
     """
-    if operation.state in ABORTABLE and _S.ABORTING in MOVES[operation.kind]:
-        if observed.abort_requested or observed.now_ms >= operation.deadline_at_ms:
-            return Step.ABORT, OperationState.ABORTING
-    step, leads_to = MOVES[operation.kind][operation.state]
-    if step is not Step.COMMIT:
-        return step, leads_to
-    if operation.kind is OperationKind.DELETE and observed.other_live_operations > 0:
+    if is_abortable(operation) and _must_abort(operation, observed):
+        return Step.ABORT, OperationState.ABORTING
+    if observed.other_live_operations > 0 and WAITS_BEFORE.get(operation.kind) is operation.state:
         return Step.WAIT, operation.state
-    noted = operation.subscription_version
-    if operation.children and noted is not None and noted != observed.subscription_version:
+    step, leads_to = MOVES[operation.kind][operation.state]
+    is_stale = operation.subscription_version != observed.subscription_version
+    if step is Step.COMMIT and operation.children and is_stale:
         return Step.SYNC_SUBSCRIPTIONS, operation.state
     return step, leads_to
+
+
+def is_abortable(operation: Operation) -> bool:
+    """Whether giving up is still allowed: it has an abort, and the fence is not announced."""
+    return operation.state in ABORTABLE and _S.ABORTING in MOVES[operation.kind]
+
+
+def _must_abort(operation: Operation, observed: Observed) -> bool:
+    return observed.abort_requested or observed.now_ms >= operation.deadline_at_ms

@@ -1,0 +1,176 @@
+"""The table of moves: every kind ends, in an order that never leaves a range without a way to a writable log."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.domain.hash_range import HashRange
+from controller.domain.operation import (
+    ABORTABLE,
+    MOVES,
+    WAITS_BEFORE,
+    Observed,
+    Operation,
+    OperationKind,
+    OperationState,
+    Origin,
+    ReservedChild,
+    Step,
+    is_abortable,
+    next_step,
+)
+from controller.domain.reshape import ChildPlan, ReshapeKind
+
+DEADLINE_MS = 60_000
+QUIET = Observed(now_ms=0, subscription_version=3)
+RESHAPES = [kind for kind in OperationKind if kind.is_reshape]
+WITH_CHILDREN = [*RESHAPES, OperationKind.CREATE]
+LIVE_STATES = [(kind, state) for kind, moves in MOVES.items() for state in moves]
+PAST_THE_FENCE = [(kind, state) for kind, state in LIVE_STATES if state not in ABORTABLE]
+
+
+def an_operation(
+    kind: OperationKind, state: OperationState = OperationState.INTENDED, noted: int | None = 3
+) -> Operation:
+    """One with two children where the kind has any, subscriptions noted at the version `QUIET` shows."""
+    plans = (ChildPlan(1, HashRange(0, 32767)), ChildPlan(2, HashRange(32768, 65535)))
+    children = tuple(ReservedChild(plan, f"log-{plan.segment_id}") for plan in plans)
+    return Operation(
+        operation_id=7,
+        topic_id=1,
+        topic_name="topic://t/n/orders",
+        data_plane="embedded",
+        kind=kind,
+        state=state,
+        origin=Origin.MANUAL,
+        actor="tester",
+        reason="test",
+        request_key="key",
+        children=children if kind in WITH_CHILDREN else (),
+        subscription_version=noted,
+        deadline_at_ms=DEADLINE_MS,
+    )
+
+
+def steps_of(
+    kind: OperationKind, observed: Observed = QUIET, state: OperationState | None = None
+) -> list[Step]:
+    """The steps taken until the operation is final, with the same thing seen before each."""
+    operation, steps = an_operation(kind, state or OperationState.INTENDED), []
+    while operation.state.is_live:
+        step, leads_to = next_step(operation, observed)
+        steps.append(step)
+        operation = replace(operation, state=leads_to)
+        assert len(steps) <= len(OperationState)
+    return steps
+
+
+@pytest.mark.parametrize("kind", OperationKind)
+def test_every_kind_ends_with_finish_when_nothing_goes_wrong(kind: OperationKind) -> None:
+    assert steps_of(kind)[-1] is Step.FINISH
+
+
+@pytest.mark.parametrize(("kind", "state"), LIVE_STATES)
+def test_every_state_of_the_table_leads_to_an_end(kind: OperationKind, state: OperationState) -> None:
+    assert steps_of(kind, state=state)[-1] in (Step.FINISH, Step.FINISH_ABORT)
+
+
+@pytest.mark.parametrize("kind", RESHAPES)
+def test_a_reshape_makes_children_then_announces_the_fence_then_closes_parents_then_commits(
+    kind: OperationKind,
+) -> None:
+    assert steps_of(kind) == [
+        Step.CREATE_CHILDREN,
+        Step.SET_FENCING,
+        Step.TERMINATE_PARENTS,
+        Step.COMMIT,
+        Step.FINISH,
+    ]
+
+
+def test_a_kind_is_a_reshape_exactly_when_it_is_named_after_one() -> None:
+    assert {kind.value for kind in RESHAPES} == {kind.value for kind in ReshapeKind}
+
+
+@pytest.mark.parametrize("kind", WITH_CHILDREN)
+@pytest.mark.parametrize("state", sorted(ABORTABLE))
+@pytest.mark.parametrize(
+    "observed",
+    [replace(QUIET, abort_requested=True), replace(QUIET, now_ms=DEADLINE_MS)],
+    ids=["asked to", "past its deadline"],
+)
+def test_before_the_fence_it_gives_up_when_asked_to_or_past_its_deadline(
+    kind: OperationKind, state: OperationState, observed: Observed
+) -> None:
+    assert steps_of(kind, observed, state) == [Step.ABORT, Step.FINISH_ABORT]
+
+
+@given(
+    st.sampled_from(PAST_THE_FENCE),
+    st.builds(
+        Observed,
+        now_ms=st.integers(0, 2 * DEADLINE_MS),
+        subscription_version=st.integers(0, 5),
+        other_live_operations=st.integers(0, 3),
+        abort_requested=st.booleans(),
+    ),
+)
+def test_past_the_fence_nothing_makes_it_give_up(
+    where: tuple[OperationKind, OperationState], observed: Observed
+) -> None:
+    operation = an_operation(*where)
+
+    assert not is_abortable(operation)
+    assert next_step(operation, observed)[0] is not Step.ABORT
+
+
+@pytest.mark.parametrize(
+    "kind", sorted(set(OperationKind) - set(WITH_CHILDREN), key=list(OperationKind).index)
+)
+def test_what_reserved_nothing_has_nothing_to_give_up(kind: OperationKind) -> None:
+    late = Observed(now_ms=2 * DEADLINE_MS, subscription_version=3, abort_requested=True)
+
+    assert steps_of(kind, late)[-1] is Step.FINISH
+
+
+@pytest.mark.parametrize("kind", WITH_CHILDREN)
+@pytest.mark.parametrize("noted", [None, 2])
+def test_it_never_commits_with_subscriptions_other_than_those_noted(
+    kind: OperationKind, noted: int | None
+) -> None:
+    before_commit = OperationState.FENCED if kind.is_reshape else OperationState.PREPARED
+    operation = an_operation(kind, before_commit, noted)
+
+    assert next_step(operation, QUIET) == (Step.SYNC_SUBSCRIPTIONS, before_commit)
+    assert next_step(replace(operation, subscription_version=3), QUIET)[0] is Step.COMMIT
+
+
+@pytest.mark.parametrize("kind", WAITS_BEFORE)
+def test_a_deletion_waits_for_every_older_operation(kind: OperationKind) -> None:
+    operation = an_operation(kind, WAITS_BEFORE[kind])
+
+    assert next_step(operation, replace(QUIET, other_live_operations=1)) == (Step.WAIT, operation.state)
+    assert next_step(operation, QUIET)[0] is not Step.WAIT
+
+
+@given(
+    st.lists(st.sampled_from(list(OperationKind)), min_size=1, max_size=6), st.randoms(use_true_random=False)
+)
+def test_operations_of_one_topic_never_wait_for_each_other_in_a_circle(kinds, random) -> None:  # type: ignore[no-untyped-def]
+    """Whatever the mix and whoever is run first, all of them end: waiting looks at older ones only."""
+    live = [replace(an_operation(kind), operation_id=number) for number, kind in enumerate(kinds)]
+    for _ in range(len(live) * len(OperationState) ** 2):
+        if not live:
+            break
+        chosen = random.randrange(len(live))
+        operation = live[chosen]
+        older = sum(other.operation_id < operation.operation_id for other in live)
+        leads_to = next_step(operation, replace(QUIET, other_live_operations=older))[1]
+        live[chosen] = replace(operation, state=leads_to)
+        live = [operation for operation in live if operation.state.is_live]
+        oldest_moves = next_step(live[0], QUIET)[0] is not Step.WAIT if live else True
+        assert oldest_moves
