@@ -1,0 +1,140 @@
+"""A Spark Connect server as a child process, straight from the pyspark wheel.
+
+Kept warm, it answers a minute's aggregation in two seconds instead of fifteen. Clients use ``url``, which
+carries the server's token: without one, whoever reaches the port runs code as us.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import secrets
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from controller.devstack.java import java_home
+from controller.devstack.ports import LOOPBACK, free_port, is_listening, release_port
+from controller.devstack.process import ChildProcess, DevstackFailed
+
+_SERVER: Final = (
+    "org.apache.spark.sql.connect.service.SparkConnectServer"  # SparkSubmit knows it by this name
+)
+_DEFAULTS: Final[Mapping[str, str]] = {
+    "spark.ui.enabled": "false",
+    "spark.log.level": "WARN",
+    "spark.driver.host": LOOPBACK,
+    "spark.driver.bindAddress": LOOPBACK,
+    "spark.connect.grpc.binding.address": LOOPBACK,
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "4",  # two cores: the default of 200 is 200 tiny tasks
+    "spark.sql.catalogImplementation": "in-memory",
+}
+
+
+class SparkConnectServer:
+    """A server on loopback; ready in about five seconds, 350 MiB fresh, up to ``driver_memory`` of heap."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        master: str = "local[2]",
+        port: int | None = None,
+        driver_memory: str = "1g",
+        conf: Mapping[str, str] | None = None,
+    ) -> None:
+        self._directory = directory.resolve()
+        self._master, self._driver_memory = master, driver_memory
+        self._conf = dict(conf or {})
+        self._port = port or 0
+        self._token = secrets.token_urlsafe(24)
+        self._child: ChildProcess | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """For ``SparkSession.builder.remote``; add ``;session_id=<uuid>`` to share one session."""
+        # The client sends a token without TLS to the name localhost only, not to its address.
+        return f"sc://localhost:{self._port}/;token={self._token}"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the JVM."""
+        if self._child is None:
+            raise DevstackFailed("Spark Connect is not running: call start() first")
+        return self._child.pid
+
+    def start(self) -> None:
+        """Launch and wait until the port answers; no-op while running."""
+        if self._child is not None:
+            return
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._port = self._port or free_port()
+        self._child = ChildProcess(
+            self._command(spark_home()),
+            log=self._directory / "spark-connect.log",
+            cwd=self._directory,
+            env=self._environment(spark_home()),
+        )
+        self._child.start()
+        try:
+            self._child.wait_ready(lambda: is_listening(self._port), timeout_seconds=120)
+        except DevstackFailed:
+            self._child = None
+            raise
+
+    def stop(self) -> None:
+        """End the server and every session in it; no-op when not running."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.stop()
+            release_port(self._port)
+
+    def _command(self, home: Path) -> list[str | Path]:
+        conf = {
+            **_DEFAULTS,
+            "spark.connect.grpc.binding.port": str(self._port),
+            "spark.local.dir": str(self._directory / "local"),
+            "spark.sql.warehouse.dir": str(self._directory / "warehouse"),
+            **self._conf,
+        }
+        return [
+            home / "bin" / "spark-class",
+            "org.apache.spark.deploy.SparkSubmit",
+            *("--class", _SERVER, "--name", "cleave", "--master", self._master),
+            *("--driver-memory", self._driver_memory),
+            *(part for key, value in conf.items() for part in ("--conf", f"{key}={value}")),
+        ]
+
+    def _environment(self, home: Path) -> dict[str, str]:
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("SPARK_")}
+        return inherited | {
+            "SPARK_HOME": str(home),
+            "SPARK_CONF_DIR": str(self._directory / "conf"),
+            "SPARK_LOCAL_IP": LOOPBACK,
+            "SPARK_CONNECT_AUTHENTICATE_TOKEN": self._token,
+            "JAVA_HOME": str(java_home(self._directory)),
+            "PYSPARK_PYTHON": sys.executable,
+        }
+
+
+def spark_home() -> Path:
+    """The directory of the installed pyspark, which is a whole Spark distribution."""
+    found = importlib.util.find_spec("pyspark")
+    home = Path(found.origin).parent if found is not None and found.origin is not None else None
+    if home is None or not (home / "jars").is_dir():
+        raise DevstackFailed(
+            "no Spark here: pip install pyspark (pyspark-client alone has no server), or 'make setup'"
+        )
+    return home
