@@ -1,0 +1,61 @@
+"""decide: a situation in, acts and reasons out; pure, so any decision can be replayed.
+
+The profile ``pip483`` gives Pulsar 5's answers (PIP-483, PIP-486). Deliberate differences, all off under
+``strict_pulsar``: a segment of width 1 is refused and the next candidate tried; coldness is a sum of
+rate ÷ threshold and not of raw rates; "cold since" is a stored fact and not the time of the last write;
+merge depth is stored, so pruning cannot erode its cap; a merge that would be split again is refused;
+a reading older than the policy's limit is neither hot nor cold. Ties go by range, in the consumer lane
+by id. Splits are at the midpoint. What to do with the verdict is the autoscaler's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from controller.domain.decision import Decision, Evaluation, Lane, Refusal, RefusalReason
+from controller.domain.lanes import consumer, load, merge
+from controller.domain.lanes.ground import Ground
+from controller.domain.policy import violations
+from controller.domain.situation import Situation
+
+CODE_VERSION = "pip483-1"
+"""Of the rule set; raised whenever the same situation could give another answer. Stored in the ledger."""
+
+ALL_LANES = frozenset(Lane)
+
+
+def decide(situation: Situation, lanes: Collection[Lane] = ALL_LANES) -> Evaluation:
+    """What to do about one topic now; never raises for an invalid policy, which counts as disabled.
+
+    The lanes asked are tried in the order consumer, load, merge, and the first that finds something acts:
+    one split, one merge, or one batch of rebuckets (an act a segment). Every segment above a split
+    threshold and every pair of neighbours below the merge thresholds that is left alone has a refusal.
+    A lane not asked says nothing, and ``valid_until`` speaks of the lanes asked.
+    """
+    policy = situation.policy
+    if not policy.enabled:
+        return Evaluation(refusals=(Refusal(None, None, RefusalReason.DISABLED, "enabled"),))
+    broken = violations(policy)
+    if broken:
+        return Evaluation(
+            refusals=tuple(
+                Refusal(
+                    None,
+                    None,
+                    RefusalReason.INVALID_POLICY,
+                    violation.knob,
+                    None if isinstance(violation.value, str) else violation.value,
+                    violation.needed,
+                )
+                for violation in broken
+            )
+        )
+    ground = Ground(situation)
+    decisions: tuple[Decision, ...] = ()
+    if Lane.CONSUMER in lanes:
+        decisions = consumer.answer(ground)
+    if Lane.LOAD in lanes:
+        decisions = load.answer(ground, decisions) or decisions
+    if Lane.MERGE in lanes:
+        decisions = merge.answer(ground, decisions) or decisions
+    return Evaluation(decisions, tuple(ground.refusals), ground.valid_until)

@@ -1,0 +1,84 @@
+"""The consumer lane: more consumers than segments want a split, or more entry buckets.
+
+Consumers of different subscriptions do not compete, so the largest subscription counts. Where consumers
+can share a segment by buckets, buckets are preferred at the cap and for a topic whose busiest segment is
+slow (PIP-486); where they cannot, a consumer without a segment means a split, up to the cap.
+"""
+
+from __future__ import annotations
+
+from controller.domain.decision import Decision, Lane, Rebucket, RefusalReason, Split
+from controller.domain.lanes.ground import Ground
+
+
+def answer(ground: Ground) -> tuple[Decision, ...]:
+    """A split of the busiest segment, or a batch of rebuckets, or nothing."""
+    if ground.consumers <= ground.segments_net:
+        return ()
+    policy = ground.policy
+    if ground.segments_high >= policy.max_segments:
+        if ground.shared_buckets:
+            return _rebucket(ground, "at-max-segments")
+        ground.refuse(
+            Lane.CONSUMER,
+            RefusalReason.AT_MAX_SEGMENTS,
+            None,
+            "segments",
+            ground.segments_high,
+            policy.max_segments,
+        )
+        return ()
+    rates = [
+        0.0 if record is None or ground.is_stale(record) else record.stats.msg_rate_in
+        for record in ground.records
+    ]
+    busiest = _busiest(ground, rates)
+    if busiest is None:
+        return ()
+    if ground.shared_buckets and rates[busiest] < policy.split_vs_rebucket_min_msg_rate_in:
+        return _rebucket(ground, "below-split-rate-floor")
+    segment_id = ground.active[busiest].segment_id
+    if ground.refuse_split_now(Lane.CONSUMER, segment_id):
+        return ()
+    return (Split(segment_id, (), "consumer-count"),)
+
+
+def _busiest(ground: Ground, rates: list[float]) -> int | None:
+    """Index of the segment with the most messages in that can be split; equal rates: the lowest id."""
+    active = ground.active
+    for index in sorted(range(len(active)), key=lambda i: (-rates[i], active[i].segment_id)):
+        segment = active[index]
+        if rates[index] > 0:
+            ground.wake_when_stale(ground.records[index])
+        if ground.refuse_busy(Lane.CONSUMER, segment.segment_id):
+            continue
+        if segment.hash_range.width > 1 or ground.strict:
+            return index
+        ground.refuse(Lane.CONSUMER, RefusalReason.WIDTH_ONE, segment.segment_id, "width", 1, 2)
+    return None
+
+
+def _rebucket(ground: Ground, reason: str) -> tuple[Decision, ...]:
+    """Every segment short of its share of buckets, in one batch; ids ascend.
+
+    The total decides whether buckets are short, the share per segment how many each should have, as in
+    Pulsar: so an uneven layout may be raised only in part.
+    """
+    consumers = ground.consumers
+    total = sum(segment.bucket_count for segment in ground.active)
+    if consumers <= total:
+        ground.refuse(Lane.CONSUMER, RefusalReason.ENOUGH_BUCKETS, None, "buckets", total, consumers)
+        return ()
+    share = -(-consumers // ground.segments_net)
+    target = min(1 << (share - 1).bit_length(), ground.policy.entry_bucket_max_per_segment)
+    short = sorted(segment.segment_id for segment in ground.active if segment.bucket_count < target)
+    if not short:
+        ground.refuse(Lane.CONSUMER, RefusalReason.AT_MAX_BUCKETS, None, "buckets", total, consumers)
+        return ()
+    gate = ground.rebucket_gate
+    if gate is not None and ground.now < gate.opens_at:
+        ground.refuse(
+            Lane.CONSUMER, RefusalReason.REBUCKET_COOLDOWN, None, "last_rebucket_at", *gate, gate.opens_at
+        )
+        return ()
+    return tuple(Rebucket(i, target, reason) for i in short if not ground.refuse_busy(Lane.CONSUMER, i))

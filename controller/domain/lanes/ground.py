@@ -1,0 +1,167 @@
+"""What the lanes of one evaluation share: inputs unpacked once, refusals and wake-up instants gathered.
+
+Lives for one call of ``decide`` and never leaves it, so it may be mutable. Decides nothing itself.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from controller.domain.decision import Lane, Refusal, RefusalReason
+from controller.domain.load import LoadRecord
+from controller.domain.reshape import ReshapeKind
+from controller.domain.situation import Situation
+
+# A re-cut both divides and joins, so it counts for both cooldowns; a heal changes nothing and for none.
+_SPLITTING = (ReshapeKind.SPLIT, ReshapeKind.RECUT)
+_MERGING = (ReshapeKind.MERGE, ReshapeKind.RECUT)
+_REBUCKETING = (ReshapeKind.REBUCKET,)
+
+
+class Gate(NamedTuple):
+    """A gate of time: since when it counts and when it opens, milliseconds since the Unix epoch."""
+
+    began: int
+    opens_at: int
+
+
+class Ground:
+    """Active segments in range order with their records at the same index, caps, gates and verdicts.
+
+    Segments are counted three ways while reshapes are in flight: ``segments_net`` when all have
+    committed, ``segments_high`` if only those that add have, ``segments_low`` if only those that remove
+    have. The cap is held against the highest and the floor against the lowest, so whichever of them
+    fail, neither is passed.
+    """
+
+    __slots__ = (
+        "active",
+        "busy",
+        "consumers",
+        "merge_gate",
+        "now",
+        "policy",
+        "rebucket_gate",
+        "records",
+        "refusals",
+        "segments_high",
+        "segments_low",
+        "segments_net",
+        "shared_buckets",
+        "situation",
+        "split_gate",
+        "stale_ms",
+        "strict",
+        "valid_until",
+    )
+
+    def __init__(self, situation: Situation) -> None:
+        policy = situation.policy
+        self.situation = situation
+        self.policy = policy
+        self.now = situation.now
+        self.strict = policy.strict_pulsar
+        self.shared_buckets = situation.capabilities.shared_buckets
+        self.active = situation.layout.active
+        self.records: list[LoadRecord | None] = [situation.loads.get(s.segment_id) for s in self.active]
+        self.consumers = max(situation.stream_consumers.values(), default=0)
+        self.stale_ms = policy.load_stale_after_seconds * 1000
+        self.refusals: list[Refusal] = []
+        self.valid_until: int | None = None
+        self.busy: dict[int, int] = {}
+        self.segments_net = self.segments_high = self.segments_low = len(self.active)
+        if situation.in_flight:
+            self._count_in_flight()
+        history = situation.history
+        self.split_gate = self._gate(history.last_split_at, _SPLITTING, policy.split_cooldown_seconds)
+        self.merge_gate = self._gate(history.last_merge_at, _MERGING, policy.merge_cooldown_seconds)
+        self.rebucket_gate = self._gate(
+            history.last_rebucket_at, _REBUCKETING, policy.rebucket_cooldown_seconds
+        )
+
+    def _count_in_flight(self) -> None:
+        active_ids = {segment.segment_id for segment in self.active}
+        for reshape in self.situation.in_flight:
+            if active_ids.isdisjoint(reshape.parent_ids):
+                continue  # committed already: the layout holds its children
+            self.busy.update(dict.fromkeys(reshape.parent_ids, reshape.operation_id))
+            added = reshape.child_count - len(reshape.parent_ids)
+            self.segments_net += added
+            self.segments_high += max(0, added)
+            self.segments_low += min(0, added)
+
+    def _gate(self, last: int | None, kinds: tuple[ReshapeKind, ...], cooldown_seconds: int) -> Gate | None:
+        if self.situation.in_flight:
+            starts = [reshape.started_at for reshape in self.situation.in_flight if reshape.kind in kinds]
+            last = max(starts if last is None else [last, *starts], default=None)
+        return None if last is None else Gate(last, last + cooldown_seconds * 1000)
+
+    def is_stale(self, record: LoadRecord) -> bool:
+        """A reading too old to go by; Pulsar knows no such thing, so never under ``strict_pulsar``."""
+        return not self.strict and self.now - record.observed_at > self.stale_ms
+
+    def wake_when_stale(self, record: LoadRecord | None) -> None:
+        """The answer rests on this reading as long as it is fresh."""
+        if record is not None and not self.strict:
+            self.wake_at(record.observed_at + self.stale_ms + 1)
+
+    def wake_at(self, instant: int) -> None:
+        """The answer may change at ``instant`` with no new input."""
+        if instant > self.now and (self.valid_until is None or instant < self.valid_until):
+            self.valid_until = instant
+
+    def refuse(
+        self,
+        lane: Lane,
+        reason: RefusalReason,
+        segment_id: int | None,
+        metric: str | None = None,
+        value: float | None = None,
+        needed: float | None = None,
+        not_before: int | None = None,
+        other_id: int | None = None,
+    ) -> None:
+        """Notes a refusal, and when it ends; arguments as in ``Refusal``."""
+        if not_before is not None:
+            self.wake_at(not_before)
+        self.refusals.append(Refusal(segment_id, lane, reason, metric, value, needed, not_before, other_id))
+
+    def refuse_stale(self, lane: Lane, index: int, other_id: int | None = None) -> bool:
+        """Refuses the segment at ``index`` if its reading is stale, else notes when it becomes so."""
+        record = self.records[index]
+        if record is None:
+            return False
+        if not self.is_stale(record):
+            self.wake_when_stale(record)
+            return False
+        heard = record.observed_at
+        segment_id = self.active[index].segment_id
+        self.refuse(
+            lane,
+            RefusalReason.STALE_LOAD,
+            segment_id,
+            "observed_at",
+            heard,
+            heard + self.stale_ms,
+            None,
+            other_id,
+        )
+        return True
+
+    def refuse_busy(self, lane: Lane, segment_id: int, other_id: int | None = None) -> bool:
+        """Refuses the segment if a live operation holds it."""
+        if segment_id not in self.busy:
+            return False
+        operation_id = self.busy[segment_id]
+        self.refuse(
+            lane, RefusalReason.IN_FLIGHT, segment_id, "operation_id", operation_id, other_id=other_id
+        )
+        return True
+
+    def refuse_split_now(self, lane: Lane, segment_id: int) -> bool:
+        """Refuses the split of the segment while the split cooldown runs."""
+        gate = self.split_gate
+        if gate is None or self.now >= gate.opens_at:
+            return False
+        self.refuse(lane, RefusalReason.SPLIT_COOLDOWN, segment_id, "last_split_at", *gate, gate.opens_at)
+        return True

@@ -1,0 +1,91 @@
+"""The load lane: the segment furthest above a split threshold is split.
+
+A segment's score is the largest of its four rates divided by their thresholds; ratios are not added.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from controller.domain.decision import Decision, Lane, RefusalReason, Split
+from controller.domain.lanes.ground import Ground
+from controller.domain.load import METRICS
+
+REASONS = ("msgRateIn", "byteRateIn", "msgRateOut", "byteRateOut")
+"""Pulsar's names of the metrics, in the order of ``METRICS``: the reason a split is given."""
+
+
+class _Hot(NamedTuple):
+    position: int
+    score: float
+    metric: int
+
+
+def answer(ground: Ground, acted: tuple[Decision, ...]) -> tuple[Decision, ...]:
+    """A split of the hottest segment that can be split, and a reason for every other hot one.
+
+    When an earlier lane has ``acted`` the segments it leaves alone are told so, and nothing more is done.
+    """
+    split_already = {act.segment_id for act in acted if isinstance(act, Split)}
+    ids = [segment.segment_id for segment in ground.active]
+    able = [
+        hot
+        for hot in _hot(ground)
+        if ids[hot.position] not in split_already and not _is_refused(ground, hot.position)
+    ]
+    if acted:
+        for hot in able:
+            ground.refuse(Lane.LOAD, RefusalReason.OTHER_ACT, ids[hot.position])
+        return ()
+    if not able:
+        return ()
+    best = max(able, key=lambda hot: hot.score)
+    for hot in able:
+        if hot is not best:
+            metric = METRICS[hot.metric]
+            ground.refuse(
+                Lane.LOAD, RefusalReason.LOWER_SCORE, ids[hot.position], metric, hot.score, best.score
+            )
+    return (Split(ids[best.position], (), REASONS[best.metric]),)
+
+
+def _hot(ground: Ground) -> list[_Hot]:
+    """Segments with a score above 1, by range; the topic is told of segments nobody has reported yet."""
+    msg_in, byte_in, msg_out, byte_out = ground.policy.thresholds.split.rates
+    hot = []
+    missing = 0
+    for position, record in enumerate(ground.records):
+        if record is None:
+            missing += 1
+            continue
+        stats = record.stats
+        ratios = (
+            stats.msg_rate_in / msg_in,
+            stats.byte_rate_in / byte_in,
+            stats.msg_rate_out / msg_out,
+            stats.byte_rate_out / byte_out,
+        )
+        score = max(ratios)
+        if score > 1:
+            hot.append(_Hot(position, score, ratios.index(score)))
+    if missing:
+        ground.refuse(Lane.LOAD, RefusalReason.NO_LOAD_RECORD, None, "segments_without_record", missing, 0)
+    return hot
+
+
+def _is_refused(ground: Ground, index: int) -> bool:
+    """What waiting does not help comes first, so that the reason given does not change by itself."""
+    segment = ground.active[index]
+    segment_id = segment.segment_id
+    if ground.refuse_busy(Lane.LOAD, segment_id):
+        return True
+    if ground.segments_high >= ground.policy.max_segments:
+        cap = ground.policy.max_segments
+        ground.refuse(
+            Lane.LOAD, RefusalReason.AT_MAX_SEGMENTS, segment_id, "segments", ground.segments_high, cap
+        )
+        return True
+    if segment.hash_range.width == 1 and not ground.strict:
+        ground.refuse(Lane.LOAD, RefusalReason.WIDTH_ONE, segment_id, "width", 1, 2)
+        return True
+    return ground.refuse_stale(Lane.LOAD, index) or ground.refuse_split_now(Lane.LOAD, segment_id)

@@ -1,0 +1,101 @@
+"""The merge lane: the coldest pair of neighbours becomes one segment.
+
+A pair is asked about when both sides are below all four merge thresholds; it passes the gates of
+``pair_gates``, and of the pairs that pass the coldest is merged.
+"""
+
+from __future__ import annotations
+
+from controller.domain.decision import Decision, Lane, Merge, RefusalReason
+from controller.domain.lanes.ground import Ground
+from controller.domain.lanes.pair_gates import PairGates
+from controller.domain.load import METRICS, LoadRecord
+
+_LANE = Lane.MERGE
+
+
+def answer(ground: Ground, acted: tuple[Decision, ...]) -> tuple[Decision, ...]:
+    """The merge of the coldest pair that may merge, and a reason for every other cold pair."""
+    cold = _cold(ground)
+    pairs = [i for i in range(len(cold) - 1) if cold[i] and cold[i + 1]]
+    if len(cold) > 1 and ground.segments_low > ground.policy.min_segments:
+        _explain_lone(ground, cold)
+    able = PairGates(ground).passing(pairs) if pairs else []
+    ids = [segment.segment_id for segment in ground.active]
+    if acted:
+        for i in able:
+            ground.refuse(_LANE, RefusalReason.OTHER_ACT, ids[i], other_id=ids[i + 1])
+        return ()
+    if not able:
+        return ()
+    warmth = _warmth(ground)
+    best = min(able, key=lambda i: warmth[i] + warmth[i + 1])
+    least = warmth[best] + warmth[best + 1]
+    for i in able:
+        if i != best:
+            score = warmth[i] + warmth[i + 1]
+            ground.refuse(_LANE, RefusalReason.LOWER_SCORE, ids[i], "warmth", score, least, None, ids[i + 1])
+    return (Merge(ids[best], ids[best + 1], "cold"),)
+
+
+def _cold(ground: Ground) -> list[LoadRecord | None]:
+    """The records that are below all merge thresholds, None for the other segments; age plays no part."""
+    msg_in, byte_in, msg_out, byte_out = ground.policy.thresholds.merge.rates
+    return [
+        record
+        if record is not None
+        and (stats := record.stats).msg_rate_in < msg_in
+        and stats.byte_rate_in < byte_in
+        and stats.msg_rate_out < msg_out
+        and stats.byte_rate_out < byte_out
+        else None
+        for record in ground.records
+    ]
+
+
+def _explain_lone(ground: Ground, cold: list[LoadRecord | None]) -> None:
+    """A cold segment without a cold neighbour is told of the neighbour nearest to cold."""
+    limits = ground.policy.thresholds.merge.rates
+    fenced = [None, *cold, None]
+    for index, record in enumerate(cold):
+        if record is None or fenced[index] or fenced[index + 2]:
+            continue
+        neighbours = [i for i in (index - 1, index + 1) if 0 <= i < len(cold)]
+        ratios = {i: _ratios(ground.records[i], limits) for i in neighbours}
+        nearest = min(neighbours, key=lambda i: max(ratios[i]))
+        segment_id, other_id = ground.active[nearest].segment_id, ground.active[index].segment_id
+        warm = ground.records[nearest]
+        if warm is None:
+            ground.refuse(_LANE, RefusalReason.NO_LOAD_RECORD, segment_id, other_id=other_id)
+            continue
+        worst = ratios[nearest].index(max(ratios[nearest]))
+        rate, limit = warm.stats.rates[worst], limits[worst]
+        ground.refuse(
+            _LANE, RefusalReason.NOT_COLD, segment_id, METRICS[worst], rate, limit, other_id=other_id
+        )
+
+
+def _ratios(record: LoadRecord | None, limits: tuple[float, ...]) -> list[float]:
+    if record is None:
+        return [float("inf")]
+    return [rate / limit for rate, limit in zip(record.stats.rates, limits, strict=True)]
+
+
+def _warmth(ground: Ground) -> list[float]:
+    """How far each segment is from silence: the sum of rate ÷ merge threshold.
+
+    Pulsar adds the raw rates instead, where bytes swamp messages; so does ``strict_pulsar``. Of use for
+    cold segments only, whose thresholds are above 0.
+    """
+    if ground.strict:
+        return [0.0 if record is None else sum(record.stats.rates) for record in ground.records]
+    msg_in, byte_in, msg_out, byte_out = (limit or 1.0 for limit in ground.policy.thresholds.merge.rates)
+    return [
+        0.0
+        if record is None
+        else (stats := record.stats).msg_rate_in / msg_in
+        + stats.byte_rate_in / byte_in
+        + stats.msg_rate_out / msg_out
+        + stats.byte_rate_out / byte_out
+        for record in ground.records
+    ]

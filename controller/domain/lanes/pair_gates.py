@@ -1,0 +1,205 @@
+"""The gates a pair of cold neighbours passes before it may merge.
+
+What waiting does not help comes first, so that the reason given does not change by itself. Two gates are
+not Pulsar's and are off under ``strict_pulsar``: a stale reading is not cold, and a merge whose result
+the next evaluation would split is refused (Pulsar merges and splits such a pair in turn).
+"""
+
+from __future__ import annotations
+
+from heapq import nlargest
+
+from controller.domain.decision import Lane, RefusalReason
+from controller.domain.lanes.ground import Gate, Ground
+from controller.domain.load import METRICS, LoadRecord
+
+_LANE = Lane.MERGE
+
+
+class PairGates:
+    """Gates over one ground; a pair is named by the index of its left side, True means refused."""
+
+    __slots__ = ("_buckets", "_depths", "_gates", "_ground", "_ids", "_rivals", "_since", "_window_ms")
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._ids = [segment.segment_id for segment in ground.active]
+        self._buckets = [segment.bucket_count for segment in ground.active]
+        by_ancestry = ground.situation.layout.merge_depth_by_ancestry
+        self._depths = (
+            [by_ancestry(segment_id) for segment_id in self._ids]
+            if ground.strict
+            else [segment.merge_depth for segment in ground.active]
+        )
+        self._rivals: list[tuple[float, int]] = []
+        self._since: list[int | None] = []
+        self._window_ms = ground.policy.merge_window_seconds * 1000
+        gates = (
+            (self._busy, bool(ground.busy)),
+            (self._at_min, ground.segments_low <= ground.policy.min_segments),
+            (self._too_deep, max(self._depths) >= ground.policy.max_dag_depth),
+            (self._splits_for_consumers, not ground.strict and self._would_want_split()),
+            (self._splits_for_load, not ground.strict and self._sums_can_be_hot()),
+            (self._idles_consumer, self._merges_can_idle()),
+        )
+        # A big cold topic has many pairs: only gates that can refuse something here are asked.
+        self._gates = [gate for gate, is_asked in gates if is_asked]
+
+    def passing(self, pairs: list[int]) -> list[int]:
+        """The pairs no gate refuses; every other one has its refusal."""
+        for gate in self._gates:
+            pairs = [i for i in pairs if not gate(i)]
+        strict = self._ground.strict
+        self._since = [
+            None if record is None else record.modified_at if strict else record.cold_since
+            for record in self._ground.records
+        ]
+        return [i for i in self._fresh(pairs) if not self._too_soon(i)]
+
+    def _refuse(
+        self, i: int, reason: RefusalReason, metric: str, value: float, needed: float, *, right: bool = False
+    ) -> bool:
+        reason_id, other_id = self._ids[i + right], self._ids[i + 1 - right]
+        self._ground.refuse(_LANE, reason, reason_id, metric, value, needed, None, other_id)
+        return True
+
+    def _busy(self, i: int) -> bool:
+        left, right = self._ids[i], self._ids[i + 1]
+        return self._ground.refuse_busy(_LANE, left, right) or self._ground.refuse_busy(_LANE, right, left)
+
+    def _at_min(self, i: int) -> bool:
+        low, least = self._ground.segments_low, self._ground.policy.min_segments
+        return self._refuse(i, RefusalReason.AT_MIN_SEGMENTS, "segments", low, least)
+
+    def _too_deep(self, i: int) -> bool:
+        """Either side at the cap; so a child may exceed it, as in Pulsar."""
+        cap = self._ground.policy.max_dag_depth
+        right = self._depths[i] < cap
+        depth = self._depths[i + right]
+        return depth >= cap and self._refuse(
+            i, RefusalReason.MERGE_DEPTH, "merge_depth", depth, cap, right=right
+        )
+
+    def _would_want_split(self) -> bool:
+        """With one segment less the consumer lane wants a split, if only the busiest is fast enough."""
+        ground = self._ground
+        if ground.consumers < ground.segments_net or ground.segments_high > ground.policy.max_segments:
+            return False
+        if ground.shared_buckets:
+            self._rivals = self._fast_segments()
+        return True
+
+    def _fast_segments(self) -> list[tuple[float, int]]:
+        """The three fastest that would be split where buckets can be shared: rate and index."""
+        ground = self._ground
+        floor = ground.policy.split_vs_rebucket_min_msg_rate_in
+        fast = []
+        for index, record in enumerate(ground.records):
+            if record is None or record.stats.msg_rate_in < floor or ground.is_stale(record):
+                continue
+            ground.wake_when_stale(record)
+            if ground.active[index].hash_range.width > 1:
+                fast.append((record.stats.msg_rate_in, index))
+        return nlargest(3, fast)
+
+    def _splits_for_consumers(self, i: int) -> bool:
+        ground = self._ground
+        again = RefusalReason.WOULD_SPLIT_AGAIN
+        if not ground.shared_buckets:
+            return self._refuse(i, again, "consumers", ground.consumers, ground.segments_net - 1)
+        floor = ground.policy.split_vs_rebucket_min_msg_rate_in
+        busiest = self._msg_rate_in(i) + self._msg_rate_in(i + 1)
+        for rate, index in self._rivals:
+            if index not in (i, i + 1):
+                busiest = max(busiest, rate)
+        return busiest >= floor and self._refuse(i, again, "msg_rate_in", busiest, floor)
+
+    def _msg_rate_in(self, index: int) -> float:
+        record = self._ground.records[index]
+        return 0.0 if record is None else record.stats.msg_rate_in
+
+    def _sums_can_be_hot(self) -> bool:
+        """Two rates below merge thresholds pass a split threshold only if it is less than their double."""
+        thresholds = self._ground.policy.thresholds
+        pairs = zip(thresholds.merge.rates, thresholds.split.rates, strict=True)
+        return any(2 * merge > split for merge, split in pairs)
+
+    def _splits_for_load(self, i: int) -> bool:
+        left, right = self._ground.records[i : i + 2]
+        if left is None or right is None:
+            return False
+        sums = map(sum, zip(left.stats.rates, right.stats.rates, strict=True))
+        limits = self._ground.policy.thresholds.split.rates
+        for metric, total, limit in zip(METRICS, sums, limits, strict=True):
+            if total > limit:
+                return self._refuse(i, RefusalReason.WOULD_SPLIT_AGAIN, metric, total, limit)
+        return False
+
+    def _merges_can_idle(self) -> bool:
+        """A segment serves as many consumers as it has buckets, or one where buckets cannot be shared."""
+        ground = self._ground
+        if not self._counts_buckets:
+            return ground.consumers >= ground.segments_net
+        return ground.consumers > 0 and 2 * max(self._buckets) > ground.policy.entry_bucket_max_per_segment
+
+    @property
+    def _counts_buckets(self) -> bool:
+        return self._ground.shared_buckets or self._ground.strict
+
+    def _idles_consumer(self, i: int) -> bool:
+        """A merge may not idle a consumer that is served today; those idle already do not count."""
+        ground = self._ground
+        if self._counts_buckets:
+            before = sum(self._buckets)
+            joined = self._buckets[i] + self._buckets[i + 1]
+            after = before - joined + min(joined, ground.policy.entry_bucket_max_per_segment)
+        else:
+            before = ground.segments_net
+            after = before - 1
+        served = min(ground.consumers, before)
+        return after < served and self._refuse(i, RefusalReason.WOULD_IDLE_CONSUMER, "places", after, served)
+
+    def _fresh(self, pairs: list[int]) -> list[int]:
+        """The pairs whose two readings are fresh; the answer rests on the oldest of them."""
+        ground = self._ground
+        if ground.strict or not pairs:
+            return pairs
+        sides = {*pairs, *(i + 1 for i in pairs)}
+        oldest = min((r for r in map(ground.records.__getitem__, sides) if r), key=_observed_at)
+        if not ground.is_stale(oldest):
+            ground.wake_when_stale(oldest)
+            return pairs
+        return [i for i in pairs if not self._stale(i)]
+
+    def _stale(self, i: int) -> bool:
+        left, right = self._ids[i], self._ids[i + 1]
+        refuse = self._ground.refuse_stale
+        return refuse(_LANE, i, right) or refuse(_LANE, i + 1, left)
+
+    def _too_soon(self, i: int) -> bool:
+        """The merge window of both sides and the merge cooldown; the one that ends last is the reason."""
+        ground = self._ground
+        left, right = self._since[i], self._since[i + 1]
+        if left is None or right is None:
+            side = int(left is not None)
+            ids = self._ids[i + side], self._ids[i + 1 - side]
+            ground.refuse(_LANE, RefusalReason.COLD_WINDOW, ids[0], "cold_since", other_id=ids[1])
+            return True
+        right_later = right > left
+        since = right if right_later else left
+        gate = Gate(since, since + self._window_ms)
+        cooldown = ground.merge_gate
+        if cooldown is not None and cooldown.opens_at > gate.opens_at:
+            return self._wait(i, RefusalReason.MERGE_COOLDOWN, "last_merge_at", cooldown)
+        return self._wait(i, RefusalReason.COLD_WINDOW, "cold_since", gate, right=right_later)
+
+    def _wait(self, i: int, reason: RefusalReason, metric: str, gate: Gate, *, right: bool = False) -> bool:
+        if self._ground.now >= gate.opens_at:
+            return False
+        ids = self._ids[i + right], self._ids[i + 1 - right]
+        self._ground.refuse(_LANE, reason, ids[0], metric, *gate, gate.opens_at, ids[1])
+        return True
+
+
+def _observed_at(record: LoadRecord) -> int:
+    return record.observed_at
