@@ -40,6 +40,10 @@ CREATE INDEX operation_live ON cleave.operation (not_before, operation_id) WHERE
 CREATE INDEX operation_live_of_topic ON cleave.operation (topic_id) WHERE state NOT IN ('done', 'aborted');
 CREATE INDEX operation_of_topic ON cleave.operation (topic_id, operation_id);
 COMMENT ON CONSTRAINT operation_request_once ON cleave.operation IS 'A request key is used once: a repeat gets the first one''s operation.';
+COMMENT ON CONSTRAINT operation_state_known ON cleave.operation IS 'Unknown state of an operation: a newer version wrote it; upgrade this program.';
+COMMENT ON CONSTRAINT operation_origin_known ON cleave.operation IS 'The origin of a request is auto, manual, api or reconciler.';
+COMMENT ON CONSTRAINT operation_claim_whole ON cleave.operation IS 'A claim has a holder and an expiry, or neither.';
+COMMENT ON CONSTRAINT operation_finished_dated ON cleave.operation IS 'An operation carries the time it finished exactly when it is done or aborted.';
 COMMENT ON CONSTRAINT operation_kind_known ON cleave.operation IS 'Unknown kind of operation: a newer version wrote it; upgrade this program.';
 
 CREATE TABLE cleave.operation_parent (
@@ -52,6 +56,7 @@ CREATE TABLE cleave.operation_parent (
     CONSTRAINT operation_parent_segment FOREIGN KEY (topic_id, segment_id) REFERENCES cleave.segment
 );
 CREATE UNIQUE INDEX operation_parent_one_live ON cleave.operation_parent (topic_id, segment_id) WHERE live;
+COMMENT ON CONSTRAINT operation_parent_segment ON cleave.operation_parent IS 'An operation acts on segments that exist; read the layout again.';
 CREATE INDEX operation_parent_history ON cleave.operation_parent (topic_id, segment_id);
 COMMENT ON INDEX cleave.operation_parent_one_live IS 'A segment takes part in one live operation at a time; wait for it or look at inspect.operations.';
 
@@ -66,9 +71,13 @@ CREATE TABLE cleave.operation_child (
     backing_topic text      NOT NULL,
     PRIMARY KEY (operation_id, segment_id),
     CONSTRAINT operation_child_id_once UNIQUE (topic_id, segment_id),
+    CONSTRAINT operation_child_log_once UNIQUE (backing_topic),
     CONSTRAINT operation_child_range_on_ring CHECK (0 <= range_start AND range_start <= range_end AND range_end <= 65535)
 );
 COMMENT ON CONSTRAINT operation_child_id_once ON cleave.operation_child IS 'A segment id is reserved once and never used again, not even after an abort.';
+
+COMMENT ON CONSTRAINT operation_child_log_once ON cleave.operation_child IS 'A log is named once and never again, so that no late deletion can meet a new log.';
+COMMENT ON CONSTRAINT operation_child_range_on_ring ON cleave.operation_child IS 'A reserved segment owns an inclusive range within 0..65535, start not above end.';
 
 CREATE TABLE cleave.operation_step (
     operation_id bigint      NOT NULL REFERENCES cleave.operation,
@@ -100,6 +109,7 @@ CREATE TABLE cleave.tombstone (
     closed_at       timestamptz
 );
 CREATE UNIQUE INDEX tombstone_open_once ON cleave.tombstone (data_plane, backing_topic) WHERE closed_at IS NULL;
+CREATE INDEX tombstone_of_topic ON cleave.tombstone (topic_id) WHERE closed_at IS NULL;
 CREATE INDEX tombstone_due ON cleave.tombstone (not_before) WHERE closed_at IS NULL;
 
 -- A lease is a term and an expiry, both judged by the database's clock.
@@ -111,3 +121,5 @@ CREATE TABLE cleave.lease (
     expires_at  timestamptz NOT NULL,
     CONSTRAINT lease_term_positive CHECK (term >= 1)
 );
+COMMENT ON CONSTRAINT lease_term_positive ON cleave.lease IS 'Lease terms start at 1.';
+COMMENT ON INDEX cleave.tombstone_open_once IS 'A log waits for its deletion once.';

@@ -16,6 +16,8 @@ CREATE TABLE cleave.cluster_policy (
     CONSTRAINT cluster_policy_is_object CHECK (jsonb_typeof(policy) = 'object')
 );
 INSERT INTO cleave.cluster_policy DEFAULT VALUES;
+COMMENT ON CONSTRAINT cluster_policy_one_row ON cleave.cluster_policy IS 'There is one cluster policy.';
+COMMENT ON CONSTRAINT cluster_policy_is_object ON cleave.cluster_policy IS 'A stored policy is a JSON object of knobs.';
 
 CREATE TABLE cleave.namespace_policy (
     namespace   text        PRIMARY KEY,
@@ -27,6 +29,7 @@ CREATE TABLE cleave.namespace_policy (
     CONSTRAINT namespace_policy_is_object CHECK (jsonb_typeof(policy) = 'object')
 );
 COMMENT ON CONSTRAINT namespace_policy_form ON cleave.namespace_policy IS 'A namespace is tenant/namespace.';
+COMMENT ON CONSTRAINT namespace_policy_is_object ON cleave.namespace_policy IS 'A stored policy is a JSON object of knobs.';
 
 CREATE TABLE cleave.subscription (
     topic_id      bigint      NOT NULL REFERENCES cleave.topic,
@@ -41,6 +44,7 @@ CREATE TABLE cleave.subscription (
     CONSTRAINT subscription_name_form CHECK (name ~ '^[^[:space:]]+$')
 );
 COMMENT ON CONSTRAINT subscription_kind_known ON cleave.subscription IS 'A subscription is of kind STREAM, QUEUE or CHECKPOINT.';
+COMMENT ON CONSTRAINT subscription_state_known ON cleave.subscription IS 'A subscription is live or deleting.';
 COMMENT ON CONSTRAINT subscription_name_form ON cleave.subscription IS 'A subscription name is not empty and has no spaces.';
 
 CREATE TABLE cleave.consumer (
@@ -66,6 +70,9 @@ CREATE TABLE cleave.segment_drain (
     CONSTRAINT segment_drain_segment FOREIGN KEY (topic_id, segment_id) REFERENCES cleave.segment
 );
 
+COMMENT ON CONSTRAINT segment_drain_subscription ON cleave.segment_drain IS 'What is drained is drained for a subscription that exists.';
+COMMENT ON CONSTRAINT segment_drain_segment ON cleave.segment_drain IS 'What is drained is a segment that exists; read the layout again.';
+
 CREATE TABLE cleave.bucket_checkpoint (
     topic_id     bigint      NOT NULL,
     subscription text        NOT NULL,
@@ -78,6 +85,9 @@ CREATE TABLE cleave.bucket_checkpoint (
     CONSTRAINT bucket_checkpoint_subscription FOREIGN KEY (topic_id, subscription) REFERENCES cleave.subscription ON DELETE CASCADE,
     CONSTRAINT bucket_checkpoint_segment FOREIGN KEY (topic_id, segment_id) REFERENCES cleave.segment
 );
+
+COMMENT ON CONSTRAINT bucket_checkpoint_subscription ON cleave.bucket_checkpoint IS 'A checkpoint belongs to a subscription that exists.';
+COMMENT ON CONSTRAINT bucket_checkpoint_segment ON cleave.bucket_checkpoint IS 'A checkpoint is of a segment that exists; read the layout again.';
 
 -- One row a source of samples: its freshness is that of every record it reports, so a tick over idle
 -- segments writes one row, and silence is neither cold nor stale-hot.
@@ -105,6 +115,7 @@ CREATE TABLE cleave.segment_load (
         AND greatest(msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out) < 'infinity'::double precision)
 );
 CREATE INDEX segment_load_by_source ON cleave.segment_load (source);
+COMMENT ON CONSTRAINT segment_load_segment ON cleave.segment_load IS 'A load record is of a segment that exists.';
 COMMENT ON CONSTRAINT segment_load_rates_valid ON cleave.segment_load IS 'Rates are finite and not negative.';
 
 -- One row an aggregation run; window_end is the watermark.

@@ -14,6 +14,7 @@ CREATE TABLE cleave.evaluation (
     outcome_digest   text,
     CONSTRAINT evaluation_versions_known CHECK (greatest(consumer_version, load_version, merge_version) <= input_version)
 ) WITH (fillfactor = 70);
+COMMENT ON CONSTRAINT evaluation_versions_known ON cleave.evaluation IS 'A lane has never looked at inputs that are not there yet.';
 CREATE INDEX evaluation_consumer_dirty ON cleave.evaluation (topic_id) WHERE consumer_version < input_version;
 CREATE INDEX evaluation_load_dirty ON cleave.evaluation (topic_id) WHERE load_version < input_version;
 CREATE INDEX evaluation_merge_dirty ON cleave.evaluation (topic_id) WHERE merge_version < input_version;

@@ -1,25 +1,8 @@
--- Roles, schemas, topics, segments and the history of layouts.
+-- Topics, segments and the history of layouts. Roles and schemas are made by bootstrap.sql.
 --
 -- The database is the last guard of a layout: every rule below is a named constraint or trigger whose
 -- COMMENT is the sentence a person reads when it is broken (store/constraints.py looks it up by name).
 -- Control tables live in schema "cleave", what people read in "inspect", the loader's inbox in "staging".
-
-DO $$
-DECLARE role_name text;
-BEGIN
-    FOREACH role_name IN ARRAY ARRAY['cleave_owner', 'cleave_controller', 'cleave_spark_loader', 'cleave_inspector'] LOOP
-        BEGIN
-            EXECUTE format('CREATE ROLE %I NOLOGIN', role_name);
-        EXCEPTION WHEN duplicate_object OR unique_violation THEN
-            NULL;  -- roles belong to the server, not to the database: another database made it first
-        END;
-    END LOOP;
-END $$;
-
-CREATE SCHEMA cleave;
-CREATE SCHEMA inspect;
-CREATE SCHEMA staging;
-REVOKE ALL ON SCHEMA public FROM PUBLIC;
 
 CREATE TABLE cleave.topic (
     topic_id             bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -49,6 +32,7 @@ CREATE TABLE cleave.topic (
 CREATE UNIQUE INDEX topic_name_in_use ON cleave.topic (name) WHERE state <> 'deleted';
 CREATE INDEX topic_by_name ON cleave.topic (name, topic_id);
 CREATE INDEX topic_by_namespace ON cleave.topic (namespace) WHERE state <> 'deleted';
+COMMENT ON CONSTRAINT topic_id_fits_ring ON cleave.topic IS 'A topic id times 65536 fits a bigint.';
 COMMENT ON CONSTRAINT topic_name_form ON cleave.topic IS 'A topic name is topic://tenant/namespace/name, without spaces.';
 COMMENT ON CONSTRAINT topic_namespace_form ON cleave.topic IS 'The namespace column is the tenant/namespace of the topic name.';
 COMMENT ON CONSTRAINT topic_state_known ON cleave.topic IS 'A topic is creating, live, deleting or deleted.';
@@ -79,8 +63,8 @@ CREATE TABLE cleave.segment (
     CONSTRAINT segment_range_on_ring CHECK (0 <= range_start AND range_start <= range_end AND range_end <= 65535),
     CONSTRAINT segment_state_known CHECK (state IN ('ACTIVE', 'SEALED')),
     CONSTRAINT segment_sealed_is_dated CHECK ((state = 'SEALED') = (sealed_epoch IS NOT NULL AND sealed_at IS NOT NULL)),
-    CONSTRAINT segment_epochs_in_order CHECK (sealed_epoch >= created_epoch AND pruned_epoch > sealed_epoch),
-    CONSTRAINT segment_pruned_only_sealed CHECK (pruned_epoch IS NULL OR state = 'SEALED'),
+    CONSTRAINT segment_epochs_in_order CHECK (sealed_epoch >= created_epoch AND pruned_epoch >= sealed_epoch),
+    CONSTRAINT segment_pruned_only_sealed CHECK ((pruned_epoch IS NULL OR state = 'SEALED') AND (pruned_epoch IS NULL) = (pruned_at IS NULL)),
     CONSTRAINT segment_backing_topic_once UNIQUE (topic_id, backing_topic),
     CONSTRAINT segment_active_ranges_disjoint
         EXCLUDE USING gist (ring WITH &&) WHERE (state = 'ACTIVE') DEFERRABLE INITIALLY DEFERRED
@@ -88,21 +72,27 @@ CREATE TABLE cleave.segment (
 CREATE INDEX segment_active ON cleave.segment (topic_id, range_start) WHERE state = 'ACTIVE';
 CREATE INDEX segment_collectable ON cleave.segment (sealed_at) WHERE state = 'SEALED' AND pruned_epoch IS NULL;
 COMMENT ON CONSTRAINT segment_range_on_ring ON cleave.segment IS 'A segment owns an inclusive range within 0..65535, start not above end.';
+COMMENT ON CONSTRAINT segment_state_known ON cleave.segment IS 'A segment is ACTIVE or SEALED.';
+COMMENT ON CONSTRAINT segment_backing_topic_once ON cleave.segment IS 'Every segment has a log of its own.';
 COMMENT ON CONSTRAINT segment_sealed_is_dated ON cleave.segment IS 'A segment carries a sealed epoch and time exactly when it is SEALED.';
 COMMENT ON CONSTRAINT segment_epochs_in_order ON cleave.segment IS 'A segment is created, then sealed, then pruned.';
-COMMENT ON CONSTRAINT segment_pruned_only_sealed ON cleave.segment IS 'Only a SEALED segment can be pruned.';
+COMMENT ON CONSTRAINT segment_pruned_only_sealed ON cleave.segment IS 'Only a SEALED segment can be pruned, and the time goes with the epoch.';
 COMMENT ON CONSTRAINT segment_active_ranges_disjoint ON cleave.segment IS 'Two ACTIVE segments of one topic never own the same hash.';
 
+-- ordinal keeps the order in which a merge named its parents.
 CREATE TABLE cleave.segment_parent (
-    topic_id  bigint NOT NULL,
-    child_id  bigint NOT NULL,
-    parent_id bigint NOT NULL,
+    topic_id  bigint   NOT NULL,
+    child_id  bigint   NOT NULL,
+    parent_id bigint   NOT NULL,
+    ordinal   smallint NOT NULL DEFAULT 0,
     PRIMARY KEY (topic_id, child_id, parent_id),
     CONSTRAINT segment_parent_child FOREIGN KEY (topic_id, child_id) REFERENCES cleave.segment,
     CONSTRAINT segment_parent_parent FOREIGN KEY (topic_id, parent_id) REFERENCES cleave.segment,
     CONSTRAINT segment_parent_older CHECK (parent_id < child_id)
 );
 CREATE INDEX segment_parent_by_parent ON cleave.segment_parent (topic_id, parent_id);
+COMMENT ON CONSTRAINT segment_parent_child ON cleave.segment_parent IS 'The child of a link is a segment of the same topic.';
+COMMENT ON CONSTRAINT segment_parent_parent ON cleave.segment_parent IS 'The parent of a link is a segment of the same topic.';
 COMMENT ON CONSTRAINT segment_parent_older ON cleave.segment_parent IS 'A parent is older than its child: its id is smaller.';
 
 CREATE TABLE cleave.layout_change (
@@ -122,6 +112,7 @@ CREATE TABLE cleave.layout_change (
 );
 CREATE INDEX layout_change_by_time ON cleave.layout_change (topic_id, committed_at);
 COMMENT ON CONSTRAINT layout_change_kind_known ON cleave.layout_change IS 'The kind of a layout change is one of the operation kinds.';
+COMMENT ON CONSTRAINT layout_change_mirrored_gap ON cleave.layout_change IS 'A change read from a broker says from which epoch on, and only such a change.';
 
 -- History is never rewritten, epochs rise by one, and the times of one topic rise with them.
 CREATE FUNCTION cleave.layout_change_before_insert() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -176,6 +167,20 @@ BEGIN
 END $$;
 CREATE TRIGGER segment_before_write BEFORE INSERT OR UPDATE ON cleave.segment
     FOR EACH ROW EXECUTE FUNCTION cleave.segment_before_write();
+
+-- A name that is used again goes on counting where its last topic stopped, so that no log name ever returns.
+CREATE FUNCTION cleave.topic_before_insert() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE used bigint;
+BEGIN
+    SELECT next_segment_id INTO used FROM cleave.topic WHERE name = NEW.name ORDER BY topic_id DESC LIMIT 1;
+    IF NEW.next_segment_id < used THEN
+        RAISE EXCEPTION 'Segment ids of % below % were used before: a topic of the same name goes on from there.', NEW.name, used
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'topic_ids_continue';
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER topic_before_insert BEFORE INSERT ON cleave.topic
+    FOR EACH ROW EXECUTE FUNCTION cleave.topic_before_insert();
 
 CREATE FUNCTION cleave.topic_before_update() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

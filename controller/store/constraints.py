@@ -1,0 +1,116 @@
+"""Driver errors become ours, in this one place, told apart by SQLSTATE and constraint name.
+
+The sentence a person reads is the constraint's own: the COMMENT on it, or the message its trigger raised.
+So a rule and its explanation stand together in the migrations, and a rule added there needs nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
+
+from controller.domain.errors import (
+    CleaveError,
+    Conflict,
+    InvalidInput,
+    InvariantViolated,
+    LostRace,
+    NotFound,
+    SegmentBusy,
+    StoreUnavailable,
+    SubscriptionNotFound,
+    Terminal,
+    TopicExists,
+)
+
+_UNIQUE_VIOLATION = "23505"
+_FOREIGN_KEY_VIOLATION = "23503"
+_EXCLUSION_VIOLATION = "23P01"
+_AWAY_CLASSES = ("08", "57P", "53")  # connection trouble, shutdown, out of resources
+_RACES = frozenset({"40001", "40P01", "55P03"})  # serialization, deadlock, lock timeout
+_NOT_MIGRATED = frozenset({"3F000", "42P01", "42703", "42883"})
+_FORBIDDEN = "42501"
+
+_BY_NAME: Mapping[str, type[CleaveError]] = {
+    "topic_name_in_use": TopicExists,
+    "operation_parent_one_live": SegmentBusy,
+    "consumer_of_subscription": SubscriptionNotFound,
+    "segment_drain_subscription": SubscriptionNotFound,
+    "bucket_checkpoint_subscription": SubscriptionNotFound,
+}
+"""Constraints that have an error of their own; the others take that of their SQLSTATE."""
+
+_LAWS = frozenset(
+    {
+        "layout_tiles_ring",
+        "layout_epoch_of_topic",
+        "layout_change_epoch_by_one",
+        "segment_active_ranges_disjoint",
+        "segment_sealed_for_good",
+        "segment_fixed_for_life",
+        "segment_id_reserved",
+        "operation_child_id_once",
+        "operation_child_log_once",
+        "topic_ids_continue",
+        "topic_counters_only_rise",
+        "topic_row_version_by_one",
+        "topic_deleted_is_history",
+    }
+)
+"""Laws of the model: no input breaks them, only a program that does not keep them."""
+
+_COMMENTS = text("""
+    SELECT c.conname AS name, obj_description(c.oid, 'pg_constraint') AS sentence
+      FROM pg_constraint c JOIN pg_namespace n ON n.oid = c.connamespace
+     WHERE n.nspname IN ('cleave', 'staging') AND obj_description(c.oid, 'pg_constraint') IS NOT NULL
+    UNION ALL
+    SELECT i.relname, obj_description(i.oid, 'pg_class')
+      FROM pg_class i JOIN pg_namespace n ON n.oid = i.relnamespace
+     WHERE i.relkind = 'i' AND n.nspname IN ('cleave', 'staging') AND obj_description(i.oid, 'pg_class') IS NOT NULL
+""")
+
+
+def load_sentences(tx: Connection) -> dict[str, str]:
+    """The sentence of each constraint and unique index, by name."""
+    return {row.name: row.sentence for row in tx.execute(_COMMENTS)}
+
+
+def translate(error: DBAPIError, sentences: Mapping[str, str]) -> CleaveError:
+    """The error of our tree that says what the driver's means; never raises."""
+    diagnostics = getattr(error.orig, "diag", None)
+    state: str | None = getattr(diagnostics, "sqlstate", None)
+    said = getattr(diagnostics, "message_primary", None) or str(error.orig)
+    if error.connection_invalidated or state is None or state.startswith(_AWAY_CLASSES):
+        return StoreUnavailable(f"PostgreSQL is away: {said}")
+    if state in _RACES:
+        return LostRace(
+            f"another transaction was in the way ({said}); read again and repeat", delay_seconds=0.1
+        )
+    if state in _NOT_MIGRATED:
+        return Terminal(f"the database does not have what this program needs ({said}); run `cleave migrate`")
+    if state == _FORBIDDEN:
+        return Terminal(f"the database user may not do this ({said}); connect as a user in the right role")
+    if state.startswith("23"):
+        return _broken_constraint(state, diagnostics, said, sentences)
+    if state.startswith("22"):
+        return InvalidInput(f"PostgreSQL refused a value: {said}")
+    return Terminal(f"PostgreSQL refused the statement (SQLSTATE {state}): {said}")
+
+
+def _broken_constraint(state: str, diagnostics: Any, said: str, sentences: Mapping[str, str]) -> CleaveError:
+    name: str = diagnostics.constraint_name or ""
+    sentence = sentences.get(name, said)
+    if state in (_UNIQUE_VIOLATION, _FOREIGN_KEY_VIOLATION) and diagnostics.message_detail:
+        sentence = f"{sentence} {diagnostics.message_detail}"
+    if name in _BY_NAME:
+        return _BY_NAME[name](sentence)
+    if name in _LAWS or name.endswith("_is_history") or state == _EXCLUSION_VIOLATION:
+        return InvariantViolated(sentence)
+    if state == _UNIQUE_VIOLATION:
+        return Conflict(sentence)
+    if state == _FOREIGN_KEY_VIOLATION:
+        return NotFound(sentence)
+    return InvalidInput(sentence)
