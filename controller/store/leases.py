@@ -1,0 +1,123 @@
+"""Leases: the right to act for something, for a while, as a term and an expiry by the database's clock.
+
+Workers announce themselves (`worker/<id>`) and share topics (`shard/<i>`) by leases. A lease that expired or was
+resigned may be taken by anybody, and its term rises by one each time, so a late act of the former holder is
+recognised: whoever acts checks `still_held` in the same transaction. Rows are never deleted, or terms would
+start again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, TextClause, text
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A right held by `holder` for one term, up to an instant of the database's clock."""
+
+    name: str
+    holder: str
+    term: int
+    expires_at: datetime
+
+
+_RETURNING = "RETURNING l.name, l.holder, l.term, l.expires_at"
+_TAKE = """
+    INSERT INTO cleave.lease AS l (name, holder, expires_at)
+    VALUES (:name, :holder, clock_timestamp() + make_interval(secs => :ttl_seconds))
+    ON CONFLICT (name) DO UPDATE SET
+        holder = excluded.holder,
+        term = l.term + CASE WHEN {mine} THEN 0 ELSE 1 END,
+        acquired_at = CASE WHEN {mine} THEN l.acquired_at ELSE clock_timestamp() END,
+        expires_at = clock_timestamp() + make_interval(secs => :ttl_seconds)
+"""
+_MINE = "l.holder = excluded.holder AND l.expires_at > clock_timestamp()"
+_ACQUIRE = text(_TAKE.format(mine="false") + " WHERE l.expires_at <= clock_timestamp() " + _RETURNING)
+_RENEW_OR_ACQUIRE = text(
+    _TAKE.format(mine=_MINE) + f" WHERE l.expires_at <= clock_timestamp() OR ({_MINE}) " + _RETURNING
+)
+_RENEW = text("""
+    UPDATE cleave.lease l SET expires_at = clock_timestamp() + make_interval(secs => :ttl_seconds)
+     WHERE l.name = :name AND l.holder = :holder AND l.term = :term AND l.expires_at > clock_timestamp()
+    RETURNING l.name, l.holder, l.term, l.expires_at
+""")
+
+
+def acquire(tx: Connection, name: str, holder: str, ttl_seconds: float) -> Lease | None:
+    """Take a lease that is free, expired or resigned, at a new term; None while anybody holds it, us included."""
+    return _one(tx, _ACQUIRE, name=name, holder=holder, ttl_seconds=ttl_seconds)
+
+
+def renew_or_acquire(tx: Connection, name: str, holder: str, ttl_seconds: float) -> Lease | None:
+    """Go on with a lease this holder has, at its term, else take it if it is free; None while another has it."""
+    return _one(tx, _RENEW_OR_ACQUIRE, name=name, holder=holder, ttl_seconds=ttl_seconds)
+
+
+def renew(tx: Connection, lease: Lease, ttl_seconds: float) -> Lease | None:
+    """Extend the lease to `ttl_seconds` from now; None if this term has ended, by expiry or by another holder."""
+    return _one(tx, _RENEW, name=lease.name, holder=lease.holder, term=lease.term, ttl_seconds=ttl_seconds)
+
+
+def resign(tx: Connection, lease: Lease) -> None:
+    """End this very term now, so that the next holder need not wait; of another term nothing is touched."""
+    tx.execute(
+        text("""
+            UPDATE cleave.lease SET expires_at = least(expires_at, clock_timestamp())
+             WHERE name = :name AND holder = :holder AND term = :term
+        """),
+        {"name": lease.name, "holder": lease.holder, "term": lease.term},
+    )
+
+
+def resign_all(tx: Connection, holder: str) -> None:
+    """End every lease of this holder now."""
+    tx.execute(
+        text(
+            "UPDATE cleave.lease SET expires_at = least(expires_at, clock_timestamp()) WHERE holder = :holder"
+        ),
+        {"holder": holder},
+    )
+
+
+def live_leases(tx: Connection, prefix: str) -> list[Lease]:
+    """Leases in force whose name begins so, by name: `worker/` tells whether a worker is up."""
+    rows = tx.execute(
+        text("""
+            SELECT name, holder, term, expires_at FROM cleave.lease
+             WHERE starts_with(name, :prefix) AND expires_at > clock_timestamp() ORDER BY name
+        """),
+        {"prefix": prefix},
+    )
+    return [Lease(*row) for row in rows]
+
+
+def still_held(tx: Connection, leases: Sequence[Lease]) -> bool:
+    """Whether every one is in force at its term; they stay so until the transaction ends.
+
+    Takes share locks (nobody can take a lease over meanwhile) in the order in which shards are renewed.
+    """
+    rows = tx.execute(
+        text("""
+            SELECT l.name FROM cleave.lease l
+              JOIN unnest(CAST(:names AS text[]), CAST(:holders AS text[]), CAST(:terms AS bigint[]))
+                   AS mine (name, holder, term)
+                ON l.name = mine.name AND l.holder = mine.holder AND l.term = mine.term
+             WHERE l.expires_at > clock_timestamp()
+             ORDER BY length(l.name), l.name FOR SHARE OF l
+        """),
+        {
+            "names": [lease.name for lease in leases],
+            "holders": [lease.holder for lease in leases],
+            "terms": [lease.term for lease in leases],
+        },
+    )
+    return len(rows.all()) == len(leases)
+
+
+def _one(tx: Connection, statement: TextClause, **parameters: object) -> Lease | None:
+    row = tx.execute(statement, parameters).one_or_none()
+    return None if row is None else Lease(*row)
