@@ -105,6 +105,10 @@ def test_a_drained_parent_leaves_the_assignment() -> None:
     assert _ids(assign(CHAIN, {0, 1}, ["a"])) == {"a": [3, 4, 2]}
 
 
+def test_an_active_segment_is_never_finished_whatever_was_reported() -> None:
+    assert _ids(assign(CHAIN, {0, 2}, ["a"])) == {"a": [1, 2]}
+
+
 def test_a_pruned_ancestor_counts_as_drained() -> None:
     assert _ids(assign(CHAIN.prune(0).prune(1), set(), ["a"])) == {"a": [3, 4, 2]}
 

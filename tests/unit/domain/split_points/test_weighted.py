@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,10 +30,18 @@ def test_load_outside_the_range_does_not_count() -> None:
     assert weighted(WHOLE, 2, loads) == midpoint(WHOLE)
 
 
-def test_of_a_load_that_reaches_over_the_edge_the_inner_part_counts() -> None:
-    loads = [HashLoad(HashRange(1900, 2099), 400.0), HashLoad(HashRange(1000, 1099), 200.0)]
-
-    assert weighted(WHOLE, 2, loads)[0] in range(1100, 1901)
+@pytest.mark.parametrize(
+    ("reaching_over", "inside", "cut"),
+    [
+        (HashRange(900, 1099), HashRange(1100, 1999), 1100),
+        (HashRange(1900, 2099), HashRange(1000, 1899), 1900),
+    ],
+)
+def test_of_a_load_that_reaches_over_an_edge_only_the_inner_part_counts(
+    reaching_over: HashRange, inside: HashRange, cut: int
+) -> None:
+    """Half of the load reaching over is inside, and as much as the rest of the range has."""
+    assert weighted(WHOLE, 2, [HashLoad(reaching_over, 400.0), HashLoad(inside, 200.0)]) == (cut,)
 
 
 def test_overlapping_observations_add_up() -> None:
