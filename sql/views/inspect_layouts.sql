@@ -6,7 +6,7 @@ SELECT t.name AS topic, t.topic_id, t.epoch, s.segment_id,
        round((s.range_end - s.range_start + 1) * 100 / 65536.0, 3) AS ring_percent,
        cardinality(s.bucket_splits) + 1 AS buckets, s.merge_depth,
        ARRAY(SELECT p.parent_id FROM cleave.segment_parent p
-              WHERE p.topic_id = s.topic_id AND p.child_id = s.segment_id ORDER BY p.parent_id) AS parents,
+              WHERE p.topic_id = s.topic_id AND p.child_id = s.segment_id ORDER BY p.ordinal) AS parents,
        s.created_epoch, s.created_at,
        (SELECT o.operation_id FROM cleave.operation_parent o
          WHERE o.topic_id = s.topic_id AND o.segment_id = s.segment_id AND o.live) AS busy_in_operation,
@@ -69,7 +69,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
            CASE sign(r.depth) WHEN -1 THEN 'ancestor' WHEN 1 THEN 'descendant' ELSE 'itself' END,
            inspect.hash_range_text(s.range_start, s.range_end), s.state,
            ARRAY(SELECT p.parent_id FROM cleave.segment_parent p
-                  WHERE p.topic_id = s.topic_id AND p.child_id = s.segment_id ORDER BY p.parent_id),
+                  WHERE p.topic_id = s.topic_id AND p.child_id = s.segment_id ORDER BY p.ordinal),
            s.created_epoch, s.created_at, s.sealed_epoch, s.sealed_at, s.pruned_at,
            c.kind, c.operation_id, c.origin, c.actor, c.reason
       FROM relative r
@@ -90,7 +90,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
            CASE WHEN s.sealed_epoch <= at_epoch THEN 'SEALED' ELSE 'ACTIVE' END,
            s.range_start, s.range_end, cardinality(s.bucket_splits) + 1,
            ARRAY(SELECT p.parent_id FROM cleave.segment_parent p
-                  WHERE p.topic_id = s.topic_id AND p.child_id = s.segment_id ORDER BY p.parent_id),
+                  WHERE p.topic_id = s.topic_id AND p.child_id = s.segment_id ORDER BY p.ordinal),
            s.created_epoch, CASE WHEN s.sealed_epoch <= at_epoch THEN s.sealed_epoch END, s.backing_topic
       FROM cleave.segment s
      WHERE s.topic_id = of_topic_id AND s.created_epoch <= at_epoch

@@ -20,6 +20,7 @@ CREATE VIEW inspect.policies AS
 SELECT 'cluster' AS level, NULL::text AS name, c.policy, c.row_version, c.actor, c.updated_at FROM cleave.cluster_policy c
 UNION ALL
 SELECT 'namespace', n.namespace, n.policy, n.row_version, n.actor, n.updated_at FROM cleave.namespace_policy n
+ WHERE n.policy <> '{}'
 UNION ALL
 SELECT 'topic', t.name, t.policy, t.row_version, NULL, NULL FROM cleave.topic t WHERE t.policy IS NOT NULL AND t.state <> 'deleted';
 COMMENT ON VIEW inspect.policies IS 'Stored policy documents at their level.';
