@@ -1,0 +1,126 @@
+"""The ledger of decisions: what was decided or refused, with everything it was decided on.
+
+One row for each evaluation that said something new; together with the code version the situation's text lets any
+decision be replayed. Rows are never changed. They are kept by day, so that old ones go by dropping a table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from controller.clock import to_datetime
+from controller.domain.decision import Evaluation, Lane
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """An evaluation to write down. `situation` is the canonical text; `decided_at` milliseconds since the epoch."""
+
+    decision_id: int
+    topic_id: int
+    decided_at: int
+    epoch: int
+    input_version: int
+    lanes: Collection[Lane]
+    decided_by: str
+    code_version: str
+    evaluation: Evaluation
+    situation: str
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRow:
+    """A row as it is read: acts and refusals as the documents they were stored as."""
+
+    decision_id: int
+    topic_id: int
+    decided_at: datetime
+    epoch: int
+    input_version: int
+    lanes: tuple[Lane, ...]
+    decided_by: str
+    code_version: str
+    decisions: Sequence[dict[str, Any]]
+    refusals: Sequence[dict[str, Any]]
+    valid_until: datetime | None
+    situation: str
+
+
+_COLUMNS = (
+    "decision_id, topic_id, decided_at, epoch, input_version, lanes, decided_by, code_version,"
+    " decisions, refusals, valid_until, situation"
+)
+_RECORD = text(f"""
+    INSERT INTO cleave.decision ({_COLUMNS})
+    SELECT decision_id, topic_id, decided_at, epoch, input_version, string_to_array(lanes, ','), decided_by,
+           code_version, decisions, refusals, valid_until, situation
+      FROM unnest(CAST(:decision_id AS bigint[]), CAST(:topic_id AS bigint[]), CAST(:decided_at AS timestamptz[]),
+                  CAST(:epoch AS bigint[]), CAST(:input_version AS bigint[]), CAST(:lanes AS text[]),
+                  CAST(:decided_by AS text[]), CAST(:code_version AS text[]), CAST(:decisions AS jsonb[]),
+                  CAST(:refusals AS jsonb[]), CAST(:valid_until AS timestamptz[]), CAST(:situation AS text[]))
+           AS given ({_COLUMNS})
+""")  # noqa: S608  # column names of our own
+_LIST = text(f"""
+    SELECT {_COLUMNS} FROM cleave.decision
+     WHERE topic_id = :topic_id AND decision_id < :before ORDER BY decision_id DESC LIMIT :limit
+""")  # noqa: S608
+
+
+def reserve_ids(tx: Connection, count: int) -> list[int]:
+    """Ids for rows to come, so that an operation can name its decision; one that stays unused is a gap."""
+    numbers = text("SELECT nextval('cleave.decision_id_seq') FROM generate_series(1, :count)")
+    return list(tx.execute(numbers, {"count": count}).scalars()) if count else []
+
+
+def record(tx: Connection, rows: Sequence[LedgerRow]) -> None:
+    """Writes the rows in one statement."""
+    if rows:
+        documents = [_document(row) for row in rows]
+        tx.execute(_RECORD, {name: [document[name] for document in documents] for name in documents[0]})
+
+
+def list_decisions(
+    tx: Connection, topic_id: int, *, limit: int = 100, before: int = 2**63 - 1
+) -> list[DecisionRow]:
+    """A topic's decisions, newest first; for the next page give the last row's id as `before`."""
+    rows = tx.execute(_LIST, {"topic_id": topic_id, "limit": limit, "before": before})
+    return [DecisionRow(**{**row._mapping, "lanes": tuple(map(Lane, row.lanes))}) for row in rows]
+
+
+def ensure_partitions(tx: Connection, days_ahead: int) -> list[str]:
+    """Makes the tables of today and `days_ahead` days more (UTC) where missing; returns the new ones' names.
+
+    A row whose day has no table yet is not lost: it waits in `decision_default` and moves with its day.
+    """
+    make = text("SELECT cleave.ensure_decision_partitions(:days_ahead)")
+    return list(tx.execute(make, {"days_ahead": days_ahead}).scalars())
+
+
+def drop_partitions(tx: Connection, older_than: datetime) -> list[str]:
+    """Drops the days (UTC) that ended at or before `older_than`; returns their tables' names."""
+    drop = text("SELECT cleave.drop_decision_partitions(:older_than)")
+    return list(tx.execute(drop, {"older_than": older_than}).scalars())
+
+
+def _document(row: LedgerRow) -> dict[str, Any]:
+    verdict = row.evaluation.to_document()
+    return {
+        "decision_id": row.decision_id,
+        "topic_id": row.topic_id,
+        "decided_at": to_datetime(row.decided_at),
+        "epoch": row.epoch,
+        "input_version": row.input_version,
+        "lanes": ",".join(lane for lane in Lane if lane in row.lanes),
+        "decided_by": row.decided_by,
+        "code_version": row.code_version,
+        "decisions": json.dumps(verdict["decisions"]),
+        "refusals": json.dumps(verdict["refusals"]),
+        "valid_until": None if verdict["valid_until"] is None else to_datetime(verdict["valid_until"]),
+        "situation": row.situation,
+    }

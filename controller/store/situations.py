@@ -1,0 +1,154 @@
+"""Situations: everything the decisions about many topics may look at, read set-wise.
+
+A constant number of statements for any number of topics. Only what a decision reads is fetched: the ACTIVE
+segments with their load, the policy of each level, registered consumers, live reshapes; whole layouts only for
+topics that ask for Pulsar's exact answers, whose merge depths need the ancestors. The present moment is the
+database's. Consistent for topics whose `evaluation` row the caller holds (see `evaluations.drain`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from controller.clock import to_ms
+from controller.domain.hash_range import HashRange
+from controller.domain.layout import SegmentLayout
+from controller.domain.load import LoadRecord, LoadStats
+from controller.domain.policy import AutoScalePolicy
+from controller.domain.reshape import ReshapeKind
+from controller.domain.segment import Segment
+from controller.domain.situation import Capabilities, History, LiveReshape, Situation
+from controller.store.layouts import load_layouts
+from controller.store.policies import read_policy
+
+_TOPICS = text("""
+    SELECT t.topic_id, t.epoch, t.next_segment_id, t.data_plane, t.last_split_at, t.last_merge_at, t.last_rebucket_at,
+           CAST(c.policy AS text) AS cluster, CAST(n.policy AS text) AS namespace, CAST(t.policy AS text) AS topic,
+           clock_timestamp() AS now
+      FROM cleave.topic t
+      LEFT JOIN cleave.namespace_policy n ON n.namespace = t.namespace
+     CROSS JOIN cleave.cluster_policy c
+     WHERE t.topic_id = ANY (:topic_ids) AND t.state = 'live'
+""")
+_SEGMENTS = text("""
+    SELECT s.topic_id, s.segment_id, s.range_start, s.range_end, s.bucket_splits, s.merge_depth, s.created_epoch, s.created_at,
+           ARRAY(SELECT p.parent_id FROM cleave.segment_parent p
+                  WHERE p.topic_id = s.topic_id AND p.child_id = s.segment_id ORDER BY p.ordinal) AS parent_ids,
+           l.msg_rate_in, l.byte_rate_in, l.msg_rate_out, l.byte_rate_out, l.modified_at, l.cold_since,
+           coalesce(l.silent_since, o.observed_at, l.modified_at) AS observed_at
+      FROM cleave.segment s
+      LEFT JOIN cleave.segment_load l ON l.topic_id = s.topic_id AND l.segment_id = s.segment_id
+      LEFT JOIN cleave.load_source o ON o.source = l.source
+     WHERE s.topic_id = ANY (:topic_ids) AND s.state = 'ACTIVE'
+""")
+_CONSUMERS = text("""
+    SELECT u.topic_id, u.name, count(c.name) AS consumers
+      FROM cleave.subscription u
+      LEFT JOIN cleave.consumer c ON c.topic_id = u.topic_id AND c.subscription = u.name
+     WHERE u.topic_id = ANY (:topic_ids) AND u.kind = 'STREAM' AND u.state = 'live'
+     GROUP BY u.topic_id, u.name ORDER BY u.topic_id, u.name
+""")
+# A committed reshape is in the layout and in the cooldown stamps already; an aborting one still holds its parents.
+_IN_FLIGHT = text("""
+    SELECT o.topic_id, o.operation_id, o.kind, o.intended_at,
+           ARRAY(SELECT p.segment_id FROM cleave.operation_parent p
+                  WHERE p.operation_id = o.operation_id ORDER BY p.ordinal) AS parent_ids,
+           (SELECT count(*) FROM cleave.operation_child c WHERE c.operation_id = o.operation_id) AS child_count
+      FROM cleave.operation o
+     WHERE o.topic_id = ANY (:topic_ids) AND o.state NOT IN ('done', 'aborted') AND o.state <> 'committed'
+       AND o.kind = ANY (:kinds)
+     ORDER BY o.operation_id
+""")
+
+
+def load_situations(
+    tx: Connection, topic_ids: Collection[int], capabilities: Mapping[str, Capabilities]
+) -> dict[int, Situation]:
+    """The situation of each topic that is live, at the database's present moment.
+
+    `capabilities` are by data plane; a topic on a plane that is not named is left out, as are topics that are
+    not live. `recent_loads` is empty: no profile looks back yet.
+    """
+    of_topics: dict[str, object] = {"topic_ids": list(topic_ids)}
+    topics = [row for row in tx.execute(_TOPICS, of_topics) if row.data_plane in capabilities]
+    of_topics["topic_ids"] = [row.topic_id for row in topics]
+    segments = _grouped(tx, of_topics, _SEGMENTS)
+    consumers = _grouped(tx, of_topics, _CONSUMERS)
+    in_flight = _grouped(tx, {**of_topics, "kinds": [kind.value for kind in ReshapeKind]}, _IN_FLIGHT)
+    policies = {row.topic_id: _policy(row.cluster, row.namespace, row.topic) for row in topics}
+    whole = [topic_id for topic_id, policy in policies.items() if policy.strict_pulsar]
+    layouts = load_layouts(tx, whole) if whole else {}
+    return {
+        row.topic_id: Situation(
+            layout=layouts.get(row.topic_id) or _layout(row, segments[row.topic_id]),
+            loads={s.segment_id: _load(s) for s in segments[row.topic_id] if s.modified_at is not None},
+            stream_consumers={c.name: c.consumers for c in consumers[row.topic_id]},
+            policy=policies[row.topic_id],
+            history=History(_ms(row.last_split_at), _ms(row.last_merge_at), _ms(row.last_rebucket_at)),
+            in_flight=tuple(_reshape(o) for o in in_flight[row.topic_id]),
+            capabilities=capabilities[row.data_plane],
+            now=to_ms(row.now),
+        )
+        for row in topics
+    }
+
+
+Rows = defaultdict[int, list[Row[Any]]]
+
+
+def _grouped(tx: Connection, parameters: Mapping[str, object], statement: Any) -> Rows:
+    rows: Rows = defaultdict(list)
+    for row in tx.execute(statement, parameters):
+        rows[row.topic_id].append(row)
+    return rows
+
+
+@lru_cache(maxsize=4096)
+def _policy(cluster: str, namespace: str | None, topic: str | None) -> AutoScalePolicy:
+    """Resolved once for each combination of documents: most topics of a namespace share one."""
+    return read_policy(*(json.loads(document or "{}") for document in (cluster, namespace, topic)))
+
+
+def _layout(topic: Row[Any], segments: list[Row[Any]]) -> SegmentLayout:
+    return SegmentLayout.from_segments(
+        topic.epoch,
+        topic.next_segment_id,
+        (
+            Segment(
+                row.segment_id,
+                HashRange(row.range_start, row.range_end),
+                parent_ids=tuple(row.parent_ids),
+                created_epoch=row.created_epoch,
+                created_at_ms=to_ms(row.created_at),
+                bucket_splits=tuple(row.bucket_splits),
+                merge_depth=row.merge_depth,
+            )
+            for row in segments
+        ),
+    )
+
+
+def _load(row: Row[Any]) -> LoadRecord:
+    stats = LoadStats(row.msg_rate_in, row.byte_rate_in, row.msg_rate_out, row.byte_rate_out)
+    return LoadRecord(stats, to_ms(row.modified_at), _ms(row.cold_since), to_ms(row.observed_at))
+
+
+def _reshape(row: Row[Any]) -> LiveReshape:
+    return LiveReshape(
+        row.operation_id,
+        ReshapeKind(row.kind),
+        tuple(row.parent_ids),
+        row.child_count,
+        to_ms(row.intended_at),
+    )
+
+
+def _ms(instant: datetime | None) -> int | None:
+    return None if instant is None else to_ms(instant)
