@@ -11,6 +11,7 @@ Runs beside the work loop in a thread of its own, so that a long operation does 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from math import ceil
 
 from sqlalchemy import Connection
@@ -38,7 +39,6 @@ class ShardLeases:
         self._leases: dict[int, Lease] = {}
         self._trusted_until = 0.0
         self._stop = threading.Event()
-        self._changed = threading.Event()
         self._lock = threading.Lock()
 
     @property
@@ -94,12 +94,12 @@ class ShardLeases:
         taken = {lease.name for lease in leases.live_leases(tx, "shard/")}
         return [shard for shard in range(self._shard_count) if f"shard/{shard}" not in taken]
 
-    def run(self, on_change: threading.Event | None = None) -> None:
+    def run(self, on_change: Callable[[], None]) -> None:
         """Rounds at a third of the lease time until `stop`; a failed round is repeated at the next one."""
         while not self._stop.wait(self._ttl_seconds / 3):
             try:
-                if self.round() and on_change is not None:
-                    on_change.set()
+                if self.round():
+                    on_change()
             except Retryable as error:
                 log.warning("lease round failed; trying again", error=str(error))
             except CleaveError as error:

@@ -38,7 +38,7 @@ class Evaluate(Protocol):
 class RunOperation(Protocol):
     """Claim and run one live operation of the shards; False when there is none to claim."""
 
-    def __call__(self, shards: Shards, should_stop: Callable[[], bool]) -> bool: ...
+    def __call__(self, shards: Shards) -> bool: ...
 
 
 class WorkLoop:
@@ -68,6 +68,11 @@ class WorkLoop:
         self._pool = ThreadPoolExecutor(parallel_operations, thread_name_prefix="operation")
         self._parallel_operations = parallel_operations
         self._running: set[Future[None]] = set()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether `stop` was called; operation runners ask between steps."""
+        return self._stopping.is_set()
 
     def stop(self) -> None:
         """Finish the step in hand and leave. Safe to call from a signal handler."""
@@ -121,7 +126,7 @@ class WorkLoop:
         try:
             while not self._stopping.is_set():
                 shards = self._shards()
-                if not shards.held or not self._run_operation(shards, self._stopping.is_set):
+                if not shards.held or not self._run_operation(shards):
                     return
         except CleaveError as error:
             log.warning("operation left for later", error=str(error))

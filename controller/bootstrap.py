@@ -1,0 +1,143 @@
+"""Composition root: the only file that knows every concrete class.
+
+Entry points ask it for an `Application` and call services with what it holds. Connections open lazily: building an
+application touches no network, so that `--help` and DAG imports cost nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+
+from controller.clock import SystemClock
+from controller.dataplane.base import DataPlane
+from controller.dataplane.registry import PlaneSettings, build_planes
+from controller.domain.decision import Lane
+from controller.services import autoscaler
+from controller.services.operation_runner import RunnerContext, run_due
+from controller.services.sensors import default_sensors
+from controller.services.shard_leases import ShardLeases
+from controller.services.work_loop import WorkLoop
+from controller.settings import Settings, load_settings
+from controller.store.engine import Store
+from controller.store.notifications import Listener
+from controller.store.shards import Shards
+
+
+@dataclass(frozen=True)
+class Application:
+    """Settings, store and data planes of one process."""
+
+    settings: Settings
+    store: Store
+
+    @cached_property
+    def planes(self) -> Mapping[str, DataPlane]:
+        """The data planes that are configured here, by name."""
+        return build_planes(
+            PlaneSettings(
+                embedded_url=self.settings.embedded_dsn,
+                call_timeout_seconds=self.settings.call_timeout_seconds,
+            )
+        )
+
+    def runner(self, runner_id: str | None = None, should_stop: Callable[[], bool] = lambda: False) -> RunnerContext:
+        """What an operation runner of this process acts with."""
+        return RunnerContext(
+            store=self.store,
+            planes=self.planes,
+            runner_id=runner_id or process_name(),
+            lease_seconds=self.settings.operation_claim_seconds,
+            should_stop=should_stop,
+        )
+
+    def close(self) -> None:
+        """Give back every connection."""
+        if "planes" in self.__dict__:
+            for plane in self.planes.values():
+                plane.close()
+        self.store.dispose()
+
+
+def process_name() -> str:
+    """A name for this process in claims and leases: host, process id and a part that is never used twice."""
+    return f"{socket.gethostname()}-{os.getpid()}-{os.urandom(3).hex()}"
+
+
+@contextmanager
+def application(settings: Settings | None = None, *, name: str = "cleave") -> Iterator[Application]:
+    """An application that gives back its connections at the end."""
+    settings = settings or load_settings()
+    app = Application(settings, Store(settings.database_url.get_secret_value(), application_name=name))
+    try:
+        yield app
+    finally:
+        app.close()
+
+
+@dataclass(frozen=True)
+class Worker:
+    """The control loop with its leases; `run` blocks until `stop`."""
+
+    loop: WorkLoop
+    leases: ShardLeases
+    listener: Listener
+
+    def run(self) -> None:
+        """Take shards, then work; resign the leases at the end."""
+        self.leases.round()
+        changed = threading.Thread(target=self.leases.run, args=(self.loop.rescan,), name="leases", daemon=True)
+        changed.start()
+        try:
+            self.loop.run()
+        finally:
+            self.leases.stop()
+            self.listener.close()
+
+    def stop(self) -> None:
+        """Finish the step in hand and leave; safe in a signal handler."""
+        self.loop.stop()
+
+
+def build_worker(app: Application, worker_id: str | None = None) -> Worker:
+    """Wire sensors, evaluation, operations and leases into one worker."""
+    settings, worker_id = app.settings, worker_id or process_name()
+    sensors = default_sensors(load_lane=settings.worker_load_lane, merge_lane=settings.worker_merge_lane)
+    channels = sorted({channel for sensor in sensors for channel in sensor.channels})
+    listener = Listener(app.store.url, channels)
+    leases = ShardLeases(
+        app.store, worker_id, shard_count=settings.worker_shards, ttl_seconds=settings.worker_lease_seconds, clock=SystemClock()
+    )
+
+    def evaluate(lanes: Collection[Lane], topic_ids: Collection[int] | None, shards: Shards) -> int:
+        result = autoscaler.run_pass(
+            app.store,
+            app.planes,
+            lanes,
+            decided_by=f"worker {worker_id}",
+            limit=settings.pass_batch_topics,
+            shards=shards,
+            topic_ids=topic_ids,
+            fence=leases.fence,
+        )
+        return len(result.intents)
+
+    def run_operation(shards: Shards) -> bool:
+        return run_due(runner, limit=1, shards=shards) > 0
+
+    loop = WorkLoop(
+        app.store,
+        listener,
+        sensors,
+        evaluate=evaluate,
+        run_operation=run_operation,
+        shards=lambda: leases.held,
+        sweep_seconds=settings.worker_sweep_seconds,
+    )
+    runner = app.runner(worker_id, lambda: loop.is_stopping)
+    return Worker(loop, leases, listener)

@@ -1,0 +1,125 @@
+"""`cleave topics`: create, list, show, delete."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from controller.bootstrap import Application, application
+from controller.domain.errors import InvalidInput
+from controller.entrypoints.commands.options import AsJson, DryRun, NoWait, Reason, TimeoutSeconds, Topic, topic_name
+from controller.entrypoints.output import emit, layout_rows, operation_document, rows_table
+from controller.entrypoints.running import manual_request, see_through
+from controller.services import topic_admin
+from controller.store import layouts, subscriptions, topics
+from controller.store.intents import Intent
+
+app = typer.Typer(help="Topics: create, list, show, delete.", no_args_is_help=True)
+
+
+def finish(cleave: Application, intent: Intent, *, no_wait: bool, timeout_seconds: float, as_json: bool) -> None:
+    """Wait for the operation unless told not to, and print it."""
+    operation = intent.operation if no_wait else see_through(cleave, intent, timeout_seconds)
+    document = operation_document(operation)
+    emit(as_json, document, rows_table([document], ("operation_id", "topic", "kind", "state", "epoch", "parents", "children")))
+
+
+@app.command()
+def create(
+    topic: Topic,
+    segments: Annotated[int, typer.Option(min=1, max=65_536, help="Equal segments to begin with.")] = 1,
+    data_plane: Annotated[str, typer.Option(help="Where its logs live.")] = "embedded",
+    properties: Annotated[list[str] | None, typer.Option("--property", help="key=value, repeatable.")] = None,
+    reason: Reason = "asked for on the command line",
+    dry_run: DryRun = False,
+    no_wait: NoWait = False,
+    timeout_seconds: TimeoutSeconds = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Create a topic."""
+    name = topic_name(topic)
+    with application() as cleave:
+        if dry_run:
+            layout = topic_admin.preview_create(cleave.store, cleave.planes, name, data_plane=data_plane, segments=segments)
+            rows = layout_rows(layout)
+            emit(as_json, {"topic": name, "segments": rows}, rows_table(rows, title=f"{name} would have"))
+            return
+        intent = topic_admin.create_topic(
+            cleave.store,
+            cleave.planes,
+            name,
+            manual_request(cleave, reason),
+            data_plane=data_plane,
+            segments=segments,
+            properties=_properties(properties or []),
+        )
+        finish(cleave, intent, no_wait=no_wait, timeout_seconds=timeout_seconds, as_json=as_json)
+
+
+def _properties(pairs: list[str]) -> dict[str, str]:
+    for pair in pairs:
+        if "=" not in pair or pair.startswith("="):
+            raise InvalidInput(f"property {pair!r} is not of the form key=value")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+@app.command("list")
+def list_topics(
+    namespace: Annotated[str | None, typer.Option(help="tenant/namespace.")] = None,
+    prefix: Annotated[str | None, typer.Option(help="Names that begin with this.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100_000)] = 1000,
+    as_json: AsJson = False,
+) -> None:
+    """List topics that are not deleted."""
+    with application() as cleave, cleave.store.transaction() as tx:
+        found = topics.list_topics(tx, namespace=namespace, prefix=prefix, limit=limit)
+    rows = [{"topic": t.name, "state": t.state, "epoch": t.epoch, "data_plane": t.data_plane} for t in found]
+    emit(as_json, rows, rows_table(rows))
+
+
+@app.command()
+def show(topic: Topic, as_json: AsJson = False) -> None:
+    """Show a topic's segments and subscriptions."""
+    with application() as cleave, cleave.store.transaction() as tx:
+        row = topics.find_topic(tx, topic_name(topic))
+        layout = layouts.load_layout(tx, row.topic_id)
+        subs = [{"subscription": s.name, "kind": s.kind, "state": s.state} for s in subscriptions.list_subscriptions(tx, row.topic_id)]
+    document: dict[str, Any] = {
+        "topic": row.name,
+        "state": row.state,
+        "epoch": layout.epoch,
+        "data_plane": row.data_plane,
+        "properties": row.properties,
+        "segments": layout_rows(layout),
+        "subscriptions": subs,
+    }
+    title = f"{row.name}: {row.state}, epoch {layout.epoch}, {len(layout.active)} active segments, {row.data_plane}"
+    emit(as_json, document, rows_table(document["segments"], title=title))
+    if not as_json and subs:
+        emit(False, None, rows_table(subs, title="subscriptions"))
+
+
+@app.command()
+def delete(
+    topic: Topic,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    reason: Reason = "asked for on the command line",
+    dry_run: DryRun = False,
+    no_wait: NoWait = False,
+    timeout_seconds: TimeoutSeconds = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a topic and every log behind it, unread messages included."""
+    name = topic_name(topic)
+    with application() as cleave:
+        with cleave.store.transaction() as tx:
+            layout = layouts.load_layout(tx, topics.find_topic(tx, name).topic_id)
+        if dry_run:
+            rows = layout_rows(layout)
+            emit(as_json, {"topic": name, "segments": rows}, rows_table(rows, title=f"{name} would lose"))
+            return
+        if not yes:
+            typer.confirm(f"Delete {name} with {len(layout.segments)} segments and all their messages?", abort=True)
+        intent = topic_admin.delete_topic(cleave.store, name, manual_request(cleave, reason))
+        finish(cleave, intent, no_wait=no_wait, timeout_seconds=timeout_seconds, as_json=as_json)

@@ -1,0 +1,70 @@
+"""See an intended operation through: by a worker that is up, or here where none is.
+
+Used by the command line and by Airflow's tasks. An intent is durable before this starts, so a process that dies here
+leaves work for the next runner, never half an act.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from controller.bootstrap import Application
+from controller.domain.errors import Retryable, Terminal
+from controller.domain.operation import Operation, OperationState, Origin
+from controller.services.operation_runner import run_operation
+from controller.services.operation_wait import wait_for
+from controller.store import leases, operations
+from controller.store.intents import Intent, Request
+
+WORKER_GRACE_SECONDS = 2.0
+"""A worker that is up gets this long to take an operation before its caller runs it."""
+
+
+def worker_is_up(app: Application) -> bool:
+    """Whether any worker holds a live lease."""
+    with app.store.transaction() as tx:
+        return bool(leases.live_leases(tx, "worker/"))
+
+
+def see_through(app: Application, intent: Intent, timeout_seconds: float = 60.0) -> Operation:
+    """The operation once it is final. Raises Retryable if it takes longer, Terminal if it was aborted."""
+    operation_id = intent.operation.operation_id
+    if worker_is_up(app):
+        operation = wait_for(app.store, operation_id, timeout_seconds)
+    else:
+        operation = _run_here(app, operation_id, timeout_seconds)
+    if operation.state is OperationState.ABORTED:
+        raise Terminal(
+            f"operation {operation_id} ({operation.kind} of {operation.topic_name}) was aborted; "
+            f"`cleave operations --topic {operation.topic_name}` says why"
+        )
+    return operation
+
+
+def _run_here(app: Application, operation_id: int, timeout_seconds: float) -> Operation:
+    context, deadline = app.runner(), time.monotonic() + timeout_seconds
+    while True:
+        run_operation(context, operation_id)
+        with app.store.transaction() as tx:
+            operation = operations.get_operation(tx, operation_id)
+        if not operation.state.is_live:
+            return operation
+        if time.monotonic() >= deadline:
+            raise Retryable(
+                f"operation {operation_id} ({operation.kind} of {operation.topic_name}) is {operation.state} after "
+                f"{timeout_seconds:g} s; it stays in the journal for the next runner"
+            )
+        time.sleep(0.1)
+
+
+def manual_request(app: Application, reason: str, *, request_key: str | None = None, actor: str | None = None) -> Request:
+    """The request of a person: a fresh key unless the caller has one that survives a retry."""
+    who = actor or os.environ.get("USER") or f"uid {os.getuid()}"
+    return Request(
+        request_key=request_key or f"cli-{os.urandom(8).hex()}",
+        origin=Origin.MANUAL,
+        actor=who,
+        reason=reason,
+        deadline_seconds=app.settings.operation_deadline_seconds,
+    )
