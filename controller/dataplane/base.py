@@ -1,20 +1,22 @@
-"""The data plane protocol: the few acts Cleave needs from whatever keeps the logs.
+"""The two protocols of a data plane: the acts the controller needs, and what an application's client needs.
+
+`DataPlane` is what operations, the reconciler and the collector call; `LogClient` with its `LogReader` is what
+`controller.client` produces and consumes through. Both see logs only: nothing here knows layouts, epochs or
+operations, and a segment is the name of its backing topic.
 
 One behavioural suite (tests/contract) runs on every adapter. Each call is idempotent by looking at what is
 there: creating what exists, terminating what is terminated and deleting what is gone succeed. Each foreign
 error is mapped once, in the adapter, to Retryable (with a delay) or Terminal (with a sentence). No call
 outlives `call_timeout_seconds`: when the answer does not come in time the adapter raises DataPlaneTimeout, and
 the act may or may not have happened.
-
-Nothing here knows layouts, epochs or operations: a segment is the name of its backing topic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from controller.domain.situation import Capabilities
 
@@ -29,9 +31,9 @@ class LogState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Monotonic counters of one segment as its source reports them; they restart from 0 with the source.
+    """Counters of one segment as its source reports them: they rise, and restart from 0 with the source or the log.
 
-    `source` names the reporter (a broker, or this server); `instant_ms` is the reporter's reading time.
+    In is what was stored, out what was delivered, summed over subscriptions. `source` names the reporter (a broker, or this server); `instant_ms` is the reporter's reading time.
     """
 
     backing_topic: str
@@ -62,10 +64,10 @@ class DataPlane(Protocol):
         """Name of the log behind segment `descriptor` (`0000-7fff-12`) of `topic`."""
 
     def create_segment(self, backing_topic: str, subscriptions: Sequence[str]) -> None:
-        """Create the log with each subscription at the earliest position; also fills in missing subscriptions."""
+        """Create the log with each subscription at the earliest position; fills in those an existing log lacks."""
 
     def terminate_segment(self, backing_topic: str) -> str:
-        """Close the log for appends and return its last position. A missing log is Terminal (NotFound)."""
+        """Close the log for appends and return its last position. A missing log is SegmentNotFound."""
 
     def delete_segment(self, backing_topic: str) -> None:
         """Delete the log with all its subscriptions, by force. A missing log is success."""
@@ -74,28 +76,105 @@ class DataPlane(Protocol):
         """What the log is now."""
 
     def create_subscription(self, backing_topic: str, subscription: str) -> None:
-        """Create the subscription at earliest; an existing one keeps its position."""
+        """Create the subscription at earliest; an existing one keeps its position. No log is SegmentNotFound."""
 
     def delete_subscription(self, backing_topic: str, subscription: str) -> None:
-        """Delete it; a missing subscription or log is success."""
+        """Delete it, consumers or not; a missing subscription or log is success."""
 
     def list_segments(self, topic: str) -> Sequence[str]:
-        """Backing topics of every log that belongs to `topic`, orphans included."""
+        """Backing topics of every log that belongs to `topic`, orphans included, sorted."""
 
     def list_subscriptions(self, backing_topic: str) -> Sequence[str]:
-        """Subscriptions on the log, those made directly by applications included; empty if it is missing."""
+        """Subscriptions on the log, those applications made themselves included; empty if it is missing."""
 
     def backlog(self, backing_topic: str, subscription: str) -> int | None:
         """Unacknowledged messages, precisely; None where the log or the subscription is missing."""
 
     def seek(self, backing_topic: str, subscription: str, instant_ms: int) -> None:
-        """Move the cursor to the first message published at or after the instant."""
+        """Move the cursor to the first message published at or after the instant, back or forth.
+
+        Open readers are cut off and start again from there. SubscriptionNotFound where there is no cursor.
+        """
 
     def skip_all(self, backing_topic: str, subscription: str) -> None:
-        """Acknowledge everything up to now."""
+        """Acknowledge everything up to now; errors and readers as for `seek`."""
 
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
         """Counters of those logs that answered; one that is absent was silent."""
 
     def close(self) -> None:
-        """Give back connections."""
+        """Give back connections; the object is not used afterwards."""
+
+
+class OutgoingMessage(NamedTuple):
+    """A message to store. Without a key it may go to any segment."""
+
+    payload: bytes
+    key: bytes | None = None
+
+
+Position = tuple[int, ...]
+"""Where a message lies in its log: opaque but ordered; (offset,) here, (ledger, entry, index) in Pulsar."""
+
+
+class LogMessage(NamedTuple):
+    """A message as read. `published_at_ms` is the data plane's time and never falls within a log."""
+
+    position: Position
+    published_at_ms: int
+    key: bytes | None
+    payload: bytes
+
+
+class LogReader(Protocol):
+    """The one reader of a log for a subscription, from the first unacknowledged message on.
+
+    Every call raises LostRace when the cursor is no longer this reader's (taken over, or moved by a seek): open
+    a new one. FencedOut means that a newer reader of the same owner exists, so this process is the stale one.
+    """
+
+    def read(self, limit: int) -> Sequence[LogMessage]:
+        """The next messages in order, at most `limit`; empty when there is none now. Does not wait."""
+
+    def acknowledge(self, position: Position) -> None:
+        """Everything up to and including `position` is done with; behind what is acknowledged it does nothing."""
+
+    def is_drained(self) -> bool:
+        """Whether the log is terminated and acknowledged to its end, so that nothing can ever follow."""
+
+    def close(self) -> None:
+        """Let go of the cursor for the next owner; what is unacknowledged is read again. Raises nothing."""
+
+
+class LogClient(Protocol):
+    """Produce to and consume from single logs; safe to share between threads, a reader is not."""
+
+    def append(
+        self, backing_topic: str, messages: Sequence[OutgoingMessage], *, producer: str, sequence: int
+    ) -> int:
+        """Store a batch in order and return how many, from its front, are stored.
+
+        Fewer than all means the log was terminated in between (a plane that stores a batch in one act never
+        answers that); none raises SegmentTerminated. `sequence` rises with every batch a producer sends to one
+        log; repeating a batch under its number, after DataPlaneTimeout say, stores it once. SegmentNotFound
+        where there is no log.
+        """
+
+    def open_reader(
+        self,
+        backing_topic: str,
+        subscription: str,
+        *,
+        owner: str,
+        live_owners: Collection[str],
+        on_arrival: Callable[[], None],
+    ) -> LogReader:
+        """Take the cursor and read from it; LostRace while one of `live_owners` (the owner aside) holds it.
+
+        A holder that is not among them is gone and is cut off. `on_arrival` is called from another thread
+        whenever there may be something new (messages, the end of the log, a cursor let go, a lost connection);
+        it may be called for nothing and must not block. SegmentNotFound, SubscriptionNotFound.
+        """
+
+    def close(self) -> None:
+        """Close the readers and give back connections."""

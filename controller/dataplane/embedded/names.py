@@ -1,0 +1,31 @@
+"""Names of logs and subscriptions: what the embedded plane accepts, and what it says when one is missing."""
+
+from __future__ import annotations
+
+from controller.domain.errors import InvalidInput, SegmentNotFound, SubscriptionNotFound
+
+ARRIVALS = "embedded_arrivals"
+"""Notification channel; the payload is the log's id. Messages, a fence, a cursor moved or let go."""
+MAX_NAME_BYTES = 1000
+"""Names are index keys, and an index row of PostgreSQL holds 2.7 kB."""
+
+
+def checked(kind: str, name: str) -> str:
+    """The name itself; InvalidInput when it is empty, too long or holds a NUL, which PostgreSQL cannot store."""
+    if not name or "\0" in name or len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+        raise InvalidInput(
+            f"{kind} name {name[:60]!r} ({len(name)} characters): give 1 to {MAX_NAME_BYTES} bytes without NUL"
+        )
+    return name
+
+
+def no_log(backing_topic: str) -> SegmentNotFound:
+    return SegmentNotFound(
+        f"no log {backing_topic}; it was deleted or never created: look up the layout again"
+    )
+
+
+def no_cursor(backing_topic: str, subscription: str) -> SubscriptionNotFound:
+    return SubscriptionNotFound(
+        f"subscription {subscription!r} has no cursor on {backing_topic}; create the subscription first"
+    )

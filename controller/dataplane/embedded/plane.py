@@ -1,0 +1,241 @@
+"""What the controller does to embedded logs. Every call looks at what is there, so that a repeat is harmless.
+
+Locks are taken log first, then cursor, by every act that takes both. Producing and consuming are in
+`log_client` and `reader`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import psycopg2.extensions
+from sqlalchemy import URL
+
+from controller.dataplane.base import Counters, LogState
+from controller.dataplane.embedded.names import ARRIVALS, checked, no_cursor, no_log
+from controller.dataplane.postgres_calls import PostgresCalls
+from controller.domain.errors import InvalidInput
+from controller.domain.segment import parse_segment_descriptor
+from controller.domain.situation import Capabilities
+
+DELETE_CHUNK = 20_000
+"""Messages removed in one transaction: some tens of milliseconds of work."""
+_SWEEP_SHARE = 0.5
+"""Part of a call's time that a delete may spend on removing messages; what is left goes with the next delete."""
+_TOPIC = "topic://"
+
+
+class EmbeddedDataPlane:
+    """Logs in the PostgreSQL at `url`, whose schema `cleave migrate` made; safe to share between threads."""
+
+    name = "embedded"
+    capabilities = Capabilities(midpoint_only=False, max_children=64, recut=True, shared_buckets=False)
+
+    def __init__(self, url: str | URL, *, call_timeout_seconds: float = 5.0, pool_size: int = 5) -> None:
+        self._calls = PostgresCalls(url, call_timeout_seconds=call_timeout_seconds, pool_size=pool_size)
+
+    @property
+    def call_timeout_seconds(self) -> float:
+        """The longest any one call may take."""
+        return self._calls.call_timeout_seconds
+
+    def backing_topic(self, topic: str, descriptor: str) -> str:
+        """Pulsar 5's form, `segment://tenant/namespace/name/0000-7fff-12`."""
+        if not topic.startswith(_TOPIC):
+            raise InvalidInput(f"{topic!r} is not a scalable topic; name it as topic://tenant/namespace/name")
+        return checked("segment", f"segment://{topic.removeprefix(_TOPIC)}/{descriptor}")
+
+    def create_segment(self, backing_topic: str, subscriptions: Sequence[str]) -> None:
+        """Create the log with each subscription at earliest; fills in those an existing log lacks."""
+        names = [checked("subscription", name) for name in subscriptions]
+        with self._calls.transaction(f"create {backing_topic}") as cursor:
+            cursor.execute(
+                "INSERT INTO embedded.log (name) VALUES (%s) ON CONFLICT (name) DO NOTHING",
+                (checked("segment", backing_topic),),
+            )
+            _add_cursors(cursor, backing_topic, names)
+
+    def terminate_segment(self, backing_topic: str) -> str:
+        """Close the log; waits for an append in progress, refuses those behind it. The position is an offset."""
+        with self._calls.transaction(f"terminate {backing_topic}") as cursor:
+            cursor.execute(
+                "UPDATE embedded.log SET terminated_at = coalesce(terminated_at, clock_timestamp())"
+                " WHERE name = %s RETURNING log_id, next_offset - 1",
+                (backing_topic,),
+            )
+            row = cursor.fetchone()
+            if row is None:
+                raise no_log(backing_topic)
+            _ring(cursor, row[0])
+            return str(row[1])
+
+    def delete_segment(self, backing_topic: str) -> None:
+        """The log and its cursors go at once, its messages in chunks: the rest of them with a later delete."""
+        act = f"delete {backing_topic}"
+        deadline = time.monotonic() + self.call_timeout_seconds * _SWEEP_SHARE
+        with self._calls.transaction(act) as cursor:
+            cursor.execute("DELETE FROM embedded.log WHERE name = %s RETURNING log_id", (backing_topic,))
+            for (log_id,) in cursor.fetchall():
+                cursor.execute("INSERT INTO embedded.dropped_log (log_id) VALUES (%s)", (log_id,))
+                _ring(cursor, log_id)
+        while time.monotonic() < deadline:
+            with self._calls.transaction(act) as cursor:
+                if not _sweep_chunk(cursor):
+                    return
+
+    def segment_state(self, backing_topic: str) -> LogState:
+        """What the log is now."""
+        row = self._row(
+            f"look at {backing_topic}",
+            "SELECT terminated_at IS NOT NULL FROM embedded.log WHERE name = %s",
+            backing_topic,
+        )
+        if row is None:
+            return LogState.MISSING
+        return LogState.TERMINATED if row[0] else LogState.OPEN
+
+    def create_subscription(self, backing_topic: str, subscription: str) -> None:
+        """Create the cursor at earliest; an existing one keeps its position."""
+        with self._calls.transaction(f"subscribe {subscription!r} to {backing_topic}") as cursor:
+            _add_cursors(cursor, backing_topic, [checked("subscription", subscription)])
+
+    def delete_subscription(self, backing_topic: str, subscription: str) -> None:
+        """Delete the cursor; the log keeps what it counted, so that its counters never fall."""
+        with self._calls.transaction(f"unsubscribe {subscription!r} from {backing_topic}") as cursor:
+            cursor.execute(
+                "SELECT log_id FROM embedded.log WHERE name = %s FOR NO KEY UPDATE", (backing_topic,)
+            )
+            cursor.execute(
+                "WITH gone AS (DELETE FROM embedded.cursor USING embedded.log l WHERE cursor.log_id = l.log_id"
+                "  AND l.name = %s AND subscription = %s RETURNING cursor.log_id, cursor.msg_out, cursor.byte_out)"
+                " UPDATE embedded.log l SET msg_out = l.msg_out + gone.msg_out, byte_out = l.byte_out + gone.byte_out"
+                " FROM gone WHERE l.log_id = gone.log_id RETURNING l.log_id",
+                (backing_topic, subscription),
+            )
+            for (log_id,) in cursor.fetchall():
+                _ring(cursor, log_id)
+
+    def list_segments(self, topic: str) -> Sequence[str]:
+        """Backing topics of every log that belongs to `topic`, orphans included, sorted."""
+        path = self.backing_topic(topic, "").rstrip("/")
+        with self._calls.statement(f"list logs of {topic}") as cursor:
+            cursor.execute("SELECT name FROM embedded.log WHERE topic_path = %s ORDER BY name", (path,))
+            return [name for (name,) in cursor.fetchall() if _is_descriptor(name.removeprefix(f"{path}/"))]
+
+    def list_subscriptions(self, backing_topic: str) -> Sequence[str]:
+        """Subscriptions on the log, sorted; empty if it is missing."""
+        with self._calls.statement(f"list subscriptions of {backing_topic}") as cursor:
+            cursor.execute(
+                "SELECT c.subscription FROM embedded.cursor c JOIN embedded.log l USING (log_id)"
+                " WHERE l.name = %s ORDER BY 1",
+                (backing_topic,),
+            )
+            return [name for (name,) in cursor.fetchall()]
+
+    def backlog(self, backing_topic: str, subscription: str) -> int | None:
+        """Unacknowledged messages, precisely; None where the log or the subscription is missing."""
+        row = self._row(
+            f"backlog of {backing_topic}",
+            "SELECT l.next_offset - c.position FROM embedded.log l JOIN embedded.cursor c USING (log_id)"
+            " WHERE l.name = %s AND c.subscription = %s",
+            backing_topic,
+            subscription,
+        )
+        return None if row is None else int(row[0])
+
+    def seek(self, backing_topic: str, subscription: str, instant_ms: int) -> None:
+        """Move the cursor to the first message published at or after the instant; cuts the reader off."""
+        self._move(
+            backing_topic, subscription, "embedded.offset_at(l.log_id, to_timestamp(%s / 1000.0))", instant_ms
+        )
+
+    def skip_all(self, backing_topic: str, subscription: str) -> None:
+        """Acknowledge everything up to now; cuts the reader off."""
+        self._move(backing_topic, subscription, "l.next_offset")
+
+    def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
+        """Counters of those logs that exist, all read at one instant."""
+        with self._calls.statement(f"sample {len(backing_topics)} logs") as cursor:
+            cursor.execute(
+                "SELECT l.name, l.next_offset, l.byte_in, (l.msg_out + coalesce(c.msg_out, 0))::bigint,"
+                "       (l.byte_out + coalesce(c.byte_out, 0))::bigint, i.instance_id::text,"
+                "       (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+                "  FROM embedded.log l CROSS JOIN embedded.instance i LEFT JOIN LATERAL ("
+                "       SELECT sum(msg_out) AS msg_out, sum(byte_out) AS byte_out"
+                "         FROM embedded.cursor WHERE log_id = l.log_id) c ON true"
+                " WHERE l.name = ANY (%s)",
+                (list(backing_topics),),
+            )
+            return {
+                name: Counters(name, f"embedded-{instance}", instant, msg_in, byte_in, msg_out, byte_out)
+                for name, msg_in, byte_in, msg_out, byte_out, instance, instant in cursor.fetchall()
+            }
+
+    def close(self) -> None:
+        """Give back connections."""
+        self._calls.close()
+
+    def _row(self, act: str, statement: str, *values: object) -> tuple[Any, ...] | None:
+        with self._calls.statement(act) as cursor:
+            cursor.execute(statement, values)
+            row: tuple[Any, ...] | None = cursor.fetchone()
+            return row
+
+    def _move(self, backing_topic: str, subscription: str, target: str, *values: object) -> None:
+        """`target` is one of the expressions above; its reader is cut off by the new generation."""
+        with self._calls.transaction(f"move {subscription!r} on {backing_topic}") as cursor:
+            cursor.execute(
+                f"UPDATE embedded.cursor c SET position = {target}, generation = generation + 1, owner = NULL"  # noqa: S608
+                " FROM embedded.log l WHERE l.log_id = c.log_id AND l.name = %s AND c.subscription = %s"
+                " RETURNING l.log_id",
+                (*values, backing_topic, subscription),
+            )
+            row = cursor.fetchone()
+            if row is None:
+                raise no_cursor(backing_topic, subscription)
+            _ring(cursor, row[0])
+
+
+def _add_cursors(
+    cursor: psycopg2.extensions.cursor, backing_topic: str, subscriptions: Sequence[str]
+) -> None:
+    """Under a lock that keeps the log from being deleted meanwhile."""
+    cursor.execute("SELECT log_id FROM embedded.log WHERE name = %s FOR KEY SHARE", (backing_topic,))
+    row = cursor.fetchone()
+    if row is None:
+        raise no_log(backing_topic)
+    cursor.execute(
+        "INSERT INTO embedded.cursor (log_id, subscription) SELECT %s, unnest(%s::text[]) ON CONFLICT DO NOTHING",
+        (row[0], sorted(set(subscriptions))),
+    )
+    _ring(cursor, row[0])
+
+
+def _sweep_chunk(cursor: psycopg2.extensions.cursor) -> bool:
+    """Remove some messages of one deleted log; False when there is nothing left that nobody else removes."""
+    cursor.execute("SELECT log_id FROM embedded.dropped_log ORDER BY log_id LIMIT 1 FOR UPDATE SKIP LOCKED")
+    row = cursor.fetchone()
+    if row is None:
+        return False
+    cursor.execute(
+        "DELETE FROM embedded.message WHERE log_id = %(id)s AND log_offset <"
+        " (SELECT min(log_offset) FROM embedded.message WHERE log_id = %(id)s) + %(chunk)s",
+        {"id": row[0], "chunk": DELETE_CHUNK},
+    )
+    if cursor.rowcount == 0:
+        cursor.execute("DELETE FROM embedded.dropped_log WHERE log_id = %s", (row[0],))
+    return True
+
+
+def _ring(cursor: psycopg2.extensions.cursor, log_id: object) -> None:
+    cursor.execute("SELECT pg_notify(%s, %s)", (ARRIVALS, str(log_id)))
+
+
+def _is_descriptor(text: str) -> bool:
+    try:
+        parse_segment_descriptor(text)
+    except InvalidInput:
+        return False
+    return True

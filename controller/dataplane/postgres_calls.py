@@ -1,0 +1,178 @@
+"""Calls to PostgreSQL that end on time: a small pool, a deadline for each call, errors mapped once.
+
+The embedded data plane and the client's layout source call through it. Connections are in autocommit: one
+statement is one act and one round trip; `transaction` is for the acts that need more than one statement.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg2
+import psycopg2.extensions
+from psycopg2 import errorcodes
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.pool import PoolProxiedConnection, QueuePool
+
+from controller.dataplane.watchdog import Guard, Watchdog
+from controller.domain.errors import (
+    CleaveError,
+    DataPlaneTimeout,
+    DataPlaneUnavailable,
+    InvalidInput,
+    Retryable,
+    Terminal,
+)
+
+MIN_CONNECT_SECONDS = 2
+"""libpq counts connect time-outs in whole seconds and takes less than 2 for 2."""
+_TIMED_OUT = frozenset({errorcodes.QUERY_CANCELED, errorcodes.LOCK_NOT_AVAILABLE})
+_RACED = frozenset({errorcodes.DEADLOCK_DETECTED, errorcodes.SERIALIZATION_FAILURE})
+_NOT_INSTALLED = frozenset(
+    {errorcodes.UNDEFINED_TABLE, errorcodes.UNDEFINED_FUNCTION, errorcodes.INVALID_SCHEMA_NAME}
+)
+
+
+def libpq_url(url: str | URL) -> str:
+    """The URL as libpq reads it, from any `postgres`, `postgresql` or `postgresql+driver` form; it holds secrets."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise InvalidInput(
+            "the database URL cannot be read; write postgresql://user:password@host:port/database"
+        ) from error
+    if parsed.drivername.partition("+")[0] not in ("postgresql", "postgres"):
+        raise InvalidInput(f"{parsed.drivername}:// is not PostgreSQL; give a postgresql:// database URL")
+    return parsed.set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+class PostgresCalls:
+    """A pool of connections to one database, safe to share between threads; the first call connects.
+
+    No call takes longer than `call_timeout_seconds`, except that a first connection may take the 2 s that are
+    libpq's least. `away` and `late` are raised when the server is away and when the answer did not come in
+    time; in both cases the act may or may not have happened.
+    """
+
+    def __init__(
+        self,
+        url: str | URL,
+        *,
+        call_timeout_seconds: float,
+        pool_size: int = 5,
+        application_name: str = "cleave-embedded",
+        away: type[Retryable] = DataPlaneUnavailable,
+        late: type[Retryable] = DataPlaneTimeout,
+    ) -> None:
+        self.call_timeout_seconds = call_timeout_seconds
+        self._url = libpq_url(url)
+        self._label = make_url(url).render_as_string(hide_password=True)
+        self._application_name = application_name
+        self._away, self._late = away, late
+        self._watchdog = Watchdog()
+        self._renewal = threading.Lock()
+        self._pool = QueuePool(
+            self._connect,  # type: ignore[arg-type]  # their protocol for DBAPI cursors is narrower
+            pool_size=pool_size,
+            max_overflow=0,
+            timeout=call_timeout_seconds / 2,
+            reset_on_return=None,  # autocommit: there is nothing to roll back, and it would cost a round trip
+        )
+
+    @contextmanager
+    def statement(self, act: str) -> Iterator[psycopg2.extensions.cursor]:
+        """A cursor whose every statement commits by itself; `act` says in errors what was attempted."""
+        deadline = time.monotonic() + self.call_timeout_seconds
+        guard: Guard | None = None
+        pool = self._pool
+        held: PoolProxiedConnection | None = None
+        try:
+            held = self._check_out(pool)
+            with self._watchdog.watch(_raw(held), deadline) as guard, _raw(held).cursor() as cursor:
+                yield cursor
+        except psycopg2.Error as error:
+            if held is not None and (guard is None or guard.cut or _raw(held).closed):
+                self._renew(pool, held)
+            raise self._translate(error, act, cut=guard is not None and guard.cut) from error
+        except PoolTimeout as error:
+            raise self._late(f"{act}: no free connection to {self._label} in time; try again") from error
+        except ValueError as error:  # psycopg2's answer to a NUL in a text
+            raise InvalidInput(f"{act}: {error}") from error
+        finally:
+            if held is not None and held.is_valid:
+                held.close()
+
+    @contextmanager
+    def transaction(self, act: str) -> Iterator[psycopg2.extensions.cursor]:
+        """A cursor whose statements are one transaction, committed at the end and rolled back on any error."""
+        with self.statement(act) as cursor:
+            cursor.execute("BEGIN")
+            try:
+                yield cursor
+            except BaseException:
+                if not cursor.connection.closed:
+                    cursor.execute("ROLLBACK")
+                raise
+            cursor.execute("COMMIT")
+
+    def close(self) -> None:
+        """Close what is idle; calls in progress end by themselves."""
+        self._pool.dispose()
+        self._watchdog.close()
+
+    def _connect(self) -> psycopg2.extensions.connection:
+        timeout_ms = int(self.call_timeout_seconds * 1000)
+        found = psycopg2.connect(
+            self._url,
+            application_name=self._application_name,
+            connect_timeout=max(MIN_CONNECT_SECONDS, int(self.call_timeout_seconds / 2)),
+            options=f"-c statement_timeout={max(1, timeout_ms * 8 // 10)} -c lock_timeout={max(1, timeout_ms * 6 // 10)} "
+            f"-c idle_in_transaction_session_timeout={timeout_ms} -c timezone=UTC",
+        )
+        found.autocommit = True
+        return found
+
+    def _check_out(self, pool: QueuePool) -> PoolProxiedConnection:
+        """A connection that the server has not closed while it was idle, as far as one can tell."""
+        held = pool.connect()
+        readable, _, _ = select.select([_raw(held).fileno()], [], [], 0)
+        if readable:  # nobody asked anything: that is the server's good-bye
+            held.invalidate()
+            held = pool.connect()
+        return held
+
+    def _renew(self, pool: QueuePool, held: PoolProxiedConnection) -> None:
+        """Drop a dead connection and the idle ones with it: they went to the same server."""
+        held.invalidate()
+        with self._renewal:
+            if self._pool is pool:
+                self._pool = pool.recreate()
+        pool.dispose()
+
+    def _translate(self, error: psycopg2.Error, act: str, *, cut: bool) -> CleaveError:
+        code = error.pgcode or ""
+        reason = str(error).strip() or type(error).__name__
+        if cut or code in _TIMED_OUT:
+            return self._late(
+                f"{act}: no answer from {self._label} within {self.call_timeout_seconds:g} s; look before repeating"
+            )
+        if code in _RACED:
+            return self._away(f"{act}: {reason}; try again", delay_seconds=0.1)
+        if code in _NOT_INSTALLED:
+            return Terminal(f"{act}: {self._label} has no such table ({reason}); run 'cleave migrate' on it")
+        if isinstance(error, psycopg2.OperationalError | psycopg2.InterfaceError):
+            return self._away(f"{act}: {self._label} is away ({reason})")
+        if isinstance(error, psycopg2.DataError):
+            return InvalidInput(f"{act}: {reason}")
+        return Terminal(f"{act}: {self._label} refuses it: {reason}")
+
+
+def _raw(held: PoolProxiedConnection) -> psycopg2.extensions.connection:
+    raw: psycopg2.extensions.connection = held.dbapi_connection  # type: ignore[assignment]
+    return raw

@@ -1,0 +1,97 @@
+"""A thread that listens to PostgreSQL notifications and calls back.
+
+A notification is a doorbell, never the truth: whoever is woken reads the tables. So a lost connection is no
+more than `on_gap`, called after every (re)connection: something may have been missed, look for yourself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+from collections.abc import Callable, Sequence
+
+import psycopg2
+import psycopg2.extensions
+from psycopg2 import sql
+from sqlalchemy import URL
+
+from controller.dataplane.postgres_calls import libpq_url
+
+_RETRY_SECONDS = 0.5
+_PROBE_SECONDS = 30.0
+"""How often an idle connection is asked whether it lives: a peer that vanished says nothing."""
+
+
+class PostgresListener:
+    """Listens from `start` to `close`. The callbacks run in its thread and must not block or raise."""
+
+    def __init__(
+        self,
+        url: str | URL,
+        channels: Sequence[str],
+        *,
+        on_notification: Callable[[str, str], None],
+        on_gap: Callable[[], None],
+    ) -> None:
+        """`on_notification` gets channel and payload."""
+        self._url = libpq_url(url)
+        self._channels = tuple(channels)
+        self._on_notification, self._on_gap = on_notification, on_gap
+        self._wake_read, self._wake_write = os.pipe()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="postgres-listener", daemon=True)
+
+    def start(self) -> None:
+        """Begin; returns at once. What happened before the first `on_gap` may be missed, as after any gap."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening and wait for the thread; safe to repeat."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        os.write(self._wake_write, b"x")
+        if self._thread.ident is not None:
+            self._thread.join()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            with contextlib.suppress(psycopg2.Error, OSError):
+                listening = self._connect()
+                try:
+                    self._on_gap()
+                    self._listen(listening)
+                finally:
+                    listening.close()
+            if not self._closing.is_set():
+                select.select([self._wake_read], [], [], _RETRY_SECONDS)
+
+    def _connect(self) -> psycopg2.extensions.connection:
+        found = psycopg2.connect(
+            self._url,
+            application_name="cleave-listener",
+            connect_timeout=5,
+            keepalives_idle=15,
+            keepalives_interval=5,
+            keepalives_count=3,
+        )
+        found.autocommit = True
+        with found.cursor() as cursor:
+            for channel in self._channels:
+                cursor.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+        return found
+
+    def _listen(self, listening: psycopg2.extensions.connection) -> None:
+        while not self._closing.is_set():
+            ready, _, _ = select.select([listening.fileno(), self._wake_read], [], [], _PROBE_SECONDS)
+            if not ready:
+                with listening.cursor() as cursor:
+                    cursor.execute("SELECT 1")
+            listening.poll()
+            arrived, listening.notifies = list(listening.notifies), []
+            for notification in arrived:
+                self._on_notification(notification.channel, notification.payload)
