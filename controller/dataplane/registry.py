@@ -1,45 +1,55 @@
-"""Data planes by the name that is stored with each topic. Adapters are imported only when asked for."""
+"""Data planes by the name that is stored with each topic, built from what is configured.
+
+An adapter is imported only when its settings are there: a machine without a broker needs no broker's client.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from dataclasses import dataclass
 
 from controller.dataplane.base import DataPlane, LogClient
 from controller.domain.errors import Unsupported
 
-Factory = TypeVar("Factory")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaneSettings:
+    """Where the data planes are. An address that is None leaves its plane out. URLs hold secrets: never log."""
+
+    embedded_url: str | None = None
+    call_timeout_seconds: float = 5.0
 
 
-def _embedded(url: str, call_timeout_seconds: float) -> DataPlane:
+def _embedded(settings: PlaneSettings) -> DataPlane | None:
+    if settings.embedded_url is None:
+        return None
     from controller.dataplane.embedded import EmbeddedDataPlane
 
-    return EmbeddedDataPlane(url, call_timeout_seconds=call_timeout_seconds)
+    return EmbeddedDataPlane(settings.embedded_url, call_timeout_seconds=settings.call_timeout_seconds)
 
 
-def _embedded_logs(url: str, call_timeout_seconds: float) -> LogClient:
+def _embedded_logs(settings: PlaneSettings) -> LogClient | None:
+    if settings.embedded_url is None:
+        return None
     from controller.dataplane.embedded import EmbeddedLogClient
 
-    return EmbeddedLogClient(url, call_timeout_seconds=call_timeout_seconds)
+    return EmbeddedLogClient(settings.embedded_url, call_timeout_seconds=settings.call_timeout_seconds)
 
 
-DATA_PLANES: Mapping[str, Callable[[str, float], DataPlane]] = {"embedded": _embedded}
-LOG_CLIENTS: Mapping[str, Callable[[str, float], LogClient]] = {"embedded": _embedded_logs}
+_PLANES: Mapping[str, Callable[[PlaneSettings], DataPlane | None]] = {"embedded": _embedded}
+_LOG_CLIENTS: Mapping[str, Callable[[PlaneSettings], LogClient | None]] = {"embedded": _embedded_logs}
 
 
-def open_data_plane(name: str, url: str, *, call_timeout_seconds: float) -> DataPlane:
-    """The adapter of that name for the logs at `url`; Unsupported, listing the known ones, for any other."""
-    return _known(DATA_PLANES, name)(url, call_timeout_seconds)
+def build_planes(settings: PlaneSettings) -> dict[str, DataPlane]:
+    """Every configured data plane by name; none of them connects before its first call."""
+    built = {name: build(settings) for name, build in _PLANES.items()}
+    return {name: plane for name, plane in built.items() if plane is not None}
 
 
-def open_log_client(name: str, url: str, *, call_timeout_seconds: float) -> LogClient:
-    """The application's side of the same data plane; errors as for `open_data_plane`."""
-    return _known(LOG_CLIENTS, name)(url, call_timeout_seconds)
-
-
-def _known(factories: Mapping[str, Factory], name: str) -> Factory:
-    try:
-        return factories[name]
-    except KeyError:
-        known = ", ".join(sorted(factories))
-        raise Unsupported(f"data plane {name!r} is unknown here; use one of {known}") from None
+def build_log_client(name: str, settings: PlaneSettings) -> LogClient:
+    """The application's side of the data plane of that name; Unsupported when it is unknown or not configured."""
+    client = _LOG_CLIENTS[name](settings) if name in _LOG_CLIENTS else None
+    if client is None:
+        known = ", ".join(sorted(_LOG_CLIENTS))
+        raise Unsupported(f"data plane {name!r} is unknown or not configured here; Cleave knows {known}")
+    return client
