@@ -1,0 +1,143 @@
+"""Garbage collection: intends to prune sealed segments that are past their retention and read to their end.
+
+A segment goes when every subscription is through with it: the recorded ones, and those applications made directly
+on its log. Ancestors go first or together with it, so that the order in which consumers are given the rest never
+changes. What is pruned here is deleted later, through tombstones; nothing is deleted in this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from controller.dataplane.base import DataPlane, LogState
+from controller.domain.errors import CleaveError, Retryable, StoreUnavailable
+from controller.domain.layout import SegmentLayout
+from controller.domain.operation import Origin
+from controller.store import backing_logs, intents, layouts
+from controller.store.backing_logs import Books
+from controller.store.engine import Store
+from controller.store.intents import Request
+from controller.store.sealed import ExpiredTopic, expired_topics
+from controller.store.shards import Shards
+
+DEADLINE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A segment past its retention that stays, and why; `segment_id` None: all of the topic's."""
+
+    topic: str
+    segment_id: int | None
+    reason: str
+
+
+@dataclass(slots=True)
+class Collected:
+    """What one round did. `operation_ids` prune `segments`; both are empty of new things in a dry run."""
+
+    segments: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    operation_ids: list[int] = field(default_factory=list)
+    kept: list[Kept] = field(default_factory=list)
+    next_after: int | None = None
+    """Topic id to continue after; None when this round saw the last topic."""
+
+
+def collect(
+    store: Store,
+    planes: Mapping[str, DataPlane],
+    *,
+    retention_minutes: float,
+    limit: int = 500,
+    after: int = 0,
+    shards: Shards | None = None,
+    actor: str = "garbage-collector",
+    dry_run: bool = False,
+) -> Collected:
+    """One round over up to `limit` topics with something expired.
+
+    `retention_minutes` (negative: for ever) holds where a topic's property of that name says nothing. Raises
+    StoreUnavailable only; whatever else fails keeps the topic's segments for the next round.
+    """
+    with store.transaction() as tx:
+        topics = expired_topics(
+            tx, default_minutes=retention_minutes, limit=limit, after=after, shards=shards
+        )
+    report = Collected(next_after=topics[-1].topic_id if len(topics) == limit else None)
+    for topic in topics:
+        try:
+            _collect_topic(store, planes, topic, actor, dry_run, report)
+        except StoreUnavailable:
+            raise
+        except CleaveError as error:
+            report.kept.append(Kept(topic.name, None, str(error)))
+    return report
+
+
+def _collect_topic(
+    store: Store,
+    planes: Mapping[str, DataPlane],
+    topic: ExpiredTopic,
+    actor: str,
+    dry_run: bool,
+    report: Collected,
+) -> None:
+    plane = planes.get(topic.data_plane)
+    if plane is None:
+        raise Retryable(f"data plane {topic.data_plane!r} is not configured here; collect where it is")
+    with store.transaction() as tx:
+        layout = layouts.load_layout(tx, topic.topic_id)
+        books = backing_logs.read_books(tx, topic.topic_id)
+    if books.has_checkpoints:
+        raise Retryable("a checkpoint subscription may still return to any position")
+    chosen = _choose(plane, topic, layout, books, report.kept)
+    if not chosen:
+        return
+    report.segments[topic.name] = chosen
+    if dry_run:
+        return
+    key = f"prune/{topic.topic_id}/{chosen[0]}/{len(chosen)}/{books.epoch}"  # an id is pruned only once
+    request = Request(
+        key, Origin.AUTO, actor, "retention passed and drained", deadline_seconds=DEADLINE_SECONDS
+    )
+    with store.transaction() as tx:
+        intent = intents.intend_prune(tx, topic.topic_id, chosen, request)
+    report.operation_ids.append(intent.operation.operation_id)
+
+
+def _choose(
+    plane: DataPlane, topic: ExpiredTopic, layout: SegmentLayout, books: Books, kept: list[Kept]
+) -> tuple[int, ...]:
+    """Those of the expired that may go now; ids ascend, so parents are looked at before children."""
+    chosen: set[int] = set()
+    logs = {log.segment_id: log for log in books.logs}
+    for segment_id in topic.segment_ids:
+        if segment_id not in logs:
+            continue  # pruned since it was listed
+        waiting_for = layout.ancestors(segment_id) - chosen
+        if waiting_for:
+            reason = f"after its ancestor(s) {', '.join(map(str, sorted(waiting_for)))}"
+        else:
+            reason = _undrained(
+                plane, logs[segment_id].backing_topic, books.expected_on(logs[segment_id]), books
+            )
+        if reason:
+            kept.append(Kept(topic.name, segment_id, reason))
+        else:
+            chosen.add(segment_id)
+    return tuple(sorted(chosen))
+
+
+def _undrained(plane: DataPlane, backing_topic: str, recorded: Sequence[str], books: Books) -> str:
+    """Why the log is not read to its end; empty when it is, or when it does not exist any more."""
+    found = plane.list_subscriptions(backing_topic)
+    for name in sorted({*recorded, *found} - books.deleting_subscriptions):
+        backlog = plane.backlog(backing_topic, name)
+        if backlog is not None and backlog > 0:
+            return f"subscription {name} has {backlog} unread message(s)"
+        if backlog is None and plane.segment_state(backing_topic) is LogState.MISSING:
+            return ""  # asked twice: no cursor, then no log
+        if backlog is None and name in recorded:
+            return f"the cursor of subscription {name} is missing, so what it has read is unknown"
+    return ""

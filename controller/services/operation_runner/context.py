@@ -1,0 +1,64 @@
+"""Who runs operations, on what, for how long at a time, and how a run can end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from controller.clock import Clock, SystemClock
+from controller.dataplane.base import DataPlane
+from controller.domain.errors import InvalidInput
+from controller.store.engine import Store
+
+PARALLEL_CALLS = 4
+
+Checkpoint = Callable[[str], None]
+"""Told `<step>:before` and `<step>:after` each commit of a step; tests end or pause the process there."""
+
+
+class Outcome(StrEnum):
+    """How a run ended."""
+
+    FINISHED = "finished"
+    DEFERRED = "deferred"
+    """It failed for now; the journal holds the error and the instant of the next attempt."""
+    FENCED_OUT = "fenced-out"
+    """The claim has passed to another runner, which goes on from the last recorded step."""
+    STOPPED = "stopped"
+    NOT_CLAIMED = "not-claimed"
+    """Final already, not due yet, or somebody else's."""
+
+
+def _ignore(_name: str) -> None:
+    """No checkpoint."""
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerContext:
+    """Who runs, on what, and for how long a claim lasts. May be shared by threads if the data planes may."""
+
+    store: Store
+    planes: Mapping[str, DataPlane]
+    runner_id: str
+    lease_seconds: float = 30.0
+    parallel_calls: int = PARALLEL_CALLS
+    checkpoint: Checkpoint = _ignore
+    should_stop: Callable[[], bool] = _never
+    clock: Clock = field(default_factory=SystemClock)
+
+    def __post_init__(self) -> None:
+        if self.lease_seconds <= self.call_timeout_seconds:
+            raise InvalidInput(
+                f"a claim of {self.lease_seconds:g} s does not outlive a data-plane call of "
+                f"{self.call_timeout_seconds:g} s; raise operation_claim_seconds or lower call_timeout_seconds"
+            )
+
+    @property
+    def call_timeout_seconds(self) -> float:
+        """The longest call of any data plane here; a takeover waits that long after a claim's expiry."""
+        return max((plane.call_timeout_seconds for plane in self.planes.values()), default=0.0)

@@ -1,0 +1,99 @@
+"""Create and delete topics and subscriptions: each request becomes an intent in the journal, or a refusal.
+
+Names and properties are checked here and by the database's constraints; logs and cursors are the operation
+runner's to make. Waiting for the result is `operation_wait`'s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from controller.dataplane.base import DataPlane
+from controller.domain.errors import InvalidInput, Unsupported
+from controller.domain.policy import PolicyOverride
+from controller.store import intents, policies, topics
+from controller.store.engine import Store
+from controller.store.intents import Intent, Request
+from controller.store.sealed import RETENTION_PROPERTY
+
+
+def create_topic(
+    store: Store,
+    planes: Mapping[str, DataPlane],
+    name: str,
+    request: Request,
+    *,
+    data_plane: str = "embedded",
+    segments: int = 1,
+    policy: PolicyOverride | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Intent:
+    """Intend a topic (`topic://tenant/namespace/name`) of `segments` equal segments, 1..65536.
+
+    The policy's cap on segments is not asked: it binds automatic splits. Raises InvalidInput, TopicExists, or
+    Unsupported for a data plane that is not configured here.
+    """
+    if data_plane not in planes:
+        raise Unsupported(
+            f"data plane {data_plane!r} is not configured here; choose one of {', '.join(sorted(planes)) or 'none'}"
+        )
+    _check_retention(properties or {})
+    with store.transaction() as tx:
+        buckets = policies.get_cluster(tx).policy  # the bucket knobs hold for a cluster, as in PIP-486
+        return intents.intend_create(
+            tx,
+            name,
+            segments=segments,
+            data_plane=data_plane,
+            backing_topic=planes[data_plane].backing_topic,
+            policy=policy,
+            properties=dict(properties or {}),
+            bucket_budget=buckets.entry_bucket_budget,
+            max_buckets=buckets.entry_bucket_max_per_segment,
+            request=request,
+        )
+
+
+def delete_topic(store: Store, name: str, request: Request) -> Intent:
+    """Intend to delete the topic and every log behind it, unread data included.
+
+    No other intent is accepted from now on; reshapes under way end first. Raises TopicNotFound, TopicNotLive.
+    """
+    with store.transaction() as tx:
+        return intents.intend_delete(tx, topics.find_topic(tx, name).topic_id, request)
+
+
+def create_subscription(
+    store: Store, topic: str, subscription: str, request: Request, *, kind: str = "STREAM"
+) -> Intent:
+    """Intend a subscription at earliest on every active segment; an existing one keeps its kind and positions.
+
+    `kind` is STREAM, QUEUE or CHECKPOINT. Raises TopicNotFound, TopicNotLive, InvalidInput.
+    """
+    with store.transaction() as tx:
+        topic_id = topics.find_topic(tx, topic).topic_id
+        return intents.intend_subscription_create(tx, topic_id, subscription, kind, request)
+
+
+def delete_subscription(store: Store, topic: str, subscription: str, request: Request) -> Intent:
+    """Intend to delete the subscription with its consumers and positions on every segment, sealed ones included.
+
+    Raises TopicNotFound, TopicNotLive, SubscriptionNotFound.
+    """
+    with store.transaction() as tx:
+        topic_id = topics.find_topic(tx, topic).topic_id
+        return intents.intend_subscription_delete(tx, topic_id, subscription, request)
+
+
+def _check_retention(properties: Mapping[str, str]) -> None:
+    """A value that is no number would silently keep everything for ever."""
+    value = properties.get(RETENTION_PROPERTY)
+    try:
+        is_wrong = value is not None and not math.isfinite(float(value))
+    except ValueError:
+        is_wrong = True
+    if is_wrong:
+        raise InvalidInput(
+            f"topic property {RETENTION_PROPERTY}={value!r} is not a number of minutes; negative keeps for ever"
+        )

@@ -1,0 +1,68 @@
+"""Sealed segments whose retention has passed: the candidates of garbage collection, set-wise.
+
+Whether they are drained is the data plane's to say; pruning goes through `intents.intend_prune`. Time is the
+database's. Reads only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, text
+
+from controller.store.shards import Shards
+
+RETENTION_PROPERTY = "retention_minutes"
+"""Topic property that overrides the setting; negative keeps for ever, and so does what is not a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredTopic:
+    """A live topic with sealed segments past their retention, oldest id first."""
+
+    topic_id: int
+    name: str
+    data_plane: str
+    segment_ids: tuple[int, ...]
+
+
+_EXPIRED = text("""
+    WITH retention AS (
+        SELECT t.topic_id, t.name, t.data_plane,
+               CASE WHEN NOT t.properties ? :property THEN CAST(:default_minutes AS double precision)
+                    WHEN t.properties ->> :property ~ '^-?[0-9]{1,9}([.][0-9]{1,6})?$'
+                    THEN CAST(t.properties ->> :property AS double precision)
+                    ELSE -1 END AS minutes
+          FROM cleave.topic t
+         WHERE t.state = 'live' AND t.topic_id > :after
+           AND (CAST(:shards AS bigint[]) IS NULL OR t.topic_id % CAST(:shard_count AS bigint) = ANY (CAST(:shards AS bigint[])))
+    )
+    SELECT r.topic_id, r.name, r.data_plane, array_agg(s.segment_id ORDER BY s.segment_id) AS segment_ids
+      FROM cleave.segment s JOIN retention r USING (topic_id)
+     WHERE s.state = 'SEALED' AND s.pruned_epoch IS NULL
+       AND s.sealed_at > 'epoch' -- a migrated segment whose time nobody knows
+       AND r.minutes >= 0 AND s.sealed_at <= clock_timestamp() - r.minutes * interval '1 minute'
+       AND NOT EXISTS (SELECT FROM cleave.operation_parent p
+                        WHERE p.topic_id = s.topic_id AND p.segment_id = s.segment_id AND p.live)
+     GROUP BY r.topic_id, r.name, r.data_plane
+     ORDER BY r.topic_id
+     LIMIT :limit""")
+
+
+def expired_topics(
+    tx: Connection, *, default_minutes: float, limit: int, after: int = 0, shards: Shards | None = None
+) -> Sequence[ExpiredTopic]:
+    """Up to `limit` topics with id above `after`, each with its expired segments that are in no live operation."""
+    parameters = {"shard_count": None, "shards": None} if shards is None else shards.parameters
+    rows = tx.execute(
+        _EXPIRED,
+        {
+            "property": RETENTION_PROPERTY,
+            "default_minutes": default_minutes,
+            "limit": limit,
+            "after": after,
+            **parameters,
+        },
+    )
+    return [ExpiredTopic(row.topic_id, row.name, row.data_plane, tuple(row.segment_ids)) for row in rows]
