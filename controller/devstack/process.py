@@ -55,6 +55,8 @@ class ChildProcess:
         self._child: subprocess.Popen[bytes] | None = None
         self._leash: subprocess.Popen[bytes] | None = None
         self._log_start = 0
+        self._asked = False
+        self._family: list[psutil.Process] = []
 
     @property
     def pid(self) -> int:
@@ -70,7 +72,7 @@ class ChildProcess:
 
     def start(self) -> None:
         """Launch the command; returns at once (see `wait_ready`)."""
-        account = self._run_as
+        account, self._asked = self._run_as, False
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as log:
             self._log_start = log.tell()
@@ -99,22 +101,31 @@ class ChildProcess:
         """Poll ``is_ready`` until true; on the child's end or the deadline, stop it and raise with its log."""
         deadline = time.monotonic() + timeout_seconds
         while not is_ready():
-            if not self.running:
-                self._fail("ended before it was ready")
+            self.demand_running()
             if time.monotonic() > deadline:
                 self._fail(f"was not ready within {timeout_seconds:g} s")
             time.sleep(_POLL_SECONDS)
 
+    def demand_running(self) -> None:
+        """Raise with its last words if the child has ended on its own."""
+        if not self.running:
+            self._fail("ended by itself")
+
+    def ask_to_end(self) -> None:
+        """Send the stop signal and return at once, so that several children can end side by side."""
+        if self._child is not None and not self._asked:
+            self._asked = True
+            self._family = _descendants(self._child.pid)
+            _signal_group(self._child.pid, self._stop_signal)
+
     def stop(self, *, grace_seconds: float = 15.0) -> None:
         """Ask the whole group to end, then insist; safe to repeat and when never started."""
+        self.ask_to_end()
         child, self._child = self._child, None
-        if child is None:
-            return
-        family = _descendants(child.pid)
-        _signal_group(child.pid, self._stop_signal)
-        if not _wait_gone(child, family, grace_seconds):
-            _kill_all(child, family)
-        self._drop_leash()
+        if child is not None:
+            if not _wait_gone(child, self._family, grace_seconds):
+                _kill_all(child, self._family)
+            self._drop_leash()
 
     def kill(self) -> None:
         """End the whole family at once with no chance to clean up, as a power cut would."""
