@@ -6,7 +6,7 @@
 
 CREATE TABLE cleave.topic (
     topic_id             bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    name                 text        NOT NULL,
+    name                 text COLLATE "C" NOT NULL,  -- lists page in the same order on every server
     namespace            text        NOT NULL,
     state                text        NOT NULL DEFAULT 'creating',
     data_plane           text        NOT NULL DEFAULT 'embedded',
@@ -31,7 +31,7 @@ CREATE TABLE cleave.topic (
 -- A deleted topic keeps its row: its name may be used again, its segment ids never.
 CREATE UNIQUE INDEX topic_name_in_use ON cleave.topic (name) WHERE state <> 'deleted';
 CREATE INDEX topic_by_name ON cleave.topic (name, topic_id);
-CREATE INDEX topic_by_namespace ON cleave.topic (namespace) WHERE state <> 'deleted';
+CREATE INDEX topic_by_namespace ON cleave.topic (namespace, name) WHERE state <> 'deleted';
 COMMENT ON CONSTRAINT topic_id_fits_ring ON cleave.topic IS 'A topic id times 65536 fits a bigint.';
 COMMENT ON CONSTRAINT topic_name_form ON cleave.topic IS 'A topic name is topic://tenant/namespace/name, without spaces.';
 COMMENT ON CONSTRAINT topic_namespace_form ON cleave.topic IS 'The namespace column is the tenant/namespace of the topic name.';

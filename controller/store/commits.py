@@ -1,0 +1,264 @@
+"""Commits: the one transaction in which an operation becomes true.
+
+Each locks the topic row first and the operation second, by claim term; then parents are sealed, children
+become active, the epoch rises by one and history gets its row, all or nothing. It never loses what happened
+meanwhile: if the subscriptions are not those the children were given, or an older operation of a topic being
+deleted still lives, it raises LostRace and the runner looks again. Logs are not touched here; those that
+became superfluous are queued in ``tombstones``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+
+from sqlalchemy import Connection, text
+
+from controller.clock import to_ms
+from controller.domain.errors import InvariantViolated, LostRace
+from controller.domain.operation import Operation, OperationKind, OperationState, Step
+from controller.domain.segment import Segment
+from controller.store import drains, layouts, operations, tombstones, topics
+from controller.store.topics import TopicRow, TopicState
+
+ABORT_PAUSE_SECONDS = 30.0
+"""After an abort nothing is decided automatically about the topic for this long."""
+
+_CHANGE = """
+    INSERT INTO cleave.layout_change (topic_id, epoch, kind, operation_id, origin, actor, reason)
+    VALUES (:topic_id, :epoch, :kind, :operation_id, :origin, :actor, :reason) RETURNING committed_at
+"""
+_NOTE_EPOCH = "UPDATE cleave.operation SET epoch = :epoch WHERE operation_id = :operation_id"
+_SEAL = """
+    UPDATE cleave.segment s
+       SET state = 'SEALED', sealed_epoch = :epoch, sealed_at = :at,
+           terminated_position = (
+               SELECT j.detail -> 'positions' ->> s.backing_topic FROM cleave.operation_step j
+                WHERE j.operation_id = :operation_id AND j.detail -> 'positions' ? s.backing_topic
+                ORDER BY j.sequence DESC LIMIT 1)
+     WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids) AND state = 'ACTIVE'
+"""
+_PRUNE = """
+    UPDATE cleave.segment SET pruned_epoch = :epoch, pruned_at = :at
+     WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids) AND state = 'SEALED' AND pruned_epoch IS NULL
+ RETURNING segment_id, backing_topic
+"""
+_END_ALL = """
+    UPDATE cleave.segment
+       SET state = 'SEALED', sealed_epoch = coalesce(sealed_epoch, :epoch), sealed_at = coalesce(sealed_at, :at),
+           pruned_epoch = :epoch, pruned_at = :at
+     WHERE topic_id = :topic_id AND pruned_epoch IS NULL
+ RETURNING segment_id, backing_topic
+"""
+_STAMPS: Mapping[OperationKind, tuple[str, ...]] = {
+    OperationKind.SPLIT: ("last_split_at",),
+    OperationKind.MERGE: ("last_merge_at",),
+    OperationKind.REBUCKET: ("last_rebucket_at",),
+    OperationKind.RECUT: ("last_split_at", "last_merge_at"),
+}
+_INTENDED_AT = "SELECT intended_at FROM cleave.operation WHERE operation_id = :operation_id"
+_HAS_HISTORY = "SELECT EXISTS (SELECT FROM cleave.layout_change WHERE topic_id = :topic_id)"
+_OTHERS_LIVE = """
+    SELECT count(*) FROM cleave.operation
+     WHERE topic_id = :topic_id AND operation_id <> :operation_id AND state NOT IN ('done', 'aborted')
+"""
+_FORGET_LOADS = (
+    "DELETE FROM cleave.segment_load WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids)"
+)
+_FORGET_SUBSCRIPTIONS = "DELETE FROM cleave.subscription WHERE topic_id = :topic_id"
+_FORGET_SUBSCRIPTION = (
+    "DELETE FROM cleave.subscription WHERE topic_id = :topic_id AND name = :name AND state = 'deleting'"
+)
+_FORGET_WORK = "DELETE FROM cleave.evaluation WHERE topic_id = :topic_id"
+_PAUSE = """
+    UPDATE cleave.evaluation
+       SET not_before = greatest(not_before, clock_timestamp() + make_interval(secs => :seconds))
+     WHERE topic_id = :topic_id
+"""
+
+
+def commit(tx: Connection, operation: Operation, runner: str, *, started_at: datetime) -> Operation:
+    """Makes the operation true; returns it in state committed.
+
+    ``started_at``: when the runner began the step. Raises FencedOut when the claim is lost, LostRace when the
+    runner has to look again, InvariantViolated when a law of the layout would break. All leave no trace.
+    """
+    topic = topics.get_topic(tx, operation.topic_id, lock=True)
+    act = _reshape if operation.kind.is_reshape else _ACTS[operation.kind]
+    epoch = _next_epoch(tx, topic)
+    # The claim comes first: a stale runner learns that it is stale, whatever else may have changed.
+    operations.record_step(
+        tx, operation, runner, Step.COMMIT, OperationState.COMMITTED, started_at=started_at
+    )
+    act(tx, topic, operation, epoch)
+    return operations.get_operation(tx, operation.operation_id)
+
+
+def abort(
+    tx: Connection,
+    operation: Operation,
+    runner: str,
+    *,
+    started_at: datetime,
+    pause_seconds: float = ABORT_PAUSE_SECONDS,
+) -> Operation:
+    """Ends an operation that is aborting: its reserved children are queued for deletion, its parents free again.
+
+    A topic whose creation ends here is deleted, and its name free. Automatic decisions on the topic pause for
+    ``pause_seconds``. Raises FencedOut when the claim is lost.
+    """
+    topic = topics.get_topic(tx, operation.topic_id, lock=True)
+    aborted = operations.record_step(
+        tx, operation, runner, Step.FINISH_ABORT, OperationState.ABORTED, started_at=started_at
+    )
+    logs = {child.plan.segment_id: child.backing_topic for child in operation.children}
+    _bury(tx, topic, operation, logs, f"{operation.kind} was aborted")
+    if operation.kind is OperationKind.CREATE and topic.state is TopicState.CREATING:
+        _end_topic(tx, topic, topic.epoch, topics.database_now(tx))
+    else:
+        tx.execute(text(_PAUSE), {"topic_id": topic.topic_id, "seconds": pause_seconds})
+    return aborted
+
+
+def _create(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -> None:
+    if topic.state is not TopicState.CREATING:
+        raise LostRace(f"topic {topic.name} is {topic.state} by now; look again", 0.0)
+    _demand_noted(topic, operation)
+    at = _write_history(tx, topic, operation, epoch)
+    now = to_ms(at)
+    segments = (
+        Segment(c.plan.segment_id, c.plan.hash_range, bucket_splits=c.plan.bucket_splits, created_at_ms=now)
+        for c in operation.children
+    )
+    layouts.insert_segments(tx, topic.topic_id, segments, _backing_topics(operation), at)
+    topics.update_topic(tx, topic, state=TopicState.LIVE.value, epoch=epoch)
+
+
+def _reshape(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -> None:
+    if topic.state not in (TopicState.LIVE, TopicState.DELETING):
+        raise InvariantViolated(
+            f"topic {topic.name} is {topic.state} under {operation.kind} {operation.operation_id}"
+        )
+    _demand_noted(topic, operation)
+    before = layouts.load_layout(tx, topic.topic_id)
+    at = _write_history(tx, topic, operation, epoch)
+    plans = [child.plan for child in operation.children]
+    after = before.reshape(operation.parent_ids, plans, to_ms(at))
+    seal = {
+        "topic_id": topic.topic_id,
+        "segment_ids": list(operation.parent_ids),
+        "operation_id": operation.operation_id,
+        "epoch": epoch,
+        "at": at,
+    }
+    if tx.execute(text(_SEAL), seal).rowcount != len(operation.parent_ids):
+        raise InvariantViolated(
+            f"parents {operation.parent_ids} of operation {operation.operation_id} are not all active"
+        )
+    children = [after.segment(plan.segment_id) for plan in plans]
+    layouts.insert_segments(tx, topic.topic_id, children, _backing_topics(operation), at)
+    intended_at = tx.execute(text(_INTENDED_AT), {"operation_id": operation.operation_id}).scalar_one()
+    stamps = {
+        column: max(intended_at, getattr(topic, column) or intended_at)
+        for column in _STAMPS.get(operation.kind, ())
+    }
+    topics.update_topic(tx, topic, epoch=epoch, **stamps)
+
+
+def _delete(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -> None:
+    of_topic = {"topic_id": topic.topic_id, "operation_id": operation.operation_id}
+    others = tx.execute(text(_OTHERS_LIVE), of_topic).scalar_one()
+    if others:
+        raise LostRace(f"{others} older operation(s) of topic {topic.name} still live; wait for them", 0.1)
+    at = _write_history(tx, topic, operation, epoch)
+    ended = tx.execute(text(_END_ALL), {"topic_id": topic.topic_id, "epoch": epoch, "at": at})
+    logs = {row.segment_id: row.backing_topic for row in ended}
+    _bury(tx, topic, operation, logs, "the topic was deleted")
+    tx.execute(text(_FORGET_LOADS), {"topic_id": topic.topic_id, "segment_ids": list(logs)})
+    tx.execute(text(_FORGET_SUBSCRIPTIONS), {"topic_id": topic.topic_id})
+    _end_topic(tx, topic, epoch, at)
+
+
+def _prune(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -> None:
+    """What a seek has un-drained since the intent stays; with nothing left the layout stays as it is."""
+    waiting = drains.undrained_by_anybody(tx, topic.topic_id, operation.parent_ids)
+    ready = [i for i in operation.parent_ids if i not in waiting]
+    if not ready:
+        return
+    at = _write_history(tx, topic, operation, epoch)
+    of_segments = {"topic_id": topic.topic_id, "segment_ids": ready}
+    logs = {
+        row.segment_id: row.backing_topic
+        for row in tx.execute(text(_PRUNE), of_segments | {"epoch": epoch, "at": at})
+    }
+    if len(logs) != len(ready):
+        raise InvariantViolated(f"segments {ready} of topic {topic.name} are not all sealed and unpruned")
+    _bury(tx, topic, operation, logs, "the segment was pruned")
+    tx.execute(text(_FORGET_LOADS), of_segments)
+    topics.update_topic(tx, topic, epoch=epoch)
+
+
+def _subscription_delete(tx: Connection, topic: TopicRow, operation: Operation, _epoch: int) -> None:
+    """Raises the version once more: a reshape that copied cursors before they were gone looks again."""
+    name = operation.parameters["subscription"]
+    tx.execute(text(_FORGET_SUBSCRIPTION), {"topic_id": topic.topic_id, "name": name})
+    topics.update_topic(tx, topic, subscription_version=topic.subscription_version + 1)
+
+
+_ACTS: Mapping[OperationKind, Callable[[Connection, TopicRow, Operation, int], None]] = {
+    OperationKind.CREATE: _create,
+    OperationKind.DELETE: _delete,
+    OperationKind.PRUNE: _prune,
+    OperationKind.SUBSCRIPTION_DELETE: _subscription_delete,
+}
+
+
+def _next_epoch(tx: Connection, topic: TopicRow) -> int:
+    """The first epoch is 0; a topic deleted before it had a layout ends at 0 too."""
+    return topic.epoch + 1 if tx.execute(text(_HAS_HISTORY), {"topic_id": topic.topic_id}).scalar_one() else 0
+
+
+def _demand_noted(topic: TopicRow, operation: Operation) -> None:
+    if operation.subscription_version != topic.subscription_version:
+        raise LostRace(
+            f"subscriptions of topic {topic.name} are at version {topic.subscription_version}, the children at "
+            f"{operation.subscription_version}; apply the difference first",
+            delay_seconds=0.0,
+        )
+
+
+def _write_history(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -> datetime:
+    change = {
+        "topic_id": topic.topic_id,
+        "epoch": epoch,
+        "kind": operation.kind.value,
+        "operation_id": operation.operation_id,
+        "origin": operation.origin.value,
+        "actor": operation.actor,
+        "reason": operation.reason,
+    }
+    committed_at: datetime = tx.execute(text(_CHANGE), change).scalar_one()
+    tx.execute(text(_NOTE_EPOCH), change)
+    return committed_at
+
+
+def _bury(
+    tx: Connection, topic: TopicRow, operation: Operation, logs: Mapping[int, str], reason: str
+) -> None:
+    tombstones.add(
+        tx,
+        data_plane=topic.data_plane,
+        topic_id=topic.topic_id,
+        backing_topics=logs,
+        reason=reason,
+        operation_id=operation.operation_id,
+    )
+
+
+def _end_topic(tx: Connection, topic: TopicRow, epoch: int, at: datetime) -> None:
+    topics.update_topic(tx, topic, state=TopicState.DELETED.value, epoch=epoch, deleted_at=at)
+    tx.execute(text(_FORGET_WORK), {"topic_id": topic.topic_id})
+
+
+def _backing_topics(operation: Operation) -> dict[int, str]:
+    return {child.plan.segment_id: child.backing_topic for child in operation.children}

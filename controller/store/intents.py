@@ -1,0 +1,355 @@
+"""The one door: every operation begins here, as a row before it is an act.
+
+Each function locks the topic row, demands that it is live, that the segments asked for are ACTIVE and in no
+live operation and that the inputs decided on are unchanged, reserves ids and writes operation, parents and
+children. Nothing is done to any log; runners take it from there. A request key is used once: a repeat gets the
+first one's operation, also when both come at the same time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection, insert, text
+from sqlalchemy.exc import IntegrityError
+
+from controller.domain.errors import CleaveError, Conflict, InvalidInput, LostRace, SegmentBusy, TopicNotLive
+from controller.domain.layout import SegmentLayout
+from controller.domain.operation import Operation, OperationKind, Origin
+from controller.domain.policy import PolicyOverride
+from controller.domain.reshape import ChildPlan, Reshape
+from controller.domain.segment import segment_descriptor
+from controller.store import drains, layouts, operations, subscriptions, topics
+from controller.store.subscriptions import SubscriptionKind, SubscriptionState
+from controller.store.tables import OPERATION_CHILD, OPERATION_PARENT
+from controller.store.topics import TopicRow, TopicState
+
+BackingTopic = Callable[[str, str], str]
+"""The data plane's name for a log: from the topic's name and the segment descriptor (``0000-7fff-12``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Who asks, why, and under which key. ``deadline_seconds``: the fence stands by then, or it is aborted."""
+
+    request_key: str
+    origin: Origin
+    actor: str
+    reason: str
+    deadline_seconds: float = 60.0
+    decision_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """What a request led to; ``repeated`` when an earlier one with the same key wrote the operation."""
+
+    operation: Operation
+    repeated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    kind: OperationKind
+    parent_ids: Sequence[int] = ()
+    children: Sequence[ChildPlan] = ()
+    parameters: Mapping[str, object] = field(default_factory=dict)
+
+
+_NEW_TOPIC = """
+    INSERT INTO cleave.topic (name, namespace, data_plane, properties, policy, next_segment_id)
+    SELECT :name, :namespace, :data_plane, CAST(:properties AS jsonb), CAST(:policy AS jsonb), :first_id + :segments
+ RETURNING topic_id
+"""
+_FIRST_FREE_ID = """
+    SELECT coalesce((SELECT next_segment_id FROM cleave.topic WHERE name = :name ORDER BY topic_id DESC LIMIT 1), 0)
+"""
+_NEW_OPERATION = """
+    INSERT INTO cleave.operation
+           (topic_id, kind, request_key, origin, actor, reason, decision_id, parameters, deadline)
+    VALUES (:topic_id, :kind, :request_key, :origin, :actor, :reason, :decision_id, CAST(:parameters AS jsonb),
+            clock_timestamp() + make_interval(secs => :deadline_seconds))
+ RETURNING operation_id
+"""
+_INPUT_VERSION = "SELECT input_version FROM cleave.evaluation WHERE topic_id = :topic_id"
+_BUSY = """
+    SELECT segment_id, operation_id FROM cleave.operation_parent
+     WHERE live AND topic_id = :topic_id AND segment_id = ANY (:segment_ids) ORDER BY segment_id LIMIT 1
+"""
+_SEALED = """
+    SELECT segment_id FROM cleave.segment
+     WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids) AND state = 'SEALED' AND pruned_epoch IS NULL
+"""
+_NEW_SUBSCRIPTION = """
+    INSERT INTO cleave.subscription (topic_id, name, kind, created_epoch) VALUES (:topic_id, :name, :kind, :epoch)
+"""
+_DELETING_SUBSCRIPTION = """
+    UPDATE cleave.subscription SET state = 'deleting' WHERE topic_id = :topic_id AND name = :name
+"""
+
+
+def intend_create(
+    tx: Connection,
+    name: str,
+    *,
+    segments: int,
+    data_plane: str,
+    backing_topic: BackingTopic,
+    bucket_budget: int,
+    max_buckets: int,
+    request: Request,
+    policy: PolicyOverride | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Intent:
+    """A new topic of ``segments`` equal segments, in state creating until the runner has committed it.
+
+    Segment ids go on from the last topic of the same name. ``policy`` is stored as given: that it fits what
+    lies above is the caller's to check. Raises TopicExists, InvalidInput.
+    """
+
+    def act() -> Operation:
+        first_id = tx.execute(text(_FIRST_FREE_ID), {"name": name}).scalar_one()
+        first = SegmentLayout.initial(segments, bucket_budget=bucket_budget, max_buckets=max_buckets, now=0)
+        columns = {
+            "name": name,
+            "namespace": "/".join(name.removeprefix("topic://").split("/")[:2]),
+            "data_plane": data_plane,
+            "properties": json.dumps(dict(properties or {})),
+            "policy": None if policy is None else json.dumps(policy.to_document()),
+            "first_id": first_id,
+            "segments": segments,
+        }
+        topic_id = tx.execute(text(_NEW_TOPIC), columns).scalar_one()
+        children = [ChildPlan(first_id + s.segment_id, s.hash_range, s.bucket_splits) for s in first.active]
+        draft = _Draft(OperationKind.CREATE, children=children, parameters={"segments": segments})
+        return _write(tx, topics.get_topic(tx, topic_id), draft, request, backing_topic)
+
+    return _once(
+        tx, request, act, lambda first: first.topic_name == name and first.kind is OperationKind.CREATE
+    )
+
+
+def intend_reshape(
+    tx: Connection,
+    topic_id: int,
+    build: Callable[[SegmentLayout], Reshape],
+    *,
+    backing_topic: BackingTopic,
+    request: Request,
+    seen_epoch: int | None = None,
+    seen_input_version: int | None = None,
+) -> Intent:
+    """Seal some segments in favour of others, as ``build`` plans it on the layout under the topic's lock.
+
+    ``seen_*``: what the decision was made on; LostRace when it has moved. Raises TopicNotLive, SegmentBusy
+    naming the operation in the way, and what ``build`` raises.
+    """
+
+    def act() -> Operation:
+        topic = topics.lock_live_topic(tx, topic_id)
+        _demand_unchanged(tx, topic, seen_epoch, seen_input_version)
+        layout = layouts.load_layout(tx, topic_id)
+        plan = build(layout)
+        plan.validate_against(layout)
+        _demand_free(tx, topic, plan.parent_ids)
+        reserved = max(child.segment_id for child in plan.children) + 1
+        topics.update_topic(tx, topic, next_segment_id=max(topic.next_segment_id, reserved))
+        draft = _Draft(OperationKind(plan.kind.value), plan.parent_ids, plan.children)
+        return _write(tx, topic, draft, request, backing_topic)
+
+    return _once(tx, request, act, lambda first: first.topic_id == topic_id and first.kind.is_reshape)
+
+
+def intend_delete(tx: Connection, topic_id: int, request: Request) -> Intent:
+    """The topic takes no more requests, its reshapes abort or finish, and then it goes with all its logs.
+
+    A topic whose creation hangs can be deleted too. Raises TopicNotFound, TopicNotLive.
+    """
+
+    def act() -> Operation:
+        topic = topics.get_topic(tx, topic_id, lock=True)
+        if topic.state not in (TopicState.LIVE, TopicState.CREATING):
+            raise TopicNotLive(f"topic {topic.name} is {topic.state} already; nothing is left to ask for")
+        topics.update_topic(tx, topic, state=TopicState.DELETING.value)
+        return _write(tx, topic, _Draft(OperationKind.DELETE), request)
+
+    return _once(tx, request, act, lambda first: _is_same(first, topic_id, OperationKind.DELETE))
+
+
+def intend_subscription_create(
+    tx: Connection, topic_id: int, name: str, kind: SubscriptionKind, request: Request
+) -> Intent:
+    """A new subscription at earliest: recorded here, so that every log made from now on carries it.
+
+    Raises TopicNotLive, Conflict when the name is taken.
+    """
+
+    def act() -> Operation:
+        topic = topics.lock_live_topic(tx, topic_id)
+        taken = {row.name: row for row in subscriptions.list_subscriptions(tx, topic_id)}.get(name)
+        if taken is not None:
+            raise Conflict(
+                f"topic {topic.name} has a {taken.kind} subscription {name} ({taken.state}) already; use it or another name"
+            )
+        row = {"topic_id": topic_id, "name": name, "kind": kind.value, "epoch": topic.epoch}
+        tx.execute(text(_NEW_SUBSCRIPTION), row)
+        topics.update_topic(tx, topic, subscription_version=topic.subscription_version + 1)
+        parameters = {"subscription": name, "kind": kind.value}
+        return _write(tx, topic, _Draft(OperationKind.SUBSCRIPTION_CREATE, parameters=parameters), request)
+
+    return _once(
+        tx, request, act, lambda first: _is_same(first, topic_id, OperationKind.SUBSCRIPTION_CREATE, name)
+    )
+
+
+def intend_subscription_delete(tx: Connection, topic_id: int, name: str, request: Request) -> Intent:
+    """The subscription goes: logs made from now on do without it, its cursors are removed by the runner.
+
+    Raises TopicNotLive, SubscriptionNotFound, Conflict when it is being deleted already.
+    """
+
+    def act() -> Operation:
+        topic = topics.lock_live_topic(tx, topic_id)
+        if subscriptions.get_subscription(tx, topic_id, name).state is SubscriptionState.DELETING:
+            raise Conflict(f"subscription {name} of topic {topic.name} is being deleted already; wait for it")
+        tx.execute(text(_DELETING_SUBSCRIPTION), {"topic_id": topic_id, "name": name})
+        topics.update_topic(tx, topic, subscription_version=topic.subscription_version + 1)
+        parameters = {"subscription": name}
+        return _write(tx, topic, _Draft(OperationKind.SUBSCRIPTION_DELETE, parameters=parameters), request)
+
+    return _once(
+        tx, request, act, lambda first: _is_same(first, topic_id, OperationKind.SUBSCRIPTION_DELETE, name)
+    )
+
+
+def intend_prune(tx: Connection, topic_id: int, segment_ids: Collection[int], request: Request) -> Intent:
+    """Forget sealed segments that every recorded subscription has drained, and delete their logs.
+
+    Raises TopicNotLive, SegmentBusy, Conflict naming a segment that is active, gone or not drained.
+    """
+
+    def act() -> Operation:
+        topic = topics.lock_live_topic(tx, topic_id)
+        wanted = sorted(set(segment_ids))
+        if not wanted:
+            raise InvalidInput(f"no segment of topic {topic.name} was named to prune; give at least one")
+        _demand_free(tx, topic, wanted)
+        sealed = tx.execute(text(_SEALED), {"topic_id": topic_id, "segment_ids": wanted}).scalars().all()
+        others = sorted(set(wanted) - set(sealed))
+        if others:
+            raise Conflict(
+                f"segment {others[0]} of topic {topic.name} is active, pruned or unknown; prune sealed ones"
+            )
+        waiting = drains.undrained_by_anybody(tx, topic_id, wanted)
+        for segment_id, readers in waiting.items():
+            raise Conflict(
+                f"segment {segment_id} of topic {topic.name} is not drained by {', '.join(readers)}; wait for it"
+            )
+        return _write(tx, topic, _Draft(OperationKind.PRUNE, wanted), request)
+
+    return _once(tx, request, act, lambda first: _is_same(first, topic_id, OperationKind.PRUNE))
+
+
+def _once(
+    tx: Connection, request: Request, act: Callable[[], Operation], is_same: Callable[[Operation], bool]
+) -> Intent:
+    """The first operation of the request key, written now or before.
+
+    Whatever stopped ``act`` may be the first request's own effect, committed while this one waited for a lock;
+    so every refusal is answered with the key's operation if there is one by now.
+    """
+    first = operations.find_by_request_key(tx, request.request_key)
+    if first is None:
+        try:
+            with tx.begin_nested():
+                return Intent(act(), repeated=False)
+        except (IntegrityError, CleaveError):
+            first = operations.find_by_request_key(tx, request.request_key)
+            if first is None:
+                raise
+    if not is_same(first):
+        raise Conflict(
+            f"request key {request.request_key} was used for {first.kind} of {first.topic_name} "
+            f"(operation {first.operation_id}); take a fresh key"
+        )
+    return Intent(first, repeated=True)
+
+
+def _is_same(first: Operation, topic_id: int, kind: OperationKind, subscription: str | None = None) -> bool:
+    return (
+        first.topic_id == topic_id
+        and first.kind is kind
+        and (subscription is None or first.parameters.get("subscription") == subscription)
+    )
+
+
+def _demand_unchanged(
+    tx: Connection, topic: TopicRow, seen_epoch: int | None, seen_input_version: int | None
+) -> None:
+    if seen_epoch not in (None, topic.epoch):
+        raise LostRace(f"topic {topic.name} is at epoch {topic.epoch}, not {seen_epoch}; read it again", 0.0)
+    if seen_input_version is not None:
+        present = tx.execute(text(_INPUT_VERSION), {"topic_id": topic.topic_id}).scalar_one()
+        if present != seen_input_version:
+            raise LostRace(
+                f"inputs of topic {topic.name} are at version {present}, not {seen_input_version}; decide again",
+                0.0,
+            )
+
+
+def _demand_free(tx: Connection, topic: TopicRow, segment_ids: Sequence[int]) -> None:
+    busy = tx.execute(
+        text(_BUSY), {"topic_id": topic.topic_id, "segment_ids": list(segment_ids)}
+    ).one_or_none()
+    if busy is not None:
+        raise SegmentBusy(
+            f"segment {busy.segment_id} of topic {topic.name} is in live operation {busy.operation_id}; wait for it"
+        )
+
+
+def _write(
+    tx: Connection,
+    topic: TopicRow,
+    draft: _Draft,
+    request: Request,
+    backing_topic: BackingTopic | None = None,
+) -> Operation:
+    parameters = {
+        "topic_id": topic.topic_id,
+        "kind": draft.kind.value,
+        "request_key": request.request_key,
+        "origin": request.origin.value,
+        "actor": request.actor,
+        "reason": request.reason,
+        "decision_id": request.decision_id,
+        "parameters": json.dumps(dict(draft.parameters)),
+        "deadline_seconds": request.deadline_seconds,
+    }
+    operation_id = tx.execute(text(_NEW_OPERATION), parameters).scalar_one()
+    owner = {"operation_id": operation_id, "topic_id": topic.topic_id}
+    if draft.parent_ids:
+        tx.execute(
+            insert(OPERATION_PARENT),
+            [{**owner, "segment_id": i, "ordinal": n} for n, i in enumerate(draft.parent_ids)],
+        )
+    if draft.children and backing_topic is not None:
+        tx.execute(
+            insert(OPERATION_CHILD),
+            [
+                {
+                    **owner,
+                    "segment_id": child.segment_id,
+                    "range_start": child.hash_range.start,
+                    "range_end": child.hash_range.end,
+                    "ordinal": ordinal,
+                    "bucket_splits": list(child.bucket_splits),
+                    "backing_topic": backing_topic(
+                        topic.name, segment_descriptor(child.hash_range, child.segment_id)
+                    ),
+                }
+                for ordinal, child in enumerate(draft.children)
+            ],
+        )
+    return operations.get_operation(tx, operation_id)

@@ -1,0 +1,74 @@
+"""Subscriptions as recorded: what every new log has to carry.
+
+Rows are written at the intent (``intents``) and removed at the commit (``commits``) of an operation; each
+change raises the topic's ``subscription_version``, which a reshape notes and compares. Somebody who copies
+subscriptions from log to log therefore reads the version and these rows first and the logs second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from controller.domain.errors import SubscriptionNotFound
+
+
+class SubscriptionKind(StrEnum):
+    """How it is read: in order by assigned consumers, shared, or from the application's own checkpoints."""
+
+    STREAM = "STREAM"
+    QUEUE = "QUEUE"
+    CHECKPOINT = "CHECKPOINT"
+
+
+class SubscriptionState(StrEnum):
+    """DELETING: its cursors are being removed, and new logs go without it."""
+
+    LIVE = "live"
+    DELETING = "deleting"
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionRow:
+    """One recorded subscription; segments sealed by ``created_epoch`` are none of its business."""
+
+    topic_id: int
+    name: str
+    kind: SubscriptionKind
+    state: SubscriptionState
+    created_epoch: int
+    created_at: datetime
+
+
+_OF_TOPIC = """
+    SELECT topic_id, name, kind, state, created_epoch, created_at
+      FROM cleave.subscription WHERE topic_id = :topic_id ORDER BY name
+"""
+_ONE = """
+    SELECT topic_id, name, kind, state, created_epoch, created_at
+      FROM cleave.subscription WHERE topic_id = :topic_id AND name = :name
+"""
+
+
+def list_subscriptions(tx: Connection, topic_id: int) -> list[SubscriptionRow]:
+    """Subscriptions of a topic by name, those being deleted included."""
+    return [_subscription(row) for row in tx.execute(text(_OF_TOPIC), {"topic_id": topic_id})]
+
+
+def get_subscription(tx: Connection, topic_id: int, name: str) -> SubscriptionRow:
+    """One subscription of a topic. Raises SubscriptionNotFound."""
+    row = tx.execute(text(_ONE), {"topic_id": topic_id, "name": name}).one_or_none()
+    if row is None:
+        raise SubscriptionNotFound(
+            f"topic {topic_id} has no subscription {name}; create it or check the name"
+        )
+    return _subscription(row)
+
+
+def _subscription(row: Row[Any]) -> SubscriptionRow:
+    typed = {"kind": SubscriptionKind(row.kind), "state": SubscriptionState(row.state)}
+    return SubscriptionRow(**{**row._mapping, **typed})

@@ -1,0 +1,132 @@
+"""Tombstones: the queue of logs to delete, and the only way a log is ever deleted.
+
+A row is written in the transaction that makes a log superfluous (delete, prune, abort). Whoever works the queue
+deletes the log on the data plane and looks again; a tombstone closes after two absences far enough apart that
+no delayed call can have brought the log back in between. Log names are never used twice (``operation_child``),
+so a late deletion cannot meet a new log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from controller.domain.errors import NotFound
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """One log that has to go. ``absences`` counts how often in a row it was found gone."""
+
+    tombstone_id: int
+    data_plane: str
+    backing_topic: str
+    topic_id: int
+    segment_id: int | None
+    operation_id: int | None
+    reason: str
+    absences: int
+    attempts: int
+    last_error: str | None
+    created_at: datetime
+
+
+_COLUMNS = """t.tombstone_id, t.data_plane, t.backing_topic, t.topic_id, t.segment_id, t.operation_id, t.reason,
+              t.absences, t.attempts, t.last_error, t.created_at"""
+_ADD = """
+    INSERT INTO cleave.tombstone (data_plane, backing_topic, topic_id, segment_id, operation_id, reason)
+    SELECT :data_plane, log.backing_topic, :topic_id, log.segment_id, CAST(:operation_id AS bigint), :reason
+      FROM unnest(CAST(:segment_ids AS bigint[]), CAST(:backing_topics AS text[])) AS log (segment_id, backing_topic)
+    ON CONFLICT (data_plane, backing_topic) WHERE closed_at IS NULL DO NOTHING
+"""
+_CLAIM_DUE = f"""
+    WITH due AS MATERIALIZED (
+        SELECT tombstone_id FROM cleave.tombstone
+         WHERE closed_at IS NULL AND not_before <= (SELECT clock_timestamp())
+         ORDER BY not_before LIMIT :limit FOR UPDATE SKIP LOCKED)
+    UPDATE cleave.tombstone t SET not_before = clock_timestamp() + make_interval(secs => :hold_seconds)
+      FROM due WHERE t.tombstone_id = due.tombstone_id
+ RETURNING {_COLUMNS}
+"""  # noqa: S608 - constants only, as below
+_ABSENT = """
+    UPDATE cleave.tombstone
+       SET absences = CASE WHEN absent_since IS NULL THEN 1
+                           WHEN absent_since + make_interval(secs => :apart_seconds) < clock_timestamp() THEN absences + 1 ELSE absences END,
+           absent_since = coalesce(absent_since, clock_timestamp()),
+           closed_at = CASE WHEN absent_since + make_interval(secs => :apart_seconds) < clock_timestamp()
+                            THEN clock_timestamp() END,
+           not_before = coalesce(absent_since, clock_timestamp()) + make_interval(secs => :apart_seconds),
+           last_error = NULL
+     WHERE tombstone_id = :tombstone_id AND closed_at IS NULL
+ RETURNING closed_at IS NOT NULL
+"""
+_FAILED = """
+    UPDATE cleave.tombstone
+       SET absences = 0, absent_since = NULL, attempts = attempts + 1, last_error = :error_text,
+           not_before = clock_timestamp() + make_interval(secs => :delay_seconds)
+     WHERE tombstone_id = :tombstone_id AND closed_at IS NULL
+"""
+_OPEN = f"""
+    SELECT {_COLUMNS} FROM cleave.tombstone t
+     WHERE t.closed_at IS NULL AND (CAST(:topic_id AS bigint) IS NULL OR t.topic_id = :topic_id)
+     ORDER BY t.tombstone_id LIMIT :limit
+"""  # noqa: S608
+
+
+def add(
+    tx: Connection,
+    *,
+    data_plane: str,
+    topic_id: int,
+    backing_topics: Mapping[int, str],
+    reason: str,
+    operation_id: int | None = None,
+) -> int:
+    """Queues logs, by segment id, for deletion; returns how many were not queued already."""
+    parameters = {
+        "data_plane": data_plane,
+        "topic_id": topic_id,
+        "operation_id": operation_id,
+        "reason": reason,
+        "segment_ids": list(backing_topics),
+        "backing_topics": list(backing_topics.values()),
+    }
+    return tx.execute(text(_ADD), parameters).rowcount
+
+
+def claim_due(tx: Connection, *, limit: int, hold_seconds: float) -> list[Tombstone]:
+    """Up to ``limit`` tombstones that are due; nobody else gets them for ``hold_seconds``."""
+    rows = tx.execute(text(_CLAIM_DUE), {"limit": limit, "hold_seconds": hold_seconds})
+    return sorted((_tombstone(row) for row in rows), key=lambda tombstone: tombstone.tombstone_id)
+
+
+def record_absence(tx: Connection, tombstone_id: int, *, apart_seconds: float) -> bool:
+    """The log was not there; True when this closed the tombstone.
+
+    It takes two absences more than ``apart_seconds`` (over the longest data-plane call) apart. Raises NotFound
+    when the tombstone is closed already.
+    """
+    parameters = {"tombstone_id": tombstone_id, "apart_seconds": apart_seconds}
+    closed = tx.execute(text(_ABSENT), parameters).scalar_one_or_none()
+    if closed is None:
+        raise NotFound(f"tombstone {tombstone_id} is not open; somebody else closed it")
+    return bool(closed)
+
+
+def record_failure(tx: Connection, tombstone_id: int, error_text: str, *, delay_seconds: float) -> None:
+    """The log is still there or could not be looked at: absences start again, the next try after the delay."""
+    parameters = {"tombstone_id": tombstone_id, "error_text": error_text, "delay_seconds": delay_seconds}
+    tx.execute(text(_FAILED), parameters)
+
+
+def list_open(tx: Connection, topic_id: int | None = None, *, limit: int = 1000) -> list[Tombstone]:
+    """Tombstones not closed, oldest first."""
+    return [_tombstone(row) for row in tx.execute(text(_OPEN), {"topic_id": topic_id, "limit": limit})]
+
+
+def _tombstone(row: Row[Any]) -> Tombstone:
+    return Tombstone(**row._mapping)
