@@ -37,7 +37,7 @@ def test_stopping_ends_a_stubborn_child_and_its_child_in_another_session(tmp_pat
 
 
 def test_a_child_that_ends_early_is_reported_with_its_last_words(tmp_path: Path) -> None:
-    child = python("print('first'); raise SystemExit('no disk left')", tmp_path)
+    child = python("print('first', flush=True); raise SystemExit('no disk left')", tmp_path)
     child.start()
 
     with pytest.raises(DevstackFailed, match=r"ended by itself.*first / no disk left"):
