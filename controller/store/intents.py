@@ -10,36 +10,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from sqlalchemy import Connection, insert, text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 
 from controller.domain.errors import CleaveError, Conflict, InvalidInput, LostRace, SegmentBusy, TopicNotLive
 from controller.domain.layout import SegmentLayout
-from controller.domain.operation import Operation, OperationKind, Origin
+from controller.domain.operation import Operation, OperationKind
 from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import ChildPlan, Reshape
-from controller.domain.segment import segment_descriptor
-from controller.store import drains, layouts, operations, subscriptions, topics
+from controller.store import drains, layouts, subscriptions, topics
+from controller.store.journal import BackingTopic, Draft, Request, find_by_request_key, write_operation
 from controller.store.subscriptions import SubscriptionKind, SubscriptionState
-from controller.store.tables import OPERATION_CHILD, OPERATION_PARENT
 from controller.store.topics import TopicRow, TopicState
 
-BackingTopic = Callable[[str, str], str]
-"""The data plane's name for a log: from the topic's name and the segment descriptor (``0000-7fff-12``)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Who asks, why, and under which key. ``deadline_seconds``: the fence stands by then, or it is aborted."""
-
-    request_key: str
-    origin: Origin
-    actor: str
-    reason: str
-    deadline_seconds: float = 60.0
-    decision_id: int | None = None
+__all__ = [
+    "BackingTopic",
+    "Intent",
+    "Request",
+    "intend_create",
+    "intend_delete",
+    "intend_prune",
+    "intend_reshape",
+    "intend_subscription_create",
+    "intend_subscription_delete",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +46,6 @@ class Intent:
     repeated: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    kind: OperationKind
-    parent_ids: Sequence[int] = ()
-    children: Sequence[ChildPlan] = ()
-    parameters: Mapping[str, object] = field(default_factory=dict)
-
-
 _NEW_TOPIC = """
     INSERT INTO cleave.topic (name, namespace, data_plane, properties, policy, next_segment_id)
     SELECT :name, :namespace, :data_plane, CAST(:properties AS jsonb), CAST(:policy AS jsonb), :first_id + :segments
@@ -65,13 +53,6 @@ _NEW_TOPIC = """
 """
 _FIRST_FREE_ID = """
     SELECT coalesce((SELECT next_segment_id FROM cleave.topic WHERE name = :name ORDER BY topic_id DESC LIMIT 1), 0)
-"""
-_NEW_OPERATION = """
-    INSERT INTO cleave.operation
-           (topic_id, kind, request_key, origin, actor, reason, decision_id, parameters, deadline)
-    VALUES (:topic_id, :kind, :request_key, :origin, :actor, :reason, :decision_id, CAST(:parameters AS jsonb),
-            clock_timestamp() + make_interval(secs => :deadline_seconds))
- RETURNING operation_id
 """
 _INPUT_VERSION = "SELECT input_version FROM cleave.evaluation WHERE topic_id = :topic_id"
 _BUSY = """
@@ -123,8 +104,8 @@ def intend_create(
         }
         topic_id = tx.execute(text(_NEW_TOPIC), columns).scalar_one()
         children = [ChildPlan(first_id + s.segment_id, s.hash_range, s.bucket_splits) for s in first.active]
-        draft = _Draft(OperationKind.CREATE, children=children, parameters={"segments": segments})
-        return _write(tx, topics.get_topic(tx, topic_id), draft, request, backing_topic)
+        draft = Draft(OperationKind.CREATE, children=children, parameters={"segments": segments})
+        return write_operation(tx, topics.get_topic(tx, topic_id), draft, request, backing_topic)
 
     return _once(
         tx, request, act, lambda first: first.topic_name == name and first.kind is OperationKind.CREATE
@@ -156,8 +137,8 @@ def intend_reshape(
         _demand_free(tx, topic, plan.parent_ids)
         reserved = max(child.segment_id for child in plan.children) + 1
         topics.update_topic(tx, topic, next_segment_id=max(topic.next_segment_id, reserved))
-        draft = _Draft(OperationKind(plan.kind.value), plan.parent_ids, plan.children)
-        return _write(tx, topic, draft, request, backing_topic)
+        draft = Draft(OperationKind(plan.kind.value), plan.parent_ids, plan.children)
+        return write_operation(tx, topic, draft, request, backing_topic)
 
     return _once(tx, request, act, lambda first: first.topic_id == topic_id and first.kind.is_reshape)
 
@@ -173,7 +154,7 @@ def intend_delete(tx: Connection, topic_id: int, request: Request) -> Intent:
         if topic.state not in (TopicState.LIVE, TopicState.CREATING):
             raise TopicNotLive(f"topic {topic.name} is {topic.state} already; nothing is left to ask for")
         topics.update_topic(tx, topic, state=TopicState.DELETING.value)
-        return _write(tx, topic, _Draft(OperationKind.DELETE), request)
+        return write_operation(tx, topic, Draft(OperationKind.DELETE), request)
 
     return _once(tx, request, act, lambda first: _is_same(first, topic_id, OperationKind.DELETE))
 
@@ -197,7 +178,9 @@ def intend_subscription_create(
         tx.execute(text(_NEW_SUBSCRIPTION), row)
         topics.update_topic(tx, topic, subscription_version=topic.subscription_version + 1)
         parameters = {"subscription": name, "kind": kind.value}
-        return _write(tx, topic, _Draft(OperationKind.SUBSCRIPTION_CREATE, parameters=parameters), request)
+        return write_operation(
+            tx, topic, Draft(OperationKind.SUBSCRIPTION_CREATE, parameters=parameters), request
+        )
 
     return _once(
         tx, request, act, lambda first: _is_same(first, topic_id, OperationKind.SUBSCRIPTION_CREATE, name)
@@ -217,7 +200,9 @@ def intend_subscription_delete(tx: Connection, topic_id: int, name: str, request
         tx.execute(text(_DELETING_SUBSCRIPTION), {"topic_id": topic_id, "name": name})
         topics.update_topic(tx, topic, subscription_version=topic.subscription_version + 1)
         parameters = {"subscription": name}
-        return _write(tx, topic, _Draft(OperationKind.SUBSCRIPTION_DELETE, parameters=parameters), request)
+        return write_operation(
+            tx, topic, Draft(OperationKind.SUBSCRIPTION_DELETE, parameters=parameters), request
+        )
 
     return _once(
         tx, request, act, lambda first: _is_same(first, topic_id, OperationKind.SUBSCRIPTION_DELETE, name)
@@ -247,7 +232,7 @@ def intend_prune(tx: Connection, topic_id: int, segment_ids: Collection[int], re
             raise Conflict(
                 f"segment {segment_id} of topic {topic.name} is not drained by {', '.join(readers)}; wait for it"
             )
-        return _write(tx, topic, _Draft(OperationKind.PRUNE, wanted), request)
+        return write_operation(tx, topic, Draft(OperationKind.PRUNE, wanted), request)
 
     return _once(tx, request, act, lambda first: _is_same(first, topic_id, OperationKind.PRUNE))
 
@@ -260,13 +245,13 @@ def _once(
     Whatever stopped ``act`` may be the first request's own effect, committed while this one waited for a lock;
     so every refusal is answered with the key's operation if there is one by now.
     """
-    first = operations.find_by_request_key(tx, request.request_key)
+    first = find_by_request_key(tx, request.request_key)
     if first is None:
         try:
             with tx.begin_nested():
                 return Intent(act(), repeated=False)
         except (IntegrityError, CleaveError):
-            first = operations.find_by_request_key(tx, request.request_key)
+            first = find_by_request_key(tx, request.request_key)
             if first is None:
                 raise
     if not is_same(first):
@@ -307,49 +292,3 @@ def _demand_free(tx: Connection, topic: TopicRow, segment_ids: Sequence[int]) ->
         raise SegmentBusy(
             f"segment {busy.segment_id} of topic {topic.name} is in live operation {busy.operation_id}; wait for it"
         )
-
-
-def _write(
-    tx: Connection,
-    topic: TopicRow,
-    draft: _Draft,
-    request: Request,
-    backing_topic: BackingTopic | None = None,
-) -> Operation:
-    parameters = {
-        "topic_id": topic.topic_id,
-        "kind": draft.kind.value,
-        "request_key": request.request_key,
-        "origin": request.origin.value,
-        "actor": request.actor,
-        "reason": request.reason,
-        "decision_id": request.decision_id,
-        "parameters": json.dumps(dict(draft.parameters)),
-        "deadline_seconds": request.deadline_seconds,
-    }
-    operation_id = tx.execute(text(_NEW_OPERATION), parameters).scalar_one()
-    owner = {"operation_id": operation_id, "topic_id": topic.topic_id}
-    if draft.parent_ids:
-        tx.execute(
-            insert(OPERATION_PARENT),
-            [{**owner, "segment_id": i, "ordinal": n} for n, i in enumerate(draft.parent_ids)],
-        )
-    if draft.children and backing_topic is not None:
-        tx.execute(
-            insert(OPERATION_CHILD),
-            [
-                {
-                    **owner,
-                    "segment_id": child.segment_id,
-                    "range_start": child.hash_range.start,
-                    "range_end": child.hash_range.end,
-                    "ordinal": ordinal,
-                    "bucket_splits": list(child.bucket_splits),
-                    "backing_topic": backing_topic(
-                        topic.name, segment_descriptor(child.hash_range, child.segment_id)
-                    ),
-                }
-                for ordinal, child in enumerate(draft.children)
-            ],
-        )
-    return operations.get_operation(tx, operation_id)

@@ -11,49 +11,34 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
 
 from controller.clock import to_ms
-from controller.domain.errors import FencedOut, InvalidInput, OperationNotFound
-from controller.domain.hash_range import HashRange
+from controller.domain.errors import FencedOut
 from controller.domain.operation import (
     Observed,
     Operation,
     OperationKind,
     OperationState,
-    Origin,
-    ReservedChild,
     Step,
 )
-from controller.domain.reshape import ChildPlan
+from controller.store.journal import find_by_request_key, get_operation, list_operations, read_operations
 from controller.store.shards import Shards
-from controller.store.topics import PAGE_LIMIT, TopicState
+from controller.store.topics import TopicState
 
-_READ = """
-    SELECT o.operation_id, o.topic_id, t.name AS topic_name, t.data_plane, o.kind, o.state, o.origin, o.actor,
-           o.reason, o.request_key, o.parameters, o.subscription_version, o.claim_term, o.attempts, o.epoch, o.deadline,
-           ARRAY(SELECT p.segment_id FROM cleave.operation_parent p
-                  WHERE p.operation_id = o.operation_id ORDER BY p.ordinal) AS parent_ids,
-           ARRAY(SELECT s.backing_topic FROM cleave.operation_parent p JOIN cleave.segment s USING (topic_id, segment_id)
-                  WHERE p.operation_id = o.operation_id ORDER BY p.ordinal) AS parent_topics,
-           (SELECT coalesce(jsonb_agg(jsonb_build_array(c.segment_id, c.range_start, c.range_end, c.bucket_splits,
-                                                        c.backing_topic) ORDER BY c.ordinal), '[]')
-              FROM cleave.operation_child c WHERE c.operation_id = o.operation_id) AS children
-      FROM cleave.operation o JOIN cleave.topic t USING (topic_id)
-"""
-_BY_IDS = _READ + " WHERE o.operation_id = ANY (:ids) ORDER BY array_position(:ids, o.operation_id)"
-_BY_KEY = _READ + " WHERE o.request_key = :request_key"
-_PAGE = (
-    _READ
-    + """
-     WHERE (CAST(:topic_id AS bigint) IS NULL OR o.topic_id = :topic_id)
-       AND (NOT :only_live OR o.state NOT IN ('done', 'aborted'))
-       AND o.operation_id < :before
-     ORDER BY o.operation_id DESC LIMIT :limit
-"""
-)
+__all__ = [
+    "claim",
+    "find_by_request_key",
+    "get_operation",
+    "list_operations",
+    "next_due",
+    "observe",
+    "record_failure",
+    "record_step",
+    "release",
+    "renew",
+]
 
 # The clock is asked once, in a sub-select, so that the index can be searched by it. Materialized, because a
 # sub-select that locks rows must not run twice. Kinds of a newer program are left to it.
@@ -123,37 +108,6 @@ _OBSERVE = """
 """
 
 
-def get_operation(tx: Connection, operation_id: int) -> Operation:
-    """One operation with its parents and reserved children. Raises OperationNotFound."""
-    found = _read(tx, [operation_id])
-    if not found:
-        raise OperationNotFound(
-            f"operation {operation_id} is not in the journal; list the topic's operations"
-        )
-    return found[0]
-
-
-def find_by_request_key(tx: Connection, request_key: str) -> Operation | None:
-    """The operation a request key was used for, if any."""
-    row = tx.execute(text(_BY_KEY), {"request_key": request_key}).one_or_none()
-    return None if row is None else _operation(row)
-
-
-def list_operations(
-    tx: Connection,
-    *,
-    topic_id: int | None = None,
-    only_live: bool = False,
-    limit: int = 100,
-    before: int | None = None,
-) -> list[Operation]:
-    """Operations, newest first, those with an id below ``before``; ``limit`` is 1 to ``PAGE_LIMIT``."""
-    if not 1 <= limit <= PAGE_LIMIT:
-        raise InvalidInput(f"a page of {limit} operations is out of bounds; ask for 1 to {PAGE_LIMIT}")
-    parameters = {"topic_id": topic_id, "only_live": only_live, "limit": limit, "before": before or 2**63 - 1}
-    return [_operation(row) for row in tx.execute(text(_PAGE), parameters)]
-
-
 def claim(
     tx: Connection,
     *,
@@ -177,7 +131,7 @@ def claim(
         "limit": limit,
     }
     claimed = tx.execute(text(_CLAIM.format(which=which)), parameters).scalars().all()
-    return _read(tx, sorted(claimed))
+    return read_operations(tx, claimed)
 
 
 def next_due(tx: Connection, shards: Shards | None = None, *, call_timeout_seconds: float) -> datetime | None:
@@ -273,36 +227,3 @@ def _demand_held(
             f"operation {operation.operation_id} is no longer {runner}'s in state {operation.state} "
             f"(claim term {operation.claim_term}); leave it to whoever holds it now"
         )
-
-
-def _read(tx: Connection, operation_ids: list[int]) -> list[Operation]:
-    if not operation_ids:
-        return []
-    return [_operation(row) for row in tx.execute(text(_BY_IDS), {"ids": operation_ids})]
-
-
-def _operation(row: Row[Any]) -> Operation:
-    return Operation(
-        operation_id=row.operation_id,
-        topic_id=row.topic_id,
-        topic_name=row.topic_name,
-        data_plane=row.data_plane,
-        kind=OperationKind(row.kind),
-        state=OperationState(row.state),
-        origin=Origin(row.origin),
-        actor=row.actor,
-        reason=row.reason,
-        request_key=row.request_key,
-        parent_ids=tuple(row.parent_ids),
-        parent_topics=tuple(row.parent_topics),
-        children=tuple(
-            ReservedChild(ChildPlan(segment_id, HashRange(start, end), tuple(splits)), backing_topic)
-            for segment_id, start, end, splits, backing_topic in row.children
-        ),
-        parameters=row.parameters,
-        subscription_version=row.subscription_version,
-        claim_term=row.claim_term,
-        attempts=row.attempts,
-        deadline_at_ms=to_ms(row.deadline),
-        epoch=row.epoch,
-    )
