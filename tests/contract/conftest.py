@@ -1,0 +1,40 @@
+"""The data planes under test, one fixture each; every test of this directory runs on every one of them.
+
+To add an adapter, add its name to `ADAPTERS` and a session fixture `<name>_planes` that yields its pair.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+from controller.dataplane.embedded import EmbeddedDataPlane, EmbeddedLogClient
+from controller.devstack.postgres import PostgresServer
+from tests.support.planes import Planes
+
+ADAPTERS = ("embedded",)
+
+
+@pytest.fixture(scope="session")
+def embedded_planes(postgres_server: PostgresServer, migrated_template: str) -> Iterator[Planes]:
+    """Logs in a database of their own."""
+    name = f"cleave_logs_{secrets.token_hex(4)}"
+    url = postgres_server.create_database(name, template=migrated_template)
+    planes = Planes(
+        EmbeddedDataPlane(url, call_timeout_seconds=10.0), EmbeddedLogClient(url, call_timeout_seconds=10.0)
+    )
+    yield planes
+    planes.logs.close()
+    planes.plane.close()
+    postgres_server.drop_database(name)
+
+
+@pytest.fixture(params=ADAPTERS)
+def planes(request: pytest.FixtureRequest) -> Iterator[Planes]:
+    """One adapter after the other; readers a test leaves open are closed."""
+    found: Planes = request.getfixturevalue(f"{request.param}_planes")
+    yield found
+    while found.readers:
+        found.readers.pop().close()

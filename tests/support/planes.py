@@ -1,0 +1,74 @@
+"""Both sides of one data plane as tests talk about them: logs, batches, readers, drains."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from controller.dataplane.base import DataPlane, LogClient, LogMessage, LogReader, OutgoingMessage
+from tests.support.waiting import wait_until
+
+_batch_numbers = itertools.count(1)
+
+
+@dataclass
+class Planes:
+    """Both sides of one data plane, and the few phrases the tests are written in."""
+
+    plane: DataPlane
+    logs: LogClient
+    readers: list[LogReader] = field(default_factory=list)
+
+    def topic(self) -> str:
+        """The name of a topic nobody used before."""
+        return f"topic://contract/tests/{secrets.token_hex(6)}"
+
+    def log(self, *subscriptions: str, topic: str | None = None, descriptor: str = "0000-ffff-0") -> str:
+        """A new log with these subscriptions."""
+        name = self.plane.backing_topic(topic or self.topic(), descriptor)
+        self.plane.create_segment(name, subscriptions)
+        return name
+
+    def send(self, log: str, *payloads: bytes, key: bytes | None = None, producer: str = "tests") -> int:
+        """Append one batch under a fresh batch number."""
+        batch = [OutgoingMessage(payload, key) for payload in payloads]
+        return self.logs.append(log, batch, producer=producer, sequence=next(_batch_numbers))
+
+    def reader(
+        self, log: str, subscription: str, owner: str = "reader", live_owners: Collection[str] = ()
+    ) -> LogReader:
+        """Open a reader that the fixture closes at the end of the test."""
+        found = self.logs.open_reader(
+            log, subscription, owner=owner, live_owners=live_owners, on_arrival=lambda: None
+        )
+        self.readers.append(found)
+        return found
+
+    def read(self, reader: LogReader, count: int) -> list[LogMessage]:
+        """The next `count` messages, waiting for their arrival."""
+        found: list[LogMessage] = []
+
+        def complete() -> bool:
+            found.extend(reader.read(count - len(found)))
+            return len(found) == count
+
+        wait_until(complete, message=f"{count} messages")
+        return found
+
+    def drain(self, log: str, subscription: str) -> list[bytes]:
+        """Read and acknowledge what there is now; the payloads."""
+        reader = self.reader(log, subscription)
+        backlog = self.plane.backlog(log, subscription)
+        assert backlog is not None
+        found = self.read(reader, backlog) if backlog else []
+        if found:
+            reader.acknowledge(found[-1].position)
+        reader.close()
+        return payloads(found)
+
+
+def payloads(messages: Sequence[LogMessage]) -> list[bytes]:
+    """What the messages carry, in order."""
+    return [message.payload for message in messages]
