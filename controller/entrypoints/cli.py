@@ -1,0 +1,79 @@
+"""The `cleave` command: one line for what is wrong, tables for people, JSON for programs.
+
+Exit codes: 0 done; 2 the request can never succeed as it is (bad input, not found, conflict); 75 try again later;
+1 anything else. Sub-commands are in `commands/`, one file a noun.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+from click.exceptions import Abort, ClickException, Exit
+
+from controller.domain.errors import CleaveError, InvariantViolated, Retryable
+from controller.entrypoints.commands import decide, doctor, ledger, policy, processes, segments, subscriptions, topics
+
+EXIT_FAILED, EXIT_BAD_INPUT, EXIT_TRY_AGAIN = 1, 2, 75
+
+app = typer.Typer(
+    name="cleave",
+    help="Autoscaling for streaming topics: segments of a hash ring that split when hot and merge when cold.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.add_typer(topics.app, name="topics")
+app.add_typer(segments.app, name="segments")
+app.add_typer(policy.app, name="policy")
+app.add_typer(subscriptions.app, name="subscriptions")
+app.add_typer(subscriptions.consumers_app, name="consumers")
+for command in (
+    decide.decide,
+    ledger.decisions,
+    ledger.lineage,
+    ledger.layout,
+    ledger.operations,
+    processes.migrate,
+    processes.collect,
+    processes.worker,
+    doctor.doctor,
+):
+    app.command()(command)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run one command and leave with its exit code."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run one command; every expected error becomes one line on standard error."""
+    try:
+        result = app(args=arguments, standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except Exit as leave:
+        return leave.exit_code
+    except Abort:
+        return _say("stopped", EXIT_FAILED)
+    except ClickException as error:
+        return _say(error.format_message(), EXIT_BAD_INPUT)
+    except Retryable as error:
+        return _say(str(error), EXIT_TRY_AGAIN)
+    except InvariantViolated as error:
+        return _say(str(error), EXIT_FAILED)
+    except CleaveError as error:
+        return _say(str(error), EXIT_BAD_INPUT)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader (head, less) has gone
+        return 0
+
+
+def _say(message: str, code: int) -> int:
+    print("cleave: " + " ".join(message.split()), file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    main()

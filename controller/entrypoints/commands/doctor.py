@@ -1,0 +1,155 @@
+"""`cleave doctor`: look at everything Cleave stands on, and say what to do about what is wrong.
+
+Each check is a function that returns a sentence or raises; none changes anything.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import typer
+from sqlalchemy import Connection, text
+
+from controller.bootstrap import Application, application
+from controller.domain.errors import CleaveError, Terminal
+from controller.entrypoints.commands.options import AsJson
+from controller.entrypoints.output import emit, rows_table
+from controller.store import leases, migrations
+from controller.store.engine import Store
+
+OLDEST_POSTGRES = 150_000
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report; `level` is ok, note or wrong."""
+
+    check: str
+    level: str
+    finding: str
+
+
+class Note(Exception):
+    """Works, but the operator should know."""
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Check database, roles, schema, workers, Java, Spark, landing area and Airflow; exit 1 if something is wrong."""
+    with application(name="cleave-doctor") as cleave:
+        findings = [_look(name, check, cleave) for name, check in CHECKS.items()]
+    rows = [asdict(finding) for finding in findings]
+    emit(as_json, rows, rows_table(rows))
+    if any(finding.level == "wrong" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _look(name: str, check: Callable[[Application], str], cleave: Application) -> Finding:
+    try:
+        return Finding(name, "ok", check(cleave))
+    except Note as note:
+        return Finding(name, "note", str(note))
+    except (CleaveError, OSError) as error:
+        return Finding(name, "wrong", str(error))
+
+
+def _database(cleave: Application) -> str:
+    with cleave.store.transaction() as tx:
+        number, version = tx.execute(
+            text("SELECT current_setting('server_version_num')::int, current_setting('server_version')")
+        ).one()
+    if number < OLDEST_POSTGRES:
+        raise Terminal(f"PostgreSQL {version} at {cleave.settings.database_label}: Cleave needs 15 or newer; upgrade the server")
+    return f"PostgreSQL {version} at {cleave.settings.database_label}"
+
+
+def _schema(cleave: Application) -> str:
+    missing = migrations.pending(cleave.store.url)
+    if missing:
+        raise Terminal(f"{len(missing)} migrations are not applied ({missing[0]} first); run `cleave migrate` as the owner")
+    return "up to date"
+
+
+def _role(cleave: Application) -> str:
+    with cleave.store.transaction() as tx:
+        return _demand_role(tx, "cleave_controller", "database_url")
+
+
+def _loader_role(cleave: Application) -> str:
+    if cleave.settings.loader_url is None:
+        raise Note("CLEAVE_LOADER_URL is not set: the aggregation writes with the controller's rights; give it a login of its own")
+    loader = Store(cleave.settings.loader_dsn, application_name="cleave-doctor", pool_size=1)
+    try:
+        with loader.transaction() as tx:
+            return _demand_role(tx, "cleave_spark_loader", "loader_url")
+    finally:
+        loader.dispose()
+
+
+def _demand_role(tx: Connection, role: str, setting: str) -> str:
+    user, member, superuser = tx.execute(
+        text("SELECT current_user, pg_has_role(current_user, :role, 'member'), (SELECT rolsuper FROM pg_roles WHERE rolname = current_user)"),
+        {"role": role},
+    ).one()
+    if not member:
+        raise Terminal(f"user {user} is not in role {role}; run GRANT {role} TO {user}")
+    if superuser:
+        raise Note(f"user {user} is a superuser; give CLEAVE_{setting.upper()} a login in role {role} only")
+    return f"user {user} is in role {role}"
+
+
+def _workers(cleave: Application) -> str:
+    with cleave.store.transaction() as tx:
+        alive = leases.live_leases(tx, "worker/")
+    if not alive:
+        raise Note("no worker is up: Airflow's passes run operations themselves, consumer events wait; start `cleave worker`")
+    return f"{len(alive)} up: {', '.join(lease.holder for lease in alive)}"
+
+
+def _java(cleave: Application) -> str:
+    from controller.devstack.java import java_home
+
+    with tempfile.TemporaryDirectory() as directory:
+        return f"Java at {java_home(Path(directory))}"
+
+
+def _spark(cleave: Application) -> str:
+    if importlib.util.find_spec("pyspark") is None:
+        raise Note("PySpark is not installed: the SQL twin aggregates instead; install cleave with its Spark dependency")
+    import pyspark
+
+    return f"PySpark {pyspark.__version__}, master {cleave.settings.spark_master}"
+
+
+def _landing(cleave: Application) -> str:
+    from controller.services.landing import open_landing
+
+    return f"samples at {open_landing(cleave.settings.landing_url).describe()}"
+
+
+def _airflow(cleave: Application) -> str:
+    if cleave.settings.airflow_url is None:
+        raise Note("CLEAVE_AIRFLOW_URL is not set: the passes' schedule is not checked")
+    import requests
+
+    answer = requests.get(f"{cleave.settings.airflow_url.rstrip('/')}/api/v2/monitor/health", timeout=5)
+    ill = [name for name, part in answer.json().items() if part and part.get("status") not in (None, "healthy")]
+    if answer.status_code != 200 or ill:
+        raise Terminal(f"Airflow at {cleave.settings.airflow_url}: {', '.join(ill) or answer.status_code} not healthy; look at its logs")
+    return f"healthy at {cleave.settings.airflow_url}"
+
+
+CHECKS: dict[str, Callable[[Application], str]] = {
+    "database": _database,
+    "schema": _schema,
+    "role": _role,
+    "loader role": _loader_role,
+    "workers": _workers,
+    "java": _java,
+    "spark": _spark,
+    "landing area": _landing,
+    "airflow": _airflow,
+}

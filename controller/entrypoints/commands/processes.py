@@ -1,0 +1,76 @@
+"""`cleave migrate`, `cleave worker`, `cleave collect`: the commands that run something."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from controller import telemetry
+from controller.bootstrap import application, build_collector, build_worker
+from controller.entrypoints.commands.options import AsJson, DryRun
+from controller.entrypoints.output import emit, rows_table
+from controller.settings import load_settings
+from controller.store import migrations
+
+JsonLogs = Annotated[bool, typer.Option("--json-logs", help="One JSON object a log line.")]
+MetricsPort = Annotated[int | None, typer.Option("--metrics-port", help="Serve Prometheus metrics on 127.0.0.1 at this port.")]
+
+
+def migrate(
+    url: Annotated[str | None, typer.Option(help="Database URL of its owner; CLEAVE_DATABASE_URL where left out.")] = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Bring the database to this version's schema: roles, tables, views."""
+    target = url or os.environ.get("CLEAVE_OWNER_URL") or load_settings().database_url.get_secret_value()
+    names = migrations.pending(target) if dry_run else migrations.migrate(target)
+    verb = "would apply" if dry_run else "applied"
+    emit(as_json, {verb.replace(" ", "_"): names}, rows_table([{verb: name} for name in names], (verb,)))
+
+
+def worker(
+    name: Annotated[str | None, typer.Option(help="This worker's name in leases; unique among workers.")] = None,
+    metrics_port: MetricsPort = None,
+    json_logs: JsonLogs = False,
+) -> None:
+    """Run the worker until SIGTERM: it reacts to consumers and load, and runs operations."""
+    telemetry.configure_logging(json_lines=json_logs)
+    _serve_metrics(metrics_port)
+    with application(name="cleave-worker") as cleave:
+        running = build_worker(cleave, name)
+        _on_stop_signals(running.stop)
+        running.run()
+
+
+def collect(
+    once: Annotated[bool, typer.Option("--once", help="One tick, then leave.")] = False,
+    metrics_port: MetricsPort = None,
+    json_logs: JsonLogs = False,
+) -> None:
+    """Sample the counters of every watched segment into the landing area until SIGTERM."""
+    telemetry.configure_logging(json_lines=json_logs)
+    _serve_metrics(metrics_port)
+    with application(name="cleave-collect") as cleave:
+        collector = build_collector(cleave)
+        if once:
+            collector.tick()
+            return
+        _on_stop_signals(collector.stop)
+        collector.run()
+
+
+def _on_stop_signals(stop: Callable[[], None]) -> None:
+    """SIGTERM and SIGINT finish the step in hand and leave."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _signal, _frame: stop())
+
+
+def _serve_metrics(port: int | None) -> None:
+    if port is not None:
+        from prometheus_client import start_http_server
+
+        start_http_server(port, addr="127.0.0.1")

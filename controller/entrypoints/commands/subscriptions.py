@@ -1,0 +1,86 @@
+"""`cleave subscriptions` and `cleave consumers`: who reads a topic."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from controller.bootstrap import application
+from controller.entrypoints.commands.options import AsJson, NoWait, Reason, TimeoutSeconds, Topic, topic_name
+from controller.entrypoints.commands.topics import finish
+from controller.entrypoints.output import emit, rows_table
+from controller.entrypoints.running import manual_request
+from controller.services import topic_admin
+from controller.store import consumers, inspection, topics
+
+app = typer.Typer(help="Subscriptions: create, list, delete.", no_args_is_help=True)
+consumers_app = typer.Typer(help="Consumers of a stream subscription: register, leave, list, assignments.", no_args_is_help=True)
+
+Subscription = Annotated[str, typer.Argument(help="Name of the subscription.")]
+Consumer = Annotated[str, typer.Argument(help="Name of the consumer, unique within its subscription.")]
+
+
+@app.command()
+def create(
+    topic: Topic,
+    subscription: Subscription,
+    kind: Annotated[str, typer.Option(help="STREAM, QUEUE or CHECKPOINT.")] = "STREAM",
+    reason: Reason = "asked for on the command line",
+    no_wait: NoWait = False,
+    timeout_seconds: TimeoutSeconds = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Create a subscription at the earliest position of every segment."""
+    with application() as cleave:
+        request = manual_request(cleave, reason)
+        intent = topic_admin.create_subscription(cleave.store, topic_name(topic), subscription, request, kind=kind)
+        finish(cleave, intent, no_wait=no_wait, timeout_seconds=timeout_seconds, as_json=as_json)
+
+
+@app.command("list")
+def list_subscriptions(topic: Topic, as_json: AsJson = False) -> None:
+    """List a topic's subscriptions and their consumers."""
+    with application() as cleave, cleave.store.transaction() as tx:
+        row = topics.find_topic(tx, topic_name(topic))
+        rows = inspection.rows(tx, "SELECT * FROM inspect.subscriptions WHERE topic_id = :t ORDER BY subscription", t=row.topic_id)
+    emit(as_json, rows, rows_table(rows, ("subscription", "kind", "state", "consumers", "consumer_names", "created_at")))
+
+
+@app.command()
+def delete(
+    topic: Topic,
+    subscription: Subscription,
+    reason: Reason = "asked for on the command line",
+    no_wait: NoWait = False,
+    timeout_seconds: TimeoutSeconds = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a subscription and its positions on every segment."""
+    with application() as cleave:
+        intent = topic_admin.delete_subscription(cleave.store, topic_name(topic), subscription, manual_request(cleave, reason))
+        finish(cleave, intent, no_wait=no_wait, timeout_seconds=timeout_seconds, as_json=as_json)
+
+
+@consumers_app.command()
+def register(topic: Topic, subscription: Subscription, consumer: Consumer) -> None:
+    """Register a consumer; the worker evaluates the consumer lane at once."""
+    with application() as cleave, cleave.store.transaction() as tx:
+        consumers.register(tx, topics.find_topic(tx, topic_name(topic)).topic_id, subscription, consumer)
+
+
+@consumers_app.command()
+def unregister(topic: Topic, subscription: Subscription, consumer: Consumer) -> None:
+    """Take a consumer out; the worker evaluates again."""
+    with application() as cleave, cleave.store.transaction() as tx:
+        consumers.unregister(tx, topics.find_topic(tx, topic_name(topic)).topic_id, subscription, consumer)
+
+
+@consumers_app.command("list")
+def list_consumers(topic: Topic, as_json: AsJson = False) -> None:
+    """List which consumer owns which segment, and which segments are withheld until their ancestors are drained."""
+    with application() as cleave, cleave.store.transaction() as tx:
+        row = topics.find_topic(tx, topic_name(topic))
+        statement = "SELECT * FROM inspect.assignments WHERE topic_id = :t ORDER BY subscription, hash_range, segment_id"
+        rows = inspection.rows(tx, statement, t=row.topic_id)
+    emit(as_json, rows, rows_table(rows))
