@@ -92,7 +92,9 @@ class Situation:
             "stream_consumers": dict(self.stream_consumers),
             "policy": self.policy.to_document(),
             "history": _write_flat(self.history),
-            "in_flight": [_write_flat(reshape) for reshape in self.in_flight],
+            "in_flight": [
+                _write_flat(reshape) for reshape in sorted(self.in_flight, key=lambda live: live.operation_id)
+            ],
             "capabilities": _write_flat(self.capabilities),
             "now": self.now,
         }

@@ -81,4 +81,8 @@ def _rebucket(ground: Ground, reason: str) -> tuple[Decision, ...]:
             Lane.CONSUMER, RefusalReason.REBUCKET_COOLDOWN, None, "last_rebucket_at", *gate, gate.opens_at
         )
         return ()
-    return tuple(Rebucket(i, target, reason) for i in short if not ground.refuse_busy(Lane.CONSUMER, i))
+    told = {refusal.segment_id for refusal in ground.refusals}
+    for segment_id in short:
+        if segment_id not in told:
+            ground.refuse_busy(Lane.CONSUMER, segment_id)
+    return tuple(Rebucket(i, target, reason) for i in short if i not in ground.busy)

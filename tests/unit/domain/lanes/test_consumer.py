@@ -1,0 +1,191 @@
+"""Spec tables of the consumer lane: who counts, which segment, a split or buckets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from controller.domain.decision import Evaluation, Lane, Rebucket, Refusal, RefusalReason, Split
+from controller.domain.evaluator import decide
+from controller.domain.hash_range import HashRange
+from controller.domain.layout import SegmentLayout
+from controller.domain.policy import AutoScalePolicy
+from controller.domain.reshape import ReshapeKind
+from controller.domain.segment import Segment
+from controller.domain.situation import History, LiveReshape, Situation
+from tests.unit.domain.situations import NOW, SHARED, ago, record, topic
+
+
+def ask(situation: Situation) -> Evaluation:
+    return decide(situation, {Lane.CONSUMER})
+
+
+def test_consumers_of_different_subscriptions_do_not_add_up() -> None:
+    assert ask(topic(2000, 2000, consumers={"a": 2, "b": 2})) == Evaluation()
+
+
+@pytest.mark.parametrize("consumers", [0, 1, 2])
+def test_as_many_segments_as_consumers_are_enough(consumers: int) -> None:
+    assert ask(topic(2000, 2000, consumers=consumers)) == Evaluation()
+
+
+def test_the_busiest_by_messages_in_is_split_and_bytes_play_no_part() -> None:
+    heavy = record(900.0)
+    heavy = replace(heavy, stats=replace(heavy.stats, byte_rate_in=4e9))
+    assert ask(topic(heavy, 1200, 1100, consumers=4)).decisions == (Split(1, (), "consumer-count"),)
+
+
+def test_equal_rates_and_missing_records_go_to_the_lowest_id() -> None:
+    layout = SegmentLayout.initial(2, now=0).split(0, 1).merge(2, 3, 2)  # range order is now 4, 1
+    assert ask(topic(2000, 2000, layout=layout, consumers=3)).decisions == (Split(1, (), "consumer-count"),)
+    assert ask(topic(None, None, layout=layout, consumers=3)).decisions == (Split(1, (), "consumer-count"),)
+
+
+def test_the_split_cooldown_holds_it_back_and_says_until_when() -> None:
+    evaluation = ask(topic(2000, consumers=2, history=History(last_split_at=ago(59))))
+    opens = ago(-1)
+    assert evaluation.refusals == (
+        Refusal(0, Lane.CONSUMER, RefusalReason.SPLIT_COOLDOWN, "last_split_at", ago(59), opens, opens),
+    )
+    assert evaluation.decisions == ()
+    assert evaluation.valid_until == opens
+
+
+@pytest.mark.parametrize(("seconds", "blocked"), [(59.999, True), (60, False), (61, False), (-3600, True)])
+def test_a_cooldown_exactly_elapsed_is_over_and_a_future_instant_keeps_blocking(
+    seconds: float, blocked: bool
+) -> None:
+    decisions = ask(topic(2000, consumers=2, history=History(last_split_at=ago(seconds)))).decisions
+    assert (decisions == ()) is blocked
+
+
+def test_at_the_cap_there_is_no_split_where_buckets_cannot_be_shared() -> None:
+    policy = AutoScalePolicy(max_segments=2)
+    evaluation = ask(topic(9000, 9000, buckets=4, consumers=5, policy=policy))
+    assert evaluation == Evaluation(
+        refusals=(Refusal(None, Lane.CONSUMER, RefusalReason.AT_MAX_SEGMENTS, "segments", 2, 2),)
+    )
+
+
+def test_a_slow_topic_is_split_all_the_same_where_buckets_cannot_be_shared() -> None:
+    assert ask(topic(5, buckets=4, consumers=2)).decisions == (Split(0, (), "consumer-count"),)
+
+
+@pytest.mark.parametrize(("rate", "splits"), [(999.9, False), (1000, True)])
+def test_the_floor_between_buckets_and_splits_counts_equal_as_hot(rate: float, splits: bool) -> None:
+    decisions = ask(topic(rate, consumers=2, capabilities=SHARED)).decisions
+    expected = Split(0, (), "consumer-count") if splits else Rebucket(0, 2, "below-split-rate-floor")
+    assert decisions == (expected,)
+
+
+def test_a_floor_of_zero_switches_the_preference_for_buckets_off_below_the_cap() -> None:
+    policy = AutoScalePolicy(split_vs_rebucket_min_msg_rate_in=0.0)
+    assert ask(topic(None, consumers=2, capabilities=SHARED, policy=policy)).decisions == (
+        Split(0, (), "consumer-count"),
+    )
+
+
+def test_buckets_that_suffice_are_left_alone() -> None:
+    evaluation = ask(topic(700, 900, buckets=2, consumers=4, capabilities=SHARED))
+    assert evaluation.decisions == ()
+    assert evaluation.refusals == (
+        Refusal(None, Lane.CONSUMER, RefusalReason.ENOUGH_BUCKETS, "buckets", 4, 4),
+    )
+
+
+def test_at_the_cap_a_hot_topic_gets_buckets_in_one_batch_of_ascending_ids() -> None:
+    layout = SegmentLayout.initial(2, bucket_budget=2, now=0).split(0, 1)  # range order is 2, 3, 1
+    situation = topic(
+        9000,
+        9000,
+        9000,
+        layout=layout,
+        consumers=10,
+        capabilities=SHARED,
+        policy=AutoScalePolicy(max_segments=3),
+    )
+    assert ask(situation).decisions == tuple(Rebucket(i, 4, "at-max-segments") for i in (1, 2, 3))
+
+
+def test_an_uneven_layout_is_raised_only_in_part() -> None:
+    layout = SegmentLayout.initial(4, bucket_budget=4, now=0).rebucket(0, 4, 1)
+    situation = topic(
+        10,
+        10,
+        10,
+        10,
+        layout=layout,
+        consumers=13,
+        capabilities=SHARED,
+        policy=AutoScalePolicy(max_segments=4),
+    )
+    assert ask(situation).decisions == tuple(Rebucket(i, 4, "at-max-segments") for i in (1, 2, 3))
+
+
+def test_the_cap_on_buckets_may_leave_a_target_that_is_no_power_of_two_and_then_nothing() -> None:
+    policy = AutoScalePolicy(entry_bucket_max_per_segment=3)
+    first = topic(10, buckets=1, consumers=9, capabilities=SHARED, policy=policy)
+    assert ask(first).decisions == (Rebucket(0, 3, "below-split-rate-floor"),)
+    second = topic(10, buckets=3, consumers=9, capabilities=SHARED, policy=policy)
+    assert ask(second).refusals == (
+        Refusal(None, Lane.CONSUMER, RefusalReason.AT_MAX_BUCKETS, "buckets", 3, 9),
+    )
+
+
+@pytest.mark.parametrize(
+    ("history", "blocked"),
+    [(History(last_rebucket_at=ago(30)), True), (History(last_split_at=ago(30)), False)],
+)
+def test_only_the_rebucket_cooldown_holds_buckets_back(history: History, blocked: bool) -> None:
+    evaluation = ask(topic(10, consumers=2, capabilities=SHARED, history=history))
+    assert (evaluation.decisions == ()) is blocked
+    if blocked:
+        assert evaluation.refusals == (
+            Refusal(
+                None,
+                Lane.CONSUMER,
+                RefusalReason.REBUCKET_COOLDOWN,
+                "last_rebucket_at",
+                ago(30),
+                ago(-30),
+                ago(-30),
+            ),
+        )
+
+
+def test_children_in_flight_count_as_segments() -> None:
+    live = LiveReshape(7, ReshapeKind.SPLIT, (0,), 2, ago(120))
+    assert ask(topic(2000, 2000, consumers=3, in_flight=(live,))) == Evaluation()
+
+
+def test_a_busy_segment_is_passed_over_for_the_next() -> None:
+    live = LiveReshape(7, ReshapeKind.SPLIT, (0,), 2, ago(120))
+    evaluation = ask(topic(9000, 2000, consumers=4, in_flight=(live,)))
+    assert evaluation.decisions == (Split(1, (), "consumer-count"),)
+    assert evaluation.refusals == (Refusal(0, Lane.CONSUMER, RefusalReason.IN_FLIGHT, "operation_id", 7),)
+
+
+@pytest.mark.parametrize(("strict", "chosen"), [(False, 1), (True, 0)])
+def test_a_segment_of_width_one_is_passed_over_except_as_pulsar_does(strict: bool, chosen: int) -> None:
+    layout = SegmentLayout.from_segments(0, 2, (Segment(0, HashRange(0, 0)), Segment(1, HashRange(1, 65535))))
+    policy = AutoScalePolicy(strict_pulsar=strict)
+    evaluation = ask(topic(9000, 2000, layout=layout, consumers=3, policy=policy))
+    assert evaluation.decisions == (Split(chosen, (), "consumer-count"),)
+    expected = () if strict else (Refusal(0, Lane.CONSUMER, RefusalReason.WIDTH_ONE, "width", 1, 2),)
+    assert evaluation.refusals == expected
+
+
+@pytest.mark.parametrize(("strict", "chosen"), [(False, 1), (True, 0)])
+def test_a_stale_reading_makes_no_segment_the_busiest_except_as_pulsar_does(
+    strict: bool, chosen: int
+) -> None:
+    policy = AutoScalePolicy(strict_pulsar=strict)
+    silent = record(9000, observed_at=NOW - 300_001)
+    evaluation = ask(topic(silent, 2000, consumers=3, policy=policy))
+    assert evaluation.decisions == (Split(chosen, (), "consumer-count"),)
+
+
+def test_the_choice_holds_until_its_reading_is_stale() -> None:
+    evaluation = ask(topic(record(9000, observed_at=ago(100)), 2000, consumers=3))
+    assert evaluation.valid_until == ago(100) + 300_001

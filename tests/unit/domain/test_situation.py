@@ -1,0 +1,87 @@
+"""The canonical text of a situation: what is in it, and that one situation has one text."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from hypothesis import given
+
+from controller.domain.evaluator import decide
+from controller.domain.layout import SegmentLayout
+from controller.domain.load import LoadStats
+from controller.domain.policy import AutoScalePolicy
+from controller.domain.reshape import ReshapeKind
+from controller.domain.situation import History, LiveReshape, Situation
+from tests.unit.domain.situations import NOW, SHARED, record, situations, topic
+
+
+def lived() -> SegmentLayout:
+    return SegmentLayout.initial(2, now=0).split(0, 1).merge(2, 3, 2)
+
+
+def test_the_text_is_compact_sorted_and_writes_whole_numbers_as_integers() -> None:
+    text = topic(700.0, 0.5, consumers=2).to_json()
+    assert text == json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
+    load = json.loads(text)["loads"]
+    assert '"msg_rate_in":700,' in text
+    assert load["1"]["msg_rate_in"] == 0.5
+
+
+def test_the_text_does_not_tell_an_integer_rate_from_a_float() -> None:
+    one, other = topic(LoadStats(700, 0, 0, 0)), topic(LoadStats(700.0, 0.0, 0.0, 0.0))
+    assert one.to_json() == other.to_json()
+
+
+def test_only_active_segments_and_their_load_are_in_the_text() -> None:
+    layout = lived()
+    situation = topic(10, 20, layout=layout)
+    situation = replace(
+        situation,
+        loads=dict(situation.loads) | {0: record(5), 99: record(5)},
+        recent_loads={4: (LoadStats(1), LoadStats(2)), 0: (LoadStats(3),)},
+    )
+    document = json.loads(situation.to_json())
+    assert [segment["id"] for segment in document["segments"]] == [4, 1]
+    assert set(document["loads"]) == {"1", "4"}
+    assert document["recent_loads"] == {"4": [[1, 0, 0, 0], [2, 0, 0, 0]]}
+    assert document["ancestors"] == []
+    assert Situation.from_json(situation.to_json()).recent_loads == {4: (LoadStats(1), LoadStats(2))}
+
+
+def test_under_strict_pulsar_the_ancestors_whose_merges_count_are_in_the_text() -> None:
+    situation = topic(10, 20, layout=lived(), policy=AutoScalePolicy(strict_pulsar=True, max_dag_depth=1))
+    document = json.loads(situation.to_json())
+    assert document["ancestors"] == [[0, []], [2, [0]], [3, [0]]]
+    replayed = Situation.from_json(situation.to_json())
+    assert replayed.layout.merge_depth_by_ancestry(4) == 1
+    assert decide(replayed) == decide(situation)
+
+
+def test_everything_a_decision_reads_comes_back_equal() -> None:
+    situation = topic(
+        10,
+        None,
+        consumers={"b": 3, "a": 1},
+        policy=AutoScalePolicy(split_msg_rate_in=float("inf"), max_segments=9),
+        history=History(last_split_at=1, last_merge_at=None, last_rebucket_at=3),
+        in_flight=(
+            LiveReshape(8, ReshapeKind.SPLIT, (0,), 2, NOW - 1),
+            LiveReshape(7, ReshapeKind.MERGE, (5, 6), 1, NOW - 2),
+        ),
+        capabilities=SHARED,
+    )
+    replayed = Situation.from_json(situation.to_json())
+    assert replayed.layout.active == situation.layout.active
+    assert replayed.layout.next_segment_id == situation.layout.next_segment_id
+    assert replayed.layout.epoch == situation.layout.epoch
+    assert replayed.in_flight == situation.in_flight[::-1]
+    assert replace(replayed, layout=situation.layout, in_flight=situation.in_flight) == replace(
+        situation, recent_loads=replayed.recent_loads
+    )
+
+
+@given(situations())
+def test_reading_and_writing_again_gives_the_same_text(situation: Situation) -> None:
+    text = situation.to_json()
+    assert Situation.from_json(text).to_json() == text
