@@ -146,6 +146,8 @@ def finish(tx: Connection, lanes: Collection[Lane], finished: Sequence[Finished]
 
 def defer(tx: Connection, topic_ids: Collection[int], seconds: float) -> None:
     """Nobody looks at these topics for so long, whatever changes; a pause is never shortened."""
+    if not topic_ids:
+        return
     pause_end = _NOW + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
     tx.execute(
         update(_EVALUATION)

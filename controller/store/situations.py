@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -66,6 +67,14 @@ _IN_FLIGHT = text("""
        AND o.kind = ANY (:kinds)
      ORDER BY o.operation_id
 """)
+_LOCK = text("""
+    SELECT topic_id, data_plane, epoch, next_segment_id FROM cleave.topic
+     WHERE topic_id = ANY (:topic_ids) AND state = 'live' ORDER BY topic_id FOR NO KEY UPDATE SKIP LOCKED
+""")
+_ELSEWHERE = text("""
+    SELECT topic_id, data_plane FROM cleave.topic
+     WHERE topic_id = ANY (:topic_ids) AND state = 'live' AND data_plane <> ALL (:planes)
+""")
 
 
 def load_situations(
@@ -98,6 +107,36 @@ def load_situations(
         )
         for row in topics
     }
+
+
+@dataclass(frozen=True, slots=True)
+class LockedTopic:
+    """A topic whose row is ours until the transaction ends, and what its layout was when it became so."""
+
+    topic_id: int
+    data_plane: str
+    epoch: int
+    next_segment_id: int
+
+    def is_unmoved(self, layout: SegmentLayout) -> bool:
+        """Whether nothing was committed or intended since `layout` was read: an intent reserves ids."""
+        return (self.epoch, self.next_segment_id) == (layout.epoch, layout.next_segment_id)
+
+
+def lock_free_topics(tx: Connection, topic_ids: Collection[int]) -> dict[int, LockedTopic]:
+    """Locks those of the topics that are live and that nobody has locked; the others are left out.
+
+    Never waits, so it may be called while `evaluation` rows are held, against the usual order of locks (topic
+    before evaluation); intents that follow find the lock taken.
+    """
+    rows = tx.execute(_LOCK, {"topic_ids": sorted(topic_ids)})
+    return {row.topic_id: LockedTopic(*row) for row in rows}
+
+
+def live_elsewhere(tx: Connection, topic_ids: Collection[int], planes: Collection[str]) -> dict[int, str]:
+    """Those of the topics that are live on a data plane that is not one of `planes`, with its name."""
+    rows = tx.execute(_ELSEWHERE, {"topic_ids": list(topic_ids), "planes": list(planes)})
+    return {row.topic_id: row.data_plane for row in rows}
 
 
 Rows = defaultdict[int, list[Row[Any]]]

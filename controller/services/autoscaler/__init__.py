@@ -1,0 +1,104 @@
+"""The autoscaler: drains topics whose answer may have changed, decides, and writes intents and the ledger.
+
+Airflow's split and merge passes and the worker's loop call `run_pass`, each with its lanes. It never touches a data
+plane: what it decides becomes a row of the journal, which an operation runner carries out. A batch of topics is one
+transaction. In it the drained rows are held, so that no input changes under a decision; before it acts on a topic it
+takes that topic's row if nobody else has it, and decides again if something was committed or intended in between.
+So a decision, its ledger row and its operations stand or fall together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from controller import telemetry
+from controller.dataplane.base import DataPlane
+from controller.domain.decision import Lane
+from controller.services.autoscaler.batch import Batch, Outcome
+from controller.services.autoscaler.verdicts import lane_of
+from controller.store import evaluations
+from controller.store.engine import Store
+from controller.store.shards import Shards
+
+__all__ = ["Outcome", "PassResult", "run_pass"]
+
+BATCH_TOPICS = 500
+"""Topics in one transaction: whoever raises one of them meanwhile (a consumer registering) waits for its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassResult:
+    """What a pass did. `left` are topics that stay dirty because somebody else was at work on them, or paused."""
+
+    evaluated: int
+    outcomes: tuple[Outcome, ...]
+    left: tuple[int, ...]
+
+    @property
+    def intents(self) -> tuple[int, ...]:
+        """The operations intended."""
+        return tuple(operation_id for outcome in self.outcomes for operation_id in outcome.operation_ids)
+
+
+def run_pass(
+    store: Store,
+    planes: Mapping[str, DataPlane],
+    lanes: Collection[Lane],
+    *,
+    decided_by: str,
+    limit: int,
+    shards: Shards | None = None,
+    topic_ids: Collection[int] | None = None,
+    fence: Callable[[Connection], None] | None = None,
+    batch_topics: int = BATCH_TOPICS,
+    dry_run: bool = False,
+) -> PassResult:
+    """Evaluate up to `limit` topics that are dirty or due for the lanes.
+
+    `fence` is called first in each transaction and raises when this process may no longer act. A dry run writes
+    nothing, and looks at the topics named whether they are dirty or not. Raises Retryable when PostgreSQL is away
+    or a batch met a deadlock; batches before it have been committed.
+    """
+    evaluated, outcomes, left, passed = 0, list[Outcome](), list[int](), list[int]()
+    while len(passed) < limit:
+        with store.transaction() as tx:
+            if fence is not None:
+                fence(tx)
+            if dry_run and topic_ids is not None:
+                pending = [p for p in evaluations.read(tx, topic_ids) if p.topic_id not in passed]
+            else:
+                pending = evaluations.drain(
+                    tx,
+                    lanes=lanes,
+                    limit=min(batch_topics, limit - len(passed)),
+                    shards=shards,
+                    topic_ids=topic_ids,
+                    skip=passed if dry_run else left,
+                )
+            batch = Batch(tx, planes, frozenset(lanes), decided_by, pending)
+            batch.evaluate(batch.pending)
+            if not dry_run:
+                batch.act()
+        if not pending:
+            break
+        passed += batch.pending
+        left += batch.left
+        evaluated += len(batch.verdicts)
+        outcomes += batch.outcomes()
+    _count(outcomes)
+    return PassResult(evaluated, tuple(outcomes), tuple(left))
+
+
+def _count(outcomes: Sequence[Outcome]) -> None:
+    for outcome in outcomes:
+        if outcome.decision_id is None:
+            continue
+        for act in outcome.evaluation.decisions:
+            telemetry.DECISIONS.labels(lane_of(act).value, type(act).__name__.lower()).inc()
+        for refusal in outcome.evaluation.refusals:
+            telemetry.REFUSALS.labels(
+                refusal.lane.value if refusal.lane else "all", refusal.reason.value
+            ).inc()

@@ -1,0 +1,188 @@
+"""One batch of a pass: some drained topics, evaluated and acted on within one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import IntegrityError
+
+from controller import telemetry
+from controller.dataplane.base import DataPlane
+from controller.domain.decision import Decision, Evaluation, Lane
+from controller.domain.errors import CleaveError, LostRace, SegmentBusy
+from controller.domain.evaluator import CODE_VERSION, decide
+from controller.domain.operation import Origin
+from controller.domain.situation import Situation
+from controller.services.autoscaler.verdicts import digest, plan
+from controller.store import evaluations, intents, ledger, situations
+from controller.store.evaluations import Finished, PendingEvaluation
+from controller.store.ledger import LedgerRow
+from controller.store.situations import LockedTopic
+
+log = telemetry.get_logger(__name__)
+
+PAUSE_SECONDS = 60.0
+"""How long a topic that cannot be decided or acted on here is left alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A topic that decided, or refused something it had not refused before; no ids when nothing was written."""
+
+    topic_id: int
+    evaluation: Evaluation
+    decision_id: int | None = None
+    operation_ids: tuple[int, ...] = ()
+
+
+class Batch:
+    """Some drained topics within one transaction."""
+
+    def __init__(
+        self,
+        tx: Connection,
+        planes: Mapping[str, DataPlane],
+        lanes: frozenset[Lane],
+        decided_by: str,
+        pending: Sequence[PendingEvaluation],
+    ) -> None:
+        self._tx = tx
+        self._planes = planes
+        self._lanes = lanes
+        self._decided_by = decided_by
+        self.pending = {p.topic_id: p for p in pending}
+        self.situations: dict[int, Situation] = {}
+        self.verdicts: dict[int, Evaluation] = {}
+        self.left: list[int] = []
+        self._digests: dict[int, str | None] = {}
+        self._paused: list[int] = []
+        self._decision_ids: dict[int, int] = {}
+        self._operation_ids: dict[int, tuple[int, ...]] = {}
+
+    def evaluate(self, topic_ids: Collection[int]) -> None:
+        """Decide about these topics, for the first time or again."""
+        if not topic_ids:
+            return
+        capabilities = {name: plane.capabilities for name, plane in self._planes.items()}
+        found = situations.load_situations(self._tx, topic_ids, capabilities)
+        for topic_id, situation in found.items():
+            try:
+                self.verdicts[topic_id] = decide(situation, self._lanes)
+            except Exception:  # one topic's trouble must not stop the fleet
+                log.exception("a topic could not be decided", topic_id=topic_id)
+                self._pause(topic_id)
+            else:
+                self.situations[topic_id] = situation
+                refusals = self.verdicts[topic_id].refusals
+                self._digests[topic_id] = digest(refusals, self._lanes, self.pending[topic_id].outcome_digest)
+        missing = set(topic_ids) - found.keys()
+        for topic_id, plane in (
+            situations.live_elsewhere(self._tx, missing, self._planes).items() if missing else ()
+        ):
+            log.warning(
+                "a topic is on a data plane that is not configured here", topic_id=topic_id, plane=plane
+            )
+            self._pause(topic_id)
+
+    def act(self) -> None:
+        """Intents for what was decided, ledger rows for what is new, and the evaluations marked as made."""
+        acting = self._acting()
+        locked = situations.lock_free_topics(self._tx, acting) if acting else {}
+        for topic_id in acting - locked.keys():
+            self._leave(topic_id)
+        self.evaluate([t for t, topic in locked.items() if not topic.is_unmoved(self.situations[t].layout)])
+        new = self._new_topics()
+        self._decision_ids = dict(zip(new, ledger.reserve_ids(self._tx, len(new)), strict=True))
+        for topic_id in sorted(self._acting()):
+            self._intend(locked[topic_id])
+        ledger.record(self._tx, [self._ledger_row(t) for t in new if t in self.verdicts])
+        finished = [self._finished(p) for p in self.pending.values() if p.topic_id not in self.left]
+        evaluations.finish(self._tx, self._lanes, finished)
+        evaluations.defer(self._tx, self._paused, PAUSE_SECONDS)
+
+    def outcomes(self) -> list[Outcome]:
+        """The topics worth telling of."""
+        return [
+            Outcome(t, self.verdicts[t], self._decision_ids.get(t), self._operation_ids.get(t, ()))
+            for t in self._new_topics()
+        ]
+
+    def _intend(self, topic: LockedTopic) -> None:
+        topic_id = topic.topic_id
+        situation = self.situations[topic_id]
+        try:
+            with self._tx.begin_nested():
+                self._operation_ids[topic_id] = tuple(
+                    intents.intend_reshape(
+                        self._tx,
+                        topic_id,
+                        partial(plan, act, max_buckets=situation.policy.entry_bucket_max_per_segment),
+                        backing_topic=self._planes[topic.data_plane].backing_topic,
+                        request=self._request(topic_id, act, ordinal),
+                        seen_epoch=situation.layout.epoch,
+                        seen_input_version=self.pending[topic_id].input_version,
+                    ).operation.operation_id
+                    for ordinal, act in enumerate(self.verdicts[topic_id].decisions)
+                )
+        except (LostRace, SegmentBusy) as error:
+            log.info(
+                "a topic moved while it was decided; left for the next pass",
+                topic_id=topic_id,
+                error=str(error),
+            )
+            self._leave(topic_id)
+        except (CleaveError, IntegrityError) as error:
+            log.error("a decision could not be written as an intent", topic_id=topic_id, error=str(error))
+            self._pause(topic_id)
+
+    def _request(self, topic_id: int, act: Decision, ordinal: int) -> intents.Request:
+        decision_id = self._decision_ids[topic_id]
+        return intents.Request(
+            request_key=f"decision-{decision_id}-{ordinal}",
+            origin=Origin.AUTO,
+            actor=self._decided_by,
+            reason=act.reason,
+            decision_id=decision_id,
+        )
+
+    def _ledger_row(self, topic_id: int) -> LedgerRow:
+        situation = self.situations[topic_id]
+        return LedgerRow(
+            decision_id=self._decision_ids[topic_id],
+            topic_id=topic_id,
+            decided_at=situation.now,
+            epoch=situation.layout.epoch,
+            input_version=self.pending[topic_id].input_version,
+            lanes=self._lanes,
+            decided_by=self._decided_by,
+            code_version=CODE_VERSION,
+            evaluation=self.verdicts[topic_id],
+            situation=situation.to_json(),
+        )
+
+    def _finished(self, pending: PendingEvaluation) -> Finished:
+        """A topic without a verdict is not live: nothing to do until its creation commits, which raises it again."""
+        verdict = self.verdicts.get(pending.topic_id, Evaluation())
+        refused = self._digests.get(pending.topic_id)
+        return Finished(pending.topic_id, pending.input_version, verdict.valid_until, refused)
+
+    def _acting(self) -> set[int]:
+        return {topic_id for topic_id, verdict in self.verdicts.items() if verdict.decisions}
+
+    def _new_topics(self) -> list[int]:
+        return [
+            topic_id
+            for topic_id, verdict in sorted(self.verdicts.items())
+            if verdict.decisions or self._digests[topic_id] != self.pending[topic_id].outcome_digest
+        ]
+
+    def _pause(self, topic_id: int) -> None:
+        self._paused.append(topic_id)
+        self._leave(topic_id)
+
+    def _leave(self, topic_id: int) -> None:
+        self.left.append(topic_id)
+        self.verdicts.pop(topic_id, None)
