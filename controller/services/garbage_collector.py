@@ -14,7 +14,7 @@ from controller.dataplane.base import DataPlane, LogState
 from controller.domain.errors import CleaveError, Retryable, StoreUnavailable
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Origin
-from controller.store import backing_logs, intents, layouts
+from controller.store import backing_logs, drains, intents, layouts
 from controller.store.backing_logs import Books
 from controller.store.engine import Store
 from controller.store.intents import Request
@@ -97,6 +97,9 @@ def _collect_topic(
     report.segments[topic.name] = chosen
     if dry_run:
         return
+    chosen = _confirm(store, plane, topic, chosen, books)
+    if not chosen:
+        return
     key = f"prune/{topic.topic_id}/{chosen[0]}/{len(chosen)}/{books.epoch}"  # an id is pruned only once
     request = Request(
         key, Origin.AUTO, actor, "retention passed and drained", deadline_seconds=DEADLINE_SECONDS
@@ -104,6 +107,26 @@ def _collect_topic(
     with store.transaction() as tx:
         intent = intents.intend_prune(tx, topic.topic_id, chosen, request)
     report.operation_ids.append(intent.operation.operation_id)
+
+
+def _confirm(
+    store: Store, plane: DataPlane, topic: ExpiredTopic, chosen: Sequence[int], books: Books
+) -> tuple[int, ...]:
+    """Mark them drained, then look once more: a seek either shows in this look or takes the mark back."""
+    logs = [one for one in books.logs if one.segment_id in chosen]
+    with store.transaction() as tx:
+        for one in logs:
+            for name in books.expected_on(one):
+                drains.mark_drained(tx, topic.topic_id, name, [one.segment_id])
+    confirmed: list[int] = []
+    for one in sorted(logs, key=lambda one: one.segment_id):
+        if _undrained(plane, one.backing_topic, books.expected_on(one), books):
+            with store.transaction() as tx:
+                for name in books.expected_on(one):
+                    drains.undrain(tx, topic.topic_id, name, [one.segment_id])
+            break  # its descendants wait for it; the rest for the next round
+        confirmed.append(one.segment_id)
+    return tuple(confirmed)
 
 
 def _choose(

@@ -21,7 +21,6 @@ from controller.store import intents, layouts, policies, topics
 from controller.store.engine import Store
 from controller.store.intents import Intent, Request
 
-
 Planner = Callable[[SegmentLayout, int], Reshape]
 """Builds the reshape from the layout of the moment and the policy's cap of buckets a segment."""
 

@@ -16,6 +16,7 @@ from controller.store import intents, policies, topics
 from controller.store.engine import Store
 from controller.store.intents import Intent, Request
 from controller.store.sealed import RETENTION_PROPERTY
+from controller.store.subscriptions import SubscriptionKind
 
 
 def create_topic(
@@ -65,11 +66,16 @@ def delete_topic(store: Store, name: str, request: Request) -> Intent:
 
 
 def create_subscription(
-    store: Store, topic: str, subscription: str, request: Request, *, kind: str = "STREAM"
+    store: Store,
+    topic: str,
+    subscription: str,
+    request: Request,
+    *,
+    kind: SubscriptionKind = SubscriptionKind.STREAM,
 ) -> Intent:
-    """Intend a subscription at earliest on every active segment; an existing one keeps its kind and positions.
+    """Intend a subscription at earliest on every active segment.
 
-    `kind` is STREAM, QUEUE or CHECKPOINT. Raises TopicNotFound, TopicNotLive, InvalidInput.
+    Raises TopicNotFound, TopicNotLive, InvalidInput, or Conflict when the name is taken.
     """
     with store.transaction() as tx:
         topic_id = topics.find_topic(tx, topic).topic_id

@@ -63,7 +63,7 @@ class Seen:
 
     listed: tuple[str, ...]
     states: Mapping[int, LogState]
-    cursors: Mapping[int | None, frozenset[str]]
+    cursors: Mapping[int, frozenset[str]]
     books: Books
     """As they were before the looks at single logs: what changed since is not judged."""
 
@@ -107,7 +107,7 @@ def _differences(topic: str, seen: Seen, books: Books) -> list[Finding]:
         elif one.state is SegmentState.ACTIVE and not (
             books.changes_subscriptions or seen.books.changes_subscriptions
         ):
-            found += _cursor_differences(finding, seen, books)
+            found += _cursor_differences(finding, seen.cursors.get(one.segment_id), seen, books)
     return found
 
 
@@ -120,10 +120,11 @@ def _kind_of_difference(one: BackingLog, state: LogState) -> FindingKind | None:
     }.get((one.state, state))
 
 
-def _cursor_differences(of_log: Finding, seen: Seen, books: Books) -> list[Finding]:
-    there = seen.cursors.get(of_log.segment_id)
+def _cursor_differences(
+    of_log: Finding, there: frozenset[str] | None, seen: Seen, books: Books
+) -> list[Finding]:
     if there is None:
-        return []  # it was missing at the first look
+        return []  # the log was missing at the first look
     wanted = books.subscriptions.keys() & seen.books.subscriptions.keys()
     recorded = books.subscriptions.keys() | seen.books.subscriptions.keys() | books.deleting_subscriptions
     return [

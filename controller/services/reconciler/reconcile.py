@@ -96,34 +96,36 @@ def _answer_in_books(
     """What is answered by a row, in the transaction that holds the topic's lock."""
     segment_id = finding.segment_id
     match finding.kind:
-        case FindingKind.ORPHAN_LOG:
+        case FindingKind.ORPHAN_LOG if segment_id is not None:
             tombstones.add(
                 tx,
                 data_plane=topic.data_plane,
-                backing_topic=finding.backing_topic,
                 topic_id=topic.topic_id,
-                segment_id=segment_id,
-                operation_id=None,
+                backing_topics={segment_id: finding.backing_topic},
                 reason="orphan found by the reconciler",
             )
-        case FindingKind.SEALED_MISSING:
+        case FindingKind.SEALED_MISSING if segment_id is not None:
             for name in books.subscriptions:
                 drains.mark_drained(tx, topic.topic_id, name, [segment_id])
-        case FindingKind.ACTIVE_TERMINATED:
-            # an attempt that was aborted reserved an id, so the next one has another key
-            key = f"heal/{topic.topic_id}/{segment_id}/{books.next_segment_id}"
-            reason = f"log of active segment {segment_id} is terminated"
-            intent = intents.intend_reshape(
-                tx,
-                topic.topic_id,
-                lambda layout: plan_heal(layout, segment_id),
-                backing_topic=plane.backing_topic,
-                request=Request(key, Origin.RECONCILER, "reconciler", reason),
-            )
-            return replace(finding, operation_id=intent.operation.operation_id)
+        case FindingKind.ACTIVE_TERMINATED if segment_id is not None:
+            return replace(finding, operation_id=_heal(tx, topic, plane, books, segment_id))
         case _:
             pass
     return finding
+
+
+def _heal(tx: Connection, topic: topics.TopicRow, plane: DataPlane, books: Books, segment_id: int) -> int:
+    """Intend the reshape 1 → 1; an attempt that was aborted reserved an id, so the next one has another key."""
+    key = f"heal/{topic.topic_id}/{segment_id}/{books.next_segment_id}"
+    reason = f"log of active segment {segment_id} is terminated"
+    intent = intents.intend_reshape(
+        tx,
+        topic.topic_id,
+        lambda layout: plan_heal(layout, segment_id),
+        backing_topic=plane.backing_topic,
+        request=Request(key, Origin.RECONCILER, "reconciler", reason),
+    )
+    return intent.operation.operation_id
 
 
 def _answer_on_plane(plane: DataPlane, books: Books, finding: Finding) -> Finding:

@@ -1,0 +1,204 @@
+"""A bench for operations: store, data planes and the shorthands that tests of services and of chaos share.
+
+Everything real: PostgreSQL, the embedded logs, the operation runner. Claims and calls are short, so that what waits
+for them to run out waits a second, not a minute.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import text
+
+from controller.dataplane.base import DataPlane, LogState
+from controller.dataplane.embedded.plane import EmbeddedDataPlane
+from controller.domain.layout import SegmentLayout
+from controller.domain.operation import Operation, Origin
+from controller.domain.segment import SegmentState
+from controller.services import segment_admin, tombstone_sweeper, topic_admin
+from controller.services.operation_runner import Outcome, RunnerContext, run_due, run_operation
+from controller.services.reconciler import Finding, reconcile
+from controller.store import backing_logs, layouts, operations, topics
+from controller.store.engine import Store
+from controller.store.intents import Intent, Request
+from tests.support.waiting import wait_until
+
+CALL_TIMEOUT_SECONDS = 0.5
+LEASE_SECONDS = 1.0
+TOPIC = "topic://acme/shop/orders"
+
+
+class Bench:
+    """One database, one topic (`TOPIC`), any number of runners."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.store = Store(url, application_name="bench")
+        self.plane = EmbeddedDataPlane(url, call_timeout_seconds=CALL_TIMEOUT_SECONDS)
+        self.planes: Mapping[str, DataPlane] = {"embedded": self.plane}
+        self._keys = itertools.count()
+
+    def close(self) -> None:
+        """Give back connections."""
+        self.plane.close()
+        self.store.dispose()
+
+    def request(self, key: str | None = None, deadline_seconds: float = 60.0) -> Request:
+        """A manual request, with a fresh key unless one is given."""
+        return Request(
+            key or f"request-{next(self._keys)}", Origin.MANUAL, "tester", "test", deadline_seconds
+        )
+
+    def context(self, runner_id: str = "runner", **changes: Any) -> RunnerContext:
+        """A runner on this bench."""
+        return RunnerContext(
+            **{
+                "store": self.store,
+                "planes": self.planes,
+                "runner_id": runner_id,
+                "lease_seconds": LEASE_SECONDS,
+                "parallel_calls": 1,
+            }
+            | changes
+        )
+
+    # What people ask for.
+
+    def topic_with(
+        self, segments: int = 1, subscriptions: tuple[str, ...] = ("billing",), **options: Any
+    ) -> int:
+        """Create `TOPIC` with its subscriptions, all done; returns its id."""
+        self.create(segments, **options)
+        for name in subscriptions:
+            self.finish(topic_admin.create_subscription(self.store, TOPIC, name, self.request()))
+        return self.topic_id
+
+    def create(self, segments: int = 1, **options: Any) -> Operation:
+        """Create `TOPIC`, done."""
+        request = self.request()
+        return self.finish(
+            topic_admin.create_topic(self.store, self.planes, TOPIC, request, segments=segments, **options)
+        )
+
+    def intend(self, planner: segment_admin.Planner, request: Request | None = None) -> Intent:
+        """Intend a reshape of `TOPIC`."""
+        return segment_admin.submit(self.store, self.planes, TOPIC, planner, request or self.request())
+
+    def reshape(self, planner: segment_admin.Planner) -> Operation:
+        """A reshape of `TOPIC`, done."""
+        return self.finish(self.intend(planner))
+
+    # Running.
+
+    def finish(self, intent: Intent) -> Operation:
+        """Run the operation to its end, whoever else may hold it now."""
+        return self.drive(intent.operation.operation_id)
+
+    def drive(self, operation_id: int, context: RunnerContext | None = None) -> Operation:
+        """Run it again and again until it is final, waiting for claims of the dead and for delays to pass."""
+        runner = context or self.context("driver")
+
+        def ended() -> Operation | None:
+            run_operation(runner, operation_id)
+            operation = self.operation(operation_id)
+            return None if operation.state.is_live else operation
+
+        return wait_until(ended, message=f"operation {operation_id} ends")  # type: ignore[return-value]
+
+    def run_once(self, operation_id: int, **changes: Any) -> Outcome:
+        """One run by a runner with those changes."""
+        return run_operation(self.context(**changes), operation_id)
+
+    def settle(self) -> list[Finding]:
+        """Run, reconcile and sweep until nothing is left to do; returns what the reconciler found on the way."""
+        found: list[Finding] = []
+
+        def settled() -> bool:
+            while run_due(self.context("settler")):
+                pass
+            findings = [
+                one for one in reconcile(self.store, self.planes, self.topic_id) if one.kind.has_remedy
+            ]
+            found.extend(findings)
+            tombstone_sweeper.sweep(self.store, self.planes)
+            return not findings and not self.live_operations() and not self.undeleted_logs()
+
+        wait_until(settled, message="nothing is left to do")
+        return found
+
+    # Looking.
+
+    @property
+    def topic_id(self) -> int:
+        """Id of the newest topic of the name, deleted or not."""
+        newest = "SELECT max(topic_id) FROM cleave.topic WHERE name = :name"
+        return int(self.scalar(newest, name=TOPIC))
+
+    @property
+    def topic(self) -> topics.TopicRow:
+        """Its row."""
+        with self.store.transaction() as tx:
+            return topics.get_topic(tx, self.topic_id)
+
+    @property
+    def layout(self) -> SegmentLayout:
+        """Its layout now."""
+        with self.store.transaction() as tx:
+            return layouts.load_layout(tx, self.topic_id)
+
+    def operation(self, operation_id: int) -> Operation:
+        """The row as it is now."""
+        with self.store.transaction() as tx:
+            return operations.get_operation(tx, operation_id)
+
+    def live_operations(self) -> list[Operation]:
+        """Those of any topic that have not ended."""
+        with self.store.transaction() as tx:
+            return operations.list_operations(tx, only_live=True)
+
+    def log_of(self, segment_id: int) -> str:
+        """Backing topic of a segment of `TOPIC`, pruned or not."""
+        statement = (
+            "SELECT backing_topic FROM cleave.segment WHERE topic_id = :topic_id AND segment_id = :segment_id"
+        )
+        return str(self.scalar(statement, topic_id=self.topic_id, segment_id=segment_id))
+
+    def undeleted_logs(self) -> list[str]:
+        """Logs on the data plane that no segment has."""
+        with self.store.transaction() as tx:
+            known = set(backing_logs.backing_topics(tx, self.topic_id))
+        return [name for name in self.plane.list_segments(TOPIC) if name not in known]
+
+    def scalar(self, statement: str, **parameters: object) -> Any:
+        """One value from the database."""
+        with self.store.transaction() as tx:
+            return tx.execute(text(statement), parameters).scalar_one()
+
+    def execute(self, statement: str, **parameters: object) -> None:
+        """Change rows by hand, as a test may."""
+        with self.store.transaction() as tx:
+            tx.execute(text(statement), parameters)
+
+    def check_laws(self) -> None:
+        """The layout's invariants, and that the data plane has exactly the logs and cursors it should have."""
+        layout = self.layout
+        with self.store.transaction() as tx:
+            books = backing_logs.read_books(tx, self.topic_id)
+            uncovered = tx.execute(text("SELECT * FROM inspect.uncovered_ranges")).all()
+        assert uncovered == []
+        if books.topic_state == "live":
+            layout.check_invariants()
+        else:
+            assert books.logs == ()
+        assert sorted(self.plane.list_segments(TOPIC)) == sorted(one.backing_topic for one in books.logs)
+        for one in books.logs:
+            is_active = one.state is SegmentState.ACTIVE
+            expected = LogState.OPEN if is_active else LogState.TERMINATED
+            assert (one.backing_topic, self.plane.segment_state(one.backing_topic)) == (
+                one.backing_topic,
+                expected,
+            )
+            missing = set(books.expected_on(one)) - set(self.plane.list_subscriptions(one.backing_topic))
+            assert (one.backing_topic, missing) == (one.backing_topic, set())
