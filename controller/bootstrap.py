@@ -22,6 +22,7 @@ from controller.services import autoscaler
 from controller.services.operation_runner import RunnerContext, run_due
 from controller.services.sensors import default_sensors
 from controller.services.shard_leases import ShardLeases
+from controller.services.tombstone_sweeper import sweep
 from controller.services.work_loop import WorkLoop
 from controller.settings import Settings, load_settings
 from controller.store.engine import Store
@@ -46,7 +47,9 @@ class Application:
             )
         )
 
-    def runner(self, runner_id: str | None = None, should_stop: Callable[[], bool] = lambda: False) -> RunnerContext:
+    def runner(
+        self, runner_id: str | None = None, should_stop: Callable[[], bool] = lambda: False
+    ) -> RunnerContext:
         """What an operation runner of this process acts with."""
         return RunnerContext(
             store=self.store,
@@ -91,7 +94,9 @@ class Worker:
     def run(self) -> None:
         """Take shards, then work; resign the leases at the end."""
         self.leases.round()
-        changed = threading.Thread(target=self.leases.run, args=(self.loop.rescan,), name="leases", daemon=True)
+        changed = threading.Thread(
+            target=self.leases.run, args=(self.loop.rescan,), name="leases", daemon=True
+        )
         changed.start()
         try:
             self.loop.run()
@@ -107,11 +112,19 @@ class Worker:
 def build_worker(app: Application, worker_id: str | None = None) -> Worker:
     """Wire sensors, evaluation, operations and leases into one worker."""
     settings, worker_id = app.settings, worker_id or process_name()
-    sensors = default_sensors(load_lane=settings.worker_load_lane, merge_lane=settings.worker_merge_lane)
+    sensors = default_sensors(
+        load_lane=settings.worker_load_lane,
+        merge_lane=settings.worker_merge_lane,
+        call_timeout_seconds=settings.call_timeout_seconds,
+    )
     channels = sorted({channel for sensor in sensors for channel in sensor.channels})
     listener = Listener(app.store.url, channels)
     leases = ShardLeases(
-        app.store, worker_id, shard_count=settings.worker_shards, ttl_seconds=settings.worker_lease_seconds, clock=SystemClock()
+        app.store,
+        worker_id,
+        shard_count=settings.worker_shards,
+        ttl_seconds=settings.worker_lease_seconds,
+        clock=SystemClock(),
     )
 
     def evaluate(lanes: Collection[Lane], topic_ids: Collection[int] | None, shards: Shards) -> int:
@@ -128,7 +141,10 @@ def build_worker(app: Application, worker_id: str | None = None) -> Worker:
         return len(result.intents)
 
     def run_operation(shards: Shards) -> bool:
-        return run_due(runner, limit=1, shards=shards) > 0
+        if run_due(runner, limit=1, shards=shards) > 0:
+            return True
+        sweep(app.store, app.planes, should_stop=runner.should_stop)
+        return False
 
     loop = WorkLoop(
         app.store,

@@ -73,9 +73,13 @@ class Settings(BaseSettings):
             try:
                 drivername = make_url(value.get_secret_value()).drivername
             except ArgumentError as error:
-                raise ValueError("not a database URL; write postgresql://user:password@host:port/database") from error
+                raise ValueError(
+                    "not a database URL; write postgresql://user:password@host:port/database"
+                ) from error
             if drivername.split("+")[0] not in ("postgresql", "postgres"):
-                raise ValueError(f"a {drivername} URL; Cleave keeps its state in PostgreSQL (postgresql://...)")
+                raise ValueError(
+                    f"a {drivername} URL; Cleave keeps its state in PostgreSQL (postgresql://...)"
+                )
         return value
 
     @cached_property
@@ -109,7 +113,9 @@ def load_settings(**overrides: object) -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         name = "CLEAVE_" + "_".join(str(part) for part in first["loc"]).upper()
-        raise InvalidInput(f"Setting {name}: {first['msg']}. Correct it in the environment or in .env.") from error
+        raise InvalidInput(
+            f"Setting {name}: {first['msg']}. Correct it in the environment or in .env."
+        ) from error
 
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent

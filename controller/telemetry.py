@@ -14,7 +14,9 @@ from prometheus_client import Counter, Histogram
 
 DECISIONS = Counter("cleave_decisions_total", "Acts decided, by lane and kind.", ["lane", "kind"])
 REFUSALS = Counter("cleave_refusals_total", "Acts refused, by lane and reason.", ["lane", "reason"])
-OPERATIONS = Counter("cleave_operations_total", "Operations ended, by kind, origin and outcome.", ["kind", "origin", "outcome"])
+OPERATIONS = Counter(
+    "cleave_operations_total", "Operations ended, by kind, origin and outcome.", ["kind", "origin", "outcome"]
+)
 OPERATION_SECONDS = Histogram("cleave_operation_seconds", "Intent to commit, in seconds.", ["kind"])
 COLLECTOR_TICKS = Counter("cleave_collector_ticks_total", "Collector ticks, by outcome.", ["outcome"])
 WAKEUPS = Counter("cleave_worker_wakeups_total", "What woke the worker.", ["sensor"])
@@ -23,7 +25,9 @@ WAKEUPS = Counter("cleave_worker_wakeups_total", "What woke the worker.", ["sens
 def configure_logging(*, json_lines: bool = False, level: int = logging.INFO) -> None:
     """Send the program's log lines to standard error; call once, in an entry point."""
     renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer() if json_lines else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        structlog.processors.JSONRenderer()
+        if json_lines
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     )
     structlog.configure(
         processors=[
@@ -40,5 +44,5 @@ def configure_logging(*, json_lines: bool = False, level: int = logging.INFO) ->
 
 def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
     """A logger bound to the module's name."""
-    logger: structlog.typing.FilteringBoundLogger = structlog.get_logger(logger=name)
+    logger: structlog.typing.FilteringBoundLogger = structlog.get_logger(module=name)
     return logger

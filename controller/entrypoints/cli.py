@@ -6,14 +6,25 @@ Exit codes: 0 done; 2 the request can never succeed as it is (bad input, not fou
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 
 import typer
 from click.exceptions import Abort, ClickException, Exit
 
+from controller import telemetry
 from controller.domain.errors import CleaveError, InvariantViolated, Retryable
-from controller.entrypoints.commands import decide, doctor, ledger, policy, processes, segments, subscriptions, topics
+from controller.entrypoints.commands import (
+    decide,
+    doctor,
+    ledger,
+    policy,
+    processes,
+    segments,
+    subscriptions,
+    topics,
+)
 
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_TRY_AGAIN = 1, 2, 75
 
@@ -50,6 +61,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def run(arguments: list[str] | None = None) -> int:
     """Run one command; every expected error becomes one line on standard error."""
+    telemetry.configure_logging(level=logging.WARNING)  # standard output is the command's own
     try:
         result = app(args=arguments, standalone_mode=False)
         return result if isinstance(result, int) else 0
@@ -71,7 +83,7 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def _say(message: str, code: int) -> int:
-    print("cleave: " + " ".join(message.split()), file=sys.stderr)
+    typer.echo("cleave: " + " ".join(message.split()), err=True)
     return code
 
 

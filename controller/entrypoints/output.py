@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -24,15 +25,19 @@ def to_json(value: Any) -> Any:
 def emit(as_json: bool, document: Any, table: Table | str) -> None:
     """Print the document for programs or the table for people."""
     if as_json:
-        print(json.dumps(document, default=to_json, indent=2, sort_keys=False))
+        typer.echo(json.dumps(document, default=to_json, indent=2, sort_keys=False))
     else:
         console.print(table)
 
 
-def rows_table(rows: Sequence[Mapping[str, Any]], columns: Iterable[str] | None = None, title: str | None = None) -> Table:
+def rows_table(
+    rows: Sequence[Mapping[str, Any]], columns: Iterable[str] | None = None, title: str | None = None
+) -> Table:
     """A table of mappings; an empty one says so."""
     names = list(columns or (rows[0].keys() if rows else ()))
-    table = Table(title=title, box=None, header_style="bold", caption=None if rows else "nothing found", pad_edge=False)
+    table = Table(
+        title=title, box=None, header_style="bold", caption=None if rows else "nothing found", pad_edge=False
+    )
     for name in names:
         numeric = bool(rows) and all(isinstance(row.get(name), int | float) for row in rows)
         table.add_column(name, justify="right" if numeric else "left")
@@ -56,7 +61,9 @@ def layout_rows(layout: SegmentLayout, *, sealed: bool = True) -> list[dict[str,
     """Segments as rows: the active ones by range, then the sealed ones by id."""
     chosen = list(layout.active)
     if sealed:
-        chosen += sorted((s for s in layout.segments.values() if s not in layout.active), key=lambda s: s.segment_id)
+        chosen += sorted(
+            (s for s in layout.segments.values() if s not in layout.active), key=lambda s: s.segment_id
+        )
     return [
         {
             "segment": segment.segment_id,

@@ -58,7 +58,9 @@ def _run_here(app: Application, operation_id: int, timeout_seconds: float) -> Op
         time.sleep(0.1)
 
 
-def manual_request(app: Application, reason: str, *, request_key: str | None = None, actor: str | None = None) -> Request:
+def manual_request(
+    app: Application, reason: str, *, request_key: str | None = None, actor: str | None = None
+) -> Request:
     """The request of a person: a fresh key unless the caller has one that survives a retry."""
     who = actor or os.environ.get("USER") or f"uid {os.getuid()}"
     return Request(

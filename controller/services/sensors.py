@@ -10,143 +10,141 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
 
 from sqlalchemy import Connection
 
 from controller.domain.decision import Lane
-from controller.store import evaluations, operations
+from controller.store import evaluations, operations, tombstones
 from controller.store.shards import Shards
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What to do next: lanes to evaluate, for some topics or (None) for all dirty ones; operations to run."""
+    """What to do next: lanes to evaluate, for some topics or (None) for all dirty ones; the journal to drain."""
 
     lanes: frozenset[Lane] = frozenset()
     topic_ids: frozenset[int] | None = frozenset()
     operations: bool = False
 
     def __or__(self, other: Work) -> Work:
-        topics = None if self.topic_ids is None or other.topic_ids is None else self.topic_ids | other.topic_ids
+        topics = (
+            None if self.topic_ids is None or other.topic_ids is None else self.topic_ids | other.topic_ids
+        )
         return Work(self.lanes | other.lanes, topics, self.operations or other.operations)
 
 
 NOTHING = Work()
 
 
-class Sensor(Protocol):
-    """One thing the worker can be woken by."""
+class Sensor:
+    """One thing the worker can be woken by: by a notification, by an instant, or by both."""
 
-    name: str
-    channels: tuple[str, ...]
+    name = ""
+    channels: tuple[str, ...] = ()
 
-    def notified(self, payload: str, shards: Shards) -> Work:
-        """Work that a notification on one of the channels asks for; NOTHING if it concerns another worker."""
+    def notified(self, topic_id: int | None) -> Work:  # noqa: ARG002 - the default answer needs no topic
+        """Work for a notification about the topic, or (None) about any topic of the shards held."""
+        return NOTHING
 
-    def fires_at(self, tx: Connection, shards: Shards) -> datetime | None:
+    def fires_at(self, tx: Connection, shards: Shards) -> datetime | None:  # noqa: ARG002 - as above
         """The next instant (database time) at which it fires without a notification, or None."""
+        return None
 
     def due(self) -> Work:
         """Work to do when that instant has come."""
+        return NOTHING
 
 
-def _topic_work(payload: str, shards: Shards, lanes: frozenset[Lane]) -> Work:
-    """Work for the topic a payload names first (`17` or `17:4`); an empty payload means any topic."""
-    head = payload.split(":", 1)[0]
-    if not head.isdigit():
-        return Work(lanes, None)
-    topic_id = int(head)
-    return Work(lanes, frozenset({topic_id})) if shards.owns(topic_id) else NOTHING
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerSensor:
+class ConsumerSensor(Sensor):
     """Consumers of a stream subscription registered or left: the consumer lane, at once."""
 
-    lanes: frozenset[Lane] = frozenset({Lane.CONSUMER})
-    name: str = "consumers"
-    channels: tuple[str, ...] = ("cleave_consumers",)
+    name = "consumers"
+    channels = ("cleave_consumers",)
 
-    def notified(self, payload: str, shards: Shards) -> Work:
+    def notified(self, topic_id: int | None) -> Work:
         """The consumer lane of the topic named."""
-        return _topic_work(payload, shards, self.lanes)
-
-    def fires_at(self, tx: Connection, shards: Shards) -> datetime | None:
-        """Never by itself."""
-        return None
-
-    def due(self) -> Work:
-        """Nothing."""
-        return NOTHING
+        return Work(frozenset({Lane.CONSUMER}), None if topic_id is None else frozenset({topic_id}))
 
 
-@dataclass(frozen=True, slots=True)
-class InputSensor:
+class InputSensor(Sensor):
     """Load was written, a layout or a policy changed: every lane this worker has."""
 
-    lanes: frozenset[Lane]
-    name: str = "inputs"
-    channels: tuple[str, ...] = ("cleave_load", "cleave_layout", "cleave_policy")
+    name = "inputs"
+    channels = ("cleave_load", "cleave_layout", "cleave_policy")
 
-    def notified(self, payload: str, shards: Shards) -> Work:
+    def __init__(self, lanes: frozenset[Lane]) -> None:
+        self._lanes = lanes
+
+    def notified(self, topic_id: int | None) -> Work:
         """Those lanes, for the topic named or for all dirty ones."""
-        return _topic_work(payload, shards, self.lanes)
-
-    def fires_at(self, tx: Connection, shards: Shards) -> datetime | None:
-        """Never by itself."""
-        return None
-
-    def due(self) -> Work:
-        """Nothing."""
-        return NOTHING
+        return Work(self._lanes, None if topic_id is None else frozenset({topic_id}))
 
 
-@dataclass(frozen=True, slots=True)
-class DueSensor:
+class DueSensor(Sensor):
     """An answer stopped being valid, or a pause after an abort ended (`valid_until`, `not_before`)."""
 
-    lanes: frozenset[Lane]
-    name: str = "due"
-    channels: tuple[str, ...] = ()
+    name = "due"
 
-    def notified(self, payload: str, shards: Shards) -> Work:
-        """Nothing: it listens to no channel."""
-        return NOTHING
+    def __init__(self, lanes: frozenset[Lane]) -> None:
+        self._lanes = lanes
 
     def fires_at(self, tx: Connection, shards: Shards) -> datetime | None:
         """The earliest instant at which an evaluation falls due."""
-        return evaluations.next_due(tx, self.lanes, shards)
+        return evaluations.next_due(tx, self._lanes, shards)
 
     def due(self) -> Work:
         """Those lanes, for whatever is due."""
-        return Work(self.lanes, None)
+        return Work(self._lanes, None)
 
 
-@dataclass(frozen=True, slots=True)
-class OperationSensor:
+class OperationSensor(Sensor):
     """Somebody intended an operation, a retry's pause ended, or a dead runner's claim expired."""
 
-    name: str = "operations"
-    channels: tuple[str, ...] = ("cleave_operations",)
+    name = "operations"
+    channels = ("cleave_operations",)
 
-    def notified(self, payload: str, shards: Shards) -> Work:
-        """Run operations, if the topic is ours."""
-        return Work(operations=True) if _topic_work(payload, shards, frozenset()).topic_ids or not payload else NOTHING
+    def __init__(self, call_timeout_seconds: float) -> None:
+        self._call_timeout_seconds = call_timeout_seconds
+
+    def notified(self, topic_id: int | None) -> Work:  # noqa: ARG002 - the journal is drained whatever rang
+        """Drain the journal."""
+        return Work(operations=True)
 
     def fires_at(self, tx: Connection, shards: Shards) -> datetime | None:
         """The earliest instant at which a live operation may be claimed."""
-        return operations.next_due(tx, shards)
+        return operations.next_due(tx, shards, call_timeout_seconds=self._call_timeout_seconds)
 
     def due(self) -> Work:
-        """Run operations."""
+        """Drain the journal."""
         return Work(operations=True)
 
 
-def default_sensors(*, load_lane: bool, merge_lane: bool) -> tuple[Sensor, ...]:
+class TombstoneSensor(Sensor):
+    """A log that nobody needs any more is due for deletion, or for the second look that closes its tombstone."""
+
+    name = "tombstones"
+
+    def fires_at(self, tx: Connection, shards: Shards) -> datetime | None:  # noqa: ARG002 - any worker may delete
+        """The earliest instant at which a tombstone may be worked on."""
+        return tombstones.next_due(tx)
+
+    def due(self) -> Work:
+        """The threads that drain the journal sweep tombstones afterwards."""
+        return Work(operations=True)
+
+
+def default_sensors(*, load_lane: bool, merge_lane: bool, call_timeout_seconds: float) -> tuple[Sensor, ...]:
     """The worker's sensors; the lanes it has besides the consumer lane are a setting."""
-    lanes = frozenset({Lane.CONSUMER} | ({Lane.LOAD} if load_lane else set()) | ({Lane.MERGE} if merge_lane else set()))
-    return (ConsumerSensor(), InputSensor(lanes), DueSensor(lanes), OperationSensor())
+    lanes = frozenset(
+        {Lane.CONSUMER} | ({Lane.LOAD} if load_lane else set()) | ({Lane.MERGE} if merge_lane else set())
+    )
+    return (
+        ConsumerSensor(),
+        InputSensor(lanes),
+        DueSensor(lanes),
+        OperationSensor(call_timeout_seconds),
+        TombstoneSensor(),
+    )
 
 
 def everything(sensors: Iterable[Sensor]) -> Work:
@@ -155,3 +153,9 @@ def everything(sensors: Iterable[Sensor]) -> Work:
     for sensor in sensors:
         work = work | sensor.due()
     return work
+
+
+def topic_of(payload: str) -> int | None:
+    """The topic a notification names first (`17` or `17:4`); None for a payload that names none."""
+    head = payload.split(":", 1)[0]
+    return int(head) if head.isdigit() else None

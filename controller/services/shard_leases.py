@@ -30,7 +30,9 @@ log = telemetry.get_logger(__name__)
 class ShardLeases:
     """The shards this worker holds. `held` may be read from any thread."""
 
-    def __init__(self, store: Store, worker_id: str, *, shard_count: int, ttl_seconds: float, clock: Clock) -> None:
+    def __init__(
+        self, store: Store, worker_id: str, *, shard_count: int, ttl_seconds: float, clock: Clock
+    ) -> None:
         self._store = store
         self._worker_id = worker_id
         self._shard_count = shard_count
@@ -56,13 +58,18 @@ class ShardLeases:
         with self._lock:
             mine = dict(self._leases)
         if not leases.still_held(tx, list(mine.values())):
-            raise FencedOut(f"Worker {self._worker_id} lost a shard lease; another worker has its topics now.")
+            raise FencedOut(
+                f"Worker {self._worker_id} lost a shard lease; another worker has its topics now."
+            )
 
     def round(self) -> bool:
         """Renew, give up or take leases once; True if the set of shards changed."""
         began = self._clock.monotonic_seconds()
         with self._store.transaction() as tx:
-            if leases.renew_or_acquire(tx, f"worker/{self._worker_id}", self._worker_id, self._ttl_seconds) is None:
+            if (
+                leases.renew_or_acquire(tx, f"worker/{self._worker_id}", self._worker_id, self._ttl_seconds)
+                is None
+            ):
                 raise FencedOut(f"Another worker runs as {self._worker_id}; give each worker its own name.")
             workers = len(leases.live_leases(tx, "worker/"))
             share = ceil(self._shard_count / max(workers, 1))

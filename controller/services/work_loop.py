@@ -17,7 +17,7 @@ from controller import telemetry
 from controller.clock import to_ms
 from controller.domain.decision import Lane
 from controller.domain.errors import CleaveError, Retryable
-from controller.services.sensors import NOTHING, Sensor, Work, everything
+from controller.services.sensors import NOTHING, Sensor, Work, everything, topic_of
 from controller.store.engine import Store
 from controller.store.notifications import Listener
 from controller.store.shards import Shards
@@ -93,7 +93,9 @@ class WorkLoop:
                     self._perform(work)
                     work = self._wait()
                 except Retryable as error:
-                    log.warning("round failed; trying again", error=str(error), delay_seconds=error.delay_seconds)
+                    log.warning(
+                        "round failed; trying again", error=str(error), delay_seconds=error.delay_seconds
+                    )
                     self._stopping.wait(min(error.delay_seconds, self._sweep_seconds))
                     work = everything(self._sensors)
         finally:
@@ -119,7 +121,9 @@ class WorkLoop:
         self._running = {future for future in self._running if not future.done()}
         while len(self._running) < self._parallel_operations:
             future = self._pool.submit(self._drain_operations)
-            future.add_done_callback(lambda _: self._listener.interrupt())  # work may have come while it was leaving
+            future.add_done_callback(
+                lambda _: self._listener.interrupt()
+            )  # work may have come while it was leaving
             self._running.add(future)
 
     def _drain_operations(self) -> None:
@@ -147,12 +151,13 @@ class WorkLoop:
         for notification in notifications:
             if notification.is_resync:
                 return everything(self._sensors)
+            topic_id = topic_of(notification.payload)
+            if topic_id is not None and not shards.owns(topic_id):
+                continue  # another worker's topic
             for sensor in self._sensors:
                 if notification.channel in sensor.channels:
-                    wanted = sensor.notified(notification.payload, shards)
-                    if wanted != NOTHING:
-                        telemetry.WAKEUPS.labels(sensor.name).inc()
-                    work = work | wanted
+                    telemetry.WAKEUPS.labels(sensor.name).inc()
+                    work = work | sensor.notified(topic_id)
         return work
 
     def _next_due(self) -> tuple[float, Work]:

@@ -130,3 +130,11 @@ def list_open(tx: Connection, topic_id: int | None = None, *, limit: int = 1000)
 
 def _tombstone(row: Row[Any]) -> Tombstone:
     return Tombstone(**row._mapping)
+
+
+def next_due(tx: Connection) -> datetime | None:
+    """The earliest instant at which an open tombstone may be worked on; None when there is none."""
+    due: datetime | None = tx.execute(
+        text("SELECT min(greatest(not_before, created_at)) FROM cleave.tombstone WHERE closed_at IS NULL")
+    ).scalar_one()
+    return due

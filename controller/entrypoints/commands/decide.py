@@ -20,8 +20,12 @@ from controller.store import situations, topics
 
 def decide(
     topic: Annotated[str | None, typer.Argument(help="A live topic; its situation of this moment.")] = None,
-    snapshot: Annotated[str | None, typer.Option("--snapshot", help="A situation as JSON: a file, or - for standard input.")] = None,
-    print_snapshot: Annotated[bool, typer.Option("--print-snapshot", help="Print the situation itself, to edit and ask again.")] = False,
+    snapshot: Annotated[
+        str | None, typer.Option("--snapshot", help="A situation as JSON: a file, or - for standard input.")
+    ] = None,
+    print_snapshot: Annotated[
+        bool, typer.Option("--print-snapshot", help="Print the situation itself, to edit and ask again.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Say what would be decided and what would be left alone, and why. Changes nothing."""
@@ -29,7 +33,7 @@ def decide(
         raise InvalidInput("name a topic or give --snapshot FILE, one of the two")
     situation = _from_text(_read(snapshot)) if snapshot is not None else _live(topic or "")
     if print_snapshot:
-        print(situation.to_json())
+        typer.echo(situation.to_json())
         return
     evaluation = ask(situation)
     emit(as_json, evaluation.to_document(), rows_table(_rows(evaluation)))
@@ -55,7 +59,9 @@ def _read(source: str) -> str:
     try:
         return Path(source).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"snapshot {source}: {error}; give a file that can be read, or - for standard input") from error
+        raise InvalidInput(
+            f"snapshot {source}: {error}; give a file that can be read, or - for standard input"
+        ) from error
 
 
 def _from_text(text: str) -> Situation:
@@ -70,9 +76,16 @@ def _from_text(text: str) -> Situation:
 
 def _rows(evaluation: Evaluation) -> list[dict[str, Any]]:
     document = evaluation.to_document()
-    acts = [{"verdict": act["kind"], "segment": _segments(act), "reason": act["reason"]} for act in document["decisions"]]
+    acts = [
+        {"verdict": act["kind"], "segment": _segments(act), "reason": act["reason"]}
+        for act in document["decisions"]
+    ]
     refused = [
-        {"verdict": "left alone", "segment": _segments(r), **{k: r.get(k) for k in ("lane", "reason", "metric", "value", "needed")}}
+        {
+            "verdict": "left alone",
+            "segment": _segments(r),
+            **{k: r.get(k) for k in ("lane", "reason", "metric", "value", "needed")},
+        }
         for r in document["refusals"]
     ]
     columns = ("verdict", "segment", "lane", "reason", "metric", "value", "needed")

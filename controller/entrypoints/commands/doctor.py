@@ -62,14 +62,18 @@ def _database(cleave: Application) -> str:
             text("SELECT current_setting('server_version_num')::int, current_setting('server_version')")
         ).one()
     if number < OLDEST_POSTGRES:
-        raise Terminal(f"PostgreSQL {version} at {cleave.settings.database_label}: Cleave needs 15 or newer; upgrade the server")
+        raise Terminal(
+            f"PostgreSQL {version} at {cleave.settings.database_label}: Cleave needs 15 or newer; upgrade the server"
+        )
     return f"PostgreSQL {version} at {cleave.settings.database_label}"
 
 
 def _schema(cleave: Application) -> str:
     missing = migrations.pending(cleave.store.url)
     if missing:
-        raise Terminal(f"{len(missing)} migrations are not applied ({missing[0]} first); run `cleave migrate` as the owner")
+        raise Terminal(
+            f"{len(missing)} migrations are not applied ({missing[0]} first); run `cleave migrate` as the owner"
+        )
     return "up to date"
 
 
@@ -80,7 +84,9 @@ def _role(cleave: Application) -> str:
 
 def _loader_role(cleave: Application) -> str:
     if cleave.settings.loader_url is None:
-        raise Note("CLEAVE_LOADER_URL is not set: the aggregation writes with the controller's rights; give it a login of its own")
+        raise Note(
+            "CLEAVE_LOADER_URL is not set: the aggregation writes with the controller's rights; give it a login of its own"
+        )
     loader = Store(cleave.settings.loader_dsn, application_name="cleave-doctor", pool_size=1)
     try:
         with loader.transaction() as tx:
@@ -91,7 +97,9 @@ def _loader_role(cleave: Application) -> str:
 
 def _demand_role(tx: Connection, role: str, setting: str) -> str:
     user, member, superuser = tx.execute(
-        text("SELECT current_user, pg_has_role(current_user, :role, 'member'), (SELECT rolsuper FROM pg_roles WHERE rolname = current_user)"),
+        text(
+            "SELECT current_user, pg_has_role(current_user, :role, 'member'), (SELECT rolsuper FROM pg_roles WHERE rolname = current_user)"
+        ),
         {"role": role},
     ).one()
     if not member:
@@ -105,11 +113,13 @@ def _workers(cleave: Application) -> str:
     with cleave.store.transaction() as tx:
         alive = leases.live_leases(tx, "worker/")
     if not alive:
-        raise Note("no worker is up: Airflow's passes run operations themselves, consumer events wait; start `cleave worker`")
+        raise Note(
+            "no worker is up: Airflow's passes run operations themselves, consumer events wait; start `cleave worker`"
+        )
     return f"{len(alive)} up: {', '.join(lease.holder for lease in alive)}"
 
 
-def _java(cleave: Application) -> str:
+def _java(_cleave: Application) -> str:
     from controller.devstack.java import java_home
 
     with tempfile.TemporaryDirectory() as directory:
@@ -118,7 +128,9 @@ def _java(cleave: Application) -> str:
 
 def _spark(cleave: Application) -> str:
     if importlib.util.find_spec("pyspark") is None:
-        raise Note("PySpark is not installed: the SQL twin aggregates instead; install cleave with its Spark dependency")
+        raise Note(
+            "PySpark is not installed: the SQL twin aggregates instead; install cleave with its Spark dependency"
+        )
     import pyspark
 
     return f"PySpark {pyspark.__version__}, master {cleave.settings.spark_master}"
@@ -136,9 +148,13 @@ def _airflow(cleave: Application) -> str:
     import requests
 
     answer = requests.get(f"{cleave.settings.airflow_url.rstrip('/')}/api/v2/monitor/health", timeout=5)
-    ill = [name for name, part in answer.json().items() if part and part.get("status") not in (None, "healthy")]
+    ill = [
+        name for name, part in answer.json().items() if part and part.get("status") not in (None, "healthy")
+    ]
     if answer.status_code != 200 or ill:
-        raise Terminal(f"Airflow at {cleave.settings.airflow_url}: {', '.join(ill) or answer.status_code} not healthy; look at its logs")
+        raise Terminal(
+            f"Airflow at {cleave.settings.airflow_url}: {', '.join(ill) or answer.status_code} not healthy; look at its logs"
+        )
     return f"healthy at {cleave.settings.airflow_url}"
 
 

@@ -15,22 +15,48 @@ from controller.entrypoints.commands.options import AsJson, Limit, Topic, topic_
 from controller.entrypoints.output import console, emit, layout_rows, rows_table
 from controller.store import inspection, layouts, topics
 
+_DECISIONS = """
+    SELECT * FROM inspect.decisions
+     WHERE CAST(:topic AS text) IS NULL OR topic = :topic ORDER BY decided_at DESC LIMIT :limit"""
+_WHY_NOT = """
+    SELECT * FROM inspect.why_not
+     WHERE CAST(:topic AS text) IS NULL OR topic = :topic ORDER BY decided_at DESC LIMIT :limit"""
+_OPERATIONS = """
+    SELECT * FROM inspect.operations
+     WHERE (CAST(:topic AS text) IS NULL OR topic = :topic) AND (live OR NOT :only_live)
+     ORDER BY operation_id DESC LIMIT :limit"""
+_STUCK = """
+    SELECT * FROM inspect.stuck_operations
+     WHERE CAST(:topic AS text) IS NULL OR topic = :topic ORDER BY operation_id DESC LIMIT :limit"""
+
 TopicFilter = Annotated[str | None, typer.Option("--topic", help="Only this topic.")]
 
 
 def decisions(
     topic: TopicFilter = None,
-    why_not: Annotated[bool, typer.Option("--why-not", help="The latest refusals instead: what was left alone, and why.")] = False,
+    why_not: Annotated[
+        bool, typer.Option("--why-not", help="The latest refusals instead: what was left alone, and why.")
+    ] = False,
     limit: Limit = 30,
     as_json: AsJson = False,
 ) -> None:
     """List decisions of the ledger, newest first."""
-    view = "inspect.why_not" if why_not else "inspect.decisions"
-    statement = f"SELECT * FROM {view} WHERE :topic IS NULL OR topic = :topic ORDER BY decided_at DESC LIMIT :limit"
+    statement = _WHY_NOT if why_not else _DECISIONS
     with application() as cleave, cleave.store.transaction() as tx:
         rows = inspection.rows(tx, statement, topic=topic and topic_name(topic), limit=limit)
     columns = (
-        ("decided_at", "topic", "lane", "reason", "segment_id", "other_id", "metric", "value", "needed", "not_before")
+        (
+            "decided_at",
+            "topic",
+            "lane",
+            "reason",
+            "segment_id",
+            "other_id",
+            "metric",
+            "value",
+            "needed",
+            "not_before",
+        )
         if why_not
         else ("decision_id", "decided_at", "topic", "epoch", "lanes", "decided_by", "acts")
     )
@@ -45,29 +71,55 @@ def operations(
     as_json: AsJson = False,
 ) -> None:
     """List operations, newest first."""
-    statement = (
-        f"SELECT * FROM {'inspect.stuck_operations' if stuck else 'inspect.operations'}"
-        f" WHERE (:topic IS NULL OR topic = :topic){' AND live' if live and not stuck else ''}"
-        " ORDER BY operation_id DESC LIMIT :limit"
-    )
     with application() as cleave, cleave.store.transaction() as tx:
-        rows = inspection.rows(tx, statement, topic=topic and topic_name(topic), limit=limit)
-    columns = ["operation_id", "topic", "kind", "state", "parents", "children", "origin", "actor", "reason", "last_error"]
+        found = {"topic": topic and topic_name(topic), "limit": limit}
+        rows = (
+            inspection.rows(tx, _STUCK, **found)
+            if stuck
+            else inspection.rows(tx, _OPERATIONS, only_live=live, **found)
+        )
+    columns = [
+        "operation_id",
+        "topic",
+        "kind",
+        "state",
+        "parents",
+        "children",
+        "origin",
+        "actor",
+        "reason",
+        "last_error",
+    ]
     if stuck:
-        columns = ["operation_id", "topic", "kind", "state", "stuck_because", "age_seconds", "attempts", "last_error"]
+        columns = [
+            "operation_id",
+            "topic",
+            "kind",
+            "state",
+            "stuck_because",
+            "age_seconds",
+            "attempts",
+            "last_error",
+        ]
     emit(as_json, rows, rows_table(rows, columns))
 
 
 def lineage(
     topic: Topic,
-    segment: Annotated[int | None, typer.Argument(help="Start at this segment; all roots where left out.")] = None,
+    segment: Annotated[
+        int | None, typer.Argument(help="Start at this segment; all roots where left out.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Draw which segment came from which, as a tree."""
     with application() as cleave, cleave.store.transaction() as tx:
         row = topics.find_topic(tx, topic_name(topic))
         layout = layouts.load_layout(tx, row.topic_id)
-    roots = [segment] if segment is not None else [s.segment_id for s in layout.segments.values() if not s.parent_ids]
+    roots = (
+        [segment]
+        if segment is not None
+        else [s.segment_id for s in layout.segments.values() if not s.parent_ids]
+    )
     if as_json:
         ids = sorted({i for root in roots for i in layout.lineage(layout.segment(root).segment_id)})
         chosen = [r for r in layout_rows(layout) if r["segment"] in ids]
@@ -86,7 +138,9 @@ def _branch(tree: Tree, layout: SegmentLayout, segment_id: int, drawn: set[int])
     until = "active" if segment.sealed_epoch is None else f"sealed at {segment.sealed_epoch}"
     again = " (drawn above)" if segment_id in drawn else ""
     others = f", parents {list(segment.parent_ids)}" if len(segment.parent_ids) > 1 else ""
-    branch = tree.add(f"{segment_id} \\[{segment.hash_range}] epoch {segment.created_epoch}, {until}{others}{again}")
+    branch = tree.add(
+        f"{segment_id} \\[{segment.hash_range}] epoch {segment.created_epoch}, {until}{others}{again}"
+    )
     if not again:
         drawn.add(segment_id)
         for child in segment.child_ids:
@@ -96,19 +150,32 @@ def _branch(tree: Tree, layout: SegmentLayout, segment_id: int, drawn: set[int])
 
 def layout(
     topic: Topic,
-    at: Annotated[str | None, typer.Option("--at", help="A past epoch (7) or instant (2026-11-21T03:00:00Z).")] = None,
-    metadata: Annotated[bool, typer.Option("--metadata", help="The JSON of PIP-468 instead of a table.")] = False,
+    at: Annotated[
+        str | None, typer.Option("--at", help="A past epoch (7) or instant (2026-11-21T03:00:00Z).")
+    ] = None,
+    metadata: Annotated[
+        bool, typer.Option("--metadata", help="The JSON of PIP-468 instead of a table.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the layout now, or as it was."""
     with application() as cleave, cleave.store.transaction() as tx:
         row = topics.find_topic(tx, topic_name(topic))
-        shown = layouts.load_layout(tx, row.topic_id) if at is None else layouts.layout_at(tx, row.topic_id, moment(at))
+        shown = (
+            layouts.load_layout(tx, row.topic_id)
+            if at is None
+            else layouts.layout_at(tx, row.topic_id, moment(at))
+        )
     if metadata:
         emit(True, shown.to_metadata(), "")
         return
     rows: list[dict[str, Any]] = layout_rows(shown)
-    document = {"topic": row.name, "epoch": shown.epoch, "next_segment_id": shown.next_segment_id, "segments": rows}
+    document = {
+        "topic": row.name,
+        "epoch": shown.epoch,
+        "next_segment_id": shown.next_segment_id,
+        "segments": rows,
+    }
     emit(as_json, document, rows_table(rows, title=f"{row.name} at epoch {shown.epoch}"))
 
 
@@ -119,5 +186,7 @@ def moment(text: str) -> int | datetime:
     try:
         instant = datetime.fromisoformat(text)
     except ValueError as error:
-        raise InvalidInput(f"{text!r} is neither an epoch (7) nor an instant (2026-11-21T03:00:00Z)") from error
+        raise InvalidInput(
+            f"{text!r} is neither an epoch (7) nor an instant (2026-11-21T03:00:00Z)"
+        ) from error
     return instant if instant.tzinfo else instant.replace(tzinfo=UTC)

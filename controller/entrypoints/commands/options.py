@@ -10,8 +10,12 @@ from controller.domain.errors import InvalidInput
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen and change nothing.")]
-Topic = Annotated[str, typer.Argument(help="topic://tenant/namespace/name, or tenant/namespace/name.", metavar="TOPIC")]
-TimeoutSeconds = Annotated[float, typer.Option("--timeout-seconds", help="How long to wait for the operation.")]
+Topic = Annotated[
+    str, typer.Argument(help="topic://tenant/namespace/name, or tenant/namespace/name.", metavar="TOPIC")
+]
+TimeoutSeconds = Annotated[
+    float, typer.Option("--timeout-seconds", help="How long to wait for the operation.")
+]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Return once the intent is in the journal.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why, for the journal.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Rows at most.")]
@@ -27,7 +31,9 @@ def hash_value(text: str) -> int:
     try:
         value = int(text, 0)
     except ValueError as error:
-        raise InvalidInput(f"{text!r} is not a hash: write decimal (32768) or hexadecimal (0x8000)") from error
+        raise InvalidInput(
+            f"{text!r} is not a hash: write decimal (32768) or hexadecimal (0x8000)"
+        ) from error
     if not 0 <= value <= 0xFFFF:
         raise InvalidInput(f"hash {text} is not on the ring: it goes from 0 to 65535 (0xffff)")
     return value

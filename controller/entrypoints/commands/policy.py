@@ -18,14 +18,18 @@ from controller.store import policies, topics
 
 app = typer.Typer(help="Auto-scaling policies: cluster, namespace, topic.", no_args_is_help=True)
 
-Where = Annotated[str, typer.Argument(metavar="LEVEL", help="cluster, tenant/namespace, or topic://tenant/namespace/name.")]
+Where = Annotated[
+    str, typer.Argument(metavar="LEVEL", help="cluster, tenant/namespace, or topic://tenant/namespace/name.")
+]
 
 
 def _read(tx: Connection, where: str) -> dict[str, Any]:
     if where == "cluster":
         return policies.get_cluster(tx).policy.to_document()
     if _is_topic(where):
-        return policies.get_topic(tx, topics.find_topic(tx, topic_name(where)).topic_id).override.to_document()
+        return policies.get_topic(
+            tx, topics.find_topic(tx, topic_name(where)).topic_id
+        ).override.to_document()
     return policies.get_namespace(tx, where).override.to_document()
 
 
@@ -38,13 +42,19 @@ def get(where: Where, as_json: AsJson = False) -> None:
     """Show what is stored at a level (not what is effective)."""
     with application() as cleave, cleave.store.transaction() as tx:
         document = _read(tx, where)
-    emit(as_json, document, rows_table([{"knob": k, "value": v} for k, v in document.items()], ("knob", "value"), title=where))
+    emit(
+        as_json,
+        document,
+        rows_table([{"knob": k, "value": v} for k, v in document.items()], ("knob", "value"), title=where),
+    )
 
 
 @app.command("set")
 def set_policy(
     where: Where,
-    knobs: Annotated[list[str], typer.Argument(metavar="KNOB=VALUE...", help="For instance max_segments=16.")],
+    knobs: Annotated[
+        list[str], typer.Argument(metavar="KNOB=VALUE...", help="For instance max_segments=16.")
+    ],
     replace: Annotated[bool, typer.Option("--replace", help="Forget the level's other knobs.")] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -58,7 +68,11 @@ def set_policy(
         _write(tx, where, document, manual_request(cleave, "policy set").actor)
         if dry_run:
             attempt.rollback()
-    emit(as_json, document, rows_table([{"knob": k, "value": v, "was": before.get(k)} for k, v in document.items()], title=where))
+    emit(
+        as_json,
+        document,
+        rows_table([{"knob": k, "value": v, "was": before.get(k)} for k, v in document.items()], title=where),
+    )
 
 
 def _write(tx: Connection, where: str, document: dict[str, Any], actor: str) -> None:
@@ -89,7 +103,11 @@ def remove(where: Where, dry_run: DryRun = False, as_json: AsJson = False) -> No
         if dry_run:
             attempt.rollback()
     verb = "would be removed from" if dry_run else "removed from"
-    emit(as_json, {"removed": document}, rows_table([{"knob": k, "value": v} for k, v in document.items()], title=f"{verb} {where}"))
+    emit(
+        as_json,
+        {"removed": document},
+        rows_table([{"knob": k, "value": v} for k, v in document.items()], title=f"{verb} {where}"),
+    )
 
 
 @app.command()
@@ -98,7 +116,9 @@ def effective(topic: Topic, as_json: AsJson = False) -> None:
     with application() as cleave, cleave.store.transaction() as tx:
         found = policies.effective_policy(tx, topics.find_topic(tx, topic_name(topic)).topic_id)
     document = found.policy.to_document()
-    rows = [{"knob": knob, "value": value, "from": found.levels[knob].value} for knob, value in document.items()]
+    rows = [
+        {"knob": knob, "value": value, "from": found.levels[knob].value} for knob, value in document.items()
+    ]
     emit(as_json, rows, rows_table(rows))
 
 

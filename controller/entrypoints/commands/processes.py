@@ -17,11 +17,15 @@ from controller.settings import load_settings
 from controller.store import migrations
 
 JsonLogs = Annotated[bool, typer.Option("--json-logs", help="One JSON object a log line.")]
-MetricsPort = Annotated[int | None, typer.Option("--metrics-port", help="Serve Prometheus metrics on 127.0.0.1 at this port.")]
+MetricsPort = Annotated[
+    int | None, typer.Option("--metrics-port", help="Serve Prometheus metrics on 127.0.0.1 at this port.")
+]
 
 
 def migrate(
-    url: Annotated[str | None, typer.Option(help="Database URL of its owner; CLEAVE_DATABASE_URL where left out.")] = None,
+    url: Annotated[
+        str | None, typer.Option(help="Database URL of its owner; CLEAVE_DATABASE_URL where left out.")
+    ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -33,7 +37,9 @@ def migrate(
 
 
 def worker(
-    name: Annotated[str | None, typer.Option(help="This worker's name in leases; unique among workers.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="This worker's name in leases; unique among workers.")
+    ] = None,
     metrics_port: MetricsPort = None,
     json_logs: JsonLogs = False,
 ) -> None:

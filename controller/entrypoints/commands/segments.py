@@ -24,7 +24,9 @@ from controller.services import segment_admin
 from controller.services.segment_admin import Planner, Preview
 
 app = typer.Typer(help="Segments: split, merge, rebucket by hand.", no_args_is_help=True)
-SegmentId = Annotated[int, typer.Argument(min=0, help="Id of an ACTIVE segment; `cleave topics show` lists them.")]
+SegmentId = Annotated[
+    int, typer.Argument(min=0, help="Id of an ACTIVE segment; `cleave topics show` lists them.")
+]
 
 
 def preview_document(preview: Preview) -> dict[str, object]:
@@ -35,13 +37,21 @@ def preview_document(preview: Preview) -> dict[str, object]:
         "kind": preview.reshape.kind.value,
         "seals": list(preview.reshape.parent_ids),
         "creates": [
-            {"segment": c.segment_id, "range": str(c.hash_range), "buckets": len(c.bucket_splits) + 1} for c in preview.reshape.children
+            {"segment": c.segment_id, "range": str(c.hash_range), "buckets": len(c.bucket_splits) + 1}
+            for c in preview.reshape.children
         ],
     }
 
 
 def _act(
-    topic: str, planner: Planner, reason: str, *, dry_run: bool, no_wait: bool, timeout_seconds: float, as_json: bool
+    topic: str,
+    planner: Planner,
+    reason: str,
+    *,
+    dry_run: bool,
+    no_wait: bool,
+    timeout_seconds: float,
+    as_json: bool,
 ) -> None:
     name = topic_name(topic)
     with application() as cleave:
@@ -50,7 +60,9 @@ def _act(
             title = f"{name} at epoch {document['epoch']}: {document['kind']} would seal {document['seals']} and create"
             emit(as_json, document, rows_table(document["creates"], title=title))  # type: ignore[arg-type]
             return
-        intent = segment_admin.submit(cleave.store, cleave.planes, name, planner, manual_request(cleave, reason))
+        intent = segment_admin.submit(
+            cleave.store, cleave.planes, name, planner, manual_request(cleave, reason)
+        )
         finish(cleave, intent, no_wait=no_wait, timeout_seconds=timeout_seconds, as_json=as_json)
 
 
@@ -58,7 +70,9 @@ def _act(
 def split(
     topic: Topic,
     segment: SegmentId,
-    at: Annotated[list[str] | None, typer.Option(help="First hash of a new segment (0x8000); repeatable.")] = None,
+    at: Annotated[
+        list[str] | None, typer.Option(help="First hash of a new segment (0x8000); repeatable.")
+    ] = None,
     parts: Annotated[int | None, typer.Option(min=2, help="Equal parts instead of cut points.")] = None,
     reason: Reason = "asked for on the command line",
     dry_run: DryRun = False,
@@ -68,7 +82,15 @@ def split(
 ) -> None:
     """Split a segment at the midpoint, at cut points, or into equal parts."""
     planner = segment_admin.splitting(segment, at=[hash_value(point) for point in at or []], parts=parts)
-    _act(topic, planner, reason, dry_run=dry_run, no_wait=no_wait, timeout_seconds=timeout_seconds, as_json=as_json)
+    _act(
+        topic,
+        planner,
+        reason,
+        dry_run=dry_run,
+        no_wait=no_wait,
+        timeout_seconds=timeout_seconds,
+        as_json=as_json,
+    )
 
 
 @app.command()
@@ -84,7 +106,15 @@ def merge(
 ) -> None:
     """Merge two neighbouring segments."""
     planner = segment_admin.merging(first, second)
-    _act(topic, planner, reason, dry_run=dry_run, no_wait=no_wait, timeout_seconds=timeout_seconds, as_json=as_json)
+    _act(
+        topic,
+        planner,
+        reason,
+        dry_run=dry_run,
+        no_wait=no_wait,
+        timeout_seconds=timeout_seconds,
+        as_json=as_json,
+    )
 
 
 @app.command()
@@ -100,4 +130,12 @@ def rebucket(
 ) -> None:
     """Give a segment another number of entry buckets."""
     planner = segment_admin.rebucketing(segment, bucket_count)
-    _act(topic, planner, reason, dry_run=dry_run, no_wait=no_wait, timeout_seconds=timeout_seconds, as_json=as_json)
+    _act(
+        topic,
+        planner,
+        reason,
+        dry_run=dry_run,
+        no_wait=no_wait,
+        timeout_seconds=timeout_seconds,
+        as_json=as_json,
+    )

@@ -13,9 +13,12 @@ from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.running import manual_request
 from controller.services import topic_admin
 from controller.store import consumers, inspection, topics
+from controller.store.subscriptions import SubscriptionKind
 
 app = typer.Typer(help="Subscriptions: create, list, delete.", no_args_is_help=True)
-consumers_app = typer.Typer(help="Consumers of a stream subscription: register, leave, list, assignments.", no_args_is_help=True)
+consumers_app = typer.Typer(
+    help="Consumers of a stream subscription: register, leave, list, assignments.", no_args_is_help=True
+)
 
 Subscription = Annotated[str, typer.Argument(help="Name of the subscription.")]
 Consumer = Annotated[str, typer.Argument(help="Name of the consumer, unique within its subscription.")]
@@ -25,7 +28,10 @@ Consumer = Annotated[str, typer.Argument(help="Name of the consumer, unique with
 def create(
     topic: Topic,
     subscription: Subscription,
-    kind: Annotated[str, typer.Option(help="STREAM, QUEUE or CHECKPOINT.")] = "STREAM",
+    kind: Annotated[
+        SubscriptionKind,
+        typer.Option(case_sensitive=False, help="Who reads: in order, shared, or by checkpoints."),
+    ] = SubscriptionKind.STREAM,
     reason: Reason = "asked for on the command line",
     no_wait: NoWait = False,
     timeout_seconds: TimeoutSeconds = 60.0,
@@ -34,7 +40,9 @@ def create(
     """Create a subscription at the earliest position of every segment."""
     with application() as cleave:
         request = manual_request(cleave, reason)
-        intent = topic_admin.create_subscription(cleave.store, topic_name(topic), subscription, request, kind=kind)
+        intent = topic_admin.create_subscription(
+            cleave.store, topic_name(topic), subscription, request, kind=kind
+        )
         finish(cleave, intent, no_wait=no_wait, timeout_seconds=timeout_seconds, as_json=as_json)
 
 
@@ -43,8 +51,16 @@ def list_subscriptions(topic: Topic, as_json: AsJson = False) -> None:
     """List a topic's subscriptions and their consumers."""
     with application() as cleave, cleave.store.transaction() as tx:
         row = topics.find_topic(tx, topic_name(topic))
-        rows = inspection.rows(tx, "SELECT * FROM inspect.subscriptions WHERE topic_id = :t ORDER BY subscription", t=row.topic_id)
-    emit(as_json, rows, rows_table(rows, ("subscription", "kind", "state", "consumers", "consumer_names", "created_at")))
+        rows = inspection.rows(
+            tx,
+            "SELECT * FROM inspect.subscriptions WHERE topic_id = :t ORDER BY subscription",
+            t=row.topic_id,
+        )
+    emit(
+        as_json,
+        rows,
+        rows_table(rows, ("subscription", "kind", "state", "consumers", "consumer_names", "created_at")),
+    )
 
 
 @app.command()
@@ -58,7 +74,9 @@ def delete(
 ) -> None:
     """Delete a subscription and its positions on every segment."""
     with application() as cleave:
-        intent = topic_admin.delete_subscription(cleave.store, topic_name(topic), subscription, manual_request(cleave, reason))
+        intent = topic_admin.delete_subscription(
+            cleave.store, topic_name(topic), subscription, manual_request(cleave, reason)
+        )
         finish(cleave, intent, no_wait=no_wait, timeout_seconds=timeout_seconds, as_json=as_json)
 
 

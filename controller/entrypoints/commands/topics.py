@@ -8,7 +8,16 @@ import typer
 
 from controller.bootstrap import Application, application
 from controller.domain.errors import InvalidInput
-from controller.entrypoints.commands.options import AsJson, DryRun, NoWait, Reason, TimeoutSeconds, Topic, topic_name
+from controller.domain.layout import SegmentLayout
+from controller.entrypoints.commands.options import (
+    AsJson,
+    DryRun,
+    NoWait,
+    Reason,
+    TimeoutSeconds,
+    Topic,
+    topic_name,
+)
 from controller.entrypoints.output import emit, layout_rows, operation_document, rows_table
 from controller.entrypoints.running import manual_request, see_through
 from controller.services import topic_admin
@@ -18,11 +27,17 @@ from controller.store.intents import Intent
 app = typer.Typer(help="Topics: create, list, show, delete.", no_args_is_help=True)
 
 
-def finish(cleave: Application, intent: Intent, *, no_wait: bool, timeout_seconds: float, as_json: bool) -> None:
+def finish(
+    cleave: Application, intent: Intent, *, no_wait: bool, timeout_seconds: float, as_json: bool
+) -> None:
     """Wait for the operation unless told not to, and print it."""
     operation = intent.operation if no_wait else see_through(cleave, intent, timeout_seconds)
     document = operation_document(operation)
-    emit(as_json, document, rows_table([document], ("operation_id", "topic", "kind", "state", "epoch", "parents", "children")))
+    emit(
+        as_json,
+        document,
+        rows_table([document], ("operation_id", "topic", "kind", "state", "epoch", "parents", "children")),
+    )
 
 
 @app.command()
@@ -41,8 +56,7 @@ def create(
     name = topic_name(topic)
     with application() as cleave:
         if dry_run:
-            layout = topic_admin.preview_create(cleave.store, cleave.planes, name, data_plane=data_plane, segments=segments)
-            rows = layout_rows(layout)
+            rows = layout_rows(SegmentLayout.initial(segments, now=0))
             emit(as_json, {"topic": name, "segments": rows}, rows_table(rows, title=f"{name} would have"))
             return
         intent = topic_admin.create_topic(
@@ -67,7 +81,7 @@ def _properties(pairs: list[str]) -> dict[str, str]:
 @app.command("list")
 def list_topics(
     namespace: Annotated[str | None, typer.Option(help="tenant/namespace.")] = None,
-    prefix: Annotated[str | None, typer.Option(help="Names that begin with this.")] = None,
+    prefix: Annotated[str, typer.Option(help="Names that begin with this.")] = "",
     limit: Annotated[int, typer.Option(min=1, max=100_000)] = 1000,
     as_json: AsJson = False,
 ) -> None:
@@ -84,7 +98,10 @@ def show(topic: Topic, as_json: AsJson = False) -> None:
     with application() as cleave, cleave.store.transaction() as tx:
         row = topics.find_topic(tx, topic_name(topic))
         layout = layouts.load_layout(tx, row.topic_id)
-        subs = [{"subscription": s.name, "kind": s.kind, "state": s.state} for s in subscriptions.list_subscriptions(tx, row.topic_id)]
+        subs = [
+            {"subscription": s.name, "kind": s.kind, "state": s.state}
+            for s in subscriptions.list_subscriptions(tx, row.topic_id)
+        ]
     document: dict[str, Any] = {
         "topic": row.name,
         "state": row.state,
@@ -120,6 +137,8 @@ def delete(
             emit(as_json, {"topic": name, "segments": rows}, rows_table(rows, title=f"{name} would lose"))
             return
         if not yes:
-            typer.confirm(f"Delete {name} with {len(layout.segments)} segments and all their messages?", abort=True)
+            typer.confirm(
+                f"Delete {name} with {len(layout.segments)} segments and all their messages?", abort=True
+            )
         intent = topic_admin.delete_topic(cleave.store, name, manual_request(cleave, reason))
         finish(cleave, intent, no_wait=no_wait, timeout_seconds=timeout_seconds, as_json=as_json)
