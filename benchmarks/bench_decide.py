@@ -1,0 +1,74 @@
+"""What one decision costs: a topic of 64 segments in three states, decided on over and over.
+
+Prints one line of JSON: the median and the 99th percentile in microseconds for each state.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+
+from benchmarks.machine import machine
+from controller.domain.evaluator import decide
+from controller.domain.layout import SegmentLayout
+from controller.domain.load import LoadRecord, LoadStats
+from controller.domain.policy import AutoScalePolicy
+from controller.domain.situation import Situation
+
+_NOW = 1_800_000_000_000
+_HOUR_MS = 3_600_000
+
+
+def situation(segments: int, rate: float) -> Situation:
+    """A topic whose segments all have the same rate, cold for an hour if that is low enough."""
+    stats = LoadStats(rate, rate * 100, rate, rate * 100)
+    record = LoadRecord(stats, _NOW - _HOUR_MS, _NOW - _HOUR_MS if rate < 1_000 else None, _NOW)
+    layout = SegmentLayout.initial(segments, now=_NOW - _HOUR_MS)
+    return Situation(
+        layout=layout,
+        loads=dict.fromkeys(layout.segments, record),
+        stream_consumers={"billing": segments // 2},
+        policy=AutoScalePolicy(max_segments=2 * segments),
+        now=_NOW,
+    )
+
+
+def microseconds(asked: Situation, rounds: int) -> dict[str, float]:
+    """Median and 99th percentile of one decision."""
+    taken = []
+    for _ in range(rounds):
+        started = time.perf_counter_ns()
+        decide(asked)
+        taken.append((time.perf_counter_ns() - started) / 1_000)
+    return {
+        "median": round(statistics.median(taken), 1),
+        "p99": round(statistics.quantiles(taken, n=100)[98], 1),
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--segments", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=5_000)
+    options = parser.parse_args()
+    figures = {
+        state: microseconds(situation(options.segments, rate), options.rounds)
+        for state, rate in (("warm", 5_000.0), ("hot", 25_000.0), ("cold", 1.0))
+    }
+    print(
+        json.dumps(
+            {
+                "benchmark": "decide",
+                "machine": machine(),
+                "segments": options.segments,
+                "microseconds": figures,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
