@@ -20,7 +20,12 @@ import psutil
 from controller.domain.errors import Terminal
 
 _POLL_SECONDS = 0.05
-_LEASH = 'read -r word && exit 0; kill -s "$2" -- "-$1"; sleep 5; kill -s KILL -- "-$1"'
+_LEASH = """
+read -r word && exit 0
+kill -s "$2" -- "-$1"
+for try in 1 2 3 4 5 6 7 8 9 10; do sleep 0.5; kill -s 0 -- "-$1" || exit 0; done
+kill -s KILL -- "-$1"
+"""
 
 
 class DevstackFailed(Terminal):
