@@ -62,7 +62,7 @@ def migrated_template(postgres_server: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture
 def database(postgres_server: PostgresServer, migrated_template: str) -> Iterator[str]:
-    """URL (as the owner) of a database with the current schema and no rows, for this test alone."""
+    """URL (as the superuser) of a database with the current schema and no rows, for this test alone."""
     name = f"cleave_test_{secrets.token_hex(4)}"
     yield postgres_server.create_database(name, template=migrated_template)
     postgres_server.drop_database(name)
@@ -70,7 +70,7 @@ def database(postgres_server: PostgresServer, migrated_template: str) -> Iterato
 
 @pytest.fixture
 def empty_database(postgres_server: PostgresServer) -> Iterator[str]:
-    """URL (as the owner) of a database with nothing in it, for this test alone."""
+    """URL (as the superuser) of a database with nothing in it, for this test alone."""
     name = f"cleave_empty_{secrets.token_hex(4)}"
     yield postgres_server.create_database(name)
     postgres_server.drop_database(name)

@@ -24,7 +24,7 @@ from controller.devstack.ports import LOOPBACK, free_port, release_port
 from controller.devstack.postgres_home import copy_wheel, room_in, wheel_binaries
 from controller.devstack.process import ChildProcess, DevstackFailed, RunAs, run_checked
 
-OWNER: Final = "cleave_owner"
+SUPERUSER: Final = "postgres"
 DURABLE: Final[Mapping[str, str]] = {}
 """As PostgreSQL ships: commits survive a crash. For the demo and the benchmarks."""
 FORGETFUL: Final[Mapping[str, str]] = {
@@ -198,7 +198,7 @@ class EmbeddedPostgres(PostgresServer):
 
     def _admin_url(self) -> URL:
         return URL.create(
-            "postgresql+psycopg2", OWNER, self._password, host=LOOPBACK, port=self._port, database="postgres"
+            "postgresql+psycopg2", SUPERUSER, self._password, host=LOOPBACK, port=self._port, database="postgres"
         )
 
     def _read_or_make_password(self) -> str:
@@ -219,7 +219,7 @@ class EmbeddedPostgres(PostgresServer):
             run_checked(
                 [
                     binaries / "initdb",
-                    *("-D", data, "-U", OWNER, "--pwfile", password_file, "--auth=scram-sha-256"),
+                    *("-D", data, "-U", SUPERUSER, "--pwfile", password_file, "--auth=scram-sha-256"),
                     *("--encoding=UTF8", "--no-locale", "--no-sync", "--no-instructions"),
                 ],
                 cwd=self.room,

@@ -16,7 +16,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
 from controller.devstack.ports import is_listening
-from controller.devstack.postgres import DURABLE, OWNER, EmbeddedPostgres, PostgresServer
+from controller.devstack.postgres import DURABLE, SUPERUSER, EmbeddedPostgres, PostgresServer
 from controller.devstack.process import DevstackFailed
 from tests.support.waiting import wait_until
 
@@ -83,7 +83,7 @@ def test_data_survives_a_stop_and_a_crash(server: EmbeddedPostgres) -> None:
 
 def test_it_asks_for_the_password_and_listens_on_loopback_only(server: EmbeddedPostgres) -> None:
     with pytest.raises(psycopg2.OperationalError, match="password"):
-        psycopg2.connect(host="127.0.0.1", port=server.port, user=OWNER, password="wrong", dbname="postgres")
+        psycopg2.connect(host="127.0.0.1", port=server.port, user=SUPERUSER, password="wrong", dbname="postgres")
 
     listening = {
         connection.laddr.ip

@@ -1,0 +1,63 @@
+"""What dags/, plugins/ and spark_jobs/ may import of ours; import-linter guards the floors below them.
+
+DAGs and plugins reach the product through its entrypoints and speak its domain's words; Spark jobs know the
+domain alone. Folders of Airflow's are no packages, hence a test and not a contract.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ALLOWED = {
+    "dags": ("controller.entrypoints", "controller.domain", "plugins", "dags"),
+    "plugins": ("controller.entrypoints", "controller.domain", "plugins"),
+    "spark_jobs": ("controller.domain", "spark_jobs"),
+}
+OURS = ("controller", "dags", "plugins", "spark_jobs", "tests", "benchmarks")
+FILES = [path.relative_to(ROOT) for folder in ALLOWED for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def imported_names(source: str) -> list[str]:
+    """Dotted names the source imports, those inside functions and TYPE_CHECKING blocks included."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return names
+
+
+def trespasses(folder: str, source: str) -> list[str]:
+    """Imports of our own code that ``folder`` may not make."""
+    allowed = ALLOWED[folder]
+    return [
+        name
+        for name in imported_names(source)
+        if name.split(".")[0] in OURS and not any(f"{name}.".startswith(f"{prefix}.") for prefix in allowed)
+    ]
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_it_imports_only_what_its_folder_may(path: Path) -> None:
+    assert trespasses(path.parts[0], (ROOT / path).read_text()) == []
+
+
+def test_a_forbidden_import_is_found_wherever_it_hides() -> None:
+    source = (
+        "from controller import store\n"
+        "import controller.domain.layout\n"
+        "def late():\n    from controller.services.autoscaler import evaluate\n"
+        "if TYPE_CHECKING:\n    import controller.entrypoints_of_another_kind\n"
+        "from controller.entrypoints import tasks\n"
+    )
+
+    assert trespasses("dags", source) == [
+        "controller.store",
+        "controller.services.autoscaler.evaluate",
+        "controller.entrypoints_of_another_kind",
+    ]
