@@ -31,7 +31,7 @@ def store_url(url: str | URL) -> URL:
     """The URL to connect by: any ``postgresql``, ``postgres`` or ``postgresql+driver`` form, driven by psycopg2."""
     try:
         parsed = make_url(url)
-    except ArgumentError as error:
+    except (ArgumentError, ValueError) as error:
         raise InvalidInput(
             "the database URL cannot be read; write postgresql://user:password@host:port/database"
         ) from error

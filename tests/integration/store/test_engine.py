@@ -1,0 +1,120 @@
+"""Transactions: what is committed, what is rolled back, and what becomes of the driver's errors."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from sqlalchemy import text
+
+from controller.devstack.ports import free_port
+from controller.domain.errors import InvalidInput, LostRace, StoreUnavailable, Terminal
+from controller.store.engine import Store, store_url
+from tests.support.store_driver import StoreDriver
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg2", "postgresql+psycopg"])
+def test_every_form_of_url_is_driven_by_psycopg2(scheme: str) -> None:
+    url = store_url(f"{scheme}://u:p%40ss@h:1/d?sslmode=require")
+
+    assert url.drivername == "postgresql+psycopg2"
+    assert (url.username, url.password, url.database, url.query["sslmode"]) == ("u", "p@ss", "d", "require")
+
+
+@pytest.mark.parametrize("url", ["mysql://h/d", "nonsense", "", "postgresql://h:port/d"])
+def test_other_urls_are_refused_without_repeating_them(url: str) -> None:
+    with pytest.raises(InvalidInput, match="postgresql://") as caught:
+        Store(url)
+    assert not url or url not in str(caught.value)
+
+
+def test_an_error_takes_back_everything_the_transaction_did(driver: StoreDriver) -> None:
+    with pytest.raises(RuntimeError), driver.store.transaction() as tx:
+        tx.execute(text("INSERT INTO cleave.namespace_policy VALUES ('t/n', '{}', 1, 'x')"))
+        raise RuntimeError
+
+    assert driver.sql("SELECT count(*) FROM cleave.namespace_policy") == [(0,)]
+
+
+def test_a_server_that_is_away_is_retryable() -> None:
+    store = Store(f"postgresql://nobody@127.0.0.1:{free_port()}/nothing")
+
+    with pytest.raises(StoreUnavailable, match="PostgreSQL is away"), store.transaction():
+        pass
+
+
+def test_a_cut_connection_costs_one_transaction_at_most(driver: StoreDriver) -> None:
+    with pytest.raises(StoreUnavailable), driver.store.transaction() as tx:
+        tx.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+
+    assert driver.sql("SELECT 1") == [(1,)]
+
+
+def test_idle_connections_that_were_cut_are_replaced_unnoticed(driver: StoreDriver, database: str) -> None:
+    [(pid,)] = driver.sql("SELECT pg_backend_pid()")
+    killer = StoreDriver(database)
+    killer.sql("SELECT pg_terminate_backend(:pid, 10000)", pid=pid)
+    killer.store.dispose()
+
+    assert driver.sql("SELECT pg_backend_pid()") != [(pid,)]
+
+
+def test_a_deadlock_is_a_lost_race_for_one_and_a_success_for_the_other(driver: StoreDriver) -> None:
+    topic_ids = [driver.create(f"topic://t/n/{name}").topic_id for name in "ab"]
+    both_hold_one = threading.Barrier(2, timeout=20)
+    outcomes: list[str] = []
+
+    def lock(first: int, second: int) -> None:
+        statement = text("SELECT FROM cleave.topic WHERE topic_id = :id FOR UPDATE")
+        try:
+            with driver.store.transaction() as tx:
+                tx.execute(statement, {"id": first})
+                both_hold_one.wait()
+                tx.execute(statement, {"id": second})
+            outcomes.append("done")
+        except LostRace:
+            outcomes.append("lost")
+
+    threads = [threading.Thread(target=lock, args=ids) for ids in (topic_ids, topic_ids[::-1])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(outcomes) == ["done", "lost"]
+
+
+def test_a_lock_held_too_long_is_a_lost_race(driver: StoreDriver) -> None:
+    topic_id = driver.create().topic_id
+    statement = text("SELECT FROM cleave.topic WHERE topic_id = :id FOR UPDATE")
+    with driver.store.transaction() as holder:
+        holder.execute(statement, {"id": topic_id})
+
+        with pytest.raises(LostRace, match="lock timeout"), driver.store.transaction() as tx:
+            tx.execute(text("SET LOCAL lock_timeout = '10ms'"))
+            tx.execute(statement, {"id": topic_id})
+
+
+@pytest.mark.parametrize("value", ["a\x00b", "a\ud800b"])
+def test_text_postgresql_cannot_hold_is_bad_input(driver: StoreDriver, value: str) -> None:
+    with pytest.raises(InvalidInput, match="cannot store"):
+        driver.sql("SELECT CAST(:value AS text)", value=value)
+
+
+def test_a_number_out_of_range_is_bad_input(driver: StoreDriver) -> None:
+    with pytest.raises(InvalidInput, match="out of range"):
+        driver.sql("SELECT FROM cleave.topic WHERE topic_id = CAST(:id AS bigint)", id=2**80)
+
+
+def test_a_database_without_the_schema_says_to_migrate(empty_database: str) -> None:
+    store = Store(empty_database)
+
+    with pytest.raises(Terminal, match="cleave migrate"), store.transaction() as tx:
+        tx.execute(text("SELECT FROM cleave.topic"))
+    store.dispose()
+
+
+def test_sessions_are_read_committed_and_speak_utc(driver: StoreDriver) -> None:
+    assert driver.sql("SELECT current_setting('transaction_isolation'), current_setting('timezone')") == [
+        ("read committed", "UTC")
+    ]
