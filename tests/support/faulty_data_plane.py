@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any, cast
 
 from controller.dataplane.base import DataPlane
@@ -85,22 +86,22 @@ class FaultyDataPlane:
         if name not in CALLS:
             return found
 
-        def call(*arguments: Any) -> Any:
-            return self._perform(name, found, arguments)
+        def call(*arguments: Any, **named: Any) -> Any:
+            return self._perform(name, partial(found, *arguments, **named), (*arguments, *named.values()))
 
         return call
 
-    def _perform(self, name: str, act: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    def _perform(self, name: str, act: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:
         with self._lock:
             self.log.append((name, arguments))
             number = len(self.log)
             fault = self._strike(name, number)
         self.before_call(name, number)
         if fault is Fault.LOST_ANSWER:
-            act(*arguments)
+            act()
         if fault is not None:
             raise _error(fault, f"{name}{arguments!r}, call {number}")
-        return act(*arguments)
+        return act()
 
     def _strike(self, name: str, number: int) -> Fault | None:
         for planned, left in self._left.items():

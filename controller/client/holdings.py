@@ -1,0 +1,141 @@
+"""The segments one consumer reads: taken when their turn comes, let go when the application has finished.
+
+`StreamConsumer` says which segments are its own; this keeps the readers in step with that. A segment that is
+no longer ours is read no further, and let go once everything delivered from it is acknowledged.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from controller.client.layout_source import TopicSnapshot
+from controller.dataplane.base import LogClient, LogReader, Position
+from controller.domain.errors import LostRace, NotFound
+
+_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.02, 1.0
+"""A cursor that somebody still holds is tried again after this, doubling; a hand-over takes milliseconds."""
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A segment being read. `rung`: there may be something new in it."""
+
+    segment_id: int
+    reader: LogReader
+    sealed: bool
+    rung: threading.Event
+    delivered: Position | None = None
+    acknowledged: Position | None = None
+    wanted: bool = True
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything delivered is acknowledged."""
+        return self.delivered == self.acknowledged
+
+
+@dataclass(slots=True)
+class _Awaited:
+    """A segment of ours whose cursor somebody else still has."""
+
+    next_try_at: float = 0.0
+    delay_seconds: float = _FIRST_RETRY_SECONDS
+
+
+class Holdings:
+    """For the consumer's thread; only the events are set from others."""
+
+    def __init__(self, logs: LogClient, subscription: str, owner: str, wakeup: threading.Event) -> None:
+        self._logs, self._subscription, self._owner, self._wakeup = logs, subscription, owner, wakeup
+        self._held: dict[int, Held] = {}
+        self._awaited: dict[int, _Awaited] = {}
+        self._peers: Collection[str] = ()
+        self._turn = 0
+
+    @property
+    def segment_ids(self) -> tuple[int, ...]:
+        """What is held now."""
+        return tuple(sorted(self._held))
+
+    @property
+    def next_try_at(self) -> float:
+        """When the next cursor is worth another try, `time.monotonic` seconds; infinity when none is awaited."""
+        return min((awaited.next_try_at for awaited in self._awaited.values()), default=float("inf"))
+
+    def adopt(self, mine: Collection[int], snapshot: TopicSnapshot, peers: Collection[str]) -> None:
+        """Keep to a new assignment. A cursor held by one of `peers` is waited for, by anybody else taken over."""
+        self._peers = peers
+        segments = snapshot.layout.segments
+        for held in list(self._held.values()):
+            held.wanted = held.segment_id in mine
+            if held.segment_id in segments and not segments[held.segment_id].is_active and not held.sealed:
+                held.sealed = True
+                held.rung.set()
+            self.let_go_if_done(held)
+        self._awaited = {i: self._awaited.get(i, _Awaited()) for i in mine if i not in self._held}
+
+    def take_awaited(self, snapshot: TopicSnapshot) -> None:
+        """Open the readers whose time for a try has come."""
+        now = time.monotonic()
+        for segment_id in [i for i, awaited in self._awaited.items() if awaited.next_try_at <= now]:
+            try:
+                self._held[segment_id] = self._open(segment_id, snapshot)
+                del self._awaited[segment_id]
+            except (LostRace, NotFound):  # a peer still has it, or the cursor is still being made
+                awaited = self._awaited[segment_id]
+                awaited.next_try_at = now + awaited.delay_seconds
+                awaited.delay_seconds = min(awaited.delay_seconds * 2, _LONGEST_RETRY_SECONDS)
+
+    def with_something_new(self) -> Iterator[Held]:
+        """The segments worth a read, each its turn; stop where you found something."""
+        segment_ids = sorted(self._held)
+        for _ in segment_ids:
+            self._turn += 1
+            held = self._held.get(segment_ids[self._turn % len(segment_ids)])
+            if held is not None and held.wanted and held.rung.is_set():
+                yield held
+
+    def ring_all(self) -> None:
+        """Read every segment once, whatever was heard."""
+        for held in self._held.values():
+            held.rung.set()
+
+    def holds(self, held: object) -> bool:
+        """Whether this very reading still goes on."""
+        return isinstance(held, Held) and self._held.get(held.segment_id) is held
+
+    def let_go(self, held: Held) -> None:
+        """Stop reading; what is unacknowledged is delivered again to whoever reads next."""
+        self._held.pop(held.segment_id, None)
+        held.reader.close()
+
+    def let_go_if_done(self, held: Held) -> None:
+        """Stop reading what is no longer ours, once the application has finished with it."""
+        if held.idle and not held.wanted:
+            self.let_go(held)
+
+    def let_go_of_all(self) -> None:
+        """Stop reading at once."""
+        for held in list(self._held.values()):
+            self.let_go(held)
+        self._awaited.clear()
+
+    def _open(self, segment_id: int, snapshot: TopicSnapshot) -> Held:
+        rung = threading.Event()
+        rung.set()
+
+        def ring() -> None:
+            rung.set()
+            self._wakeup.set()
+
+        reader = self._logs.open_reader(
+            snapshot.backing_topics[segment_id],
+            self._subscription,
+            owner=self._owner,
+            live_owners=self._peers,
+            on_arrival=ring,
+        )
+        return Held(segment_id, reader, not snapshot.layout.segment(segment_id).is_active, rung)

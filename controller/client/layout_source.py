@@ -1,0 +1,64 @@
+"""Where a client learns what the topic looks like now: the protocol, and the snapshots it gives.
+
+`PostgresSource` reads the rows; another source may ask over REST. A snapshot is the whole truth of its moment;
+whoever is told that something changed asks for a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from controller.domain.layout import SegmentLayout
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSnapshot:
+    """A topic's layout and the log behind each segment. `topic_id` is never used for another topic."""
+
+    topic_id: int
+    name: str
+    data_plane: str
+    layout: SegmentLayout
+    backing_topics: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionSnapshot:
+    """Who reads for a subscription, and which sealed segments hold nothing for it any more."""
+
+    consumers: frozenset[str]
+    drained: frozenset[int]
+
+
+class Watch(Protocol):
+    """Somebody to be told of changes, until `close`."""
+
+    def close(self) -> None:
+        """Tell no more; safe to repeat."""
+
+
+class LayoutSource(Protocol):
+    """Safe to share between threads. Every call raises StoreUnavailable while the source is away."""
+
+    def topic(self, name: str) -> TopicSnapshot:
+        """The topic as it is now; TopicNotFound, or TopicNotLive while it is being created."""
+
+    def watch(self, topic_id: int, on_change: Callable[[], None]) -> Watch:
+        """Call back, from another thread, after every change of layout, consumers or drains, and after a gap.
+
+        It may be called for nothing, and must not block.
+        """
+
+    def subscription(self, topic_id: int, subscription: str) -> SubscriptionSnapshot:
+        """Its consumers and drained segments now; SubscriptionNotFound."""
+
+    def register(self, topic_id: int, subscription: str, consumer: str) -> None:
+        """Make the consumer known, or known again; SubscriptionNotFound."""
+
+    def unregister(self, topic_id: int, subscription: str, consumer: str) -> None:
+        """Forget the consumer; an unknown one is success."""
+
+    def mark_drained(self, topic_id: int, subscription: str, segment_id: int) -> None:
+        """Note that a sealed segment holds nothing more for the subscription; tells the watchers."""

@@ -1,0 +1,195 @@
+"""Layouts, consumers and drains from Cleave's own tables, for clients that may connect to its database.
+
+One statement a snapshot, so that it is of one moment. LISTEN tells when to look again. This is the only file of
+the client that speaks SQL; it writes the client's own rows (its consumer, what it drained) and nothing else.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import URL
+
+from controller.client.layout_source import SubscriptionSnapshot, TopicSnapshot
+from controller.clock import to_ms
+from controller.dataplane.postgres_calls import PostgresCalls
+from controller.dataplane.postgres_listener import PostgresListener
+from controller.domain.errors import StoreUnavailable, SubscriptionNotFound, TopicNotFound, TopicNotLive
+from controller.domain.hash_range import HashRange
+from controller.domain.layout import SegmentLayout
+from controller.domain.segment import Segment, SegmentState
+
+CHANNELS = ("cleave_layout", "cleave_consumers", "cleave_drains")
+"""Payloads begin with the topic's id, up to a colon where more follows."""
+
+_TOPIC = """
+SELECT t.topic_id, t.state, t.data_plane, t.epoch, t.next_segment_id,
+       s.segment_id, s.range_start, s.range_end, s.state, s.created_epoch, s.sealed_epoch, s.created_at, s.sealed_at,
+       s.bucket_splits, s.merge_depth, s.legacy_topic_name, s.backing_topic,
+       ARRAY(SELECT p.parent_id FROM cleave.segment_parent p JOIN cleave.segment r
+                 ON r.topic_id = p.topic_id AND r.segment_id = p.parent_id AND r.pruned_epoch IS NULL
+              WHERE p.topic_id = s.topic_id AND p.child_id = s.segment_id ORDER BY 1),
+       ARRAY(SELECT p.child_id FROM cleave.segment_parent p JOIN cleave.segment r
+                 ON r.topic_id = p.topic_id AND r.segment_id = p.child_id AND r.pruned_epoch IS NULL
+              WHERE p.topic_id = s.topic_id AND p.parent_id = s.segment_id ORDER BY 1)
+  FROM cleave.topic t LEFT JOIN cleave.segment s ON s.topic_id = t.topic_id AND s.pruned_epoch IS NULL
+ WHERE t.name = %s AND t.state <> 'deleted'
+"""
+# What was sealed before the subscription existed never had a cursor for it, so there is nothing to read.
+_SUBSCRIPTION = """
+SELECT ARRAY(SELECT c.name FROM cleave.consumer c WHERE c.topic_id = u.topic_id AND c.subscription = u.name),
+       ARRAY(SELECT d.segment_id FROM cleave.segment_drain d WHERE d.topic_id = u.topic_id AND d.subscription = u.name
+             UNION SELECT s.segment_id FROM cleave.segment s
+                    WHERE s.topic_id = u.topic_id AND s.sealed_epoch <= u.created_epoch)
+  FROM cleave.subscription u WHERE u.topic_id = %s AND u.name = %s
+"""
+# Under the topic's lock, as whoever prunes and seeks takes it: what is found drained meanwhile stays so.
+_MARK_DRAINED = """
+WITH locked AS (
+    SELECT topic_id FROM cleave.topic WHERE topic_id = %s FOR UPDATE
+), marked AS (
+    INSERT INTO cleave.segment_drain (topic_id, subscription, segment_id)
+    SELECT topic_id, %s, segment_id FROM locked JOIN cleave.segment USING (topic_id)
+     WHERE segment_id = %s AND state = 'SEALED' AND pruned_epoch IS NULL
+    ON CONFLICT DO NOTHING RETURNING topic_id)
+SELECT pg_notify('cleave_drains', topic_id::text) FROM marked
+"""
+_REGISTER = """
+INSERT INTO cleave.consumer (topic_id, subscription, name)
+SELECT u.topic_id, u.name, %s FROM cleave.subscription u JOIN cleave.topic t USING (topic_id)
+ WHERE u.topic_id = %s AND u.name = %s AND u.state = 'live' AND t.state = 'live'
+ON CONFLICT (topic_id, subscription, name) DO UPDATE SET connected = true
+"""
+
+
+class PostgresSource:
+    """A `LayoutSource` on Cleave's database; connects at the first call, listens from the first watch on."""
+
+    def __init__(self, url: str | URL, *, call_timeout_seconds: float = 5.0) -> None:
+        """`url` logs in as a member of role cleave_controller."""
+        self._url = url
+        self._calls = PostgresCalls(
+            url,
+            call_timeout_seconds=call_timeout_seconds,
+            pool_size=2,
+            application_name="cleave-client",
+            away=StoreUnavailable,
+            late=StoreUnavailable,
+        )
+        self._lock = threading.Lock()
+        self._watches: dict[_Watch, tuple[str, Callable[[], None]]] = {}
+        self._listener: PostgresListener | None = None
+
+    def topic(self, name: str) -> TopicSnapshot:
+        """The topic as it is now."""
+        with self._calls.statement(f"look up {name}") as cursor:
+            cursor.execute(_TOPIC, (name,))
+            rows = cursor.fetchall()
+        if not rows:
+            raise TopicNotFound(f"no topic {name}; create it, or check the name")
+        topic_id, state, data_plane, epoch, next_segment_id = rows[0][:5]
+        if state == "creating":
+            raise TopicNotLive(f"{name} is still being created; try again in a moment")
+        rows = [row[5:] for row in rows if row[5] is not None]
+        layout = SegmentLayout.from_segments(epoch, next_segment_id, map(_segment, rows))
+        return TopicSnapshot(topic_id, name, data_plane, layout, {row[0]: row[11] for row in rows})
+
+    def watch(self, topic_id: int, on_change: Callable[[], None]) -> _Watch:
+        """Call back after every change, from the listening thread."""
+        watch = _Watch(self._forget)
+        with self._lock:
+            self._watches[watch] = (str(topic_id), on_change)
+            if self._listener is None:
+                self._listener = PostgresListener(
+                    self._url,
+                    CHANNELS,
+                    on_notification=lambda _, payload: self._tell(payload.partition(":")[0]),
+                    on_gap=lambda: self._tell(None),
+                )
+                self._listener.start()
+        return watch
+
+    def subscription(self, topic_id: int, subscription: str) -> SubscriptionSnapshot:
+        """Its consumers and drained segments now."""
+        with self._calls.statement(f"look up subscription {subscription!r}") as cursor:
+            cursor.execute(_SUBSCRIPTION, (topic_id, subscription))
+            row = cursor.fetchone()
+        if row is None:
+            raise _no_subscription(topic_id, subscription)
+        return SubscriptionSnapshot(frozenset(row[0]), frozenset(row[1]))
+
+    def register(self, topic_id: int, subscription: str, consumer: str) -> None:
+        """Insert the consumer's row; the database tells everybody else."""
+        with self._calls.statement(f"register {consumer!r}") as cursor:
+            cursor.execute(_REGISTER, (consumer, topic_id, subscription))
+            if cursor.rowcount == 0:
+                raise _no_subscription(topic_id, subscription)
+
+    def unregister(self, topic_id: int, subscription: str, consumer: str) -> None:
+        """Delete the consumer's row."""
+        with self._calls.statement(f"unregister {consumer!r}") as cursor:
+            cursor.execute(
+                "DELETE FROM cleave.consumer WHERE topic_id = %s AND subscription = %s AND name = %s",
+                (topic_id, subscription, consumer),
+            )
+
+    def mark_drained(self, topic_id: int, subscription: str, segment_id: int) -> None:
+        """Write the drain and tell the watchers."""
+        with self._calls.statement(f"mark segment {segment_id} drained") as cursor:
+            cursor.execute(_MARK_DRAINED, (topic_id, subscription, segment_id))
+
+    def close(self) -> None:
+        """Stop listening and give back connections."""
+        if self._listener is not None:
+            self._listener.close()
+        self._calls.close()
+
+    def _forget(self, watch: _Watch) -> None:
+        with self._lock:
+            self._watches.pop(watch, None)
+
+    def _tell(self, topic_id: str | None) -> None:
+        with self._lock:
+            wanted = [
+                call for of_topic, call in self._watches.values() if topic_id is None or topic_id == of_topic
+            ]
+        for call in wanted:
+            call()
+
+
+class _Watch:
+    """One entry of a source's watches."""
+
+    def __init__(self, forget: Callable[[_Watch], None]) -> None:
+        self._forget = forget
+
+    def close(self) -> None:
+        """Tell no more."""
+        self._forget(self)
+
+
+def _segment(row: tuple[Any, ...]) -> Segment:
+    segment_id, start, end, state, created_epoch, sealed_epoch, created_at, sealed_at = row[:8]
+    bucket_splits, merge_depth, legacy_topic_name, _, parents, children = row[8:]
+    return Segment(
+        segment_id=segment_id,
+        hash_range=HashRange(start, end),
+        state=SegmentState(state),
+        parent_ids=tuple(parents),
+        child_ids=tuple(children),
+        created_epoch=created_epoch,
+        sealed_epoch=sealed_epoch,
+        created_at_ms=to_ms(created_at),
+        sealed_at_ms=None if sealed_at is None else to_ms(sealed_at),
+        bucket_splits=tuple(bucket_splits),
+        merge_depth=merge_depth,
+        legacy_topic_name=legacy_topic_name,
+    )
+
+
+def _no_subscription(topic_id: int, subscription: str) -> SubscriptionNotFound:
+    return SubscriptionNotFound(
+        f"topic {topic_id} has no live subscription {subscription!r}; create it first"
+    )
