@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import text
 
-from controller.dataplane.base import DataPlane, LogState
+from controller.dataplane.base import DataPlane, LogState, OutgoingMessage
+from controller.dataplane.embedded.log_client import EmbeddedLogClient
 from controller.dataplane.embedded.plane import EmbeddedDataPlane
 from controller.domain.layout import SegmentLayout
-from controller.domain.operation import Operation, Origin
+from controller.domain.operation import Operation, OperationState, Origin
 from controller.domain.segment import SegmentState
-from controller.services import segment_admin, tombstone_sweeper, topic_admin
+from controller.services import garbage_collector, segment_admin, tombstone_sweeper, topic_admin
 from controller.services.operation_runner import Outcome, RunnerContext, run_due, run_operation
 from controller.services.reconciler import Finding, reconcile
 from controller.store import backing_logs, layouts, operations, topics
@@ -25,8 +27,8 @@ from controller.store.engine import Store
 from controller.store.intents import Intent, Request
 from tests.support.waiting import wait_until
 
-CALL_TIMEOUT_SECONDS = 0.5
-LEASE_SECONDS = 1.0
+CALL_TIMEOUT_SECONDS = 0.4
+LEASE_SECONDS = 0.8
 TOPIC = "topic://acme/shop/orders"
 
 
@@ -38,10 +40,12 @@ class Bench:
         self.store = Store(url, application_name="bench")
         self.plane = EmbeddedDataPlane(url, call_timeout_seconds=CALL_TIMEOUT_SECONDS)
         self.planes: Mapping[str, DataPlane] = {"embedded": self.plane}
+        self.logs = EmbeddedLogClient(url)
         self._keys = itertools.count()
 
     def close(self) -> None:
         """Give back connections."""
+        self.logs.close()
         self.plane.close()
         self.store.dispose()
 
@@ -53,16 +57,14 @@ class Bench:
 
     def context(self, runner_id: str = "runner", **changes: Any) -> RunnerContext:
         """A runner on this bench."""
-        return RunnerContext(
-            **{
-                "store": self.store,
-                "planes": self.planes,
-                "runner_id": runner_id,
-                "lease_seconds": LEASE_SECONDS,
-                "parallel_calls": 1,
-            }
-            | changes
+        base = RunnerContext(
+            store=self.store,
+            planes=self.planes,
+            runner_id=runner_id,
+            lease_seconds=LEASE_SECONDS,
+            parallel_calls=1,
         )
+        return replace(base, **changes)
 
     # What people ask for.
 
@@ -90,6 +92,12 @@ class Bench:
         """A reshape of `TOPIC`, done."""
         return self.finish(self.intend(planner))
 
+    def publish(self, segment_id: int, count: int = 3) -> None:
+        """Append messages to the segment's log."""
+        batch = [OutgoingMessage(b"payload", b"key")] * count
+        stored = self.logs.append(self.log_of(segment_id), batch, producer="tests", sequence=next(self._keys))
+        assert stored == count
+
     # Running.
 
     def finish(self, intent: Intent) -> Operation:
@@ -105,14 +113,27 @@ class Bench:
             operation = self.operation(operation_id)
             return None if operation.state.is_live else operation
 
-        return wait_until(ended, message=f"operation {operation_id} ends")  # type: ignore[return-value]
+        operation = wait_until(ended, message=f"operation {operation_id} ends")
+        assert operation is not None
+        return operation
 
     def run_once(self, operation_id: int, **changes: Any) -> Outcome:
         """One run by a runner with those changes."""
         return run_operation(self.context(**changes), operation_id)
 
-    def settle(self) -> list[Finding]:
-        """Run, reconcile and sweep until nothing is left to do; returns what the reconciler found on the way."""
+    def run_until(self, operation_id: int, state: OperationState) -> None:
+        """Run it as far as that state and let go of it."""
+
+        def there() -> bool:
+            return self.operation(operation_id).state is state
+
+        wait_until(lambda: there() or (self.run_once(operation_id, should_stop=there) and there()))
+
+    def settle(self, *, collects: bool = False) -> list[Finding]:
+        """Run, reconcile and sweep until nothing is left to do; returns what the reconciler found on the way.
+
+        `collects`: sealed segments that are drained are collected at once, too.
+        """
         found: list[Finding] = []
 
         def settled() -> bool:
@@ -123,6 +144,8 @@ class Bench:
             ]
             found.extend(findings)
             tombstone_sweeper.sweep(self.store, self.planes)
+            if collects:
+                garbage_collector.collect(self.store, self.planes, retention_minutes=0)
             return not findings and not self.live_operations() and not self.undeleted_logs()
 
         wait_until(settled, message="nothing is left to do")
@@ -170,6 +193,10 @@ class Bench:
         with self.store.transaction() as tx:
             known = set(backing_logs.backing_topics(tx, self.topic_id))
         return [name for name in self.plane.list_segments(TOPIC) if name not in known]
+
+    def unread(self, subscription: str) -> int:
+        """Messages it has not acknowledged, over all logs of the topic."""
+        return sum(self.plane.backlog(log, subscription) or 0 for log in self.plane.list_segments(TOPIC))
 
     def scalar(self, statement: str, **parameters: object) -> Any:
         """One value from the database."""

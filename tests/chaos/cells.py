@@ -1,0 +1,142 @@
+"""The cells of the kill matrix, enumerated from the domain's own table of moves: nothing can be forgotten here.
+
+A path is a way through the table: forward; with subscriptions that changed meanwhile; giving up. A cell is a
+scenario, a path, a step and a side of that step's commit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from controller.domain.hash_range import FULL_RANGE
+from controller.domain.operation import (
+    ABORTABLE,
+    MOVES,
+    Observed,
+    Operation,
+    OperationKind,
+    OperationState,
+    Origin,
+    ReservedChild,
+    Step,
+    next_step,
+)
+from controller.domain.reshape import ChildPlan
+from tests.chaos.scenarios import SCENARIOS
+
+
+class Path(StrEnum):
+    """How an operation goes."""
+
+    FORWARD = "forward"
+    SYNC = "sync"
+    """A subscription is created between the making of the children and the commit."""
+    ABORT = "abort"
+    """Its deadline passes when the children are made."""
+
+
+class Side(StrEnum):
+    """Of a step's commit."""
+
+    BEFORE = "before"
+    AFTER = "after"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Where the runner is struck."""
+
+    scenario: str
+    kind: OperationKind
+    path: Path
+    step: Step
+    side: Side
+
+    @property
+    def checkpoint(self) -> str:
+        """As the runner names it."""
+        return f"{self.step}:{self.side}"
+
+    def __str__(self) -> str:
+        return f"{self.scenario}-{self.path}-{self.step}-{self.side}"
+
+
+def paths_of(kind: OperationKind) -> list[Path]:
+    """Those its table knows; a topic being created cannot get subscriptions."""
+    paths = [Path.FORWARD]
+    if kind.is_reshape:
+        paths.append(Path.SYNC)
+    if OperationState.ABORTING in MOVES[kind]:
+        paths.append(Path.ABORT)
+    return paths
+
+
+def steps_of(kind: OperationKind, path: Path) -> list[Step]:
+    """The steps a runner takes on that path, in order; those before the path begins are left to `FORWARD`."""
+    children = (
+        (ReservedChild(ChildPlan(1, FULL_RANGE), "log"),) if OperationState.PREPARED in MOVES[kind] else ()
+    )
+    operation = Operation(
+        operation_id=1,
+        topic_id=1,
+        topic_name="t",
+        data_plane="embedded",
+        kind=kind,
+        state=OperationState.INTENDED if path is Path.FORWARD else OperationState.PREPARED,
+        origin=Origin.MANUAL,
+        actor="",
+        reason="",
+        request_key="",
+        children=children,
+        subscription_version=0,
+        deadline_at_ms=1,
+    )
+    observed = Observed(now_ms=0, subscription_version=0)
+    if path is Path.SYNC:
+        observed = replace(observed, subscription_version=1)
+    if path is Path.ABORT:
+        observed = replace(observed, abort_requested=True)
+    steps: list[Step] = []
+    while operation.state.is_live:
+        step, leads_to = next_step(operation, observed)
+        steps.append(step)
+        if step is Step.SYNC_SUBSCRIPTIONS or (path is Path.FORWARD and step is Step.CREATE_CHILDREN):
+            operation = replace(operation, subscription_version=observed.subscription_version)
+        operation = replace(operation, state=leads_to)
+    return steps
+
+
+CELLS = tuple(
+    Cell(scenario.name, scenario.kind, path, step, side)
+    for scenario in SCENARIOS
+    for path in paths_of(scenario.kind)
+    for step in steps_of(scenario.kind, path)
+    for side in Side
+    if not (path is Path.SYNC and step is not Step.SYNC_SUBSCRIPTIONS)  # the rest of it is the forward path
+)
+FAST_CELLS = tuple(
+    cell
+    for cell in CELLS
+    if cell.scenario == "split"
+    and (cell.step, cell.side)
+    in {
+        (Step.CREATE_CHILDREN, Side.BEFORE),
+        (Step.TERMINATE_PARENTS, Side.BEFORE),
+        (Step.SYNC_SUBSCRIPTIONS, Side.AFTER),
+        (Step.COMMIT, Side.BEFORE),
+        (Step.COMMIT, Side.AFTER),
+        (Step.ABORT, Side.AFTER),
+    }
+)
+
+
+def every_move() -> set[tuple[OperationKind, Step]]:
+    """All pairs of kind and step there are."""
+    moves = {(kind, step) for kind, table in MOVES.items() for step, _leads_to in table.values()}
+    moves |= {(kind, Step.SYNC_SUBSCRIPTIONS) for kind in MOVES if kind.is_reshape}
+    return moves | {
+        (kind, Step.ABORT)
+        for kind, table in MOVES.items()
+        if OperationState.ABORTING in table and ABORTABLE & table.keys()
+    }

@@ -1,0 +1,68 @@
+"""What must hold when the dust has settled, whatever was done to an operation's runner, data plane or logs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controller.domain.operation import Operation, OperationState
+from tests.chaos.scenarios import MESSAGES, OWN_CURSOR, Scenario
+from tests.support.bench import CALL_TIMEOUT_SECONDS, LEASE_SECONDS, Bench
+
+DEADLINE_SECONDS = 60.0
+_UNWRITABLE_MS = """
+    SELECT coalesce(max(extract(epoch FROM o.committed_at - l.terminated_at) * 1000), 0)::bigint
+      FROM cleave.operation o
+      JOIN cleave.operation_parent p USING (operation_id)
+      JOIN cleave.segment s ON s.topic_id = p.topic_id AND s.segment_id = p.segment_id
+      JOIN embedded.log l ON l.name = s.backing_topic
+     WHERE o.operation_id = :operation_id AND s.pruned_epoch IS NULL
+"""
+_REUSED = """
+    SELECT count(*) FROM cleave.operation o JOIN cleave.operation_child c USING (operation_id)
+      JOIN cleave.segment s ON s.topic_id = c.topic_id AND s.segment_id = c.segment_id
+     WHERE o.state = 'aborted'
+"""
+_CHANGES = "SELECT count(*) FROM cleave.layout_change WHERE operation_id = :operation_id"
+_BY_KEY = "SELECT count(*) FROM cleave.operation WHERE request_key = :key"
+
+
+def settle_and_check(
+    bench: Bench,
+    scenario: Scenario,
+    operation_id: int,
+    *,
+    away_seconds: float = LEASE_SECONDS + CALL_TIMEOUT_SECONDS,
+    messages_survive: bool = True,
+    collects: bool = False,
+) -> dict[str, Any]:
+    """Let everything end, check every law, and return the columns of the table that are known by then.
+
+    `messages_survive` False: a person has deleted a log with messages in it.
+    """
+    operation = bench.operation(operation_id)
+    unwritable_ms = bench.scalar(_UNWRITABLE_MS, operation_id=operation_id)
+    findings = bench.settle(collects=collects)
+    bench.check_laws()
+    assert not operation.state.is_live
+    assert unwritable_ms <= (away_seconds + DEADLINE_SECONDS) * 1000
+    assert bench.scalar(_REUSED) == 0
+    assert bench.scalar(_BY_KEY, key=operation.request_key) == 1
+    _check_history(bench, scenario, operation)
+    if messages_survive and (scenario.keeps_messages or operation.state is OperationState.ABORTED):
+        first_logs = bench.scalar(
+            "SELECT count(*) FROM cleave.segment WHERE topic_id = :id AND created_epoch = 0",
+            id=bench.topic_id,
+        )
+        assert bench.unread("billing") == MESSAGES * first_logs
+    return {"ended": str(operation.state), "findings": len(findings), "unwritable_ms": unwritable_ms}
+
+
+def _check_history(bench: Bench, scenario: Scenario, operation: Operation) -> None:
+    """One epoch for what changed the layout, none for what gave up; children carry cursors nobody recorded."""
+    changes_layout = "subscription" not in scenario.name and operation.state is OperationState.DONE
+    assert bench.scalar(_CHANGES, operation_id=operation.operation_id) == int(changes_layout)
+    if operation.kind.is_reshape and operation.state is OperationState.DONE:
+        layout = bench.layout
+        for child in operation.children:
+            assert child.plan.segment_id in layout.segments
+            assert OWN_CURSOR in bench.plane.list_subscriptions(child.backing_topic)

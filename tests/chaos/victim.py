@@ -1,0 +1,49 @@
+"""A runner in a process of its own that strikes itself at a given point: ``python -m tests.chaos.victim JSON``.
+
+The point is a checkpoint of the runner (`commit:before`) or a data-plane call by number (`call:3`, just before it is
+made). SIGKILL ends it there; SIGSTOP pauses it until somebody continues it. How its run ended goes to standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+
+from controller.services.operation_runner import Outcome, run_operation
+from tests.support.bench import Bench
+from tests.support.faulty_data_plane import FaultyDataPlane
+from tests.support.waiting import wait_until
+
+ENDED = (Outcome.FINISHED, Outcome.FENCED_OUT, Outcome.STOPPED)
+
+
+def main(url: str, operation_id: int, at: str, by: str) -> None:
+    """Run the operation to its end, or to `at`."""
+    points = {at}
+
+    def strike(name: str) -> None:
+        if name in points:
+            points.discard(name)
+            os.kill(os.getpid(), signal.Signals[by])
+
+    bench = Bench(url)
+    plane = FaultyDataPlane(bench.plane)
+    plane.before_call = lambda _call, number: strike(f"call:{number}")
+    context = bench.context(
+        f"victim-{os.getpid()}", planes={"embedded": plane.as_data_plane()}, checkpoint=strike
+    )
+    outcomes: list[Outcome] = []
+
+    def ended() -> bool:
+        outcomes.append(run_operation(context, operation_id))
+        return outcomes[-1] in ENDED or not bench.operation(operation_id).state.is_live
+
+    wait_until(ended, message="the victim's run ends")
+    bench.close()
+    print(outcomes[-1], flush=True)  # noqa: T201 - its answer
+
+
+if __name__ == "__main__":
+    main(**json.loads(sys.argv[1]))
