@@ -1588,6 +1588,8 @@ CREATE INDEX evaluation_merge_dirty ON cleave.evaluation USING btree (topic_id) 
 
 CREATE INDEX evaluation_merge_due ON cleave.evaluation USING btree (merge_due) WHERE (merge_due < 'infinity'::timestamp with time zone);
 
+CREATE INDEX evaluation_paused ON cleave.evaluation USING btree (not_before) WHERE (not_before > '-infinity'::timestamp with time zone);
+
 CREATE INDEX layout_change_by_time ON cleave.layout_change USING btree (topic_id, committed_at);
 
 CREATE INDEX load_run_watermark ON cleave.load_run USING btree (window_end DESC);

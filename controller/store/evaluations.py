@@ -72,9 +72,8 @@ _E = _EVALUATION.c
 # Not clock_timestamp(): only an instant that is stable within the statement can be looked up in an index.
 _NOW = func.statement_timestamp(type_=_Instant)
 _NEVER = text("'infinity'::timestamptz")
-_PENDING = select(
-    _E.topic_id, _E.input_version, func.nullif(_E.not_before, text("'-infinity'")), _E.outcome_digest
-)
+_ALWAYS = text("'-infinity'::timestamptz")
+_PENDING = select(_E.topic_id, _E.input_version, func.nullif(_E.not_before, _ALWAYS), _E.outcome_digest)
 
 
 def drain(
@@ -171,8 +170,11 @@ def next_due(tx: Connection, lanes: Collection[Lane], shards: Shards | None = No
 def _next_of_lane(lane: Lane, scope: Sequence[ColumnElement[bool]]) -> Iterator[ScalarSelect[datetime]]:
     """Subqueries that each read an index from its near end: dirty, dirty but paused, due."""
     due = _E[f"{lane}_due"]
-    yield select(_NOW).where(_dirty(lane), _E.not_before <= _NOW, *scope).limit(1).scalar_subquery()
-    yield select(func.min(_E.not_before)).where(_dirty(lane), _E.not_before > _NOW, *scope).scalar_subquery()
+    # The order changes nothing but the plan: without it the planner reads the table, sure of an early find.
+    open_now = select(_NOW).where(_dirty(lane), _E.not_before <= _NOW, *scope)
+    yield open_now.order_by(_E.topic_id).limit(1).scalar_subquery()
+    paused = select(_E.not_before).where(_dirty(lane), _E.not_before > _ALWAYS, _E.not_before > _NOW, *scope)
+    yield paused.order_by(_E.not_before).limit(1).scalar_subquery()
     yield (
         select(func.greatest(due, _E.not_before))
         .where(due < _NEVER, _E.not_before <= func.greatest(due, _NOW), *scope)
