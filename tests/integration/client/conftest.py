@@ -1,0 +1,41 @@
+"""A topic with real logs, and the clients of this process on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from controller.client.postgres_source import PostgresSource
+from controller.dataplane.base import LogMessage
+from tests.support.bench import Bench
+
+
+@pytest.fixture
+def bench(database: str) -> Iterator[Bench]:
+    """See `Bench`."""
+    bench = Bench(database)
+    yield bench
+    bench.close()
+
+
+@pytest.fixture
+def source(database: str) -> Iterator[PostgresSource]:
+    """Layouts from the bench's database."""
+    source = PostgresSource(database)
+    yield source
+    source.close()
+
+
+def stored(bench: Bench, segment_id: int) -> list[LogMessage]:
+    """Everything in a segment's log, read for a subscription of the test's own."""
+    log = bench.log_of(segment_id)
+    bench.plane.create_subscription(log, "inspection")
+    bench.plane.seek(log, "inspection", 0)
+    reader = bench.logs.open_reader(log, "inspection", owner="i", live_owners=(), on_arrival=lambda: None)
+    try:
+        found = list(reader.read(100_000))
+    finally:
+        reader.close()
+    assert len(found) == bench.plane.backlog(log, "inspection")
+    return found

@@ -1,0 +1,243 @@
+"""The producer against real logs and the real operation runner: routing, the fence, lost answers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from controller.client.postgres_source import PostgresSource
+from controller.client.producer import Producer
+from controller.domain.errors import DataPlaneUnavailable, SegmentTerminated, TopicNotFound
+from controller.domain.key_hash import key_hash
+from controller.domain.operation import OperationState
+from controller.services import topic_admin
+from controller.services.segment_admin import merging, splitting
+from tests.integration.client.conftest import stored
+from tests.support.bench import TOPIC, Bench
+from tests.support.faulty_logs import FaultyLogs
+
+KEYS = [f"key-{i}" for i in range(40)]
+
+
+@pytest.fixture
+def logs(bench: Bench) -> FaultyLogs:
+    return FaultyLogs(bench.logs)
+
+
+@pytest.fixture
+def producer(bench: Bench, source: PostgresSource, logs: FaultyLogs) -> Iterator[Producer]:
+    bench.topic_with(segments=2)
+    producer = Producer(source, logs, TOPIC, batch_messages=10)
+    yield producer
+    producer.close()
+
+
+def send_numbered(producer: Producer, numbers: range) -> None:
+    for number in numbers:
+        for key in KEYS:
+            producer.send(b"%d" % number, key)
+
+
+def flows(bench: Bench, *segment_ids: int) -> dict[bytes, list[int]]:
+    """The numbers of each key, log by log in the order given."""
+    found: dict[bytes, list[int]] = {}
+    for segment_id in segment_ids:
+        for message in stored(bench, segment_id):
+            found.setdefault(message.key or b"", []).append(int(message.payload))
+    return found
+
+
+def in_order(count: int) -> dict[bytes, list[int]]:
+    return {key.encode(): list(range(count)) for key in KEYS}
+
+
+def test_a_key_goes_to_the_segment_that_owns_its_hash(bench: Bench, producer: Producer) -> None:
+    send_numbered(producer, range(3))
+    producer.flush()
+
+    for segment in bench.layout.active:
+        keys = {message.key for message in stored(bench, segment.segment_id)}
+        assert keys == {k.encode() for k in KEYS if segment.hash_range.contains(key_hash(k).segment_hash)}
+    assert flows(bench, 0, 1) == in_order(3)
+    assert producer.pending == 0
+
+
+def test_without_a_key_the_segments_take_turns(bench: Bench, producer: Producer) -> None:
+    for _ in range(10):
+        producer.send(b"1")
+    producer.flush()
+
+    assert [len(stored(bench, i)) for i in (0, 1)] == [5, 5]
+
+
+def test_full_batches_go_out_without_a_flush_and_the_rest_with_it(bench: Bench, producer: Producer) -> None:
+    for number in range(25):
+        producer.send(b"%d" % number, "key-1")
+    segment_id = bench.layout.segment_for(key_hash("key-1").segment_hash).segment_id
+
+    assert len(stored(bench, segment_id)) == 20
+    assert producer.pending == 5
+    producer.flush()
+    assert [int(m.payload) for m in stored(bench, segment_id)] == list(range(25))
+
+
+def test_after_a_split_each_key_goes_on_in_the_child_where_the_parent_ends(
+    bench: Bench, producer: Producer
+) -> None:
+    send_numbered(producer, range(5))
+    producer.flush()
+    bench.reshape(splitting(0))
+    send_numbered(producer, range(5, 9))
+    producer.flush()
+
+    assert flows(bench, 0, 1, 2, 3) == in_order(9)
+    assert stored(bench, 2)
+    assert stored(bench, 3)
+
+
+def test_after_a_merge_both_lanes_go_on_in_the_child(bench: Bench, producer: Producer) -> None:
+    """Half-filled batches of both parents are waiting when the merge happens."""
+    send_numbered(producer, range(3))
+    assert producer.pending > 0
+    bench.reshape(merging(0, 1))
+    send_numbered(producer, range(3, 6))
+    producer.flush()
+
+    assert flows(bench, 0, 1, 2) == in_order(6)
+
+
+def test_while_the_fence_is_down_the_other_segments_flow(bench: Bench, producer: Producer) -> None:
+    """Between termination and publication only the fenced segment's keys wait; then they follow, in order."""
+    operation = bench.intend(splitting(0)).operation
+    bench.run_until(operation.operation_id, OperationState.FENCED)
+    send_numbered(producer, range(12))
+
+    assert stored(bench, 0) == []
+    assert len(stored(bench, 1)) > 0
+    with ThreadPoolExecutor(1) as threads:
+        flushing = threads.submit(producer.flush)
+        bench.drive(operation.operation_id)
+        flushing.result()
+    assert flows(bench, 1, 2, 3) == in_order(12)
+
+
+def test_waiting_for_a_successor_is_bounded_and_loses_nothing(
+    bench: Bench, source: PostgresSource, logs: FaultyLogs
+) -> None:
+    bench.topic_with(segments=1)
+    producer = Producer(source, logs, TOPIC, send_timeout_seconds=0.2)
+    operation = bench.intend(splitting(0)).operation
+    bench.run_until(operation.operation_id, OperationState.FENCED)
+    send_numbered(producer, range(2))
+
+    with pytest.raises(SegmentTerminated, match="no successor"):
+        producer.flush()
+    assert producer.pending == 2 * len(KEYS)
+    assert len(logs.appended) == 1, "a fenced log is not asked again and again"
+
+    bench.drive(operation.operation_id)
+    producer.flush()
+    assert flows(bench, 1, 2) == in_order(2)
+    producer.close()
+
+
+def test_a_batch_whose_answer_was_lost_is_stored_once(
+    bench: Bench, producer: Producer, logs: FaultyLogs
+) -> None:
+    logs.lose_answers = 3
+    send_numbered(producer, range(4))
+    producer.flush()
+
+    assert logs.lose_answers == 0
+    assert flows(bench, 0, 1) == in_order(4)
+
+
+def test_an_answer_lost_just_before_the_fence_is_settled_before_anything_is_routed_anew(
+    bench: Bench, source: PostgresSource, logs: FaultyLogs
+) -> None:
+    bench.topic_with(segments=1)
+    producer = Producer(source, logs, TOPIC, send_timeout_seconds=0.0)
+    logs.lose_answers = 1
+    send_numbered(producer, range(2))
+    with pytest.raises(DataPlaneUnavailable):
+        producer.flush()
+    bench.reshape(splitting(0))
+
+    send_numbered(producer, range(2, 4))
+    producer.flush()
+
+    assert flows(bench, 0, 1, 2) == in_order(4)
+    assert len(stored(bench, 0)) == 2 * len(KEYS)
+    producer.close()
+
+
+def test_a_plane_that_is_away_for_a_moment_is_waited_for(
+    bench: Bench, producer: Producer, logs: FaultyLogs
+) -> None:
+    logs.refuse = 3
+    send_numbered(producer, range(2))
+    producer.flush()
+
+    assert flows(bench, 0, 1) == in_order(2)
+
+
+def test_what_a_fence_cut_off_a_batch_goes_to_the_successors(
+    bench: Bench, source: PostgresSource, logs: FaultyLogs
+) -> None:
+    """A broker without atomic batches may store the front of one."""
+    bench.topic_with(segments=1)
+    confirmed: list[bytes] = []
+    producer = Producer(
+        source, logs, TOPIC, on_stored=lambda batch: confirmed.extend(m.payload for m in batch)
+    )
+    for number in range(9):
+        producer.send(b"%d" % number, "key-1")
+    operation = bench.intend(splitting(0)).operation
+    logs.store_only = 4
+    with ThreadPoolExecutor(1) as threads:
+        flushing = threads.submit(producer.flush)
+        bench.drive(operation.operation_id)
+        flushing.result()
+
+    assert flows(bench, 0, 1, 2) == {b"key-1": list(range(9))}
+    assert confirmed == [b"%d" % number for number in range(9)]
+    producer.close()
+
+
+def test_a_deleted_topic_takes_no_more(bench: Bench, producer: Producer) -> None:
+    producer.send(b"1", "key-1")
+    bench.finish(topic_admin.delete_topic(bench.store, TOPIC, bench.request()))
+
+    with pytest.raises(TopicNotFound):
+        producer.flush()
+
+
+def test_producing_goes_on_in_order_while_the_layout_changes_again_and_again(
+    bench: Bench, producer: Producer
+) -> None:
+    """Splits and merges in a row, with the producer never pausing for them."""
+    ended = threading.Event()
+    rounds = 0
+
+    def produce() -> int:
+        sent = 0
+        while not ended.is_set() or sent < 10:
+            send_numbered(producer, range(sent, sent + 1))
+            sent += 1
+        producer.flush()
+        return sent
+
+    with ThreadPoolExecutor(1) as threads:
+        producing = threads.submit(produce)
+        for planner in (splitting(0), splitting(2), merging(3, 1), splitting(6), merging(4, 5)):
+            bench.reshape(planner)
+            rounds += 1
+        ended.set()
+        sent = producing.result()
+
+    assert rounds == 5
+    oldest_first = sorted(bench.layout.segments)
+    assert flows(bench, *oldest_first) == in_order(sent)

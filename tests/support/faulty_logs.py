@@ -1,0 +1,54 @@
+"""A `LogClient` whose appends go wrong on purpose; everything else is the wrapped one's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from controller.dataplane.base import LogClient, LogReader, OutgoingMessage
+from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable
+
+
+class FaultyLogs:
+    """Set one of the counts: the next so many appends suffer it."""
+
+    def __init__(self, wrapped: LogClient) -> None:
+        self._wrapped = wrapped
+        self.refuse = 0
+        self.lose_answers = 0
+        self.store_only: int | None = None
+        """Store so many messages of the next batch and say so, as a plane without atomic batches may at a fence."""
+        self.appended: list[str] = []
+        """Backing topics of the appends that reached the wrapped one."""
+
+    def append(
+        self, backing_topic: str, messages: Sequence[OutgoingMessage], *, producer: str, sequence: int
+    ) -> int:
+        """As the wrapped one, or not."""
+        if self.refuse:
+            self.refuse -= 1
+            raise DataPlaneUnavailable("injected: refused", delay_seconds=0.01)
+        self.appended.append(backing_topic)
+        count, self.store_only = self.store_only, None
+        stored = self._wrapped.append(backing_topic, messages[:count], producer=producer, sequence=sequence)
+        if self.lose_answers:
+            self.lose_answers -= 1
+            raise DataPlaneTimeout("injected: no answer", delay_seconds=0.01)
+        return stored
+
+    def open_reader(
+        self,
+        backing_topic: str,
+        subscription: str,
+        *,
+        owner: str,
+        live_owners: Collection[str],
+        on_arrival: Callable[[], None],
+    ) -> LogReader:
+        """The wrapped one's."""
+        return self._wrapped.open_reader(
+            backing_topic, subscription, owner=owner, live_owners=live_owners, on_arrival=on_arrival
+        )
+
+    def close(self) -> None:
+        """The wrapped one's."""
+        self._wrapped.close()
