@@ -26,6 +26,7 @@ from controller.store.engine import store_url
 
 RECONNECT_SECONDS = 1.0
 _RESYNC = "resync"
+_PIPE_BYTES = 65_536  # all a pipe holds, so that one wait takes every interrupt before it
 _DEAD_PEER = {"connect_timeout": 10, "keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3}
 
 
@@ -105,7 +106,7 @@ class Listener:
             if socket in ready:
                 live.poll()
             if wake in ready:
-                os.read(wake, 4096)
+                os.read(wake, _PIPE_BYTES)
                 return self._take(live)
         return self._take(live) or None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -70,7 +71,7 @@ def test_whatever_could_change_an_answer_makes_the_topic_dirty(driver: StoreDriv
     topic_id = driver.create().topic_id
     driver.subscribe(topic_id, "billing")
     finish(driver, topic_id)
-    changes = {
+    changes: dict[str, Callable[[], object]] = {
         "load": lambda: driver.do(report_load, topic_id, {0: 10.0}),
         "consumer": lambda: driver.sql(
             "INSERT INTO cleave.consumer (topic_id, subscription, name) VALUES (:id, 'billing', 'c')",

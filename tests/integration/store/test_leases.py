@@ -1,0 +1,156 @@
+"""Leases: one holder at a time, terms that only rise, expiry by the database's clock."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from controller.store import leases
+from controller.store.leases import Lease
+from tests.support.store_driver import StoreDriver
+from tests.support.waiting import wait_until
+
+LONG = 3600.0
+OVER = 0.0  # a lease of no length has expired by the next statement
+
+
+def test_a_lease_is_one_holders_until_it_expires_and_then_the_next_ones_at_a_higher_term(
+    driver: StoreDriver,
+) -> None:
+    first = driver.do(leases.acquire, "shard/0", "a", LONG)
+
+    assert first is not None
+    assert (first.holder, first.term) == ("a", 1)
+    assert driver.do(leases.acquire, "shard/0", "b", LONG) is None
+    assert driver.do(leases.acquire, "shard/0", "a", LONG) is None
+
+    driver.do(leases.renew, first, OVER)
+    second = driver.do(leases.acquire, "shard/0", "b", LONG)
+
+    assert second is not None
+    assert (second.holder, second.term) == ("b", 2)
+
+
+def test_only_the_term_in_force_can_be_renewed(driver: StoreDriver) -> None:
+    lease = driver.do(leases.acquire, "shard/0", "a", LONG)
+    assert lease is not None
+
+    renewed = driver.do(leases.renew, lease, 2 * LONG)
+
+    assert renewed is not None
+    assert (renewed.term, renewed.expires_at > lease.expires_at) == (1, True)
+
+    driver.do(leases.resign, lease)
+
+    assert driver.do(leases.renew, lease, LONG) is None
+    again = driver.do(leases.acquire, "shard/0", "a", LONG)
+    assert again is not None
+    assert again.term == 2
+    assert driver.do(leases.renew, lease, LONG) is None
+    assert driver.do(leases.renew, again, LONG) is not None
+
+
+def test_resigning_ends_this_very_term_and_no_other(driver: StoreDriver) -> None:
+    stale = driver.do(leases.acquire, "shard/0", "a", OVER)
+    assert stale is not None
+    fresh = driver.do(leases.acquire, "shard/0", "a", LONG)
+    assert fresh is not None
+
+    driver.do(leases.resign, stale)
+
+    assert driver.do(leases.still_held, [fresh])
+
+
+def test_a_holder_goes_on_with_its_own_lease_but_takes_an_expired_one_anew(driver: StoreDriver) -> None:
+    terms = [
+        driver.do(leases.renew_or_acquire, "worker/a", "a", ttl_seconds)
+        for ttl_seconds in (LONG, LONG, OVER, LONG)
+    ]
+
+    assert [lease.term for lease in terms if lease is not None] == [1, 1, 1, 2]
+    assert driver.do(leases.renew_or_acquire, "worker/a", "b", LONG) is None
+
+
+def test_live_leases_are_those_in_force_whose_names_begin_so(driver: StoreDriver) -> None:
+    driver.do(leases.acquire, "worker/a", "a", LONG)
+    driver.do(leases.acquire, "worker/b", "b", OVER)
+    driver.do(leases.acquire, "worker_x", "c", LONG)
+    driver.do(leases.acquire, "shard/0", "a", LONG)
+
+    assert [lease.name for lease in driver.do(leases.live_leases, "worker/")] == ["worker/a"]
+
+    driver.do(leases.resign_all, "a")
+
+    assert driver.do(leases.live_leases, "") == driver.do(leases.live_leases, "worker_")
+
+
+def test_leases_are_held_all_or_not_at_all(driver: StoreDriver) -> None:
+    mine = [driver.do(leases.acquire, f"shard/{n}", "a", LONG) for n in range(3)]
+    held = [lease for lease in mine if lease is not None]
+
+    assert driver.do(leases.still_held, [])
+    assert driver.do(leases.still_held, held)
+    later_term = Lease(held[0].name, held[0].holder, held[0].term + 1, held[0].expires_at)
+    assert not driver.do(leases.still_held, [*held[1:], later_term])
+
+    driver.do(leases.resign, held[1])
+
+    assert not driver.do(leases.still_held, held)
+
+
+def test_a_lease_checked_in_a_transaction_cannot_be_taken_over_before_its_end(driver: StoreDriver) -> None:
+    lease = driver.do(leases.acquire, "shard/0", "a", LONG)
+    assert lease is not None
+    with ThreadPoolExecutor(1) as pool, driver.store.transaction() as tx:
+        assert leases.still_held(tx, [lease])
+        taking_over = pool.submit(driver.sql, "UPDATE cleave.lease SET holder = 'b', term = term + 1")
+        waiting = (
+            "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
+        wait_until(lambda: driver.sql(waiting), message="the takeover waits")
+        assert not taking_over.done()
+    taking_over.result()
+
+    assert not driver.do(leases.still_held, [lease])
+
+
+def test_of_many_who_reach_for_a_lease_at_once_one_gets_it(driver: StoreDriver) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        got = list(pool.map(lambda holder: driver.do(leases.acquire, "shard/0", holder, LONG), "abcdefgh"))
+
+    assert len([lease for lease in got if lease is not None]) == 1
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    acts=st.lists(
+        st.tuples(
+            st.sampled_from(["acquire", "renew", "resign"]),
+            st.sampled_from("ab"),
+            st.sampled_from([LONG, OVER]),
+        ),
+        max_size=12,
+    ),
+    name=st.uuids(),
+)
+def test_whatever_is_done_a_term_never_has_two_holders(
+    driver: StoreDriver, acts: list[tuple[str, str, float]], name: object
+) -> None:
+    holder_of: dict[int, str] = {}
+    held: dict[str, Lease] = {}
+    for act, holder, ttl_seconds in acts:
+        if act == "acquire":
+            lease = driver.do(leases.acquire, str(name), holder, ttl_seconds)
+        elif holder not in held:
+            continue
+        elif act == "renew":
+            lease = driver.do(leases.renew, held[holder], ttl_seconds)
+        else:
+            driver.do(leases.resign, held[holder])
+            continue
+        if lease is not None:
+            held[holder] = lease
+            assert holder_of.setdefault(lease.term, lease.holder) == lease.holder
+            assert lease.term == max(holder_of)
