@@ -1,0 +1,97 @@
+"""`make demo`: start everything, let a day pass, show what happened; fails if the topic did not grow and shrink.
+
+Options come as environment variables, since `make` passes them so: KEEP=1 leaves everything running at the end,
+TRACE=file.csv replays a real load, DAY_SECONDS sets how long the day takes, PLANE names the data plane.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+from rich.live import Live
+from rich.text import Text
+
+from controller.client.history import check, read_history
+from controller.demo.load_profile import from_trace, synthetic_day
+from controller.demo.report import counts, operations_table, write_page
+from controller.demo.stack import Stack
+from controller.demo.story import Moment, Story
+from controller.domain.errors import CleaveError, InvalidInput
+from controller.entrypoints.output import console
+
+DIRECTORY = Path(".cleave") / "demo"
+DAY_SECONDS = 240.0
+
+
+def main() -> int:
+    """Run the demo; 0 when a split by load, a split by consumers and a merge were seen and no message suffered."""
+    try:
+        return _demo()
+    except CleaveError as error:
+        console.print(f"demo: {error}", style="red", markup=False)
+        return 2 if isinstance(error, InvalidInput) else 1
+
+
+def _demo() -> int:
+    trace = Path(os.environ["TRACE"]).resolve() if os.environ.get("TRACE") else None
+    plane = os.environ.get("PLANE") or "embedded"
+    if plane != "embedded":
+        raise InvalidInput(f"PLANE={plane} is not known here; leave it out for the embedded data plane")
+    day_seconds = float(os.environ.get("DAY_SECONDS") or DAY_SECONDS)
+    profile = from_trace(trace) if trace else synthetic_day()
+    shutil.rmtree(DIRECTORY, ignore_errors=True)
+    DIRECTORY.mkdir(parents=True)
+    began = time.monotonic()
+
+    def say(line: str) -> None:
+        console.print(f"[dim]{time.monotonic() - began:6.1f} s[/dim]  {line}")
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    say(f"load: {profile.name}; everything is kept in {DIRECTORY}")
+    with Stack(DIRECTORY, say) as stack:
+        story = Story(stack, day_seconds=day_seconds, trace=trace, say=say)
+        with Live(console=console, refresh_per_second=2, transient=True) as live:
+            seen = story.tell(lambda moment: live.update(_line(moment, story, day_seconds)))
+        verdict = check(
+            read_history(*story.records.glob("*.produced")), read_history(*story.records.glob("*.consumed"))
+        )
+        page = DIRECTORY / "report.html"
+        write_page(page, seen, verdict, profile.name)
+        console.print(operations_table(seen))
+        console.print(counts(verdict))
+        console.print(f"charts: {page}")
+        if os.environ.get("KEEP") and stack.airflow is not None:
+            _keep(stack.airflow.url)
+    problems = [f"did not see {name}" for name in seen.missing]
+    if not verdict.in_order_and_complete:
+        problems.append("messages were lost or out of key order")
+    for problem in problems:
+        console.print(f"demo failed: {problem}; logs are in {DIRECTORY}", style="red")
+    say("done" if not problems else "failed")
+    return 1 if problems else 0
+
+
+def _line(moment: Moment, story: Story, day_seconds: float) -> Text:
+    hottest = max(moment.load.values(), default=0.0)
+    return Text(
+        f"{moment.at_seconds:5.0f} of {day_seconds:.0f} s  {moment.messages_per_second:7,.0f} msg/s  "
+        f"{moment.segments} segments, hottest {hottest:,.0f}  {moment.consumers} consumers  "
+        f"produced {story.produced():,}, consumed {story.consumed():,}"
+    )
+
+
+def _keep(url: str) -> None:
+    console.print(f"Airflow is at {url} (no password, loopback only); Ctrl-C ends everything")
+    try:
+        signal.pause()
+    except KeyboardInterrupt:
+        console.print("stopping")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

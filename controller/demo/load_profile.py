@@ -1,0 +1,89 @@
+"""How much traffic, when: a synthetic day with a burst, or a real trace, squeezed into the demo's minutes.
+
+A profile is a list of rates, one a step of equal length. Pure; who sends is `traffic`.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from controller.domain.errors import InvalidInput
+
+STEPS = 240
+BASE_MESSAGES_PER_SECOND = 100.0
+BURST_FACTOR = 20.0
+TRACE_PEAK_MESSAGES_PER_SECOND = 2_400.0
+"""A trace is scaled so that its highest value is this much: more than five segments of the demo's policy can bear."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProfile:
+    """Messages per second over the demo; `name` is shown to people."""
+
+    name: str
+    rates: tuple[float, ...]
+
+    def rate_at(self, share: float) -> float:
+        """The rate when `share` (0..1) of the time has passed."""
+        return self.rates[min(int(share * len(self.rates)), len(self.rates) - 1)]
+
+
+def synthetic_day() -> LoadProfile:
+    """Night, a burst of twenty times the base in the morning, then an evening that fades away."""
+    rates = []
+    for step in range(STEPS):
+        share = step / STEPS
+        day = BASE_MESSAGES_PER_SECOND * (0.6 + 0.4 * math.sin(2 * math.pi * (share - 0.1)))
+        in_burst = 0.14 <= share < 0.40
+        rates.append(BASE_MESSAGES_PER_SECOND * BURST_FACTOR if in_burst else day)
+    return LoadProfile("a synthetic day with a 20x burst", tuple(rates))
+
+
+def from_trace(path: Path) -> LoadProfile:
+    """A CSV file with a header whose last column is a load: averaged into steps, scaled to the demo's peak.
+
+    Of a long trace the stretch around its highest value is taken, so that growing and shrinking are both seen.
+    """
+    values = _read(path)
+    width = min(len(values), STEPS * 2)
+    top = values.index(max(values))
+    first = max(0, min(top - width // 3, len(values) - width))
+    stretch = values[first : first + width]
+    steps = _averaged(stretch, STEPS)
+    lowest, peak = median(steps) * 0.02, max(steps)
+    if peak <= 0:
+        raise InvalidInput(f"trace {path} holds no load above 0; choose another file")
+    scaled = (max(value, lowest) * TRACE_PEAK_MESSAGES_PER_SECOND / peak for value in steps)
+    return LoadProfile(
+        f"{path.name}, samples {first} to {first + width}", tuple(max(rate, 5.0) for rate in scaled)
+    )
+
+
+def _read(path: Path) -> list[float]:
+    try:
+        with path.open(newline="", encoding="utf-8") as lines:
+            rows = list(csv.reader(lines))[1:]
+        values = [float(row[-1]) for row in rows if row]
+    except (OSError, ValueError, UnicodeDecodeError) as error:
+        raise InvalidInput(
+            f"trace {path}: {error}; give a CSV file with a header and the load in its last column"
+        ) from error
+    if len(values) < 2 or any(not math.isfinite(value) or value < 0 for value in values):
+        raise InvalidInput(
+            f"trace {path} needs at least two finite values that are not negative in its last column"
+        )
+    return values
+
+
+def _averaged(values: Sequence[float], steps: int) -> list[float]:
+    """Resample to `steps` values: means of what falls into a step, the last value seen where nothing does."""
+    result: list[float] = []
+    for step in range(steps):
+        inside = values[step * len(values) // steps : (step + 1) * len(values) // steps]
+        result.append(sum(inside) / len(inside) if inside else values[step * len(values) // steps])
+    return result

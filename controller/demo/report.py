@@ -1,0 +1,167 @@
+"""What the demo shows at the end: a table of every operation, the counts, and one self-contained page of charts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+from rich.table import Table
+
+from controller.client.history import Verdict
+from controller.demo.story import POLICY, TOPIC, Seen
+from controller.entrypoints.output import rows_table
+
+_COLOURS = ("#3b6fb6", "#d1743b", "#4d9a5b", "#a34d8f", "#b5a23a", "#4fa3a5", "#8b5a3c", "#6d6fb0")
+
+
+def counts(verdict: Verdict) -> str:
+    """The figures that matter, in one line."""
+    return (
+        f"{verdict.sent:,} messages produced, {verdict.delivered - len(verdict.duplicated):,} consumed, "
+        f"{len(verdict.lost)} lost, {len(verdict.out_of_order)} out of key order, {len(verdict.duplicated)} delivered again"
+    )
+
+
+def operation_rows(seen: Seen) -> list[dict[str, Any]]:
+    """Every operation with trigger, reason and latency."""
+    return [
+        {
+            "operation": row["operation_id"],
+            "kind": row["kind"],
+            "trigger": row["origin"],
+            "reason": row["reason"],
+            "sealed": row["parents"],
+            "created": row["children"],
+            "epoch": row["epoch"],
+            "intent to commit": _milliseconds(row["intended_at"], row["committed_at"]),
+            "fenced": _milliseconds(row["fenced_at"], row["committed_at"]),
+        }
+        for row in seen.operations
+    ]
+
+
+def _milliseconds(start: Any, end: Any) -> str:
+    return f"{(end - start).total_seconds() * 1000:.0f} ms" if start and end else ""
+
+
+def operations_table(seen: Seen) -> Table:
+    """The same for the terminal."""
+    return rows_table(operation_rows(seen), title=f"Every operation on {TOPIC}")
+
+
+def write_page(path: Path, seen: Seen, verdict: Verdict, profile_name: str) -> None:
+    """One HTML file with everything in it; opens without a network."""
+    figure = make_subplots(
+        rows=4,
+        cols=1,
+        shared_xaxes=True,
+        row_heights=[0.3, 0.14, 0.34, 0.22],
+        vertical_spacing=0.05,
+        subplot_titles=(
+            "Load of each active segment and the thresholds, messages a second",
+            "Active segments and consumers",
+            "Who owned which part of the ring, by layout epoch",
+            "Decisions: intent to commit, ms",
+        ),
+    )
+    _draw_load(figure, seen)
+    _draw_counts(figure, seen)
+    _draw_ranges(figure, seen)
+    _draw_decisions(figure, seen)
+    subtitle = f"{profile_name}: {counts(verdict)}"
+    figure.update_layout(
+        height=1300,
+        template="plotly_white",
+        showlegend=False,
+        title=f"{TOPIC}<br><sup>{subtitle}</sup>",
+        margin={"l": 70, "r": 30},
+    )
+    figure.update_xaxes(title_text="seconds since the day began", row=4, col=1)
+    figure.write_html(path, include_plotlyjs=True, full_html=True)
+
+
+def _draw_load(figure: go.Figure, seen: Seen) -> None:
+    times = [moment.at_seconds for moment in seen.moments]
+    for index, segment_id in enumerate(sorted({s for moment in seen.moments for s in moment.load})):
+        rates = [moment.load.get(segment_id) for moment in seen.moments]
+        line = {"color": _COLOURS[index % len(_COLOURS)], "shape": "hv"}
+        figure.add_trace(go.Scatter(x=times, y=rates, name=f"segment {segment_id}", line=line), row=1, col=1)
+    whole = [moment.messages_per_second for moment in seen.moments]
+    figure.add_trace(
+        go.Scatter(x=times, y=whole, name="whole topic", line={"color": "#cccccc", "width": 1}), row=1, col=1
+    )
+    for knob, dash in (("split_msg_rate_in", "dash"), ("merge_msg_rate_in", "dot")):
+        figure.add_hline(
+            y=POLICY[knob], line={"dash": dash, "color": "#444444"}, annotation_text=knob, row=1, col=1
+        )
+
+
+def _draw_counts(figure: go.Figure, seen: Seen) -> None:
+    times = [moment.at_seconds for moment in seen.moments]
+    for name, values in (
+        ("segments", [moment.segments for moment in seen.moments]),
+        ("consumers", [moment.consumers for moment in seen.moments]),
+    ):
+        figure.add_trace(go.Scatter(x=times, y=values, name=name, line={"shape": "hv"}), row=2, col=1)
+
+
+def _draw_ranges(figure: go.Figure, seen: Seen) -> None:
+    """One rectangle a segment: from its first epoch's instant to its last one's, over its range."""
+    at = _instants(seen)
+    end = max((moment.at_seconds for moment in seen.moments), default=0.0)
+    for row in _once(seen.segments):
+        left = max(at.get(row["created_epoch"], 0.0), 0.0)
+        right = at.get(row["sealed_epoch"], end) if row["sealed_epoch"] is not None else end
+        low, high = row["range_start"], row["range_end"] + 1
+        text = f"segment {row['segment_id']} [{row['hash_range']}]"
+        figure.add_trace(
+            go.Scatter(
+                x=[left, right, right, left, left],
+                y=[low, low, high, high, low],
+                fill="toself",
+                mode="lines",
+                line={"color": "white", "width": 1},
+                fillcolor=_COLOURS[row["segment_id"] % len(_COLOURS)],
+                text=text,
+                hoverinfo="text",
+            ),
+            row=3,
+            col=1,
+        )
+    figure.update_yaxes(range=[0, 65536], tickvals=[0, 16384, 32768, 49152, 65536], row=3, col=1)
+
+
+def _once(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A segment is listed for each epoch it lived in; keep the row that knows when it was sealed."""
+    latest: dict[int, dict[str, Any]] = {}
+    for row in rows:
+        if row["segment_id"] not in latest or row["sealed_epoch"] is not None:
+            latest[row["segment_id"]] = row
+    return [latest[segment_id] for segment_id in sorted(latest)]
+
+
+def _instants(seen: Seen) -> dict[int, float]:
+    """Epoch -> seconds since the day began, by the first look's time of day."""
+    return {row["epoch"]: row["committed_at"].timestamp() - seen.began_at for row in seen.changes}
+
+
+def _draw_decisions(figure: go.Figure, seen: Seen) -> None:
+    done = [row for row in seen.operations if row["committed_at"] and row["origin"] == "auto"]
+    figure.add_trace(
+        go.Scatter(
+            x=[row["committed_at"].timestamp() - seen.began_at for row in done],
+            y=[(row["committed_at"] - row["intended_at"]).total_seconds() * 1000 for row in done],
+            mode="markers+text",
+            text=[f"{row['kind']} ({row['reason']})" for row in done],
+            textposition="top center",
+            marker={
+                "size": 10,
+                "color": ["#d1743b" if row["kind"] == "split" else "#3b6fb6" for row in done],
+            },
+        ),
+        row=4,
+        col=1,
+    )

@@ -1,0 +1,171 @@
+"""Everything the demo runs on, started in the order that it needs and stopped in the reverse one.
+
+One embedded PostgreSQL with two databases (Cleave's and Airflow's), logins with least rights, a Spark Connect server
+where there is a Java, Airflow, one worker, one collector. Loopback only, passwords made at each start.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psycopg2
+from psycopg2 import sql
+
+from controller.devstack.airflow import AirflowStandalone
+from controller.devstack.postgres import EmbeddedPostgres
+from controller.devstack.process import ChildProcess, DevstackFailed
+from controller.devstack.spark_connect import SparkConnectServer
+from controller.settings import PROJECT_ROOT
+from controller.store.migrations import migrate
+
+DATABASE, METADATA = "cleave", "airflow"
+LOGINS = {
+    "cleave_app": "cleave_controller",
+    "cleave_load": "cleave_spark_loader",
+    "cleave_reader": "cleave_inspector",
+}
+CADENCE = {
+    "CLEAVE_COLLECT_INTERVAL_SECONDS": "2.5",
+    "CLEAVE_RATE_WINDOW_SECONDS": "10",
+    "CLEAVE_AGGREGATION_SECONDS": "15",
+    "CLEAVE_MERGE_PASS_SECONDS": "30",
+    "CLEAVE_WORKER_LEASE_SECONDS": "10",
+}
+
+
+class Stack:
+    """The running parts; `env` is what every process of Cleave is started with."""
+
+    def __init__(self, directory: Path, say: Callable[[str], None]) -> None:
+        self.directory = directory.resolve()
+        self._say = say
+        self._running = ExitStack()
+        self._passwords = {login: secrets.token_urlsafe(18) for login in LOGINS}
+        self.env: dict[str, str] = {}
+        self.airflow: AirflowStandalone | None = None
+        self.reader_url = ""
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._running.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._running.close()
+
+    def _start(self) -> None:
+        postgres = self._running.enter_context(EmbeddedPostgres(self.directory / "postgres"))
+        self._say(f"PostgreSQL is up on port {postgres.port}")
+        owner_url = self._databases(postgres)
+        self.env = {**_inherited(), **CADENCE, **self._addresses(postgres)}
+        with ThreadPoolExecutor(2) as pool:  # the two slow starters side by side
+            spark = pool.submit(self._spark)
+            airflow = pool.submit(self._airflow, postgres, spark.result())
+            self.airflow = airflow.result()
+        self._say(f"Airflow is healthy at {self.airflow.url}")
+        for name in ("worker", "collect"):
+            self._running.callback(
+                self.spawn(name, [sys.executable, "-m", "controller.entrypoints.cli", name]).stop
+            )
+        self._say(f"worker and collector are up; schema of {owner_url.rsplit('/', 1)[-1]} is current")
+
+    def _databases(self, postgres: EmbeddedPostgres) -> str:
+        for name in (DATABASE, METADATA):
+            postgres.drop_database(name)
+            postgres.create_database(name)
+        owner_url = postgres.url(DATABASE)
+        migrate(owner_url)
+        with (
+            closing(psycopg2.connect(_libpq(owner_url))) as connection,
+            connection,
+            connection.cursor() as cursor,
+        ):
+            for login, role in LOGINS.items():
+                _make_login(cursor, login, self._passwords[login], role)
+        return owner_url
+
+    def _addresses(self, postgres: EmbeddedPostgres) -> dict[str, str]:
+        def url(login: str) -> str:
+            return postgres.url(DATABASE, user=login, password=self._passwords[login])
+
+        self.reader_url = url("cleave_reader")
+        return {
+            "CLEAVE_DATABASE_URL": url("cleave_app"),
+            "CLEAVE_LOADER_URL": url("cleave_load"),
+            "CLEAVE_LANDING_URL": str(self.directory / "landing"),
+        }
+
+    def _spark(self) -> SparkConnectServer | None:
+        try:
+            return self._running.enter_context(SparkConnectServer(self.directory / "spark"))
+        except DevstackFailed as error:
+            self._say(f"no Spark ({error}); the SQL twin aggregates instead")
+            return None
+
+    def _airflow(self, postgres: EmbeddedPostgres, spark: SparkConnectServer | None) -> AirflowStandalone:
+        if spark is not None:
+            self.env["SPARK_MASTER"] = spark.url
+            self._say("Spark Connect is up")
+        connections = {
+            "cleave": _libpq(self.env["CLEAVE_DATABASE_URL"]),
+            "cleave_loader": _libpq(self.env["CLEAVE_LOADER_URL"]),
+        }
+        settings = {key: value for key, value in self.env.items() if key.startswith(("CLEAVE_", "SPARK_"))}
+        return self._running.enter_context(
+            AirflowStandalone(
+                self.directory / "airflow",
+                dags_folder=PROJECT_ROOT / "dags",
+                plugins_folder=PROJECT_ROOT / "plugins",
+                metadata_url=postgres.url(METADATA),
+                connections=connections,
+                env=settings,
+            )
+        )
+
+    def spawn(
+        self, name: str, command: list[str], extra_env: Mapping[str, str] | None = None
+    ) -> ChildProcess:
+        """Start a process of the demo; its log is `<name>.log`. The caller stops it."""
+        child = ChildProcess(
+            command,
+            log=self.directory / f"{name}.log",
+            cwd=PROJECT_ROOT,
+            env={**self.env, **(extra_env or {})},
+        )
+        child.start()
+        return child
+
+
+def _make_login(cursor: psycopg2.extensions.cursor, login: str, password: str, role: str) -> None:
+    """A login in one role; an existing one (a kept directory) gets the new password."""
+    cursor.execute("SELECT FROM pg_roles WHERE rolname = %s", (login,))
+    verb = "ALTER" if cursor.rowcount else "CREATE"
+    name = sql.Identifier(login)
+    cursor.execute(sql.SQL(verb + " ROLE {} LOGIN PASSWORD {}").format(name, sql.Literal(password)))
+    cursor.execute(sql.SQL("GRANT {} TO {}").format(sql.Identifier(role), name))
+
+
+def _libpq(url: str) -> str:
+    return url.replace("postgresql+psycopg2", "postgresql", 1)
+
+
+def _inherited() -> dict[str, str]:
+    """This shell's variables but for settings of another Cleave or Airflow."""
+    return {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("CLEAVE_", "AIRFLOW_", "SPARK_"))
+    }

@@ -1,0 +1,227 @@
+"""The demo's day: who comes and goes when, what is watched meanwhile, and what must have been seen at the end.
+
+Traffic is processes of `traffic`; what happens to the topic is nobody's doing here: the story only looks (as the
+inspector, through the inspect views) and speaks up when something that should have happened did not.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from controller.demo.stack import Stack
+from controller.devstack.process import ChildProcess, run_checked
+from controller.store import inspection
+from controller.store.engine import Store
+
+TOPIC, SUBSCRIPTION = "topic://demo/shop/orders", "billing"
+PRODUCERS = 2
+CROWD = 7
+"""Consumers at the busiest: more than the segments that load alone makes, so that some are made for consumers."""
+CROWD_COMES_AT, CROWD_GOES_AT = 0.46, 0.58
+"""Shares of the day."""
+POLICY = {
+    "split_msg_rate_in": 500,
+    "merge_msg_rate_in": 150,
+    "split_cooldown_seconds": 5,
+    "merge_cooldown_seconds": 10,
+    "merge_window_seconds": 30,
+    "split_vs_rebucket_min_msg_rate_in": 0,
+    "max_segments": 12,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What was seen at one look; `at_seconds` since the day began."""
+
+    at_seconds: float
+    messages_per_second: float
+    load: dict[int, float]
+    segments: int
+    consumers: int
+
+
+@dataclass(slots=True)
+class Seen:
+    """The day as it was watched."""
+
+    began_at: float = 0.0
+    """When the day began, seconds since the Unix epoch."""
+    moments: list[Moment] = field(default_factory=list)
+    operations: list[dict[str, Any]] = field(default_factory=list)
+    changes: list[dict[str, Any]] = field(default_factory=list)
+    segments: list[dict[str, Any]] = field(default_factory=list)
+    decisions: list[dict[str, Any]] = field(default_factory=list)
+
+    def count(self, kind: str, *, by_consumers: bool | None = None) -> int:
+        """Committed automatic operations of a kind; of splits, those for consumers or those for load."""
+        return sum(
+            row["kind"] == kind
+            and row["origin"] == "auto"
+            and row["committed_at"] is not None
+            and (by_consumers is None or (row["reason"] == "consumer-count") == by_consumers)
+            for row in self.operations
+        )
+
+    @property
+    def missing(self) -> list[str]:
+        """What should have been seen and was not."""
+        wanted = {
+            "a split by load": self.count("split", by_consumers=False),
+            "a split by consumers": self.count("split", by_consumers=True),
+            "a merge": self.count("merge"),
+        }
+        return [name for name, count in wanted.items() if count == 0]
+
+
+class Story:
+    """One day of traffic on one topic."""
+
+    def __init__(
+        self, stack: Stack, *, day_seconds: float, trace: Path | None, say: Callable[[str], None]
+    ) -> None:
+        self._stack = stack
+        self._day_seconds = day_seconds
+        self._trace = trace
+        self._say = say
+        self._reader = Store(stack.reader_url, application_name="cleave-demo", pool_size=1)
+        self._consumers: dict[str, ChildProcess] = {}
+        self._read: dict[Path, tuple[int, int]] = {}
+        self.records = stack.directory / "records"
+        self.seen = Seen()
+
+    def tell(self, show: Callable[[Moment], None]) -> Seen:
+        """Run the day; `show` is told each moment. Returns when every consumer has read to the end."""
+        self.records.mkdir(parents=True, exist_ok=True)
+        self._prepare()
+        begin_at = time.monotonic() + 1.0
+        self.seen.began_at = time.time() + 1.0
+        producers = [self._producer(index, begin_at) for index in range(PRODUCERS)]
+        try:
+            for moment in self._moments(begin_at):
+                self._people(moment.at_seconds / self._day_seconds)
+                self.seen.moments.append(moment)
+                show(moment)
+                if moment.at_seconds >= self._day_seconds and not any(p.running for p in producers):
+                    break
+            self._drain()
+        finally:
+            for child in (*producers, *self._consumers.values()):
+                child.stop()
+        self._read_books()
+        return self.seen
+
+    def _prepare(self) -> None:
+        knobs = [f"{knob}={value}" for knob, value in POLICY.items()]
+        self._cleave("policy", "set", "cluster", *knobs)
+        self._cleave("topics", "create", TOPIC)
+        self._cleave("subscriptions", "create", TOPIC, SUBSCRIPTION)
+        self._come(1)
+        self._say("policy: " + ", ".join(knobs))
+
+    def _cleave(self, *arguments: str) -> None:
+        """Run the `cleave` command as an operator would."""
+        run_checked(
+            [sys.executable, "-m", "controller.entrypoints.cli", *arguments],
+            cwd=self._stack.directory,
+            env=self._stack.env,
+        )
+
+    def _producer(self, index: int, begin_at: float) -> ChildProcess:
+        trace = ["--trace", str(self._trace)] if self._trace else []
+        name = f"shop-{index}"
+        return self._traffic(
+            "produce", TOPIC, name, str(self.records), "--begin-at", str(begin_at),
+            "--day-seconds", str(self._day_seconds), "--share", str(1 / PRODUCERS), *trace, name=name,
+        )  # fmt: skip
+
+    def _come(self, count: int) -> None:
+        for number in range(count):
+            name = f"billing-{number}"
+            if name not in self._consumers:
+                self._consumers[name] = self._traffic(
+                    "consume", TOPIC, SUBSCRIPTION, name, str(self.records), name=name
+                )
+
+    def _go(self, remaining: int) -> None:
+        for name in sorted(self._consumers)[remaining:]:
+            self._consumers.pop(name).ask_to_end()
+
+    def _traffic(self, *arguments: str, name: str) -> ChildProcess:
+        return self._stack.spawn(name, [sys.executable, "-m", "controller.demo.traffic", *arguments])
+
+    def _people(self, share: float) -> None:
+        """The subscription gains consumers in the middle of the day and loses them again."""
+        if CROWD_COMES_AT <= share < CROWD_GOES_AT and len(self._consumers) < CROWD:
+            self._come(CROWD)
+            self._say(f"{CROWD} consumers read {SUBSCRIPTION} now")
+        elif share >= CROWD_GOES_AT and len(self._consumers) > 1:
+            self._go(1)
+            self._say("all consumers but one have left")
+
+    def _moments(self, begin_at: float) -> Iterator[Moment]:
+        last_total, last_at = 0, time.monotonic()
+        while True:
+            time.sleep(1.0)
+            with self._reader.transaction() as tx:
+                load = inspection.rows(
+                    tx,
+                    "SELECT segment_id, coalesce(msg_rate_in, 0) AS rate FROM inspect.load_now WHERE topic = :t",
+                    t=TOPIC,
+                )
+                consumers = inspection.rows(
+                    tx,
+                    "SELECT consumers FROM inspect.subscriptions WHERE topic = :t AND subscription = :s",
+                    t=TOPIC,
+                    s=SUBSCRIPTION,
+                )
+            total, now = self.produced(), time.monotonic()
+            yield Moment(
+                at_seconds=now - begin_at,
+                messages_per_second=(total - last_total) / (now - last_at),
+                load={row["segment_id"]: row["rate"] for row in load},
+                segments=len(load),
+                consumers=consumers[0]["consumers"] if consumers else 0,
+            )
+            last_total, last_at = total, now
+
+    def produced(self) -> int:
+        """Messages noted as stored so far."""
+        return self._lines("*.produced")
+
+    def consumed(self) -> int:
+        """Messages noted as received so far, redeliveries included."""
+        return self._lines("*.consumed")
+
+    def _lines(self, pattern: str) -> int:
+        """Lines of the records so far; only what was added since the last look is read."""
+        for path in self.records.glob(pattern):
+            offset, lines = self._read.get(path, (0, 0))
+            with path.open("rb") as record:
+                record.seek(offset)
+                added = record.read()
+            self._read[path] = (offset + len(added), lines + added.count(b"\n"))
+        return sum(self._read[path][1] for path in self.records.glob(pattern))
+
+    def _drain(self, patience_seconds: float = 30.0) -> None:
+        deadline = time.monotonic() + patience_seconds
+        while self.consumed() < self.produced() and time.monotonic() < deadline:
+            time.sleep(0.5)
+
+    def _read_books(self) -> None:
+        statements = {
+            "operations": "SELECT * FROM inspect.operations WHERE topic = :t ORDER BY operation_id",
+            "changes": "SELECT * FROM inspect.layout_changes WHERE topic = :t ORDER BY epoch",
+            "segments": "SELECT DISTINCT l.segment_id, l.hash_range, l.range_start, l.range_end, l.created_epoch, l.sealed_epoch"
+            " FROM inspect.layout_changes c CROSS JOIN LATERAL inspect.layout_at(c.topic, c.epoch) l WHERE c.topic = :t",
+            "decisions": "SELECT decided_at, decided_by, lanes, acts FROM inspect.decisions WHERE topic = :t ORDER BY decision_id",
+        }
+        with self._reader.transaction() as tx:
+            for name, statement in statements.items():
+                setattr(self.seen, name, inspection.rows(tx, statement, t=TOPIC))
+        self._reader.dispose()

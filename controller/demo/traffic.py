@@ -1,0 +1,112 @@
+"""Producer and consumer processes of the demo: real clients whose every message is written down.
+
+`python -m controller.demo.traffic produce|consume ...`. Records are lines of text in the demo's directory, read by
+the history checker at the end: producers note what was stored, consumers what they received and when.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Annotated
+
+import typer
+
+from controller.client.history import HistoryFile
+from controller.client.postgres_source import PostgresSource
+from controller.client.producer import Producer
+from controller.client.stream_consumer import StreamConsumer
+from controller.dataplane.base import OutgoingMessage
+from controller.dataplane.registry import PlaneSettings, build_log_client
+from controller.demo.load_profile import from_trace, synthetic_day
+from controller.settings import load_settings
+
+KEYS = 500
+PAYLOAD_BYTES = 100
+TICK_SECONDS = 0.05
+
+app = typer.Typer(pretty_exceptions_enable=False)
+
+
+class _Stop:
+    """Set by SIGTERM: finish what is in hand, sign off, leave."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._ask)
+
+    def _ask(self, *_: object) -> None:
+        self.asked = True
+
+
+def _identity(payload: bytes) -> tuple[str, str, int]:
+    producer, key, number = payload.decode().split()
+    return producer, key, int(number)
+
+
+@app.command()
+def produce(
+    topic: str,
+    name: str,
+    records: Path,
+    begin_at: Annotated[float, typer.Option(help="Monotonic second at which the day begins.")],
+    day_seconds: Annotated[float, typer.Option()],
+    share: Annotated[float, typer.Option(help="This producer's part of the whole rate.")] = 1.0,
+    trace: Annotated[Path | None, typer.Option()] = None,
+) -> None:
+    """Send the day's traffic with uniformly drawn keys; leaves when the day is over or on SIGTERM."""
+    profile = from_trace(trace) if trace else synthetic_day()
+    settings, stop, random = load_settings(), _Stop(), Random(name)
+    numbers = [0] * KEYS
+
+    with HistoryFile(records / f"{name}.produced") as history:
+
+        def note(messages: Sequence[OutgoingMessage]) -> None:
+            history.write(_identity(message.payload) for message in messages)
+
+        source = PostgresSource(settings.database_url.get_secret_value())
+        logs = build_log_client("embedded", PlaneSettings(embedded_url=settings.embedded_dsn))
+        with Producer(source, logs, topic, name=name, batch_messages=200, on_stored=note) as producer:
+            owed = 0.0
+            last = begin_at
+            while not stop.asked:
+                now = time.monotonic()
+                passed = (now - begin_at) / day_seconds
+                if passed >= 1.0:
+                    break
+                owed += profile.rate_at(max(passed, 0.0)) * share * max(now - last, 0.0)
+                last = max(now, last)
+                for _ in range(int(owed)):
+                    key = random.randrange(KEYS)
+                    payload = f"{name} order-{key} {numbers[key]}".encode().ljust(PAYLOAD_BYTES)
+                    numbers[key] += 1
+                    producer.send(payload, key=f"order-{key}")
+                owed -= int(owed)
+                producer.flush()
+                time.sleep(TICK_SECONDS)
+
+
+@app.command()
+def consume(topic: str, subscription: str, name: str, records: Path) -> None:
+    """Read in order until SIGTERM, noting every message with the instant at which it was received."""
+    settings, stop = load_settings(), _Stop()
+    source = PostgresSource(settings.database_url.get_secret_value())
+    logs = build_log_client("embedded", PlaneSettings(embedded_url=settings.embedded_dsn))
+    with (
+        HistoryFile(records / f"{name}.consumed", where=name) as history,
+        StreamConsumer(source, logs, topic, subscription, name) as consumer,
+    ):
+        while not stop.asked:
+            batch = consumer.receive(timeout_seconds=0.5)
+            if batch is not None:
+                # noted before it is acknowledged, so that nothing acknowledged goes unnoted
+                history.write(_identity(message.payload) for message in batch.messages)
+                consumer.acknowledge(batch)
+
+
+if __name__ == "__main__":
+    app()
