@@ -97,7 +97,7 @@ def list_topics(
     return [_topic(row) for row in tx.execute(page.order_by(TOPIC.c.name).limit(limit))]
 
 
-def update_topic(tx: Connection, topic: TopicRow, **changes: object) -> int:
+def update_topic(tx: Connection, topic: TopicRow, /, **changes: object) -> int:
     """Changes columns of the row as it was read; returns the new row version.
 
     Raises LostRace when the row has changed since. ``changes`` are column names of the program's, never input.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, text
 
@@ -52,7 +52,7 @@ class StoreDriver:
         with self.store.transaction() as tx:
             return function(tx, *args, **kwargs)
 
-    def sql(self, statement: str, **parameters: object) -> list[tuple[object, ...]]:
+    def sql(self, statement: str, **parameters: object) -> list[tuple[Any, ...]]:
         """Rows of a statement in a transaction of its own."""
         with self.store.transaction() as tx:
             result = tx.execute(text(statement), parameters)
@@ -108,7 +108,7 @@ class StoreDriver:
             step,
             leads_to,
             started_at=started_at,
-            detail={"positions": {log: "0:9" for log in operation.parent_topics}},
+            detail={"positions": dict.fromkeys(operation.parent_topics, "0:9")},
             subscription_version=observed.subscription_version,
         )
 

@@ -157,14 +157,17 @@ def test_active_segments_never_overlap(driver: StoreDriver) -> None:
 def test_active_segments_leave_no_gap(driver: StoreDriver) -> None:
     topic_id = driver.create("topic://t/n/a", segments=2).topic_id
 
-    with pytest.raises(InvariantViolated, match="cover 32768 of 65536"), driver.store.transaction() as tx:
-        for statement in (
-            "UPDATE cleave.segment SET state = 'SEALED', sealed_epoch = 1, sealed_at = now() WHERE segment_id = 0",
-            "UPDATE cleave.topic SET epoch = 1, row_version = row_version + 1",
-            f"INSERT INTO cleave.layout_change (topic_id, epoch, kind, origin, actor, reason)"
-            f" VALUES ({topic_id}, 1, 'split', 'api', 'a', 'r')",
-        ):
-            tx.exec_driver_sql(statement)
+    with pytest.raises(InvariantViolated, match="cover 32768 of 65536"):
+        driver.sql(
+            """
+            WITH sealed AS (UPDATE cleave.segment SET state = 'SEALED', sealed_epoch = 1, sealed_at = now()
+                             WHERE segment_id = 0),
+                 moved AS (UPDATE cleave.topic SET epoch = 1, row_version = row_version + 1)
+            INSERT INTO cleave.layout_change (topic_id, epoch, kind, origin, actor, reason)
+            VALUES (:id, 1, 'split', 'api', 'a', 'r')
+            """,
+            id=topic_id,
+        )
 
 
 def test_a_sealed_segment_never_becomes_active_again(driver: StoreDriver) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from controller.devstack.ports import free_port
 from controller.domain.errors import InvalidInput, LostRace, StoreUnavailable, Terminal
@@ -29,9 +29,12 @@ def test_other_urls_are_refused_without_repeating_them(url: str) -> None:
 
 
 def test_an_error_takes_back_everything_the_transaction_did(driver: StoreDriver) -> None:
-    with pytest.raises(RuntimeError), driver.store.transaction() as tx:
+    def write_and_fail(tx: Connection) -> None:
         tx.execute(text("INSERT INTO cleave.namespace_policy VALUES ('t/n', '{}', 1, 'x')"))
         raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        driver.do(write_and_fail)
 
     assert driver.sql("SELECT count(*) FROM cleave.namespace_policy") == [(0,)]
 
@@ -87,12 +90,16 @@ def test_a_deadlock_is_a_lost_race_for_one_and_a_success_for_the_other(driver: S
 def test_a_lock_held_too_long_is_a_lost_race(driver: StoreDriver) -> None:
     topic_id = driver.create().topic_id
     statement = text("SELECT FROM cleave.topic WHERE topic_id = :id FOR UPDATE")
+
+    def impatient(tx: Connection) -> None:
+        tx.execute(text("SET LOCAL lock_timeout = '10ms'"))
+        tx.execute(statement, {"id": topic_id})
+
     with driver.store.transaction() as holder:
         holder.execute(statement, {"id": topic_id})
 
-        with pytest.raises(LostRace, match="lock timeout"), driver.store.transaction() as tx:
-            tx.execute(text("SET LOCAL lock_timeout = '10ms'"))
-            tx.execute(statement, {"id": topic_id})
+        with pytest.raises(LostRace, match="lock timeout"):
+            driver.do(impatient)
 
 
 @pytest.mark.parametrize("value", ["a\x00b", "a\ud800b"])

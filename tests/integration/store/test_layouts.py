@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -27,7 +28,7 @@ def test_a_layout_read_is_what_the_domains_own_changes_give(driver: StoreDriver)
     """Split, merge in the order named, rebucket, heal: rows and domain agree field by field."""
     topic_id = driver.create(segments=2).topic_id
     expected = driver.layout(topic_id)
-    plans = [
+    plans: list[Callable[[SegmentLayout], Reshape]] = [
         lambda layout: plan_split(layout, 1, (40000, 50000)),
         lambda layout: plan_merge(layout, 3, 2),
         lambda layout: plan_rebucket(layout, 0, 8),
@@ -101,15 +102,14 @@ def test_history_answers_every_epoch_and_instant_prunes_included(driver: StoreDr
         latest = driver.layout(topic_id)
         seen[latest.epoch] = latest
 
-    times = dict(
-        driver.sql("SELECT epoch, committed_at FROM cleave.layout_change WHERE topic_id = :id", id=topic_id)
+    changes = driver.sql(
+        "SELECT epoch, committed_at FROM cleave.layout_change WHERE topic_id = :id", id=topic_id
     )
+    times: dict[int, datetime] = {epoch: committed_at for epoch, committed_at in changes}  # noqa: C416 - rows are not pairs to mypy
     assert sorted(times) == sorted(seen)
     for epoch, layout in seen.items():
         began = times[epoch]
-        assert isinstance(began, datetime)
         ended = times.get(epoch + 1, began + timedelta(days=1))
-        assert isinstance(ended, datetime)
         for at in (epoch, began, began + (ended - began) / 2, ended - timedelta(microseconds=1)):
             past = driver.do(layouts.layout_at, topic_id, at)
             past.check_invariants()
