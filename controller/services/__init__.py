@@ -1,0 +1,1 @@
+"""One use case a module; none imports another, they meet in the store."""
