@@ -1,0 +1,273 @@
+"""Stream consumers against real logs: parents before children, one reader a segment, nothing lost on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from controller.client.postgres_source import PostgresSource
+from controller.client.producer import Producer
+from controller.client.stream_consumer import Batch, StreamConsumer
+from controller.domain.errors import FencedOut, SubscriptionNotFound
+from controller.domain.key_hash import key_hash
+from controller.services import topic_admin
+from controller.services.segment_admin import merging, splitting
+from tests.support.bench import TOPIC, Bench
+from tests.support.waiting import wait_until
+
+KEYS = [f"key-{i}" for i in range(20)]
+Join = Callable[[str], StreamConsumer]
+
+
+@pytest.fixture
+def producer(bench: Bench, source: PostgresSource) -> Iterator[Producer]:
+    bench.topic_with(segments=1)
+    producer = Producer(source, bench.logs, TOPIC)
+    yield producer
+    producer.close()
+
+
+@pytest.fixture
+def join(bench: Bench, source: PostgresSource, producer: Producer) -> Iterator[Join]:
+    """Consumers of subscription `billing`, signed off at the end."""
+    joined: list[StreamConsumer] = []
+
+    def join(name: str) -> StreamConsumer:
+        joined.append(StreamConsumer(source, bench.logs, TOPIC, "billing", name))
+        return joined[-1]
+
+    yield join
+    for consumer in joined:
+        consumer.close()
+
+
+def segment_of(bench: Bench, key: str) -> int:
+    return bench.layout.segment_for(key_hash(key).segment_hash).segment_id
+
+
+def send(producer: Producer, *numbers: int) -> None:
+    for number in numbers:
+        for key in KEYS:
+            producer.send(b"%d" % number, key)
+    producer.flush()
+
+
+def next_batch(consumer: StreamConsumer) -> Batch:
+    return wait_until(lambda: consumer.receive(0.1), message=f"a batch for {consumer.name}")
+
+
+def take(*consumers: StreamConsumer, count: int) -> dict[str, list[tuple[str, int]]]:
+    """Receive and acknowledge so many messages in all; for each key who got which number, in order of arrival."""
+    found: dict[str, list[tuple[str, int]]] = {}
+    taken = 0
+
+    def turn() -> bool:
+        nonlocal taken
+        for consumer in consumers:
+            batch = consumer.receive(0.02)
+            if batch is None:
+                continue
+            for message in batch.messages:
+                assert message.key is not None
+                found.setdefault(message.key.decode(), []).append((consumer.name, int(message.payload)))
+            assert consumer.acknowledge(batch)
+            taken += len(batch.messages)
+        return taken >= count
+
+    wait_until(turn, message=f"{count} messages")
+    assert taken == count
+    return found
+
+
+def everything(name: str, *numbers: int) -> dict[str, list[tuple[str, int]]]:
+    """What `take` finds when that consumer gets these numbers of every key."""
+    return {key: [(name, number) for number in numbers] for key in KEYS}
+
+
+def settle(*consumers: StreamConsumer, until: Callable[[], bool]) -> None:
+    """Let the consumers do their part, which is to call `receive`; nothing may be delivered meanwhile."""
+
+    def turn() -> bool:
+        assert [c.receive(0.02) for c in consumers] == [None] * len(consumers)
+        return until()
+
+    wait_until(turn)
+
+
+def test_a_lone_consumer_gets_everything_in_order(bench: Bench, producer: Producer, join: Join) -> None:
+    send(producer, 0, 1, 2)
+
+    assert take(join("a"), count=3 * len(KEYS)) == everything("a", 0, 1, 2)
+    assert bench.unread("billing") == 0
+
+
+def test_nothing_to_read_is_no_batch(join: Join) -> None:
+    assert join("a").receive(0.0) is None
+
+
+def test_a_split_is_read_parent_first_and_the_drain_is_on_record(
+    bench: Bench, producer: Producer, join: Join
+) -> None:
+    send(producer, 0)
+    bench.reshape(splitting(0))
+    send(producer, 1)
+    consumer = join("a")
+
+    first = next_batch(consumer)
+    assert first.segment_id == 0
+    settle(consumer, until=lambda: True)  # children wait until the parent is acknowledged
+    assert consumer.acknowledge(first)
+
+    assert take(consumer, count=len(KEYS)) == everything("a", 1)
+    assert consumer.segment_ids == (1, 2)
+    assert bench.scalar("SELECT array_agg(segment_id) FROM cleave.segment_drain") == [0]
+
+
+def test_two_consumers_share_the_segments(bench: Bench, producer: Producer, join: Join) -> None:
+    bench.reshape(splitting(0))
+    a, b = join("a"), join("b")
+    settle(a, b, until=lambda: (a.segment_ids, b.segment_ids) == ((1,), (2,)))
+    send(producer, 0)
+
+    readers = {1: "a", 2: "b"}
+    assert take(a, b, count=len(KEYS)) == {key: [(readers[segment_of(bench, key)], 0)] for key in KEYS}
+
+
+def test_a_segment_changes_hands_only_when_its_messages_are_acknowledged(
+    bench: Bench, producer: Producer, join: Join
+) -> None:
+    bench.reshape(splitting(0))
+    a = join("a")
+    settle(a, until=lambda: a.segment_ids == (1, 2))
+    send(producer, 0)
+    batches = [next_batch(a), next_batch(a)]
+    b = join("b")
+    send(producer, 1)
+
+    settle(b, until=lambda: True)
+    for batch in batches:
+        assert a.acknowledge(batch)
+
+    readers = {1: "a", 2: "b"}
+    assert take(a, b, count=len(KEYS)) == {key: [(readers[segment_of(bench, key)], 1)] for key in KEYS}
+
+
+def test_a_newcomer_waits_for_the_parent_and_then_gets_a_child_of_its_own(
+    bench: Bench, producer: Producer, join: Join
+) -> None:
+    """The case Pulsar 5 answers with a minute of silence (apache/pulsar#26434)."""
+    send(producer, 0)
+    a = join("a")
+    in_hand = next_batch(a)
+    b = join("b")
+    bench.reshape(splitting(0))
+    send(producer, 1)
+    settle(a, b, until=lambda: True)
+
+    assert a.acknowledge(in_hand)
+
+    readers = {1: "a", 2: "b"}
+    assert take(a, b, count=len(KEYS)) == {key: [(readers[segment_of(bench, key)], 1)] for key in KEYS}
+
+
+def test_what_a_leaving_consumer_did_not_acknowledge_goes_to_the_others(
+    producer: Producer, join: Join
+) -> None:
+    a = join("a")
+    send(producer, 0)
+    next_batch(a)
+    b = join("b")
+    a.close()
+
+    assert take(b, count=len(KEYS)) == everything("b", 0)
+
+
+def test_a_consumer_given_up_for_dead_is_cut_off(bench: Bench, producer: Producer, join: Join) -> None:
+    """Its row goes, another takes over; what it acknowledges afterwards is refused."""
+    a = join("a")
+    send(producer, 0)
+    in_hand = next_batch(a)
+    b = join("b")
+    bench.execute("DELETE FROM cleave.consumer WHERE name = 'a'")
+
+    assert take(b, count=len(KEYS)) == everything("b", 0)
+    assert not a.acknowledge(in_hand)
+
+
+def test_a_consumer_that_was_given_up_takes_part_again_when_it_comes_back(
+    bench: Bench, producer: Producer, join: Join
+) -> None:
+    a = join("a")
+    settle(a, until=lambda: a.segment_ids == (0,))
+    bench.execute("DELETE FROM cleave.consumer WHERE name = 'a'")
+    send(producer, 0)
+
+    assert take(a, count=len(KEYS)) == everything("a", 0)
+
+
+def test_a_restarted_consumer_resumes_and_the_one_it_replaces_must_stop(
+    producer: Producer, join: Join
+) -> None:
+    stale = join("a")
+    send(producer, 0)
+    next_batch(stale)
+
+    assert take(join("a"), count=len(KEYS)) == everything("a", 0)
+    send(producer, 1)
+    with pytest.raises(FencedOut):
+        wait_until(lambda: stale.receive(0.1))
+
+
+def test_a_seek_back_delivers_again_and_outdates_what_is_in_hand(
+    bench: Bench, producer: Producer, join: Join
+) -> None:
+    a = join("a")
+    send(producer, 0)
+    in_hand = next_batch(a)
+    bench.plane.seek(bench.log_of(0), "billing", 0)
+
+    assert not a.acknowledge(in_hand)
+    assert take(a, count=len(KEYS)) == everything("a", 0)
+
+
+def test_lost_connections_are_a_pause_and_no_more(bench: Bench, producer: Producer, join: Join) -> None:
+    a = join("a")
+    send(producer, 0)
+    assert take(a, count=len(KEYS))
+    bench.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+
+    send(producer, 1)
+
+    assert take(a, count=len(KEYS)) == everything("a", 1)
+
+
+def test_a_long_family_is_read_generation_by_generation(bench: Bench, producer: Producer, join: Join) -> None:
+    for number, planner in enumerate((splitting(0), merging(1, 2), splitting(3))):
+        send(producer, number)
+        bench.reshape(planner)
+    send(producer, 3)
+
+    assert take(join("a"), count=4 * len(KEYS)) == everything("a", 0, 1, 2, 3)
+
+
+def test_a_subscription_made_later_starts_after_what_was_sealed_before_it(
+    bench: Bench, source: PostgresSource, producer: Producer
+) -> None:
+    send(producer, 0)
+    bench.reshape(splitting(0))
+    bench.finish(topic_admin.create_subscription(bench.store, TOPIC, "late", bench.request()))
+    send(producer, 1)
+
+    with StreamConsumer(source, bench.logs, TOPIC, "late", "a") as consumer:
+        assert take(consumer, count=len(KEYS)) == everything("a", 1)
+
+
+def test_consuming_without_a_subscription_is_refused(
+    bench: Bench, source: PostgresSource, producer: Producer
+) -> None:
+    with pytest.raises(SubscriptionNotFound, match="create it first"):
+        StreamConsumer(source, bench.logs, TOPIC, "nobody", "a")
