@@ -11,7 +11,8 @@ import os
 import sys
 
 import typer
-from click.exceptions import Abort, ClickException, Exit
+from typer import Abort, Exit
+from typer.exceptions import TyperException
 
 from controller import telemetry
 from controller.domain.errors import CleaveError, InvariantViolated, Retryable
@@ -69,8 +70,9 @@ def run(arguments: list[str] | None = None) -> int:
         return leave.exit_code
     except Abort:
         return _say("stopped", EXIT_FAILED)
-    except ClickException as error:
-        return _say(error.format_message(), EXIT_BAD_INPUT)
+    except TyperException as error:  # an unknown option, a missing argument, a value of the wrong type
+        message = error.format_message() if isinstance(error, typer.BadParameter) else str(error)
+        return _say(f"{message.rstrip('.')}; `cleave --help` lists what there is", EXIT_BAD_INPUT)
     except Retryable as error:
         return _say(str(error), EXIT_TRY_AGAIN)
     except InvariantViolated as error:

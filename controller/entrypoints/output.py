@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -14,7 +15,8 @@ from rich.table import Table
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation
 
-console = Console(highlight=False, soft_wrap=True)
+PIPED_WIDTH = 220
+console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
 
 
 def to_json(value: Any) -> Any:
@@ -40,7 +42,7 @@ def rows_table(
     )
     for name in names:
         numeric = bool(rows) and all(isinstance(row.get(name), int | float) for row in rows)
-        table.add_column(name, justify="right" if numeric else "left")
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(cell(row.get(name)) for name in names))
     return table

@@ -15,6 +15,7 @@ import typer
 from sqlalchemy import Connection, text
 
 from controller.bootstrap import Application, application
+from controller.clock import SystemClock
 from controller.domain.errors import CleaveError, Terminal
 from controller.entrypoints.commands.options import AsJson
 from controller.entrypoints.output import emit, rows_table
@@ -22,6 +23,7 @@ from controller.store import leases, migrations
 from controller.store.engine import Store
 
 OLDEST_POSTGRES = 150_000
+LANDING_LOOK_BACK_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +139,17 @@ def _spark(cleave: Application) -> str:
 
 
 def _landing(cleave: Application) -> str:
-    from controller.services.landing import open_landing
+    from controller.landing.area import LandingArea
 
-    return f"samples at {open_landing(cleave.settings.landing_url).describe()}"
+    now_ms = SystemClock().now_ms()
+    files, rejected = LandingArea(cleave.settings.landing_url).files(now_ms - LANDING_LOOK_BACK_MS, now_ms)
+    if not files:
+        raise Note(
+            f"no sample landed at {cleave.settings.landing_url} in the last hour; start `cleave collect`"
+        )
+    if rejected:
+        raise Note(f"{len(rejected)} files at {cleave.settings.landing_url} are not samples ({rejected[0]})")
+    return f"{len(files)} files of the last hour at {cleave.settings.landing_url}"
 
 
 def _airflow(cleave: Application) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from controller import telemetry
-from controller.bootstrap import application, build_collector, build_worker
+from controller.bootstrap import application, build_worker
 from controller.entrypoints.commands.options import AsJson, DryRun
 from controller.entrypoints.output import emit, rows_table
 from controller.settings import load_settings

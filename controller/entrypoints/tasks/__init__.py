@@ -1,0 +1,39 @@
+"""The work of Airflow's tasks, one plain function each: what a DAG calls, and what can be called without Airflow.
+
+Every function takes where Cleave is (`dsn`, and `extras`: settings by name, anything else for the connection) and
+gives back a document of plain values. Errors are Cleave's own; a repeat with the same `request_key` gets the first
+one's operation. Nothing here imports Airflow.
+"""
+
+from controller.entrypoints.tasks.by_hand import (
+    create_topic,
+    delete_topic,
+    merge_segments,
+    rebucket_segment,
+    split_segment,
+)
+from controller.entrypoints.tasks.maintenance import (
+    collect_garbage,
+    fleet_shares,
+    keep_partitions,
+    reconcile_share,
+    run_operations,
+    sweep_tombstones,
+)
+from controller.entrypoints.tasks.passes import merge_pass, split_pass
+
+__all__ = [
+    "collect_garbage",
+    "create_topic",
+    "delete_topic",
+    "fleet_shares",
+    "keep_partitions",
+    "merge_pass",
+    "merge_segments",
+    "rebucket_segment",
+    "reconcile_share",
+    "run_operations",
+    "split_pass",
+    "split_segment",
+    "sweep_tombstones",
+]

@@ -1,0 +1,97 @@
+"""The forms people fill in, checked again here: Airflow lets unknown parameters through without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from controller.domain.errors import CleaveError, InvalidInput
+from controller.entrypoints.commands.options import hash_value, topic_name
+
+
+def _topic(value: object) -> object:
+    return topic_name(value.strip()) if isinstance(value, str) else value
+
+
+def _hash(value: object) -> object:
+    """A number, or its text; what is wrong with the text is a ValueError to pydantic."""
+    try:
+        return hash_value(str(value).strip())
+    except CleaveError as error:
+        raise ValueError(str(error)) from error
+
+
+TopicName = Annotated[str, BeforeValidator(_topic)]
+Hash = Annotated[int, BeforeValidator(_hash)]
+SegmentId = Annotated[int, Field(ge=0)]
+
+
+class Form(BaseModel):
+    """What every form asks."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    topic: TopicName
+    reason: str = Field("asked for in Airflow", min_length=1)
+    timeout_seconds: float = Field(60.0, gt=0, le=3600)
+    dry_run: bool = False
+
+
+class SplitForm(Form):
+    """Neither cut points nor parts: at the midpoint."""
+
+    segment: SegmentId
+    cut_points: tuple[Hash, ...] | None = None
+    parts: int | None = Field(None, ge=2, le=65_536)
+
+
+class MergeForm(Form):
+    """Two neighbours."""
+
+    first: SegmentId
+    second: SegmentId
+
+
+class RebucketForm(Form):
+    """The number of entry buckets of the successor."""
+
+    segment: SegmentId
+    bucket_count: int = Field(ge=1)
+
+
+class CreateForm(Form):
+    """A topic to be."""
+
+    segments: int = Field(1, ge=1, le=65_536)
+    data_plane: str = "embedded"
+    properties: dict[str, str] = {}
+
+
+class DeleteForm(Form):
+    """`confirm` is the topic's name once more."""
+
+    confirm: Annotated[str, BeforeValidator(lambda value: _topic(value) if value else value)] = ""
+
+
+AnyForm = TypeVar("AnyForm", bound=Form)
+
+
+def fill_in(form: type[AnyForm], params: Mapping[str, object]) -> AnyForm:
+    """The form, or InvalidInput: one line that names each wrong field and what is wrong with it."""
+    try:
+        return form.model_validate(dict(params))
+    except ValidationError as error:
+        raise InvalidInput("; ".join(_sentence(form, problem) for problem in error.errors())) from error
+
+
+def _sentence(form: type[Form], problem: Mapping[str, object]) -> str:
+    place = problem["loc"]
+    name = ".".join(map(str, place)) if isinstance(place, tuple) else str(place)
+    if problem["type"] == "extra_forbidden":
+        return f"{name}: there is no such parameter; the form has {', '.join(form.model_fields)}"
+    if problem["type"] == "missing":
+        return f"{name}: is missing"
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    return f"{name}={problem['input']!r}: {message[:1].lower()}{message[1:]}"

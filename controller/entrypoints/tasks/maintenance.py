@@ -1,0 +1,144 @@
+"""What has to be done now and then: reconcile, collect garbage, sweep tombstones, keep the ledger's days.
+
+Whatever walks the fleet is dealt into shares of bounded size. A fleet larger than one round takes is gone through
+by rounds: the turn (a number that rises by one each round) says which shares are next, and nothing is remembered.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import timedelta
+from math import ceil
+from typing import Any
+
+from controller import telemetry
+from controller.bootstrap import Application
+from controller.entrypoints.output import emit, rows_table
+from controller.entrypoints.tasks.access import Extras, cleave_at
+from controller.entrypoints.tasks.operations_here import run_where_no_worker_is
+from controller.services import garbage_collector, reconciler, tombstone_sweeper
+from controller.store import inspection, ledger, tombstones, topics
+from controller.store.shards import Shards
+
+log = telemetry.get_logger(__name__)
+
+TOPICS_A_SHARE = 2000
+SHARES_A_ROUND = 8
+PAGE_TOPICS = 200
+BUDGET_SECONDS = 240.0
+"""A share stops after this long; its turn comes again."""
+SHOWN_AT_MOST = 100
+DAYS_AHEAD = 7
+"""Tables of the ledger made ahead, so that a scheduler that is down for days costs nothing."""
+
+_TOPICS = "SELECT count(*) AS topics FROM inspect.topics WHERE state <> 'deleted'"
+
+Share = Mapping[str, int]
+"""`{"share": 0, "of": 4}`: the topics whose id is 0 modulo 4."""
+
+
+def fleet_shares(*, dsn: str, extras: Extras, turn: int) -> list[dict[str, int]]:
+    """This round's shares of the fleet; none when there are no topics."""
+    with cleave_at(dsn, extras) as app, app.store.transaction() as tx:
+        return shares_of(inspection.rows(tx, _TOPICS)[0]["topics"], turn)
+
+
+def shares_of(topic_count: int, turn: int) -> list[dict[str, int]]:
+    """At most `SHARES_A_ROUND` shares; successive turns go through all of them."""
+    of = ceil(topic_count / TOPICS_A_SHARE)
+    count = min(of, SHARES_A_ROUND)
+    return [{"share": (turn * count + number) % of, "of": of} for number in range(count)]
+
+
+def reconcile_share(*, dsn: str, extras: Extras, share: Share, dry_run: bool = False) -> dict[str, Any]:
+    """Compare books and data plane for the share's topics, and put right what can be."""
+    findings: list[reconciler.Finding] = []
+    after: int | None = 0
+    with cleave_at(dsn, extras) as app:
+        give_up_at = time.monotonic() + BUDGET_SECONDS
+        while after is not None and time.monotonic() < give_up_at:
+            found, after = reconciler.reconcile_topics(
+                app.store, app.planes, limit=PAGE_TOPICS, after=after, shards=_shards(share), dry_run=dry_run
+            )
+            findings += found
+        run = 0 if dry_run else run_where_no_worker_is(app)
+    rows = [{**asdict(finding), "kind": finding.kind.value} for finding in findings[:SHOWN_AT_MOST]]
+    if rows:
+        emit(False, None, rows_table(rows, title=f"{len(rows)} of {len(findings)} findings"))
+    return {"findings": len(findings), "shown": rows, "complete": after is None, "run_here": run}
+
+
+def collect_garbage(*, dsn: str, extras: Extras, share: Share, dry_run: bool = False) -> dict[str, Any]:
+    """Intend to prune what is past its retention and read to its end, in the share's topics."""
+    pruned: list[dict[str, Any]] = []
+    kept: list[dict[str, Any]] = []
+    after: int | None = 0
+    with cleave_at(dsn, extras) as app:
+        give_up_at = time.monotonic() + BUDGET_SECONDS
+        while after is not None and time.monotonic() < give_up_at:
+            found = garbage_collector.collect(
+                app.store,
+                app.planes,
+                retention_minutes=app.settings.retention_minutes,
+                limit=PAGE_TOPICS,
+                after=after,
+                shards=_shards(share),
+                dry_run=dry_run,
+            )
+            pruned += [{"topic": topic, "segments": list(ids)} for topic, ids in found.segments.items()]
+            kept += [asdict(one) for one in found.kept]
+            after = found.next_after
+        run = 0 if dry_run else run_where_no_worker_is(app)
+    for title, rows in (("would prune" if dry_run else "prunes", pruned), ("keeps", kept)):
+        if rows:
+            shown = rows[:SHOWN_AT_MOST]
+            emit(False, None, rows_table(shown, title=f"{title}: {len(shown)} of {len(rows)}"))
+    return {
+        "topics": len(pruned),
+        "segments": sum(len(row["segments"]) for row in pruned),
+        "kept": len(kept),
+        "complete": after is None,
+        "run_here": run,
+    }
+
+
+def run_operations(*, dsn: str, extras: Extras) -> int:
+    """Run what is due where no worker is up; how many runs."""
+    with cleave_at(dsn, extras) as app:
+        return run_where_no_worker_is(app)
+
+
+def sweep_tombstones(*, dsn: str, extras: Extras, dry_run: bool = False) -> dict[str, Any]:
+    """Delete the logs nobody needs any more; a dry run lists them."""
+    with cleave_at(dsn, extras) as app:
+        if dry_run:
+            with app.store.transaction() as tx:
+                rows = [asdict(one) for one in tombstones.list_open(tx, limit=SHOWN_AT_MOST)]
+            emit(False, None, rows_table(rows, ("backing_topic", "reason", "attempts"), title="would delete"))
+            return {"open": len(rows)}
+        swept = tombstone_sweeper.sweep(app.store, app.planes)
+    log.info("swept", absent=len(swept.absent), closed=len(swept.closed), failed=len(swept.failed))
+    return {
+        "absent": len(swept.absent),
+        "closed": len(swept.closed),
+        "failed": dict(list(swept.failed.items())[:SHOWN_AT_MOST]),
+    }
+
+
+def keep_partitions(
+    *, dsn: str, extras: Extras, keep_days: int, dry_run: bool = False
+) -> dict[str, list[str]]:
+    """Make the ledger's days to come, and drop those that ended more than `keep_days` days ago."""
+    if dry_run:
+        return {"made": [], "dropped": []}
+    with cleave_at(dsn, extras) as app, app.store.transaction() as tx:
+        made = ledger.ensure_partitions(tx, DAYS_AHEAD)
+        dropped = ledger.drop_partitions(tx, topics.database_now(tx) - timedelta(days=keep_days))
+    log.info("ledger", made=made, dropped=dropped)
+    return {"made": made, "dropped": dropped}
+
+
+def _shards(share: Share) -> Shards:
+    return Shards.of(share["of"], [share["share"]])

@@ -1,0 +1,39 @@
+"""Running operations in a task, where no worker is up to do it.
+
+An operation is run until it ends or defers itself; the clock is looked at between operations only, because past its
+fence a range has no writable log until its operation commits.
+"""
+
+from __future__ import annotations
+
+import time
+
+from controller.bootstrap import Application
+from controller.entrypoints.running import worker_is_up
+from controller.services.operation_runner import run_due
+from controller.store import operations, topics
+
+BUDGET_SECONDS = 40.0
+SOON_SECONDS = 6.0
+"""What is due again within this time is waited for: longer than a runner's longest delay between attempts."""
+
+
+def run_where_no_worker_is(app: Application, budget_seconds: float = BUDGET_SECONDS) -> int:
+    """Runs due operations, whoever asked for them, until none is due soon or the time is over; how many runs.
+
+    None at all while a worker is up. What is left stays in the journal for the next pass.
+    """
+    if worker_is_up(app):
+        return 0
+    context, runs, give_up_at = app.runner(), 0, time.monotonic() + budget_seconds
+    while time.monotonic() < give_up_at:
+        if run_due(context):
+            runs += 1
+            continue
+        with app.store.transaction() as tx:
+            due = operations.next_due(tx, call_timeout_seconds=context.call_timeout_seconds)
+            wait_seconds = None if due is None else (due - topics.database_now(tx)).total_seconds()
+        if wait_seconds is None or wait_seconds > SOON_SECONDS:
+            break
+        time.sleep(min(max(wait_seconds, 0.05), max(give_up_at - time.monotonic(), 0.0)))
+    return runs

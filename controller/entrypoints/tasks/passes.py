@@ -1,0 +1,110 @@
+"""Fleet passes: drain what is dirty or due in some lanes, decide, and run what was decided where no worker is up.
+
+The table `evaluation` is the one source of work, so whoever is woken drains it, whatever woke him. One task takes
+what a quiet fleet has; a flood is dealt into a few shares, each bounded, and what is left waits for the next pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from math import ceil
+from typing import Any
+
+from controller import telemetry
+from controller.bootstrap import Application
+from controller.domain.decision import Lane
+from controller.entrypoints.output import emit, rows_table
+from controller.entrypoints.running import worker_is_up
+from controller.entrypoints.tasks.access import Extras, cleave_at
+from controller.entrypoints.tasks.operations_here import run_where_no_worker_is
+from controller.services import autoscaler
+from controller.services.autoscaler import PassResult
+from controller.store import inspection
+from controller.store.shards import Shards
+
+log = telemetry.get_logger(__name__)
+
+BATCHES_ALONE = 10
+"""Batches (`pass_batch_topics` topics each) that one task takes before it calls for help."""
+SHARES_AT_MOST = 8
+BATCHES_A_SHARE = 40
+SHOWN_AT_MOST = 50
+_BACKLOG = """
+    SELECT count(DISTINCT topic_id) AS topics FROM inspect.evaluation_backlog
+     WHERE lane = ANY (:lanes) AND NOT coalesce(paused, false)"""
+_NAMES = "SELECT topic_id, topic FROM inspect.topics WHERE topic_id = ANY (:topic_ids)"
+
+Share = Mapping[str, int]
+"""`{"share": 0, "of": 4}`: the topics whose id is 0 modulo 4."""
+
+
+def split_pass(
+    *, dsn: str, extras: Extras, decided_by: str, dry_run: bool = False, share: Share | None = None
+) -> dict[str, Any]:
+    """The load lane, and the consumer lane too while no worker is there for it; see `_pass`."""
+    with cleave_at(dsn, extras) as app:
+        lanes = {Lane.LOAD} if worker_is_up(app) else {Lane.LOAD, Lane.CONSUMER}
+        return _pass(app, lanes, decided_by, dry_run, share)
+
+
+def merge_pass(
+    *, dsn: str, extras: Extras, decided_by: str, dry_run: bool = False, share: Share | None = None
+) -> dict[str, Any]:
+    """The merge lane; see `_pass`."""
+    with cleave_at(dsn, extras) as app:
+        return _pass(app, {Lane.MERGE}, decided_by, dry_run, share)
+
+
+def _pass(
+    app: Application, lanes: Collection[Lane], decided_by: str, dry_run: bool, share: Share | None
+) -> dict[str, Any]:
+    """Evaluate, tell, run. `shares` of the answer is what to call for, empty when this was all there is."""
+    limit = app.settings.pass_batch_topics * (BATCHES_ALONE if share is None else BATCHES_A_SHARE)
+    result = autoscaler.run_pass(
+        app.store,
+        app.planes,
+        lanes,
+        decided_by=decided_by,
+        limit=limit,
+        shards=None if share is None else Shards.of(share["of"], [share["share"]]),
+        batch_topics=app.settings.pass_batch_topics,
+        dry_run=dry_run,
+    )
+    _tell(app, result)
+    is_full = result.evaluated + len(result.left) >= limit
+    return {
+        "lanes": sorted(lanes),
+        "evaluated": result.evaluated,
+        "decisions": sum(len(outcome.evaluation.decisions) for outcome in result.outcomes),
+        "operations": list(result.intents[:SHOWN_AT_MOST]),
+        "left_to_others": len(result.left),
+        "run_here": 0 if dry_run else run_where_no_worker_is(app),
+        "shares": _shares(app, lanes) if share is None and is_full and not dry_run else [],
+    }
+
+
+def _shares(app: Application, lanes: Collection[Lane]) -> list[dict[str, int]]:
+    """As many shares of what is still there as it fills, at most `SHARES_AT_MOST`."""
+    with app.store.transaction() as tx:
+        topics = inspection.rows(tx, _BACKLOG, lanes=sorted(lanes))[0]["topics"]
+    wanted = min(ceil(topics / (app.settings.pass_batch_topics * BATCHES_ALONE)), SHARES_AT_MOST)
+    return [{"share": number, "of": wanted} for number in range(wanted)]
+
+
+def _tell(app: Application, result: PassResult) -> None:
+    """A table of the acts for the log, not longer than a person reads."""
+    acting = [outcome for outcome in result.outcomes if outcome.evaluation.decisions]
+    log.info("pass", evaluated=result.evaluated, acting=len(acting), left_to_others=len(result.left))
+    if not acting:
+        return
+    shown = acting[:SHOWN_AT_MOST]
+    with app.store.transaction() as tx:
+        found = inspection.rows(tx, _NAMES, topic_ids=[outcome.topic_id for outcome in shown])
+    names = {row["topic_id"]: row["topic"] for row in found}
+    rows = [
+        {"topic": names.get(outcome.topic_id, outcome.topic_id), "decision": outcome.decision_id, **act}
+        for outcome in shown
+        for act in outcome.evaluation.to_document()["decisions"]
+    ]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    emit(False, None, rows_table(rows, columns, title=f"{len(shown)} of {len(acting)} topics that act"))
