@@ -1,0 +1,156 @@
+"""How many splits and merges a second one worker commits, against pgbench's TPC-B-like on the same server.
+
+Each operation is the whole thing: intent, children with subscriptions, fence, the commit with journal, history and
+ledger linkage, clean-up, on the embedded data plane. pgbench runs with 2 clients before and after; the ratio is to
+the better of the two. Prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from sqlalchemy import make_url
+
+from benchmarks.machine import machine
+from controller.bootstrap import Application, build_worker
+from controller.devstack.postgres import DURABLE, EmbeddedPostgres
+from controller.devstack.postgres_home import wheel_binaries
+from controller.domain.operation import Origin
+from controller.services import segment_admin, topic_admin
+from controller.settings import Settings
+from controller.store import operations
+from controller.store.engine import Store
+from controller.store.intents import Request
+from controller.store.migrations import migrate
+
+
+def pgbench(url: str, seconds: int, *, initialise: bool) -> float:
+    """TPC-B-like transactions a second with 2 clients."""
+    address = make_url(url)
+    env = {**os.environ, "PGPASSWORD": address.password or ""}
+    base = [
+        str(wheel_binaries() / "pgbench"),
+        "-h",
+        str(address.host),
+        "-p",
+        str(address.port),
+        "-U",
+        str(address.username),
+    ]
+    if initialise:
+        subprocess.run(
+            [*base, "-i", "-q", "-s", "10", str(address.database)], env=env, check=True, capture_output=True
+        )
+    done = subprocess.run(
+        [*base, "-c", "2", "-j", "2", "-T", str(seconds), str(address.database)],
+        env=env,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    found = re.search(r"tps = ([0-9.]+)", done.stdout)
+    if found is None:
+        raise RuntimeError(f"pgbench printed no figure: {done.stdout}")
+    return float(found.group(1))
+
+
+@contextmanager
+def application(url: str) -> Iterator[Application]:
+    """Cleave on that database."""
+    with closing(Application(Settings(database_url=url), Store(url, pool_size=8))) as app:  # type: ignore[arg-type]
+        yield app
+
+
+def _request(key: str) -> Request:
+    return Request(key, Origin.MANUAL, "benchmark", "benchmark")
+
+
+def churn(app: Application, topics: int, seconds: float) -> tuple[int, float]:
+    """Split and merge `topics` topics over and over; operations done and the seconds they took."""
+    for number in range(topics):
+        topic_admin.create_topic(
+            app.store, app.planes, f"topic://bench/ops/t{number}", _request(f"c{number}")
+        )
+    _wait_idle(app)
+    for number in range(topics):
+        topic_admin.create_subscription(
+            app.store, f"topic://bench/ops/t{number}", "s", _request(f"s{number}")
+        )
+    _wait_idle(app)
+    done, turn, next_id = 0, 0, [0] * topics
+    started = time.perf_counter()
+    while time.perf_counter() - started < seconds:
+        for number in range(topics):
+            first = next_id[number]
+            planner = (
+                segment_admin.splitting(first) if turn % 2 == 0 else segment_admin.merging(first, first + 1)
+            )
+            segment_admin.submit(
+                app.store, app.planes, f"topic://bench/ops/t{number}", planner, _request(f"{turn}-{number}")
+            )
+            next_id[number] += 1 if turn % 2 == 0 else 2
+        _wait_idle(app)
+        done, turn = done + topics, turn + 1
+    return done, time.perf_counter() - started
+
+
+def _wait_idle(app: Application) -> None:
+    while True:
+        with app.store.transaction() as tx:
+            if not operations.list_operations(tx, only_live=True, limit=1):
+                return
+        time.sleep(0.002)
+
+
+def measure(url: str, seconds: int, topics: int) -> dict[str, object]:
+    """Both figures and their ratio."""
+    before = pgbench(url, seconds, initialise=True)
+    migrate(url)
+    with application(url) as app:
+        worker = build_worker(app, "bench")
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        try:
+            done, took = churn(app, topics, float(seconds))
+        finally:
+            worker.stop()
+            thread.join()
+    after = pgbench(url, seconds, initialise=False)
+    rate, rival = done / took, max(before, after)
+    return {
+        "operations_per_second": round(rate, 1),
+        "operations": done,
+        "pgbench_tps": [round(before), round(after)],
+        "ratio": round(rate / rival, 3),
+        "goal": 0.2,
+    }
+
+
+def main() -> None:
+    """Measure on a private server and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=int, default=15)
+    parser.add_argument("--topics", type=int, default=50)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        server = EmbeddedPostgres(Path(directory), settings=DURABLE)
+        try:
+            server.start()
+            figures = measure(server.create_database("bench"), options.seconds, options.topics)
+        finally:
+            server.destroy()
+    print(json.dumps({"benchmark": "operations", "machine": machine(), **figures}))
+
+
+if __name__ == "__main__":
+    main()
