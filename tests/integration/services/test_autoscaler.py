@@ -1,0 +1,343 @@
+"""The autoscaler: what is dirty becomes ledger rows and intents, once, and nothing else is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, text
+
+from controller.domain.decision import Lane, RefusalReason
+from controller.domain.errors import FencedOut
+from controller.domain.evaluator import ALL_LANES, decide
+from controller.domain.operation import OperationKind, OperationState, Origin
+from controller.domain.policy import PolicyOverride
+from controller.domain.situation import Situation
+from controller.services import autoscaler, segment_admin
+from controller.services.autoscaler import PassResult
+from controller.store import evaluations, ledger, policies
+from controller.store.shards import Shards
+from tests.support.bench import Bench
+from tests.support.reports import report_load
+
+LOAD = frozenset({Lane.LOAD})
+HOT, WARM, COLD = 25_000.0, 5_000.0, 1.0
+
+
+def run(bench: Bench, lanes: Collection[Lane] = ALL_LANES, **options: Any) -> PassResult:
+    """One pass."""
+    return autoscaler.run_pass(
+        bench.store, bench.planes, lanes, **{"decided_by": "tests", "limit": 100} | options
+    )
+
+
+def report(bench: Bench, rates: dict[int, float], cold_for: timedelta | None = None) -> None:
+    """Load of `TOPIC`'s segments."""
+    with bench.store.transaction() as tx:
+        report_load(tx, bench.topic_id, rates, cold_for=cold_for)
+
+
+def decisions(bench: Bench) -> list[ledger.DecisionRow]:
+    """The ledger of `TOPIC`, newest first."""
+    with bench.store.transaction() as tx:
+        return ledger.list_decisions(tx, bench.topic_id)
+
+
+def owed(bench: Bench) -> bool:
+    """Whether a pass has something to do."""
+    with bench.store.transaction() as tx:
+        return bool(evaluations.drain(tx, lanes=ALL_LANES, limit=1))
+
+
+def test_a_hot_segment_is_split_and_the_split_knows_its_decision(bench: Bench) -> None:
+    bench.topic_with(2)
+    report(bench, {0: HOT, 1: WARM})
+
+    result = run(bench)
+
+    [outcome] = result.outcomes
+    [operation_id] = result.intents
+    operation = bench.operation(operation_id)
+    assert (operation.kind, operation.parent_ids, operation.state) == (
+        OperationKind.SPLIT,
+        (0,),
+        OperationState.INTENDED,
+    )
+    assert (operation.origin, operation.actor, operation.reason) == (Origin.AUTO, "tests", "msgRateIn")
+    [row] = decisions(bench)
+    assert row.decision_id == outcome.decision_id
+    linked = "SELECT operation_id FROM cleave.operation WHERE decision_id = :id"
+    assert bench.scalar(linked, id=row.decision_id) == operation_id
+    assert bench.scalar(
+        "SELECT operations FROM inspect.decisions WHERE decision_id = :id", id=row.decision_id
+    ) == [operation_id]
+
+    bench.drive(operation_id)
+
+    assert [segment.segment_id for segment in bench.layout.active] == [2, 3, 1]
+    bench.check_laws()
+
+
+def test_two_cold_neighbours_are_merged_and_consumers_get_segments(bench: Bench) -> None:
+    bench.topic_with(2)
+    report(bench, {0: COLD, 1: COLD}, cold_for=timedelta(hours=1))
+
+    [merge] = run(bench).intents
+    bench.drive(merge)
+
+    assert bench.operation(merge).kind is OperationKind.MERGE
+    report(bench, {2: WARM})
+    for name in "ab":
+        bench.execute(
+            "INSERT INTO cleave.consumer (topic_id, subscription, name) VALUES (:id, 'billing', :name)",
+            id=bench.topic_id,
+            name=name,
+        )
+
+    [split] = run(bench, {Lane.CONSUMER}).intents
+
+    assert (bench.operation(split).kind, bench.operation(split).reason) == (
+        OperationKind.SPLIT,
+        "consumer-count",
+    )
+
+
+def test_a_second_pass_finds_nothing_to_do(bench: Bench) -> None:
+    bench.topic_with(2)
+    report(bench, {0: HOT, 1: WARM})
+    run(bench)
+
+    assert run(bench) == PassResult(0, (), ())
+    assert not owed(bench)
+
+
+def test_a_refusal_is_written_once_and_taken_back_once(bench: Bench) -> None:
+    bench.topic_with(1)
+    with bench.store.transaction() as tx:
+        policies.set_topic(tx, bench.topic_id, PolicyOverride(max_segments=1))
+    told = []
+    for rate in (HOT, HOT * 2, WARM, WARM * 1.5):
+        report(bench, {0: rate})
+        told.append(len(run(bench, LOAD).outcomes))
+
+    assert told == [1, 0, 1, 0]
+    taken_back, refused = decisions(bench)
+    assert [refusal["reason"] for refusal in refused.refusals] == [RefusalReason.AT_MAX_SEGMENTS]
+    assert (taken_back.refusals, taken_back.decisions) == ([], [])
+    assert bench.scalar("SELECT count(*) FROM inspect.why_not") == 0
+
+
+def test_a_lane_not_asked_keeps_what_it_said(bench: Bench) -> None:
+    bench.topic_with(1)
+
+    assert len(run(bench, LOAD).outcomes) == 1
+    assert run(bench, {Lane.CONSUMER, Lane.MERGE}).outcomes == ()
+
+    bench.execute("UPDATE cleave.evaluation SET input_version = input_version + 1")
+
+    assert run(bench).outcomes == ()
+    [row] = decisions(bench)
+    assert [refusal["reason"] for refusal in row.refusals] == [RefusalReason.NO_LOAD_RECORD]
+
+
+def test_every_ledger_row_replays_to_what_was_done(bench: Bench) -> None:
+    bench.topic_with(3)
+    report(bench, {0: HOT, 1: HOT * 2, 2: COLD})
+    run(bench)
+
+    for row in decisions(bench):
+        verdict = decide(Situation.from_json(row.situation), row.lanes)
+        assert [act["segment_id"] for act in row.decisions] == [act.segment_id for act in verdict.decisions]  # type: ignore[union-attr]
+        assert len(verdict.refusals) == len(row.refusals)
+
+
+def test_after_an_abort_the_topic_is_left_alone_until_its_pause_ends(bench: Bench) -> None:
+    bench.topic_with(1)
+    report(bench, {0: HOT})
+    [first] = run(bench).intents
+    bench.execute(
+        "UPDATE cleave.operation SET deadline = clock_timestamp() WHERE operation_id = :id", id=first
+    )
+    assert bench.drive(first).state is OperationState.ABORTED
+
+    assert run(bench) == PassResult(0, (), ())
+
+    bench.execute("UPDATE cleave.evaluation SET not_before = clock_timestamp()")
+    [second] = run(bench).intents
+
+    assert second != first
+    assert bench.drive(second).state is OperationState.DONE
+
+
+def test_what_a_person_asked_for_meanwhile_is_respected(bench: Bench) -> None:
+    bench.topic_with(2)
+    report(bench, {0: HOT, 1: WARM})
+    manual = bench.intend(segment_admin.splitting(0))
+
+    result = run(bench, LOAD)
+
+    assert result.intents == ()
+    [outcome] = result.outcomes
+    assert [refusal.reason for refusal in outcome.evaluation.refusals] == [RefusalReason.IN_FLIGHT]
+    assert [operation.operation_id for operation in bench.live_operations()] == [
+        manual.operation.operation_id
+    ]
+
+
+def test_an_intent_written_between_reading_and_locking_leads_to_another_look(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other intent commits after the situation was read; the decision on it must not be acted upon."""
+    bench.topic_with(2)
+    report(bench, {0: HOT, 1: WARM})
+    reading = autoscaler.batch.situations.load_situations
+    looks = []
+
+    def read_then_be_overtaken(tx: Connection, topic_ids: Collection[int], capabilities: Any) -> Any:
+        found = reading(tx, topic_ids, capabilities)
+        if not looks:
+            bench.intend(segment_admin.splitting(0))
+        looks.append(len(found))
+        return found
+
+    monkeypatch.setattr(autoscaler.batch.situations, "load_situations", read_then_be_overtaken)
+
+    result = run(bench, LOAD)
+
+    assert looks == [1, 1]
+    assert result.intents == ()
+    assert result.left == ()
+    [row] = decisions(bench)
+    assert [refusal["reason"] for refusal in row.refusals] == [RefusalReason.IN_FLIGHT]
+
+
+def test_a_topic_somebody_else_is_working_on_stays_dirty_and_nothing_is_written(bench: Bench) -> None:
+    bench.topic_with(1)
+    report(bench, {0: HOT})
+    with bench.store.transaction() as other:
+        other.execute(text("SELECT FROM cleave.topic FOR UPDATE"))
+        result = run(bench)
+
+    assert result == PassResult(0, (), (bench.topic_id,))
+    assert decisions(bench) == []
+    assert len(run(bench).intents) == 1
+
+
+def test_passes_side_by_side_decide_once(bench: Bench) -> None:
+    bench.topic_with(1)
+    report(bench, {0: HOT})
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda _: run(bench), range(8)))
+
+    assert len([operation for result in results for operation in result.intents]) == 1
+    assert len([row for row in decisions(bench) if row.decisions]) == 1
+
+
+def test_one_topics_trouble_pauses_that_topic_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.topic_with(1)
+    report(bench, {0: HOT})
+
+    def fail(_situation: Situation, _lanes: Collection[Lane]) -> None:
+        raise ArithmeticError("a bug")
+
+    monkeypatch.setattr(autoscaler.batch, "decide", fail)
+
+    assert run(bench) == PassResult(0, (), (bench.topic_id,))
+    assert not owed(bench)
+    assert bench.scalar("SELECT not_before > clock_timestamp() FROM cleave.evaluation")
+
+
+def test_a_decision_that_cannot_become_an_intent_leaves_no_ledger_row(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.topic_with(1)
+    report(bench, {0: HOT})
+    monkeypatch.setattr(bench.plane, "backing_topic", lambda _topic, _descriptor: bench.log_of(0))
+
+    result = run(bench, LOAD)
+
+    assert result == PassResult(0, (), (bench.topic_id,))
+    assert decisions(bench) == []
+    assert bench.live_operations() == []
+
+
+def test_a_topic_on_a_plane_that_is_not_configured_is_left_to_others(bench: Bench) -> None:
+    bench.topic_with(1)
+    report(bench, {0: HOT})
+
+    result = autoscaler.run_pass(bench.store, {}, ALL_LANES, decided_by="tests", limit=10)
+
+    assert result == PassResult(0, (), (bench.topic_id,))
+    assert decisions(bench) == []
+
+
+def test_topics_not_live_are_passed_over_for_good(bench: Bench) -> None:
+    bench.topic_with(1)
+    bench.execute("UPDATE cleave.topic SET state = 'deleting', row_version = row_version + 1")
+
+    assert run(bench) == PassResult(0, (), ())
+    assert not owed(bench)
+
+
+def test_a_dry_run_tells_what_would_happen_and_writes_nothing(bench: Bench) -> None:
+    bench.topic_with(1)
+    report(bench, {0: HOT})
+
+    told = [run(bench, dry_run=True), run(bench, dry_run=True, topic_ids=[bench.topic_id])]
+
+    for result in told:
+        [outcome] = result.outcomes
+        assert len(outcome.evaluation.decisions) == 1
+        assert (outcome.decision_id, result.intents) == (None, ())
+    assert decisions(bench) == []
+    assert bench.live_operations() == []
+    assert len(run(bench).intents) == 1
+    assert run(bench, dry_run=True).evaluated == 0
+    assert run(bench, dry_run=True, topic_ids=[bench.topic_id]).evaluated == 1
+
+
+def test_batches_cover_a_fleet_up_to_the_limit_and_shards_divide_it(bench: Bench) -> None:
+    from benchmarks.fleet import insert_fleet
+
+    with bench.store.transaction() as tx:
+        insert_fleet(tx, 10, 1, rate=HOT)
+
+    first = run(bench, limit=3, batch_topics=2)
+    odd = run(bench, batch_topics=2, shards=Shards.of(2, [1]))
+    rest = run(bench, batch_topics=2)
+
+    assert (first.evaluated, len(first.intents)) == (3, 3)
+    assert {outcome.topic_id % 2 for outcome in odd.outcomes} == {1}
+    touched = [outcome.topic_id for result in (first, odd, rest) for outcome in result.outcomes]
+    assert len(touched) == len(set(touched)) == 10
+
+
+def test_the_fence_is_asked_in_each_transaction_and_stops_the_pass(bench: Bench) -> None:
+    from benchmarks.fleet import insert_fleet
+
+    with bench.store.transaction() as tx:
+        insert_fleet(tx, 4, 1, rate=HOT)
+    asked = []
+
+    def fence(_tx: Connection) -> None:
+        asked.append(1)
+        if len(asked) > 2:
+            raise FencedOut("the lease is gone")
+
+    with pytest.raises(FencedOut):
+        run(bench, batch_topics=1, fence=fence)
+
+    assert bench.scalar("SELECT count(*) FROM cleave.operation") == 2
+
+
+def test_the_controllers_role_is_all_a_pass_needs(bench: Bench) -> None:
+    bench.topic_with(1)
+    report(bench, {0: HOT})
+
+    result = run(bench, fence=lambda tx: tx.execute(text("SET LOCAL ROLE cleave_controller")))
+
+    assert len(result.intents) == 1
