@@ -1,0 +1,225 @@
+"""Collecting sealed segments: old enough, read to the end by everybody, ancestors first."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.domain.operation import OperationKind, OperationState
+from controller.domain.segment import SegmentState
+from controller.services import topic_admin
+from controller.services.garbage_collector import Collected, collect
+from controller.services.segment_admin import merging, splitting
+from controller.store import drains
+from controller.store.subscriptions import SubscriptionKind
+from tests.support.bench import TOPIC, Bench
+from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
+
+
+def drain(bench: Bench, segment_id: int) -> None:
+    """Have every subscription read the segment to its end."""
+    for name in bench.plane.list_subscriptions(bench.log_of(segment_id)):
+        bench.plane.skip_all(bench.log_of(segment_id), name)
+
+
+def age(bench: Bench, segment_id: int, minutes: float) -> None:
+    """Make it as if the segment had been sealed that long ago."""
+    bench.execute(
+        "UPDATE cleave.segment SET sealed_at = clock_timestamp() - :minutes * interval '1 minute'"
+        " WHERE segment_id = :segment_id",
+        segment_id=segment_id,
+        minutes=minutes,
+    )
+
+
+def collect_now(bench: Bench, retention_minutes: float = 0.0, *, dry_run: bool = False) -> Collected:
+    """One round."""
+    return collect(bench.store, bench.planes, retention_minutes=retention_minutes, dry_run=dry_run)
+
+
+def reasons(report: Collected) -> dict[int | None, str]:
+    """Why segments were kept."""
+    return {kept.segment_id: kept.reason for kept in report.kept}
+
+
+def test_a_drained_segment_past_its_retention_is_pruned_and_its_log_deleted(bench: Bench) -> None:
+    bench.topic_with()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    log = bench.log_of(0)
+    drain(bench, 0)
+
+    report = collect_now(bench)
+
+    assert report.segments == {TOPIC: (0,)}
+    [operation_id] = report.operation_ids
+    assert bench.drive(operation_id).kind is OperationKind.PRUNE
+    bench.settle()
+    bench.check_laws()
+    assert sorted(bench.layout.segments) == [1, 2]
+    assert log not in bench.plane.list_segments(TOPIC)
+
+
+def test_unread_messages_keep_a_segment_however_old_it_is(bench: Bench) -> None:
+    bench.topic_with(subscriptions=("billing", "audit"))
+    bench.publish(0, count=2)
+    bench.reshape(splitting(0))
+    bench.plane.skip_all(bench.log_of(0), "audit")
+    age(bench, 0, minutes=10_000)
+
+    report = collect_now(bench)
+
+    assert report.operation_ids == []
+    assert reasons(report) == {0: "subscription billing has 2 unread message(s)"}
+
+
+def test_a_cursor_that_an_application_made_itself_counts_like_a_recorded_one(bench: Bench) -> None:
+    bench.topic_with()
+    bench.plane.create_subscription(bench.log_of(0), "application-own")
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    bench.plane.skip_all(bench.log_of(0), "billing")
+
+    assert "application-own" in reasons(collect_now(bench))[0]
+
+
+@pytest.mark.parametrize(("age_minutes", "is_collected"), [(0.98, False), (1.02, True)])
+def test_retention_is_counted_in_minutes_from_the_sealing(
+    bench: Bench, age_minutes: float, is_collected: bool
+) -> None:
+    bench.topic_with()
+    bench.reshape(splitting(0))
+    age(bench, 0, age_minutes)
+
+    assert bool(collect_now(bench, retention_minutes=1.0).segments) is is_collected
+
+
+@pytest.mark.parametrize(
+    ("setting", "topic_property", "is_collected"),
+    [(-1.0, None, False), (-1.0, "0", True), (0.0, "-1", False), (0.0, "60", False), (60.0, "0.5", True)],
+)
+def test_a_topics_own_retention_goes_before_the_setting_and_negative_keeps_for_ever(
+    bench: Bench, setting: float, topic_property: str | None, is_collected: bool
+) -> None:
+    properties = {} if topic_property is None else {"retention_minutes": topic_property}
+    bench.topic_with(properties=properties)
+    bench.reshape(splitting(0))
+    age(bench, 0, minutes=1.0)
+
+    assert bool(collect_now(bench, retention_minutes=setting).segments) is is_collected
+
+
+def test_a_segment_waits_for_its_ancestors_so_that_the_order_of_reading_stays(bench: Bench) -> None:
+    bench.topic_with()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    bench.reshape(merging(1, 2))
+
+    report = collect_now(bench)
+    assert report.segments == {}
+    assert reasons(report)[1] == "after its ancestor(s) 0"
+
+    drain(bench, 0)
+    assert collect_now(bench).segments == {TOPIC: (0, 1, 2)}
+    bench.settle()
+    bench.check_laws()
+
+
+def test_a_log_deleted_by_hand_has_nothing_left_to_read(bench: Bench) -> None:
+    bench.topic_with()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    bench.plane.delete_segment(bench.log_of(0))
+
+    assert collect_now(bench).segments == {TOPIC: (0,)}
+
+
+def test_a_missing_cursor_keeps_the_segment_since_nobody_knows_what_was_read(bench: Bench) -> None:
+    bench.topic_with()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    bench.plane.delete_subscription(bench.log_of(0), "billing")
+
+    assert "cursor of subscription billing is missing" in reasons(collect_now(bench))[0]
+
+
+def test_a_subscription_made_after_the_sealing_does_not_keep_the_segment(bench: Bench) -> None:
+    bench.topic_with(subscriptions=())
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    bench.finish(topic_admin.create_subscription(bench.store, TOPIC, "late", bench.request()))
+
+    assert collect_now(bench).segments == {TOPIC: (0,)}
+
+
+def test_a_checkpoint_subscription_keeps_everything(bench: Bench) -> None:
+    bench.topic_with(subscriptions=())
+    bench.reshape(splitting(0))
+    bench.finish(
+        topic_admin.create_subscription(
+            bench.store, TOPIC, "replay", bench.request(), kind=SubscriptionKind.CHECKPOINT
+        )
+    )
+
+    assert "checkpoint" in reasons(collect_now(bench))[None]
+
+
+def test_a_seek_between_the_look_and_the_mark_is_seen_and_the_mark_taken_back(bench: Bench) -> None:
+    bench.topic_with()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    drain(bench, 0)
+    plane, looks = FaultyDataPlane(bench.plane), []
+
+    def seek_back(call: str, _number: int) -> None:
+        if call == "backlog":
+            looks.append(call)
+            if len(looks) == 2:  # the first look has found nothing unread
+                bench.plane.seek(bench.log_of(0), "billing", 0)
+
+    plane.before_call = seek_back
+    report = collect(bench.store, {"embedded": plane.as_data_plane()}, retention_minutes=0)
+
+    assert report.operation_ids == []
+    with bench.store.transaction() as tx:
+        assert drains.drained(tx, bench.topic_id, "billing") == set()
+
+
+def test_a_dry_run_names_what_it_would_collect_and_writes_nothing(bench: Bench) -> None:
+    bench.topic_with()
+    bench.reshape(splitting(0))
+
+    assert collect_now(bench, dry_run=True).segments == {TOPIC: (0,)}
+    assert bench.live_operations() == []
+
+
+def test_asking_twice_collects_once(bench: Bench) -> None:
+    bench.topic_with()
+    bench.reshape(splitting(0))
+
+    first, second = collect_now(bench), collect_now(bench)
+
+    assert (len(first.operation_ids), second.operation_ids) == (1, [])
+
+
+def test_a_data_plane_that_does_not_answer_keeps_its_segments(bench: Bench) -> None:
+    bench.topic_with()
+    bench.reshape(splitting(0))
+    plane = FaultyDataPlane(bench.plane, PlannedFault(Fault.REFUSED))
+
+    report = collect(bench.store, {"embedded": plane.as_data_plane()}, retention_minutes=0)
+
+    assert "injected" in reasons(report)[None]
+    assert bench.layout.segment(0).state is SegmentState.SEALED
+
+
+def test_pruning_is_done_even_when_its_deadline_has_passed(bench: Bench) -> None:
+    bench.topic_with()
+    bench.reshape(splitting(0))
+    [operation_id] = collect_now(bench).operation_ids
+    bench.execute(
+        "UPDATE cleave.operation SET deadline = clock_timestamp() - interval '1 hour', row_version = row_version + 1"
+        " WHERE operation_id = :operation_id",
+        operation_id=operation_id,
+    )
+
+    assert bench.drive(operation_id).state is OperationState.DONE

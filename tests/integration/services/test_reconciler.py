@@ -1,0 +1,236 @@
+"""Comparing books and data plane: each difference found, answered without destroying data, and not found again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from controller.dataplane.base import LogState
+from controller.domain.errors import DataPlaneUnavailable, Unsupported
+from controller.domain.operation import OperationKind, OperationState, Origin
+from controller.services import topic_admin
+from controller.services.reconciler import Finding, FindingKind, reconcile, reconcile_topics
+from controller.services.segment_admin import splitting
+from controller.store import drains
+from tests.support.bench import TOPIC, Bench
+from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
+
+
+def look(bench: Bench, *, dry_run: bool = False) -> list[Finding]:
+    """One comparison of the topic."""
+    return list(reconcile(bench.store, bench.planes, bench.topic_id, dry_run=dry_run))
+
+
+def kinds(findings: list[Finding]) -> list[FindingKind]:
+    """What was found."""
+    return [finding.kind for finding in findings]
+
+
+def orphan(bench: Bench) -> str:
+    """A log whose id was reserved once and belongs to nobody."""
+    operation = bench.intend(splitting(0), bench.request(deadline_seconds=0.0)).operation
+    bench.drive(operation.operation_id)
+    bench.settle()
+    log = operation.children[0].backing_topic
+    bench.plane.create_segment(log, [])  # a call that was held up for long
+    bench.execute("UPDATE cleave.tombstone SET closed_at = clock_timestamp() WHERE closed_at IS NULL")
+    return log
+
+
+def terminate_active(bench: Bench) -> None:
+    bench.plane.terminate_segment(bench.log_of(1))
+
+
+def delete_active(bench: Bench) -> None:
+    bench.plane.delete_segment(bench.log_of(1))
+
+
+def delete_sealed(bench: Bench) -> None:
+    bench.plane.delete_segment(bench.log_of(0))
+
+
+def reopen_sealed(bench: Bench) -> None:
+    bench.plane.delete_segment(bench.log_of(0))
+    bench.plane.create_segment(bench.log_of(0), ["billing"])
+
+
+def remove_cursor(bench: Bench) -> None:
+    bench.plane.delete_subscription(bench.log_of(1), "billing")
+
+
+DAMAGE = [
+    (terminate_active, FindingKind.ACTIVE_TERMINATED),
+    (delete_active, FindingKind.ACTIVE_MISSING),
+    (delete_sealed, FindingKind.SEALED_MISSING),
+    (reopen_sealed, FindingKind.SEALED_OPEN),
+    (remove_cursor, FindingKind.CURSOR_MISSING),
+]
+
+
+@pytest.fixture
+def split_topic(bench: Bench) -> Bench:
+    """A topic whose segment 0 was split into 1 and 2."""
+    bench.topic_with()
+    bench.reshape(splitting(0))
+    return bench
+
+
+def test_a_whole_topic_has_no_findings(split_topic: Bench) -> None:
+    assert look(split_topic) == []
+
+
+@pytest.mark.parametrize(("damage", "kind"), DAMAGE, ids=[kind.value for _damage, kind in DAMAGE])
+def test_damage_is_listed_by_a_dry_run_and_put_right_by_a_run(
+    split_topic: Bench, damage: Callable[[Bench], None], kind: FindingKind
+) -> None:
+    damage(split_topic)
+
+    assert kinds(look(split_topic, dry_run=True)) == [kind]
+    assert kinds(look(split_topic, dry_run=True)) == [kind]
+    [finding] = look(split_topic)
+    assert (finding.kind, finding.error) == (kind, None)
+    split_topic.settle(collects=True)
+    split_topic.check_laws()
+    assert look(split_topic) == []
+
+
+def test_a_terminated_active_log_is_healed_through_the_journal(split_topic: Bench) -> None:
+    terminate_active(split_topic)
+
+    [finding] = look(split_topic)
+
+    assert finding.operation_id is not None
+    operation = split_topic.operation(finding.operation_id)
+    assert (operation.kind, operation.origin) == (OperationKind.HEAL, Origin.RECONCILER)
+    assert look(split_topic) == []  # in a live operation: its runner's business
+    assert split_topic.drive(operation.operation_id).state is OperationState.DONE
+
+
+def test_a_heal_that_was_aborted_is_asked_for_again(split_topic: Bench) -> None:
+    terminate_active(split_topic)
+    [first] = look(split_topic)
+    assert first.operation_id is not None
+    split_topic.execute(
+        "UPDATE cleave.operation SET deadline = clock_timestamp(), row_version = row_version + 1 WHERE kind = 'heal'"
+    )
+    assert split_topic.drive(first.operation_id).state is OperationState.ABORTED
+
+    [second] = look(split_topic)
+
+    assert second.operation_id not in (None, first.operation_id)
+    split_topic.settle()
+    split_topic.check_laws()
+
+
+def test_the_log_of_a_missing_sealed_segment_counts_as_drained(split_topic: Bench) -> None:
+    delete_sealed(split_topic)
+
+    look(split_topic)
+
+    with split_topic.store.transaction() as tx:
+        assert drains.drained(tx, split_topic.topic_id, "billing") == {0}
+    assert look(split_topic) == []
+
+
+def test_an_orphan_goes_through_a_tombstone(bench: Bench) -> None:
+    bench.topic_with()
+    log = orphan(bench)
+
+    [finding] = look(bench)
+
+    assert (finding.kind, finding.backing_topic) == (FindingKind.ORPHAN_LOG, log)
+    assert bench.plane.segment_state(log) is LogState.OPEN  # not deleted inline
+    bench.settle()
+    bench.check_laws()
+
+
+def test_a_log_whose_id_was_never_reserved_is_reported_and_left_alone(bench: Bench) -> None:
+    bench.topic_with()
+    foreign = bench.plane.backing_topic(TOPIC, "0000-ffff-99")
+    bench.plane.create_segment(foreign, [])
+
+    for _ in range(2):
+        assert kinds(look(bench)) == [FindingKind.FOREIGN_LOG]
+    assert bench.plane.segment_state(foreign) is LogState.OPEN
+
+
+def test_a_cursor_nobody_recorded_is_reported_and_left_alone(bench: Bench) -> None:
+    bench.topic_with()
+    bench.plane.create_subscription(bench.log_of(0), "application-own")
+
+    [finding] = look(bench)
+
+    assert (finding.kind, finding.subscription) == (FindingKind.CURSOR_UNRECORDED, "application-own")
+    assert "application-own" in bench.plane.list_subscriptions(bench.log_of(0))
+
+
+@pytest.mark.parametrize("state", [OperationState.PREPARED, OperationState.FENCING, OperationState.FENCED])
+def test_logs_of_an_operation_under_way_are_its_runners_business(bench: Bench, state: OperationState) -> None:
+    bench.topic_with()
+    operation = bench.intend(splitting(0)).operation
+    bench.run_until(operation.operation_id, state)
+
+    assert look(bench) == []
+    assert bench.drive(operation.operation_id).state is OperationState.DONE
+
+
+def test_children_made_after_the_listing_are_no_orphans(bench: Bench) -> None:
+    """And a reshape that commits while the reconciler looks leaves it nothing to judge."""
+    bench.topic_with()
+    operation = bench.intend(splitting(0)).operation
+    plane = FaultyDataPlane(bench.plane)
+
+    def reshape_meanwhile(call: str, _number: int) -> None:
+        if call == "segment_state":
+            plane.before_call = lambda _call, _number: None
+            bench.drive(operation.operation_id)
+
+    plane.before_call = reshape_meanwhile
+
+    assert reconcile(bench.store, {"embedded": plane.as_data_plane()}, bench.topic_id) == ()
+    bench.check_laws()
+
+
+def test_cursors_are_not_judged_while_a_subscription_is_being_made(bench: Bench) -> None:
+    bench.topic_with(subscriptions=())
+    topic_admin.create_subscription(bench.store, TOPIC, "billing", bench.request())
+
+    assert look(bench) == []
+
+
+def test_a_deleted_topic_is_looked_after_for_a_while(bench: Bench) -> None:
+    bench.topic_with()
+    log = bench.log_of(0)
+    bench.finish(topic_admin.delete_topic(bench.store, TOPIC, bench.request()))
+    bench.settle()
+    bench.execute("UPDATE cleave.tombstone SET closed_at = clock_timestamp() WHERE closed_at IS NULL")
+    bench.plane.create_segment(log, [])  # a call that was held up for long
+
+    findings, next_after = reconcile_topics(bench.store, bench.planes)
+
+    assert (kinds(findings), next_after) == ([FindingKind.ORPHAN_LOG], None)
+    bench.settle()
+    assert bench.plane.list_segments(TOPIC) == []
+
+
+def test_a_remedy_that_fails_is_noted_and_found_again(split_topic: Bench) -> None:
+    delete_active(split_topic)
+    plane = FaultyDataPlane(split_topic.plane, PlannedFault(Fault.REFUSED, "create_segment"))
+
+    [failed] = reconcile(split_topic.store, {"embedded": plane.as_data_plane()}, split_topic.topic_id)
+
+    assert "injected" in (failed.error or "")
+    assert kinds(look(split_topic)) == [FindingKind.ACTIVE_MISSING]
+    split_topic.check_laws()
+
+
+def test_a_data_plane_that_does_not_answer_is_no_finding(split_topic: Bench) -> None:
+    plane = FaultyDataPlane(split_topic.plane, PlannedFault(Fault.REFUSED, times=None))
+    planes = {"embedded": plane.as_data_plane()}
+
+    with pytest.raises(DataPlaneUnavailable):
+        reconcile(split_topic.store, planes, split_topic.topic_id)
+    assert reconcile_topics(split_topic.store, planes) == ([], None)
+    with pytest.raises(Unsupported, match="embedded"):
+        reconcile(split_topic.store, {}, split_topic.topic_id)

@@ -1,0 +1,93 @@
+"""Manual reshapes: plans shown and submitted, and what a data plane cannot do refused in a sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.dataplane.base import DataPlane
+from controller.dataplane.embedded.plane import EmbeddedDataPlane
+from controller.domain.errors import InvalidInput, InvalidLayoutChange, TopicNotFound, Unsupported
+from controller.domain.situation import Capabilities
+from controller.services import segment_admin
+from controller.services.segment_admin import Planner, merging, rebucketing, recutting, splitting
+from tests.support.bench import TOPIC, Bench
+
+
+class Modest(EmbeddedDataPlane):
+    """Halves segments, and that is all."""
+
+    capabilities = Capabilities(midpoint_only=True, max_children=2)
+
+
+def test_a_preview_shows_the_plan_and_writes_nothing(bench: Bench) -> None:
+    bench.topic_with()
+
+    preview = segment_admin.preview(bench.store, bench.planes, TOPIC, splitting(0, at=[100, 5000]))
+
+    assert [str(child.hash_range) for child in preview.reshape.children] == [
+        "0000-0063",
+        "0064-1387",
+        "1388-ffff",
+    ]
+    assert bench.live_operations() == []
+
+
+def test_what_is_submitted_is_what_was_shown(bench: Bench) -> None:
+    bench.topic_with(segments=2)
+    preview = segment_admin.preview(bench.store, bench.planes, TOPIC, recutting([0, 1], [10_000]))
+
+    operation = bench.intend(recutting([0, 1], [10_000])).operation
+
+    assert tuple(child.plan for child in operation.children) == preview.reshape.children
+    assert operation.parent_ids == preview.reshape.parent_ids
+
+
+def test_manual_operations_stamp_the_cooldown(bench: Bench) -> None:
+    bench.topic_with(segments=2)
+    bench.reshape(merging(0, 1))
+
+    assert bench.topic.last_merge_at is not None
+    assert bench.topic.last_split_at is None
+
+
+@pytest.mark.parametrize(
+    ("planner", "message"),
+    [
+        (splitting(0, parts=3), "at most 2"),
+        (splitting(0, at=[7]), "midpoint"),
+        (recutting([0, 1], [7]), "re-cut"),
+    ],
+    ids=["three parts", "a cut point", "a re-cut"],
+)
+def test_what_the_data_plane_cannot_do_is_refused(bench: Bench, planner: Planner, message: str) -> None:
+    bench.topic_with(segments=2)
+    modest = Modest(bench.url)
+    planes: dict[str, DataPlane] = {"embedded": modest}
+
+    for act in (
+        lambda: segment_admin.preview(bench.store, planes, TOPIC, planner),
+        lambda: segment_admin.submit(bench.store, planes, TOPIC, planner, bench.request()),
+    ):
+        with pytest.raises(Unsupported, match=message):
+            act()
+    segment_admin.submit(bench.store, planes, TOPIC, splitting(0), bench.request())
+    modest.close()
+
+
+def test_a_topic_of_an_unknown_data_plane_is_refused(bench: Bench) -> None:
+    bench.topic_with()
+
+    with pytest.raises(Unsupported, match="embedded"):
+        segment_admin.submit(bench.store, {}, TOPIC, splitting(0), bench.request())
+
+
+def test_nonsense_is_refused_before_anything_is_written(bench: Bench) -> None:
+    with pytest.raises(InvalidInput, match="not both"):
+        splitting(0, at=[5], parts=2)
+    with pytest.raises(TopicNotFound):
+        bench.intend(splitting(0))
+    bench.topic_with(segments=3)
+    for planner in (merging(0, 2), rebucketing(0, 10**6), splitting(0, at=[60_000]), splitting(0, parts=1)):
+        with pytest.raises(InvalidLayoutChange):
+            bench.intend(planner)
+    assert bench.live_operations() == []

@@ -1,0 +1,119 @@
+"""Deleting logs: twice gone is gone, once is not, and what cannot be deleted now is deleted later."""
+
+from __future__ import annotations
+
+from controller.dataplane.base import LogState
+from controller.domain.operation import OperationState
+from controller.services.segment_admin import splitting
+from controller.services.tombstone_sweeper import sweep
+from controller.store import tombstones
+from controller.store.tombstones import Tombstone
+from tests.support.bench import CALL_TIMEOUT_SECONDS, Bench
+from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
+from tests.support.waiting import wait_until
+
+
+def an_aborted_split(bench: Bench) -> list[str]:
+    """Logs of the children of a split that was given up after they were made."""
+    bench.topic_with()
+    operation = bench.intend(splitting(0)).operation
+    bench.run_until(operation.operation_id, OperationState.PREPARED)
+    bench.execute(
+        "UPDATE cleave.operation SET deadline = clock_timestamp(), row_version = row_version + 1"
+        " WHERE operation_id = :operation_id",
+        operation_id=operation.operation_id,
+    )
+    bench.drive(operation.operation_id)
+    return sorted(child.backing_topic for child in operation.children)
+
+
+def open_tombstones(bench: Bench) -> list[Tombstone]:
+    """Those not closed."""
+    with bench.store.transaction() as tx:
+        return tombstones.list_open(tx)
+
+
+def make_due(bench: Bench) -> None:
+    """Forget the pause before the next try."""
+    bench.execute("UPDATE cleave.tombstone SET not_before = '-infinity' WHERE closed_at IS NULL")
+
+
+def test_logs_are_deleted_at_once_and_their_tombstones_closed_at_a_second_look(bench: Bench) -> None:
+    logs = an_aborted_split(bench)
+
+    first = sweep(bench.store, bench.planes)
+    assert (sorted(first.absent), first.closed) == (logs, [])
+    assert [bench.plane.segment_state(log) for log in logs] == [LogState.MISSING] * 2
+
+    def closed() -> bool:
+        sweep(bench.store, bench.planes)
+        return not open_tombstones(bench)
+
+    wait_until(closed)
+    apart = "SELECT min(extract(epoch FROM closed_at - absent_since)) FROM cleave.tombstone"
+    assert bench.scalar(apart) > CALL_TIMEOUT_SECONDS
+
+
+def test_a_second_look_too_soon_closes_nothing(bench: Bench) -> None:
+    an_aborted_split(bench)
+    sweep(bench.store, bench.planes)
+    bench.execute("UPDATE cleave.tombstone SET not_before = '-infinity', absent_since = clock_timestamp()")
+
+    assert sweep(bench.store, bench.planes).closed == []
+    assert len(open_tombstones(bench)) == 2
+
+
+def test_a_log_that_comes_back_is_deleted_again_and_its_absences_start_anew(bench: Bench) -> None:
+    log = an_aborted_split(bench)[0]
+    sweep(bench.store, bench.planes)
+    bench.plane.create_segment(log, ["billing"])  # a call held up on its way
+    bench.execute(
+        "UPDATE cleave.tombstone SET not_before = '-infinity', absent_since = absent_since - interval '1 hour'"
+    )
+
+    swept = sweep(bench.store, bench.planes)
+
+    assert log in swept.absent
+    assert log not in swept.closed
+    assert len(swept.closed) == 1
+    assert bench.plane.segment_state(log) is LogState.MISSING
+
+
+def test_a_deletion_that_fails_is_tried_again_later(bench: Bench) -> None:
+    logs = an_aborted_split(bench)
+    plane = FaultyDataPlane(bench.plane, PlannedFault(Fault.REFUSED, "delete_segment"))
+
+    swept = sweep(bench.store, {"embedded": plane.as_data_plane()})
+
+    [failed] = swept.failed
+    assert (sorted([failed, *swept.absent]), len(swept.absent)) == (logs, 1)
+    [left] = [one for one in open_tombstones(bench) if one.backing_topic == failed]
+    assert left.attempts == 1
+    assert "injected" in (left.last_error or "")
+    make_due(bench)
+    assert failed in sweep(bench.store, bench.planes).absent
+
+
+def test_a_deletion_whose_answer_was_lost_is_found_done(bench: Bench) -> None:
+    logs = an_aborted_split(bench)
+    plane = FaultyDataPlane(bench.plane, PlannedFault(Fault.LOST_ANSWER, "delete_segment", times=2))
+
+    assert sorted(sweep(bench.store, {"embedded": plane.as_data_plane()}).failed) == logs
+    make_due(bench)
+
+    assert sorted(sweep(bench.store, bench.planes).absent) == logs
+
+
+def test_tombstones_of_a_data_plane_that_is_not_here_are_left_open(bench: Bench) -> None:
+    logs = an_aborted_split(bench)
+
+    assert sorted(sweep(bench.store, {}).failed) == logs
+    assert len(open_tombstones(bench)) == 2
+
+
+def test_two_sweepers_do_not_take_the_same_tombstone(bench: Bench) -> None:
+    an_aborted_split(bench)
+    with bench.store.transaction() as tx:
+        taken = tombstones.claim_due(tx, limit=1, hold_seconds=60.0)
+
+        assert len(sweep(bench.store, bench.planes).absent) == 2 - len(taken)

@@ -1,0 +1,126 @@
+"""Creating and deleting topics and subscriptions: intents, refusals, and what is there when they are done."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.dataplane.base import LogState
+from controller.domain.errors import (
+    Conflict,
+    InvalidInput,
+    SubscriptionNotFound,
+    TopicExists,
+    TopicNotFound,
+    Unsupported,
+)
+from controller.domain.operation import OperationState
+from controller.services import topic_admin
+from controller.services.segment_admin import splitting
+from controller.store.subscriptions import SubscriptionKind
+from tests.support.bench import TOPIC, Bench
+
+
+def test_a_created_topic_has_an_open_log_for_each_segment(bench: Bench) -> None:
+    bench.create(segments=3)
+
+    logs = [bench.log_of(segment.segment_id) for segment in bench.layout.active]
+    assert [bench.plane.segment_state(log) for log in logs] == [LogState.OPEN] * 3
+    bench.check_laws()
+
+
+def test_the_same_request_key_creates_once(bench: Bench) -> None:
+    request = bench.request("only-once")
+    first = topic_admin.create_topic(bench.store, bench.planes, TOPIC, request)
+    again = topic_admin.create_topic(bench.store, bench.planes, TOPIC, request)
+
+    assert (first.repeated, again.repeated) == (False, True)
+    assert again.operation.operation_id == first.operation.operation_id
+
+
+def test_a_name_in_use_is_refused(bench: Bench) -> None:
+    bench.create()
+
+    with pytest.raises((TopicExists, Conflict), match="exists"):
+        topic_admin.create_topic(bench.store, bench.planes, TOPIC, bench.request())
+
+
+@pytest.mark.parametrize("minutes", ["a week", "nan", ""])
+def test_a_retention_that_is_no_number_is_refused(bench: Bench, minutes: str) -> None:
+    with pytest.raises(InvalidInput, match="retention_minutes"):
+        topic_admin.create_topic(
+            bench.store, bench.planes, TOPIC, bench.request(), properties={"retention_minutes": minutes}
+        )
+
+
+def test_a_data_plane_that_is_not_configured_is_refused_by_name(bench: Bench) -> None:
+    with pytest.raises(Unsupported, match=r"'kafka'.*embedded"):
+        topic_admin.create_topic(bench.store, bench.planes, TOPIC, bench.request(), data_plane="kafka")
+
+
+def test_a_creation_past_its_deadline_gives_the_name_back(bench: Bench) -> None:
+    late = topic_admin.create_topic(bench.store, bench.planes, TOPIC, bench.request(deadline_seconds=0.0))
+
+    assert bench.finish(late).state is OperationState.ABORTED
+    assert bench.create().state is OperationState.DONE
+    bench.settle()
+    bench.check_laws()
+
+
+def test_a_deleted_topic_leaves_no_log_and_its_name_goes_on_with_new_ids(bench: Bench) -> None:
+    bench.topic_with(segments=2)
+    bench.reshape(splitting(0))
+    bench.finish(topic_admin.delete_topic(bench.store, TOPIC, bench.request()))
+    bench.settle()
+    assert bench.plane.list_segments(TOPIC) == []
+
+    bench.create(segments=2)
+
+    assert sorted(bench.layout.segments) == [4, 5]
+    bench.check_laws()
+
+
+def test_what_does_not_exist_is_not_found(bench: Bench) -> None:
+    with pytest.raises(TopicNotFound):
+        topic_admin.delete_topic(bench.store, TOPIC, bench.request())
+    bench.create()
+    with pytest.raises(SubscriptionNotFound):
+        topic_admin.delete_subscription(bench.store, TOPIC, "nobody", bench.request())
+
+
+def test_a_subscription_starts_at_earliest_on_every_segment_of_its_first_epoch(bench: Bench) -> None:
+    bench.create()
+    bench.publish(0, count=4)
+    bench.reshape(splitting(0))
+    bench.publish(1, count=2)
+
+    intent = topic_admin.create_subscription(
+        bench.store, TOPIC, "audit", bench.request(), kind=SubscriptionKind.QUEUE
+    )
+    bench.finish(intent)
+
+    assert bench.unread("audit") == 2  # what was sealed before is none of its business
+    bench.check_laws()
+
+
+def test_a_subscription_made_while_a_reshape_commits_also_reads_the_parent(bench: Bench) -> None:
+    bench.create()
+    bench.publish(0, count=4)
+    reshape = bench.intend(splitting(0)).operation
+    bench.run_until(reshape.operation_id, OperationState.FENCED)
+    intent = topic_admin.create_subscription(bench.store, TOPIC, "audit", bench.request())
+
+    bench.drive(reshape.operation_id)
+    bench.finish(intent)
+
+    assert bench.unread("audit") == 4
+    bench.check_laws()
+
+
+def test_a_deleted_subscription_is_gone_from_sealed_segments_too(bench: Bench) -> None:
+    bench.topic_with(subscriptions=("billing", "audit"))
+    bench.reshape(splitting(0))
+
+    bench.finish(topic_admin.delete_subscription(bench.store, TOPIC, "audit", bench.request()))
+
+    for log in bench.plane.list_segments(TOPIC):
+        assert bench.plane.list_subscriptions(log) == ["billing"]
