@@ -7,8 +7,6 @@ the next evaluation would split is refused (Pulsar merges and splits such a pair
 
 from __future__ import annotations
 
-from heapq import nlargest
-
 from controller.domain.decision import Lane, RefusalReason
 from controller.domain.lanes.ground import Gate, Ground
 from controller.domain.load import METRICS, LoadRecord
@@ -19,7 +17,7 @@ _LANE = Lane.MERGE
 class PairGates:
     """Gates over one ground; a pair is named by the index of its left side, True means refused."""
 
-    __slots__ = ("_buckets", "_depths", "_gates", "_ground", "_ids", "_rivals", "_since", "_window_ms")
+    __slots__ = ("_buckets", "_busiest", "_depths", "_gates", "_ground", "_ids", "_since", "_window_ms")
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
@@ -31,7 +29,7 @@ class PairGates:
             if ground.strict
             else [segment.merge_depth for segment in ground.active]
         )
-        self._rivals: list[tuple[float, int]] = []
+        self._busiest = 0.0
         self._since: list[int | None] = []
         self._window_ms = ground.policy.merge_window_seconds * 1000
         gates = (
@@ -86,21 +84,21 @@ class PairGates:
         if ground.consumers < ground.segments_net or ground.segments_high > ground.policy.max_segments:
             return False
         if ground.shared_buckets:
-            self._rivals = self._fast_segments()
+            self._busiest = self._busiest_that_splits()
         return True
 
-    def _fast_segments(self) -> list[tuple[float, int]]:
-        """The three fastest that would be split where buckets can be shared: rate and index."""
+    def _busiest_that_splits(self) -> float:
+        """The highest rate that is split where buckets can be shared; 0 if no segment is fast enough."""
         ground = self._ground
         floor = ground.policy.split_vs_rebucket_min_msg_rate_in
-        fast = []
-        for index, record in enumerate(ground.records):
+        busiest = 0.0
+        for segment, record in zip(ground.active, ground.records, strict=True):
             if record is None or record.stats.msg_rate_in < floor or ground.is_stale(record):
                 continue
             ground.wake_when_stale(record)
-            if ground.active[index].hash_range.width > 1:
-                fast.append((record.stats.msg_rate_in, index))
-        return nlargest(3, fast)
+            if segment.hash_range.width > 1:
+                busiest = max(busiest, record.stats.msg_rate_in)
+        return busiest
 
     def _splits_for_consumers(self, i: int) -> bool:
         ground = self._ground
@@ -108,10 +106,8 @@ class PairGates:
         if not ground.shared_buckets:
             return self._refuse(i, again, "consumers", ground.consumers, ground.segments_net - 1)
         floor = ground.policy.split_vs_rebucket_min_msg_rate_in
-        busiest = self._msg_rate_in(i) + self._msg_rate_in(i + 1)
-        for rate, index in self._rivals:
-            if index not in (i, i + 1):
-                busiest = max(busiest, rate)
+        # Should a side be the busiest, the two together are busier still.
+        busiest = max(self._busiest, self._msg_rate_in(i) + self._msg_rate_in(i + 1))
         return busiest >= floor and self._refuse(i, again, "msg_rate_in", busiest, floor)
 
     def _msg_rate_in(self, index: int) -> float:

@@ -159,6 +159,15 @@ def test_children_in_flight_count_as_segments() -> None:
     assert ask(topic(2000, 2000, consumers=3, in_flight=(live,))) == Evaluation()
 
 
+def test_a_merge_in_flight_makes_no_room_under_the_cap_before_it_is_done() -> None:
+    live = LiveReshape(7, ReshapeKind.MERGE, (1, 2), 1, ago(120))
+    policy = AutoScalePolicy(max_segments=3)
+    evaluation = ask(topic(2000, 10, 10, consumers=3, policy=policy, in_flight=(live,)))
+    assert evaluation.refusals == (
+        Refusal(None, Lane.CONSUMER, RefusalReason.AT_MAX_SEGMENTS, "segments", 3, 3),
+    )
+
+
 def test_a_busy_segment_is_passed_over_for_the_next() -> None:
     live = LiveReshape(7, ReshapeKind.SPLIT, (0,), 2, ago(120))
     evaluation = ask(topic(9000, 2000, consumers=4, in_flight=(live,)))

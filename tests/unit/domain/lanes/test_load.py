@@ -85,6 +85,12 @@ def test_other_acts_in_flight_do_not_cool_a_split(kind: ReshapeKind) -> None:
     assert ask(topic(20_000, 10, in_flight=(live,))).decisions == (Split(0, (), "msgRateIn"),)
 
 
+def test_a_recut_in_flight_cools_splits() -> None:
+    live = LiveReshape(7, ReshapeKind.RECUT, (1, 2), 2, ago(10))
+    evaluation = ask(topic(20_000, 10, 10, in_flight=(live,)))
+    assert [r.reason for r in evaluation.refusals] == [RefusalReason.SPLIT_COOLDOWN]
+
+
 def test_at_the_cap_each_hot_segment_hears_the_figures() -> None:
     evaluation = ask(topic(20_000, 10, policy=AutoScalePolicy(max_segments=2)))
     assert evaluation == Evaluation(

@@ -117,6 +117,14 @@ def test_a_merge_cooldown_exactly_elapsed_is_over(seconds: float, merges: bool) 
     assert bool(ask(topic(10, 10, history=History(last_merge_at=ago(seconds)))).decisions) is merges
 
 
+@pytest.mark.parametrize("kind", [ReshapeKind.MERGE, ReshapeKind.RECUT])
+def test_the_start_of_a_merge_or_a_recut_in_flight_is_a_cooldown_instant(kind: ReshapeKind) -> None:
+    live = LiveReshape(7, kind, (2, 3), 1, ago(10))
+    evaluation = ask(topic(10, 10, 5_000, 5_000, history=History(last_merge_at=ago(900)), in_flight=(live,)))
+    assert reasons(evaluation) == [(0, 1, "merge-cooldown")]
+    assert evaluation.valid_until == ago(-290)
+
+
 @pytest.mark.parametrize("history", [History(last_split_at=ago(1)), History(last_rebucket_at=ago(1))])
 def test_other_cooldowns_do_not_hold_a_merge_back(history: History) -> None:
     assert ask(topic(10, 10, history=history)).decisions
@@ -163,6 +171,12 @@ def test_the_cap_on_merges_holds_for_each_side() -> None:
         refusals=(Refusal(4, Lane.MERGE, RefusalReason.MERGE_DEPTH, "merge_depth", 1, 1, None, 1),)
     )
     assert ask(deep_topic(AutoScalePolicy(max_dag_depth=2))).decisions == (Merge(4, 1, "cold"),)
+
+
+def test_the_right_side_at_the_cap_on_merges_is_the_reason_too() -> None:
+    layout = SegmentLayout.initial(2, now=0).split(1, 1).merge(2, 3, 2)
+    evaluation = ask(topic(10, 10, layout=layout, policy=AutoScalePolicy(max_dag_depth=1)))
+    assert reasons(evaluation) == [(4, 0, "merge-depth")]
 
 
 def test_a_child_may_exceed_the_cap_on_merges_by_what_both_sides_bring() -> None:
@@ -218,6 +232,17 @@ def test_a_merge_idles_no_consumer_that_is_served_but_does_not_count_the_idle(
             )
 
 
+def test_a_pair_that_loses_no_bucket_may_merge_though_consumers_are_idle() -> None:
+    """Eight, two and two buckets, at most eight a segment, twenty consumers."""
+    layout = SegmentLayout.initial(3, bucket_budget=6, now=0).rebucket(0, 8, 1)
+    policy = AutoScalePolicy(entry_bucket_max_per_segment=8)
+    evaluation = ask(topic(10, 10, 10, layout=layout, consumers=20, capabilities=SHARED, policy=policy))
+    assert evaluation.decisions == (Merge(1, 2, "cold"),)
+    assert [(r.reason, r.value, r.needed) for r in evaluation.refusals] == [
+        (RefusalReason.WOULD_IDLE_CONSUMER, 10, 12)
+    ]
+
+
 def test_above_a_lowered_cap_a_merge_that_idles_a_consumer_is_refused_without_buckets_too() -> None:
     evaluation = ask(topic(10, 10, 10, consumers=3, policy=AutoScalePolicy(max_segments=1)))
     assert {r.reason for r in evaluation.refusals} == {RefusalReason.WOULD_IDLE_CONSUMER}
@@ -231,12 +256,28 @@ def test_a_merge_the_consumer_lane_would_undo_is_refused() -> None:
     assert ask(topic(10, 10, consumers=1)).decisions == (Merge(0, 1, "cold"),)
 
 
-def test_a_merge_that_makes_another_segment_the_one_to_split_is_refused() -> None:
+def test_a_merge_at_the_cap_makes_room_for_the_split_that_undoes_it() -> None:
+    policy = AutoScalePolicy(max_segments=2)
+    evaluation = ask(topic(10, 10, consumers=2, policy=policy))
+    assert {r.reason for r in evaluation.refusals} == {RefusalReason.WOULD_SPLIT_AGAIN}
+
+
+@pytest.mark.parametrize(("rate", "merges"), [(499.9, True), (500, False)])
+def test_where_buckets_are_shared_the_sum_must_stay_below_the_floor(rate: float, merges: bool) -> None:
+    situation = topic(500, rate, buckets=4, consumers=2, capabilities=SHARED)
+    assert bool(ask(situation).decisions) is merges
+
+
+def test_a_merge_that_makes_another_segment_the_one_to_split_is_refused_while_that_is_known() -> None:
     """Three segments and three consumers: with two left, the fast third one would be split."""
-    evaluation = ask(topic(10, 10, 5_000, buckets=4, consumers=3, capabilities=SHARED))
+    fast = record(5_000, observed_at=ago(20))
+    evaluation = ask(topic(10, 10, fast, buckets=4, consumers=3, capabilities=SHARED))
     assert [(r.reason, r.value, r.needed) for r in evaluation.refusals] == [
         (RefusalReason.WOULD_SPLIT_AGAIN, 5_000, 1_000)
     ]
+    assert evaluation.valid_until == ago(20) + 300_001
+    silent = record(5_000, observed_at=ago(301))
+    assert ask(topic(10, 10, silent, buckets=4, consumers=3, capabilities=SHARED)).decisions
 
 
 def test_a_merge_whose_sum_is_above_a_split_threshold_is_refused_except_as_pulsar_does() -> None:
