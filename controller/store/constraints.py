@@ -40,6 +40,7 @@ _BY_NAME: Mapping[str, type[CleaveError]] = {
     "consumer_of_subscription": SubscriptionNotFound,
     "segment_drain_subscription": SubscriptionNotFound,
     "bucket_checkpoint_subscription": SubscriptionNotFound,
+    "topic_ids_continue": LostRace,  # another topic had the name between our look and our row
 }
 """Constraints that have an error of their own; the others take that of their SQLSTATE."""
 
@@ -54,7 +55,6 @@ _LAWS = frozenset(
         "segment_id_reserved",
         "operation_child_id_once",
         "operation_child_log_once",
-        "topic_ids_continue",
         "topic_counters_only_rise",
         "topic_row_version_by_one",
         "topic_deleted_is_history",

@@ -9,21 +9,24 @@ first one's operation, also when both come at the same time.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
 
 from sqlalchemy import Connection, text
-from sqlalchemy.exc import IntegrityError
 
-from controller.domain.errors import CleaveError, Conflict, InvalidInput, LostRace, SegmentBusy, TopicNotLive
+from controller.domain.errors import (
+    Conflict,
+    InvalidInput,
+    TopicNotLive,
+)
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation, OperationKind
 from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import ChildPlan, Reshape
 from controller.store import drains, layouts, subscriptions, topics
-from controller.store.journal import BackingTopic, Draft, Request, find_by_request_key, write_operation
+from controller.store.intent_guards import Intent, demand_free, demand_unchanged, first_free_id, is_same, once
+from controller.store.journal import BackingTopic, Draft, Request, write_operation
 from controller.store.subscriptions import SubscriptionKind, SubscriptionState
-from controller.store.topics import TopicRow, TopicState
+from controller.store.topics import TopicState
 
 __all__ = [
     "BackingTopic",
@@ -38,26 +41,10 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Intent:
-    """What a request led to; ``repeated`` when an earlier one with the same key wrote the operation."""
-
-    operation: Operation
-    repeated: bool
-
-
 _NEW_TOPIC = """
     INSERT INTO cleave.topic (name, namespace, data_plane, properties, policy, next_segment_id)
     SELECT :name, :namespace, :data_plane, CAST(:properties AS jsonb), CAST(:policy AS jsonb), :first_id + :segments
  RETURNING topic_id
-"""
-_FIRST_FREE_ID = """
-    SELECT coalesce((SELECT next_segment_id FROM cleave.topic WHERE name = :name ORDER BY topic_id DESC LIMIT 1), 0)
-"""
-_INPUT_VERSION = "SELECT input_version FROM cleave.evaluation WHERE topic_id = :topic_id"
-_BUSY = """
-    SELECT segment_id, operation_id FROM cleave.operation_parent
-     WHERE live AND topic_id = :topic_id AND segment_id = ANY (:segment_ids) ORDER BY segment_id LIMIT 1
 """
 _SEALED = """
     SELECT segment_id FROM cleave.segment
@@ -87,11 +74,12 @@ def intend_create(
     """A new topic of ``segments`` equal segments, in state creating until the runner has committed it.
 
     Segment ids go on from the last topic of the same name. ``policy`` is stored as given: that it fits what
-    lies above is the caller's to check. Raises TopicExists, InvalidInput.
+    lies above is the caller's to check. Raises TopicExists, InvalidInput, or LostRace when the name was
+    used and freed meanwhile.
     """
 
     def act() -> Operation:
-        first_id = tx.execute(text(_FIRST_FREE_ID), {"name": name}).scalar_one()
+        first_id = first_free_id(tx, name)
         first = SegmentLayout.initial(segments, bucket_budget=bucket_budget, max_buckets=max_buckets, now=0)
         columns = {
             "name": name,
@@ -107,7 +95,7 @@ def intend_create(
         draft = Draft(OperationKind.CREATE, children=children, parameters={"segments": segments})
         return write_operation(tx, topics.get_topic(tx, topic_id), draft, request, backing_topic)
 
-    return _once(
+    return once(
         tx, request, act, lambda first: first.topic_name == name and first.kind is OperationKind.CREATE
     )
 
@@ -130,17 +118,17 @@ def intend_reshape(
 
     def act() -> Operation:
         topic = topics.lock_live_topic(tx, topic_id)
-        _demand_unchanged(tx, topic, seen_epoch, seen_input_version)
+        demand_unchanged(tx, topic, seen_epoch, seen_input_version)
         layout = layouts.load_layout(tx, topic_id)
         plan = build(layout)
         plan.validate_against(layout)
-        _demand_free(tx, topic, plan.parent_ids)
+        demand_free(tx, topic, plan.parent_ids)
         reserved = max(child.segment_id for child in plan.children) + 1
         topics.update_topic(tx, topic, next_segment_id=max(topic.next_segment_id, reserved))
         draft = Draft(OperationKind(plan.kind.value), plan.parent_ids, plan.children)
         return write_operation(tx, topic, draft, request, backing_topic)
 
-    return _once(tx, request, act, lambda first: first.topic_id == topic_id and first.kind.is_reshape)
+    return once(tx, request, act, lambda first: first.topic_id == topic_id and first.kind.is_reshape)
 
 
 def intend_delete(tx: Connection, topic_id: int, request: Request) -> Intent:
@@ -156,7 +144,7 @@ def intend_delete(tx: Connection, topic_id: int, request: Request) -> Intent:
         topics.update_topic(tx, topic, state=TopicState.DELETING.value)
         return write_operation(tx, topic, Draft(OperationKind.DELETE), request)
 
-    return _once(tx, request, act, lambda first: _is_same(first, topic_id, OperationKind.DELETE))
+    return once(tx, request, act, lambda first: is_same(first, topic_id, OperationKind.DELETE))
 
 
 def intend_subscription_create(
@@ -182,8 +170,8 @@ def intend_subscription_create(
             tx, topic, Draft(OperationKind.SUBSCRIPTION_CREATE, parameters=parameters), request
         )
 
-    return _once(
-        tx, request, act, lambda first: _is_same(first, topic_id, OperationKind.SUBSCRIPTION_CREATE, name)
+    return once(
+        tx, request, act, lambda first: is_same(first, topic_id, OperationKind.SUBSCRIPTION_CREATE, name)
     )
 
 
@@ -204,8 +192,8 @@ def intend_subscription_delete(tx: Connection, topic_id: int, name: str, request
             tx, topic, Draft(OperationKind.SUBSCRIPTION_DELETE, parameters=parameters), request
         )
 
-    return _once(
-        tx, request, act, lambda first: _is_same(first, topic_id, OperationKind.SUBSCRIPTION_DELETE, name)
+    return once(
+        tx, request, act, lambda first: is_same(first, topic_id, OperationKind.SUBSCRIPTION_DELETE, name)
     )
 
 
@@ -220,7 +208,7 @@ def intend_prune(tx: Connection, topic_id: int, segment_ids: Collection[int], re
         wanted = sorted(set(segment_ids))
         if not wanted:
             raise InvalidInput(f"no segment of topic {topic.name} was named to prune; give at least one")
-        _demand_free(tx, topic, wanted)
+        demand_free(tx, topic, wanted)
         sealed = tx.execute(text(_SEALED), {"topic_id": topic_id, "segment_ids": wanted}).scalars().all()
         others = sorted(set(wanted) - set(sealed))
         if others:
@@ -234,61 +222,4 @@ def intend_prune(tx: Connection, topic_id: int, segment_ids: Collection[int], re
             )
         return write_operation(tx, topic, Draft(OperationKind.PRUNE, wanted), request)
 
-    return _once(tx, request, act, lambda first: _is_same(first, topic_id, OperationKind.PRUNE))
-
-
-def _once(
-    tx: Connection, request: Request, act: Callable[[], Operation], is_same: Callable[[Operation], bool]
-) -> Intent:
-    """The first operation of the request key, written now or before.
-
-    Whatever stopped ``act`` may be the first request's own effect, committed while this one waited for a lock;
-    so every refusal is answered with the key's operation if there is one by now.
-    """
-    first = find_by_request_key(tx, request.request_key)
-    if first is None:
-        try:
-            with tx.begin_nested():
-                return Intent(act(), repeated=False)
-        except (IntegrityError, CleaveError):
-            first = find_by_request_key(tx, request.request_key)
-            if first is None:
-                raise
-    if not is_same(first):
-        raise Conflict(
-            f"request key {request.request_key} was used for {first.kind} of {first.topic_name} "
-            f"(operation {first.operation_id}); take a fresh key"
-        )
-    return Intent(first, repeated=True)
-
-
-def _is_same(first: Operation, topic_id: int, kind: OperationKind, subscription: str | None = None) -> bool:
-    return (
-        first.topic_id == topic_id
-        and first.kind is kind
-        and (subscription is None or first.parameters.get("subscription") == subscription)
-    )
-
-
-def _demand_unchanged(
-    tx: Connection, topic: TopicRow, seen_epoch: int | None, seen_input_version: int | None
-) -> None:
-    if seen_epoch not in (None, topic.epoch):
-        raise LostRace(f"topic {topic.name} is at epoch {topic.epoch}, not {seen_epoch}; read it again", 0.0)
-    if seen_input_version is not None:
-        present = tx.execute(text(_INPUT_VERSION), {"topic_id": topic.topic_id}).scalar_one()
-        if present != seen_input_version:
-            raise LostRace(
-                f"inputs of topic {topic.name} are at version {present}, not {seen_input_version}; decide again",
-                0.0,
-            )
-
-
-def _demand_free(tx: Connection, topic: TopicRow, segment_ids: Sequence[int]) -> None:
-    busy = tx.execute(
-        text(_BUSY), {"topic_id": topic.topic_id, "segment_ids": list(segment_ids)}
-    ).one_or_none()
-    if busy is not None:
-        raise SegmentBusy(
-            f"segment {busy.segment_id} of topic {topic.name} is in live operation {busy.operation_id}; wait for it"
-        )
+    return once(tx, request, act, lambda first: is_same(first, topic_id, OperationKind.PRUNE))

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from sqlalchemy import Connection, text
 
 from controller.domain.errors import (
     CleaveError,
@@ -286,3 +287,25 @@ def test_of_two_who_create_a_name_one_is_told_that_it_exists(driver: StoreDriver
         thread.join()
 
     assert sorted(outcomes) == ["created", "exists"]
+
+
+def test_a_name_used_and_freed_while_its_ids_were_looked_up_is_a_lost_race(driver: StoreDriver) -> None:
+    """Found by sixteen processes: the ids read from a live topic were stale when its deletion freed the name."""
+    old = driver.create("topic://t/n/a")
+
+    def look_delete_and_create(tx: Connection) -> None:
+        [(reserved,)] = tx.execute(
+            text("SELECT next_segment_id FROM cleave.topic WHERE topic_id = :id"), {"id": old.topic_id}
+        )
+        driver.split(old.topic_id, 0)
+        driver.delete(old.topic_id)
+        tx.execute(
+            text(
+                "INSERT INTO cleave.topic (name, namespace, next_segment_id) VALUES ('topic://t/n/a', 't/n', :next)"
+            ),
+            {"next": reserved + 1},
+        )
+
+    with pytest.raises(LostRace, match="goes on from there"):
+        driver.do(look_delete_and_create)
+    assert set(driver.layout(driver.create("topic://t/n/a").topic_id).segments) == {3}
