@@ -20,10 +20,10 @@ from controller.dataplane.registry import PlaneSettings, build_planes
 from controller.domain.decision import Lane
 from controller.services import autoscaler
 from controller.services.operation_runner import RunnerContext, run_due
-from controller.services.sensors import default_sensors
-from controller.services.shard_leases import ShardLeases
 from controller.services.tombstone_sweeper import sweep
-from controller.services.work_loop import WorkLoop
+from controller.services.worker.sensors import default_sensors
+from controller.services.worker.shard_leases import ShardLeases
+from controller.services.worker.work_loop import WorkLoop
 from controller.settings import Settings, load_settings
 from controller.store.engine import Store
 from controller.store.notifications import Listener

@@ -26,7 +26,7 @@ class FindingKind(StrEnum):
     FOREIGN_LOG = "foreign-log"
     """Its name is none of ours, or its id was never reserved: reported, left alone."""
     ACTIVE_MISSING = "active-missing"
-    """Created again with the recorded subscriptions."""
+    """Created again with the recorded subscriptions and those found on its parents."""
     ACTIVE_TERMINATED = "active-terminated"
     """Healed by a journalled reshape 1 → 1."""
     SEALED_OPEN = "sealed-open"

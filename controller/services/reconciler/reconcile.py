@@ -131,9 +131,7 @@ def _heal(tx: Connection, topic: topics.TopicRow, plane: DataPlane, books: Books
 def _answer_on_plane(plane: DataPlane, books: Books, finding: Finding) -> Finding:
     """What is answered by a call; a failure is noted in the finding, and a later run finds it again."""
     remedies: Mapping[FindingKind, Callable[[], object]] = {
-        FindingKind.ACTIVE_MISSING: lambda: plane.create_segment(
-            finding.backing_topic, sorted(books.subscriptions)
-        ),
+        FindingKind.ACTIVE_MISSING: lambda: _create_again(plane, books, finding.backing_topic),
         FindingKind.SEALED_OPEN: lambda: plane.terminate_segment(finding.backing_topic),
         FindingKind.CURSOR_MISSING: lambda: plane.create_subscription(
             finding.backing_topic, finding.subscription or ""
@@ -144,3 +142,11 @@ def _answer_on_plane(plane: DataPlane, books: Books, finding: Finding) -> Findin
     except CleaveError as error:
         return replace(finding, error=str(error))
     return finding
+
+
+def _create_again(plane: DataPlane, books: Books, backing_topic: str) -> None:
+    """With the cursors its first creation gave it: the recorded ones, and those applications made on its parents."""
+    [parents] = [one.parent_topics for one in books.logs if one.backing_topic == backing_topic]
+    found = {name for parent in parents for name in plane.list_subscriptions(parent)}
+    wanted = books.subscriptions.keys() | found - books.deleting_subscriptions
+    plane.create_segment(backing_topic, sorted(wanted))

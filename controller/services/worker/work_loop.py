@@ -17,7 +17,7 @@ from controller import telemetry
 from controller.clock import to_ms
 from controller.domain.decision import Lane
 from controller.domain.errors import CleaveError, Retryable
-from controller.services.sensors import NOTHING, Sensor, Work, everything, topic_of
+from controller.services.worker.sensors import NOTHING, Sensor, Work, everything, topic_of
 from controller.store.engine import Store
 from controller.store.notifications import Listener
 from controller.store.shards import Shards
