@@ -28,6 +28,8 @@ class BackingLog:
     """In a live operation: that operation's runner acts on the log, nobody else."""
     is_drained: bool
     """Recorded as read to its end by every live subscription that began before it was sealed."""
+    parent_topics: tuple[str, ...]
+    """Logs of its parents that are not pruned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,11 @@ _LOGS = text("""
                         WHERE u.topic_id = s.topic_id AND u.state = 'live' AND u.created_epoch < s.sealed_epoch
                           AND NOT EXISTS (SELECT FROM cleave.segment_drain d
                                            WHERE d.topic_id = s.topic_id AND d.subscription = u.name
-                                             AND d.segment_id = s.segment_id)) AS is_drained
+                                             AND d.segment_id = s.segment_id)) AS is_drained,
+           ARRAY(SELECT q.backing_topic FROM cleave.segment_parent l
+                   JOIN cleave.segment q ON q.topic_id = l.topic_id AND q.segment_id = l.parent_id
+                  WHERE l.topic_id = s.topic_id AND l.child_id = s.segment_id AND q.pruned_epoch IS NULL
+                  ORDER BY l.ordinal) AS parent_topics
       FROM cleave.segment s
      WHERE s.topic_id = :topic_id AND s.pruned_epoch IS NULL
      ORDER BY s.range_start, s.segment_id""")
@@ -164,6 +170,7 @@ def _logs(tx: Connection, topic_id: int) -> tuple[BackingLog, ...]:
             sealed_epoch=row.sealed_epoch,
             is_busy=row.is_busy,
             is_drained=row.is_drained,
+            parent_topics=tuple(row.parent_topics),
         )
         for row in tx.execute(_LOGS, {"topic_id": topic_id})
     )

@@ -165,6 +165,17 @@ def test_a_cursor_nobody_recorded_is_reported_and_left_alone(bench: Bench) -> No
     assert "application-own" in bench.plane.list_subscriptions(bench.log_of(0))
 
 
+def test_a_log_put_back_has_the_cursors_its_parents_have(bench: Bench) -> None:
+    bench.topic_with()
+    bench.plane.create_subscription(bench.log_of(0), "application-own")
+    bench.reshape(splitting(0))
+    delete_active(bench)
+
+    look(bench)
+
+    assert bench.plane.list_subscriptions(bench.log_of(1)) == ["application-own", "billing"]
+
+
 @pytest.mark.parametrize("state", [OperationState.PREPARED, OperationState.FENCING, OperationState.FENCED])
 def test_logs_of_an_operation_under_way_are_its_runners_business(bench: Bench, state: OperationState) -> None:
     bench.topic_with()
