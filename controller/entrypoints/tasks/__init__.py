@@ -17,7 +17,6 @@ from controller.entrypoints.tasks.maintenance import (
     fleet_shares,
     keep_partitions,
     reconcile_share,
-    run_operations,
     sweep_tombstones,
 )
 from controller.entrypoints.tasks.passes import merge_pass, split_pass
@@ -32,7 +31,6 @@ __all__ = [
     "merge_segments",
     "rebucket_segment",
     "reconcile_share",
-    "run_operations",
     "split_pass",
     "split_segment",
     "sweep_tombstones",

@@ -14,7 +14,6 @@ from math import ceil
 from typing import Any
 
 from controller import telemetry
-from controller.bootstrap import Application
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.entrypoints.tasks.operations_here import run_where_no_worker_is
@@ -102,12 +101,6 @@ def collect_garbage(*, dsn: str, extras: Extras, share: Share, dry_run: bool = F
         "complete": after is None,
         "run_here": run,
     }
-
-
-def run_operations(*, dsn: str, extras: Extras) -> int:
-    """Run what is due where no worker is up; how many runs."""
-    with cleave_at(dsn, extras) as app:
-        return run_where_no_worker_is(app)
 
 
 def sweep_tombstones(*, dsn: str, extras: Extras, dry_run: bool = False) -> dict[str, Any]:

@@ -1,0 +1,49 @@
+"""Decide which neighbouring segments have been cold for long enough to merge, and start their merges.
+
+Every `CLEAVE_MERGE_PASS_SECONDS` (300). It drains every topic whose answer in the merge lane may have changed; where
+no worker is up it also runs the operations. A flood is dealt to a few mapped shares; what they leave waits for the
+next pass.
+
+What was decided and why: `inspect.decisions`, `inspect.why_not`, or `cleave decisions`. *Dry run* decides in the log
+only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import dag
+from cleave_dags import (
+    PASS_SHARES,
+    access,
+    cleave_task,
+    every,
+    run_name,
+    scheduled,
+    seconds_from,
+    shares_left,
+)
+
+from controller.entrypoints import tasks
+
+SECONDS = seconds_from("CLEAVE_MERGE_PASS_SECONDS", 300)
+
+
+@dag(
+    dag_display_name="Cleave: merge pass",
+    schedule=every(SECONDS),
+    **scheduled(SECONDS, __doc__),
+)
+def cleave_merge_pass() -> None:
+    @cleave_task(retries=2, priority=5)
+    def drain(params: dict[str, Any]) -> list[dict[str, int]]:
+        return shares_left(tasks.merge_pass(**access(), decided_by=run_name(), dry_run=params["dry_run"]))
+
+    @cleave_task(retries=2, priority=5, max_active_tis_per_dagrun=PASS_SHARES)
+    def drain_share(share: dict[str, int]) -> dict[str, Any]:
+        return tasks.merge_pass(**access(), decided_by=run_name(), share=share)
+
+    drain_share.expand(share=drain())
+
+
+cleave_merge_pass()

@@ -1,0 +1,51 @@
+"""Decide which topics split, and start their splits.
+
+Woken by fresh load (asset `cleave_load`, rung by `cleave_load_aggregation`) and, whatever became of the bell, every
+`CLEAVE_SPLIT_PASS_SECONDS` (300). It drains every topic whose answer may have changed: the load lane, and where no
+worker is up the consumer lane too; then it also runs the operations, which a worker does otherwise. A flood is dealt
+to a few mapped shares; what they leave waits for the next pass.
+
+What was decided and why: `inspect.decisions`, `inspect.why_not`, or `cleave decisions`. *Dry run* decides in the log
+only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import AssetOrTimeSchedule, dag
+from cleave_dags import (
+    FRESH_LOAD,
+    PASS_SHARES,
+    access,
+    cleave_task,
+    every,
+    run_name,
+    scheduled,
+    seconds_from,
+    shares_left,
+)
+
+from controller.entrypoints import tasks
+
+SECONDS = seconds_from("CLEAVE_SPLIT_PASS_SECONDS", 300)
+
+
+@dag(
+    dag_display_name="Cleave: split pass",
+    schedule=AssetOrTimeSchedule(timetable=every(SECONDS), assets=FRESH_LOAD),
+    **scheduled(SECONDS, __doc__),
+)
+def cleave_split_pass() -> None:
+    @cleave_task(retries=2, priority=5)
+    def drain(params: dict[str, Any]) -> list[dict[str, int]]:
+        return shares_left(tasks.split_pass(**access(), decided_by=run_name(), dry_run=params["dry_run"]))
+
+    @cleave_task(retries=2, priority=5, max_active_tis_per_dagrun=PASS_SHARES)
+    def drain_share(share: dict[str, int]) -> dict[str, Any]:
+        return tasks.split_pass(**access(), decided_by=run_name(), share=share)
+
+    drain_share.expand(share=drain())
+
+
+cleave_split_pass()

@@ -1,0 +1,237 @@
+"""What the DAGs of Cleave share: where it is, how often they run, and what an error means to Airflow.
+
+Airflow imports this module in every process it starts, so it reads the environment and does nothing else. The work
+itself is in `controller.entrypoints.tasks`, which knows nothing of Airflow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import (
+    Asset,
+    BaseHook,
+    CronTriggerTimetable,
+    DeltaTriggerTimetable,
+    Param,
+    RetryDecision,
+    RetryPolicy,
+    get_current_context,
+    task,
+)
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException
+
+from controller.domain.errors import Retryable, Terminal
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+CONNECTION, LOADER_CONNECTION = "cleave", "cleave_loader"
+FRESH_LOAD = Asset(name="cleave_load", uri="cleave://load")
+"""A doorbell: there is load that no split pass has looked at. What to look at is in the table `evaluation`."""
+
+TAGS = ["cleave"]
+POOL = os.environ.get("CLEAVE_POOL", "default_pool")
+"""Every task's pool; one that is named must have been made (`airflow pools set`)."""
+PASS_SHARES = 2
+"""Shares of one fleet pass that run at a time."""
+
+
+def seconds_from(variable: str, default: int) -> int:
+    """A cadence from the environment, in whole seconds, at least 5; what is wrong becomes the import error."""
+    text = os.environ.get(variable, "").strip() or str(default)
+    if not text.isdigit() or int(text) < 5:
+        raise ValueError(
+            f"{variable}={text!r} is not a number of whole seconds from 5 up; correct or unset it"
+        )
+    return int(text)
+
+
+def every(seconds: int) -> CronTriggerTimetable | DeltaTriggerTimetable:
+    """On the clock's own minutes where the seconds divide an hour so, else at equal distances."""
+    minutes, rest = divmod(seconds, 60)
+    if rest == 0 and 60 % minutes == 0:
+        return CronTriggerTimetable("0 * * * *" if minutes == 60 else f"*/{minutes} * * * *", timezone="UTC")
+    return DeltaTriggerTimetable(timedelta(seconds=seconds))
+
+
+def scheduled(seconds: int, doc: str | None, **params: Param) -> dict[str, Any]:
+    """Arguments of a DAG that comes round by itself: never beside itself, never for times gone by."""
+    return {
+        "catchup": False,
+        "max_active_runs": 1,
+        "dagrun_timeout": timedelta(seconds=max(300, 2 * seconds)),
+        "tags": [*TAGS, "scheduled"],
+        "doc_md": doc,
+        "params": {**params, "dry_run": dry_run_param()},
+    }
+
+
+def by_hand(doc: str | None, **params: Param) -> dict[str, Any]:
+    """Arguments of a DAG that is a form: it runs when somebody fills it in."""
+    return {
+        "schedule": None,
+        "is_paused_upon_creation": False,
+        "max_active_runs": 16,
+        "dagrun_timeout": timedelta(hours=2),
+        "tags": [*TAGS, "by hand"],
+        "doc_md": doc,
+        "params": {"topic": topic_param(), **params, **_request_params()},
+    }
+
+
+def dry_run_param() -> Param:
+    """Whether to change anything."""
+    description = "Say in the log what would happen, and change nothing."
+    return Param(False, type="boolean", title="Dry run", description=description)
+
+
+def topic_param() -> Param:
+    """A topic's name, with or without its scheme."""
+    return Param(
+        type="string",
+        title="Topic",
+        description="topic://tenant/namespace/name, or tenant/namespace/name.",
+        pattern=r"^\s*(topic://)?[^/\s]+/[^/\s]+/[^/\s]+\s*$",
+    )
+
+
+def _request_params() -> dict[str, Param]:
+    """What every request by hand has at its end."""
+    waits = "How long one attempt waits for the operation. It goes on in any case; a retry waits for the same one."
+    return {
+        "reason": Param(
+            "asked for in Airflow",
+            type="string",
+            minLength=1,
+            title="Reason",
+            description="Why, for the journal.",
+        ),
+        "timeout_seconds": Param(
+            60, type="integer", minimum=1, maximum=3600, title="Timeout in seconds", description=waits
+        ),
+        "dry_run": dry_run_param(),
+    }
+
+
+def segment_param(title: str = "Segment") -> Param:
+    """The id of an active segment."""
+    description = "Id of an ACTIVE segment; `inspect.layout_now` or a dry run shows them."
+    return Param(type="integer", minimum=0, title=title, description=description)
+
+
+class RetryableOnly(RetryPolicy):
+    """Another attempt for what is worth it, after the time the error asks for; a mistake is not repeated.
+
+    Airflow's own errors (its API server away) take Airflow's way, and so does a task that was killed.
+    """
+
+    def evaluate(
+        self,
+        exception: BaseException,
+        try_number: int,  # noqa: ARG002  # Airflow's signature
+        max_tries: int,  # noqa: ARG002
+        context: Context | None = None,  # noqa: ARG002
+    ) -> RetryDecision:
+        """See the class."""
+        if isinstance(exception, Retryable):
+            return RetryDecision.retry(timedelta(seconds=exception.delay_seconds), str(exception))
+        if isinstance(exception, AirflowException):
+            return RetryDecision.default()
+        return RetryDecision.fail(f"{type(exception).__name__} is not retried: {exception}")
+
+
+def cleave_task(
+    *, retries: int = 3, priority: int = 1, **options: Any
+) -> Callable[[Callable[..., Any]], Any]:
+    """`@task` as Cleave uses it: pool, priority, and errors told apart once for all tasks.
+
+    What can never succeed as it is (bad input, not found, conflict) fails the task with that one line.
+    """
+    decorate = task(
+        pool=POOL,
+        priority_weight=priority,
+        weight_rule="absolute",
+        retries=retries,
+        retry_delay=timedelta(seconds=10),
+        retry_policy=RetryableOnly(),
+        **options,
+    )
+
+    def wrap(function: Callable[..., Any]) -> Any:
+        @functools.wraps(function)
+        def told_apart(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except Terminal as error:
+                line = str(error)
+            raise AirflowFailException(
+                line
+            )  # outside the handler: the log shows the line, not where it arose
+
+        return decorate(told_apart)
+
+    return wrap
+
+
+def access(*, loader: bool = False) -> dict[str, Any]:
+    """Arguments that tell a task where Cleave is: `dsn` and `extras` of the connection `cleave`.
+
+    With `loader` also the URL of the loader's login, if there is a connection `cleave_loader`.
+    """
+    dsn, extras = _url_and_extras(CONNECTION)
+    if loader:
+        with contextlib.suppress(
+            AirflowFailException
+        ):  # then CLEAVE_LOADER_URL or the controller's login serves
+            extras["loader_url"] = _url_and_extras(LOADER_CONNECTION)[0]
+    return {"dsn": dsn, "extras": extras}
+
+
+def _url_and_extras(conn_id: str) -> tuple[str, dict[str, Any]]:
+    from sqlalchemy import URL
+
+    try:
+        found = BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException as error:
+        raise AirflowFailException(
+            f"there is no connection {conn_id!r}: add a Postgres connection of that id to Cleave's own database"
+        ) from error
+    url = URL.create("postgresql", found.login, found.password, found.host, found.port, found.schema)
+    return url.render_as_string(hide_password=False), dict(found.extra_dejson)
+
+
+def request() -> dict[str, Any]:
+    """Who asks, and a key that every attempt of this task shares: a retry gets the first one's operation."""
+    context = get_current_context()
+    run, instance = context["dag_run"], context["ti"]
+    return {
+        "request_key": f"airflow/{run.dag_id}/{run.run_id}/{instance.task_id}/{instance.map_index}",
+        "actor": run.triggering_user_name or f"airflow {run.dag_id}",
+    }
+
+
+def shares_left(result: dict[str, Any]) -> list[dict[str, int]]:
+    """What a pass leaves to mapped tasks; the rest of its answer becomes the XCom `summary`.
+
+    Airflow maps over a task's `return_value` only.
+    """
+    shares: list[dict[str, int]] = result.pop("shares")
+    get_current_context()["ti"].xcom_push("summary", result)
+    return shares
+
+
+def run_name() -> str:
+    """This run for people, as the decider of what a pass decides."""
+    run = get_current_context()["dag_run"]
+    return f"airflow {run.dag_id} {run.run_id}"
+
+
+def turn(seconds: int) -> int:
+    """A number that rises by one with each scheduled run of that cadence."""
+    return int(get_current_context()["dag_run"].run_after.timestamp() // seconds)

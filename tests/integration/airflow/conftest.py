@@ -1,0 +1,65 @@
+"""The DAGs as Airflow sees them, and a Cleave for them to act on as a login with the controller's rights."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import make_url
+
+from tests.support.airflow_home import prepare
+from tests.support.bench import Bench
+
+if TYPE_CHECKING:
+    from airflow.dag_processing.dagbag import DagBag
+
+RunDag = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def airflow_home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """This process's Airflow."""
+    prepare(tmp_path_factory.mktemp("airflow-home"))
+
+
+@pytest.fixture(scope="session")
+def dag_bag(airflow_home: None) -> DagBag:
+    """Every DAG of the project, imported once."""
+    from airflow.dag_processing.dagbag import DagBag
+
+    return DagBag(bundle_name="dags-folder")
+
+
+@pytest.fixture
+def bench(database: str) -> Iterator[Bench]:
+    """A topic's worth of tools; see `Bench`."""
+    bench = Bench(database)
+    yield bench
+    bench.close()
+
+
+@pytest.fixture
+def controller_url(bench: Bench) -> Iterator[str]:
+    """URL of the bench's database for a login that is in role cleave_controller and nothing more."""
+    login = f"airflow_{secrets.token_hex(4)}"
+    bench.execute(f"CREATE ROLE {login} LOGIN PASSWORD 'p@ss/word' IN ROLE cleave_controller")
+    url = make_url(bench.url).set(drivername="postgres", username=login, password="p@ss/word")
+    yield url.render_as_string(hide_password=False)
+    bench.execute(f"DROP ROLE {login}")
+
+
+@pytest.fixture
+def run_dag(dag_bag: DagBag, controller_url: str, monkeypatch: pytest.MonkeyPatch) -> RunDag:
+    """Runs a DAG in this process, on the bench's database; gives back its DAG run."""
+    from airflow.dag_processing.dagbag import DagBag
+
+    monkeypatch.setenv("AIRFLOW_CONN_CLEAVE", controller_url)
+
+    def run(dag_id: str, **conf: Any) -> Any:
+        # Read anew each time: Airflow writes a run's parameters into the DAG's own, which a task process has alone.
+        fresh = DagBag(dag_bag.dags[dag_id].fileloc, bundle_name="dags-folder").dags[dag_id]
+        return fresh.test(run_conf=conf)
+
+    return run
