@@ -1,0 +1,167 @@
+"""Messages a second through the embedded data plane: a producer process, a consumer process, 100-byte payloads.
+
+The clients are the real ones: routing by the layout, batches, one assignment, acknowledgements. For 1 and 4 segments,
+twice: as fast as it goes (from the first send to the last acknowledgement), and paced at the goal, where the delay of
+a message, send to receive, means something. Commits are durable. Prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import struct
+import tempfile
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from multiprocessing.queues import Queue
+from pathlib import Path
+
+from benchmarks.machine import machine
+from controller.bootstrap import Application
+from controller.client.postgres_source import PostgresSource
+from controller.client.producer import Producer
+from controller.client.stream_consumer import StreamConsumer
+from controller.dataplane.embedded import EmbeddedLogClient
+from controller.devstack.postgres import DURABLE, EmbeddedPostgres
+from controller.domain.operation import Origin
+from controller.services import topic_admin
+from controller.services.operation_runner import run_due
+from controller.settings import Settings
+from controller.store.engine import Store
+from controller.store.intents import Request
+from controller.store.migrations import migrate
+
+GOAL = 20_000
+PAYLOAD_BYTES = 100
+_STAMP = struct.Struct("!q")
+_TICK_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class Run:
+    """One measurement: where, how much, and how fast (None: as fast as it goes)."""
+
+    url: str
+    topic: str
+    messages: int
+    rate: int | None
+
+
+def produce(run: Run, results: Queue[dict[str, float]]) -> None:
+    """Send keyed messages that carry the instant they were sent at."""
+    with closing(PostgresSource(run.url)) as source, closing(EmbeddedLogClient(run.url)) as logs:
+        producer = Producer(source, logs, run.topic)
+        keys = [f"key-{i}" for i in range(1_000)]
+        filler = b"x" * (PAYLOAD_BYTES - _STAMP.size)
+        started = time.monotonic()
+        for number in range(run.messages):
+            if run.rate and number % round(run.rate * _TICK_SECONDS) == 0:
+                producer.flush()
+                time.sleep(max(0.0, started + number / run.rate - time.monotonic()))
+            producer.send(_STAMP.pack(time.monotonic_ns()) + filler, keys[number % len(keys)])
+        producer.flush()
+        results.put({"started": started, "stored": time.monotonic()})
+        producer.close()
+
+
+def consume(run: Run, results: Queue[dict[str, float]]) -> None:
+    """Receive and acknowledge everything, and note every tenth message's delay."""
+    delays: list[float] = []
+    left = run.messages
+    with (
+        closing(PostgresSource(run.url)) as source,
+        closing(EmbeddedLogClient(run.url)) as logs,
+        StreamConsumer(source, logs, run.topic, "bench", "consumer", batch_messages=1_000) as consumer,
+    ):
+        results.put({})
+        while left:
+            batch = consumer.receive(1.0)
+            if batch is not None:
+                now = time.monotonic_ns()
+                sampled = batch.messages[::10]
+                delays += [(now - _STAMP.unpack_from(m.payload)[0]) / 1e6 for m in sampled]
+                consumer.acknowledge(batch)
+                left -= len(batch.messages)
+        ended = time.monotonic()
+    cuts = statistics.quantiles(delays, n=100)
+    results.put({"ended": ended, "p50": cuts[49], "p99": cuts[98]})
+
+
+def measure(run: Run) -> dict[str, float]:
+    """Both processes, the consumer first; rates in messages a second, delays in milliseconds."""
+    spawn = multiprocessing.get_context("spawn")
+    sent: Queue[dict[str, float]] = spawn.Queue()
+    received: Queue[dict[str, float]] = spawn.Queue()
+    consumer = spawn.Process(target=consume, args=(run, received), daemon=True)
+    producer = spawn.Process(target=produce, args=(run, sent), daemon=True)
+    consumer.start()
+    received.get(timeout=60)
+    producer.start()
+    head, tail = sent.get(timeout=600), received.get(timeout=600)
+    producer.join()
+    consumer.join()
+    return {
+        "messages_per_second": round(run.messages / (tail["ended"] - head["started"])),
+        "stored_per_second": round(run.messages / (head["stored"] - head["started"])),
+        "delay_p50_ms": round(tail["p50"], 1),
+        "delay_p99_ms": round(tail["p99"], 1),
+    }
+
+
+def create_topic(url: str, segments: int) -> str:
+    """A topic with one subscription, made by the ordinary services."""
+    name = f"topic://bench/throughput/s{segments}-{os.urandom(3).hex()}"
+    settings = Settings(database_url=url)  # type: ignore[arg-type]
+    with closing(Application(settings, Store(url))) as app:
+        request = Request(f"create {name}", Origin.MANUAL, "benchmark", "benchmark")
+        topic_admin.create_topic(app.store, app.planes, name, request, segments=segments)
+        while run_due(app.runner()):
+            pass
+        request = Request(f"subscribe {name}", Origin.MANUAL, "benchmark", "benchmark")
+        topic_admin.create_subscription(app.store, name, "bench", request)
+        while run_due(app.runner()):
+            pass
+    return name
+
+
+def main() -> None:
+    """Measure on a private server, or on the one given, and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=400_000)
+    parser.add_argument("--url", help="an empty database of another server, owner's login")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        server = EmbeddedPostgres(Path(directory), settings=DURABLE)
+        try:
+            if options.url is None:
+                server.start()
+            url = options.url or server.create_database("bench")
+            migrate(url)
+            figures = {
+                f"segments_{segments}_{label}": measure(
+                    Run(url, create_topic(url, segments), options.messages, rate)
+                )
+                for segments in (1, 4)
+                for label, rate in (("flat_out", None), ("paced", GOAL))
+            }
+        finally:
+            server.destroy()
+    print(
+        json.dumps(
+            {
+                "benchmark": "throughput",
+                "machine": machine(),
+                "payload_bytes": PAYLOAD_BYTES,
+                "goal_messages_per_second": GOAL,
+                **figures,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
