@@ -136,6 +136,17 @@ def test_a_late_observation_changes_nothing() -> None:
     assert next_record(record, msgs(20_000), 999, THRESHOLDS) == LoadUpdate(record, False)
 
 
+def test_a_window_computed_again_with_late_samples_replaces_its_reading() -> None:
+    record = LoadRecord(msgs(900), 1_000, 400, 1_000)
+    update = next_record(record, msgs(20_000), 1_000, THRESHOLDS)
+    assert update == LoadUpdate(LoadRecord(msgs(20_000), 1_000, None, 1_000), True)
+
+
+@pytest.mark.parametrize(("rate", "written"), [(10, False), (10.5, True)])
+def test_from_nothing_any_rate_above_the_floor_is_news(rate: float, written: bool) -> None:
+    assert observe(0, rate)[-1].must_write is written
+
+
 @given(st.lists(any_stats, min_size=1, max_size=12))
 def test_the_record_always_stands_where_the_last_observation_stands(series: list[LoadStats]) -> None:
     """On the same side of every threshold, cold exactly when it is, and never further off than the band."""
