@@ -151,7 +151,7 @@ def test_a_log_broken_by_hand_during_a_reshape_ends_in_a_whole_layout(
     record_cell(fault="by hand", scenario=scenario.name, path="forward", at=str(vandalism), **row)
 
 
-@pytest.mark.integration
+@pytest.mark.chaos
 @pytest.mark.parametrize("act", ["terminate active", "delete active", "delete sealed", "reopen sealed"])
 def test_a_log_broken_by_hand_with_nothing_under_way_is_put_right(
     act: str, new_bench: NewBench, record_cell: RecordCell

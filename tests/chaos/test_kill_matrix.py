@@ -16,12 +16,13 @@ from pathlib import Path as FilePath
 import pytest
 
 from controller.domain.operation import OperationState, Step
-from controller.services import topic_admin
+from controller.services import segment_admin, topic_admin
 from controller.services.operation_runner import Outcome
 from tests.chaos.cells import CELLS, FAST_CELLS, Cell, Path, every_move
 from tests.chaos.laws import settle_and_check
 from tests.chaos.scenarios import BY_NAME, SCENARIOS, Scenario, operation_of
 from tests.support.bench import TOPIC, Bench
+from tests.support.waiting import wait_until
 
 ROOT = FilePath(__file__).parents[2]
 LAST_STEPS = (Step.FINISH, Step.FINISH_ABORT)
@@ -43,15 +44,23 @@ def kill_at(bench: Bench, operation_id: int, at: str) -> bool:
     return victim.returncode != 0
 
 
-def pause_at(bench: Bench, operation_id: int, at: str) -> Outcome | None:
-    """Have a runner paused there, another finish, and the first woken: how it ended. None: it never came by."""
+def pause_at(
+    bench: Bench, operation_id: int, at: str, meanwhile: Callable[[], object] = lambda: None
+) -> Outcome | None:
+    """Have a runner paused there, another finish, and the first woken: how it ended. None: it never came by.
+
+    `meanwhile` happens before the other takes over.
+    """
     victim = start("victim", url=bench.url, operation_id=operation_id, at=at, by="SIGSTOP")
     try:
         status = os.waitid(os.P_PID, victim.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         if status is None or status.si_code != os.CLD_STOPPED:
-            assert victim.wait() == 0
+            victim.communicate()
+            assert victim.returncode == 0
             return None
+        meanwhile()
         bench.drive(operation_id)
+        bench.settle()
         victim.send_signal(signal.SIGCONT)
         answer, _ = victim.communicate()
         assert victim.returncode == 0
@@ -180,6 +189,47 @@ def test_a_call_that_is_made_long_after_the_takeover_does_no_harm(
             record_cell(
                 fault="late call", scenario=scenario.name, path=Path.FORWARD, at=f"call:{number}", **row
             )
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("name", ["create", "split"])
+def test_a_call_made_after_others_gave_up_and_cleaned_up_leaves_no_orphan(
+    name: str, new_bench: NewBench, record_cell: RecordCell
+) -> None:
+    """The worst of late calls: the operation is aborted and its tombstones are closed when a child is created."""
+    scenario, number, gave_up = BY_NAME[name], 0, True
+    while gave_up:
+        number += 1
+        bench = new_bench()
+        operation_id = begin(bench, scenario)
+
+        def give_up(bench: Bench = bench, operation_id: int = operation_id) -> None:
+            pass_deadline(bench, operation_id)
+            bench.drive(operation_id)
+            wait_until(lambda: bench.settle() == [] and not bench.open_tombstones())
+
+        pause_at(bench, operation_id, f"call:{number}", give_up)
+        gave_up = bench.operation(operation_id).state is OperationState.ABORTED
+        row = settle_and_check(bench, scenario, operation_id)
+        if gave_up:
+            record_cell(fault="late call", scenario=name, path=Path.ABORT, at=f"call:{number}", **row)
+    assert number > 1
+
+
+@pytest.mark.integration
+def test_a_killed_runner_holds_up_its_own_operation_only(new_bench: NewBench) -> None:
+    bench = new_bench()
+    bench.topic_with(segments=2)
+    killed = bench.intend(segment_admin.splitting(0)).operation.operation_id
+    beside = bench.intend(segment_admin.splitting(1)).operation.operation_id
+
+    assert kill_at(bench, killed, "terminate-parents:after")
+    assert bench.run_once(beside) is Outcome.FINISHED  # at once, with the dead one's claim still valid
+    assert bench.operation(killed).state is OperationState.FENCED
+    bench.drive(killed)
+
+    bench.settle()
+    bench.check_laws()
 
 
 @pytest.mark.chaos

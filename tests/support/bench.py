@@ -188,6 +188,10 @@ class Bench:
         )
         return str(self.scalar(statement, topic_id=self.topic_id, segment_id=segment_id))
 
+    def open_tombstones(self) -> int:
+        """Logs whose deletion is not confirmed yet."""
+        return int(self.scalar("SELECT count(*) FROM cleave.tombstone WHERE closed_at IS NULL"))
+
     def undeleted_logs(self) -> list[str]:
         """Logs on the data plane that no segment has."""
         with self.store.transaction() as tx:
