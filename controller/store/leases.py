@@ -83,6 +83,17 @@ def resign_all(tx: Connection, holder: str) -> None:
     )
 
 
+def limit_pause(tx: Connection, seconds: float) -> None:
+    """Let the server end this transaction when its process stands still in it for so long.
+
+    A process that is stopped while it locks lease rows would otherwise keep others from taking them over.
+    """
+    tx.execute(
+        text("SELECT set_config('idle_in_transaction_session_timeout', :milliseconds, true)"),
+        {"milliseconds": str(max(int(seconds * 1000), 1))},
+    )
+
+
 def live_leases(tx: Connection, prefix: str) -> list[Lease]:
     """Leases in force whose name begins so, by name: `worker/` tells whether a worker is up."""
     rows = tx.execute(

@@ -57,6 +57,7 @@ class ShardLeases:
         """
         with self._lock:
             mine = dict(self._leases)
+        leases.limit_pause(tx, self._ttl_seconds)
         if not leases.still_held(tx, list(mine.values())):
             raise FencedOut(
                 f"Worker {self._worker_id} lost a shard lease; another worker has its topics now."
@@ -66,6 +67,7 @@ class ShardLeases:
         """Renew, give up or take leases once; True if the set of shards changed."""
         began = self._clock.monotonic_seconds()
         with self._store.transaction() as tx:
+            leases.limit_pause(tx, self._ttl_seconds)
             if (
                 leases.renew_or_acquire(tx, f"worker/{self._worker_id}", self._worker_id, self._ttl_seconds)
                 is None
