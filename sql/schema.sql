@@ -1524,7 +1524,7 @@ ALTER TABLE ONLY cleave.segment
 COMMENT ON CONSTRAINT segment_active_ranges_disjoint ON cleave.segment IS 'Two ACTIVE segments of one topic never own the same hash.';
 
 ALTER TABLE ONLY cleave.segment
-    ADD CONSTRAINT segment_backing_topic_once UNIQUE (topic_id, backing_topic);
+    ADD CONSTRAINT segment_backing_topic_once UNIQUE (backing_topic, topic_id);
 
 COMMENT ON CONSTRAINT segment_backing_topic_once ON cleave.segment IS 'Every segment has a log of its own.';
 
@@ -1613,6 +1613,8 @@ CREATE INDEX segment_collectable ON cleave.segment USING btree (sealed_at) WHERE
 CREATE INDEX segment_load_by_source ON cleave.segment_load USING btree (source);
 
 CREATE INDEX segment_parent_by_parent ON cleave.segment_parent USING btree (topic_id, parent_id);
+
+CREATE INDEX segment_present ON cleave.segment USING btree (topic_id, segment_id) WHERE (pruned_epoch IS NULL);
 
 CREATE INDEX tombstone_due ON cleave.tombstone USING btree (not_before) WHERE (closed_at IS NULL);
 

@@ -65,11 +65,13 @@ CREATE TABLE cleave.segment (
     CONSTRAINT segment_sealed_is_dated CHECK ((state = 'SEALED') = (sealed_epoch IS NOT NULL AND sealed_at IS NOT NULL)),
     CONSTRAINT segment_epochs_in_order CHECK (sealed_epoch >= created_epoch AND pruned_epoch >= sealed_epoch),
     CONSTRAINT segment_pruned_only_sealed CHECK ((pruned_epoch IS NULL OR state = 'SEALED') AND (pruned_epoch IS NULL) = (pruned_at IS NULL)),
-    CONSTRAINT segment_backing_topic_once UNIQUE (topic_id, backing_topic),
+    CONSTRAINT segment_backing_topic_once UNIQUE (backing_topic, topic_id),
     CONSTRAINT segment_active_ranges_disjoint
         EXCLUDE USING gist (ring WITH &&) WHERE (state = 'ACTIVE') DEFERRABLE INITIALLY DEFERRED
 );
 CREATE INDEX segment_active ON cleave.segment (topic_id, range_start) WHERE state = 'ACTIVE';
+-- A topic's past grows, its present does not: reading the layout must cost the present only.
+CREATE INDEX segment_present ON cleave.segment (topic_id, segment_id) WHERE pruned_epoch IS NULL;
 CREATE INDEX segment_collectable ON cleave.segment (sealed_at) WHERE state = 'SEALED' AND pruned_epoch IS NULL;
 COMMENT ON CONSTRAINT segment_range_on_ring ON cleave.segment IS 'A segment owns an inclusive range within 0..65535, start not above end.';
 COMMENT ON CONSTRAINT segment_state_known ON cleave.segment IS 'A segment is ACTIVE or SEALED.';
