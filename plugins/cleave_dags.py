@@ -158,7 +158,7 @@ def cleave_task(
         priority_weight=priority,
         weight_rule="absolute",
         retries=retries,
-        retry_delay=timedelta(seconds=10),
+        retry_delay=timedelta(seconds=5),
         retry_policy=RetryableOnly(),
         **options,
     )

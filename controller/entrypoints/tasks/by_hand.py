@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from controller.bootstrap import Application
-from controller.domain.errors import InvalidInput
+from controller.domain.errors import InvalidInput, NotFound
 from controller.domain.layout import SegmentLayout
 from controller.entrypoints.commands.segments import preview_document
 from controller.entrypoints.output import emit, layout_rows, operation_document, rows_table
@@ -119,12 +119,14 @@ def _reshape(app: Application, form: Form, planner: Planner, request_key: str, a
 def _once(
     app: Application, form: Form, intend: Callable[[Request], Intent], request_key: str, actor: str
 ) -> Document:
-    """Intend it unless the key has its operation already, and see it through."""
-    with app.store.transaction() as tx:
-        first = operations.find_by_request_key(tx, request_key)
-    if first is None:
+    """Intend it and see it through; the key's operation where the request has done away with its own topic."""
+    try:
         intent = intend(manual_request(app, form.reason, request_key=request_key, actor=actor))
-    else:
+    except NotFound:
+        with app.store.transaction() as tx:
+            first = operations.find_by_request_key(tx, request_key)
+        if first is None:
+            raise
         intent = Intent(first, repeated=True)
     document = operation_document(see_through(app, intent, form.timeout_seconds))
     columns = ("operation_id", "topic", "kind", "state", "epoch", "parents", "children")

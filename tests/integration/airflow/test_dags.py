@@ -1,0 +1,183 @@
+"""What every DAG has in common: it loads without a connection, survives Airflow's serialisation, and is bounded."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from controller.domain.errors import InvalidInput, LostRace, StoreUnavailable
+from tests.support.airflow_home import PROJECT
+
+if TYPE_CHECKING:
+    from airflow.dag_processing.dagbag import DagBag
+
+pytestmark = pytest.mark.airflow
+
+SCHEDULED = {"cleave_load_aggregation", "cleave_maintenance", "cleave_merge_pass", "cleave_split_pass"}
+BY_HAND = {
+    "cleave_create_topic",
+    "cleave_delete_topic",
+    "cleave_manual_merge",
+    "cleave_manual_rebucket",
+    "cleave_manual_split",
+}
+
+_connects: list[Any] | None = None
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "socket.connect" and _connects is not None:
+        _connects.append(arguments[1])
+
+
+sys.addaudithook(_audit)
+
+
+@contextmanager
+def connects_noted() -> Iterator[list[Any]]:
+    """Every address that anything in this process connects to."""
+    global _connects  # noqa: PLW0603  # an audit hook cannot be taken off again
+    _connects = []
+    try:
+        yield _connects
+    finally:
+        _connects = None
+
+
+def test_every_dag_imports_and_connects_to_nothing(
+    airflow_home: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+
+    monkeypatch.setenv("AIRFLOW_CONN_CLEAVE", "postgres://nobody@192.0.2.1/nowhere")
+    with connects_noted() as connects:
+        bag = DagBag(bundle_name="dags-folder")
+
+    assert bag.import_errors == {}
+    assert set(bag.dags) == SCHEDULED | BY_HAND
+    assert connects == []
+
+
+def test_every_file_has_one_dag_and_is_found_by_a_scan_that_looks_for_words(dag_bag: DagBag) -> None:
+    files = sorted((PROJECT / "dags").glob("*.py"))
+
+    assert {path.stem for path in files} == set(dag_bag.dags)
+    for path in files:
+        content = path.read_text().lower()
+        assert ("dag" in content, "airflow" in content) == (True, True), path
+
+
+@pytest.mark.parametrize("dag_id", sorted(SCHEDULED | BY_HAND))
+def test_it_survives_serialisation(dag_bag: DagBag, dag_id: str) -> None:
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    there_and_back = DagSerialization.from_dict(DagSerialization.to_dict(dag_bag.dags[dag_id]))
+
+    assert set(there_and_back.task_ids) == set(dag_bag.dags[dag_id].task_ids)
+
+
+@pytest.mark.parametrize("dag_id", sorted(SCHEDULED))
+def test_a_scheduled_dag_never_runs_beside_itself_nor_for_times_gone_by(dag_bag: DagBag, dag_id: str) -> None:
+    dag = dag_bag.dags[dag_id]
+
+    assert (dag.max_active_runs, dag.catchup) == (1, False)
+    assert dag.dagrun_timeout is not None
+
+
+@pytest.mark.parametrize("dag_id", sorted(BY_HAND))
+def test_a_form_runs_when_asked_even_where_dags_begin_paused(dag_bag: DagBag, dag_id: str) -> None:
+    dag = dag_bag.dags[dag_id]
+
+    assert dag.is_paused_upon_creation is False
+    assert {"topic", "reason", "timeout_seconds", "dry_run"} <= set(dag.params)
+    assert all(dag.params.get_param(name).description for name in dag.params)
+
+
+def test_every_task_has_a_pool_and_tells_errors_apart(dag_bag: DagBag) -> None:
+    from cleave_dags import POOL, RetryableOnly
+
+    for dag in dag_bag.dags.values():
+        assert "cleave" in dag.tags
+        assert dag.doc_md
+        for task in dag.tasks:
+            assert (task.task_id, task.pool) == (task.task_id, POOL)
+            assert type(task.retry_policy).__name__ == RetryableOnly.__name__
+            assert task.retries > 0
+
+
+def test_only_what_is_worth_it_is_tried_again_and_when_the_error_says(airflow_home: None) -> None:
+    from airflow.sdk import RetryAction
+    from airflow.sdk.exceptions import AirflowException
+    from cleave_dags import RetryableOnly
+
+    def verdict(error: BaseException) -> tuple[RetryAction, timedelta | None]:
+        decision = RetryableOnly().evaluate(error, 1, 3)
+        return decision.action, decision.retry_delay
+
+    assert verdict(StoreUnavailable("away", 7.0)) == (RetryAction.RETRY, timedelta(seconds=7))
+    assert verdict(LostRace("moved", 0.0)) == (RetryAction.RETRY, timedelta(0))
+    assert verdict(AirflowException("the API server is away")) == (RetryAction.DEFAULT, None)
+    assert verdict(KeyError("a mistake in the code")) == (RetryAction.FAIL, None)
+
+
+def test_what_cannot_succeed_becomes_one_line_without_the_place_it_arose(airflow_home: None) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+    from cleave_dags import cleave_task
+
+    @cleave_task()
+    def refuse() -> None:
+        raise InvalidInput("segment 3\n is sealed")
+
+    with pytest.raises(AirflowFailException, match=r"^segment 3 is sealed$") as caught:
+        refuse.function()
+
+    assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "schedule"),
+    [
+        (15, timedelta(seconds=15)),
+        (60, "*/1 * * * *"),
+        (300, "*/5 * * * *"),
+        (420, timedelta(minutes=7)),
+        (3600, "0 * * * *"),
+        (7200, timedelta(hours=2)),
+    ],
+)
+def test_a_cadence_is_on_the_clocks_minutes_where_it_divides_the_hour(
+    airflow_home: None, seconds: int, schedule: str | timedelta
+) -> None:
+    from cleave_dags import every
+
+    timetable = every(seconds)
+
+    assert getattr(timetable, "expression", None) == schedule or getattr(timetable, "delta", None) == schedule
+
+
+def test_a_cadence_that_is_none_is_an_import_error_with_its_name(
+    airflow_home: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+
+    monkeypatch.setenv("CLEAVE_MERGE_PASS_SECONDS", "often")
+    path = str(PROJECT / "dags" / "cleave_merge_pass.py")
+
+    [error] = DagBag(path, bundle_name="dags-folder").import_errors.values()
+
+    assert "CLEAVE_MERGE_PASS_SECONDS='often' is not a number of whole seconds" in error
+
+
+def test_the_pool_comes_from_the_environment(airflow_home: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    import cleave_dags
+
+    monkeypatch.setenv("CLEAVE_POOL", "house")
+    assert importlib.reload(cleave_dags).POOL == "house"
+    monkeypatch.delenv("CLEAVE_POOL")
+    assert importlib.reload(cleave_dags).POOL == "default_pool"
