@@ -1224,7 +1224,7 @@ CREATE VIEW inspect.operations AS
    FROM (cleave.operation o
      JOIN cleave.topic t USING (topic_id));
 
-COMMENT ON VIEW inspect.operations IS 'The journal: one row an act. fenced_seconds is how long its range took no writes; age_seconds runs until it is finished.';
+COMMENT ON VIEW inspect.operations IS 'The journal: one row an act. fenced_seconds: from the close of its parents to its commit; age_seconds runs until it is finished.';
 
 CREATE VIEW inspect.policies AS
  SELECT 'cluster'::text AS level,

@@ -15,7 +15,7 @@ SELECT o.operation_id, t.name AS topic, o.topic_id, o.kind, o.state,
   FROM cleave.operation o
   JOIN cleave.topic t USING (topic_id);
 COMMENT ON VIEW inspect.operations IS
-    'The journal: one row an act. fenced_seconds is how long its range took no writes; age_seconds runs until it is finished.';
+    'The journal: one row an act. fenced_seconds: from the close of its parents to its commit; age_seconds runs until it is finished.';
 
 CREATE VIEW inspect.operation_steps AS
 SELECT s.operation_id, t.name AS topic, o.kind, s.sequence, s.step, s.runner, s.claim_term, s.started_at, s.finished_at,

@@ -84,7 +84,7 @@ def run_pass(
                 batch.act()
         if not pending:
             break
-        passed += batch.pending
+        passed += batch.pending.keys() - set(batch.postponed)
         left += batch.left
         evaluated += len(batch.verdicts)
         outcomes += batch.outcomes()

@@ -27,6 +27,9 @@ log = telemetry.get_logger(__name__)
 PAUSE_SECONDS = 60.0
 """How long a topic that cannot be decided or acted on here is left alone."""
 
+ACTING_TOPICS = 50
+"""Topics acted on in one transaction: an intent takes milliseconds, and the batch's rows are held meanwhile."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -57,6 +60,7 @@ class Batch:
         self.situations: dict[int, Situation] = {}
         self.verdicts: dict[int, Evaluation] = {}
         self.left: list[int] = []
+        self.postponed: list[int] = []
         self._digests: dict[int, str | None] = {}
         self._paused: list[int] = []
         self._decision_ids: dict[int, int] = {}
@@ -89,6 +93,7 @@ class Batch:
 
     def act(self) -> None:
         """Intents for what was decided, ledger rows for what is new, and the evaluations marked as made."""
+        self._postpone(sorted(self._acting())[ACTING_TOPICS:])
         acting = self._acting()
         locked = situations.lock_free_topics(self._tx, acting) if acting else {}
         for topic_id in acting - locked.keys():
@@ -99,7 +104,8 @@ class Batch:
         for topic_id in sorted(self._acting()):
             self._intend(locked[topic_id])
         ledger.record(self._tx, [self._ledger_row(t) for t in new if t in self.verdicts])
-        finished = [self._finished(p) for p in self.pending.values() if p.topic_id not in self.left]
+        kept = {*self.left, *self.postponed}
+        finished = [self._finished(p) for p in self.pending.values() if p.topic_id not in kept]
         evaluations.finish(self._tx, self._lanes, finished)
         evaluations.defer(self._tx, self._paused, PAUSE_SECONDS)
 
@@ -178,6 +184,12 @@ class Batch:
             for topic_id, verdict in sorted(self.verdicts.items())
             if verdict.decisions or self._digests[topic_id] != self.pending[topic_id].outcome_digest
         ]
+
+    def _postpone(self, topic_ids: Collection[int]) -> None:
+        """Hand them back unseen: they stay dirty, and the next batch of this pass has them."""
+        self.postponed += topic_ids
+        for topic_id in topic_ids:
+            del self.verdicts[topic_id]
 
     def _pause(self, topic_id: int) -> None:
         self._paused.append(topic_id)

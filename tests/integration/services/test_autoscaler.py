@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
+from benchmarks.fleet import insert_fleet
 from controller.domain.decision import Lane, RefusalReason
 from controller.domain.errors import FencedOut
 from controller.domain.evaluator import ALL_LANES, decide
 from controller.domain.operation import OperationKind, OperationState, Origin
 from controller.domain.policy import PolicyOverride
-from controller.domain.situation import Situation
+from controller.domain.situation import Capabilities, Situation
 from controller.services import autoscaler, segment_admin
 from controller.services.autoscaler import PassResult
+from controller.services.operation_runner import run_due
 from controller.store import evaluations, ledger, policies
 from controller.store.shards import Shards
 from tests.support.bench import Bench
@@ -38,6 +40,12 @@ def report(bench: Bench, rates: dict[int, float], cold_for: timedelta | None = N
     """Load of `TOPIC`'s segments."""
     with bench.store.transaction() as tx:
         report_load(tx, bench.topic_id, rates, cold_for=cold_for)
+
+
+def register(bench: Bench, name: str) -> None:
+    """A consumer of the topic's one subscription."""
+    statement = "INSERT INTO cleave.consumer (topic_id, subscription, name) VALUES (:id, 'billing', :name)"
+    bench.execute(statement, id=bench.topic_id, name=name)
 
 
 def decisions(bench: Bench) -> list[ledger.DecisionRow]:
@@ -91,11 +99,7 @@ def test_two_cold_neighbours_are_merged_and_consumers_get_segments(bench: Bench)
     assert bench.operation(merge).kind is OperationKind.MERGE
     report(bench, {2: WARM})
     for name in "ab":
-        bench.execute(
-            "INSERT INTO cleave.consumer (topic_id, subscription, name) VALUES (:id, 'billing', :name)",
-            id=bench.topic_id,
-            name=name,
-        )
+        register(bench, name)
 
     [split] = run(bench, {Lane.CONSUMER}).intents
 
@@ -301,8 +305,6 @@ def test_a_dry_run_tells_what_would_happen_and_writes_nothing(bench: Bench) -> N
 
 
 def test_batches_cover_a_fleet_up_to_the_limit_and_shards_divide_it(bench: Bench) -> None:
-    from benchmarks.fleet import insert_fleet
-
     with bench.store.transaction() as tx:
         insert_fleet(tx, 10, 1, rate=HOT)
 
@@ -316,9 +318,79 @@ def test_batches_cover_a_fleet_up_to_the_limit_and_shards_divide_it(bench: Bench
     assert len(touched) == len(set(touched)) == 10
 
 
-def test_the_fence_is_asked_in_each_transaction_and_stops_the_pass(bench: Bench) -> None:
-    from benchmarks.fleet import insert_fleet
+def test_a_batch_acts_on_few_topics_and_the_pass_on_all(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(autoscaler.batch, "ACTING_TOPICS", 2)
+    with bench.store.transaction() as tx:
+        insert_fleet(tx, 5, 1, rate=HOT)
+    transactions = []
 
+    result = run(bench, fence=transactions.append)
+
+    assert (result.evaluated, len(result.intents), result.left) == (5, 5, ())
+    assert len(transactions) == 4  # 2 + 2 + 1 topics, and one that found nothing
+
+
+def test_several_acts_of_one_decision_are_several_operations(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rebuckets come an act a segment; a data plane that can share buckets gets them."""
+    monkeypatch.setattr(type(bench.plane), "capabilities", Capabilities(max_children=64, shared_buckets=True))
+    bench.topic_with(2)
+    report(bench, {0: 10.0, 1: 20.0})
+    for name in "abcdefghij":
+        register(bench, name)
+
+    [outcome] = run(bench, {Lane.CONSUMER}).outcomes
+
+    operations = [bench.operation(i) for i in outcome.operation_ids]
+    assert [(operation.kind, operation.parent_ids) for operation in operations] == [
+        (OperationKind.REBUCKET, (0,)),
+        (OperationKind.REBUCKET, (1,)),
+    ]
+    for operation in operations:
+        assert bench.drive(operation.operation_id).state is OperationState.DONE
+    assert {segment.bucket_count for segment in bench.layout.active} == {8}
+    bench.check_laws()
+
+
+def change_policies(bench: Bench, turn: int) -> None:
+    """Of the topic, which may split without a pause, and of its namespace."""
+    with bench.store.transaction() as tx:
+        policies.set_topic(tx, bench.topic_id, PolicyOverride(split_cooldown_seconds=0, max_segments=64 + turn))
+    with bench.store.transaction() as tx:
+        policies.set_namespace(tx, "acme/shop", PolicyOverride(merge_cooldown_seconds=turn), actor="x")
+
+
+def report_all(bench: Bench, rate: float) -> None:
+    """The same load everywhere."""
+    report(bench, dict.fromkeys([segment.segment_id for segment in bench.layout.active], rate))
+
+
+def test_passes_reports_consumers_policies_and_runners_at_once_never_block_each_other(bench: Bench) -> None:
+    """Nobody meets a deadlock: an error of any thread fails the test."""
+    bench.topic_with(4)
+    acts: list[Callable[[int], object]] = [
+        lambda _: run(bench),
+        lambda turn: report_all(bench, (HOT, COLD, WARM)[turn % 3]),
+        lambda turn: register(bench, f"c-{turn}"),
+        lambda turn: change_policies(bench, turn),
+        lambda _: run_due(bench.context()),
+    ]
+
+    def repeat(act: Callable[[int], object]) -> None:
+        for turn in range(20):
+            act(turn)
+
+    with ThreadPoolExecutor(len(acts)) as pool:
+        list(pool.map(repeat, acts))
+    bench.settle()
+
+    bench.check_laws()
+
+
+def test_the_fence_is_asked_in_each_transaction_and_stops_the_pass(bench: Bench) -> None:
     with bench.store.transaction() as tx:
         insert_fleet(tx, 4, 1, rate=HOT)
     asked = []
