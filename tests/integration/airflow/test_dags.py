@@ -108,7 +108,7 @@ def test_every_task_has_a_pool_and_tells_errors_apart(dag_bag: DagBag) -> None:
         for task in dag.tasks:
             assert (task.task_id, task.pool) == (task.task_id, POOL)
             assert type(task.retry_policy).__name__ == RetryableOnly.__name__
-            assert task.retries > 0
+            assert task.retries
 
 
 def test_only_what_is_worth_it_is_tried_again_and_when_the_error_says(airflow_home: None) -> None:

@@ -49,7 +49,7 @@ def test_the_second_attempt_gets_the_firsts_operation(bench: Bench, controller_u
 
 def test_every_kind_of_request_may_be_repeated_after_it_was_done(bench: Bench, controller_url: str) -> None:
     bench.create(2)
-    requests = [
+    requests: list[tuple[Any, str, dict[str, Any]]] = [
         (tasks.merge_segments, "merge", {"first": 0, "second": 1}),
         (tasks.rebucket_segment, "rebucket", {"segment": 2, "bucket_count": 8}),
         (tasks.delete_topic, "delete", {"confirm": TOPIC}),

@@ -1,0 +1,162 @@
+"""A whole Airflow with this project's DAGs: scheduler, API server and task processes of its own."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+from sqlalchemy import make_url
+
+from controller.devstack.airflow import AirflowStandalone
+from controller.devstack.postgres import PostgresServer
+from controller.devstack.process import DevstackFailed
+from controller.domain.operation import OperationState
+from controller.services import tombstone_sweeper, topic_admin
+from controller.store import leases
+from tests.support.airflow_home import PROJECT
+from tests.support.bench import TOPIC, Bench
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]
+
+DAG = "cleave_manual_split"
+
+
+@pytest.fixture(scope="module")
+def cleave_url(postgres_server: PostgresServer, migrated_template: str) -> Iterator[str]:
+    """A database for all tests of this module: a running Airflow does not change its connection."""
+    name = f"cleave_airflow_{secrets.token_hex(4)}"
+    yield postgres_server.create_database(name, template=migrated_template)
+    postgres_server.drop_database(name)
+
+
+@pytest.fixture(scope="module")
+def airflow(
+    postgres_server: PostgresServer, cleave_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[AirflowStandalone]:
+    """Scheduled DAGs begin paused, so that each test starts what it looks at."""
+    name = f"airflow_{secrets.token_hex(4)}"
+    url = make_url(cleave_url).set(drivername="postgres")
+    airflow = AirflowStandalone(
+        tmp_path_factory.mktemp("airflow"),
+        dags_folder=PROJECT / "dags",
+        plugins_folder=PROJECT / "plugins",
+        metadata_url=postgres_server.create_database(name),
+        connections={"cleave": url.render_as_string(hide_password=False)},
+        env={"AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True", "PYTHONPATH": str(PROJECT)},
+    )
+    with airflow:
+        yield airflow
+    postgres_server.drop_database(name)
+
+
+@pytest.fixture(scope="module")
+def tools(cleave_url: str) -> Iterator[Bench]:
+    """One for the module, since requests to one database need keys of their own."""
+    bench = Bench(cleave_url)
+    yield bench
+    bench.close()
+
+
+@pytest.fixture
+def bench(tools: Bench) -> Iterator[Bench]:
+    """With a topic that is this test's alone."""
+    tools.topic_with(1)
+    yield tools
+    tools.finish(topic_admin.delete_topic(tools.store, TOPIC, tools.request()))
+    tombstone_sweeper.sweep(tools.store, tools.planes)
+
+
+def task_instance(airflow: AirflowStandalone, run_id: str, task_id: str = "split") -> dict[str, Any]:
+    """The task instance as the REST API shows it."""
+    found: dict[str, Any] = airflow.api.call("GET", f"/dags/{DAG}/dagRuns/{run_id}/taskInstances/{task_id}")
+    return found
+
+
+def test_a_split_asked_for_over_the_rest_api_is_done_by_a_task_of_the_scheduler(
+    airflow: AirflowStandalone, bench: Bench
+) -> None:
+    airflow.api.wait_dag(DAG)
+
+    run = airflow.api.trigger(DAG, conf={"topic": TOPIC, "segment": bench.layout.active[0].segment_id})
+
+    assert airflow.api.wait_run(DAG, run) == "success"
+    assert [str(segment.hash_range) for segment in bench.layout.active] == ["0000-7fff", "8000-ffff"]
+    path = f"/dags/{DAG}/dagRuns/{run}/taskInstances/split/xcomEntries/return_value?deserialize=true"
+    assert airflow.api.call("GET", path)["value"]["state"] == "done"
+    bench.check_laws()
+
+
+def test_what_the_form_can_see_is_refused_by_the_api_and_the_rest_by_the_task_in_one_line(
+    airflow: AirflowStandalone, bench: Bench
+) -> None:
+    airflow.api.wait_dag(DAG)
+
+    with pytest.raises(DevstackFailed, match=r"400.*segment"):
+        airflow.api.trigger(DAG, conf={"topic": TOPIC, "segment": "the hot one"})
+    run = airflow.api.trigger(DAG, conf={"topic": TOPIC, "segment": 99_999})
+
+    assert airflow.api.wait_run(DAG, run) == "failed"
+    assert task_instance(airflow, run)["try_number"] == 1
+    assert "segment 99999" in repr(
+        airflow.api.call("GET", f"/dags/{DAG}/dagRuns/{run}/taskInstances/split/logs/1")
+    )
+
+
+def test_a_task_killed_after_its_commit_is_retried_and_finds_its_operation(
+    airflow: AirflowStandalone, bench: Bench
+) -> None:
+    airflow.api.wait_dag(DAG)
+    with bench.store.transaction() as tx:  # somebody claims to be the worker, so the task waits for the act
+        lease = leases.acquire(tx, f"worker/{secrets.token_hex(4)}", "asleep", 3600.0)
+        assert lease is not None
+
+    segment_id = bench.layout.active[0].segment_id
+    run = airflow.api.trigger(DAG, conf={"topic": TOPIC, "segment": segment_id, "timeout_seconds": 600})
+    [intended] = wait_until(bench.live_operations, message="the intent is committed")
+    title = f"airflow worker -- {task_instance(airflow, run)['id']}"
+    wait_until(lambda: _kill(airflow.pids["scheduler"], title), message="the task's process is found")
+    with bench.store.transaction() as tx:
+        leases.resign(tx, lease)
+
+    assert airflow.api.wait_run(DAG, run) == "success"
+    assert task_instance(airflow, run)["try_number"] > 1
+    assert bench.operation(intended.operation_id).state is OperationState.DONE
+    asked = "SELECT count(*) FROM cleave.operation WHERE request_key LIKE :run"
+    assert bench.scalar(asked, run=f"airflow/{DAG}/{run}/%") == 1
+    bench.check_laws()
+
+
+def _kill(scheduler_pid: int, title: str) -> bool:
+    """Kill the scheduler's descendant of that title without warning."""
+    for process in psutil.Process(scheduler_pid).children(recursive=True):
+        if title in " ".join(_cmdline(process)):
+            process.kill()
+            return True
+    return False
+
+
+def _cmdline(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
+
+
+def test_the_doorbell_starts_a_split_pass(airflow: AirflowStandalone, bench: Bench) -> None:
+    dag = "cleave_split_pass"
+    airflow.api.wait_dag(dag)
+    airflow.api.call("PATCH", f"/dags/{dag}", {"is_paused": False})
+    [asset] = airflow.api.call("GET", "/assets?uri_pattern=cleave://load")["assets"]
+
+    airflow.api.call("POST", "/assets/events", {"asset_id": asset["id"]})
+
+    def rung() -> list[dict[str, Any]]:
+        runs = airflow.api.call("GET", f"/dags/{dag}/dagRuns")["dag_runs"]
+        return [run for run in runs if run["run_type"] == "asset_triggered"]
+
+    [run] = wait_until(rung, message="a run that the asset started")
+    assert airflow.api.wait_run(dag, run["dag_run_id"]) == "success"
