@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, text
 
 from controller.clock import to_ms
-from controller.domain.errors import InvalidInput, OperationNotFound
+from controller.domain.errors import InvalidInput, OperationNotFound, Unsupported
 from controller.domain.hash_range import HashRange
 from controller.domain.operation import Operation, OperationKind, OperationState, Origin, ReservedChild
 from controller.domain.reshape import ChildPlan
@@ -81,6 +81,9 @@ _NEW_OPERATION = """
 """
 
 
+_KNOWN_KINDS = frozenset(kind.value for kind in OperationKind)
+
+
 def get_operation(tx: Connection, operation_id: int) -> Operation:
     """One operation with its parents and reserved children. Raises OperationNotFound."""
     found = read_operations(tx, [operation_id])
@@ -120,6 +123,10 @@ def read_operations(tx: Connection, operation_ids: Collection[int]) -> list[Oper
 
 
 def _operation(row: Row[Any]) -> Operation:
+    if row.kind not in _KNOWN_KINDS:
+        raise Unsupported(
+            f"operation {row.operation_id} is of kind {row.kind}, which a newer program wrote; upgrade this one"
+        )
     return Operation(
         operation_id=row.operation_id,
         topic_id=row.topic_id,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from controller.domain.errors import FencedOut, OperationNotFound
+from controller.domain.errors import FencedOut, OperationNotFound, Unsupported
 from controller.domain.operation import Operation, OperationState, Step
 from controller.domain.reshape import plan_split
 from controller.store import intents, operations, topics
@@ -81,6 +81,8 @@ def test_a_kind_this_program_does_not_know_is_left_to_a_newer_one(driver: StoreD
     assert driver.sql(
         "SELECT state FROM cleave.operation WHERE operation_id = :id", id=operation.operation_id
     ) == [("intended",)]
+    with pytest.raises(Unsupported, match="of kind seek, which a newer program wrote"):
+        driver.do(operations.get_operation, operation.operation_id)
 
 
 def test_a_takeover_waits_for_the_expiry_and_the_longest_call(driver: StoreDriver) -> None:
