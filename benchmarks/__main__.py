@@ -1,0 +1,86 @@
+"""Run benchmarks one after the other, keep each one's line of JSON, and write RESULTS.md from what was kept.
+
+`python -m benchmarks` runs all, `python -m benchmarks decide operations` some, `--only-report` none. Figures come
+from real runs only: RESULTS.md is never edited by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+
+
+def names() -> list[str]:
+    """Every benchmark, by file name."""
+    return sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py"))
+
+
+def run(name: str) -> bool:
+    """Run one and keep its line; False when it failed."""
+    print(f"== {name}", flush=True)
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.bench_{name}"], stdout=subprocess.PIPE, text=True, cwd=HERE.parent
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or not lines:
+        print(f"{name} failed with exit code {done.returncode}", file=sys.stderr)
+        return False
+    kept = {"measured_at": datetime.now(UTC).isoformat(timespec="seconds"), **json.loads(lines[-1])}
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(kept, indent=2) + "\n")
+    print(lines[-1], flush=True)
+    return True
+
+
+def flat(document: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Leaves of a document with their dotted names."""
+    if isinstance(document, dict):
+        for key, value in document.items():
+            yield from flat(value, f"{path}.{key}" if path else key)
+    else:
+        yield path, document
+
+
+def report() -> str:
+    """RESULTS.md: a table for each kept result, with the command and the machine."""
+    parts = [
+        "# Results",
+        "",
+        "Written by `make bench` from `benchmarks/results/`; a figure is of the machine and the day that stand beside it.",
+        "`goal` is what the project set itself; a figure that misses it stays here as it is.",
+    ]
+    for path in sorted(RESULTS.glob("*.json")):
+        kept = json.loads(path.read_text())
+        machine = kept.pop("machine", {})
+        kept.pop("benchmark", None)
+        day = kept.pop("measured_at")
+        parts += ["", f"## {path.stem}", "", f"`.venv/bin/python -m benchmarks.bench_{path.stem}`", ""]
+        place = ", ".join(f"{key} {value}" for key, value in machine.items())
+        parts += [f"Measured {day} on: {place}.", "", "| figure | value |", "|---|---|"]
+        parts += [f"| {name} | {value} |" for name, value in flat(kept)]
+    return "\n".join(parts) + "\n"
+
+
+def main() -> int:
+    """Run what was named (all of it by default), then write the report; 1 if any failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[*names(), []], help="which; all where left out")
+    parser.add_argument("--only-report", action="store_true", help="write RESULTS.md from what is kept")
+    options = parser.parse_args()
+    chosen = [] if options.only_report else (options.names or names())
+    failed = [name for name in chosen if not run(name)]
+    (HERE / "RESULTS.md").write_text(report())
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
