@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.devstack import postgres
-from controller.devstack.postgres import PostgresServer
+from controller.devstack.postgres import FORGETFUL, EmbeddedPostgres, PostgresServer
 from controller.domain.errors import CleaveError, Conflict
 from controller.domain.policy import AutoScalePolicy
 from controller.store.migrations import migrate, pending, sql_directory
@@ -168,12 +167,9 @@ def test_whoever_migrates_everything_belongs_to_the_owner(
 
 
 @pytest.fixture
-def strict_server(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[PostgresServer]:
-    """A server whose superuser is somebody else: on the ordinary one it is cleave_owner itself."""
-    monkeypatch.setattr(postgres, "OWNER", "postgres")
-    server = postgres.EmbeddedPostgres(tmp_path_factory.mktemp("strict"), settings=postgres.FORGETFUL)
+def pristine_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """A server on which the roles of Cleave were never made."""
+    server = EmbeddedPostgres(tmp_path_factory.mktemp("pristine"), settings=FORGETFUL)
     try:
         server.start()
         yield server
@@ -181,19 +177,19 @@ def strict_server(
         server.destroy()
 
 
-def test_a_deployer_needs_no_superuser_and_others_are_told_so(strict_server: PostgresServer) -> None:
+def test_a_deployer_needs_no_superuser_and_others_are_told_so(pristine_server: PostgresServer) -> None:
     """Owner of the database and allowed to create roles: roles made for one database serve the next."""
-    admin = StoreDriver(strict_server.create_database("admin"))
+    admin = StoreDriver(pristine_server.create_database("admin"))
     for user, rights in {"deployer": "CREATEROLE", "nobody": ""}.items():
         admin.sql(f"CREATE ROLE {user} LOGIN PASSWORD 'pw' {rights}")
     for database in ("first", "second"):
-        owner = StoreDriver(strict_server.create_database(database))
+        owner = StoreDriver(pristine_server.create_database(database))
         owner.sql(f"ALTER DATABASE {database} OWNER TO deployer")
 
         with pytest.raises(CleaveError, match="may not do this"):
-            migrate(strict_server.url(database, user="nobody", password="pw"))
-        assert "views" in migrate(strict_server.url(database, user="deployer", password="pw"))
-        assert migrate(strict_server.url(database, user="deployer", password="pw")) == []
+            migrate(pristine_server.url(database, user="nobody", password="pw"))
+        assert "views" in migrate(pristine_server.url(database, user="deployer", password="pw"))
+        assert migrate(pristine_server.url(database, user="deployer", password="pw")) == []
 
         assert owner.sql("""
             SELECT DISTINCT pg_get_userbyid(proowner) FROM pg_proc
