@@ -91,12 +91,12 @@ class TestAppending:
                     return stored
                 stored += batch
                 if sequence == 10:
-                    flowing.wait()
+                    flowing.wait(timeout=30)
             raise AssertionError("the fence never fell")
 
         with ThreadPoolExecutor(4) as threads:
             running = [threads.submit(produce, f"p{i}") for i in range(4)]
-            flowing.wait()
+            flowing.wait(timeout=30)
             planes.plane.terminate_segment(log)
             at_the_fence = planes.plane.sample([log])[log].msg_in
             stored = [future.result() for future in running]

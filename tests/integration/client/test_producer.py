@@ -155,12 +155,14 @@ def test_a_batch_whose_answer_was_lost_is_stored_once(
     assert flows(bench, 0, 1) == in_order(4)
 
 
-def test_an_answer_lost_just_before_the_fence_is_settled_before_anything_is_routed_anew(
-    bench: Bench, source: PostgresSource, logs: FaultyLogs
+@pytest.mark.parametrize("was_stored", [True, False])
+def test_a_batch_in_doubt_is_settled_before_anything_is_routed_anew(
+    bench: Bench, source: PostgresSource, logs: FaultyLogs, was_stored: bool
 ) -> None:
+    """The producer gave up on it; then the segment is fenced. Its log knows whether it is stored."""
     bench.topic_with(segments=1)
     producer = Producer(source, logs, TOPIC, send_timeout_seconds=0.0)
-    logs.lose_answers = 1
+    logs.lose_answers, logs.refuse = (1, 0) if was_stored else (0, 1)
     send_numbered(producer, range(2))
     with pytest.raises(DataPlaneUnavailable):
         producer.flush()
@@ -170,7 +172,8 @@ def test_an_answer_lost_just_before_the_fence_is_settled_before_anything_is_rout
     producer.flush()
 
     assert flows(bench, 0, 1, 2) == in_order(4)
-    assert len(stored(bench, 0)) == 2 * len(KEYS)
+    assert len(stored(bench, 0)) == (2 * len(KEYS) if was_stored else 0)
+    assert producer.pending == 0
     producer.close()
 
 

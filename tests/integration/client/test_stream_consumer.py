@@ -143,9 +143,10 @@ def test_a_segment_changes_hands_only_when_its_messages_are_acknowledged(
     send(producer, 0)
     batches = [next_batch(a), next_batch(a)]
     b = join("b")
+    turns = iter(range(10))
+    settle(a, b, until=lambda: next(turns, None) is None)
+    assert a.segment_ids == (1, 2)
     send(producer, 1)
-
-    settle(b, until=lambda: True)
     for batch in batches:
         assert a.acknowledge(batch)
 
