@@ -39,10 +39,8 @@ chaos: $(READY) ## Minutes of kills, pauses and partitions under load, then the 
 	@$(PY) -m pytest tests -m chaos --timeout 1800 $(ARGS)
 
 .PHONY: bench
-bench: $(READY) ## Every benchmark; each one's JSON goes to benchmarks/results (ONLY=name, ARGS=...)
-	@mkdir -p benchmarks/results
-	@for name in $(or $(ONLY),$(basename $(notdir $(wildcard benchmarks/bench_*.py)))); do \
-	  $(PY) -m benchmarks.$$name $(ARGS) | tee benchmarks/results/$$name.json; done
+bench: $(READY) ## Benchmarks and benchmarks/RESULTS.md from them (ONLY="decide operations")
+	@$(PY) -m benchmarks $(ONLY) $(ARGS)
 
 .PHONY: lint
 lint: $(READY) ## Ruff: rules and format

@@ -28,7 +28,11 @@ def run(name: str) -> bool:
     """Run one and keep its line; False when it failed."""
     print(f"== {name}", flush=True)
     done = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.bench_{name}"], stdout=subprocess.PIPE, text=True, cwd=HERE.parent
+        [sys.executable, "-m", f"benchmarks.bench_{name}"],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=HERE.parent,
+        check=False,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not lines:
@@ -73,10 +77,13 @@ def report() -> str:
 def main() -> int:
     """Run what was named (all of it by default), then write the report; 1 if any failed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[*names(), []], help="which; all where left out")
+    parser.add_argument("names", nargs="*", help="which; all where left out")
     parser.add_argument("--only-report", action="store_true", help="write RESULTS.md from what is kept")
     options = parser.parse_args()
     chosen = [] if options.only_report else (options.names or names())
+    unknown = sorted(set(chosen) - set(names()))
+    if unknown:
+        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(names())}")
     failed = [name for name in chosen if not run(name)]
     (HERE / "RESULTS.md").write_text(report())
     return 1 if failed else 0
