@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from controller import telemetry
 from controller.dataplane.base import DataPlane
 from controller.domain.decision import Lane
-from controller.services.autoscaler.batch import Batch, Outcome
+from controller.services.autoscaler.batch import ACTING_TOPICS, Batch, Outcome
 from controller.services.autoscaler.verdicts import lane_of
 from controller.store import evaluations
 from controller.store.engine import Store
@@ -63,6 +63,7 @@ def run_pass(
     or a batch met a deadlock; batches before it have been committed.
     """
     evaluated, outcomes, left, passed = 0, list[Outcome](), list[int](), list[int]()
+    size = batch_topics
     while len(passed) < limit:
         with store.transaction() as tx:
             if fence is not None:
@@ -73,7 +74,7 @@ def run_pass(
                 pending = evaluations.drain(
                     tx,
                     lanes=lanes,
-                    limit=min(batch_topics, limit - len(passed)),
+                    limit=min(size, limit - len(passed)),
                     shards=shards,
                     topic_ids=topic_ids,
                     skip=passed if dry_run else left,
@@ -86,6 +87,8 @@ def run_pass(
             break
         passed += batch.pending.keys() - set(batch.postponed)
         left += batch.left
+        # Where many act, a full batch would be read again and again for the few it may act on.
+        size = min(batch_topics, 2 * ACTING_TOPICS) if batch.postponed else batch_topics
         evaluated += len(batch.verdicts)
         outcomes += batch.outcomes()
     _count(outcomes)

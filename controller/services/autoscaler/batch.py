@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -119,8 +120,10 @@ class Batch:
     def _intend(self, topic: LockedTopic) -> None:
         topic_id = topic.topic_id
         situation = self.situations[topic_id]
+        acts = self.verdicts[topic_id].decisions
         try:
-            with self._tx.begin_nested():
+            # An intent undoes itself when it fails; several stand or fall together.
+            with self._tx.begin_nested() if len(acts) > 1 else nullcontext():
                 self._operation_ids[topic_id] = tuple(
                     intents.intend_reshape(
                         self._tx,
@@ -131,7 +134,7 @@ class Batch:
                         seen_epoch=situation.layout.epoch,
                         seen_input_version=self.pending[topic_id].input_version,
                     ).operation.operation_id
-                    for ordinal, act in enumerate(self.verdicts[topic_id].decisions)
+                    for ordinal, act in enumerate(acts)
                 )
         except (LostRace, SegmentBusy) as error:
             log.info(
