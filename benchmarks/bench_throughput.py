@@ -2,7 +2,8 @@
 
 The clients are the real ones: routing by the layout, batches, one assignment, acknowledgements. For 1 and 4 segments,
 twice: as fast as it goes (from the first send to the last acknowledgement), and paced at the goal, where the delay of
-a message, send to receive, means something. Commits are durable. Prints one line of JSON.
+a message, send to receive, means something. Commits are durable. Processor time a message, of both clients and the
+server together, says what the machine could do were it ours alone. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing.queues import Queue
 from pathlib import Path
+
+import psutil
 
 from benchmarks.machine import machine
 from controller.bootstrap import Application
@@ -57,14 +60,14 @@ def produce(run: Run, results: Queue[dict[str, float]]) -> None:
         producer = Producer(source, logs, run.topic)
         keys = [f"key-{i}" for i in range(1_000)]
         filler = b"x" * (PAYLOAD_BYTES - _STAMP.size)
-        started = time.monotonic()
+        started, busy = time.monotonic(), time.process_time()
         for number in range(run.messages):
             if run.rate and number % round(run.rate * _TICK_SECONDS) == 0:
                 producer.flush()
                 time.sleep(max(0.0, started + number / run.rate - time.monotonic()))
             producer.send(_STAMP.pack(time.monotonic_ns()) + filler, keys[number % len(keys)])
         producer.flush()
-        results.put({"started": started, "stored": time.monotonic()})
+        results.put({"started": started, "stored": time.monotonic(), "cpu": time.process_time() - busy})
         producer.close()
 
 
@@ -77,6 +80,7 @@ def consume(run: Run, results: Queue[dict[str, float]]) -> None:
         closing(EmbeddedLogClient(run.url)) as logs,
         StreamConsumer(source, logs, run.topic, "bench", "consumer", batch_messages=1_000) as consumer,
     ):
+        busy = time.process_time()
         results.put({})
         while left:
             batch = consumer.receive(1.0)
@@ -88,25 +92,41 @@ def consume(run: Run, results: Queue[dict[str, float]]) -> None:
                 left -= len(batch.messages)
         ended = time.monotonic()
     cuts = statistics.quantiles(delays, n=100)
-    results.put({"ended": ended, "p50": cuts[49], "p99": cuts[98]})
+    results.put({"ended": ended, "p50": cuts[49], "p99": cuts[98], "cpu": time.process_time() - busy})
 
 
-def measure(run: Run) -> dict[str, float]:
+def server_seconds(pid: int) -> float:
+    """Processor time of a PostgreSQL so far: of those that ended, and of those that run."""
+    postmaster = psutil.Process(pid)
+    running = [postmaster, *postmaster.children()]
+    ended = postmaster.cpu_times()
+    return (
+        sum(t.user + t.system for t in (p.cpu_times() for p in running))
+        + ended.children_user
+        + ended.children_system
+    )
+
+
+def measure(run: Run, pid: int | None) -> dict[str, float]:
     """Both processes, the consumer first; rates in messages a second, delays in milliseconds."""
     spawn = multiprocessing.get_context("spawn")
     sent: Queue[dict[str, float]] = spawn.Queue()
     received: Queue[dict[str, float]] = spawn.Queue()
     consumer = spawn.Process(target=consume, args=(run, received), daemon=True)
     producer = spawn.Process(target=produce, args=(run, sent), daemon=True)
+    before = server_seconds(pid) if pid else 0.0
     consumer.start()
     received.get(timeout=60)
     producer.start()
     head, tail = sent.get(timeout=600), received.get(timeout=600)
     producer.join()
     consumer.join()
+    server = server_seconds(pid) - before if pid else 0.0
     return {
         "messages_per_second": round(run.messages / (tail["ended"] - head["started"])),
         "stored_per_second": round(run.messages / (head["stored"] - head["started"])),
+        "client_cpu_us_per_message": round((head["cpu"] + tail["cpu"]) / run.messages * 1e6, 1),
+        "server_cpu_us_per_message": round(server / run.messages * 1e6, 1),
         "delay_p50_ms": round(tail["p50"], 1),
         "delay_p99_ms": round(tail["p99"], 1),
     }
@@ -143,7 +163,8 @@ def main() -> None:
             migrate(url)
             figures = {
                 f"segments_{segments}_{label}": measure(
-                    Run(url, create_topic(url, segments), options.messages, rate)
+                    Run(url, create_topic(url, segments), options.messages, rate),
+                    None if options.url else server.pid,
                 )
                 for segments in (1, 4)
                 for label, rate in (("flat_out", None), ("paced", GOAL))
