@@ -1,0 +1,49 @@
+"""Shorthands for passes of the autoscaler over a bench's topic."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import timedelta
+from typing import Any
+
+from controller.domain.decision import Lane
+from controller.domain.evaluator import ALL_LANES
+from controller.services import autoscaler
+from controller.services.autoscaler import PassResult
+from controller.store import evaluations, ledger
+from tests.support.bench import Bench
+from tests.support.reports import report_load
+
+LOAD = frozenset({Lane.LOAD})
+HOT, WARM, COLD = 25_000.0, 5_000.0, 1.0
+
+
+def run(bench: Bench, lanes: Collection[Lane] = ALL_LANES, **options: Any) -> PassResult:
+    """One pass."""
+    return autoscaler.run_pass(
+        bench.store, bench.planes, lanes, **{"decided_by": "tests", "limit": 100} | options
+    )
+
+
+def report(bench: Bench, rates: dict[int, float], cold_for: timedelta | None = None) -> None:
+    """Load of `TOPIC`'s segments."""
+    with bench.store.transaction() as tx:
+        report_load(tx, bench.topic_id, rates, cold_for=cold_for)
+
+
+def register(bench: Bench, name: str) -> None:
+    """A consumer of the topic's one subscription."""
+    statement = "INSERT INTO cleave.consumer (topic_id, subscription, name) VALUES (:id, 'billing', :name)"
+    bench.execute(statement, id=bench.topic_id, name=name)
+
+
+def decisions(bench: Bench) -> list[ledger.DecisionRow]:
+    """The ledger of `TOPIC`, newest first."""
+    with bench.store.transaction() as tx:
+        return ledger.list_decisions(tx, bench.topic_id)
+
+
+def owed(bench: Bench) -> bool:
+    """Whether a pass has something to do."""
+    with bench.store.transaction() as tx:
+        return bool(evaluations.drain(tx, lanes=ALL_LANES, limit=1))
