@@ -18,7 +18,9 @@ from controller.clock import SystemClock
 from controller.dataplane.base import DataPlane
 from controller.dataplane.registry import PlaneSettings, build_planes
 from controller.domain.decision import Lane
+from controller.landing.area import LandingArea
 from controller.services import autoscaler
+from controller.services.load_collector import LoadCollector
 from controller.services.operation_runner import RunnerContext, run_due
 from controller.services.tombstone_sweeper import sweep
 from controller.services.worker.sensors import default_sensors
@@ -157,3 +159,17 @@ def build_worker(app: Application, worker_id: str | None = None) -> Worker:
     )
     runner = app.runner(worker_id, lambda: loop.is_stopping)
     return Worker(loop, leases, listener)
+
+
+def build_collector(app: Application, prefix: str = "") -> LoadCollector:
+    """A collector of the topics whose names begin with `prefix`."""
+    settings = app.settings
+    return LoadCollector(
+        app.store,
+        app.planes,
+        LandingArea(settings.landing_url),
+        name=socket.gethostname().replace(":", "-")[:80] or "collector",
+        interval_seconds=settings.collect_interval_seconds,
+        clock=SystemClock(),
+        prefix=prefix,
+    )

@@ -1,0 +1,38 @@
+"""The window an aggregation computes rates over, and how far back it reads to find where intervals begin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from controller.domain.errors import InvalidInput
+from controller.domain.load import DEFAULT_WINDOW_MS
+
+
+@dataclass(frozen=True, slots=True)
+class LoadWindow:
+    """``(end_ms - length_ms, end_ms]``, milliseconds since the Unix epoch.
+
+    An interval between two samples may begin before the window: samples are read from ``lookback_ms``
+    before its start. A reporter that paused for longer than that begins anew, with a base line.
+    """
+
+    end_ms: int
+    length_ms: int = DEFAULT_WINDOW_MS
+    lookback_ms: int = DEFAULT_WINDOW_MS
+
+    def __post_init__(self) -> None:
+        if self.length_ms <= 0 or self.lookback_ms < 0:
+            raise InvalidInput(
+                f"a window of {self.length_ms} ms with {self.lookback_ms} ms before it: the window is longer "
+                "than 0 and the look back not negative"
+            )
+
+    @property
+    def start_ms(self) -> int:
+        """The instant just before the window's first."""
+        return self.end_ms - self.length_ms
+
+    @property
+    def read_from_ms(self) -> int:
+        """Samples at or before this instant are not read."""
+        return self.start_ms - self.lookback_ms

@@ -1,0 +1,106 @@
+"""History: the rates of every segment in every window, by day, for replay and for profiles that look back.
+
+An engine writes a run's rates into a scratch directory; when the run was merged, its files get their final names
+``day=YYYY-MM-DD/window_end=<instant>/part-<n>.parquet``. So a window is kept once, whoever computed it twice.
+"""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from controller.landing.location import Location
+from controller.landing.names import day_directories, day_directory, day_of, format_tick, parse_tick
+from controller.landing.schemas import RATE_SCHEMA
+
+_SCRATCH = "_runs"
+
+
+class RateHistory:
+    """Rates below ``url``."""
+
+    def __init__(self, url: str) -> None:
+        """A path or URL, see ``Location``."""
+        self.location = Location(url)
+
+    def scratch(self, run_id: str) -> Scratch:
+        """A directory for the files of one run, invisible to readers."""
+        return Scratch(self.location, f"{_SCRATCH}/{run_id}")
+
+    def publish(self, scratch: Scratch, window_end_ms: int) -> None:
+        """Gives the run's rates their final names."""
+        directory = f"{day_directory(window_end_ms)}/window_end={format_tick(window_end_ms)}"
+        for number, path in enumerate(scratch.rate_files()):
+            self.location.move(path, f"{directory}/part-{number:05d}.parquet")
+
+    def read(self, from_ms: int, to_ms: int) -> pa.Table:
+        """The rates of every window that ended in the inclusive span, with ``window_end_ms`` as last column."""
+        tables = [RATE_SCHEMA.append(_WINDOW_END).empty_table()]
+        for day in day_directories(from_ms, to_ms):
+            for file in self.location.files(day):
+                window_end_ms = parse_tick(file.path.split("/")[1].removeprefix("window_end="))
+                if from_ms <= window_end_ms <= to_ms:
+                    rates = _read(self.location, file.path).select(RATE_SCHEMA.names).cast(RATE_SCHEMA)
+                    ends = pa.array([window_end_ms] * rates.num_rows, pa.int64())
+                    tables.append(rates.append_column(_WINDOW_END, ends))
+        return pa.concat_tables(tables)
+
+    def expire(self, before: date) -> list[str]:
+        """Deletes the days before ``before``; returns their directories."""
+        old = [d for d in self.location.directories() if (day := day_of(d)) is not None and day < before]
+        for directory in old:
+            self.location.delete_directory(directory)
+        return old
+
+
+class Scratch:
+    """The files of one run in progress: rates to be published, tables handed to an engine or back."""
+
+    def __init__(self, location: Location, directory: str) -> None:
+        self._location = location
+        self._directory = directory
+
+    @property
+    def url(self) -> str:
+        """The URL an engine writes below."""
+        return self._location.url(self._directory)
+
+    def rate_files(self) -> list[str]:
+        """Paths of the rates the engine wrote, in the order of their names."""
+        return self._files("rates")
+
+    def rate_rows(self) -> int:
+        """How many segments have rates; only footers are read."""
+        return sum(_rows(self._location, path) for path in self.rate_files())
+
+    def write(self, name: str, table: pa.Table) -> None:
+        """Writes a table below ``name``, one of ``rates`` or what an engine is handed."""
+        with self._location.writing(f"{self._directory}/{name}/part-0.parquet") as stream:
+            pq.write_table(table, stream)
+
+    def read(self, name: str, schema: pa.Schema) -> pa.Table:
+        """Everything an engine wrote below ``name``."""
+        tables = [_read(self._location, path).select(schema.names).cast(schema) for path in self._files(name)]
+        return pa.concat_tables([schema.empty_table(), *tables])
+
+    def discard(self) -> None:
+        """Removes the directory with what is left in it."""
+        self._location.delete_directory(self._directory)
+
+    def _files(self, name: str) -> list[str]:
+        return [file.path for file in self._location.files(f"{self._directory}/{name}")]
+
+
+_WINDOW_END = pa.field("window_end_ms", pa.int64())
+
+
+def _read(location: Location, path: str) -> pa.Table:
+    with location.open(path) as stream:
+        return pq.ParquetFile(stream).read()
+
+
+def _rows(location: Location, path: str) -> int:
+    with location.open(path) as stream:
+        return int(pq.read_metadata(stream).num_rows)

@@ -1,0 +1,154 @@
+"""A directory somewhere: a local path, or any URL that pyarrow or fsspec can reach.
+
+Files appear under their name whole or not at all: they are written under a hidden name and moved. Names that
+begin with a dot or an underscore are invisible to ``files``. Nothing here knows what the files hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_hex
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyarrow import fs
+
+from controller.domain.errors import InvalidInput
+
+_HADOOP_NAMES = {"s3a": "s3", "s3n": "s3"}
+"""Schemes that Hadoop, and so Spark, calls differently from pyarrow."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file in a listing; ``path`` is relative to the location, ``modified_at_ms`` is 0 where unknown."""
+
+    path: str
+    size_bytes: int
+    modified_at_ms: int
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
+class Location:
+    """The directory at ``url``; paths are relative to it, with forward slashes."""
+
+    def __init__(self, url: str) -> None:
+        """Raises InvalidInput where no library here reaches the URL. Touches nothing."""
+        self._files, self._root, self._base = _resolve(url)
+
+    def url(self, path: str = "") -> str:
+        """The URL Spark and people know it by: always with a scheme, and the scheme that was given."""
+        return f"{self._base}/{path}" if path else self._base
+
+    def files(self, directory: str = "") -> list[FoundFile]:
+        """The visible files below ``directory``, at any depth, by path; none where it does not exist.
+
+        Hidden is what has a hidden name below ``directory``, which may itself be hidden.
+        """
+        return [found for found in self._walk(directory) if not _is_hidden(found.path[len(directory) :])]
+
+    def hidden_files(self, directory: str) -> list[FoundFile]:
+        """What is not (or not yet) meant for readers below ``directory``."""
+        return [found for found in self._walk(directory) if _is_hidden(found.path[len(directory) :])]
+
+    def directories(self) -> list[str]:
+        """Names of the directories directly below."""
+        selector = fs.FileSelector(self._root, allow_not_found=True)
+        found = self._files.get_file_info(selector)
+        return sorted(info.base_name for info in found if info.type == fs.FileType.Directory)
+
+    @contextmanager
+    def writing(self, path: str) -> Iterator[pa.NativeFile]:
+        """A stream that becomes the file at ``path`` when the block ends without error, and vanishes otherwise."""
+        directory, _, name = path.rpartition("/")
+        draft = self._absolute(f"{directory}/.{name}.{token_hex(4)}")
+        self._files.create_dir(self._absolute(directory), recursive=True)
+        try:
+            with self._files.open_output_stream(draft) as stream:
+                yield stream
+            self._files.move(draft, self._absolute(path))
+        except BaseException:
+            self._delete_absolute(draft)
+            raise
+
+    def open(self, path: str) -> pa.NativeFile:
+        """The file's bytes, at random. Raises FileNotFoundError or another OSError."""
+        return self._files.open_input_file(self._absolute(path))
+
+    def move(self, path: str, to: str) -> None:
+        """Give the file another name; one that is gone already raises FileNotFoundError."""
+        self._files.create_dir(self._absolute(to.rpartition("/")[0]), recursive=True)
+        self._files.move(self._absolute(path), self._absolute(to))
+
+    def delete(self, path: str) -> None:
+        """Remove a file; one that is gone already is no error."""
+        self._delete_absolute(self._absolute(path))
+
+    def delete_directory(self, path: str) -> None:
+        """Remove a directory with all in it; one that is gone already is no error."""
+        absolute = self._absolute(path)
+        if self._files.get_file_info(absolute).type == fs.FileType.Directory:
+            self._files.delete_dir(absolute)
+
+    def _walk(self, directory: str) -> list[FoundFile]:
+        selector = fs.FileSelector(self._absolute(directory), recursive=True, allow_not_found=True)
+        found = [
+            FoundFile(
+                info.path[len(self._root) :].lstrip("/"), info.size or 0, (info.mtime_ns or 0) // 1_000_000
+            )
+            for info in self._files.get_file_info(selector)
+            if info.type == fs.FileType.File
+        ]
+        return sorted(found, key=lambda file: file.path)
+
+    def _delete_absolute(self, absolute: str) -> None:
+        if self._files.get_file_info(absolute).type == fs.FileType.File:
+            self._files.delete_file(absolute)
+
+    def _absolute(self, path: str) -> str:
+        return f"{self._root}/{path}" if path else self._root
+
+
+def _is_hidden(path: str) -> bool:
+    return any(part.startswith((".", "_")) for part in path.split("/"))
+
+
+def _resolve(url: str) -> tuple[fs.FileSystem, str, str]:
+    """File system, root in it, and the URL without a trailing slash."""
+    scheme = urlsplit(url).scheme
+    if scheme in ("", "file"):
+        path = (
+            Path(url if not scheme else url.removeprefix("file://").removeprefix("file:"))
+            .expanduser()
+            .resolve()
+        )
+        return fs.LocalFileSystem(), path.as_posix(), f"file://{path.as_posix()}"
+    base = url.rstrip("/")
+    try:
+        files, root = fs.FileSystem.from_uri(_HADOOP_NAMES.get(scheme, scheme) + base[len(scheme) :])
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        files, root = _through_fsspec(base, scheme)
+    except OSError as error:  # hdfs:// without its native library
+        raise InvalidInput(
+            f"{base} cannot be reached: {error}. Install what {scheme}:// needs here."
+        ) from error
+    return files, root.rstrip("/"), base
+
+
+def _through_fsspec(url: str, scheme: str) -> tuple[fs.FileSystem, str]:
+    try:
+        import fsspec  # type: ignore[import-untyped]
+
+        files, root = fsspec.core.url_to_fs(url)
+    except (ImportError, ValueError) as error:
+        raise InvalidInput(
+            f"{url}: nothing here reads {scheme}:// ({error}). Install fsspec with the package for {scheme}, "
+            "or give a path, file://, hdfs:// or s3a:// URL."
+        ) from error
+    return fs.PyFileSystem(fs.FSSpecHandler(files)), root

@@ -1,0 +1,50 @@
+"""Columns of the files: raw counter samples, and rates kept as history.
+
+A file of samples may carry more columns (they are not read), and it must carry these with exactly these types.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+SAMPLE_SCHEMA = pa.schema(
+    [
+        pa.field("topic_id", pa.int64(), nullable=False),
+        pa.field("segment_id", pa.int64(), nullable=False),
+        pa.field("backing_topic", pa.string(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("instant", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("msg_in", pa.int64(), nullable=False),
+        pa.field("byte_in", pa.int64(), nullable=False),
+        pa.field("msg_out", pa.int64(), nullable=False),
+        pa.field("byte_out", pa.int64(), nullable=False),
+    ]
+)
+"""Monotonic counters of one segment as one source had them at one instant (the source's reading time)."""
+
+RATE_SCHEMA = pa.schema(
+    [
+        ("topic_id", pa.int64()),
+        ("segment_id", pa.int64()),
+        ("msg_rate_in", pa.float64()),
+        ("byte_rate_in", pa.float64()),
+        ("msg_rate_out", pa.float64()),
+        ("byte_rate_out", pa.float64()),
+        ("observed_at_ms", pa.int64()),
+        ("covered_ms", pa.int64()),
+        ("source", pa.string()),
+    ]
+)
+"""Rates of one segment over one window, per second; ``covered_ms`` of the window was observed."""
+
+
+def difference(schema: pa.Schema) -> str | None:
+    """What keeps a file's schema from being SAMPLE_SCHEMA, for people; None where nothing does."""
+    for field in SAMPLE_SCHEMA:
+        index = schema.get_field_index(field.name)
+        if index < 0:
+            return f"column {field.name} is missing"
+        found = schema.field(index).type
+        if found != field.type:
+            return f"column {field.name} is {found}, not {field.type}"
+    return None

@@ -1,0 +1,152 @@
+"""Load collector: samples the counters of every watched segment each tick and lands them as one Parquet file.
+
+The first station of a sample's way. What a rate is, is the aggregation's affair: nothing is computed here, so a
+tick that was missed costs resolution and no correctness. One slow or broken data plane does not hold up the
+others, and a tick that comes late is skipped and counted, never made up for.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+
+import pyarrow as pa
+
+from controller import telemetry
+from controller.clock import Clock
+from controller.dataplane.base import Counters, DataPlane
+from controller.domain.errors import CleaveError, InvalidInput, Retryable
+from controller.landing.area import LandingArea
+from controller.landing.schemas import SAMPLE_SCHEMA
+from controller.store import watch_list
+from controller.store.engine import Store
+from controller.store.watch_list import WatchedLog
+
+log = telemetry.get_logger(__name__)
+
+CALL_SEGMENTS = 1_000
+"""Segments asked for in one call: bounded time for the data plane, bounded memory here."""
+SEALED_FOR_SECONDS = 600.0
+"""Sealed segments are watched this much longer, since consumers still read them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """What one tick brought."""
+
+    instant_ms: int
+    watched: int
+    sampled: int
+    failed_planes: tuple[str, ...]
+    path: str | None
+    """Where the samples landed; None when there was none."""
+
+
+class LoadCollector:
+    """One collector; several may watch different topics (`prefix`) and land side by side."""
+
+    def __init__(
+        self,
+        store: Store,
+        planes: Mapping[str, DataPlane],
+        area: LandingArea,
+        *,
+        name: str,
+        interval_seconds: float,
+        clock: Clock,
+        prefix: str = "",
+    ) -> None:
+        """`name` stands in file names; `prefix` watches only topics whose names begin so."""
+        if interval_seconds <= 0:
+            raise InvalidInput(f"a collector's interval of {interval_seconds:g} s is not longer than 0")
+        self._store, self._planes, self._area = store, planes, area
+        self._name, self._prefix = name, prefix
+        self._interval_ms = round(interval_seconds * 1000)
+        self._clock = clock
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Finish the tick in hand and leave; safe in a signal handler."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Tick at multiples of the interval until `stop`. A tick that fails is logged; the next one comes."""
+        while not self._stopping.wait(self._until_next_tick()):
+            began_ms = self._clock.now_ms()
+            try:
+                self.tick()
+            except (Retryable, OSError) as error:
+                telemetry.COLLECTOR_TICKS.labels("failed").inc()
+                log.warning("tick failed", error=str(error))
+            skipped = (self._clock.now_ms() - began_ms) // self._interval_ms
+            if skipped:
+                telemetry.COLLECTOR_TICKS.labels("skipped").inc(skipped)
+                log.warning("ticks skipped: sampling took longer than the interval", skipped=skipped)
+
+    def tick(self) -> Tick:
+        """Sample everything once and land it. Raises StoreUnavailable, and OSError when storage is away."""
+        instant_ms = self._clock.now_ms()
+        with self._store.transaction() as tx:
+            watched = watch_list.watched_logs(tx, prefix=self._prefix, sealed_for_seconds=SEALED_FOR_SECONDS)
+        by_plane: dict[str, dict[str, WatchedLog]] = {}
+        for one in watched:
+            by_plane.setdefault(one.data_plane, {})[one.backing_topic] = one
+        failed: list[str] = []
+        samples: list[tuple[WatchedLog, Counters]] = []
+        with ThreadPoolExecutor(max(len(by_plane), 1)) as pool:
+            for name, answer in zip(
+                by_plane, pool.map(self._sample, by_plane, by_plane.values()), strict=True
+            ):
+                samples.extend(answer or ())
+                if answer is None:
+                    failed.append(name)
+        path = self._area.append(instant_ms, self._name, _table(samples)) if samples else None
+        telemetry.COLLECTOR_TICKS.labels("partial" if failed else "whole").inc()
+        log.info("tick", watched=len(watched), sampled=len(samples), failed=failed)
+        return Tick(instant_ms, len(watched), len(samples), tuple(failed), path)
+
+    def _sample(self, name: str, logs: Mapping[str, WatchedLog]) -> list[tuple[WatchedLog, Counters]] | None:
+        """Counters of one data plane's logs; None where it failed, which is silence and no load of 0."""
+        if name not in self._planes:
+            log.warning(
+                "data plane not configured here: its topics are not sampled", data_plane=name, logs=len(logs)
+            )
+            return None
+        found: list[tuple[WatchedLog, Counters]] = []
+        try:
+            for chunk in _chunks(logs):
+                found += [
+                    (logs[topic], counters) for topic, counters in self._planes[name].sample(chunk).items()
+                ]
+        except CleaveError as error:
+            log.warning("data plane did not answer", data_plane=name, error=str(error))
+            return found or None
+        return found
+
+    def _until_next_tick(self) -> float:
+        """Seconds to the next multiple of the interval, so that collectors tick together."""
+        return (self._interval_ms - self._clock.now_ms() % self._interval_ms) / 1000
+
+
+def _chunks(logs: Mapping[str, WatchedLog]) -> Iterator[Sequence[str]]:
+    rest = iter(logs)
+    while chunk := list(islice(rest, CALL_SEGMENTS)):
+        yield chunk
+
+
+def _table(samples: Sequence[tuple[WatchedLog, Counters]]) -> pa.Table:
+    columns = {
+        "topic_id": [one.topic_id for one, _ in samples],
+        "segment_id": [one.segment_id for one, _ in samples],
+        "backing_topic": [one.backing_topic for one, _ in samples],
+        "source": [counters.source for _, counters in samples],
+        "instant": [counters.instant_ms * 1000 for _, counters in samples],
+        "msg_in": [counters.msg_in for _, counters in samples],
+        "byte_in": [counters.byte_in for _, counters in samples],
+        "msg_out": [counters.msg_out for _, counters in samples],
+        "byte_out": [counters.byte_out for _, counters in samples],
+    }
+    return pa.table(columns).cast(SAMPLE_SCHEMA)

@@ -1,0 +1,32 @@
+"""Which logs the collector samples: those of active segments, and of sealed ones that may still be read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, text
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedLog:
+    """One log to sample."""
+
+    topic_id: int
+    segment_id: int
+    data_plane: str
+    backing_topic: str
+
+
+def watched_logs(tx: Connection, *, prefix: str = "", sealed_for_seconds: float) -> list[WatchedLog]:
+    """Logs of live topics whose names begin with `prefix`; sealed ones until that long after they were sealed."""
+    rows = tx.execute(
+        text("""
+            SELECT s.topic_id, s.segment_id, t.data_plane, s.backing_topic
+              FROM cleave.segment s JOIN cleave.topic t USING (topic_id)
+             WHERE t.state = 'live' AND starts_with(t.name, :prefix) AND s.pruned_epoch IS NULL
+               AND (s.state = 'ACTIVE' OR s.sealed_at > clock_timestamp() - make_interval(secs => :seconds))
+             ORDER BY s.topic_id, s.segment_id
+        """),
+        {"prefix": prefix, "seconds": sealed_for_seconds},
+    )
+    return [WatchedLog(*row) for row in rows]
