@@ -1,0 +1,62 @@
+"""What the forms take, and the one line for what they do not."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.domain.errors import InvalidInput
+from controller.entrypoints.tasks.forms import CreateForm, DeleteForm, SplitForm, fill_in
+
+TOPIC = "topic://acme/shop/orders"
+
+
+def test_a_form_as_airflow_gives_it_is_filled_in() -> None:
+    params = {
+        "topic": " acme/shop/orders ",
+        "segment": 3,
+        "cut_points": ["0x4000", "32768", 49152],
+        "parts": None,
+        "reason": "hot",
+        "timeout_seconds": 5,
+        "dry_run": True,
+    }
+
+    form = fill_in(SplitForm, params)
+
+    assert (form.topic, form.cut_points) == (TOPIC, (0x4000, 0x8000, 0xC000))
+    assert (form.timeout_seconds, form.dry_run, form.parts) == (5.0, True, None)
+
+
+def test_the_confirmation_may_leave_the_scheme_out() -> None:
+    assert fill_in(DeleteForm, {"topic": TOPIC, "confirm": "acme/shop/orders"}).confirm == TOPIC
+    assert fill_in(DeleteForm, {"topic": TOPIC}).confirm == ""
+
+
+@pytest.mark.parametrize(
+    ("params", "line"),
+    [
+        ({"segment": 0}, "topic: is missing"),
+        ({"topic": TOPIC}, "segment: is missing"),
+        ({"topic": TOPIC, "segment": -1}, "segment=-1: input should be greater than or equal to 0"),
+        ({"topic": TOPIC, "segment": 0, "parts": 1}, "parts=1: input should be greater than or equal to 2"),
+        ({"topic": TOPIC, "segment": 0, "at": 1}, "at: there is no such parameter; the form has topic,"),
+        ({"topic": TOPIC, "segment": 0, "cut_points": [70000]}, "hash 70000 is not on the ring"),
+        ({"topic": TOPIC, "segment": 0, "timeout_seconds": 0}, "timeout_seconds=0: input should be greater"),
+        ({"topic": 7, "segment": 0}, "topic=7: input should be a valid string"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(params: dict[str, object], line: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        fill_in(SplitForm, params)
+
+    assert line in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        fill_in(CreateForm, {"topic": TOPIC, "segments": 0, "planes": "embedded"})
+
+    assert str(caught.value).count("; ") >= 1
+    assert "segments=0" in str(caught.value)
+    assert "planes: there is no such parameter" in str(caught.value)
