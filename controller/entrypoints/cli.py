@@ -1,13 +1,13 @@
 """The `cleave` command: one line for what is wrong, tables for people, JSON for programs.
 
-Exit codes: 0 done; 2 the request can never succeed as it is (bad input, not found, conflict); 75 try again later;
-1 anything else. Sub-commands are in `commands/`, one file a noun.
+Exit codes: 0 done; 2 the request can never succeed as it is (bad input, not found, conflict, not possible on that
+data plane); 75 try again later; 1 anything else (an aborted operation, a missing right, a finding of `doctor`).
+Sub-commands are in `commands/`, one file a noun.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import sys
 
 import typer
@@ -15,7 +15,7 @@ from typer import Abort, Exit
 from typer.exceptions import TyperException
 
 from controller import telemetry
-from controller.domain.errors import CleaveError, InvariantViolated, Retryable
+from controller.domain.errors import CleaveError, Conflict, InvalidInput, NotFound, Retryable, Unsupported
 from controller.entrypoints.commands import (
     decide,
     doctor,
@@ -64,7 +64,7 @@ def run(arguments: list[str] | None = None) -> int:
     """Run one command; every expected error becomes one line on standard error."""
     telemetry.configure_logging(level=logging.WARNING)  # standard output is the command's own
     try:
-        result = app(args=arguments, standalone_mode=False)
+        result = app(args=arguments, prog_name="cleave", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except Exit as leave:
         return leave.exit_code
@@ -72,16 +72,17 @@ def run(arguments: list[str] | None = None) -> int:
         return _say("stopped", EXIT_FAILED)
     except TyperException as error:  # an unknown option, a missing argument, a value of the wrong type
         message = error.format_message() if isinstance(error, typer.BadParameter) else str(error)
-        return _say(f"{message.rstrip('.')}; `cleave --help` lists what there is", EXIT_BAD_INPUT)
+        if "\n" in message:  # the help of a noun that was given no verb
+            typer.echo(message, err=True)
+            return EXIT_BAD_INPUT
+        where = getattr(getattr(error, "ctx", None), "command_path", "cleave")
+        return _say(f"{message.rstrip('.')}; `{where} --help` lists what there is", EXIT_BAD_INPUT)
     except Retryable as error:
         return _say(str(error), EXIT_TRY_AGAIN)
-    except InvariantViolated as error:
-        return _say(str(error), EXIT_FAILED)
-    except CleaveError as error:
+    except (InvalidInput, NotFound, Conflict, Unsupported) as error:
         return _say(str(error), EXIT_BAD_INPUT)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader (head, less) has gone
-        return 0
+    except CleaveError as error:
+        return _say(str(error), EXIT_FAILED)
 
 
 def _say(message: str, code: int) -> int:

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation
 
 PIPED_WIDTH = 220
-console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+
+
+def _reader_has_gone() -> NoReturn:
+    """Whoever read our output (head, less) has seen enough: leave without a word, and without an error."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise typer.Exit(0)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        _reader_has_gone()
+
+
+console = _Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
 
 
 def to_json(value: Any) -> Any:
@@ -24,34 +39,51 @@ def to_json(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
-def emit(as_json: bool, document: Any, table: Table | str) -> None:
+def emit(as_json: bool, document: Any, table: RenderableType) -> None:
     """Print the document for programs or the table for people."""
     if as_json:
-        typer.echo(json.dumps(document, default=to_json, indent=2, sort_keys=False))
+        say(json.dumps(document, default=to_json, indent=2, sort_keys=False))
     else:
         console.print(table)
 
 
+def say(text: str) -> None:
+    """Print a text as it is."""
+    try:
+        typer.echo(text)
+    except BrokenPipeError:
+        _reader_has_gone()
+
+
 def rows_table(
     rows: Sequence[Mapping[str, Any]], columns: Iterable[str] | None = None, title: str | None = None
-) -> Table:
-    """A table of mappings; an empty one says so."""
+) -> RenderableType:
+    """A table of mappings under a line that is its title; where there is nothing it says so."""
     names = list(columns or (rows[0].keys() if rows else ()))
-    table = Table(
-        title=title, box=None, header_style="bold", caption=None if rows else "nothing found", pad_edge=False
-    )
+    table = Table(box=None, header_style="bold", pad_edge=False)
     for name in names:
-        numeric = bool(rows) and all(isinstance(row.get(name), int | float) for row in rows)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        table.add_column(Text(name), justify="right" if _is_numeric(rows, name) else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(cell(row.get(name)) for name in names))
-    return table
+        table.add_row(*(Text(cell(row.get(name))) for name in names))  # plain: [a000-bfff] is no markup
+    body = table if rows else Text("nothing found")
+    # Not the table's own title: that one is broken to the width of the table.
+    return body if title is None else Group(Text(title), body)
+
+
+def _is_numeric(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
+    """Whether the column holds numbers and nothing else, but for empty cells."""
+    held = [row[name] for row in rows if row.get(name) is not None]
+    return bool(held) and all(
+        isinstance(value, int | float) and not isinstance(value, bool) for value in held
+    )
 
 
 def cell(value: Any) -> str:
-    """One cell: short instants, short numbers, nothing for None."""
+    """One cell: short instants, short numbers, nothing for None, truth as JSON writes it."""
     if value is None:
         return ""
+    if isinstance(value, bool):
+        return str(value).lower()  # what `policy set` reads
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%d %H:%M:%S")
     if isinstance(value, float):

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from controller.bootstrap import application
+from controller.clock import to_datetime
+from controller.dataplane.base import DataPlane
 from controller.domain.decision import Evaluation
 from controller.domain.errors import InvalidInput, NotFound
 from controller.domain.evaluator import decide as ask
-from controller.domain.situation import Situation
+from controller.domain.situation import Capabilities, Situation
 from controller.entrypoints.commands.options import AsJson, topic_name
-from controller.entrypoints.output import emit, rows_table
+from controller.entrypoints.output import cell, emit, rows_table, say
 from controller.store import situations, topics
+
+_COLUMNS = ("verdict", "segment", "lane", "reason", "metric", "value", "needed", "not_before")
+_INSTANTS = ("_at", "_since")
+"""Endings of metrics whose value is an instant, in milliseconds since the Unix epoch."""
 
 
 def decide(
@@ -31,12 +38,15 @@ def decide(
     """Say what would be decided and what would be left alone, and why. Changes nothing."""
     if (topic is None) == (snapshot is None):
         raise InvalidInput("name a topic or give --snapshot FILE, one of the two")
-    situation = _from_text(_read(snapshot)) if snapshot is not None else _live(topic or "")
+    if snapshot is not None:
+        situation, evaluation = _of_text(_read(snapshot))
+    else:
+        situation = _live(topic or "")
+        evaluation = ask(situation)
     if print_snapshot:
-        typer.echo(situation.to_json())
+        say(situation.to_json())
         return
-    evaluation = ask(situation)
-    emit(as_json, evaluation.to_document(), rows_table(_rows(evaluation)))
+    emit(as_json, evaluation.to_document(), rows_table(_rows(evaluation), _COLUMNS, title=_title(evaluation)))
 
 
 def _live(topic: str) -> Situation:
@@ -44,54 +54,110 @@ def _live(topic: str) -> Situation:
         row = topics.find_topic(tx, topic_name(topic))
         found = situations.load_situations(tx, [row.topic_id], planes_capabilities(cleave.planes))
     if row.topic_id not in found:
-        raise NotFound(f"topic {row.name} is {row.state}; only a live topic has a situation to decide on")
+        raise NotFound(
+            f"topic {row.name} is {row.state} on data plane {row.data_plane!r}; only a live topic on a data plane "
+            "that is configured here has a situation to decide on"
+        )
     return found[row.topic_id]
 
 
-def planes_capabilities(planes: Any) -> dict[str, Any]:
+def planes_capabilities(planes: Mapping[str, DataPlane]) -> dict[str, Capabilities]:
     """What each configured data plane can do."""
     return {name: plane.capabilities for name, plane in planes.items()}
 
 
 def _read(source: str) -> str:
-    if source == "-":
-        return sys.stdin.read()
     try:
-        return Path(source).read_text(encoding="utf-8")
+        return sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(
-            f"snapshot {source}: {error}; give a file that can be read, or - for standard input"
+            f"snapshot {source}: {error}; give a text that can be read, a file or - for standard input"
         ) from error
 
 
-def _from_text(text: str) -> Situation:
+def _of_text(text: str) -> tuple[Situation, Evaluation]:
+    """The situation and its verdict. A value of a wrong kind shows only when it is decided on."""
     try:
-        return Situation.from_json(text)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        situation = Situation.from_json(text)
+        if type(situation.now) is not int:
+            raise TypeError(f"now = {situation.now!r}, where milliseconds since the Unix epoch belong")
+        _demand_tiling(situation)
+        return situation, ask(situation)
+    except (ValueError, LookupError, ArithmeticError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidInput(
             f"the snapshot is not a situation ({type(error).__name__}: {error}); "
             "`cleave decide TOPIC --print-snapshot` prints one to start from"
         ) from error
 
 
+def _demand_tiling(situation: Situation) -> None:
+    """Every hash has one owner; what an evaluator says of anything else means nothing."""
+    ranges = [segment.hash_range for segment in situation.layout.active]
+    begins = [hash_range.start for hash_range in ranges]
+    follows = [0, *(hash_range.end + 1 for hash_range in ranges)]
+    if [*begins, 0x10000] != follows:
+        raise InvalidInput(
+            f"the snapshot's segments {', '.join(map(str, ranges)) or '(none)'} do not tile the ring 0000-ffff; "
+            "give each hash exactly one segment"
+        )
+
+
+def _title(evaluation: Evaluation) -> str:
+    acts = len(evaluation.decisions)
+    until = (
+        "until something changes"
+        if evaluation.valid_until is None
+        else f"until {_instant(evaluation.valid_until)}"
+    )
+    return f"{acts or 'no'} act{'' if acts == 1 else 's'}, {len(evaluation.refusals)} refused; holds {until}"
+
+
 def _rows(evaluation: Evaluation) -> list[dict[str, Any]]:
     document = evaluation.to_document()
     acts = [
-        {"verdict": act["kind"], "segment": _segments(act), "reason": act["reason"]}
+        {"verdict": act["kind"], "segment": _segments(act), "reason": act["reason"], **_target(act)}
         for act in document["decisions"]
     ]
     refused = [
         {
             "verdict": "left alone",
-            "segment": _segments(r),
-            **{k: r.get(k) for k in ("lane", "reason", "metric", "value", "needed")},
+            "segment": _segments(refusal),
+            **{name: refusal.get(name) for name in ("lane", "reason", "metric")},
+            **{name: _figure(refusal, name) for name in ("value", "needed")},
+            "not_before": _instant(refusal.get("not_before")),
         }
-        for r in document["refusals"]
+        for refusal in document["refusals"]
     ]
-    columns = ("verdict", "segment", "lane", "reason", "metric", "value", "needed")
-    return [{column: row.get(column) for column in columns} for row in (*acts, *refused)]
+    return [*acts, *refused]
 
 
-def _segments(document: dict[str, Any]) -> str:
+def _target(act: Mapping[str, Any]) -> dict[str, Any]:
+    """Where an act cuts, or how many buckets it gives."""
+    if "bucket_count" in act:
+        return {"metric": "buckets", "needed": cell(act["bucket_count"])}
+    return (
+        {"metric": "cut points", "needed": ", ".join(f"{at:#06x}" for at in act["at"])}
+        if act.get("at")
+        else {}
+    )
+
+
+def _figure(refusal: Mapping[str, Any], name: str) -> str:
+    value = refusal.get(name)
+    if value is not None and str(refusal.get("metric")).endswith(_INSTANTS):
+        return _instant(int(value))
+    return cell(value)
+
+
+def _instant(milliseconds: int | None) -> str:
+    if milliseconds is None:
+        return ""
+    try:
+        return cell(to_datetime(milliseconds))
+    except (ValueError, ArithmeticError, OSError):  # a what-if may lie beyond the calendar
+        return cell(milliseconds)
+
+
+def _segments(document: Mapping[str, Any]) -> str:
     names = ("segment_id", "left_id", "right_id", "other_id", "segment_ids")
     return "+".join(str(document[name]) for name in names if document.get(name) is not None)

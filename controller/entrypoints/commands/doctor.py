@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import typer
 from sqlalchemy import Connection, text
@@ -24,6 +25,8 @@ from controller.store.engine import Store
 
 OLDEST_POSTGRES = 150_000
 LANDING_LOOK_BACK_MS = 3_600_000
+AIRFLOW_TIMEOUT_SECONDS = 5
+SCHEDULED_DAGS = ("cleave_load_aggregation", "cleave_split_pass", "cleave_merge_pass", "cleave_maintenance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,18 +157,60 @@ def _landing(cleave: Application) -> str:
 
 def _airflow(cleave: Application) -> str:
     if cleave.settings.airflow_url is None:
-        raise Note("CLEAVE_AIRFLOW_URL is not set: the passes' schedule is not checked")
+        raise Note("CLEAVE_AIRFLOW_URL is not set: Airflow is not checked")
+    parts = _ask_airflow(cleave, "monitor/health")
+    ill = [name for name, part in parts.items() if part and part.get("status") not in (None, "healthy")]
+    if ill:
+        raise Terminal(f"{', '.join(ill)} at {cleave.settings.airflow_url} not healthy; look at its log")
+    return f"healthy at {cleave.settings.airflow_url}"
+
+
+def _airflow_dags(cleave: Application) -> str:
+    _demand_token(cleave)
+    found = {dag["dag_id"]: dag for dag in _ask_airflow(cleave, "dags?tags=cleave&limit=100")["dags"]}
+    missing = [name for name in SCHEDULED_DAGS if name not in found]
+    if missing:
+        raise Terminal(
+            f"Airflow has no DAG {', '.join(missing)}; put dags/ and plugins/ of Cleave into its folders and look at "
+            "its import errors"
+        )
+    paused = [name for name in SCHEDULED_DAGS if found[name]["is_paused"]]
+    if paused:
+        raise Note(f"paused: {', '.join(paused)}; unpause with `airflow dags unpause NAME`")
+    return f"{len(SCHEDULED_DAGS)} scheduled DAGs are loaded and not paused"
+
+
+def _airflow_connection(cleave: Application) -> str:
+    _demand_token(cleave)
+    stored = {one["connection_id"] for one in _ask_airflow(cleave, "connections?limit=1000")["connections"]}
+    if "cleave" not in stored:
+        raise Note(
+            "Airflow stores no connection `cleave`: fine if its tasks have AIRFLOW_CONN_CLEAVE or a secrets backend, "
+            "else `airflow connections add cleave --conn-uri postgres://...`"
+        )
+    return "connection `cleave` is stored"
+
+
+def _demand_token(cleave: Application) -> None:
+    if cleave.settings.airflow_url is None or cleave.settings.airflow_token is None:
+        raise Note("CLEAVE_AIRFLOW_URL or CLEAVE_AIRFLOW_TOKEN is not set: not checked")
+
+
+def _ask_airflow(cleave: Application, path: str) -> Any:
     import requests
 
-    answer = requests.get(f"{cleave.settings.airflow_url.rstrip('/')}/api/v2/monitor/health", timeout=5)
-    ill = [
-        name for name, part in answer.json().items() if part and part.get("status") not in (None, "healthy")
-    ]
-    if answer.status_code != 200 or ill:
+    token = cleave.settings.airflow_token
+    answer = requests.get(
+        f"{str(cleave.settings.airflow_url).rstrip('/')}/api/v2/{path}",
+        headers={"Authorization": f"Bearer {token.get_secret_value()}"} if token else {},
+        timeout=AIRFLOW_TIMEOUT_SECONDS,
+    )
+    if answer.status_code in (401, 403):
         raise Terminal(
-            f"Airflow at {cleave.settings.airflow_url}: {', '.join(ill) or answer.status_code} not healthy; look at its logs"
+            f"Airflow refuses CLEAVE_AIRFLOW_TOKEN ({answer.status_code}); make a new one at /auth/token"
         )
-    return f"healthy at {cleave.settings.airflow_url}"
+    answer.raise_for_status()
+    return answer.json()
 
 
 CHECKS: dict[str, Callable[[Application], str]] = {
@@ -178,4 +223,6 @@ CHECKS: dict[str, Callable[[Application], str]] = {
     "spark": _spark,
     "landing area": _landing,
     "airflow": _airflow,
+    "airflow DAGs": _airflow_dags,
+    "airflow connection": _airflow_connection,
 }

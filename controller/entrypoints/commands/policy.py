@@ -3,111 +3,114 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 from sqlalchemy import Connection
 
-from controller.bootstrap import application
+from controller.bootstrap import Application, application
 from controller.domain.errors import InvalidInput
-from controller.domain.policy import AutoScalePolicy, PolicyOverride, validate
+from controller.domain.policy import AutoScalePolicy, PolicyOverride
 from controller.entrypoints.commands.options import AsJson, DryRun, Topic, topic_name
 from controller.entrypoints.output import emit, rows_table
+from controller.entrypoints.rehearsal import stage
 from controller.entrypoints.running import manual_request
 from controller.store import policies, topics
 
 app = typer.Typer(help="Auto-scaling policies: cluster, namespace, topic.", no_args_is_help=True)
+
+CLUSTER = "cluster"
+Document = dict[str, Any]
+
+
+def level(text: str) -> str:
+    """`cluster`, a namespace, or a topic's full name."""
+    if text == CLUSTER:
+        return text
+    parts = text.rsplit("://", maxsplit=1)[-1].split("/")
+    if all(parts) and ((len(parts) == 2 and "://" not in text) or len(parts) == 3):
+        return text if len(parts) == 2 else topic_name(text)
+    raise InvalidInput(
+        f"{text!r} is no level of policy: write cluster, tenant/namespace, or topic://tenant/namespace/name"
+    )
+
 
 Where = Annotated[
     str, typer.Argument(metavar="LEVEL", help="cluster, tenant/namespace, or topic://tenant/namespace/name.")
 ]
 
 
-def _read(tx: Connection, where: str) -> dict[str, Any]:
-    if where == "cluster":
-        return policies.get_cluster(tx).policy.to_document()
-    if _is_topic(where):
-        return policies.get_topic(
-            tx, topics.find_topic(tx, topic_name(where)).topic_id
-        ).override.to_document()
-    return policies.get_namespace(tx, where).override.to_document()
-
-
-def _is_topic(where: str) -> bool:
-    return "://" in where or where.count("/") >= 2
-
-
 @app.command()
 def get(where: Where, as_json: AsJson = False) -> None:
     """Show what is stored at a level (not what is effective)."""
+    where = level(where)
     with application() as cleave, cleave.store.transaction() as tx:
         document = _read(tx, where)
-    emit(
-        as_json,
-        document,
-        rows_table([{"knob": k, "value": v} for k, v in document.items()], ("knob", "value"), title=where),
-    )
+    emit(as_json, document, rows_table([{"knob": k, "value": v} for k, v in document.items()], title=where))
 
 
 @app.command("set")
 def set_policy(
     where: Where,
     knobs: Annotated[
-        list[str], typer.Argument(metavar="KNOB=VALUE...", help="For instance max_segments=16.")
+        list[str],
+        typer.Argument(metavar="KNOB=VALUE...", help="For instance max_segments=16; null takes a knob back."),
     ],
     replace: Annotated[bool, typer.Option("--replace", help="Forget the level's other knobs.")] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Set knobs at a level; the result is checked together with the levels above."""
-    changes = parse_knobs(knobs)
-    with application() as cleave, cleave.store.transaction() as tx:
-        before = {} if replace else _read(tx, where)
-        document = {**before, **changes}
-        attempt = tx.begin_nested()  # a dry run checks all that a real one does, and takes it back
-        _write(tx, where, document, manual_request(cleave, "policy set").actor)
-        if dry_run:
-            attempt.rollback()
-    emit(
-        as_json,
-        document,
-        rows_table([{"knob": k, "value": v, "was": before.get(k)} for k, v in document.items()], title=where),
-    )
-
-
-def _write(tx: Connection, where: str, document: dict[str, Any], actor: str) -> None:
-    if where == "cluster":
-        policy = AutoScalePolicy.from_document(document)
-        validate(policy)
-        policies.set_cluster(tx, policy, actor=actor)
-    elif _is_topic(where):
-        topic_id = topics.find_topic(tx, topic_name(where)).topic_id
-        policies.set_topic(tx, topic_id, PolicyOverride.from_document(document))
-    else:
-        policies.set_namespace(tx, where, PolicyOverride.from_document(document), actor=actor)
+    where, changes = level(where), parse_knobs(knobs)
+    with application() as cleave:
+        _change(cleave, where, lambda before: {**({} if replace else before), **changes}, dry_run, as_json)
 
 
 @app.command()
 def remove(where: Where, dry_run: DryRun = False, as_json: AsJson = False) -> None:
     """Remove everything stored at a level; the levels above apply again."""
-    with application() as cleave, cleave.store.transaction() as tx:
-        document = _read(tx, where)
-        actor = manual_request(cleave, "policy remove").actor
-        attempt = tx.begin_nested()
-        if where == "cluster":
-            policies.remove_cluster(tx, actor=actor)
-        elif _is_topic(where):
-            policies.remove_topic(tx, topics.find_topic(tx, topic_name(where)).topic_id)
-        else:
-            policies.remove_namespace(tx, where, actor=actor)
-        if dry_run:
-            attempt.rollback()
-    verb = "would be removed from" if dry_run else "removed from"
+    where = level(where)
+    with application() as cleave:
+        _change(cleave, where, lambda _before: {}, dry_run, as_json)
+
+
+def _change(
+    cleave: Application, where: str, change: Callable[[Document], Document], dry_run: bool, as_json: bool
+) -> None:
+    """Write a level's document anew, or only rehearse it, and print what is different."""
+    actor = manual_request(cleave, "policy").actor
+    with stage(cleave, dry_run) as store, store.transaction() as tx:
+        before = _read(tx, where)
+        _write(tx, where, change(before), actor)
+        after = _read(tx, where)
+    knobs = [knob for knob in {**before, **after} if before.get(knob) != after.get(knob)]
+    rows = [{"knob": knob, "was": before.get(knob), "value": after.get(knob)} for knob in knobs]
+    verb = "would change" if dry_run else "changed"
+    title = f"{where}: {len(rows) or 'no'} {'knob' if len(rows) == 1 else 'knobs'} {verb}"
     emit(
         as_json,
-        {"removed": document},
-        rows_table([{"knob": k, "value": v} for k, v in document.items()], title=f"{verb} {where}"),
+        {"level": where, "dry_run": dry_run, "before": before, "after": after},
+        rows_table(rows, title=title),
     )
+
+
+def _read(tx: Connection, where: str) -> Document:
+    if where == CLUSTER:
+        return policies.get_cluster(tx).policy.to_document()
+    if "://" in where:
+        return policies.get_topic(tx, topics.find_topic(tx, where).topic_id).override.to_document()
+    return policies.get_namespace(tx, where).override.to_document()
+
+
+def _write(tx: Connection, where: str, document: Document, actor: str) -> None:
+    if where == CLUSTER:
+        policies.set_cluster(tx, AutoScalePolicy.from_document(document), actor=actor)
+    elif "://" in where:
+        override = PolicyOverride.from_document(document)
+        policies.set_topic(tx, topics.find_topic(tx, where).topic_id, override if document else None)
+    else:
+        policies.set_namespace(tx, where, PolicyOverride.from_document(document), actor=actor)
 
 
 @app.command()

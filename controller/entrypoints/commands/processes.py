@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable
 from typing import Annotated
@@ -10,7 +9,8 @@ from typing import Annotated
 import typer
 
 from controller import telemetry
-from controller.bootstrap import application, build_worker
+from controller.bootstrap import application, build_collector, build_worker
+from controller.domain.errors import InvalidInput
 from controller.entrypoints.commands.options import AsJson, DryRun
 from controller.entrypoints.output import emit, rows_table
 from controller.settings import load_settings
@@ -18,19 +18,24 @@ from controller.store import migrations
 
 JsonLogs = Annotated[bool, typer.Option("--json-logs", help="One JSON object a log line.")]
 MetricsPort = Annotated[
-    int | None, typer.Option("--metrics-port", help="Serve Prometheus metrics on 127.0.0.1 at this port.")
+    int | None,
+    typer.Option("--metrics-port", min=1, max=65_535, help="Serve Prometheus metrics at this port."),
 ]
+MetricsHost = Annotated[str, typer.Option("--metrics-host", help="The address to serve metrics on.")]
 
 
 def migrate(
     url: Annotated[
-        str | None, typer.Option(help="Database URL of its owner; CLEAVE_DATABASE_URL where left out.")
+        str | None,
+        typer.Option(
+            envvar="CLEAVE_OWNER_URL", help="Database URL of its owner; CLEAVE_DATABASE_URL without."
+        ),
     ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Bring the database to this version's schema: roles, tables, views."""
-    target = url or os.environ.get("CLEAVE_OWNER_URL") or load_settings().database_url.get_secret_value()
+    target = url or load_settings().database_url.get_secret_value()
     names = migrations.pending(target) if dry_run else migrations.migrate(target)
     verb = "would apply" if dry_run else "applied"
     emit(as_json, {verb.replace(" ", "_"): names}, rows_table([{verb: name} for name in names], (verb,)))
@@ -41,11 +46,12 @@ def worker(
         str | None, typer.Option(help="This worker's name in leases; unique among workers.")
     ] = None,
     metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = "127.0.0.1",
     json_logs: JsonLogs = False,
 ) -> None:
     """Run the worker until SIGTERM: it reacts to consumers and load, and runs operations."""
     telemetry.configure_logging(json_lines=json_logs)
-    _serve_metrics(metrics_port)
+    _serve_metrics(metrics_host, metrics_port)
     with application(name="cleave-worker") as cleave:
         running = build_worker(cleave, name)
         _on_stop_signals(running.stop)
@@ -55,11 +61,12 @@ def worker(
 def collect(
     once: Annotated[bool, typer.Option("--once", help="One tick, then leave.")] = False,
     metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = "127.0.0.1",
     json_logs: JsonLogs = False,
 ) -> None:
     """Sample the counters of every watched segment into the landing area until SIGTERM."""
     telemetry.configure_logging(json_lines=json_logs)
-    _serve_metrics(metrics_port)
+    _serve_metrics(metrics_host, metrics_port)
     with application(name="cleave-collect") as cleave:
         collector = build_collector(cleave)
         if once:
@@ -75,8 +82,13 @@ def _on_stop_signals(stop: Callable[[], None]) -> None:
         signal.signal(number, lambda _signal, _frame: stop())
 
 
-def _serve_metrics(port: int | None) -> None:
+def _serve_metrics(host: str, port: int | None) -> None:
     if port is not None:
         from prometheus_client import start_http_server
 
-        start_http_server(port, addr="127.0.0.1")
+        try:
+            start_http_server(port, addr=host)
+        except OSError as error:
+            raise InvalidInput(
+                f"metrics cannot be served at {host}:{port}: {error}; choose another"
+            ) from error

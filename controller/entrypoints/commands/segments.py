@@ -19,6 +19,7 @@ from controller.entrypoints.commands.options import (
 )
 from controller.entrypoints.commands.topics import finish
 from controller.entrypoints.output import emit, rows_table
+from controller.entrypoints.rehearsal import stage
 from controller.entrypoints.running import manual_request
 from controller.services import segment_admin
 from controller.services.segment_admin import Planner, Preview
@@ -57,6 +58,8 @@ def _act(
     with application() as cleave:
         if dry_run:
             document = preview_document(segment_admin.preview(cleave.store, cleave.planes, name, planner))
+            with stage(cleave, dry_run) as store:  # what a preview does not ask: is a segment busy?
+                segment_admin.submit(store, cleave.planes, name, planner, manual_request(cleave, reason))
             title = f"{name} at epoch {document['epoch']}: {document['kind']} would seal {document['seals']} and create"
             emit(as_json, document, rows_table(document["creates"], title=title))  # type: ignore[arg-type]
             return

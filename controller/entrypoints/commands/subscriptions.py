@@ -5,11 +5,21 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from controller.bootstrap import application
-from controller.entrypoints.commands.options import AsJson, NoWait, Reason, TimeoutSeconds, Topic, topic_name
+from controller.entrypoints.commands.options import (
+    AsJson,
+    DryRun,
+    NoWait,
+    Reason,
+    TimeoutSeconds,
+    Topic,
+    topic_name,
+)
 from controller.entrypoints.commands.topics import finish
 from controller.entrypoints.output import emit, rows_table
+from controller.entrypoints.rehearsal import stage
 from controller.entrypoints.running import manual_request
 from controller.services import topic_admin
 from controller.store import consumers, inspection, topics
@@ -33,16 +43,19 @@ def create(
         typer.Option(case_sensitive=False, help="Who reads: in order, shared, or by checkpoints."),
     ] = SubscriptionKind.STREAM,
     reason: Reason = "asked for on the command line",
+    dry_run: DryRun = False,
     no_wait: NoWait = False,
     timeout_seconds: TimeoutSeconds = 60.0,
     as_json: AsJson = False,
 ) -> None:
     """Create a subscription at the earliest position of every segment."""
-    with application() as cleave:
+    name = topic_name(topic)
+    with application() as cleave, stage(cleave, dry_run) as store:
         request = manual_request(cleave, reason)
-        intent = topic_admin.create_subscription(
-            cleave.store, topic_name(topic), subscription, request, kind=kind
-        )
+        intent = topic_admin.create_subscription(store, name, subscription, request, kind=kind)
+        if dry_run:
+            _tell("would be created", name, subscription, as_json, kind=kind.value)
+            return
         finish(cleave, intent, no_wait=no_wait, timeout_seconds=timeout_seconds, as_json=as_json)
 
 
@@ -68,30 +81,43 @@ def delete(
     topic: Topic,
     subscription: Subscription,
     reason: Reason = "asked for on the command line",
+    dry_run: DryRun = False,
     no_wait: NoWait = False,
     timeout_seconds: TimeoutSeconds = 60.0,
     as_json: AsJson = False,
 ) -> None:
     """Delete a subscription and its positions on every segment."""
-    with application() as cleave:
-        intent = topic_admin.delete_subscription(
-            cleave.store, topic_name(topic), subscription, manual_request(cleave, reason)
-        )
+    name = topic_name(topic)
+    with application() as cleave, stage(cleave, dry_run) as store:
+        intent = topic_admin.delete_subscription(store, name, subscription, manual_request(cleave, reason))
+        if dry_run:
+            _tell("would be deleted", name, subscription, as_json)
+            return
         finish(cleave, intent, no_wait=no_wait, timeout_seconds=timeout_seconds, as_json=as_json)
 
 
+def _tell(what: str, topic: str, subscription: str, as_json: bool, **more: str) -> None:
+    """One line of what happened, or would."""
+    document = {"topic": topic, "subscription": subscription, **more, "result": what}
+    emit(as_json, document, Text(f"{topic}: {' '.join((*more.values(), subscription))} {what}"))
+
+
 @consumers_app.command()
-def register(topic: Topic, subscription: Subscription, consumer: Consumer) -> None:
+def register(topic: Topic, subscription: Subscription, consumer: Consumer, as_json: AsJson = False) -> None:
     """Register a consumer; the worker evaluates the consumer lane at once."""
+    name = topic_name(topic)
     with application() as cleave, cleave.store.transaction() as tx:
-        consumers.register(tx, topics.find_topic(tx, topic_name(topic)).topic_id, subscription, consumer)
+        consumers.register(tx, topics.find_topic(tx, name).topic_id, subscription, consumer)
+    _tell("registered", name, subscription, as_json, consumer=consumer)
 
 
 @consumers_app.command()
-def unregister(topic: Topic, subscription: Subscription, consumer: Consumer) -> None:
+def unregister(topic: Topic, subscription: Subscription, consumer: Consumer, as_json: AsJson = False) -> None:
     """Take a consumer out; the worker evaluates again."""
+    name = topic_name(topic)
     with application() as cleave, cleave.store.transaction() as tx:
-        consumers.unregister(tx, topics.find_topic(tx, topic_name(topic)).topic_id, subscription, consumer)
+        consumers.unregister(tx, topics.find_topic(tx, name).topic_id, subscription, consumer)
+    _tell("unregistered", name, subscription, as_json, consumer=consumer)
 
 
 @consumers_app.command("list")

@@ -8,7 +8,7 @@ import typer
 
 from controller.bootstrap import Application, application
 from controller.domain.errors import InvalidInput
-from controller.domain.layout import SegmentLayout
+from controller.domain.operation import Operation
 from controller.entrypoints.commands.options import (
     AsJson,
     DryRun,
@@ -19,10 +19,12 @@ from controller.entrypoints.commands.options import (
     topic_name,
 )
 from controller.entrypoints.output import emit, layout_rows, operation_document, rows_table
+from controller.entrypoints.rehearsal import stage
 from controller.entrypoints.running import manual_request, see_through
 from controller.services import topic_admin
 from controller.store import layouts, subscriptions, topics
 from controller.store.intents import Intent
+from controller.store.topics import TopicRow
 
 app = typer.Typer(help="Topics: create, list, show, delete.", no_args_is_help=True)
 
@@ -54,13 +56,9 @@ def create(
 ) -> None:
     """Create a topic."""
     name = topic_name(topic)
-    with application() as cleave:
-        if dry_run:
-            rows = layout_rows(SegmentLayout.initial(segments, now=0))
-            emit(as_json, {"topic": name, "segments": rows}, rows_table(rows, title=f"{name} would have"))
-            return
+    with application() as cleave, stage(cleave, dry_run) as store:
         intent = topic_admin.create_topic(
-            cleave.store,
+            store,
             cleave.planes,
             name,
             manual_request(cleave, reason),
@@ -68,7 +66,23 @@ def create(
             segments=segments,
             properties=_properties(properties or []),
         )
+        if dry_run:
+            rows = _children_rows(intent.operation)
+            emit(as_json, {"topic": name, "segments": rows}, rows_table(rows, title=f"{name} would have"))
+            return
         finish(cleave, intent, no_wait=no_wait, timeout_seconds=timeout_seconds, as_json=as_json)
+
+
+def _children_rows(operation: Operation) -> list[dict[str, Any]]:
+    return [
+        {
+            "segment": child.plan.segment_id,
+            "range": str(child.plan.hash_range),
+            "buckets": len(child.plan.bucket_splits) + 1,
+            "log": child.backing_topic,
+        }
+        for child in operation.children
+    ]
 
 
 def _properties(pairs: list[str]) -> dict[str, str]:
@@ -82,12 +96,19 @@ def _properties(pairs: list[str]) -> dict[str, str]:
 def list_topics(
     namespace: Annotated[str | None, typer.Option(help="tenant/namespace.")] = None,
     prefix: Annotated[str, typer.Option(help="Names that begin with this.")] = "",
-    limit: Annotated[int, typer.Option(min=1, max=100_000)] = 1000,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Topics at most.")] = 1000,
     as_json: AsJson = False,
 ) -> None:
     """List topics that are not deleted."""
+    found: list[TopicRow] = []
+    prefix = topic_name(prefix) if prefix else ""
     with application() as cleave, cleave.store.transaction() as tx:
-        found = topics.list_topics(tx, namespace=namespace, prefix=prefix, limit=limit)
+        while len(found) < limit:
+            after, page = (found[-1].name if found else ""), min(limit - len(found), topics.PAGE_LIMIT)
+            more = topics.list_topics(tx, namespace=namespace, prefix=prefix, limit=page, after=after)
+            found += more
+            if len(more) < page:
+                break
     rows = [{"topic": t.name, "state": t.state, "epoch": t.epoch, "data_plane": t.data_plane} for t in found]
     emit(as_json, rows, rows_table(rows))
 
@@ -133,12 +154,16 @@ def delete(
         with cleave.store.transaction() as tx:
             layout = layouts.load_layout(tx, topics.find_topic(tx, name).topic_id)
         if dry_run:
+            with stage(cleave, dry_run) as store:
+                topic_admin.delete_topic(store, name, manual_request(cleave, reason))
             rows = layout_rows(layout)
             emit(as_json, {"topic": name, "segments": rows}, rows_table(rows, title=f"{name} would lose"))
             return
         if not yes:
             typer.confirm(
-                f"Delete {name} with {len(layout.segments)} segments and all their messages?", abort=True
+                f"Delete {name} with {len(layout.segments)} segments and all their messages?",
+                abort=True,
+                err=True,
             )
         intent = topic_admin.delete_topic(cleave.store, name, manual_request(cleave, reason))
         finish(cleave, intent, no_wait=no_wait, timeout_seconds=timeout_seconds, as_json=as_json)

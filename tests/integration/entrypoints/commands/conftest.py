@@ -1,0 +1,36 @@
+"""The command line on a database of the test's own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import CommandLine
+
+TOPIC = "acme/shop/orders"
+
+
+@pytest.fixture
+def cleave(
+    database: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[CommandLine]:
+    """`cleave`, told by the environment where its database is, and nothing else."""
+    for name in [name for name in os.environ if name.startswith("CLEAVE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("CLEAVE_DATABASE_URL", database)
+    monkeypatch.setenv("CLEAVE_LANDING_URL", str(tmp_path / "landing"))
+    monkeypatch.setenv("USER", "ada")
+    monkeypatch.chdir(tmp_path)  # no .env of ours
+    command_line = CommandLine(database, capsys)
+    yield command_line
+    command_line.store.dispose()
+
+
+@pytest.fixture
+def orders(cleave: CommandLine) -> str:
+    """A topic of two segments, 0 and 1."""
+    cleave.ok("topics", "create", TOPIC, "--segments", "2")
+    return TOPIC

@@ -1,0 +1,188 @@
+"""What holds for every command: exit codes, one line for a mistake, pipes that close, completion."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.entrypoints.commands.conftest import TOPIC
+from tests.support.command_line import CommandLine
+
+T = TOPIC
+MISTAKES = [
+    (("nonsense",), "No such command"),
+    (("topics", "nonsense"), "No such command"),
+    (("topics", "create"), "Missing argument"),
+    (("topics", "list", "--nonsense"), "No such option"),
+    (("topics", "list", "--limit", "0"), "Input should be"),
+    (("topics", "create", "no-slashes"), "topic://tenant/namespace/name"),
+    (("topics", "create", T), "exists"),
+    (("topics", "create", "a/b/c", "--segments", "0"), "Input should be"),
+    (("topics", "create", "a/b/c", "--data-plane", "paper"), "choose one of embedded"),
+    (("topics", "create", "a/b/c", "--property", "novalue"), "key=value"),
+    (("topics", "create", "a/b/c", "--property", "retention_minutes=soon"), "number of minutes"),
+    (("topics", "create", "a/b/\u0000"), "NUL"),
+    (("topics", "show", "a/b/nobody"), "does not exist"),
+    (("topics", "delete", "a/b/nobody", "--yes"), "does not exist"),
+    (("segments", "split", T, "99"), "99"),
+    (("segments", "split", T, "x"), "valid int"),
+    (("segments", "split", T, "0", "--at", "0x8000"), "cut point 32768"),
+    (("segments", "split", T, "0", "--at", "70000"), "0 to 65535"),
+    (("segments", "split", T, "0", "--at", "zebra"), "hexadecimal"),
+    (("segments", "split", T, "0", "--at", "0x1000", "--parts", "2"), "not both"),
+    (("segments", "split", T, "0", "--parts", "1"), "Input should be"),
+    (("segments", "merge", T, "0", "0"), "0"),
+    (("segments", "merge", T, "0", "99"), "99"),
+    (("segments", "rebucket", T, "0", "0"), "Input should be"),
+    (("segments", "rebucket", T, "0", "99999"), "1024"),
+    (("policy", "get", "clutser"), "no level of policy"),
+    (("policy", "set", "clutser", "max_segments=1"), "no level of policy"),
+    (("policy", "remove", "a/b/c/d"), "no level of policy"),
+    (("policy", "get", "a/b/nobody"), "does not exist"),
+    (("policy", "set", "cluster", "nonsense=1"), "'nonsense' cannot be set here"),
+    (("policy", "set", "cluster", "max_segments"), "knob=value"),
+    (("policy", "set", "cluster", "max_segments=many"), "whole number"),
+    (("policy", "set", "cluster", "max_segments=0"), "max_segments = 0 must be"),
+    (("policy", "set", "acme/shop", "entry_bucket_budget=4"), "cannot be set here"),
+    (("policy", "set", T, "split_msg_rate_in=1"), "split_msg_rate_in = 1"),
+    (("policy", "effective", "a/b/nobody"), "does not exist"),
+    (("subscriptions", "create", T, "s", "--kind", "TELEPATHY"), "TELEPATHY"),
+    (("subscriptions", "create", "a/b/nobody", "s"), "does not exist"),
+    (("subscriptions", "delete", T, "nobody"), "nobody"),
+    (("subscriptions", "list", "a/b/nobody"), "does not exist"),
+    (("consumers", "register", T, "nobody", "c"), "nobody"),
+    (("consumers", "unregister", "a/b/nobody", "s", "c"), "does not exist"),
+    (("consumers", "list", "a/b/nobody"), "does not exist"),
+    (("decide",), "name a topic or give --snapshot"),
+    (("decide", T, "--snapshot", "-"), "one of the two"),
+    (("decide", "a/b/nobody"), "does not exist"),
+    (("decide", "--snapshot", "/nowhere/file.json"), "No such file"),
+    (("decisions", "--limit", "0"), "Input should be"),
+    (("lineage", T, "99"), "99"),
+    (("lineage", "a/b/nobody"), "does not exist"),
+    (("layout", T, "--at", "nonsense"), "neither an epoch"),
+    (("layout", T, "--at", "99"), "no epoch 99"),
+    (("layout", T, "--at", "1999-01-01"), "1999"),
+    (("migrate", "--url", "mysql://localhost/cleave"), "not PostgreSQL"),
+    (("worker", "--metrics-port", "0"), "Input should be"),
+    (
+        ("worker", "--metrics-port", "9000", "--metrics-host", "192.0.2.1"),
+        "cannot be served at 192.0.2.1:9000",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"), MISTAKES, ids=lambda value: " ".join(value) if isinstance(value, tuple) else ""
+)
+def test_a_mistake_is_one_line_exit_2_and_changes_nothing(
+    cleave: CommandLine, orders: str, arguments: tuple[str, ...], word: str
+) -> None:
+    assert word in cleave.refused(*arguments)
+
+
+def test_a_noun_without_a_verb_shows_its_help(cleave: CommandLine) -> None:
+    answer = cleave("policy")
+
+    assert (answer.code, answer.out) == (2, "")
+    assert "effective" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "code", "word"),
+    [
+        ("CLEAVE_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/nowhere", 75, "PostgreSQL is away"),
+        ("CLEAVE_DATABASE_URL", "sqlite:///file", 2, "CLEAVE_DATABASE_URL"),
+        ("CLEAVE_WORKER_SHARDS", "many", 2, "CLEAVE_WORKER_SHARDS"),
+    ],
+)
+def test_what_is_wrong_with_the_surroundings_is_one_line_too(
+    cleave: CommandLine, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, code: int, word: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+
+    assert word in cleave.refused("topics", "list", code=code)
+
+
+def test_a_database_without_the_schema_says_what_to_run(
+    cleave: CommandLine, empty_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLEAVE_DATABASE_URL", empty_database)
+
+    assert "cleave migrate" in cleave.refused("topics", "list", code=1)
+
+
+def shell(*arguments: str) -> list[str]:
+    """The command as a shell would run it."""
+    return [str(Path(sys.executable).with_name("cleave")), *arguments]
+
+
+def environment(url: str, **more: str) -> dict[str, str]:
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("CLEAVE_")}
+    return {**inherited, "CLEAVE_DATABASE_URL": url, **more}
+
+
+def test_the_installed_command_ends_with_its_code(database: str) -> None:
+    done = subprocess.run(
+        shell("topics", "show", "a/b/nobody"),
+        env=environment(database),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "cleave: topic topic://a/b/nobody does not exist; create it or check the name\n"
+
+
+@pytest.mark.parametrize("form", [("--json",), ()], ids=["json", "table"])
+def test_a_reader_that_leaves_is_no_error(database: str, form: tuple[str, ...]) -> None:
+    """As in `cleave policy get cluster | head -0`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            shell("policy", "get", "cluster", *form),
+            env=environment(database),
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_shell_completes_commands(tmp_path: Path) -> None:
+    script = subprocess.run(
+        shell("--show-completion", "bash"), capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    offered = subprocess.run(
+        shell(),
+        env=environment("", _CLEAVE_COMPLETE="complete_bash", COMP_WORDS="cleave topics sh", COMP_CWORD="2"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert "_CLEAVE_COMPLETE=complete_bash" in script.stdout
+    assert offered.stdout.split() == ["show"]
+
+
+def test_logs_never_mix_with_what_programs_read(database: str) -> None:
+    done = subprocess.run(
+        shell("topics", "list", "--json"),
+        env=environment(database),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert json.loads(done.stdout) == []

@@ -1,0 +1,102 @@
+"""`cleave doctor`: each thing Cleave stands on, present and missing."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import make_url
+
+from tests.support.command_line import CommandLine
+
+
+def findings(cleave: CommandLine) -> dict[str, tuple[str, str]]:
+    """Level and sentence by check, whatever the exit code."""
+    return {
+        row["check"]: (row["level"], row["finding"]) for row in json.loads(cleave("doctor", "--json").out)
+    }
+
+
+@pytest.fixture
+def login(cleave: CommandLine, database: str) -> Iterator[str]:
+    """URL of a login with no rights at all."""
+    name = f"cleave_login_{secrets.token_hex(4)}"
+    cleave.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'secret-word'")
+    yield make_url(database).set(username=name, password="secret-word").render_as_string(hide_password=False)
+    cleave.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
+
+
+def test_a_superuser_on_a_current_schema_gets_notes_only(cleave: CommandLine) -> None:
+    answer = cleave("doctor")
+    found = findings(cleave)
+
+    assert (answer.code, answer.err) == (0, "")
+    assert found["database"][0] == found["schema"][0] == "ok"
+    assert found["role"] == ("note", found["role"][1])
+    assert "is a superuser" in found["role"][1]
+    assert "CLEAVE_LOADER_URL" in found["loader role"][1]
+    assert found["workers"][0] == "note"
+    assert "cleave collect" in found["landing area"][1]
+    assert "CLEAVE_AIRFLOW_URL" in found["airflow"][1]
+
+
+def test_a_login_in_its_role_is_what_is_wanted(
+    cleave: CommandLine, login: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = make_url(login).username
+    cleave.execute(f"GRANT cleave_controller, cleave_spark_loader TO {name}")
+    monkeypatch.setenv("CLEAVE_DATABASE_URL", login)
+    monkeypatch.setenv("CLEAVE_LOADER_URL", login)
+
+    found = findings(cleave)
+
+    assert found["role"] == ("ok", f"user {name} is in role cleave_controller")
+    assert found["loader role"] == ("ok", f"user {name} is in role cleave_spark_loader")
+
+
+def test_a_login_without_its_role_is_told_what_to_grant(
+    cleave: CommandLine, login: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLEAVE_DATABASE_URL", login)
+
+    answer, found = cleave("doctor"), findings(cleave)
+
+    assert answer.code == 1
+    assert found["role"][0] == "wrong"
+    assert f"GRANT cleave_controller TO {make_url(login).username}" in found["role"][1]
+
+
+def test_passwords_are_not_shown(cleave: CommandLine, login: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLEAVE_DATABASE_URL", login)
+
+    answer = cleave("doctor")
+
+    assert "secret-word" not in answer.out + answer.err
+
+
+def test_a_schema_that_is_behind_is_wrong(
+    cleave: CommandLine, empty_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLEAVE_DATABASE_URL", empty_database)
+
+    level, sentence = findings(cleave)["schema"]
+
+    assert level == "wrong"
+    assert "cleave migrate" in sentence
+
+
+def test_what_is_away_is_wrong_and_the_rest_is_still_looked_at(
+    cleave: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLEAVE_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/nowhere")
+    monkeypatch.setenv("CLEAVE_AIRFLOW_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("CLEAVE_AIRFLOW_TOKEN", "token")
+
+    answer, found = cleave("doctor"), findings(cleave)
+
+    assert answer.code == 1
+    wrong = {check for check, (level, _) in found.items() if level == "wrong"}
+    assert wrong == {"database", "schema", "role", "workers", "airflow", "airflow DAGs", "airflow connection"}
+    assert "PostgreSQL is away" in found["database"][1]

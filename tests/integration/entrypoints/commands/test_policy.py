@@ -1,0 +1,82 @@
+"""`cleave policy`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.command_line import CommandLine
+
+LEVELS = ("cluster", "acme/shop", "topic://acme/shop/orders", "acme/shop/orders")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_knob_is_set_read_and_removed_at_each_level(cleave: CommandLine, orders: str, level: str) -> None:
+    written = cleave.json("policy", "set", level, "max_segments=9")
+    stored = cleave.json("policy", "get", level)
+    effective = {row["knob"]: row for row in cleave.json("policy", "effective", orders)}
+    removed = cleave.json("policy", "remove", level)
+
+    assert written["after"] == stored
+    assert stored["max_segments"] == 9
+    assert effective["max_segments"]["value"] == 9
+    expected = "cluster" if level == "cluster" else "namespace" if level == "acme/shop" else "topic"
+    assert effective["max_segments"]["from"] == expected
+    assert removed["after"].get("max_segments") in (None, 64)
+    assert {row["from"] for row in cleave.json("policy", "effective", orders)} == {"default"}
+
+
+def test_the_nearest_level_wins_knob_by_knob(cleave: CommandLine, orders: str) -> None:
+    cleave.ok("policy", "set", "cluster", "max_segments=32", "split_cooldown_seconds=30")
+    cleave.ok("policy", "set", "acme/shop", "max_segments=16", "enabled=false")
+    cleave.ok("policy", "set", orders, "enabled=true")
+
+    found = {row["knob"]: (row["value"], row["from"]) for row in cleave.json("policy", "effective", orders)}
+
+    assert found["split_cooldown_seconds"] == (30, "cluster")
+    assert found["max_segments"] == (16, "namespace")
+    assert found["enabled"] == (True, "topic")
+    assert found["min_segments"] == (1, "default")
+
+
+def test_setting_keeps_the_other_knobs_unless_told_to_replace(cleave: CommandLine) -> None:
+    cleave.ok("policy", "set", "acme/shop", "max_segments=16", "min_segments=2")
+
+    cleave.ok("policy", "set", "acme/shop", "max_segments=20")
+    kept = cleave.json("policy", "get", "acme/shop")
+    cleave.ok("policy", "set", "acme/shop", "min_segments=null")
+    taken_back = cleave.json("policy", "get", "acme/shop")
+    cleave.ok("policy", "set", "acme/shop", "enabled=false", "--replace")
+
+    assert kept == {"max_segments": 20, "min_segments": 2}
+    assert taken_back == {"max_segments": 20}
+    assert cleave.json("policy", "get", "acme/shop") == {"enabled": False}
+
+
+def test_people_see_what_changed_and_from_what(cleave: CommandLine) -> None:
+    said = cleave.ok("policy", "set", "cluster", "max_segments=32", "strict_pulsar=true")
+
+    assert [line.split() for line in said.splitlines()] == [
+        ["cluster:", "2", "knobs", "changed"],
+        ["knob", "was", "value"],
+        ["max_segments", "64", "32"],
+        ["strict_pulsar", "false", "true"],
+    ]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_dry_runs_say_what_would_change(cleave: CommandLine, orders: str, level: str) -> None:
+    cleave.ok("policy", "set", level, "max_segments=9")
+
+    assert "1 knob would change" in cleave.rehearsed("policy", "set", level, "max_segments=10")
+    assert "1 knob would change" in cleave.rehearsed("policy", "remove", level)
+
+
+def test_knobs_that_do_not_fit_together_are_refused(cleave: CommandLine, orders: str) -> None:
+    """Valid alone, wrong with the level above; a dry run says so too."""
+    cleave.ok("policy", "set", "cluster", "min_segments=4")
+
+    for level in ("acme/shop", orders):
+        assert "max_segments = 3 must be >= min_segments = 4" in cleave.refused(
+            "policy", "set", level, "max_segments=3"
+        )
+        cleave.refused("policy", "set", level, "max_segments=3", "--dry-run")

@@ -1,0 +1,47 @@
+"""`cleave subscriptions` and `cleave consumers`."""
+
+from __future__ import annotations
+
+from tests.support.command_line import CommandLine
+
+
+def test_a_subscription_is_created_listed_and_deleted(cleave: CommandLine, orders: str) -> None:
+    created = cleave.json("subscriptions", "create", orders, "billing", "--kind", "queue")
+    listed = cleave.json("subscriptions", "list", orders)
+    deleted = cleave.json("subscriptions", "delete", orders, "billing")
+
+    assert (created["kind"], created["state"]) == ("subscription_create", "done")
+    assert [(row["subscription"], row["kind"], row["state"]) for row in listed] == [
+        ("billing", "QUEUE", "live")
+    ]
+    assert (deleted["kind"], deleted["state"]) == ("subscription_delete", "done")
+    assert cleave.json("subscriptions", "list", orders) == []
+
+
+def test_consumers_come_are_listed_and_leave(cleave: CommandLine, orders: str) -> None:
+    cleave.ok("subscriptions", "create", orders, "billing")
+
+    said = cleave.ok("consumers", "register", orders, "billing", "c1")
+    cleave.ok("consumers", "register", orders, "billing", "c2")
+    readable = cleave.json("consumers", "list", orders)
+    (subscription,) = cleave.json("subscriptions", "list", orders)
+    left = cleave.json("consumers", "unregister", orders, "billing", "c1")
+
+    assert said == f"topic://{orders}: c1 billing registered\n"
+    assert [(row["segment_id"], row["barrier"]) for row in readable] == [(0, "readable"), (1, "readable")]
+    assert subscription["consumer_names"] == ["c1", "c2"]
+    assert (left["consumer"], left["result"]) == ("c1", "unregistered")
+    assert cleave.json("subscriptions", "list", orders)[0]["consumer_names"] == ["c2"]
+    assert "billing" in cleave.ok("consumers", "list", orders)
+    assert "billing" in cleave.ok("subscriptions", "list", orders)
+
+
+def test_dry_runs_say_what_would_happen(cleave: CommandLine, orders: str) -> None:
+    cleave.ok("subscriptions", "create", orders, "billing")
+
+    created = cleave.rehearsed("subscriptions", "create", orders, "audit", "--kind", "CHECKPOINT")
+    deleted = cleave.rehearsed("subscriptions", "delete", orders, "billing")
+
+    assert created == f"topic://{orders}: CHECKPOINT audit would be created\n"
+    assert deleted == f"topic://{orders}: billing would be deleted\n"
+    assert "already" in cleave.refused("subscriptions", "create", orders, "billing", "--dry-run")
