@@ -6,6 +6,7 @@ application touches no network, so that `--help` and DAG imports cost nothing.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import socket
 import threading
@@ -18,8 +19,12 @@ from controller.clock import SystemClock
 from controller.dataplane.base import DataPlane
 from controller.dataplane.registry import PlaneSettings, build_planes
 from controller.domain.decision import Lane
+from controller.domain.load_window import LoadWindow
 from controller.landing.area import LandingArea
+from controller.landing.history import RateHistory, Scratch
+from controller.landing.names import LandedFile
 from controller.services import autoscaler
+from controller.services.load_aggregation import AggregationResult, Engine, PlainEngine, aggregate
 from controller.services.load_collector import LoadCollector
 from controller.services.operation_runner import RunnerContext, run_due
 from controller.services.tombstone_sweeper import sweep
@@ -173,3 +178,44 @@ def build_collector(app: Application, prefix: str = "") -> LoadCollector:
         clock=SystemClock(),
         prefix=prefix,
     )
+
+
+class SparkEngine:
+    """The aggregation's engine on Spark, wherever `master` says."""
+
+    name = "spark"
+
+    def __init__(self, master: str) -> None:
+        self._master = master
+
+    def compute(
+        self, area: LandingArea, files: tuple[LandedFile, ...], scratch: Scratch, window: LoadWindow
+    ) -> None:
+        """See ``load_aggregation.Engine``."""
+        from spark_jobs.run_load_aggregation import run
+        from spark_jobs.session import open_session
+
+        run(open_session(self._master), area.urls(files), scratch.url, window)
+
+
+def build_engine(settings: Settings) -> Engine:
+    """Spark where it can run, else the plain engine, with a notice at each run."""
+    if settings.spark_master == "none" or importlib.util.find_spec("pyspark") is None:
+        return PlainEngine()
+    return SparkEngine(settings.spark_master)
+
+
+def run_aggregation(
+    settings: Settings, *, run_id: str, window_end_ms: int | None = None
+) -> AggregationResult:
+    """Aggregate the window that ends now (or then), as the loader."""
+    length_ms = round(settings.rate_window_seconds * 1000)
+    window = LoadWindow(
+        window_end_ms or SystemClock().now_ms(), length_ms, lookback_ms=max(length_ms, 60_000)
+    )
+    store = Store(settings.loader_dsn, application_name="cleave-load-aggregation", pool_size=1)
+    try:
+        area, history = LandingArea(settings.landing_url), RateHistory(settings.history_location)
+        return aggregate(store, area, history, build_engine(settings), window, run_id=run_id)
+    finally:
+        store.dispose()

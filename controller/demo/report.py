@@ -8,7 +8,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
-from rich.table import Table
+from rich.console import RenderableType
 
 from controller.client.history import Verdict
 from controller.demo.story import POLICY, TOPIC, Seen
@@ -47,7 +47,7 @@ def _milliseconds(start: Any, end: Any) -> str:
     return f"{(end - start).total_seconds() * 1000:.0f} ms" if start and end else ""
 
 
-def operations_table(seen: Seen) -> Table:
+def operations_table(seen: Seen) -> RenderableType:
     """The same for the terminal."""
     return rows_table(operation_rows(seen), title=f"Every operation on {TOPIC}")
 

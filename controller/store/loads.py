@@ -139,7 +139,8 @@ def _append(tx: Connection, relation: str, run_id: str, rows: pa.Table) -> None:
             rows = rows.set_column(position, name.removesuffix("_ms"), instants)
     keyed = rows.add_column(0, "run_id", pa.array([run_id] * rows.num_rows, pa.string()))
     with SpooledTemporaryFile(_MEMORY_BYTES) as file:
-        csv.write_csv(keyed, file, csv.WriteOptions(include_header=False))
+        # An empty chunk makes pyarrow 26 write the bytes of an unused buffer.
+        csv.write_csv(keyed.combine_chunks(), file, csv.WriteOptions(include_header=False))
         file.seek(0)
         _copy(tx, f"COPY {relation} ({', '.join(keyed.column_names)}) FROM STDIN (FORMAT csv)", file)
 

@@ -1,0 +1,100 @@
+"""One run: read the baseline, have an engine compute, merge what changed by compare-and-set, keep the history.
+
+A run is of one window and may be repeated: its id and the watermark make a repeat, or a run that overlaps a newer
+one, change nothing. Files that cannot be read, or are none of ours, are set aside by name and the rest goes on.
+Everything runs with the loader's rights: it reads load and thresholds, appends to its inbox, calls one function.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from controller import telemetry
+from controller.clock import to_datetime, to_ms
+from controller.domain.load_window import LoadWindow
+from controller.landing.area import LandingArea
+from controller.landing.history import RateHistory, Scratch
+from controller.landing.names import LandedFile
+from controller.store import loads
+from controller.store.engine import Store
+from controller.store.loads import CHANGE_SCHEMA, SOURCE_SCHEMA, LoadRun, MergeResult
+
+log = telemetry.get_logger(__name__)
+
+TICK_SLACK_MS = 60_000
+"""A source's clock, and a file's tick, may be this far from the instants inside the file."""
+
+
+class Engine(Protocol):
+    """Computes one run. Reads ``records``, ``sources`` and ``thresholds`` (store/loads.py) from the scratch
+    directory and writes ``rates`` (RATE_SCHEMA), ``changes`` (CHANGE_SCHEMA) and ``heard`` (SOURCE_SCHEMA) to it.
+    """
+
+    name: str
+
+    def compute(
+        self, area: LandingArea, files: tuple[LandedFile, ...], scratch: Scratch, window: LoadWindow
+    ) -> None:
+        """Raises Retryable when the engine is away, Terminal when it can never do this."""
+
+
+@dataclass(frozen=True, slots=True)
+class AggregationResult:
+    """What a run did."""
+
+    run_id: str
+    engine: str
+    window_end_ms: int
+    files: int
+    samples: int
+    segments: int
+    written: int
+    outrun: int
+    applied: bool
+    """False: nothing to do, or a newer window has been merged already."""
+    quarantined: tuple[str, ...]
+
+
+def aggregate(
+    store: Store, area: LandingArea, history: RateHistory, engine: Engine, window: LoadWindow, *, run_id: str
+) -> AggregationResult:
+    """Aggregate one window. `store` logs in as the loader.
+
+    Raises StoreUnavailable, what the engine raises, and OSError when the storage does not answer.
+    """
+    with store.transaction() as tx:
+        baseline = loads.baseline(tx)
+    files, foreign = area.files(window.read_from_ms - TICK_SLACK_MS, window.end_ms + TICK_SLACK_MS)
+    examined = area.examine(files)
+    rejected = [*foreign, *examined.rejected]
+    quarantined = tuple(area.quarantine(rejected))
+    for one in rejected:
+        log.warning("file set aside", path=one.path, reason=one.reason)
+    is_late = baseline.watermark is not None and to_ms(baseline.watermark) >= window.end_ms
+    if is_late or not examined.files:
+        return AggregationResult(
+            run_id, engine.name, window.end_ms, len(examined.files), 0, 0, 0, 0, False, quarantined
+        )
+    scratch = history.scratch(run_id)
+    try:
+        for name in ("records", "sources", "thresholds"):
+            scratch.write(name, getattr(baseline, name))
+        engine.compute(area, examined.files, scratch, window)
+        segments = scratch.rate_rows()
+        run = LoadRun(run_id, to_datetime(window.end_ms), engine.name, examined.rows, segments, quarantined)
+        merged = _merge(store, scratch, run)
+        if merged.applied:
+            history.publish(scratch, window.end_ms)
+    finally:
+        scratch.discard()
+    return AggregationResult(
+        run_id, engine.name, window.end_ms, len(examined.files), examined.rows, segments,
+        merged.written, merged.outrun, merged.applied, quarantined,
+    )  # fmt: skip
+
+
+def _merge(store: Store, scratch: Scratch, run: LoadRun) -> MergeResult:
+    changes, heard = scratch.read("changes", CHANGE_SCHEMA), scratch.read("heard", SOURCE_SCHEMA)
+    with store.transaction() as tx:
+        return loads.stage_and_merge(tx, run, changes, heard)

@@ -1,0 +1,145 @@
+"""The load aggregation as Spark SQL: counter samples to rates, rates to the records that must be rewritten.
+
+What these queries mean is defined in ``controller.domain.load`` (``rates_from_counters``, ``next_record``) and
+proven equal to it by differential tests. One shuffle and one sort by (topic, segment, source, instant) serve
+all windows and sums; the sums run in that order, so that they round as the definition does.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+from controller.domain.load import FLOOR_FRACTION, METRICS
+from controller.domain.load_window import LoadWindow
+
+_COUNTERS = ("msg_in", "byte_in", "msg_out", "byte_out")
+
+
+def _each(template: str, separator: str = ", ") -> str:
+    """The template once for each metric: {m} the rate's column, {c} the counter's."""
+    return separator.join(template.format(m=m, c=c) for m, c in zip(METRICS, _COUNTERS, strict=True))
+
+
+_RATES = f"""
+WITH instants AS (  -- several samples of one source at one instant are one, the greatest of each counter
+  SELECT topic_id, segment_id, source, instant_ms, {_each("max({c}) OVER same AS {c}")}
+    FROM (SELECT *, unix_millis(instant) AS instant_ms FROM {{samples}})
+   WHERE instant_ms > :read_from_ms AND instant_ms <= :end_ms
+  WINDOW same AS (PARTITION BY topic_id, segment_id ORDER BY source, instant_ms RANGE BETWEEN CURRENT ROW AND CURRENT ROW)
+), pairs AS (
+  SELECT *, lag(source) OVER by_time AS source_before, lag(instant_ms) OVER by_time AS instant_before_ms,
+         {_each("lag({c}) OVER by_time AS {c}_before")}
+    FROM instants
+  WINDOW by_time AS (PARTITION BY topic_id, segment_id ORDER BY source, instant_ms)
+), intervals AS (
+  SELECT *, instant_ms - greatest(instant_before_ms, :start_ms) AS overlap_ms
+    FROM pairs
+   WHERE source = source_before AND instant_ms > instant_before_ms AND instant_ms > :start_ms
+), increases AS (  -- a counter that went back was restarted from 0
+  SELECT *, overlap_ms / (instant_ms - instant_before_ms) AS share,
+         {_each("CASE WHEN {c} >= {c}_before THEN {c} - {c}_before ELSE {c} END AS {c}_more")}
+    FROM intervals
+)
+SELECT topic_id, segment_id,
+       {_each("sum({c}_more * share) * 1000 / least(sum(overlap_ms), :length_ms) AS {m}")},
+       max(instant_ms) AS observed_at_ms, least(sum(overlap_ms), :length_ms) AS covered_ms,
+       max_by(source, struct(instant_ms, source)) AS source
+  FROM increases
+ GROUP BY topic_id, segment_id
+"""
+
+_HEARD = """
+SELECT source, max(unix_millis(instant)) AS observed_at_ms
+  FROM {samples}
+ WHERE unix_millis(instant) > :start_ms AND unix_millis(instant) <= :end_ms
+ GROUP BY source
+"""
+
+_CROSSED = _each(
+    "(r.{m} > t.split_{m}) <> (p.{m} > t.split_{m}) OR (r.{m} < t.merge_{m}) <> (p.{m} < t.merge_{m})", " OR "
+)
+_MOVED = _each(
+    "(abs(r.{m} - p.{m}) > :floor * t.merge_{m}"
+    " AND (p.{m} = 0 OR abs(r.{m} - p.{m}) / nullif(p.{m}, 0) > t.load_change_threshold))",
+    " OR ",
+)
+
+_CHANGES = f"""
+WITH previous AS (
+  SELECT l.*, coalesce(l.silent_since_ms, o.observed_at_ms, l.modified_at_ms) AS observed_at_ms
+    FROM {{records}} l LEFT JOIN {{sources}} o ON o.source = l.source
+), judged AS (
+  SELECT r.topic_id, r.segment_id, {_each("r.{m}")}, r.source, r.observed_at_ms,
+         {_each("p.{m} AS {m}_was")}, p.source AS source_was, p.modified_at_ms AS modified_was_ms,
+         p.cold_since_ms AS cold_was_ms, p.silent_since_ms AS silent_was_ms, p.row_version,
+         {_each("r.{m} < t.merge_{m}", " AND ")} AS is_cold,
+         {_each("p.{m} < t.merge_{m}", " AND ")} AS was_cold,
+         p.topic_id IS NULL OR {_CROSSED} OR {_MOVED} AS is_news
+    FROM {{rates}} r
+    JOIN {{thresholds}} t ON t.topic_id = r.topic_id
+    LEFT JOIN previous p ON p.topic_id = r.topic_id AND p.segment_id = r.segment_id
+   WHERE p.topic_id IS NULL OR r.observed_at_ms >= p.observed_at_ms
+), dated AS (
+  SELECT *, CASE WHEN NOT is_cold THEN NULL
+                 WHEN cold_was_ms IS NOT NULL AND was_cold THEN cold_was_ms
+                 ELSE observed_at_ms END AS cold_since_ms
+    FROM judged
+)
+SELECT topic_id, segment_id, {_each("if(is_news, {m}, {m}_was) AS {m}")}, source,
+       if(is_news, observed_at_ms, modified_was_ms) AS modified_at_ms, cold_since_ms,
+       CAST(NULL AS bigint) AS silent_since_ms, coalesce(row_version, 0) AS seen_row_version
+  FROM dated
+ WHERE is_news OR cold_since_ms IS DISTINCT FROM cold_was_ms OR source <> source_was OR silent_was_ms IS NOT NULL
+ UNION ALL  -- the source speaks, yet not of this segment: its record must not look as fresh as the source
+SELECT p.topic_id, p.segment_id, {_each("p.{m}")}, p.source, p.modified_at_ms, p.cold_since_ms,
+       least(p.observed_at_ms, :start_ms) AS silent_since_ms, p.row_version AS seen_row_version
+  FROM previous p
+  JOIN {{heard}} h ON h.source = p.source
+  LEFT SEMI JOIN {{thresholds}} t ON t.topic_id = p.topic_id
+  LEFT ANTI JOIN {{rates}} r ON r.topic_id = p.topic_id AND r.segment_id = p.segment_id
+ WHERE p.silent_since_ms IS NULL
+"""
+
+
+def build_rates(samples: DataFrame, window: LoadWindow) -> DataFrame:
+    """Rates of every segment observed in the window: topic_id, segment_id, four rates per second,
+    observed_at_ms, covered_ms, and the source that was heard last.
+    """
+    bounds = {
+        "read_from_ms": window.read_from_ms,
+        "start_ms": window.start_ms,
+        "end_ms": window.end_ms,
+        "length_ms": window.length_ms,
+    }
+    return samples.sparkSession.sql(_RATES, bounds, samples=samples)
+
+
+def build_heard(samples: DataFrame, window: LoadWindow) -> DataFrame:
+    """The sources that reported anything in the window, and when last: source, observed_at_ms."""
+    bounds = {"start_ms": window.start_ms, "end_ms": window.end_ms}
+    return samples.sparkSession.sql(_HEARD, bounds, samples=samples)
+
+
+def build_changes(
+    rates: DataFrame,
+    heard: DataFrame,
+    *,
+    records: DataFrame,
+    sources: DataFrame,
+    thresholds: DataFrame,
+    window: LoadWindow,
+) -> DataFrame:
+    """The load records to write, with the row version each was computed from (0: there was none).
+
+    ``records``, ``sources`` and ``thresholds`` are the stored load, the freshness of sources and the
+    thresholds in force before this run; a topic without thresholds is not live and is left out.
+    """
+    return rates.sparkSession.sql(
+        _CHANGES,
+        {"start_ms": window.start_ms, "floor": FLOOR_FRACTION},
+        rates=rates,
+        heard=heard,
+        records=records,
+        sources=sources,
+        thresholds=thresholds,
+    )
