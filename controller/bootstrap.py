@@ -193,9 +193,10 @@ class SparkEngine:
     ) -> None:
         """See ``load_aggregation.Engine``."""
         from spark_jobs.run_load_aggregation import run
-        from spark_jobs.session import open_session
+        from spark_jobs.session import with_session
 
-        run(open_session(self._master), area.urls(files), scratch.url, window)
+        urls = area.urls(files)
+        with_session(self._master, lambda spark: run(spark, urls, scratch.url, window))
 
 
 def build_engine(settings: Settings) -> Engine:

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from controller.domain.load_window import LoadWindow
 from spark_jobs.load_aggregation import build_changes, build_heard, build_rates
-from spark_jobs.session import open_session
+from spark_jobs.session import get_session
 
 SAMPLES = (
     "topic_id BIGINT, segment_id BIGINT, source STRING, instant TIMESTAMP,"
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--lookback-ms", type=int, default=60_000)
     options = parser.parse_args(arguments)
     window = LoadWindow(options.window_end_ms, options.window_length_ms, options.lookback_ms)
-    run(open_session(options.master), options.samples, options.scratch, window)
+    run(get_session(options.master), options.samples, options.scratch, window)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from controller.entrypoints.tasks.by_hand import (
     rebucket_segment,
     split_segment,
 )
+from controller.entrypoints.tasks.load import aggregate_load
+from controller.entrypoints.tasks.loading import aggregate_load
 from controller.entrypoints.tasks.maintenance import (
     collect_garbage,
     fleet_shares,
@@ -22,6 +24,7 @@ from controller.entrypoints.tasks.maintenance import (
 from controller.entrypoints.tasks.passes import merge_pass, split_pass
 
 __all__ = [
+    "aggregate_load",
     "collect_garbage",
     "create_topic",
     "delete_topic",

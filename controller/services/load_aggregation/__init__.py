@@ -5,6 +5,6 @@ bootstrap; `plain` computes the same by the domain's own functions where there i
 """
 
 from controller.services.load_aggregation.plain import PlainEngine
-from controller.services.load_aggregation.run import AggregationResult, Engine, aggregate
+from controller.services.load_aggregation.run import AggregationResult, Engine, aggregate, upcoming
 
-__all__ = ["AggregationResult", "Engine", "PlainEngine", "aggregate"]
+__all__ = ["AggregationResult", "Engine", "PlainEngine", "aggregate", "upcoming"]

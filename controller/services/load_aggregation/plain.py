@@ -154,7 +154,6 @@ def _change_row(key: SegmentKey, fields: Row, seen_row_version: int) -> Row:
 
 
 def _observed_at(record: Row, seen_at: dict[str, int]) -> int:
-    if record["silent_since_ms"] is not None:
-        return int(record["silent_since_ms"])
-    seen: int = seen_at.get(record["source"], record["modified_at_ms"])
-    return seen
+    silent_since_ms: int | None = record["silent_since_ms"]
+    modified_at_ms: int = record["modified_at_ms"]
+    return seen_at.get(record["source"], modified_at_ms) if silent_since_ms is None else silent_since_ms

@@ -94,6 +94,11 @@ def aggregate(
     )  # fmt: skip
 
 
+def upcoming(area: LandingArea, window_seconds: float, end_ms: int) -> list[LandedFile]:
+    """The files a run over the window that ends then would read; for a dry run."""
+    return area.files(end_ms - round(window_seconds * 1000) - TICK_SLACK_MS, end_ms + TICK_SLACK_MS)[0]
+
+
 def _merge(store: Store, scratch: Scratch, run: LoadRun) -> MergeResult:
     changes, heard = scratch.read("changes", CHANGE_SCHEMA), scratch.read("heard", SOURCE_SCHEMA)
     with store.transaction() as tx:

@@ -1,0 +1,39 @@
+"""Turn the counter samples that the collector landed into load records, and wake the split pass if it has work.
+
+Every `CLEAVE_AGGREGATION_SECONDS` (60). Spark computes rates over the last minute (`SPARK_MASTER`: a Spark Connect
+server `sc://host:port` is warm, `spark://` and `local[2]` start a session each time; without Spark a slower engine
+in plain Python serves) and what changed materially is written. Runs and what they set aside: `inspect.load_runs`.
+
+The asset `cleave_load` is a doorbell: it gets an event only when there is something to decide.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import AssetAlias, dag
+from cleave_dags import FRESH_LOAD, access, cleave_task, every, run_name, scheduled, seconds_from
+
+from controller.entrypoints import tasks
+
+SECONDS = seconds_from("CLEAVE_AGGREGATION_SECONDS", 60)
+DOORBELL = AssetAlias("cleave_fresh_load")
+
+
+@dag(
+    dag_display_name="Cleave: load aggregation",
+    schedule=every(SECONDS),
+    **scheduled(SECONDS, __doc__),
+)
+def cleave_load_aggregation() -> None:
+    @cleave_task(retries=1, priority=5, outlets=[DOORBELL])
+    def aggregate(outlet_events: Any = None) -> dict[str, Any]:
+        result = tasks.aggregate_load(**access(loader=True), run_name=run_name())
+        if result["rings"]:
+            outlet_events[DOORBELL].add(FRESH_LOAD, extra={"run": result["run_id"]})
+        return result
+
+    aggregate()
+
+
+cleave_load_aggregation()
