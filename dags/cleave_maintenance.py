@@ -15,7 +15,7 @@ import os
 from typing import Any
 
 from airflow.sdk import Param, dag
-from cleave_dags import PASS_SHARES, access, cleave_task, every, scheduled, seconds_from, turn
+from cleave_dags import PASS_SHARES, access, cleave_task, dry_run_param, every, scheduled, seconds_from, turn
 
 from controller.entrypoints import tasks
 
@@ -32,7 +32,7 @@ KEEP_DAYS = Param(
 @dag(
     dag_display_name="Cleave: maintenance",
     schedule=every(SECONDS),
-    **scheduled(SECONDS, __doc__, keep_days=KEEP_DAYS),
+    **scheduled(SECONDS, __doc__, keep_days=KEEP_DAYS, dry_run=dry_run_param()),
 )
 def cleave_maintenance() -> None:
     @cleave_task()

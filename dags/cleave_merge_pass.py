@@ -17,6 +17,7 @@ from cleave_dags import (
     PASS_SHARES,
     access,
     cleave_task,
+    dry_run_param,
     every,
     run_name,
     scheduled,
@@ -32,7 +33,7 @@ SECONDS = seconds_from("CLEAVE_MERGE_PASS_SECONDS", 300)
 @dag(
     dag_display_name="Cleave: merge pass",
     schedule=every(SECONDS),
-    **scheduled(SECONDS, __doc__),
+    **scheduled(SECONDS, __doc__, dry_run=dry_run_param()),
 )
 def cleave_merge_pass() -> None:
     @cleave_task(retries=2, priority=5)

@@ -19,6 +19,7 @@ from cleave_dags import (
     PASS_SHARES,
     access,
     cleave_task,
+    dry_run_param,
     every,
     run_name,
     scheduled,
@@ -34,7 +35,7 @@ SECONDS = seconds_from("CLEAVE_SPLIT_PASS_SECONDS", 300)
 @dag(
     dag_display_name="Cleave: split pass",
     schedule=AssetOrTimeSchedule(timetable=every(SECONDS), assets=FRESH_LOAD),
-    **scheduled(SECONDS, __doc__),
+    **scheduled(SECONDS, __doc__, dry_run=dry_run_param()),
 )
 def cleave_split_pass() -> None:
     @cleave_task(retries=2, priority=5)

@@ -68,7 +68,7 @@ def scheduled(seconds: int, doc: str | None, **params: Param) -> dict[str, Any]:
         "dagrun_timeout": timedelta(seconds=max(300, 2 * seconds)),
         "tags": [*TAGS, "scheduled"],
         "doc_md": doc,
-        "params": {**params, "dry_run": dry_run_param()},
+        "params": params,
     }
 
 

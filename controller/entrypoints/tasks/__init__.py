@@ -12,8 +12,8 @@ from controller.entrypoints.tasks.by_hand import (
     rebucket_segment,
     split_segment,
 )
+from controller.entrypoints.tasks.doorbell import split_pass_has_work
 from controller.entrypoints.tasks.load import aggregate_load
-from controller.entrypoints.tasks.loading import aggregate_load
 from controller.entrypoints.tasks.maintenance import (
     collect_garbage,
     fleet_shares,
@@ -35,6 +35,7 @@ __all__ = [
     "rebucket_segment",
     "reconcile_share",
     "split_pass",
+    "split_pass_has_work",
     "split_segment",
     "sweep_tombstones",
 ]

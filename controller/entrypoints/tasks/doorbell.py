@@ -1,0 +1,24 @@
+"""Whether the split pass should be woken. Read through indexes, so that asking each minute costs a fleet nothing."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from controller.domain.decision import Lane
+from controller.entrypoints.running import worker_is_up
+from controller.entrypoints.tasks.access import Extras, cleave_at
+from controller.store import evaluations, operations, topics
+
+
+def split_pass_has_work(*, dsn: str, extras: Extras) -> bool:
+    """Whether the load lane has something now; where no worker is up also the consumer lane, or an operation."""
+    with cleave_at(dsn, extras) as app:
+        has_worker = worker_is_up(app)
+        lanes = {Lane.LOAD} if has_worker else {Lane.LOAD, Lane.CONSUMER}
+        with app.store.transaction() as tx:
+            instants: list[datetime | None] = [evaluations.next_due(tx, lanes)]
+            if not has_worker:
+                call_timeout_seconds = app.settings.call_timeout_seconds
+                instants.append(operations.next_due(tx, call_timeout_seconds=call_timeout_seconds))
+            now = topics.database_now(tx)
+    return any(instant is not None and instant <= now for instant in instants)
