@@ -128,7 +128,8 @@ def segment_param(title: str = "Segment") -> Param:
 class RetryableOnly(RetryPolicy):
     """Another attempt for what is worth it, after the time the error asks for; a mistake is not repeated.
 
-    Airflow's own errors (its API server away) take Airflow's way, and so does a task that was killed.
+    What the system or Airflow itself reports (a storage that does not answer, the API server away) is tried again at
+    the task's own pace, and so is a task that was killed.
     """
 
     def evaluate(
@@ -141,7 +142,7 @@ class RetryableOnly(RetryPolicy):
         """See the class."""
         if isinstance(exception, Retryable):
             return RetryDecision.retry(timedelta(seconds=exception.delay_seconds), str(exception))
-        if isinstance(exception, AirflowException):
+        if isinstance(exception, AirflowException | OSError):
             return RetryDecision.default()
         return RetryDecision.fail(f"{type(exception).__name__} is not retried: {exception}")
 

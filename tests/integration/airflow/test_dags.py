@@ -123,6 +123,7 @@ def test_only_what_is_worth_it_is_tried_again_and_when_the_error_says(airflow_ho
     assert verdict(StoreUnavailable("away", 7.0)) == (RetryAction.RETRY, timedelta(seconds=7))
     assert verdict(LostRace("moved", 0.0)) == (RetryAction.RETRY, timedelta(0))
     assert verdict(AirflowException("the API server is away")) == (RetryAction.DEFAULT, None)
+    assert verdict(ConnectionResetError("by peer")) == (RetryAction.DEFAULT, None)
     assert verdict(KeyError("a mistake in the code")) == (RetryAction.FAIL, None)
 
 

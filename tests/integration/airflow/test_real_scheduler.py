@@ -18,6 +18,7 @@ from controller.services import tombstone_sweeper, topic_admin
 from controller.store import leases
 from tests.support.airflow_home import PROJECT
 from tests.support.bench import TOPIC, Bench
+from tests.support.landing import land_rates
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]
@@ -34,8 +35,14 @@ def cleave_url(postgres_server: PostgresServer, migrated_template: str) -> Itera
 
 
 @pytest.fixture(scope="module")
+def landing(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Where samples are landed."""
+    return str(tmp_path_factory.mktemp("landing"))
+
+
+@pytest.fixture(scope="module")
 def airflow(
-    postgres_server: PostgresServer, cleave_url: str, tmp_path_factory: pytest.TempPathFactory
+    postgres_server: PostgresServer, cleave_url: str, landing: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[AirflowStandalone]:
     """Scheduled DAGs begin paused, so that each test starts what it looks at."""
     name = f"airflow_{secrets.token_hex(4)}"
@@ -46,7 +53,15 @@ def airflow(
         plugins_folder=PROJECT / "plugins",
         metadata_url=postgres_server.create_database(name),
         connections={"cleave": url.render_as_string(hide_password=False)},
-        env={"AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True", "PYTHONPATH": str(PROJECT)},
+        env={
+            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
+            "CLEAVE_AGGREGATION_SECONDS": "5",
+            "CLEAVE_LANDING_URL": landing,
+            "CLEAVE_MERGE_PASS_SECONDS": "5",
+            "CLEAVE_SPLIT_PASS_SECONDS": "3600",
+            "PYTHONPATH": str(PROJECT),
+            "SPARK_MASTER": "none",
+        },
     )
     with airflow:
         yield airflow
@@ -146,17 +161,34 @@ def _cmdline(process: psutil.Process) -> list[str]:
         return []
 
 
-def test_the_doorbell_starts_a_split_pass(airflow: AirflowStandalone, bench: Bench) -> None:
-    dag = "cleave_split_pass"
-    airflow.api.wait_dag(dag)
-    airflow.api.call("PATCH", f"/dags/{dag}", {"is_paused": False})
-    [asset] = airflow.api.call("GET", "/assets?uri_pattern=cleave://load")["assets"]
+def test_hot_load_that_was_landed_is_split_with_nobody_asking(
+    airflow: AirflowStandalone, bench: Bench, landing: str
+) -> None:
+    for dag in ("cleave_load_aggregation", "cleave_split_pass"):
+        airflow.api.wait_dag(dag)
+        airflow.api.call("PATCH", f"/dags/{dag}", {"is_paused": False})
+    [segment] = bench.layout.active
+    land_rates(landing, bench.topic_id, {segment.segment_id: 25_000.0})
 
-    airflow.api.call("POST", "/assets/events", {"asset_id": asset["id"]})
+    wait_until(lambda: len(bench.layout.active) == 2, timeout_seconds=120, message="the topic splits")
 
     def rung() -> list[dict[str, Any]]:
-        runs = airflow.api.call("GET", f"/dags/{dag}/dagRuns")["dag_runs"]
+        runs = airflow.api.call("GET", "/dags/cleave_split_pass/dagRuns")["dag_runs"]
         return [run for run in runs if run["run_type"] == "asset_triggered"]
 
-    [run] = wait_until(rung, message="a run that the asset started")
-    assert airflow.api.wait_run(dag, run["dag_run_id"]) == "success"
+    assert wait_until(rung, message="a run that the bell started")
+    for dag in ("cleave_load_aggregation", "cleave_split_pass"):
+        airflow.api.call("PATCH", f"/dags/{dag}", {"is_paused": True})
+
+
+def test_a_cadence_of_seconds_ticks_by_itself(airflow: AirflowStandalone, bench: Bench) -> None:
+    dag = "cleave_merge_pass"
+    airflow.api.wait_dag(dag)
+    airflow.api.call("PATCH", f"/dags/{dag}", {"is_paused": False})
+
+    def ended() -> bool:
+        runs = airflow.api.call("GET", f"/dags/{dag}/dagRuns?run_type=scheduled")["dag_runs"]
+        return [run["state"] for run in runs].count("success") >= 2
+
+    wait_until(ended, timeout_seconds=120, message="two scheduled runs")
+    airflow.api.call("PATCH", f"/dags/{dag}", {"is_paused": True})
