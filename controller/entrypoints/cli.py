@@ -28,6 +28,7 @@ from controller.entrypoints.commands import (
 )
 
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_TRY_AGAIN = 1, 2, 75
+BAD_INPUT = (InvalidInput, NotFound, Conflict, Unsupported)
 
 app = typer.Typer(
     name="cleave",
@@ -77,12 +78,15 @@ def run(arguments: list[str] | None = None) -> int:
             return EXIT_BAD_INPUT
         where = getattr(getattr(error, "ctx", None), "command_path", "cleave")
         return _say(f"{message.rstrip('.')}; `{where} --help` lists what there is", EXIT_BAD_INPUT)
-    except Retryable as error:
-        return _say(str(error), EXIT_TRY_AGAIN)
-    except (InvalidInput, NotFound, Conflict, Unsupported) as error:
-        return _say(str(error), EXIT_BAD_INPUT)
     except CleaveError as error:
-        return _say(str(error), EXIT_FAILED)
+        return _say(str(error), exit_code(type(error)))
+
+
+def exit_code(kind: type[CleaveError]) -> int:
+    """The code a command ends with when it ends with such an error."""
+    if issubclass(kind, Retryable):
+        return EXIT_TRY_AGAIN
+    return EXIT_BAD_INPUT if issubclass(kind, BAD_INPUT) else EXIT_FAILED
 
 
 def _say(message: str, code: int) -> int:

@@ -1,0 +1,70 @@
+"""`python -m controller.devstack DIRECTORY`: a PostgreSQL to try Cleave on, until SIGTERM or Ctrl-C.
+
+Writes `DIRECTORY/env`, which a shell can source for CLEAVE_DATABASE_URL; the data stays in DIRECTORY for the next
+time. Loopback only, with a password of its own. `make demo` starts more than this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from sqlalchemy import make_url
+
+from controller.devstack.postgres import EmbeddedPostgres
+from controller.domain.errors import CleaveError
+
+DATABASE = "cleave"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until told to stop."""
+    parser = argparse.ArgumentParser(description="A PostgreSQL to try Cleave on, until SIGTERM or Ctrl-C.")
+    parser.add_argument("directory", type=Path, help="where its data is kept")
+    directory = parser.parse_args(arguments).directory.resolve()
+    # Before the server is up, so that no signal finds nobody to stop it.
+    stop_signals = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals)
+    (directory / "env").unlink(missing_ok=True)
+    try:
+        with EmbeddedPostgres(directory) as postgres:
+            _write_env(directory / "env", _database_url(postgres))
+            sys.stderr.write(
+                f"PostgreSQL is up on port {postgres.port}; its address is in {directory / 'env'}\n"
+            )
+            signal.sigwait(stop_signals)
+    except CleaveError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    finally:
+        (directory / "env").unlink(missing_ok=True)
+    return 0
+
+
+def _database_url(postgres: EmbeddedPostgres) -> str:
+    """URL of the database, made at the first start."""
+    import psycopg2
+
+    url = make_url(postgres.url(DATABASE)).set(drivername="postgresql").render_as_string(hide_password=False)
+    try:
+        psycopg2.connect(url).close()
+    except psycopg2.OperationalError:
+        postgres.create_database(DATABASE)
+    return url
+
+
+def _write_env(path: Path, url: str) -> None:
+    """Readable by this user alone, and whole from the moment it is there."""
+    draft = path.with_suffix(".new")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(f"export CLEAVE_DATABASE_URL='{url}'\n")
+    draft.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""The pages of docs/reference, written from the code: `python -m docs.reference.generate`, or with `--check`.
+
+Whatever can be read off the code is. `--check` writes nothing and ends with 1 when a page is not what the code says;
+a test runs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from docs.reference.pages import model, program, views
+
+HERE = Path(__file__).resolve().parent
+NOTICE = "<!-- Written by docs/reference/generate.py from the code. Do not edit. -->\n"
+PAGES: Mapping[str, Callable[[], str]] = {
+    "commands.md": program.commands,
+    "settings.md": program.settings_page,
+    "metrics.md": program.metrics,
+    "policy.md": model.policy_page,
+    "reasons.md": model.reasons,
+    "errors.md": model.errors_page,
+    "inspect.md": views.views,
+}
+
+
+def render(page: str) -> str:
+    """The text of a page."""
+    text = re.sub(r"\n{3,}", "\n\n", PAGES[page]()).strip()
+    return f"{NOTICE}\n{text}\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the pages, or with `--check` return 1 and name those that are out of date."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; fail when a page is out of date")
+    wants_check = parser.parse_args(arguments).check
+    stale = [
+        page for page in PAGES if not (HERE / page).exists() or (HERE / page).read_text() != render(page)
+    ]
+    if not wants_check:
+        for page in stale:
+            (HERE / page).write_text(render(page))
+        return 0
+    for page in stale:
+        sys.stderr.write(
+            f"docs/reference/{page} is not what the code says; run python -m docs.reference.generate\n"
+        )
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The parts of the reference, read off the code."""

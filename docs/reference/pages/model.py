@@ -1,0 +1,105 @@
+"""Pages about the model: policy knobs, reasons of refusals, errors."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+from controller.domain import decision, errors, policy
+from controller.domain.errors import CleaveError
+from controller.entrypoints.cli import exit_code
+from docs.reference.pages.markdown import code, page, table
+
+KNOBS = {
+    "enabled": "False stops every automatic act on the topic; what a person asks for is done all the same.",
+    "max_segments": "Automatic splits stop here. A topic may be created with more.",
+    "min_segments": "Automatic merges stop here.",
+    "max_dag_depth": "Merges in a segment's ancestry; a side that has as many is not merged again.",
+    "split_cooldown_seconds": "Time between two automatic splits of a topic.",
+    "rebucket_cooldown_seconds": "Time between two automatic rebuckets of a topic.",
+    "merge_cooldown_seconds": "Time between two automatic merges of a topic.",
+    "merge_window_seconds": "Both neighbours must have been cold for this long.",
+    "split_vs_rebucket_min_msg_rate_in": "More consumers than segments: split the busiest segment from this rate on, "
+    "below it give it more entry buckets (PIP-486).",
+    "entry_bucket_budget": "Entry buckets a new topic deals out over its segments. Cluster only.",
+    "entry_bucket_max_per_segment": "Most entry buckets of one segment. Cluster only.",
+    "split_msg_rate_in": "Messages published a second above which a segment is hot.",
+    "split_byte_rate_in": "Bytes published a second above which a segment is hot.",
+    "split_msg_rate_out": "Messages delivered a second above which a segment is hot.",
+    "split_byte_rate_out": "Bytes delivered a second above which a segment is hot.",
+    "merge_msg_rate_in": "Cold: below all four merge rates. This one is messages published a second.",
+    "merge_byte_rate_in": "Bytes published a second.",
+    "merge_msg_rate_out": "Messages delivered a second.",
+    "merge_byte_rate_out": "Bytes delivered a second.",
+    "load_stale_after_seconds": "A reading whose source was not heard of for so long is neither hot nor cold.",
+    "load_change_threshold": "Relative change of a rate that rewrites a segment's load record.",
+    "profile": "The rule set of the evaluator.",
+    "strict_pulsar": "True answers exactly as Pulsar 5 does, its known defects included: for comparison and migration.",
+}
+"""A sentence for each knob: its declaration has no room for one."""
+
+
+def policy_page() -> str:
+    """Every knob with default and bounds."""
+    bounds: dict[str, list[str]] = {}
+    for knob, sign, bound in policy._RULES:
+        bounds.setdefault(knob, []).append(f"{sign} {bound}")
+    bounds["profile"] = [f"one of {', '.join(policy.PROFILES)}"]
+    defaults = policy.AutoScalePolicy().to_document()
+    rows = [
+        (
+            code(knob),
+            code(str(defaults[knob]).lower() if kind is bool else defaults[knob]),
+            " and ".join(bounds.get(knob, [])),
+            KNOBS[knob],
+        )
+        for knob, kind in policy.KNOBS.items()
+    ]
+    return page(
+        "Policy",
+        "Stored in PostgreSQL at three levels and resolved knob by knob: the topic's value, else the namespace's, "
+        "else the cluster's, else the default. A change holds from the next evaluation on, without a restart. "
+        "A level is checked together with those above it. How to set them: "
+        "[set policies](../how-to/set-policies.md).",
+        table(("knob", "default", "bounds", "what it does"), rows),
+        "Rates are per segment and second. The defaults are those of PIP-483 and PIP-486 where Pulsar has the knob.",
+    )
+
+
+def reasons() -> str:
+    """Every reason of a refusal, from the enum and the comments in it."""
+    parts: list[str] = []
+    rows: list[tuple[str, str]] = []
+    for line in [*inspect.getsource(decision.RefusalReason).splitlines(), "    # end."]:
+        if heading := re.match(r"    # ([^:]+)(?:: (.+))?\.$", line):
+            parts += [table(("reason", "`value`; `needed`"), rows)] if rows else []
+            rows = []
+            parts += [
+                f"## {heading[1]}",
+                *([f"{heading[2][0].upper()}{heading[2][1:]}."] if heading[2] else []),
+            ]
+        elif member := re.match(r'    [A-Z_]+ = "([\w-]+)"(?:  # (.+))?$', line):
+            rows.append((code(member[1]), member[2] or ""))
+    return page(
+        "Reasons",
+        "Why something was not done: `cleave decide`, `cleave decisions --why-not` and `inspect.why_not` give one for "
+        "everything that was left alone.",
+        *parts[:-1],
+    )
+
+
+def errors_page() -> str:
+    """The tree as it is drawn, and what each error is at the edges."""
+    drawn = (errors.__doc__ or "").split("Drawn::")[1].split("\n\nErrors carry")[0]
+    rows = [
+        (code(name), exit_code(kind), inspect.getdoc(kind) or "")
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type) and issubclass(kind, CleaveError)
+    ]
+    return page(
+        "Errors",
+        "One tree for all floors, in `controller/domain/errors.py`. A message names the thing, the value and the "
+        "next move.",
+        f"```text\n{inspect.cleandoc(drawn)}\n```",
+        table(("error", "exit code", "meaning"), rows),
+    )

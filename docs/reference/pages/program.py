@@ -1,0 +1,149 @@
+"""Pages about the program: its commands, its settings, its metrics."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import re
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any
+
+import typer
+from prometheus_client.metrics import MetricWrapperBase
+
+from controller import settings, telemetry
+from controller.entrypoints.cli import app
+from docs.reference.pages.markdown import ROOT, code, page, table
+
+EXIT_CODES = (
+    (0, "done"),
+    (1, "failed: an operation was aborted, a right or the schema is missing, `doctor` found something"),
+    (2, "the request can never succeed as it is: bad input, not found, conflict, not possible there"),
+    (75, "try again later"),
+)
+
+
+def commands() -> str:
+    """Every command with its arguments and options, from the typer application."""
+    parts = [table(("exit code", "meaning"), EXIT_CODES)]
+    for path, command in _walk(typer.main.get_command(app), ()):
+        parts += [f"## `{' '.join(path)}`", command.help or "", *_parameters(command)]
+    return page(
+        "Commands",
+        "`--json` prints one document for programs; tables are for people. `--dry-run` asks everything that the real "
+        "run asks and changes nothing. A mistake is one line on standard error. "
+        "Shell completion: `cleave --install-completion`.",
+        *parts,
+    )
+
+
+def _walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    path = (*path, command.name)
+    for name in sorted(getattr(command, "commands", ())):
+        yield from _walk(command.commands[name], path)
+    if not hasattr(command, "commands"):
+        yield path, command
+
+
+def _parameters(command: Any) -> Iterator[str]:
+    rows = [(code(_name(one)), _default(one), _help(one)) for one in command.params if one.name != "help"]
+    if rows:
+        yield table(("argument or option", "default", "what it is"), rows)
+
+
+def _name(parameter: Any) -> str:
+    kind = parameter.type_descriptor.annotation
+    if parameter.param_type_name == "argument":
+        return str(parameter.metavar or parameter.name.upper())
+    value = "" if parameter.is_flag else f" {getattr(kind, '__name__', 'str').lower()}"
+    return ", ".join(parameter.opts) + (
+        " text" if kind in (str, list[str]) else " choice" if _choices(kind) else value
+    )
+
+
+def _choices(kind: Any) -> list[str]:
+    return [str(one.value) for one in kind] if isinstance(kind, type) and issubclass(kind, Enum) else []
+
+
+def _default(parameter: Any) -> str:
+    value = getattr(parameter.default, "value", parameter.default)
+    return "required" if parameter.required else "" if value in (None, False, "") else code(value)
+
+
+def _help(parameter: Any) -> str:
+    said = [parameter.help or ""]
+    choices = _choices(parameter.type_descriptor.annotation)
+    said += [f"One of {', '.join(map(code, choices))}."] if choices else []
+    said += [f"From {parameter.min}."] if parameter.min is not None and parameter.max is None else []
+    said += [f"{parameter.min} to {parameter.max}."] if parameter.max is not None else []
+    said += [f"Environment: `{parameter.envvar}`."] if parameter.envvar else []
+    return " ".join(said).strip()
+
+
+def settings_page() -> str:
+    """Every setting with its variable, default, bounds and sentence; then what the DAGs read themselves."""
+    said = _attribute_docstrings(settings.Settings)
+    rows = []
+    for name, field in settings.Settings.model_fields.items():
+        variable = str(field.validation_alias or f"CLEAVE_{name.upper()}")
+        default = getattr(field.default, "get_secret_value", lambda value=field.default: value)()
+        bounds = " and ".join(filter(None, map(_bound, field.metadata)))
+        rows.append((code(variable), code(default), bounds, said[name]))
+    return page(
+        "Settings",
+        "Read from the environment or from a file `.env` in the working directory by `cleave`, the worker, the "
+        "collector and the tasks. In Airflow the extras of the connection `cleave` may name a setting too, in "
+        "lower case and without the prefix; they win. Policies are not settings: see [policy](policy.md).",
+        table(("variable", "default", "bounds", "what it is"), rows),
+        "`cleave migrate` reads `CLEAVE_OWNER_URL` first: the database as a user who may create roles.",
+        "## Read by the DAGs",
+        "When Airflow reads the DAG files.",
+        table(("variable", "default", "file"), sorted(_dag_variables())),
+    )
+
+
+def _attribute_docstrings(cls: type) -> dict[str, str]:
+    """The text under each annotated attribute of a class."""
+    body = ast.parse(inspect.getsource(cls)).body[0].body  # type: ignore[attr-defined]
+    pairs = itertools.pairwise(body)
+    return {
+        field.target.id: " ".join(str(text.value.value).split())
+        for field, text in pairs
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+    }
+
+
+def _bound(rule: Any) -> str:
+    signs = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
+    return " and ".join(
+        f"{sign} {getattr(rule, name):g}" for name, sign in signs.items() if hasattr(rule, name)
+    )
+
+
+def _dag_variables() -> Iterator[tuple[str, str, str]]:
+    asked = re.compile(r'(?:seconds_from|environ\.get)\(\s*"(CLEAVE_\w+)"(?:,\s*"?([\w.]*)"?)?')
+    for path in (*(ROOT / "dags").glob("*.py"), *(ROOT / "plugins").rglob("*.py")):
+        for variable, default in asked.findall(path.read_text()):
+            yield code(variable), code(default), code(path.relative_to(ROOT))
+
+
+def metrics() -> str:
+    """Every metric the worker and the collector serve."""
+    rows = []
+    for value in vars(telemetry).values():
+        if isinstance(value, MetricWrapperBase):
+            (described,) = value.describe()
+            suffix = "_total" if described.type == "counter" else ""
+            labels = ", ".join(map(code, value._labelnames))
+            rows.append((code(described.name + suffix), described.type, labels, described.documentation))
+    return page(
+        "Metrics",
+        "Served for Prometheus by `cleave worker` and `cleave collect` with `--metrics-port` (on loopback unless "
+        "`--metrics-host` says otherwise).",
+        table(("metric", "type", "labels", "what it counts"), rows),
+    )

@@ -1,0 +1,64 @@
+"""Links and commands in the texts lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+
+from controller.entrypoints.cli import app
+
+ROOT = Path(__file__).parents[3]
+TEXTS = sorted({ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")})
+_FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def prose(path: Path) -> str:
+    """The text without its blocks of code."""
+    return _FENCE.sub("", path.read_text())
+
+
+def anchors(path: Path) -> set[str]:
+    """What GitHub makes of the headings."""
+    headings = re.findall(r"^#+ (.+)$", prose(path), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_inside_the_project_lead_somewhere(path: Path) -> None:
+    links = re.findall(r"\]\((?!https?:|mailto:)([^)\s]*)\)", prose(path))
+    broken = []
+    for link in links:
+        file, _, anchor = link.partition("#")
+        target = (path.parent / file).resolve() if file else path
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+            broken.append(link)
+
+    assert broken == []
+
+
+def words(path: Path) -> list[list[str]]:
+    """Every `cleave ...` of the text's shell blocks, cut into words."""
+    blocks = [body for kind, body in _FENCE.findall(path.read_text()) if kind in ("sh", "bash", "console")]
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    found = (re.search(r"(?:^|[|(;&] *|\$ )((?:\S*/)?cleave .*)", line) for line in lines)
+    return [shlex.split(match[1].split("|")[0], comments=True)[1:] for match in found if match]
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_in_shell_blocks_exist_with_their_options(path: Path) -> None:
+    for arguments in words(path):
+        command = typer.main.get_command(app)
+        rest = list(arguments)
+        while hasattr(command, "commands"):
+            assert rest, f"{arguments}: a noun without a verb"
+            assert rest[0] in command.commands, f"cleave {' '.join(arguments)}: no command {rest[0]}"
+            command = command.commands[rest.pop(0)]
+        options = {name for parameter in command.params for name in parameter.opts}
+
+        assert {word.split("=")[0] for word in rest if word.startswith("--")} <= {*options, "--help"}, (
+            arguments
+        )

@@ -1,0 +1,43 @@
+"""The reference is what the code says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from controller.domain.decision import RefusalReason
+from controller.domain.policy import KNOBS
+from controller.settings import Settings
+from docs.reference import generate
+from docs.reference.pages import model
+
+
+@pytest.mark.parametrize("page", generate.PAGES)
+def test_each_page_is_up_to_date(page: str) -> None:
+    """If not: python -m docs.reference.generate"""
+    assert (generate.HERE / page).read_text() == generate.render(page)
+
+
+def test_each_knob_setting_and_reason_is_there() -> None:
+    assert set(model.KNOBS) == set(KNOBS)
+    settings_page = generate.render("settings.md")
+    assert [name for name in Settings.model_fields if name.upper() not in settings_page] == []
+    reasons = generate.render("reasons.md")
+    assert [reason for reason in RefusalReason if f"| `{reason.value}` |" not in reasons] == []
+
+
+def test_a_page_that_is_out_of_date_is_found_and_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(generate, "HERE", tmp_path)
+    assert generate.main([]) == 0
+    assert generate.main(["--check"]) == 0
+
+    (tmp_path / "policy.md").write_text("what somebody thinks")
+
+    assert generate.main(["--check"]) == 1
+    assert "docs/reference/policy.md is not what the code says" in capsys.readouterr().err
+    assert (tmp_path / "policy.md").read_text() == "what somebody thinks"
+    assert generate.main([]) == 0
+    assert generate.main(["--check"]) == 0
