@@ -39,7 +39,7 @@ def synthetic_day() -> LoadProfile:
     for step in range(STEPS):
         share = step / STEPS
         day = BASE_MESSAGES_PER_SECOND * (0.6 + 0.4 * math.sin(2 * math.pi * (share - 0.1)))
-        in_burst = 0.14 <= share < 0.40
+        in_burst = 0.12 <= share < 0.46
         rates.append(BASE_MESSAGES_PER_SECOND * BURST_FACTOR if in_burst else day)
     return LoadProfile("a synthetic day with a 20x burst", tuple(rates))
 

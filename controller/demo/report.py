@@ -62,7 +62,7 @@ def write_page(path: Path, seen: Seen, verdict: Verdict, profile_name: str) -> N
         vertical_spacing=0.05,
         subplot_titles=(
             "Load of each active segment and the thresholds, messages a second",
-            "Active segments and consumers",
+            "Active segments (blue) and consumers (orange)",
             "Who owned which part of the ring, by layout epoch",
             "Decisions: intent to commit, ms",
         ),
@@ -101,11 +101,12 @@ def _draw_load(figure: go.Figure, seen: Seen) -> None:
 
 def _draw_counts(figure: go.Figure, seen: Seen) -> None:
     times = [moment.at_seconds for moment in seen.moments]
-    for name, values in (
-        ("segments", [moment.segments for moment in seen.moments]),
-        ("consumers", [moment.consumers for moment in seen.moments]),
+    for name, colour, values in (
+        ("segments", _COLOURS[0], [moment.segments for moment in seen.moments]),
+        ("consumers", _COLOURS[1], [moment.consumers for moment in seen.moments]),
     ):
-        figure.add_trace(go.Scatter(x=times, y=values, name=name, line={"shape": "hv"}), row=2, col=1)
+        line = {"shape": "hv", "color": colour}
+        figure.add_trace(go.Scatter(x=times, y=values, name=name, line=line), row=2, col=1)
 
 
 def _draw_ranges(figure: go.Figure, seen: Seen) -> None:

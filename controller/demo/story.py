@@ -22,10 +22,10 @@ TOPIC, SUBSCRIPTION = "topic://demo/shop/orders", "billing"
 PRODUCERS = 2
 CROWD = 7
 """Consumers at the busiest: more than the segments that load alone makes, so that some are made for consumers."""
-CROWD_COMES_AT, CROWD_GOES_AT = 0.46, 0.58
+CROWD_COMES_AT, CROWD_GOES_AT = 0.50, 0.60
 """Shares of the day."""
 POLICY = {
-    "split_msg_rate_in": 500,
+    "split_msg_rate_in": 600,
     "merge_msg_rate_in": 150,
     "split_cooldown_seconds": 5,
     "merge_cooldown_seconds": 10,
