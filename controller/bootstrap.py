@@ -18,13 +18,14 @@ from functools import cached_property
 from controller.clock import SystemClock
 from controller.dataplane.base import DataPlane
 from controller.dataplane.registry import PlaneSettings, build_planes
+from controller.devstack.java import system_java_home
 from controller.domain.decision import Lane
 from controller.domain.load_window import LoadWindow
 from controller.landing.area import LandingArea
 from controller.landing.history import RateHistory, Scratch
 from controller.landing.names import LandedFile
 from controller.services import autoscaler
-from controller.services.load_aggregation import AggregationResult, Engine, PlainEngine, aggregate
+from controller.services.load_aggregation import AggregationResult, Engine, SqlTwinEngine, aggregate
 from controller.services.load_collector import LoadCollector
 from controller.services.operation_runner import RunnerContext, run_due
 from controller.services.tombstone_sweeper import sweep
@@ -199,11 +200,17 @@ class SparkEngine:
         with_session(self._master, lambda spark: run(spark, urls, scratch.url, window))
 
 
-def build_engine(settings: Settings) -> Engine:
-    """Spark where it can run, else the plain engine, with a notice at each run."""
-    if settings.spark_master == "none" or importlib.util.find_spec("pyspark") is None:
-        return PlainEngine()
-    return SparkEngine(settings.spark_master)
+def build_engine(settings: Settings, store: Store) -> Engine:
+    """Spark where it can run, else its SQL twin on the loader's `store`, with a notice at each run.
+
+    A Connect server has its Java; every other master starts one here.
+    """
+    master = settings.spark_master
+    if master == "none" or importlib.util.find_spec("pyspark") is None:
+        return SqlTwinEngine(store)
+    if not master.startswith("sc://") and system_java_home() is None:
+        return SqlTwinEngine(store)
+    return SparkEngine(master)
 
 
 def run_aggregation(
@@ -217,6 +224,6 @@ def run_aggregation(
     store = Store(settings.loader_dsn, application_name="cleave-load-aggregation", pool_size=1)
     try:
         area, history = LandingArea(settings.landing_url), RateHistory(settings.history_location)
-        return aggregate(store, area, history, build_engine(settings), window, run_id=run_id)
+        return aggregate(store, area, history, build_engine(settings, store), window, run_id=run_id)
     finally:
         store.dispose()

@@ -20,11 +20,18 @@ def _each(template: str, separator: str = ", ") -> str:
     return separator.join(template.format(m=m, c=c) for m, c in zip(METRICS, _COUNTERS, strict=True))
 
 
+_IN_SPAN = "instant >= timestamp_millis(:{start} + 1) AND instant < timestamp_millis(:end_ms + 1)"
+"""Instants count by whole milliseconds; written so that the bound reaches the Parquet reader."""
+
 _RATES = f"""
-WITH instants AS (  -- several samples of one source at one instant are one, the greatest of each counter
+WITH numbered AS (  -- numbers sort, travel and compare faster than names; in the order of the names
+  SELECT source AS source_name, row_number() OVER (ORDER BY source) AS source
+    FROM (SELECT DISTINCT source FROM {{samples}} WHERE {_IN_SPAN.format(start="read_from_ms")})
+), instants AS (  -- several samples of one source at one instant are one, the greatest of each counter
   SELECT topic_id, segment_id, source, instant_ms, {_each("max({c}) OVER same AS {c}")}
-    FROM (SELECT *, unix_millis(instant) AS instant_ms FROM {{samples}})
-   WHERE instant_ms > :read_from_ms AND instant_ms <= :end_ms
+    FROM (SELECT /*+ BROADCAST(n) */ topic_id, segment_id, n.source, unix_millis(instant) AS instant_ms, {_each("{c}")}
+            FROM {{samples}} s JOIN numbered n ON n.source_name = s.source
+           WHERE {_IN_SPAN.format(start="read_from_ms")})
   WINDOW same AS (PARTITION BY topic_id, segment_id ORDER BY source, instant_ms RANGE BETWEEN CURRENT ROW AND CURRENT ROW)
 ), pairs AS (
   SELECT *, lag(source) OVER by_time AS source_before, lag(instant_ms) OVER by_time AS instant_before_ms,
@@ -39,19 +46,21 @@ WITH instants AS (  -- several samples of one source at one instant are one, the
   SELECT *, overlap_ms / (instant_ms - instant_before_ms) AS share,
          {_each("CASE WHEN {c} >= {c}_before THEN {c} - {c}_before ELSE {c} END AS {c}_more")}
     FROM intervals
+), totals AS (  -- instant and source in one number: a million sources fit
+  SELECT topic_id, segment_id, {_each("sum({c}_more * share) AS {c}")}, least(sum(overlap_ms), :length_ms) AS covered_ms,
+         max(instant_ms * 1048576 + source) AS latest
+    FROM increases
+   GROUP BY topic_id, segment_id
 )
-SELECT topic_id, segment_id,
-       {_each("sum({c}_more * share) * 1000 / least(sum(overlap_ms), :length_ms) AS {m}")},
-       max(instant_ms) AS observed_at_ms, least(sum(overlap_ms), :length_ms) AS covered_ms,
-       max_by(source, struct(instant_ms, source)) AS source
-  FROM increases
- GROUP BY topic_id, segment_id
+SELECT /*+ BROADCAST(n) */ topic_id, segment_id, {_each("{c} * 1000 / covered_ms AS {m}")},
+       latest DIV 1048576 AS observed_at_ms, covered_ms, n.source_name AS source
+  FROM totals t JOIN numbered n ON n.source = t.latest % 1048576
 """
 
-_HEARD = """
+_HEARD = f"""
 SELECT source, max(unix_millis(instant)) AS observed_at_ms
-  FROM {samples}
- WHERE unix_millis(instant) > :start_ms AND unix_millis(instant) <= :end_ms
+  FROM {{samples}}
+ WHERE {_IN_SPAN.format(start="start_ms")}
  GROUP BY source
 """
 

@@ -1,66 +1,92 @@
-"""A Spark session for wherever the job shall run: in this process, on a cluster, or on a warm Connect server.
+"""A Spark session for whatever SPARK_MASTER says: local[n], spark://host:port, yarn, k8s://, or sc:// (Connect).
 
-On a Connect server one session with a fixed id is shared by every run and never stopped: starting one costs seconds,
-and a stopped id is refused for ever. When the server forgot it (a restart, an idle time-out) a fresh id is taken.
+A Connect session has a fixed id and is never stopped: the server keeps it warm from run to run, and no session is
+left behind each minute. A session somebody else ended is refused for ever, so then the next id is taken.
 """
 
 from __future__ import annotations
 
-import uuid
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+from urllib.parse import urlsplit
+from uuid import NAMESPACE_URL, UUID, uuid5
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from controller.domain.errors import InvalidInput, Retryable
-
-SESSION_ID = uuid.uuid5(uuid.NAMESPACE_URL, "cleave/load-aggregation")
-SETTINGS = {
+_ALWAYS = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.shuffle.partitions": "8",  # adaptive execution merges what is small; 200 cost more than the work
     "spark.sql.ansi.enabled": "true",
 }
+_CLASSIC = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "WARN",
+}
+_LOCAL = {
+    "spark.driver.memory": "2g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "8",  # the default of 200 is 200 tiny tasks on a few cores
+}
+_ENDED = ("SESSION_CLOSED", "SESSION_CHANGED", "SESSION_NOT_FOUND")
+_SESSION_IDS_TRIED = 20
+
+Answer = TypeVar("Answer")
 
 
-def open_session(master: str, application_name: str = "cleave-load-aggregation") -> SparkSession:
-    """``local[2]``, ``spark://host:port`` and the like run here; ``sc://host:port`` is Spark Connect.
+def session_id(master: str, number: int = 0) -> UUID:
+    """The fixed session id for a Connect server: the same in every process, another for each ``number``."""
+    return uuid5(NAMESPACE_URL, f"cleave/load-aggregation/{urlsplit(master).netloc}/{number}")
 
-    Raises InvalidInput for a master that is neither, Retryable when the server does not answer.
+
+def get_session(master: str, conf: Mapping[str, str] | None = None) -> SparkSession:
+    """The session for ``master``, made on first use. ``conf`` adds to or overrides the built-in settings.
+
+    Over Connect, only settings of the session can be given; those of the server are the server's.
     """
     if master.startswith("sc://"):
-        return _connect(master)
-    if not master.startswith(("local", "spark://", "yarn", "k8s://")):
-        raise InvalidInput(f"SPARK_MASTER {master!r}: use local[n], spark://host:port or sc://host:port")
-    builder = (
-        SparkSession.builder.master(master).appName(application_name).config("spark.ui.enabled", "false")
-    )
-    for key, value in SETTINGS.items():
+        return _connect(master, dict(conf or {}))
+    local = _LOCAL if master.startswith("local") else {}
+    builder = SparkSession.builder.master(master).appName("cleave-load-aggregation")
+    for key, value in {**_CLASSIC, **local, **_ALWAYS, **(conf or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 
 
-def _connect(master: str) -> SparkSession:
-    from pyspark.errors import PySparkException
+def with_session(
+    master: str, act: Callable[[SparkSession], Answer], conf: Mapping[str, str] | None = None
+) -> Answer:
+    """What ``act`` returns, run on the session for ``master``; once more on the next one if it was ended."""
+    try:
+        return act(get_session(master, conf))
+    except PySparkException as error:
+        if not (master.startswith("sc://") and _was_ended(error)):
+            raise
+    return act(get_session(master, conf))
 
-    for session_id in (SESSION_ID, uuid.uuid4()):
-        url = f"{master}{';' if '/;' in master else '/;'}session_id={session_id};user_id=cleave"
+
+def _connect(master: str, conf: dict[str, str]) -> SparkSession:
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    base = master.rstrip("/")
+    for number in range(_SESSION_IDS_TRIED):
+        parameters = f";session_id={session_id(master, number)};user_id=cleave"
+        url = base + (parameters if ";" in base else "/" + parameters)
+        builder = ConnectSession.builder.remote(url)
         try:
-            session: SparkSession = SparkSession.builder.remote(url).getOrCreate()
-            for key, value in SETTINGS.items():
+            session = builder.getOrCreate()
+            for key, value in {**_ALWAYS, **conf}.items():
                 session.conf.set(key, value)
-            return session
         except PySparkException as error:
-            if "INVALID_HANDLE" not in str(error):
-                raise _away(master, error) from error
-        except Exception as error:  # grpc has its own tree of errors
-            raise _away(master, error) from error
-    raise Retryable(f"Spark Connect at {_place(master)} refuses every session; restart the server", 30.0)
-
-
-def _away(master: str, error: Exception) -> Retryable:
-    return Retryable(
-        f"Spark Connect at {_place(master)} does not answer ({type(error).__name__}); see that it is up", 10.0
+            if not _was_ended(error):
+                raise
+            continue
+        return session  # type: ignore[return-value]  # the same interface, a class of its own
+    raise RuntimeError(
+        f"the Connect server ended {_SESSION_IDS_TRIED} sessions of Cleave: restart it, and let nobody stop() them"
     )
 
 
-def _place(master: str) -> str:
-    """Host and port: the rest of the URL may hold a token."""
-    return master.removeprefix("sc://").split("/", 1)[0]
+def _was_ended(error: PySparkException) -> bool:
+    return any(mark in str(error) for mark in _ENDED)

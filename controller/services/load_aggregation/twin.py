@@ -1,0 +1,45 @@
+"""The aggregation as SQL in PostgreSQL (store/load_twin.py): the fallback without Java, and it says so each time."""
+
+from __future__ import annotations
+
+from controller import telemetry
+from controller.domain.load_window import LoadWindow
+from controller.landing.area import LandingArea
+from controller.landing.history import Scratch
+from controller.landing.names import LandedFile
+from controller.landing.schemas import RATE_SCHEMA
+from controller.store import load_twin
+from controller.store.engine import Store
+from controller.store.loads import RECORD_SCHEMA, SOURCE_SCHEMA, THRESHOLD_SCHEMA, Baseline
+
+log = telemetry.get_logger(__name__)
+
+
+class SqlTwinEngine:
+    """Computes a run in temporary tables of the loader's session; memory stays bounded, the database works."""
+
+    name = "sql"
+
+    def __init__(self, store: Store) -> None:
+        """``store`` logs in as the loader."""
+        self._store = store
+
+    def compute(
+        self, area: LandingArea, files: tuple[LandedFile, ...], scratch: Scratch, window: LoadWindow
+    ) -> None:
+        """See ``Engine.compute``."""
+        log.warning(
+            "aggregating in PostgreSQL instead of Spark; install Java and set SPARK_MASTER for large fleets"
+        )
+        baseline = Baseline(
+            None,
+            scratch.read("records", RECORD_SCHEMA),
+            scratch.read("sources", SOURCE_SCHEMA),
+            scratch.read("thresholds", THRESHOLD_SCHEMA),
+        )
+        samples = area.batches(files, load_twin.COLUMNS)
+        with self._store.transaction() as tx:
+            rates, changes, heard = load_twin.aggregate(tx, samples, window, baseline, RATE_SCHEMA)
+        scratch.write("rates", rates.cast(RATE_SCHEMA))
+        scratch.write("changes", changes)
+        scratch.write("heard", heard)
