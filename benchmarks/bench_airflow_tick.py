@@ -1,8 +1,9 @@
 """What Cleave's ticks cost through Airflow: processor time and wall time of each scheduled DAG on a quiet fleet.
 
-A whole Airflow on loopback runs each DAG some times, one run after the other. Processor time is that of Airflow's
-processes with all their children and of PostgreSQL, less what they use when nothing runs. `cores_used` is the sum at
-the default cadences; the goal leaves one of two cores to everything else. Prints one line of JSON.
+A whole Airflow on loopback runs each DAG some times, one run after the other; the aggregation finds fresh samples of
+every segment and runs on a warm Spark Connect server. Processor time is that of Airflow's processes with all their
+children, of PostgreSQL and of Spark, less what they use when nothing runs. `cores_used` is the sum at the default
+cadences; the goal leaves one of two cores to everything else. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -13,21 +14,34 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
+import pyarrow as pa
 from sqlalchemy import make_url
 
 from benchmarks.bench_operations import application
-from benchmarks.fleet import analyze, insert_fleet
+from benchmarks.fleet import WARM, analyze, insert_fleet
 from benchmarks.machine import machine
+from controller.clock import to_datetime
 from controller.devstack.airflow import AirflowStandalone
 from controller.devstack.postgres import DURABLE, EmbeddedPostgres
+from controller.devstack.spark_connect import SparkConnectServer
+from controller.landing.area import LandingArea
+from controller.landing.schemas import SAMPLE_SCHEMA
 from controller.settings import PROJECT_ROOT
 from controller.store.migrations import migrate
 
-RUNS_AN_HOUR = {"cleave_split_pass": 60, "cleave_merge_pass": 12, "cleave_maintenance": 4}
+SEGMENTS = 4
+CADENCES = ("AGGREGATION", "MERGE_PASS", "SPLIT_PASS", "MAINTENANCE")
+RUNS_AN_HOUR = {
+    "cleave_load_aggregation": 60,
+    "cleave_split_pass": 60,
+    "cleave_merge_pass": 12,
+    "cleave_maintenance": 4,
+}
 """With the bell rung every minute, which a quiet fleet does not do: the worst case."""
 
 
@@ -44,31 +58,80 @@ def processor_seconds(pids: list[int]) -> float:
     return total
 
 
+class Watch:
+    """Processor time of processes since a moment, less what they use when nothing runs."""
+
+    def __init__(self, pids: list[int], idle_cores: float = 0.0) -> None:
+        self._pids, self._idle_cores = pids, idle_cores
+        self._before, self._started = processor_seconds(pids), time.perf_counter()
+
+    @property
+    def wall_seconds(self) -> float:
+        """Since the beginning."""
+        return time.perf_counter() - self._started
+
+    @property
+    def busy_seconds(self) -> float:
+        """Processor seconds on top of the idle ones."""
+        return processor_seconds(self._pids) - self._before - self._idle_cores * self.wall_seconds
+
+
 def measure_dag(
-    airflow: AirflowStandalone, pids: list[int], dag: str, runs: int, idle: float
+    airflow: AirflowStandalone,
+    pids: list[int],
+    dag: str,
+    runs: int,
+    idle_cores: float,
+    prepare: Callable[[], None],
 ) -> dict[str, float]:
     """Medians over the runs; the first one, which warms caches, is left out."""
     walls, busy = [], []
     for _ in range(runs + 1):
-        before, started = processor_seconds(pids), time.perf_counter()
+        prepare()
+        watch = Watch(pids, idle_cores)
         if airflow.api.wait_run(dag, airflow.api.trigger(dag)) != "success":
             raise RuntimeError(f"a run of {dag} failed")
-        walls.append(time.perf_counter() - started)
+        walls.append(watch.wall_seconds)
         time.sleep(1.0)  # processes of the run end after it
-        busy.append(processor_seconds(pids) - before - idle * (time.perf_counter() - started))
+        busy.append(watch.busy_seconds)
     return {
         "wall_seconds": round(statistics.median(walls[1:]), 2),
         "processor_seconds": round(statistics.median(busy[1:]), 2),
     }
 
 
-def measure(server: EmbeddedPostgres, directory: Path, runs: int, fleet: int) -> dict[str, object]:
+def land(area: LandingArea, fleet: int) -> None:
+    """Seven ticks, ten seconds apart, of every segment at the rate it has on record."""
+    now_ms = time.time_ns() // 1_000_000
+    topic = [number for number in range(1, fleet + 1) for _ in range(SEGMENTS)]
+    for tick in range(7):
+        instant_ms = now_ms - 61_000 + tick * 10_000
+        counter = [int(WARM * tick * 10)] * len(topic)
+        columns = {
+            "topic_id": topic,
+            "segment_id": list(range(SEGMENTS)) * fleet,
+            "backing_topic": [f"log-{number}" for number in topic],
+            "source": [f"broker-{number % 10}" for number in topic],
+            "instant": [to_datetime(instant_ms)] * len(topic),
+            "msg_in": counter,
+            "byte_in": [one * 100 for one in counter],
+            "msg_out": counter,
+            "byte_out": [one * 100 for one in counter],
+        }
+        arrays = {field.name: pa.array(columns[field.name], field.type) for field in SAMPLE_SCHEMA}
+        area.append(instant_ms, "bench", pa.table(arrays, SAMPLE_SCHEMA))
+
+
+def measure(
+    server: EmbeddedPostgres, spark: SparkConnectServer, directory: Path, runs: int, fleet: int
+) -> dict[str, object]:
     """Each scheduled DAG on a fleet of warm topics."""
     url = server.create_database("cleave")
     migrate(url)
     with application(url) as app, app.store.transaction() as tx:
-        insert_fleet(tx, fleet, 4)
+        insert_fleet(tx, fleet, SEGMENTS)
         analyze(tx)
+    seldom = dict.fromkeys((f"CLEAVE_{name}_SECONDS" for name in CADENCES), "86400")
     airflow = AirflowStandalone(
         directory / "airflow",
         dags_folder=PROJECT_ROOT / "dags",
@@ -78,26 +141,31 @@ def measure(server: EmbeddedPostgres, directory: Path, runs: int, fleet: int) ->
             "cleave": make_url(url).set(drivername="postgres").render_as_string(hide_password=False)
         },
         env={
+            **seldom,
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
-            "CLEAVE_MERGE_PASS_SECONDS": "86400",
-            "CLEAVE_SPLIT_PASS_SECONDS": "86400",
-            "CLEAVE_MAINTENANCE_SECONDS": "86400",
+            "CLEAVE_LANDING_URL": str(directory / "landing"),
             "PYTHONPATH": str(PROJECT_ROOT),
+            "SPARK_MASTER": spark.url,
         },
     )
+    area = LandingArea(str(directory / "landing"))
     with airflow:
         for dag in RUNS_AN_HOUR:
             airflow.api.wait_dag(dag)
             airflow.api.call("PATCH", f"/dags/{dag}", {"is_paused": False})
-        pids = [*airflow.pids.values(), server.pid]
-        time.sleep(15.0)  # what Airflow does once after its start
-        before, started = processor_seconds(pids), time.perf_counter()
+        pids = [*airflow.pids.values(), server.pid, spark.pid]
+        time.sleep(20.0)  # what Airflow does once after its start, and a first run of each schedule
+        watch = Watch(pids)
         time.sleep(30.0)
-        idle = (processor_seconds(pids) - before) / (time.perf_counter() - started)
-        dags = {dag: measure_dag(airflow, pids, dag, runs, idle) for dag in RUNS_AN_HOUR}
+        idle = watch.busy_seconds / watch.wall_seconds
+        dags = {
+            dag: measure_dag(airflow, pids, dag, runs, idle, lambda: land(area, fleet))
+            for dag in RUNS_AN_HOUR
+        }
     cores = idle + sum(dags[dag]["processor_seconds"] * a_hour / 3600 for dag, a_hour in RUNS_AN_HOUR.items())
     return {
         "fleet_topics": fleet,
+        "segments_each": SEGMENTS,
         "runs": runs,
         "idle_cores": round(idle, 3),
         **dags,
@@ -117,7 +185,8 @@ def main() -> None:
         server = EmbeddedPostgres(directory / "postgres", settings=DURABLE)
         stack.callback(server.destroy)
         server.start()
-        found = measure(server, directory, options.runs, options.fleet)
+        spark = stack.enter_context(SparkConnectServer(directory / "spark"))
+        found = measure(server, spark, directory, options.runs, options.fleet)
     load = round(os.getloadavg()[0], 1)
     print(json.dumps({"benchmark": "airflow_tick", **found, "load_average": load, "machine": machine()}))
 
