@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, text
 
 from controller.devstack.ports import free_port
+from controller.devstack.postgres import FORGETFUL, EmbeddedPostgres
 from controller.domain.errors import InvalidInput, LostRace, StoreUnavailable, Terminal
+from controller.store import engine
 from controller.store.engine import Store, store_url
 from tests.support.store_driver import StoreDriver
 
@@ -60,6 +63,53 @@ def test_idle_connections_that_were_cut_are_replaced_unnoticed(driver: StoreDriv
     killer.store.dispose()
 
     assert driver.sql("SELECT pg_backend_pid()") != [(pid,)]
+
+
+def test_a_server_that_restarts_is_away_and_then_works(tmp_path: Path) -> None:
+    """The first transaction may meet the old server's end; no later one does, on however many connections."""
+    with EmbeddedPostgres(tmp_path, settings=FORGETFUL) as server:
+        store = Store(server.url("postgres"), pool_size=3)
+        with store.transaction() as a, store.transaction() as b, store.single_statement() as c:
+            before = {tx.execute(text("SELECT pg_backend_pid()")).scalar_one() for tx in (a, b, c)}
+        server.crash()
+        with pytest.raises(StoreUnavailable), store.transaction():
+            pass
+        server.start()
+
+        with store.transaction() as a, store.transaction() as b, store.single_statement() as c:
+            after = {tx.execute(text("SELECT pg_backend_pid()")).scalar_one() for tx in (a, b, c)}
+        store.dispose()
+        server.destroy()
+
+    assert (len(before), len(after)) == (3, 3)
+
+
+@pytest.mark.parametrize(("ping_after_seconds", "pings"), [(0.0, 3), (3600.0, 0)])
+def test_only_a_connection_idle_for_long_is_asked_whether_it_lives(
+    database: str, monkeypatch: pytest.MonkeyPatch, ping_after_seconds: float, pings: int
+) -> None:
+    monkeypatch.setattr(engine, "PING_AFTER_SECONDS", ping_after_seconds)
+    store, asked = Store(database, pool_size=1), []
+    ping = store._engine.dialect.do_ping
+    monkeypatch.setattr(store._engine.dialect, "do_ping", lambda found: asked.append(found) or ping(found))
+
+    for _ in range(4):
+        with store.transaction() as tx:
+            tx.execute(text("SELECT 1"))
+    store.dispose()
+
+    assert len(asked) == pings
+
+
+def test_a_single_statement_is_a_transaction_by_itself(driver: StoreDriver) -> None:
+    with driver.store.single_statement() as tx:
+        tx.execute(text("INSERT INTO cleave.namespace_policy VALUES ('t/n', '{}', 1, 'x')"))
+        assert driver.sql("SELECT count(*) FROM cleave.namespace_policy") == [(1,)]
+
+    with driver.store.transaction() as tx:  # the pool's connection is an ordinary one again
+        tx.execute(text("DELETE FROM cleave.namespace_policy"))
+        tx.rollback()
+    assert driver.sql("SELECT count(*) FROM cleave.namespace_policy") == [(1,)]
 
 
 def test_a_deadlock_is_a_lost_race_for_one_and_a_success_for_the_other(driver: StoreDriver) -> None:
