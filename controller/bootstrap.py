@@ -110,6 +110,8 @@ class Worker:
             self.loop.run()
         finally:
             self.leases.stop()
+            changed.join()  # a round in hand would take leases that were given back
+            self.leases.resign()
             self.listener.close()
 
     def stop(self) -> None:
@@ -144,7 +146,7 @@ def build_worker(app: Application, worker_id: str | None = None) -> Worker:
             limit=settings.pass_batch_topics,
             shards=shards,
             topic_ids=topic_ids,
-            fence=leases.fence,
+            fence=lambda tx: leases.fence(tx, shards),
         )
         return len(result.intents)
 
@@ -162,6 +164,7 @@ def build_worker(app: Application, worker_id: str | None = None) -> Worker:
         run_operation=run_operation,
         shards=lambda: leases.held,
         sweep_seconds=settings.worker_sweep_seconds,
+        clock=SystemClock(),
     )
     runner = app.runner(worker_id, lambda: loop.is_stopping)
     return Worker(loop, leases, listener)

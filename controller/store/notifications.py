@@ -53,6 +53,7 @@ class Listener:
         self._channels = tuple(channels)
         self._application_name = application_name
         self._connection: connection | None = None
+        self._closed = False
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
@@ -88,12 +89,15 @@ class Listener:
                 return []
 
     def interrupt(self) -> None:
-        """Make the present or the next `wait` return at once."""
+        """Make the present or the next `wait` return at once; after `close` nothing happens."""
+        if self._closed:
+            return
         with contextlib.suppress(BlockingIOError):  # the pipe is full of wake-ups that nobody has read yet
             os.write(self._wake_write, b"!")
 
     def close(self) -> None:
         """Give the connection and the pipe back; the listener is of no use afterwards."""
+        self._closed = True
         self._disconnect()
         os.close(self._wake_read)
         os.close(self._wake_write)

@@ -50,21 +50,21 @@ class ShardLeases:
             trusted = self._clock.monotonic_seconds() < self._trusted_until
             return Shards.of(self._shard_count, list(self._leases) if trusted else ())
 
-    def fence(self, tx: Connection) -> None:
-        """Raise FencedOut unless every lease held is still ours, at its term, by the database's clock.
+    def fence(self, tx: Connection, shards: Shards) -> None:
+        """Raise FencedOut unless the leases of these shards are ours, at their terms, by the database's clock.
 
         Called inside the transaction that acts, so that a lease that moved cannot be acted upon.
         """
         with self._lock:
-            mine = dict(self._leases)
+            mine = [lease for shard, lease in self._leases.items() if shard in shards.held]
         leases.limit_pause(tx, self._ttl_seconds)
-        if not leases.still_held(tx, list(mine.values())):
+        if len(mine) < len(shards.held) or not leases.still_held(tx, mine):
             raise FencedOut(
                 f"Worker {self._worker_id} lost a shard lease; another worker has its topics now."
             )
 
     def round(self) -> bool:
-        """Renew, give up or take leases once; True if the set of shards changed."""
+        """Renew, give up or take leases once; True if `held` changed: other shards, or trusted again."""
         began = self._clock.monotonic_seconds()
         with self._store.transaction() as tx:
             leases.limit_pause(tx, self._ttl_seconds)
@@ -84,7 +84,7 @@ class ShardLeases:
                 if len(kept) >= share:
                     break
         with self._lock:
-            changed = kept.keys() != self._leases.keys()
+            changed = kept.keys() != self._leases.keys() or (bool(kept) and began >= self._trusted_until)
             self._leases, self._trusted_until = kept, began + self._ttl_seconds
         if changed:
             log.info("shards", worker=self._worker_id, held=len(kept), share=share, workers=workers)
@@ -113,10 +113,15 @@ class ShardLeases:
                 log.warning("lease round failed; trying again", error=str(error))
             except CleaveError as error:
                 log.error("lease round refused", error=str(error))
+            except Exception:  # the thread would end, and its worker live on without a shard
+                log.exception("lease round failed")
 
     def stop(self) -> None:
-        """End `run` and resign every lease, so that others need not wait for the expiry."""
+        """End `run`, after the round in hand."""
         self._stop.set()
+
+    def resign(self) -> None:
+        """Give every lease back, so that others need not wait for the expiry. Not while `run` may take some."""
         with self._lock:
             mine, self._leases = list(self._leases.values()), {}
         try:

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
 from controller import telemetry
-from controller.clock import to_ms
+from controller.clock import Clock, to_ms
 from controller.domain.decision import Lane
 from controller.domain.errors import CleaveError, Retryable
 from controller.services.worker.sensors import NOTHING, Sensor, Work, everything, topic_of
@@ -27,6 +27,8 @@ log = telemetry.get_logger(__name__)
 
 SHORTEST_WAIT_SECONDS = 0.02
 """What is due but locked by somebody else must not make the loop spin."""
+REFUSED_PAUSE_SECONDS = 1.0
+"""What was refused (a shard lease was lost) is still due: time for the leases to be put right."""
 
 
 class Evaluate(Protocol):
@@ -54,6 +56,7 @@ class WorkLoop:
         run_operation: RunOperation,
         shards: Callable[[], Shards],
         sweep_seconds: float,
+        clock: Clock,
         parallel_operations: int = 2,
     ) -> None:
         self._store = store
@@ -63,6 +66,8 @@ class WorkLoop:
         self._run_operation = run_operation
         self._shards = shards
         self._sweep_seconds = sweep_seconds
+        self._clock = clock
+        self._sweep_at = 0.0
         self._stopping = threading.Event()
         self._rescan = threading.Event()
         self._pool = ThreadPoolExecutor(parallel_operations, thread_name_prefix="operation")
@@ -86,7 +91,7 @@ class WorkLoop:
 
     def run(self) -> None:
         """Work until `stop`; a store that is away is waited for."""
-        work = everything(self._sensors)
+        work = self._everything()
         try:
             while not self._stopping.is_set():
                 try:
@@ -97,9 +102,14 @@ class WorkLoop:
                         "round failed; trying again", error=str(error), delay_seconds=error.delay_seconds
                     )
                     self._stopping.wait(min(error.delay_seconds, self._sweep_seconds))
-                    work = everything(self._sensors)
+                    work = self._everything()
         finally:
             self._pool.shutdown(wait=True)
+
+    def _everything(self) -> Work:
+        """Drain all there is; the next sweep counts from here."""
+        self._sweep_at = self._clock.monotonic_seconds() + self._sweep_seconds
+        return everything(self._sensors)
 
     def _perform(self, work: Work) -> None:
         shards = self._shards()
@@ -113,6 +123,7 @@ class WorkLoop:
                 raise
             except CleaveError as error:
                 log.error("evaluation refused", error=str(error))
+                self._stopping.wait(REFUSED_PAUSE_SECONDS)
         if work.operations or intended:
             self._start_operations()
 
@@ -138,19 +149,26 @@ class WorkLoop:
             log.exception("operation runner failed")
 
     def _wait(self) -> Work:
-        """Block until a notification, the next instant a sensor fires by itself, or the sweep."""
-        timeout_seconds, due = self._next_due()
-        notifications = self._listener.wait(timeout_seconds)
-        if self._rescan.is_set():
+        """Block until a notification, the next instant a sensor fires by itself, the sweep, or an interrupt.
+
+        An interrupt alone asks for nothing: it only has the instants computed anew.
+        """
+        due_in_seconds, due = self._next_due()
+        began = self._clock.monotonic_seconds()
+        notifications = self._listener.wait(max(due_in_seconds, SHORTEST_WAIT_SECONDS))
+        now = self._clock.monotonic_seconds()
+        if (
+            self._rescan.is_set()
+            or now >= self._sweep_at
+            or any(notification.is_resync for notification in notifications)
+        ):
             self._rescan.clear()
-            return everything(self._sensors)
-        if not notifications:
-            return due
-        work = NOTHING
+            return self._everything()
+        # What is overdue is done when others ring, too: a steady stream of notifications must not starve it.
+        patience_seconds = due_in_seconds if notifications else max(due_in_seconds, SHORTEST_WAIT_SECONDS)
+        work = due if now - began >= patience_seconds else NOTHING
         shards = self._shards()
         for notification in notifications:
-            if notification.is_resync:
-                return everything(self._sensors)
             topic_id = topic_of(notification.payload)
             if topic_id is not None and not shards.owns(topic_id):
                 continue  # another worker's topic
@@ -161,21 +179,26 @@ class WorkLoop:
         return work
 
     def _next_due(self) -> tuple[float, Work]:
-        """Seconds until the earliest sensor fires by itself, and the work it will then ask for."""
+        """Seconds until a sensor fires by itself or the sweep comes, and what all that fire by then ask for."""
         shards = self._shards()
-        timeout_seconds, work = self._sweep_seconds, everything(self._sensors)
+        sweep_in_seconds = self._sweep_at - self._clock.monotonic_seconds()
+        if not shards.held:
+            return sweep_in_seconds, NOTHING
+        firing: list[tuple[float, Sensor]] = []
         with self._store.transaction() as tx:
             now_ms = to_ms(database_now(tx))
             for sensor in self._sensors:
                 if sensor.due().operations and self._all_busy():
                     continue  # the thread that ends first wakes the loop
                 instant = sensor.fires_at(tx, shards)
-                if instant is None:
-                    continue
-                seconds = max((to_ms(instant) - now_ms + 1) / 1000, SHORTEST_WAIT_SECONDS)
-                if seconds < timeout_seconds:
-                    timeout_seconds, work = seconds, sensor.due()
-        return timeout_seconds, work
+                if instant is not None:
+                    firing.append(((to_ms(instant) - now_ms + 1) / 1000, sensor))
+        first = min((seconds for seconds, _ in firing), default=sweep_in_seconds)
+        work = NOTHING
+        for seconds, sensor in firing:
+            if seconds <= max(first, 0.0):
+                work = work | sensor.due()
+        return min(first, sweep_in_seconds), work if first <= sweep_in_seconds else NOTHING
 
     def _all_busy(self) -> bool:
         return sum(not future.done() for future in self._running) >= self._parallel_operations

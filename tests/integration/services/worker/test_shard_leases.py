@@ -1,0 +1,162 @@
+"""Shard leases on a real store: what a worker may believe, for how long, and what its fence lets through."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+import pytest
+
+from controller.domain.errors import FencedOut
+from controller.services.worker.shard_leases import ShardLeases
+from controller.store.shards import Shards
+from tests.support.bench import Bench
+from tests.support.waiting import wait_until
+
+TTL_SECONDS = 60.0
+COUNT = 4
+
+
+@dataclass
+class HandClock:
+    """A clock that stands still until the test moves it."""
+
+    seconds: float = 1_000.0
+
+    def now_ms(self) -> int:
+        """Not asked for."""
+        return round(self.seconds * 1000)
+
+    def monotonic_seconds(self) -> float:
+        """What the test says."""
+        return self.seconds
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    """The worker's clock, in the test's hand."""
+    return HandClock()
+
+
+@pytest.fixture
+def leases(bench: Bench, clock: HandClock) -> Iterator[ShardLeases]:
+    """A worker's leases, one round done."""
+    mine = worker(bench, "w1", clock)
+    assert mine.round()
+    yield mine
+    mine.resign()
+
+
+def worker(bench: Bench, name: str, clock: HandClock, ttl_seconds: float = TTL_SECONDS) -> ShardLeases:
+    """Leases of another worker."""
+    return ShardLeases(bench.store, name, shard_count=COUNT, ttl_seconds=ttl_seconds, clock=clock)
+
+
+def fence(bench: Bench, leases: ShardLeases, shards: Shards) -> None:
+    """As an acting transaction does."""
+    with bench.store.transaction() as tx:
+        leases.fence(tx, shards)
+
+
+def expire(bench: Bench) -> None:
+    """Every lease runs out now."""
+    bench.execute("UPDATE cleave.lease SET expires_at = clock_timestamp()")
+
+
+def test_a_worker_alone_takes_all_and_shares_with_the_next(
+    bench: Bench, leases: ShardLeases, clock: HandClock
+) -> None:
+    assert leases.held == Shards.of(COUNT, range(COUNT))
+    other = worker(bench, "w2", clock)
+    assert not other.round(), "nothing is free yet"
+    assert leases.round(), "it gives half of them up"
+    assert other.round()
+    assert leases.held.held.isdisjoint(other.held.held)
+    assert len(leases.held.held) == len(other.held.held) == COUNT // 2
+
+
+def test_a_round_that_changes_nothing_says_so(leases: ShardLeases) -> None:
+    assert not leases.round()
+
+
+def test_leases_are_not_trusted_beyond_their_time(leases: ShardLeases, clock: HandClock) -> None:
+    clock.seconds += TTL_SECONDS
+    assert leases.held.held == frozenset()
+
+
+def test_trust_that_comes_back_is_told_since_notifications_were_passed_over_meanwhile(
+    leases: ShardLeases, clock: HandClock
+) -> None:
+    """The database was away for longer than the lease time by this clock, and by its own the leases still run."""
+    clock.seconds += TTL_SECONDS
+    assert leases.round()
+    assert leases.held == Shards.of(COUNT, range(COUNT))
+
+
+def test_the_fence_lets_through_who_holds_the_shards_it_acts_for(bench: Bench, leases: ShardLeases) -> None:
+    fence(bench, leases, leases.held)
+    fence(bench, leases, Shards.of(COUNT, [1]))
+
+
+def test_the_fence_stops_whose_lease_was_taken(bench: Bench, leases: ShardLeases, clock: HandClock) -> None:
+    shards = leases.held
+    expire(bench)
+    assert worker(bench, "w2", clock).round()
+    with pytest.raises(FencedOut, match="w1 lost a shard lease"):
+        fence(bench, leases, shards)
+
+
+def test_the_fence_stops_who_acts_for_shards_that_a_round_has_just_lost(
+    bench: Bench, leases: ShardLeases, clock: HandClock
+) -> None:
+    """The loop read its shards before a pause; after it, the leases' own thread was first to see that they are gone."""
+    shards = leases.held
+    expire(bench)
+    worker(bench, "w2", clock).round()
+    leases.round()
+    with pytest.raises(FencedOut):
+        fence(bench, leases, shards)
+
+
+def test_two_workers_of_one_name_are_refused(bench: Bench, leases: ShardLeases, clock: HandClock) -> None:
+    bench.execute("UPDATE cleave.lease SET holder = 'somebody else' WHERE name = 'worker/w1'")
+    with pytest.raises(FencedOut, match="give each worker its own name"):
+        leases.round()
+
+
+def test_a_worker_that_resigns_leaves_everything_to_the_others(
+    bench: Bench, leases: ShardLeases, clock: HandClock
+) -> None:
+    leases.resign()
+    other = worker(bench, "w2", clock)
+    other.round()
+    assert other.held == Shards.of(COUNT, range(COUNT))
+    assert leases.held.held == frozenset()
+
+
+def test_rounds_go_on_after_an_error_that_nobody_expected(bench: Bench, clock: HandClock) -> None:
+    """A thread that ended would leave a worker alive that never holds a shard again."""
+    mine = worker(bench, "w1", clock, ttl_seconds=1.0)
+    told = threading.Event()
+
+    def fail() -> None:
+        told.set()
+        raise RuntimeError("the loop's listener is gone")
+
+    def expiry() -> datetime:
+        expires_at = bench.scalar("SELECT max(expires_at) FROM cleave.lease WHERE holder = 'w1'")
+        assert isinstance(expires_at, datetime)
+        return expires_at
+
+    thread = threading.Thread(target=mine.run, args=(fail,))
+    thread.start()
+    try:
+        assert told.wait(30)
+        seen = expiry()
+        wait_until(lambda: expiry() > seen, message="a later round renewed the leases")
+    finally:
+        mine.stop()
+        thread.join()
+        mine.resign()

@@ -1,0 +1,235 @@
+"""The worker's loop on a real store: what it does when it is woken, and that it rests when it is not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import Connection, text
+
+from controller.clock import SystemClock
+from controller.domain.decision import Lane
+from controller.domain.errors import FencedOut
+from controller.services.worker.sensors import NOTHING, ConsumerSensor, Sensor, Work
+from controller.services.worker.work_loop import Evaluate, WorkLoop
+from controller.store.notifications import Listener
+from controller.store.shards import Shards
+from tests.support.bench import Bench
+from tests.support.waiting import wait_until
+
+NEVER_SECONDS = 600.0
+ALL_SHARDS = Shards.of(1, [0])
+OVERDUE = datetime.now(UTC) - timedelta(hours=1)
+
+
+class Due(Sensor):
+    """Fires at an instant of the test's choice; what it asks for says who it was."""
+
+    def __init__(self, lane: Lane, at: datetime | None, *, operations: bool = False) -> None:
+        self.at = at
+        self._work = Work(operations=True) if operations else Work(frozenset({lane}), None)
+
+    def fires_at(self, tx: Connection, shards: Shards) -> datetime | None:
+        """That instant."""
+        return self.at
+
+    def due(self) -> Work:
+        """The lane given, or the journal."""
+        return self._work
+
+
+class Diary:
+    """What a loop was told to do."""
+
+    def __init__(self) -> None:
+        self.lanes: list[frozenset[Lane]] = []
+        self.topics: list[Collection[int] | None] = []
+        self.drains = 0
+        self.waits = 0
+
+    def evaluate(self, lanes: Collection[Lane], topic_ids: Collection[int] | None, shards: Shards) -> int:
+        """Note it; nothing was intended."""
+        self.lanes.append(frozenset(lanes))
+        self.topics.append(topic_ids)
+        return 0
+
+    def run_operation(self, shards: Shards) -> bool:
+        """Note it; there is none to claim."""
+        self.drains += 1
+        return False
+
+
+class Running:
+    """A loop in a thread, whose every wait is counted."""
+
+    def __init__(
+        self, bench: Bench, sensors: Sequence[Sensor], diary: Diary, evaluate: Evaluate | None
+    ) -> None:
+        channels = sorted({channel for sensor in sensors for channel in sensor.channels})
+        self.held = ALL_SHARDS
+        self.diary = diary
+        self.listener = _CountingListener(bench, channels, diary)
+        self.loop = WorkLoop(
+            bench.store,
+            self.listener,
+            sensors,
+            evaluate=evaluate or diary.evaluate,
+            run_operation=diary.run_operation,
+            shards=lambda: self.held,
+            sweep_seconds=NEVER_SECONDS,
+            clock=SystemClock(),
+        )
+
+    def rings(self) -> int:
+        """Wake the loop without work, once it waits; how often it waited until then."""
+        seen = self.diary.waits
+        self.listener.interrupt()
+        wait_until(lambda: self.diary.waits > seen, message="the loop waits again")
+        return self.diary.waits
+
+
+class _CountingListener(Listener):
+    def __init__(self, bench: Bench, channels: Sequence[str], diary: Diary) -> None:
+        super().__init__(bench.store.url, channels)
+        self._diary = diary
+
+    def wait(self, timeout_seconds: float) -> list[object]:  # type: ignore[override]
+        self._diary.waits += 1
+        return super().wait(timeout_seconds)  # type: ignore[return-value]
+
+
+@contextmanager
+def running(bench: Bench, *sensors: Sensor, evaluate: Evaluate | None = None) -> Iterator[Running]:
+    """A loop at work, past its first round and the resync of its first connection."""
+    diary = Diary()
+    one = Running(bench, sensors, diary, evaluate)
+    thread = threading.Thread(target=one.loop.run)
+    thread.start()
+    try:
+        wait_until(lambda: diary.waits >= 2, message="the loop waits")
+        yield one
+    finally:
+        one.loop.stop()
+        thread.join()
+        one.listener.close()
+
+
+def notify(bench: Bench, topic_id: int) -> None:
+    """As a trigger does when consumers of the topic change."""
+    with bench.store.transaction() as tx:
+        tx.execute(text("SELECT pg_notify('cleave_consumers', :topic)"), {"topic": str(topic_id)})
+
+
+def test_a_loop_with_nothing_to_do_rests_although_its_operation_threads_end(bench: Bench) -> None:
+    """A thread that ends wakes the loop, which must not take that for a reason to start threads again."""
+    with running(bench, ConsumerSensor()) as one:
+        wait_until(lambda: one.diary.drains >= 2, message="the first rounds drained the journal")
+        one.rings()
+        before = one.diary.drains
+        for _ in range(20):
+            one.rings()
+        assert one.diary.drains == before
+        assert len(one.diary.lanes) <= 2, "a round at the start and one for the resync"
+
+
+def test_an_interrupt_alone_is_no_work(bench: Bench) -> None:
+    far = Due(Lane.LOAD, datetime.now(UTC) + timedelta(hours=1))
+    with running(bench, far) as one:
+        before = len(one.diary.lanes)
+        one.rings()
+        one.rings()
+        assert len(one.diary.lanes) == before
+
+
+def test_a_rescan_looks_at_everything(bench: Bench) -> None:
+    with running(bench, Due(Lane.LOAD, None)) as one:
+        before = len(one.diary.lanes)
+        one.loop.rescan()
+        wait_until(lambda: len(one.diary.lanes) > before, message="the lanes are evaluated again")
+
+
+def test_sensors_that_are_due_at_once_are_all_served(bench: Bench) -> None:
+    """One that stays overdue (its topic is locked elsewhere) must not keep the others from their turn."""
+    stuck, other = Due(Lane.LOAD, None), Due(Lane.MERGE, None)
+    with running(bench, stuck, other) as one:
+        one.diary.lanes.clear()
+        stuck.at = other.at = OVERDUE
+        one.rings()
+        wait_until(
+            lambda: any(Lane.MERGE in lanes for lanes in one.diary.lanes), message="the second is served"
+        )
+
+
+@pytest.mark.parametrize("hammering", [True, False], ids=["under a stream of notifications", "in silence"])
+def test_what_is_due_is_done(bench: Bench, hammering: bool) -> None:
+    """A steady stream of notifications must not starve what is due by itself."""
+    due = Due(Lane.MERGE, None)
+    with running(bench, ConsumerSensor(), due) as one:
+        one.diary.lanes.clear()
+        ended = threading.Event()
+
+        def hammer() -> None:
+            while not ended.is_set():
+                notify(bench, 1)
+
+        hammers = [threading.Thread(target=hammer) for _ in range(2 if hammering else 0)]
+        for thread in hammers:
+            thread.start()
+        try:
+            if hammering:
+                wait_until(lambda: len(one.diary.lanes) > 10, message="notifications are served")
+            due.at = OVERDUE
+            one.listener.interrupt()
+            wait_until(lambda: any(Lane.MERGE in lanes for lanes in one.diary.lanes), message="it is due")
+        finally:
+            ended.set()
+            for thread in hammers:
+                thread.join()
+
+
+def test_a_notification_about_another_workers_topic_is_passed_over(bench: Bench) -> None:
+    with running(bench, ConsumerSensor()) as one:
+        one.held = Shards.of(2, [0])
+        one.diary.topics.clear()
+        notify(bench, 3)
+        notify(bench, 4)
+        wait_until(lambda: one.diary.topics, message="the topic of our shard is evaluated")
+        assert one.diary.topics == [frozenset({4})]
+
+
+def test_without_a_shard_nothing_is_asked_of_the_sensors(bench: Bench) -> None:
+    """Something due for any worker must not make one spin that may not act."""
+    with running(bench, Due(Lane.LOAD, OVERDUE, operations=True)) as one:
+        one.held = Shards.of(1, [])
+        one.rings()
+        one.rings()
+        before = one.diary.drains, one.diary.waits
+        assert one.rings() - before[1] <= 2
+        assert one.diary.drains == before[0]
+
+
+def test_a_refused_evaluation_is_tried_again(bench: Bench) -> None:
+    answers = iter([FencedOut("a shard lease was lost")])
+    tried: list[int] = []
+
+    def refuse_once(lanes: Collection[Lane], topic_ids: Collection[int] | None, shards: Shards) -> int:
+        tried.append(1)
+        for refusal in answers:
+            raise refusal
+        return 0
+
+    with running(bench, Due(Lane.LOAD, OVERDUE), evaluate=refuse_once):
+        wait_until(lambda: len(tried) > 2, message="it goes on")
+
+
+def test_work_adds_up() -> None:
+    one, other = (
+        Work(frozenset({Lane.LOAD}), frozenset({1})),
+        Work(frozenset({Lane.MERGE}), frozenset({2}), True),
+    )
+    assert one | other == Work(frozenset({Lane.LOAD, Lane.MERGE}), frozenset({1, 2}), True)
+    assert (one | Work(frozenset(), None)).topic_ids is None
+    assert one | NOTHING == one
