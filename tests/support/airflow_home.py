@@ -11,12 +11,18 @@ import sys
 from pathlib import Path
 
 PROJECT = Path(__file__).parents[2]
+_is_prepared = False
 
 
 def prepare(home: Path) -> None:
-    """Point Airflow to `home` and make its metadata database there; once for a process."""
+    """Point Airflow to `home` and make its metadata database there; a second call in a process changes nothing."""
+    global _is_prepared  # noqa: PLW0603  # so is Airflow's configuration: one for a process
+    if _is_prepared:
+        return
     if "airflow" in sys.modules:
-        raise RuntimeError("something imported airflow before its home was prepared; import it inside the test")
+        raise RuntimeError(
+            "something imported airflow before its home was prepared; import it inside the test"
+        )
     os.environ |= {
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "dags"),
@@ -29,3 +35,4 @@ def prepare(home: Path) -> None:
     from airflow.utils.db import initdb
 
     initdb()
+    _is_prepared = True
