@@ -45,7 +45,7 @@ def words(path: Path) -> list[list[str]]:
     blocks = [body for kind, body in _FENCE.findall(path.read_text()) if kind in ("sh", "bash", "console")]
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
     found = (re.search(r"(?:^|[|(;&] *|\$ )((?:\S*/)?cleave .*)", line) for line in lines)
-    return [shlex.split(match[1].split("|")[0], comments=True)[1:] for match in found if match]
+    return [shlex.split(re.split(r"[|;)]", match[1])[0], comments=True)[1:] for match in found if match]
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))

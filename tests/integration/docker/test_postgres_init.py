@@ -1,0 +1,114 @@
+"""docker/postgres-init.sh on a real server: the logins that docker-compose.yml uses can do their work, and no more."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url, text
+
+from controller.devstack.postgres import FORGETFUL, EmbeddedPostgres
+from controller.devstack.postgres_home import wheel_binaries
+from controller.domain.errors import StoreUnavailable, Terminal
+from controller.settings import PROJECT_ROOT
+from controller.store.engine import Store
+from controller.store.migrations import migrate
+
+# What a password may hold that SQL or a shell could trip over.
+PASSWORDS = {
+    f"{name}_PASSWORD": f"it's-$HOME-{name}\\"
+    for name in ("AIRFLOW_DB", "CLEAVE_OWNER", "CLEAVE_APP", "CLEAVE_LOAD", "CLEAVE_READER")
+}
+Connect = Callable[..., Store]
+
+
+def run_script(server: EmbeddedPostgres, **changes: str) -> subprocess.CompletedProcess[str]:
+    admin = make_url(server.url("postgres"))
+    env = {
+        "PATH": f"{wheel_binaries()}{os.pathsep}{os.environ['PATH']}",
+        "PGHOST": str(admin.host),
+        "PGPORT": str(admin.port),
+        "PGPASSWORD": str(admin.password),
+        **PASSWORDS,
+        **changes,
+    }
+    script = PROJECT_ROOT / "docker" / "postgres-init.sh"
+    return subprocess.run([script], env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """A server of this module's own (roles belong to the server), set up by the script and migrated."""
+    server = EmbeddedPostgres(tmp_path_factory.mktemp("compose") / "postgres", settings=FORGETFUL)
+    try:
+        server.start()
+        done = run_script(server)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        migrate(server.url("cleave", user="cleave_migrator", password=PASSWORDS["CLEAVE_OWNER_PASSWORD"]))
+        yield server
+    finally:
+        server.destroy()
+
+
+@pytest.fixture
+def connect(server: EmbeddedPostgres) -> Iterator[Connect]:
+    """A store on a database as one of the logins."""
+    stores: list[Store] = []
+
+    def connect(login: str, password: str, database: str = "cleave") -> Store:
+        stores.append(Store(server.url(database, user=login, password=PASSWORDS[f"{password}_PASSWORD"])))
+        return stores[-1]
+
+    yield connect
+    for store in stores:
+        store.dispose()
+
+
+@pytest.mark.parametrize(
+    ("login", "password", "role"),
+    [
+        ("cleave_app", "CLEAVE_APP", "cleave_controller"),
+        ("cleave_load", "CLEAVE_LOAD", "cleave_spark_loader"),
+        ("cleave_reader", "CLEAVE_READER", "cleave_inspector"),
+        ("cleave_migrator", "CLEAVE_OWNER", "cleave_owner"),
+    ],
+)
+def test_each_login_is_in_its_role_only(connect: Connect, login: str, password: str, role: str) -> None:
+    roles = text(
+        "SELECT rolname FROM pg_roles WHERE rolname LIKE 'cleave%' AND rolname <> current_user "
+        "AND pg_has_role(current_user, oid, 'member')"
+    )
+    with connect(login, password).transaction() as tx:
+        assert tx.execute(roles).scalars().all() == [role]
+
+
+def test_the_reader_reads_the_views_and_writes_nothing(connect: Connect) -> None:
+    store = connect("cleave_reader", "CLEAVE_READER")
+    with store.transaction() as tx:
+        assert tx.execute(text("SELECT count(*) FROM inspect.topics")).scalar_one() == 0
+
+    with pytest.raises(Terminal, match="may not do this"), store.transaction() as tx:
+        tx.execute(text("DELETE FROM cleave.topic"))
+
+
+def test_airflow_owns_its_database_and_never_sees_cleaves(connect: Connect) -> None:
+    with connect("airflow", "AIRFLOW_DB", "airflow").transaction() as tx:
+        tx.execute(text("CREATE TABLE public.anything ()"))
+
+    for store in (connect("airflow", "AIRFLOW_DB"), connect("cleave_app", "CLEAVE_APP", "airflow")):
+        with pytest.raises((StoreUnavailable, Terminal), match="permission denied"), store.transaction():
+            pass
+
+
+def test_a_password_that_is_missing_stops_it_before_anything_is_made(server: EmbeddedPostgres) -> None:
+    done = run_script(server, CLEAVE_APP_PASSWORD="")
+
+    assert done.returncode != 0
+    assert "CLEAVE_APP_PASSWORD" in done.stderr
+
+
+def test_the_script_can_be_run() -> None:
+    assert os.access(PROJECT_ROOT / Path("docker/postgres-init.sh"), os.X_OK)

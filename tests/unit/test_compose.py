@@ -1,0 +1,223 @@
+"""docker-compose.yml, read: no engine is needed to see that it names only what exists and gives no secret away.
+
+What its services run is tried elsewhere with the same commands: the database's set-up, Airflow, Spark Connect, the
+worker, the collector.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import zipfile
+from importlib import metadata
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from packaging.requirements import Requirement
+
+from controller.entrypoints.cli import app
+from controller.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docker-compose.yml").read_text()
+COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+LASTING = [name for name, service in SERVICES.items() if service.get("restart") != "no"]
+IMAGE_VARIABLE = "CLEAVE_IMAGE"
+KEYS = {
+    "build", "command", "depends_on", "environment", "healthcheck", "hostname", "image", "init", "network_mode",
+    "ports", "restart", "volumes",
+}  # fmt: skip
+
+
+def of_program(program: str) -> list[list[str]]:
+    """Arguments of every service's command and health check that runs the program."""
+    asked = [service.get("command", []) for service in SERVICES.values()]
+    asked += [service["healthcheck"]["test"][1:] for service in SERVICES.values() if "healthcheck" in service]
+    return [command[1:] for command in asked if command and command[0] == program]
+
+
+def test_the_services_are_those_that_the_stack_has() -> None:
+    assert set(SERVICES) == {
+        *("postgres", "cleave-migrate", "cleave-worker", "cleave-collector"),
+        *(
+            "airflow-init",
+            "airflow-apiserver",
+            "airflow-scheduler",
+            "airflow-dag-processor",
+            "airflow-triggerer",
+        ),
+        *("spark-master", "spark-worker", "spark-connect"),
+    }
+    assert set().union(*SERVICES.values()) <= KEYS
+
+
+@pytest.mark.parametrize("name", LASTING)
+def test_what_lasts_has_a_health_check_and_comes_back(name: str) -> None:
+    check = SERVICES[name]["healthcheck"]
+
+    assert check["test"][0] == "CMD"
+    assert {"interval", "timeout", "retries", "start_period"} <= set(check)
+    assert SERVICES[name]["restart"] == "unless-stopped"
+
+
+def test_what_is_waited_for_can_be_waited_for() -> None:
+    for name, service in SERVICES.items():
+        for other, how in service.get("depends_on", {}).items():
+            expected = "service_healthy" if other in LASTING else "service_completed_successfully"
+            assert (name, other, how["condition"]) == (name, other, expected)
+
+
+def test_no_secret_has_a_default() -> None:
+    variables = re.findall(r"(?<!\$)\$\{(\w+)([^}]*)\}", TEXT)
+    given = dict(
+        line.split("=", 1)
+        for line in (ROOT / ".env.example").read_text().splitlines()
+        if line and not line.startswith("#")
+    )
+
+    assert {rest for name, rest in variables if name == IMAGE_VARIABLE} == {":-cleave:local"}
+    secrets = {name for name, _ in variables if name != IMAGE_VARIABLE}
+    assert {rest[:2] for name, rest in variables if name != IMAGE_VARIABLE} == {":?"}
+    assert secrets == set(given)
+    assert set(given.values()) == {""}
+    assert not re.search(r"(?<!\$)\$[A-Za-z_]", TEXT), "a variable without braces takes nothing for an answer"
+
+
+def test_whatever_is_called_a_secret_comes_from_the_environment() -> None:
+    for name, service in SERVICES.items():
+        for variable, value in service.get("environment", {}).items():
+            if re.search(r"PASSWORD$|SECRET|TOKEN|_KEY$", variable):
+                assert re.fullmatch(r"\$\{\w+:\?[^}]*\}", value), f"{name}: {variable}"
+            assert not re.search(r"://[^/:]+:(?!\$\{)[^/@]+@", str(value)), f"{name}: {variable}"
+
+
+def test_only_airflow_is_published_and_on_loopback_only() -> None:
+    published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
+
+    assert published == {"airflow-apiserver": ["127.0.0.1:8080:8080"]}
+    assert {service.get("network_mode") for service in SERVICES.values()} == {
+        None,
+        "service:airflow-scheduler",
+    }
+
+
+def test_the_metadata_of_airflow_is_for_airflow_only() -> None:
+    """Whoever runs user code elsewhere gets neither Airflow's database nor its keys, nor the owner's password."""
+    for name in ("cleave-worker", "cleave-collector", "spark-master", "spark-worker", "spark-connect"):
+        told = " ".join(f"{k}={v}" for k, v in SERVICES[name].get("environment", {}).items())
+        assert not re.search("AIRFLOW|OWNER|POSTGRES_PASSWORD", told), name
+
+
+def test_commands_of_cleave_exist_with_their_options() -> None:
+    asked = of_program("cleave")
+
+    assert [words[0] for words in asked] == ["migrate", "worker", "collect"]
+    for words in asked:
+        command = typer.main.get_command(app).commands[words[0]]  # type: ignore[attr-defined]
+        options = {name for parameter in command.params for name in parameter.opts}
+        assert {word for word in words[1:] if word.startswith("--")} <= options
+
+
+def test_settings_exist() -> None:
+    known = {
+        str(field.validation_alias or f"CLEAVE_{name.upper()}")
+        for name, field in Settings.model_fields.items()
+    }
+    known.add("CLEAVE_OWNER_URL")
+    told = {name for name in SERVICES if name != "postgres"}
+    given = {variable for name in told for variable in SERVICES[name].get("environment", {})}
+
+    assert {variable for variable in given if variable.startswith("CLEAVE_")} <= known
+    assert "SPARK_MASTER" in given & known
+
+
+def test_classes_of_spark_exist() -> None:
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    asked = of_program("spark-class")
+    classes = [words[0] for words in asked]
+    classes += [value for words in asked for option, value in pairwise(words) if option == "--class"]
+    files = {f"{name.replace('.', '/')}.class" for name in classes}
+    for jar in (home / "jars").glob("spark-*.jar"):
+        files -= set(zipfile.ZipFile(jar).namelist())
+
+    assert len(classes) == 4
+    assert files == set()
+    assert (home / "bin" / "spark-class").exists()
+
+
+@pytest.mark.airflow
+def test_commands_and_settings_of_airflow_exist() -> None:
+    from airflow.cli.cli_parser import get_parser
+    from airflow.configuration import conf
+
+    asked = of_program("airflow")
+    for words in asked:
+        get_parser().parse_args(words)
+    sections = conf.configuration_description
+    for variable in SERVICES["airflow-scheduler"]["environment"]:
+        if variable.startswith("AIRFLOW__"):
+            _, section, key = variable.lower().split("__")
+            assert key in sections[section]["options"], variable
+
+    assert {words[0] for words in asked} == {"api-server", "scheduler", "dag-processor", "triggerer", "jobs"}
+
+
+def test_files_that_are_named_exist() -> None:
+    mounted = [volume.split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", [])]
+    named = {volume for volume in mounted if not volume.startswith("./")}
+
+    assert named == set(COMPOSE["volumes"])
+    for path in (
+        *(volume for volume in mounted if volume.startswith("./")),
+        *SERVICES["airflow-init"]["command"],
+    ):
+        assert os.access(ROOT / path, os.X_OK), path
+
+
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+
+
+def test_the_image_is_built_from_what_is_sent_to_the_builder() -> None:
+    sent = set(re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE))
+    copied = [line.split()[:-1] for line in re.findall(r"^COPY ((?:.)+)$", DOCKERFILE, re.MULTILINE)]
+    sources = {word for words in copied for word in words if not word.startswith("--")}
+
+    assert {Path(source).parts[0] for source in sources} == sent
+    assert [source for source in sources if not (ROOT / source).exists()] == []
+
+
+def test_the_image_leaves_out_nothing_that_runs() -> None:
+    """The packages it skips are none that the package needs with the extras for Airflow and Spark."""
+    (pattern,) = re.findall(r"grep -vE '([^']+)'", DOCKERFILE)
+    pins = (ROOT / "constraints.txt").read_text().splitlines()
+    skipped = {pin.split("==")[0] for pin in pins if re.search(pattern, pin)}
+
+    assert len(skipped) > 5
+    assert skipped & needed_by("cleave", frozenset({"airflow", "spark"}), set()) == set()
+    assert f"apache/airflow:{metadata.version('apache-airflow')}-python3.11" in DOCKERFILE
+
+
+def needed_by(package: str, extras: frozenset[str], seen: set[tuple[str, frozenset[str]]]) -> set[str]:
+    """Names of everything that is installed because of the package."""
+    if (package, extras) in seen:
+        return set()
+    seen.add((package, extras))
+    found = {package}
+    try:
+        requirements = metadata.requires(package) or []
+    except metadata.PackageNotFoundError:  # for another platform or another Python
+        return found
+    for text in requirements:
+        requirement = Requirement(text)
+        markers = [{"extra": extra} for extra in extras or {""}]
+        if requirement.marker is None or any(requirement.marker.evaluate(marker) for marker in markers):
+            name = re.sub(r"[-_.]+", "-", requirement.name).lower()
+            found |= needed_by(name, frozenset(requirement.extras), seen)
+    return found
