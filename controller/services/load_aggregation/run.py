@@ -7,13 +7,15 @@ Everything runs with the loader's rights: it reads load and thresholds, appends 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from controller import telemetry
 from controller.clock import to_datetime, to_ms
+from controller.domain.errors import Retryable
 from controller.domain.load_window import LoadWindow
-from controller.landing.area import LandingArea
+from controller.landing.area import Examined, LandingArea, Rejected
 from controller.landing.history import RateHistory, Scratch
 from controller.landing.names import LandedFile
 from controller.store import loads
@@ -66,32 +68,59 @@ def aggregate(
     with store.transaction() as tx:
         baseline = loads.baseline(tx)
     files, foreign = area.files(window.read_from_ms - TICK_SLACK_MS, window.end_ms + TICK_SLACK_MS)
-    examined = area.examine(files)
-    rejected = [*foreign, *examined.rejected]
-    quarantined = tuple(area.quarantine(rejected))
-    for one in rejected:
-        log.warning("file set aside", path=one.path, reason=one.reason)
+    usable = area.examine(files)
+    quarantined = _set_aside(area, [*foreign, *usable.rejected])
     is_late = baseline.watermark is not None and to_ms(baseline.watermark) >= window.end_ms
-    if is_late or not examined.files:
+    if is_late or not usable.files:
         return AggregationResult(
-            run_id, engine.name, window.end_ms, len(examined.files), 0, 0, 0, 0, False, quarantined
+            run_id, engine.name, window.end_ms, len(usable.files), 0, 0, 0, 0, False, quarantined
         )
     scratch = history.scratch(run_id)
     try:
         for name in ("records", "sources", "thresholds"):
             scratch.write(name, getattr(baseline, name))
-        engine.compute(area, examined.files, scratch, window)
+        usable, broken = _compute(engine, area, usable, scratch, window)
+        quarantined += broken
         segments = scratch.rate_rows()
-        run = LoadRun(run_id, to_datetime(window.end_ms), engine.name, examined.rows, segments, quarantined)
+        run = LoadRun(run_id, to_datetime(window.end_ms), engine.name, usable.rows, segments, quarantined)
         merged = _merge(store, scratch, run)
         if merged.applied:
             history.publish(scratch, window.end_ms)
     finally:
         scratch.discard()
     return AggregationResult(
-        run_id, engine.name, window.end_ms, len(examined.files), examined.rows, segments,
+        run_id, engine.name, window.end_ms, len(usable.files), usable.rows, segments,
         merged.written, merged.outrun, merged.applied, quarantined,
     )  # fmt: skip
+
+
+def _set_aside(area: LandingArea, rejected: Sequence[Rejected]) -> tuple[str, ...]:
+    for one in rejected:
+        log.warning("file set aside", path=one.path, reason=one.reason)
+    return tuple(area.quarantine(rejected))
+
+
+def _compute(
+    engine: Engine, area: LandingArea, usable: Examined, scratch: Scratch, window: LoadWindow
+) -> tuple[Examined, tuple[str, ...]]:
+    """Have the engine compute; the files it computed from, and those set aside since only reading whole showed them.
+
+    A sound footer may stand over broken pages. So where an engine fails, the files are read to the end before the
+    fault is called its own.
+    """
+    try:
+        engine.compute(area, usable.files, scratch, window)
+    except Retryable:
+        raise
+    except Exception:
+        whole = area.examine(usable.files, deeply=True)
+        if not whole.rejected or not whole.files:
+            _set_aside(area, whole.rejected)
+            raise
+        broken = _set_aside(area, whole.rejected)
+        engine.compute(area, whole.files, scratch, window)
+        return whole, broken
+    return usable, ()
 
 
 def upcoming(area: LandingArea, window_seconds: float, end_ms: int) -> list[LandedFile]:

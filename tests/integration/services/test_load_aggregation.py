@@ -1,0 +1,430 @@
+"""A run of the aggregation, from landed files to load records, on real files and with the loader's own login."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy import make_url
+
+from controller.clock import to_ms
+from controller.domain.errors import Retryable
+from controller.domain.load_window import LoadWindow
+from controller.landing.area import LandingArea
+from controller.landing.history import RateHistory, Scratch
+from controller.landing.names import LandedFile
+from controller.landing.schemas import SAMPLE_SCHEMA
+from controller.services.load_aggregation import AggregationResult, Engine, SqlTwinEngine, aggregate, upcoming
+from controller.store.engine import Store
+from tests.support.bench import Bench
+
+END_MS = to_ms(datetime(2026, 5, 17, 12, 0, tzinfo=UTC))
+MINUTE_MS = 60_000
+BROKER, OTHER = "broker-1", "broker-2"
+
+
+@dataclass
+class Run:
+    """A topic of two segments, a landing area, and runs over it."""
+
+    bench: Bench
+    store: Store
+    directory: Path
+    topic_id: int
+    area: LandingArea = field(init=False)
+    history: RateHistory = field(init=False)
+    files: int = 0
+
+    def __post_init__(self) -> None:
+        self.area = LandingArea(str(self.directory / "landing"))
+        self.history = RateHistory(str(self.directory / "history"))
+
+    def land(self, *samples: tuple[float, int], segment_id: int = 0, source: str = BROKER) -> str:
+        """One file of samples: seconds after END_MS, and the counter of messages in; bytes are a hundredfold."""
+        rows = [
+            {
+                "topic_id": self.topic_id,
+                "segment_id": segment_id,
+                "backing_topic": "log",
+                "source": source,
+                "instant": datetime.fromtimestamp(END_MS / 1000 + at, UTC),
+                "msg_in": count,
+                "byte_in": count * 100,
+                "msg_out": 0,
+                "byte_out": 0,
+            }
+            for at, count in samples
+        ]
+        self.files += 1
+        latest_ms = END_MS + round(max(at for at, _ in samples) * 1000)
+        return self.area.append(latest_ms, f"c{self.files}", pa.Table.from_pylist(rows, SAMPLE_SCHEMA))
+
+    def steady(self, rate: int, *, begin: int = -70, end: int = 0, **where: Any) -> None:
+        """A sample every ten seconds of a counter that grows so much a second."""
+        self.land(*((at, rate * (at - begin)) for at in range(begin, end + 1, 10)), **where)
+
+    def aggregate(
+        self, run_id: str = "", *, minutes: int = 0, engine: Engine | None = None
+    ) -> AggregationResult:
+        """A run of the window that ends so many minutes after END_MS."""
+        return aggregate(
+            self.store,
+            self.area,
+            self.history,
+            engine or SqlTwinEngine(self.store),
+            LoadWindow(END_MS + minutes * MINUTE_MS),
+            run_id=run_id or secrets.token_hex(6),
+        )
+
+    def record(self, segment_id: int = 0) -> dict[str, Any] | None:
+        """The load record, as stored."""
+        with self.bench.store.transaction() as tx:
+            row = tx.exec_driver_sql(
+                "SELECT * FROM cleave.segment_load WHERE topic_id = %s AND segment_id = %s",
+                (self.topic_id, segment_id),
+            ).one_or_none()
+        return None if row is None else dict(row._mapping)
+
+    def rate(self, segment_id: int = 0) -> float:
+        """Messages in per second, as stored."""
+        record = self.record(segment_id)
+        assert record is not None
+        return float(record["msg_rate_in"])
+
+    def heard(self, source: str = BROKER) -> int:
+        """Seconds after END_MS at which the source was last heard."""
+        at = self.bench.scalar("SELECT observed_at FROM cleave.load_source WHERE source = :s", s=source)
+        return (to_ms(at) - END_MS) // 1000
+
+
+@pytest.fixture
+def run(bench: Bench, tmp_path: Path) -> Iterator[Run]:
+    """A live topic; the loader logs in as itself."""
+    bench.topic_with(segments=2, subscriptions=())
+    login = f"loader_{secrets.token_hex(4)}"
+    bench.execute(f"CREATE ROLE {login} LOGIN PASSWORD 'x' IN ROLE cleave_spark_loader")
+    url = make_url(bench.url).set(username=login, password="x")
+    store = Store(url, pool_size=5)
+    yield Run(bench, store, tmp_path, bench.topic_id)
+    store.dispose()
+    bench.execute(f"DROP ROLE {login}")
+
+
+def test_rates_are_exact_and_kept_as_history(run: Run) -> None:
+    run.steady(100)
+    run.steady(7, segment_id=1)
+    result = run.aggregate("first")
+
+    assert (result.applied, result.segments, result.written, result.outrun) == (True, 2, 2, 0)
+    assert (result.files, result.samples, result.engine) == (2, 16, "sql")
+    record = run.record()
+    assert record is not None
+    assert [record[m] for m in ("msg_rate_in", "byte_rate_in", "msg_rate_out", "byte_rate_out")] == [
+        100,
+        10_000,
+        0,
+        0,
+    ]
+    assert (to_ms(record["modified_at"]), record["source"]) == (END_MS, BROKER)
+    kept = run.history.read(END_MS, END_MS).to_pylist()
+    assert [(row["segment_id"], row["msg_rate_in"], row["covered_ms"]) for row in kept] == [
+        (0, 100, 60_000),
+        (1, 7, 60_000),
+    ]
+    assert list((run.directory / "history").glob("_runs/*")) == [], "nothing of the run is left"
+
+
+@pytest.mark.parametrize(
+    ("files", "rate"),
+    [
+        ([[(-60, 1_000), (-30, 4_000), (0, 1_500)]], (3_000 + 1_500) / 60),
+        ([[(-60, 0), (-30, 0), (0, 0)]], 0.0),
+        ([[(-60, 0), (-30, 3_000), (0, 6_000)], [(-60, 0), (-30, 3_000), (0, 6_000)]], 100.0),
+        ([[(0, 6_000)], [(-60, 0)], [(-30, 3_000)]], 100.0),
+        ([[(0, 6_000), (-60, 0), (-30, 3_000)]], 100.0),
+        ([[(-90, 0), (0, 9_000)]], 100.0),
+        ([[(-50, 5_000_000), (0, 5_005_000)]], 100.0),
+        ([[(-60, 0), (0, 6_000), (30, 900_000)]], 100.0),
+    ],
+    ids=[
+        "a restart counts from 0 again",
+        "an idle log",
+        "a file that landed twice",
+        "files out of order",
+        "rows out of order",
+        "an interval over the window's edge",
+        "a source that began inside the window",
+        "samples from after the window",
+    ],
+)
+def test_counters_become_one_rate(run: Run, files: list[list[tuple[float, int]]], rate: float) -> None:
+    for samples in files:
+        run.land(*samples)
+    run.aggregate()
+    assert run.rate() == pytest.approx(rate)
+
+
+def test_an_owners_move_adds_up_and_its_gap_is_left_out(run: Run) -> None:
+    run.land((-60, 50_000), (-40, 52_000))
+    run.land((-30, 0), (0, 3_000), source=OTHER)
+    run.aggregate()
+    assert run.rate() == pytest.approx((2_000 + 3_000) / 50)
+    record = run.record()
+    assert record is not None
+    assert record["source"] == OTHER
+
+
+def test_a_late_sample_is_in_the_next_windows_rate(run: Run) -> None:
+    run.land((-60, 0), (0, 6_000))
+    run.aggregate()
+    run.land((30, 12_000))  # arrives with what follows it
+    run.land((60, 18_000))
+    run.aggregate(minutes=1)
+    assert run.rate() == pytest.approx(200.0)
+
+
+def test_a_first_sample_is_a_base_line_and_no_load(run: Run) -> None:
+    run.land((-10, 5_000_000))
+    result = run.aggregate()
+    assert (result.applied, result.segments) == (True, 0)
+    assert run.record() is None
+
+
+def test_a_run_without_files_changes_nothing(run: Run) -> None:
+    assert not run.aggregate().applied
+    assert run.bench.scalar("SELECT count(*) FROM cleave.load_run") == 0
+
+
+# What is news.
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_written"),
+    [(100, 120, False), (100, 130, True), (9_900, 10_100, True), (1, 2, False)],
+    ids=["within a quarter", "beyond a quarter", "over the split threshold", "1 to 2 a second"],
+)
+def test_a_record_is_rewritten_for_news_only(run: Run, before: int, after: int, is_written: bool) -> None:
+    run.steady(before)
+    run.aggregate()
+    first = run.record()
+    run.land((0, 0), (30, after * 30), (60, after * 60), source=BROKER + "b")
+    run.bench.execute("UPDATE cleave.segment_load SET source = source || 'b'")
+    run.aggregate(minutes=1)
+    record = run.record()
+    assert record is not None
+    assert first is not None
+    assert record["row_version"] - first["row_version"] == int(is_written)
+    assert run.heard(BROKER + "b") == 60, "that it was heard is known in any case"
+
+
+def test_a_nearly_idle_segment_stays_cold_through_its_jitter(run: Run) -> None:
+    run.steady(20)
+    run.aggregate()
+    run.land((0, 1_400), (30, 2_600), (60, 3_800))
+    run.aggregate(minutes=1)
+    record = run.record()
+    assert record is not None
+    assert (record["msg_rate_in"], to_ms(record["modified_at"])) == (40, END_MS + MINUTE_MS)
+    assert to_ms(record["cold_since"]) == END_MS
+
+
+# Silence.
+
+
+def test_a_dead_reporter_makes_nothing_cold_and_nothing_fresh(run: Run) -> None:
+    run.steady(2_000)
+    run.steady(10, segment_id=1, source=OTHER)
+    run.aggregate()
+    before = run.record()
+    run.land((30, 1_000), (60, 1_300), segment_id=1, source=OTHER)
+    assert run.aggregate(minutes=1).applied
+    assert run.record() == before
+    assert (run.heard(BROKER), run.heard(OTHER)) == (0, 60)
+
+
+def test_a_source_that_speaks_of_others_only_leaves_a_segment_silent_from_the_last_it_said(run: Run) -> None:
+    run.steady(2_000)
+    run.steady(10, segment_id=1)
+    run.aggregate()
+    for minutes in (1, 2):
+        end = minutes * 60
+        run.land((end - 60, 0), (end, 600), segment_id=1)
+        run.aggregate(minutes=minutes)
+    record = run.record()
+    assert record is not None
+    assert (record["msg_rate_in"], to_ms(record["silent_since"]), record["row_version"]) == (2_000, END_MS, 2)
+    assert to_ms(record["modified_at"]) == END_MS
+
+    run.land((120, 0), (180, 120_000))
+    run.aggregate(minutes=3)
+    record = run.record()
+    assert record is not None
+    assert (record["silent_since"], record["row_version"]) == (None, 3)
+
+
+# Files that are none.
+
+
+def write(run: Run, name: str, content: bytes | pa.Table) -> str:
+    """A file in the window's day of the landing area."""
+    path = run.directory / "landing" / "day=2026-05-17" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        pq.write_table(content, path)
+    return f"day=2026-05-17/{name}"
+
+
+def test_unusable_files_are_set_aside_by_name_and_the_rest_goes_on(run: Run) -> None:
+    run.steady(100)
+    bad = {
+        write(run, "20260517T115950000Z-garbage.parquet", b"PAR1 is not enough"),
+        write(run, "20260517T115951000Z-empty.parquet", b""),
+        write(run, "20260517T115952000Z-foreign.parquet", pa.table({"topic_id": [1]})),
+        write(run, "20260517T115953000Z-text.parquet", _retyped("msg_in", pa.string())),
+        write(run, "notes.txt", b"hello"),
+    }
+    result = run.aggregate()
+
+    assert set(result.quarantined) == bad
+    assert run.rate() == 100
+    assert set(run.bench.scalar("SELECT quarantined FROM cleave.load_run")) == bad
+    aside = run.directory / "landing" / "_quarantine"
+    assert all((aside / path).exists() for path in bad)
+    assert run.aggregate(minutes=1).quarantined == ()
+
+
+def test_a_file_with_a_sound_footer_and_broken_pages_is_set_aside(run: Run) -> None:
+    run.steady(100)
+    broken = run.directory / "landing" / run.land((-60, 0), (0, 600), segment_id=1)
+    content = bytearray(broken.read_bytes())
+    content[4:200] = b"\xff" * 196
+    broken.write_bytes(content)
+    result = run.aggregate()
+    assert [Path(path).name for path in result.quarantined] == [broken.name]
+    assert run.rate() == 100
+
+
+def test_a_row_with_a_missing_value_is_left_out(run: Run) -> None:
+    run.steady(100)
+    nullable = pa.schema([field.with_nullable(True) for field in SAMPLE_SCHEMA])
+    row = dict.fromkeys(nullable.names) | {"topic_id": run.topic_id, "segment_id": 0}
+    at = datetime.fromtimestamp(END_MS / 1000 - 5, UTC)
+    rows = [row, row | {"instant": at}, row | {"instant": at, "source": BROKER}]
+    write(run, "20260517T115950000Z-holes.parquet", pa.Table.from_pylist(rows, nullable))
+    assert run.aggregate().applied
+    assert run.rate() == 100
+
+
+def _retyped(name: str, kind: pa.DataType) -> pa.Table:
+    index = SAMPLE_SCHEMA.get_field_index(name)
+    return SAMPLE_SCHEMA.set(index, pa.field(name, kind)).empty_table()
+
+
+# Repeats and overlaps.
+
+
+def test_a_repeat_changes_nothing_under_the_same_id_or_another(run: Run) -> None:
+    run.steady(100)
+    assert run.aggregate("once").applied
+    before = run.record()
+    run.steady(9_000, source=OTHER)
+    for run_id in ("once", "another"):
+        assert not run.aggregate(run_id).applied
+    assert run.record() == before
+    assert run.heard(BROKER) == 0
+    assert run.bench.scalar("SELECT count(*) FROM cleave.load_run") == 1
+
+
+def test_a_window_behind_the_watermark_changes_nothing(run: Run) -> None:
+    run.steady(100, begin=-130, end=60)
+    assert run.aggregate(minutes=1).applied
+    before = run.record()
+    assert not run.aggregate().applied
+    assert run.record() == before
+    assert run.history.read(END_MS, END_MS).num_rows == 0
+
+
+class Overtaken(SqlTwinEngine):
+    """Lets another run pass by between its own baseline and its merge."""
+
+    def __init__(self, run: Run, minutes: int) -> None:
+        super().__init__(run.store)
+        self._run, self._minutes = run, minutes
+
+    def compute(
+        self, area: LandingArea, files: tuple[LandedFile, ...], scratch: Scratch, window: LoadWindow
+    ) -> None:
+        """Compute, then let the other merge."""
+        super().compute(area, files, scratch, window)
+        assert self._run.aggregate("the other", minutes=self._minutes).applied
+
+
+@pytest.mark.parametrize("minutes", [0, 1], ids=["of the same window", "of a newer window"])
+def test_a_run_that_was_overtaken_changes_nothing(run: Run, minutes: int) -> None:
+    run.steady(100, begin=-130, end=60)
+    result = run.aggregate("slow", engine=Overtaken(run, minutes))
+    assert (result.applied, result.written) == (False, 0)
+    record = run.record()
+    assert record is not None
+    assert (record["row_version"], to_ms(record["modified_at"])) == (1, END_MS + minutes * MINUTE_MS)
+    assert run.bench.scalar("SELECT array_agg(run_id) FROM cleave.load_run") == ["the other"]
+    assert run.bench.scalar("SELECT count(*) FROM staging.load_row") == 0
+    assert run.history.read(END_MS, END_MS + MINUTE_MS).num_rows == 1
+
+
+def test_a_newer_run_leaves_alone_what_an_older_one_wrote_meanwhile(run: Run) -> None:
+    run.steady(100, begin=-130, end=60)
+    result = run.aggregate("newer", minutes=1, engine=Overtaken(run, 0))
+    assert (result.applied, result.written, result.outrun) == (True, 0, 1)
+    record = run.record()
+    assert record is not None
+    assert to_ms(record["modified_at"]) == END_MS
+
+
+def test_runs_at_the_same_time_merge_one_after_the_other(run: Run) -> None:
+    run.steady(100)
+    results: list[AggregationResult] = []
+    threads = [Thread(target=lambda n=n: results.append(run.aggregate(f"run-{n}"))) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(result.applied for result in results) == [False, False, False, True]
+    assert run.history.read(END_MS, END_MS).num_rows == 1
+
+
+class Away(SqlTwinEngine):
+    """An engine that is away after it wrote half of its files."""
+
+    def compute(
+        self, area: LandingArea, files: tuple[LandedFile, ...], scratch: Scratch, window: LoadWindow
+    ) -> None:
+        """Half of it."""
+        super().compute(area, files, scratch, window)
+        raise Retryable("the engine is away")
+
+
+def test_a_run_that_failed_is_repeated_under_its_id(run: Run) -> None:
+    run.steady(100)
+    with pytest.raises(Retryable):
+        run.aggregate("again", engine=Away(run.store))
+    assert run.record() is None
+    assert list((run.directory / "history").glob("_runs/*")) == []
+    assert run.aggregate("again").applied
+    assert run.rate() == 100
+
+
+def test_a_dry_run_names_the_files_it_would_read(run: Run) -> None:
+    path = run.land((0, 1))
+    run.land((-600, 1))
+    assert [file.path for file in upcoming(run.area, 60.0, END_MS)] == [path]
