@@ -26,6 +26,16 @@ _SWEEP_SHARE = 0.5
 """Part of a call's time that a delete may spend on removing messages; what is left goes with the next delete."""
 _TOPIC = "topic://"
 
+# Statements of one message are one transaction to PostgreSQL, each with a view of its own of what is committed: an
+# act of several steps in one round trip. The log is locked first and keeps from being deleted meanwhile.
+_CREATE_LOG = "INSERT INTO embedded.log (name) VALUES (%(log)s) ON CONFLICT (name) DO NOTHING;"
+_ADD_CURSORS = f"""
+    SELECT FROM embedded.log WHERE name = %(log)s FOR KEY SHARE;
+    INSERT INTO embedded.cursor (log_id, subscription)
+    SELECT log_id, unnest(%(names)s::text[]) FROM embedded.log WHERE name = %(log)s ON CONFLICT DO NOTHING;
+    SELECT pg_notify('{ARRIVALS}', log_id::text) FROM embedded.log WHERE name = %(log)s
+"""  # noqa: S608 - a constant
+
 
 class EmbeddedDataPlane:
     """Logs in the PostgreSQL at `url`, whose schema `cleave migrate` made; safe to share between threads."""
@@ -50,26 +60,27 @@ class EmbeddedDataPlane:
     def create_segment(self, backing_topic: str, subscriptions: Sequence[str]) -> None:
         """Create the log with each subscription at earliest; fills in those an existing log lacks."""
         names = [checked("subscription", name) for name in subscriptions]
-        with self._calls.transaction(f"create {backing_topic}") as cursor:
+        with self._calls.statement(f"create {backing_topic}") as cursor:
             cursor.execute(
-                "INSERT INTO embedded.log (name) VALUES (%s) ON CONFLICT (name) DO NOTHING",
-                (checked("segment", backing_topic),),
+                _CREATE_LOG + _ADD_CURSORS,
+                {"log": checked("segment", backing_topic), "names": sorted({*names})},
             )
-            _add_cursors(cursor, backing_topic, names)
+            if cursor.fetchone() is None:
+                raise no_log(backing_topic)
 
     def terminate_segment(self, backing_topic: str) -> str:
         """Close the log; waits for an append in progress, refuses those behind it. The position is an offset."""
-        with self._calls.transaction(f"terminate {backing_topic}") as cursor:
-            cursor.execute(
-                "UPDATE embedded.log SET terminated_at = coalesce(terminated_at, clock_timestamp())"
-                " WHERE name = %s RETURNING log_id, next_offset - 1",
-                (backing_topic,),
-            )
-            row = cursor.fetchone()
-            if row is None:
-                raise no_log(backing_topic)
-            _ring(cursor, row[0])
-            return str(row[1])
+        row = self._row(
+            f"terminate {backing_topic}",
+            "WITH closed AS (UPDATE embedded.log SET terminated_at = coalesce(terminated_at, clock_timestamp())"
+            "  WHERE name = %s RETURNING log_id, next_offset - 1 AS position)"
+            " SELECT position, pg_notify(%s, log_id::text) FROM closed",
+            backing_topic,
+            ARRIVALS,
+        )
+        if row is None:
+            raise no_log(backing_topic)
+        return str(row[0])
 
     def delete_segment(self, backing_topic: str) -> None:
         """The log and its cursors go at once, its messages in chunks: the rest of them with a later delete."""
@@ -98,8 +109,11 @@ class EmbeddedDataPlane:
 
     def create_subscription(self, backing_topic: str, subscription: str) -> None:
         """Create the cursor at earliest; an existing one keeps its position."""
-        with self._calls.transaction(f"subscribe {subscription!r} to {backing_topic}") as cursor:
-            _add_cursors(cursor, backing_topic, [checked("subscription", subscription)])
+        with self._calls.statement(f"subscribe {subscription!r} to {backing_topic}") as cursor:
+            names = [checked("subscription", subscription)]
+            cursor.execute(_ADD_CURSORS, {"log": backing_topic, "names": names})
+            if cursor.fetchone() is None:
+                raise no_log(backing_topic)
 
     def delete_subscription(self, backing_topic: str, subscription: str) -> None:
         """Delete the cursor; the log keeps what it counted, so that its counters never fall."""
@@ -196,21 +210,6 @@ class EmbeddedDataPlane:
             if row is None:
                 raise no_cursor(backing_topic, subscription)
             _ring(cursor, row[0])
-
-
-def _add_cursors(
-    cursor: psycopg2.extensions.cursor, backing_topic: str, subscriptions: Sequence[str]
-) -> None:
-    """Under a lock that keeps the log from being deleted meanwhile."""
-    cursor.execute("SELECT log_id FROM embedded.log WHERE name = %s FOR KEY SHARE", (backing_topic,))
-    row = cursor.fetchone()
-    if row is None:
-        raise no_log(backing_topic)
-    cursor.execute(
-        "INSERT INTO embedded.cursor (log_id, subscription) SELECT %s, unnest(%s::text[]) ON CONFLICT DO NOTHING",
-        (row[0], sorted(set(subscriptions))),
-    )
-    _ring(cursor, row[0])
 
 
 def _sweep_chunk(cursor: psycopg2.extensions.cursor) -> bool:
