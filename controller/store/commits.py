@@ -10,25 +10,27 @@ became superfluous are queued in ``tombstones``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, DateTime, column, func, text
 
 from controller.clock import to_ms
 from controller.domain.errors import InvariantViolated, LostRace
 from controller.domain.operation import Operation, OperationKind, OperationState, Step
 from controller.domain.segment import Segment
 from controller.store import drains, layouts, operations, tombstones, topics
+from controller.store.tables import TOPIC
 from controller.store.topics import TopicRow, TopicState
 
 ABORT_PAUSE_SECONDS = 30.0
 """After an abort nothing is decided automatically about the topic for this long."""
 
 _CHANGE = """
+    WITH noted AS (UPDATE cleave.operation SET epoch = :epoch WHERE operation_id = :operation_id)
     INSERT INTO cleave.layout_change (topic_id, epoch, kind, operation_id, origin, actor, reason)
     VALUES (:topic_id, :epoch, :kind, :operation_id, :origin, :actor, :reason) RETURNING committed_at
 """
-_NOTE_EPOCH = "UPDATE cleave.operation SET epoch = :epoch WHERE operation_id = :operation_id"
 _SEAL = """
     UPDATE cleave.segment s
        SET state = 'SEALED', sealed_epoch = :epoch, sealed_at = :at,
@@ -56,7 +58,9 @@ _STAMPS: Mapping[OperationKind, tuple[str, ...]] = {
     OperationKind.REBUCKET: ("last_rebucket_at",),
     OperationKind.RECUT: ("last_split_at", "last_merge_at"),
 }
-_INTENDED_AT = "SELECT intended_at FROM cleave.operation WHERE operation_id = :operation_id"
+_INTENDED_AT = text("SELECT intended_at FROM cleave.operation WHERE operation_id = :operation_id").columns(
+    column("intended_at", DateTime(timezone=True))
+)
 _HAS_HISTORY = "SELECT EXISTS (SELECT FROM cleave.layout_change WHERE topic_id = :topic_id)"
 _OTHERS_LIVE = """
     SELECT count(*) FROM cleave.operation
@@ -87,11 +91,11 @@ def commit(tx: Connection, operation: Operation, runner: str, *, started_at: dat
     act = _reshape if operation.kind.is_reshape else _ACTS[operation.kind]
     epoch = _next_epoch(tx, topic)
     # The claim comes first: a stale runner learns that it is stale, whatever else may have changed.
-    operations.record_step(
+    committed, _ = operations.record_step(
         tx, operation, runner, Step.COMMIT, OperationState.COMMITTED, started_at=started_at
     )
-    act(tx, topic, operation, epoch)
-    return operations.get_operation(tx, operation.operation_id)
+    has_epoch = act(tx, topic, operation, epoch)
+    return replace(committed, epoch=epoch) if has_epoch else committed
 
 
 def abort(
@@ -108,7 +112,7 @@ def abort(
     ``pause_seconds``. Raises FencedOut when the claim is lost.
     """
     topic = topics.get_topic(tx, operation.topic_id, lock=True)
-    aborted = operations.record_step(
+    aborted, _ = operations.record_step(
         tx, operation, runner, Step.FINISH_ABORT, OperationState.ABORTED, started_at=started_at
     )
     logs = {child.plan.segment_id: child.backing_topic for child in operation.children}
@@ -120,7 +124,7 @@ def abort(
     return aborted
 
 
-def _create(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -> None:
+def _create(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -> bool:
     if topic.state is not TopicState.CREATING:
         raise LostRace(f"topic {topic.name} is {topic.state} by now; look again", 0.0)
     _demand_noted(topic, operation)
@@ -132,9 +136,10 @@ def _create(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -
     )
     layouts.insert_segments(tx, topic.topic_id, segments, _backing_topics(operation), at)
     topics.update_topic(tx, topic, state=TopicState.LIVE.value, epoch=epoch)
+    return True
 
 
-def _reshape(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -> None:
+def _reshape(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -> bool:
     if topic.state not in (TopicState.LIVE, TopicState.DELETING):
         raise InvariantViolated(
             f"topic {topic.name} is {topic.state} under {operation.kind} {operation.operation_id}"
@@ -157,15 +162,15 @@ def _reshape(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) 
         )
     children = [after.segment(plan.segment_id) for plan in plans]
     layouts.insert_segments(tx, topic.topic_id, children, _backing_topics(operation), at)
-    intended_at = tx.execute(text(_INTENDED_AT), {"operation_id": operation.operation_id}).scalar_one()
+    intended_at = _INTENDED_AT.bindparams(operation_id=operation.operation_id).scalar_subquery()
     stamps = {
-        column: max(intended_at, getattr(topic, column) or intended_at)
-        for column in _STAMPS.get(operation.kind, ())
+        column: func.greatest(intended_at, TOPIC.c[column]) for column in _STAMPS.get(operation.kind, ())
     }
     topics.update_topic(tx, topic, epoch=epoch, **stamps)
+    return True
 
 
-def _delete(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -> None:
+def _delete(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -> bool:
     of_topic = {"topic_id": topic.topic_id, "operation_id": operation.operation_id}
     others = tx.execute(text(_OTHERS_LIVE), of_topic).scalar_one()
     if others:
@@ -177,14 +182,15 @@ def _delete(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -
     tx.execute(text(_FORGET_LOADS), {"topic_id": topic.topic_id, "segment_ids": list(logs)})
     tx.execute(text(_FORGET_SUBSCRIPTIONS), {"topic_id": topic.topic_id})
     _end_topic(tx, topic, epoch, at)
+    return True
 
 
-def _prune(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -> None:
+def _prune(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -> bool:
     """What a seek has un-drained since the intent stays; with nothing left the layout stays as it is."""
     waiting = drains.undrained_by_anybody(tx, topic.topic_id, operation.parent_ids)
     ready = [i for i in operation.parent_ids if i not in waiting]
     if not ready:
-        return
+        return False
     at = _write_history(tx, topic, operation, epoch)
     of_segments = {"topic_id": topic.topic_id, "segment_ids": ready}
     logs = {
@@ -196,25 +202,30 @@ def _prune(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) ->
     _bury(tx, topic, operation, logs, "the segment was pruned")
     tx.execute(text(_FORGET_LOADS), of_segments)
     topics.update_topic(tx, topic, epoch=epoch)
+    return True
 
 
-def _subscription_delete(tx: Connection, topic: TopicRow, operation: Operation, _epoch: int) -> None:
+def _subscription_delete(tx: Connection, topic: TopicRow, operation: Operation, _epoch: int) -> bool:
     """Raises the version once more: a reshape that copied cursors before they were gone looks again."""
     name = operation.parameters["subscription"]
     tx.execute(text(_FORGET_SUBSCRIPTION), {"topic_id": topic.topic_id, "name": name})
     topics.update_topic(tx, topic, subscription_version=topic.subscription_version + 1)
+    return False
 
 
-_ACTS: Mapping[OperationKind, Callable[[Connection, TopicRow, Operation, int], None]] = {
+_ACTS: Mapping[OperationKind, Callable[[Connection, TopicRow, Operation, int], bool]] = {
     OperationKind.CREATE: _create,
     OperationKind.DELETE: _delete,
     OperationKind.PRUNE: _prune,
     OperationKind.SUBSCRIPTION_DELETE: _subscription_delete,
 }
+"""Each returns whether it made an epoch."""
 
 
 def _next_epoch(tx: Connection, topic: TopicRow) -> int:
     """The first epoch is 0; a topic deleted before it had a layout ends at 0 too."""
+    if topic.epoch > 0:
+        return topic.epoch + 1
     return topic.epoch + 1 if tx.execute(text(_HAS_HISTORY), {"topic_id": topic.topic_id}).scalar_one() else 0
 
 
@@ -238,7 +249,6 @@ def _write_history(tx: Connection, topic: TopicRow, operation: Operation, epoch:
         "reason": operation.reason,
     }
     committed_at: datetime = tx.execute(text(_CHANGE), change).scalar_one()
-    tx.execute(text(_NOTE_EPOCH), change)
     return committed_at
 
 

@@ -57,12 +57,9 @@ class Store:
             self.url,
             pool_size=pool_size,
             max_overflow=0,
-            isolation_level="READ COMMITTED",
             connect_args={"application_name": application_name, "options": _SESSION, **_DEAD_PEER},
         )
         _replace_dead_connections(self._engine)
-        # The same pool; psycopg2 then sends no BEGIN and no COMMIT of its own.
-        self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
@@ -81,8 +78,15 @@ class Store:
         A second statement would be a second transaction, so whatever must hold together goes to `transaction`.
         Raises as `transaction` does.
         """
-        with self._errors_translated(), self._autocommit.connect() as tx:
-            yield tx
+        with self._errors_translated(), self._engine.connect() as tx:
+            # Not SQLAlchemy's isolation level AUTOCOMMIT, which sets the session's default and costs two round trips.
+            driver: Any = tx.connection.dbapi_connection
+            driver.autocommit = True
+            try:
+                yield tx
+            finally:
+                if not driver.closed:
+                    driver.autocommit = False
 
     @contextmanager
     def _errors_translated(self) -> Iterator[None]:

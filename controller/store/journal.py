@@ -48,7 +48,7 @@ class Draft:
     parameters: Mapping[str, object] = field(default_factory=dict)
 
 
-_READ = """
+READ_FROM = """
     SELECT o.operation_id, o.topic_id, t.name AS topic_name, t.data_plane, o.kind, o.state, o.origin, o.actor,
            o.reason, o.request_key, o.parameters, o.subscription_version, o.claim_term, o.attempts, o.epoch, o.deadline,
            ARRAY(SELECT p.segment_id FROM cleave.operation_parent p
@@ -58,8 +58,10 @@ _READ = """
            (SELECT coalesce(jsonb_agg(jsonb_build_array(c.segment_id, c.range_start, c.range_end, c.bucket_splits,
                                                         c.backing_topic) ORDER BY c.ordinal), '[]')
               FROM cleave.operation_child c WHERE c.operation_id = o.operation_id) AS children
-      FROM cleave.operation o JOIN cleave.topic t USING (topic_id)
+      FROM {source} o JOIN cleave.topic t USING (topic_id)
 """
+"""Whole operations, from the table or from a statement that has just changed them."""
+_READ = READ_FROM.format(source="cleave.operation")
 _BY_IDS = _READ + " WHERE o.operation_id = ANY (:ids) ORDER BY o.operation_id"
 _BY_KEY = _READ + " WHERE o.request_key = :request_key"
 _PAGE = (
@@ -97,7 +99,7 @@ def get_operation(tx: Connection, operation_id: int) -> Operation:
 def find_by_request_key(tx: Connection, request_key: str) -> Operation | None:
     """The operation a request key was used for, if any."""
     row = tx.execute(text(_BY_KEY), {"request_key": request_key}).one_or_none()
-    return None if row is None else _operation(row)
+    return None if row is None else operation_of(row)
 
 
 def list_operations(
@@ -112,17 +114,18 @@ def list_operations(
     if not 1 <= limit <= PAGE_LIMIT:
         raise InvalidInput(f"a page of {limit} operations is out of bounds; ask for 1 to {PAGE_LIMIT}")
     parameters = {"topic_id": topic_id, "only_live": only_live, "limit": limit, "before": before or 2**63 - 1}
-    return [_operation(row) for row in tx.execute(text(_PAGE), parameters)]
+    return [operation_of(row) for row in tx.execute(text(_PAGE), parameters)]
 
 
 def read_operations(tx: Connection, operation_ids: Collection[int]) -> list[Operation]:
     """These operations in the order of their ids; ids not in the journal are absent."""
     if not operation_ids:
         return []
-    return [_operation(row) for row in tx.execute(text(_BY_IDS), {"ids": list(operation_ids)})]
+    return [operation_of(row) for row in tx.execute(text(_BY_IDS), {"ids": list(operation_ids)})]
 
 
-def _operation(row: Row[Any]) -> Operation:
+def operation_of(row: Row[Any]) -> Operation:
+    """The operation a row of ``READ_FROM`` shows. Raises Unsupported for a kind of a newer program."""
     if row.kind not in _KNOWN_KINDS:
         raise Unsupported(
             f"operation {row.operation_id} is of kind {row.kind}, which a newer program wrote; upgrade this one"

@@ -8,24 +8,20 @@ of steps is in ``domain/operation.py``. Operation rows are locked after the topi
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from datetime import datetime
 
 from sqlalchemy import Connection, text
 
-from controller.clock import to_ms
-from controller.domain.errors import FencedOut
-from controller.domain.operation import (
-    Observed,
-    Operation,
-    OperationKind,
-    OperationState,
-    Step,
+from controller.domain.operation import Operation, OperationKind
+from controller.store.journal import (
+    READ_FROM,
+    find_by_request_key,
+    get_operation,
+    list_operations,
+    operation_of,
 )
-from controller.store.journal import find_by_request_key, get_operation, list_operations, read_operations
+from controller.store.operation_steps import HELD, claim_of, fenced_out, observe, record_step
 from controller.store.shards import Shards
-from controller.store.topics import TopicState
 
 __all__ = [
     "claim",
@@ -50,11 +46,13 @@ _CLAIM = """
                 OR claim_expires_at <= (SELECT clock_timestamp()) - make_interval(secs => :call_timeout_seconds))
            AND kind = ANY (:kinds) AND {which}
          ORDER BY not_before, operation_id LIMIT :limit FOR UPDATE SKIP LOCKED)
-    UPDATE cleave.operation o
-       SET claimed_by = :runner, claim_term = o.claim_term + 1, row_version = o.row_version + 1,
-           claim_expires_at = clock_timestamp() + make_interval(secs => :lease_seconds)
-      FROM due WHERE o.operation_id = due.operation_id
- RETURNING o.operation_id
+    , taken AS (
+        UPDATE cleave.operation o
+           SET claimed_by = :runner, claim_term = o.claim_term + 1, row_version = o.row_version + 1,
+               claim_expires_at = clock_timestamp() + make_interval(secs => :lease_seconds)
+          FROM due WHERE o.operation_id = due.operation_id
+     RETURNING o.*)
+    {read} ORDER BY o.operation_id
 """
 _ANY = "TRUE"
 _ONE = "operation_id = :operation_id"
@@ -65,47 +63,22 @@ _NEXT_DUE = """
       FROM cleave.operation WHERE state NOT IN ('done', 'aborted') AND kind = ANY (:kinds) AND {which}
 """
 
-_HELD = "operation_id = :operation_id AND claimed_by = :runner AND claim_term = :term AND claim_expires_at > clock_timestamp()"
 _RENEW = f"""
     UPDATE cleave.operation
        SET claim_expires_at = greatest(claim_expires_at, clock_timestamp() + make_interval(secs => :lease_seconds)),
            row_version = row_version + 1
-     WHERE {_HELD}
+     WHERE {HELD}
 """  # noqa: S608 - constants only, as below
 _RELEASE = f"""
     UPDATE cleave.operation SET claimed_by = NULL, claim_expires_at = NULL, row_version = row_version + 1
-     WHERE {_HELD}
+     WHERE {HELD}
 """  # noqa: S608
 _FAIL = f"""
     UPDATE cleave.operation
        SET claimed_by = NULL, claim_expires_at = NULL, row_version = row_version + 1, attempts = attempts + 1,
            last_error = :error_text, not_before = clock_timestamp() + make_interval(secs => :delay_seconds)
-     WHERE {_HELD}
+     WHERE {HELD}
 """  # noqa: S608
-_ADVANCE = f"""
-    UPDATE cleave.operation
-       SET state = :to_state, row_version = row_version + 1, attempts = 0, last_error = NULL,
-           subscription_version = coalesce(CAST(:subscription_version AS bigint), subscription_version),
-           fenced_at = CASE WHEN :to_state = 'fenced' THEN clock_timestamp() ELSE fenced_at END,
-           committed_at = CASE WHEN :to_state = 'committed' THEN clock_timestamp() ELSE committed_at END,
-           finished_at = CASE WHEN :is_final THEN clock_timestamp() END,
-           claimed_by = CASE WHEN NOT :is_final THEN claimed_by END,
-           claim_expires_at = CASE WHEN NOT :is_final THEN claim_expires_at END
-     WHERE {_HELD} AND state = :from_state
-"""  # noqa: S608
-_JOURNAL = """
-    INSERT INTO cleave.operation_step (operation_id, sequence, step, runner, claim_term, started_at, detail)
-    SELECT :operation_id, coalesce(max(sequence), 0) + 1, :step, :runner, :term, :started_at, CAST(:detail AS jsonb)
-      FROM cleave.operation_step WHERE operation_id = :operation_id
-"""
-_FREE_PARENTS = "UPDATE cleave.operation_parent SET live = false WHERE operation_id = :operation_id AND live"
-
-_OBSERVE = """
-    SELECT clock_timestamp() AS now, t.subscription_version, t.state,
-           (SELECT count(*) FROM cleave.operation o
-             WHERE o.topic_id = t.topic_id AND o.operation_id < :operation_id AND o.state NOT IN ('done', 'aborted')) AS older
-      FROM cleave.topic t WHERE t.topic_id = :topic_id
-"""
 
 
 def claim(
@@ -130,8 +103,8 @@ def claim(
         "call_timeout_seconds": call_timeout_seconds,
         "limit": limit,
     }
-    claimed = tx.execute(text(_CLAIM.format(which=which)), parameters).scalars().all()
-    return read_operations(tx, claimed)
+    statement = _CLAIM.format(which=which, read=READ_FROM.format(source="taken"))
+    return [operation_of(row) for row in tx.execute(text(statement), parameters)]
 
 
 def next_due(tx: Connection, shards: Shards | None = None, *, call_timeout_seconds: float) -> datetime | None:
@@ -149,7 +122,7 @@ def renew(tx: Connection, operation: Operation, runner: str, lease_seconds: floa
 
 def release(tx: Connection, operation: Operation, runner: str) -> None:
     """Gives the claim back at once. No call of the runner may be under way; nothing happens if it was lost."""
-    tx.execute(text(_RELEASE), _claim_of(operation, runner))
+    tx.execute(text(_RELEASE), claim_of(operation, runner))
 
 
 def record_failure(
@@ -162,52 +135,6 @@ def record_failure(
     _demand_held(tx, operation, runner, _FAIL, error_text=error_text, delay_seconds=delay_seconds)
 
 
-def observe(tx: Connection, operation: Operation) -> Observed:
-    """What the next step is chosen on, by the database's clock and under no lock.
-
-    ``other_live_operations`` counts the topic's older ones only, so that no two wait for each other. A topic
-    being deleted asks every operation on it to abort that still can.
-    """
-    parameters = {"operation_id": operation.operation_id, "topic_id": operation.topic_id}
-    row = tx.execute(text(_OBSERVE), parameters).one()
-    return Observed(
-        now_ms=to_ms(row.now),
-        subscription_version=row.subscription_version,
-        other_live_operations=row.older,
-        abort_requested=row.state not in (TopicState.CREATING, TopicState.LIVE),
-    )
-
-
-def record_step(
-    tx: Connection,
-    operation: Operation,
-    runner: str,
-    step: Step,
-    to_state: OperationState,
-    *,
-    started_at: datetime,
-    detail: Mapping[str, object] | None = None,
-    subscription_version: int | None = None,
-) -> Operation:
-    """Moves the operation on under its claim term, writes the step into the journal, returns the new row.
-
-    Raises FencedOut when the claim has passed or the state is not the one ``operation`` shows. A final state
-    gives claim and parents back. ``subscription_version`` notes which subscriptions the children have now.
-    """
-    parameters = {
-        "from_state": operation.state.value,
-        "to_state": to_state.value,
-        "is_final": not to_state.is_live,
-        "subscription_version": subscription_version,
-    }
-    _demand_held(tx, operation, runner, _ADVANCE, **parameters)
-    entry = {"step": step.value, "started_at": started_at, "detail": json.dumps(dict(detail or {}))}
-    tx.execute(text(_JOURNAL), {**_claim_of(operation, runner), **entry})
-    if not to_state.is_live or to_state is OperationState.COMMITTED:
-        tx.execute(text(_FREE_PARENTS), {"operation_id": operation.operation_id})
-    return get_operation(tx, operation.operation_id)
-
-
 def _which(operation_id: int | None, shards: Shards | None) -> tuple[str, dict[str, object]]:
     kinds: dict[str, object] = {"kinds": [kind.value for kind in OperationKind]}
     if operation_id is not None:
@@ -215,15 +142,8 @@ def _which(operation_id: int | None, shards: Shards | None) -> tuple[str, dict[s
     return (_ANY, kinds) if shards is None else (_IN_SHARDS, kinds | shards.parameters)
 
 
-def _claim_of(operation: Operation, runner: str) -> dict[str, object]:
-    return {"operation_id": operation.operation_id, "runner": runner, "term": operation.claim_term}
-
-
 def _demand_held(
     tx: Connection, operation: Operation, runner: str, statement: str, **parameters: object
 ) -> None:
-    if tx.execute(text(statement), {**_claim_of(operation, runner), **parameters}).rowcount != 1:
-        raise FencedOut(
-            f"operation {operation.operation_id} is no longer {runner}'s in state {operation.state} "
-            f"(claim term {operation.claim_term}); leave it to whoever holds it now"
-        )
+    if tx.execute(text(statement), {**claim_of(operation, runner), **parameters}).rowcount != 1:
+        raise fenced_out(operation, runner)

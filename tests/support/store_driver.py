@@ -101,7 +101,7 @@ class StoreDriver:
             return self.do(commits.commit, operation, runner, started_at=started_at)
         if step is Step.FINISH_ABORT:
             return self.do(commits.abort, operation, runner, started_at=started_at)
-        return self.do(
+        moved, _ = self.do(
             operations.record_step,
             operation,
             runner,
@@ -111,6 +111,7 @@ class StoreDriver:
             detail={"positions": dict.fromkeys(operation.parent_topics, "0:9")},
             subscription_version=observed.subscription_version,
         )
+        return moved
 
     def run(self, operation: Operation, until: OperationState | None = None) -> Operation:
         """Claims it and takes steps until the state is reached, or to the end."""

@@ -98,8 +98,8 @@ class Acts:
 
     def _complete_children(self) -> Detail:
         """What an application subscribed on a parent while it was being closed also exists on the children."""
-        recorded, _deleting = self._recorded_subscriptions()
-        late = sorted(set(self._wanted_subscriptions()) - set(recorded))
+        recorded, deleting = self._recorded_subscriptions()
+        late = sorted(self._found_on_parents() - set(recorded) - set(deleting))
         if not late:
             return {}
         missing = [self._add_cursors(self._child_topics, name) for name in late]
@@ -107,7 +107,7 @@ class Acts:
 
     def _create_cursors(self) -> Detail:
         """On every log that held data at or after the subscription's first epoch, sealed meanwhile or not."""
-        with self._store.transaction() as tx:
+        with self._store.single_statement() as tx:
             logs = backing_logs.carrying_subscription(tx, self._operation.topic_id, self._subscription)
         return {"logs": len(logs), "logs found missing": self._add_cursors(logs, self._subscription)}
 
@@ -126,7 +126,7 @@ class Acts:
         return [topic for topic, gone in zip(topics, missing, strict=True) if gone]
 
     def _delete_cursors(self) -> Detail:
-        with self._store.transaction() as tx:
+        with self._store.single_statement() as tx:
             logs = backing_logs.backing_topics(tx, self._operation.topic_id)
         self._call_all(
             [partial(self._plane().delete_subscription, topic, self._subscription) for topic in logs]
@@ -143,15 +143,18 @@ class Acts:
         The rows are read first: a subscription whose row is gone by then has no cursor on any parent either.
         """
         recorded, deleting = self._recorded_subscriptions()
+        return sorted({*recorded, *self._found_on_parents()} - set(deleting))
+
+    def _found_on_parents(self) -> set[str]:
         plane = self._plane()
         found = self._call_all(
             [partial(plane.list_subscriptions, topic) for topic in self._operation.parent_topics]
         )
-        return sorted({*recorded, *(name for names in found for name in names)} - set(deleting))
+        return {name for names in found for name in names}
 
     def _recorded_subscriptions(self) -> tuple[list[str], list[str]]:
         """Names that are live, and names being deleted."""
-        with self._store.transaction() as tx:
+        with self._store.single_statement() as tx:
             rows = subscriptions.list_subscriptions(tx, self._operation.topic_id)
         live = [row.name for row in rows if row.state == "live"]
         return live, [row.name for row in rows if row.state != "live"]

@@ -67,7 +67,7 @@ def _claim(
     context: RunnerContext, *, operation_id: int | None = None, shards: Shards | None = None
 ) -> _Run | None:
     asked_at = context.clock.monotonic_seconds()  # the claim counts from here: the answer may be slow
-    with context.store.transaction() as tx:
+    with context.store.single_statement() as tx:
         claimed = operations.claim(
             tx,
             runner=context.runner_id,
@@ -87,6 +87,7 @@ class _Run:
         self._operation = operation
         self._claimed_until = claimed_until
         self._giving_up = ""
+        self._seen: Observed | None = None  # what the last recorded step saw on its way
 
     def drive(self) -> Outcome:
         """Step until final. Raises StoreUnavailable: nothing can be recorded then, the row says where we are."""
@@ -111,8 +112,7 @@ class _Run:
 
     def _advance(self) -> bool:
         """Do and record one step; False when there is nothing to do yet."""
-        with self._context.store.transaction() as tx:
-            observed = operations.observe(tx, self._operation)
+        observed = self._observe()
         if self._giving_up:
             observed = replace(observed, abort_requested=True)
         step, leads_to = next_step(self._operation, observed)
@@ -121,21 +121,29 @@ class _Run:
         acts = Acts(self._context.store, self._plane, self._operation, self._call_all)
         detail = {"reason": self._giving_up} if step is Step.ABORT and self._giving_up else acts.perform(step)
         self._context.checkpoint(f"{step}:before")
-        self._operation = self._record(step, leads_to, observed, detail)
+        self._operation, self._seen = self._record(step, leads_to, observed, detail)
         self._context.checkpoint(f"{step}:after")
         return True
 
+    def _observe(self) -> Observed:
+        """What the last step saw while it was recorded, once; after anything else a new look."""
+        seen, self._seen = self._seen, None
+        if seen is not None:
+            return seen
+        with self._context.store.single_statement() as tx:
+            return operations.observe(tx, self._operation)
+
     def _record(
         self, step: Step, leads_to: OperationState, observed: Observed, detail: Mapping[str, object]
-    ) -> Operation:
+    ) -> tuple[Operation, Observed | None]:
         """Commit the step under the claim term. Raises FencedOut, LostRace, StoreUnavailable."""
         runner, started_at = self._context.runner_id, to_datetime(observed.now_ms)
         notes_subscriptions = step in (Step.CREATE_CHILDREN, Step.SYNC_SUBSCRIPTIONS)
-        with self._context.store.transaction() as tx:
-            if step is Step.COMMIT:
-                return commits.commit(tx, self._operation, runner, started_at=started_at)
-            if step is Step.FINISH_ABORT:
-                return commits.abort(tx, self._operation, runner, started_at=started_at)
+        if step in (Step.COMMIT, Step.FINISH_ABORT):
+            end = commits.commit if step is Step.COMMIT else commits.abort
+            with self._context.store.transaction() as tx:
+                return end(tx, self._operation, runner, started_at=started_at), None
+        with self._context.store.single_statement() as tx:
             return operations.record_step(
                 tx,
                 self._operation,
@@ -173,7 +181,7 @@ class _Run:
         """Renew the claim when a call started now might outlive it. Raises FencedOut."""
         now = self._context.clock.monotonic_seconds()
         if self._claimed_until - now <= self._context.call_timeout_seconds:
-            with self._context.store.transaction() as tx:
+            with self._context.store.single_statement() as tx:
                 operations.renew(tx, self._operation, self._context.runner_id, self._context.lease_seconds)
             self._claimed_until = now + self._context.lease_seconds
 
@@ -198,14 +206,14 @@ class _Run:
     def _defer(self, why: str, delay_seconds: float) -> Outcome:
         log.info("operation deferred", operation_id=self._operation.operation_id, reason=why)
         try:
-            with self._context.store.transaction() as tx:
+            with self._context.store.single_statement() as tx:
                 operations.record_failure(tx, self._operation, self._context.runner_id, why, delay_seconds)
         except FencedOut as error:
             return self._lost_hold(error)
         return Outcome.DEFERRED
 
     def _leave(self) -> Outcome:
-        with self._context.store.transaction() as tx:
+        with self._context.store.single_statement() as tx:
             operations.release(tx, self._operation, self._context.runner_id)
         return Outcome.STOPPED
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from sqlalchemy import Connection, text
@@ -89,16 +90,31 @@ def test_only_a_connection_idle_for_long_is_asked_whether_it_lives(
     database: str, monkeypatch: pytest.MonkeyPatch, ping_after_seconds: float, pings: int
 ) -> None:
     monkeypatch.setattr(engine, "PING_AFTER_SECONDS", ping_after_seconds)
-    store, asked = Store(database, pool_size=1), []
-    ping = store._engine.dialect.do_ping
-    monkeypatch.setattr(store._engine.dialect, "do_ping", lambda found: asked.append(found) or ping(found))
+    store = Store(database, pool_size=1)
+    ping = Mock(wraps=store._engine.dialect.do_ping)
+    monkeypatch.setattr(store._engine.dialect, "do_ping", ping)
 
     for _ in range(4):
         with store.transaction() as tx:
             tx.execute(text("SELECT 1"))
     store.dispose()
 
-    assert len(asked) == pings
+    assert ping.call_count == pings
+
+
+def test_a_single_statement_that_fails_leaves_an_ordinary_connection(database: str) -> None:
+    store = Store(database, pool_size=1)
+    with pytest.raises(InvalidInput), store.single_statement() as tx:
+        tx.execute(text("SELECT 1 / 0"))
+    with pytest.raises(StoreUnavailable), store.single_statement() as tx:
+        tx.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+
+    with pytest.raises(RuntimeError), store.transaction() as tx:
+        tx.execute(text("INSERT INTO cleave.namespace_policy VALUES ('t/n', '{}', 1, 'x')"))
+        raise RuntimeError
+    with store.transaction() as tx:
+        assert tx.execute(text("SELECT count(*) FROM cleave.namespace_policy")).scalar_one() == 0
+    store.dispose()
 
 
 def test_a_single_statement_is_a_transaction_by_itself(driver: StoreDriver) -> None:
