@@ -7,6 +7,7 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,14 +86,16 @@ def test_the_health_checks_find_it_healthy(airflow: AirflowStandalone, health_po
     assert requests.get(f"http://127.0.0.1:{health_port}/health", timeout=30).status_code == 200
     assert requests.get(f"{airflow.url}/api/v2/monitor/health", timeout=30).status_code == 200
     for service in ("airflow-dag-processor", "airflow-triggerer"):
-        program, *arguments = COMPOSE["services"][service]["healthcheck"]["test"][1:]
-        command = [Path(sys.executable).with_name(program), *arguments]
-        wait_until(
-            lambda command=command: subprocess.run(
-                command, env=airflow.environment(), capture_output=True, check=False
-            ).returncode == 0,
-            message=f"{service} is alive",
-        )  # fmt: skip
+        check = partial(passes, airflow, COMPOSE["services"][service]["healthcheck"]["test"][1:])
+        wait_until(check, message=f"{service} is alive")
+
+
+def passes(airflow: AirflowStandalone, test: list[str]) -> bool:
+    """Whether the command of a health check ends well."""
+    program, *arguments = test
+    command = [str(Path(sys.executable).with_name(program)), *arguments]
+    done = subprocess.run(command, env=airflow.environment(), capture_output=True, check=False)
+    return done.returncode == 0
 
 
 def test_doctor_sees_health_dags_and_connection(
