@@ -177,7 +177,7 @@ def build_collector(app: Application, prefix: str = "") -> LoadCollector:
         app.store,
         app.planes,
         LandingArea(settings.landing_url),
-        name=socket.gethostname().replace(":", "-")[:80] or "collector",
+        name=process_name().replace(":", "-").lstrip("-"),  # two on one host must not write the same file
         interval_seconds=settings.collect_interval_seconds,
         clock=SystemClock(),
         prefix=prefix,

@@ -41,8 +41,17 @@ class Tick:
     watched: int
     sampled: int
     failed_planes: tuple[str, ...]
+    """Those that said nothing or not all."""
     path: str | None
     """Where the samples landed; None when there was none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What one data plane said; not whole where it failed before it had said all."""
+
+    found: list[tuple[WatchedLog, Counters]]
+    is_whole: bool
 
 
 class LoadCollector:
@@ -100,21 +109,21 @@ class LoadCollector:
             for name, answer in zip(
                 by_plane, pool.map(self._sample, by_plane, by_plane.values()), strict=True
             ):
-                samples.extend(answer or ())
-                if answer is None:
+                samples.extend(answer.found)
+                if not answer.is_whole:
                     failed.append(name)
         path = self._area.append(instant_ms, self._name, _table(samples)) if samples else None
         telemetry.COLLECTOR_TICKS.labels("partial" if failed else "whole").inc()
         log.info("tick", watched=len(watched), sampled=len(samples), failed=failed)
         return Tick(instant_ms, len(watched), len(samples), tuple(failed), path)
 
-    def _sample(self, name: str, logs: Mapping[str, WatchedLog]) -> list[tuple[WatchedLog, Counters]] | None:
-        """Counters of one data plane's logs; None where it failed, which is silence and no load of 0."""
+    def _sample(self, name: str, logs: Mapping[str, WatchedLog]) -> _Answer:
+        """Counters of one data plane's logs; what it did not say is silence and no load of 0."""
         if name not in self._planes:
             log.warning(
                 "data plane not configured here: its topics are not sampled", data_plane=name, logs=len(logs)
             )
-            return None
+            return _Answer([], is_whole=False)
         found: list[tuple[WatchedLog, Counters]] = []
         try:
             for chunk in _chunks(logs):
@@ -122,9 +131,9 @@ class LoadCollector:
                     (logs[topic], counters) for topic, counters in self._planes[name].sample(chunk).items()
                 ]
         except CleaveError as error:
-            log.warning("data plane did not answer", data_plane=name, error=str(error))
-            return found or None
-        return found
+            log.warning("data plane did not answer", data_plane=name, sampled=len(found), error=str(error))
+            return _Answer(found, is_whole=False)
+        return _Answer(found, is_whole=True)
 
     def _until_next_tick(self) -> float:
         """Seconds to the next multiple of the interval, so that collectors tick together."""

@@ -1,0 +1,213 @@
+"""The collector on real logs and real files: what it lands, what it leaves out, and that it goes on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from prometheus_client import REGISTRY
+
+from controller.bootstrap import Application, build_collector
+from controller.clock import SystemClock
+from controller.dataplane.base import DataPlane
+from controller.domain.errors import InvalidInput
+from controller.landing.area import LandingArea
+from controller.landing.schemas import SAMPLE_SCHEMA
+from controller.services import load_collector, segment_admin, topic_admin
+from controller.services.load_collector import SEALED_FOR_SECONDS, LoadCollector, Tick
+from controller.settings import Settings
+from tests.support.bench import Bench
+from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
+from tests.support.waiting import wait_until
+
+NOW_MS = 1_800_000_000_000
+
+
+class StoppedClock(SystemClock):
+    """Wall-clock time stands still, so that two ticks have one name."""
+
+    def now_ms(self) -> int:
+        """Always the same."""
+        return NOW_MS
+
+
+def collector(
+    bench: Bench, directory: Path, planes: Mapping[str, DataPlane] | None = None, **options: Any
+) -> LoadCollector:
+    """A collector of everything, landing below the directory."""
+    known: dict[str, Any] = {"name": "c1", "interval_seconds": 0.1, "clock": SystemClock()}
+    return LoadCollector(
+        bench.store,
+        bench.planes if planes is None else planes,
+        LandingArea(str(directory)),
+        **(known | options),
+    )
+
+
+def landed(directory: Path, tick: Tick) -> list[dict[str, Any]]:
+    """The samples of a tick, by segment."""
+    assert tick.path is not None
+    table = pq.ParquetFile(directory / tick.path).read()
+    assert table.schema.equals(SAMPLE_SCHEMA)
+    return sorted(table.to_pylist(), key=lambda row: (row["topic_id"], row["segment_id"]))
+
+
+def ticks(outcome: str) -> float:
+    """How many ticks had the outcome so far."""
+    return REGISTRY.get_sample_value("cleave_collector_ticks_total", {"outcome": outcome}) or 0.0
+
+
+def test_a_tick_lands_the_counters_of_every_segment_in_one_file(bench: Bench, tmp_path: Path) -> None:
+    bench.topic_with(segments=2)
+    bench.publish(1, 5)
+    before = ticks("whole")
+    tick = collector(bench, tmp_path).tick()
+
+    assert (tick.watched, tick.sampled, tick.failed_planes) == (2, 2, ())
+    rows = landed(tmp_path, tick)
+    assert [(row["topic_id"], row["segment_id"], row["msg_in"]) for row in rows] == [
+        (bench.topic_id, 0, 0),
+        (bench.topic_id, 1, 5),
+    ]
+    assert rows[1]["byte_in"] == bench.plane.sample([bench.log_of(1)])[bench.log_of(1)].byte_in > 0
+    assert rows[1]["backing_topic"] == bench.log_of(1)
+    assert len({row["source"] for row in rows}) == 1
+    assert ticks("whole") == before + 1
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [Path(tick.path or "").name]
+
+
+def test_sealed_segments_are_watched_for_a_while(bench: Bench, tmp_path: Path) -> None:
+    bench.topic_with()
+    bench.reshape(segment_admin.splitting(0))
+    watch = collector(bench, tmp_path)
+    assert [row["segment_id"] for row in landed(tmp_path, watch.tick())] == [0, 1, 2]
+
+    bench.execute("ALTER TABLE cleave.segment DISABLE TRIGGER USER")
+    bench.execute(
+        "UPDATE cleave.segment SET sealed_at = sealed_at - make_interval(secs => :s) WHERE segment_id = 0",
+        s=SEALED_FOR_SECONDS,
+    )
+    assert [row["segment_id"] for row in landed(tmp_path, watch.tick())] == [1, 2]
+
+
+def test_only_the_topics_it_was_told_of_are_watched(bench: Bench, tmp_path: Path) -> None:
+    bench.topic_with()
+    other = "topic://acme/mail/out"
+    bench.finish(topic_admin.create_topic(bench.store, bench.planes, other, bench.request()))
+    tick = collector(bench, tmp_path, prefix="topic://acme/mail/").tick()
+    assert [row["topic_id"] for row in landed(tmp_path, tick)] == [bench.topic_id + 1]
+
+
+def test_nothing_to_watch_lands_nothing(bench: Bench, tmp_path: Path) -> None:
+    tick = collector(bench, tmp_path).tick()
+    assert (tick.watched, tick.sampled, tick.path) == (0, 0, None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_log_that_is_gone_is_silent_and_no_load_of_nothing(bench: Bench, tmp_path: Path) -> None:
+    bench.topic_with(segments=2, subscriptions=())
+    bench.plane.terminate_segment(bench.log_of(0))
+    bench.plane.delete_segment(bench.log_of(0))
+    tick = collector(bench, tmp_path).tick()
+    assert (tick.watched, tick.sampled, tick.failed_planes) == (2, 1, ())
+    assert [row["segment_id"] for row in landed(tmp_path, tick)] == [1]
+
+
+@pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.LOST_REQUEST], ids=str)
+def test_a_data_plane_that_does_not_answer_holds_up_no_other(
+    bench: Bench, tmp_path: Path, fault: Fault
+) -> None:
+    bench.topic_with()
+    away = topic_on(bench, "away")
+    before = ticks("partial")
+    planes = dict(bench.planes) | {
+        "away": FaultyDataPlane(bench.plane, PlannedFault(fault, "sample")).as_data_plane()
+    }
+    tick = collector(bench, tmp_path, planes).tick()
+    assert (tick.watched, tick.sampled, tick.failed_planes) == (2, 1, ("away",))
+    assert away not in {row["topic_id"] for row in landed(tmp_path, tick)}
+    assert ticks("partial") == before + 1
+
+
+def test_a_data_plane_that_is_not_configured_here_is_named(bench: Bench, tmp_path: Path) -> None:
+    bench.topic_with()
+    topic_on(bench, "elsewhere")
+    tick = collector(bench, tmp_path).tick()
+    assert (tick.sampled, tick.failed_planes) == (1, ("elsewhere",))
+
+
+def test_what_was_said_before_a_failure_lands_and_the_failure_is_told(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load_collector, "CALL_SEGMENTS", 1)
+    bench.topic_with(segments=3)
+    faulty = FaultyDataPlane(bench.plane, PlannedFault(Fault.REFUSED, number=2)).as_data_plane()
+    tick = collector(bench, tmp_path, {"embedded": faulty}).tick()
+    assert (tick.watched, tick.sampled, tick.failed_planes) == (3, 1, ("embedded",))
+    assert len(landed(tmp_path, tick)) == 1
+
+
+def topic_on(bench: Bench, data_plane: str) -> int:
+    """Another topic, said to be on another data plane."""
+    name = f"topic://acme/shop/{data_plane}"
+    operation = bench.finish(topic_admin.create_topic(bench.store, bench.planes, name, bench.request()))
+    bench.execute(
+        "UPDATE cleave.topic SET data_plane = :plane, row_version = row_version + 1 WHERE topic_id = :id",
+        plane=data_plane,
+        id=operation.topic_id,
+    )
+    return operation.topic_id
+
+
+def test_two_collectors_on_one_host_do_not_write_over_each_other(bench: Bench, tmp_path: Path) -> None:
+    bench.topic_with()
+    app = Application(Settings(database_url=bench.url, landing_url=str(tmp_path)), bench.store)
+    names = {str(build_collector(app).tick().path).partition("Z-")[2] for _ in range(2)}
+    assert len(names) == 2
+
+
+def test_a_repeated_tick_of_one_collector_is_one_file(bench: Bench, tmp_path: Path) -> None:
+    bench.topic_with()
+    again = collector(bench, tmp_path, clock=StoppedClock())
+    assert again.tick().path == again.tick().path
+    assert len(list(tmp_path.rglob("*.parquet"))) == 1
+
+
+def test_it_ticks_until_it_is_stopped_and_outlives_a_storage_that_is_away(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.topic_with()
+    landing = tmp_path / "landing"
+    landing.write_text("a file where the directory should be")
+    before = ticks("failed")
+    watch = collector(bench, landing)
+    thread = threading.Thread(target=watch.run)
+    thread.start()
+    try:
+        wait_until(lambda: ticks("failed") > before, message="a tick failed")
+        landing.unlink()
+        wait_until(lambda: len(list(landing.rglob("*.parquet"))) >= 2, message="later ticks land")
+    finally:
+        watch.stop()
+        thread.join()
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0])
+def test_an_interval_is_longer_than_nothing(bench: Bench, tmp_path: Path, seconds: float) -> None:
+    with pytest.raises(InvalidInput, match="not longer than 0"):
+        collector(bench, tmp_path, interval_seconds=seconds)
+
+
+def test_a_landed_file_can_be_read_by_the_aggregation(bench: Bench, tmp_path: Path) -> None:
+    bench.topic_with()
+    tick = collector(bench, tmp_path).tick()
+    area = LandingArea(str(tmp_path))
+    files, foreign = area.files(tick.instant_ms, tick.instant_ms)
+    examined = area.examine(files, deeply=True)
+    assert (foreign, examined.rejected, examined.rows) == ([], (), 1)
+    assert pa.Table.from_batches(list(area.batches(files, ["segment_id"]))).num_rows == 1
