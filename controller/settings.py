@@ -72,10 +72,10 @@ class Settings(BaseSettings):
         if value is not None:
             try:
                 drivername = make_url(value.get_secret_value()).drivername
-            except ArgumentError as error:
+            except (ArgumentError, ValueError):  # a port that is no number may be a piece of the password
                 raise ValueError(
                     "not a database URL; write postgresql://user:password@host:port/database"
-                ) from error
+                ) from None
             if drivername.split("+")[0] not in ("postgresql", "postgres"):
                 raise ValueError(
                     f"a {drivername} URL; Cleave keeps its state in PostgreSQL (postgresql://...)"
@@ -115,7 +115,7 @@ def load_settings(**overrides: object) -> Settings:
         name = "CLEAVE_" + "_".join(str(part) for part in first["loc"]).upper()
         raise InvalidInput(
             f"Setting {name}: {first['msg']}. Correct it in the environment or in .env."
-        ) from error
+        ) from None  # pydantic's error quotes the value, and a traceback would print it with its password
 
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
