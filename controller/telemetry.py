@@ -38,8 +38,13 @@ def configure_logging(*, json_lines: bool = False, level: int = logging.INFO) ->
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=_to_standard_error,
     )
+
+
+def _to_standard_error(*_: object) -> structlog.PrintLogger:
+    """Standard error as it is when the line is written: it may have been replaced since."""
+    return structlog.PrintLogger(sys.stderr)
 
 
 def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
