@@ -9,7 +9,7 @@ PY := .venv/bin/python
 READY := .venv/.ready
 WORKERS ?= 2
 PYTEST := $(PY) -m pytest -n $(WORKERS) --dist loadgroup
-TYPED := $(wildcard controller spark_jobs dags plugins)
+TYPED := $(wildcard controller spark_jobs dags plugins docs)
 ARGS ?=
 
 .PHONY: help
