@@ -22,10 +22,15 @@ from controller.devstack.java import system_java_home
 from controller.domain.decision import Lane
 from controller.domain.load_window import LoadWindow
 from controller.landing.area import LandingArea
-from controller.landing.history import RateHistory, Scratch
-from controller.landing.names import LandedFile
+from controller.landing.history import RateHistory
 from controller.services import autoscaler
-from controller.services.load_aggregation import AggregationResult, Engine, SqlTwinEngine, aggregate
+from controller.services.load_aggregation import (
+    AggregationResult,
+    Engine,
+    SparkEngine,
+    SqlTwinEngine,
+    aggregate,
+)
 from controller.services.load_collector import LoadCollector
 from controller.services.operation_runner import RunnerContext, run_due
 from controller.services.tombstone_sweeper import sweep
@@ -182,25 +187,6 @@ def build_collector(app: Application, prefix: str = "") -> LoadCollector:
         clock=SystemClock(),
         prefix=prefix,
     )
-
-
-class SparkEngine:
-    """The aggregation's engine on Spark, wherever `master` says."""
-
-    name = "spark"
-
-    def __init__(self, master: str) -> None:
-        self._master = master
-
-    def compute(
-        self, area: LandingArea, files: tuple[LandedFile, ...], scratch: Scratch, window: LoadWindow
-    ) -> None:
-        """See ``load_aggregation.Engine``."""
-        from spark_jobs.run_load_aggregation import run
-        from spark_jobs.session import with_session
-
-        urls = area.urls(files)
-        with_session(self._master, lambda spark: run(spark, urls, scratch.url, window))
 
 
 def build_engine(settings: Settings, store: Store) -> Engine:

@@ -1,53 +1,63 @@
-"""The aggregation as a job: reads samples and the baseline, writes rates, changes and who was heard.
+"""The aggregation as a job: reads samples and the baseline, writes the rates, gives back what changed.
 
-`run` is what the minute's task calls on its session; `main` is the same for `spark-submit`. Everything goes through
-files below one scratch URL, so that the job is the same on a laptop, a Connect server and a cluster.
+``compute`` is what the minute's task calls on its session; ``main`` is the same for ``spark-submit``. Files come and
+go below one scratch URL, with their schemas given, so that no job is spent on finding them out.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 
+from controller.domain.load import METRICS
 from controller.domain.load_window import LoadWindow
 from spark_jobs.load_aggregation import build_changes, build_heard, build_rates
-from spark_jobs.session import get_session
+from spark_jobs.session import with_session
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SAMPLES = (
     "topic_id BIGINT, segment_id BIGINT, source STRING, instant TIMESTAMP,"
     " msg_in BIGINT, byte_in BIGINT, msg_out BIGINT, byte_out BIGINT"
 )
+_STATS = ", ".join(f"{metric} DOUBLE" for metric in METRICS)
+_LIMITS = ", ".join(f"{side}_{metric} DOUBLE" for side in ("split", "merge") for metric in METRICS)
+RATES = (
+    f"topic_id BIGINT, segment_id BIGINT, {_STATS}, observed_at_ms BIGINT, covered_ms BIGINT, source STRING"
+)
+BASELINE = {
+    "records": f"topic_id BIGINT, segment_id BIGINT, {_STATS}, source STRING, modified_at_ms BIGINT,"
+    " cold_since_ms BIGINT, silent_since_ms BIGINT, row_version BIGINT",
+    "sources": "source STRING, observed_at_ms BIGINT",
+    "thresholds": f"topic_id BIGINT, {_LIMITS}, load_change_threshold DOUBLE",
+}
+"""What the scratch directory holds before a run: stored load, sources' freshness, thresholds in force."""
 
 
-def run(spark: SparkSession, sample_urls: Sequence[str], scratch_url: str, window: LoadWindow) -> None:
-    """Compute one window; the scratch URL holds ``records``, ``sources`` and ``thresholds``."""
+def compute(
+    spark: SparkSession, sample_urls: Sequence[str], scratch_url: str, window: LoadWindow
+) -> tuple[DataFrame, pa.Table]:
+    """Writes ``rates`` below the scratch URL; returns the records to write, not computed yet, and who was heard.
 
-    def handed(name: str) -> DataFrame:
-        return spark.read.parquet(f"{scratch_url}/{name}")
-
-    samples = spark.read.schema(SAMPLES).parquet(*sample_urls)
-    _write(build_rates(samples, window), f"{scratch_url}/rates")
-    _write(build_heard(samples, window), f"{scratch_url}/heard")
-    changes = build_changes(
-        handed("rates"),
-        handed("heard"),
-        records=handed("records"),
-        sources=handed("sources"),
-        thresholds=handed("thresholds"),
-        window=window,
-    )
-    _write(changes, f"{scratch_url}/changes")
-
-
-def _write(frame: DataFrame, url: str) -> None:
-    frame.write.mode("overwrite").parquet(url)
+    A row of a sample with a missing value is none.
+    """
+    samples = spark.read.schema(SAMPLES).parquet(*sample_urls).na.drop()
+    build_rates(samples, window).write.mode("overwrite").parquet(f"{scratch_url}/rates")
+    heard = build_heard(samples, window).toArrow()
+    before = {name: spark.read.schema(s).parquet(f"{scratch_url}/{name}") for name, s in BASELINE.items()}
+    rates = spark.read.schema(RATES).parquet(f"{scratch_url}/rates")
+    return build_changes(rates, spark.createDataFrame(heard), window=window, **before), heard
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """For ``spark-submit``: the same run with its parts as options."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
+    """For ``spark-submit``: the same run with its parts as options; ``changes`` and ``heard`` become files too."""
+    parser = argparse.ArgumentParser(
+        prog="run_load_aggregation", description=main.__doc__, fromfile_prefix_chars="@"
+    )
     parser.add_argument("--master", default="local[2]", help="local[n], spark://host:port or sc://host:port")
     parser.add_argument("--samples", nargs="+", required=True, help="URLs of sample files")
     parser.add_argument("--scratch", required=True, help="URL of the run's scratch directory")
@@ -56,7 +66,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--lookback-ms", type=int, default=60_000)
     options = parser.parse_args(arguments)
     window = LoadWindow(options.window_end_ms, options.window_length_ms, options.lookback_ms)
-    run(get_session(options.master), options.samples, options.scratch, window)
+
+    def run(spark: SparkSession) -> None:
+        changes, heard = compute(spark, options.samples, options.scratch, window)
+        changes.write.mode("overwrite").parquet(f"{options.scratch}/changes")
+        spark.createDataFrame(heard).write.mode("overwrite").parquet(f"{options.scratch}/heard")
+
+    with_session(options.master, run)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from controller.domain.errors import Terminal
+
 _ALWAYS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
@@ -31,6 +33,7 @@ _LOCAL = {
 }
 _ENDED = ("SESSION_CLOSED", "SESSION_CHANGED", "SESSION_NOT_FOUND")
 _SESSION_IDS_TRIED = 20
+_CONNECTED: dict[str, SparkSession] = {}
 
 Answer = TypeVar("Answer")
 
@@ -63,28 +66,33 @@ def with_session(
     except PySparkException as error:
         if not (master.startswith("sc://") and _was_ended(error)):
             raise
+        _CONNECTED.pop(master, None)
     return act(get_session(master, conf))
 
 
 def _connect(master: str, conf: dict[str, str]) -> SparkSession:
+    """The session of this process, else a new client of the fixed session: with the next id if that was ended."""
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
+    known = _CONNECTED.get(master)
+    if known is not None and not known.is_stopped:  # type: ignore[attr-defined]  # Connect's own class has it
+        return known
     base = master.rstrip("/")
     for number in range(_SESSION_IDS_TRIED):
         parameters = f";session_id={session_id(master, number)};user_id=cleave"
-        url = base + (parameters if ";" in base else "/" + parameters)
-        builder = ConnectSession.builder.remote(url)
+        session = ConnectSession.builder.remote(base + ("" if ";" in base else "/") + parameters).create()
         try:
-            session = builder.getOrCreate()
             for key, value in {**_ALWAYS, **conf}.items():
                 session.conf.set(key, value)
         except PySparkException as error:
             if not _was_ended(error):
                 raise
             continue
-        return session  # type: ignore[return-value]  # the same interface, a class of its own
-    raise RuntimeError(
-        f"the Connect server ended {_SESSION_IDS_TRIED} sessions of Cleave: restart it, and let nobody stop() them"
+        _CONNECTED[master] = session  # type: ignore[assignment]  # the same interface, a class of its own
+        return _CONNECTED[master]
+    raise Terminal(
+        f"the Connect server at {urlsplit(master).netloc} ended {_SESSION_IDS_TRIED} sessions of Cleave: "
+        "restart it, and let nobody stop() them"
     )
 
 

@@ -1,0 +1,40 @@
+"""The aggregation on Spark: here, on a cluster or on a Connect server, as the master says.
+
+The only place of the controller that knows the Spark jobs. They are imported when a run begins: without Spark
+everything else still works.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from controller.domain.load_window import LoadWindow
+from controller.landing.area import LandingArea
+from controller.landing.history import Scratch
+from controller.landing.names import LandedFile
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class SparkEngine:
+    """Computes a run on the session for ``master``, see ``spark_jobs.session``."""
+
+    name = "spark"
+
+    def __init__(self, master: str) -> None:
+        self._master = master
+
+    def compute(
+        self, area: LandingArea, files: tuple[LandedFile, ...], scratch: Scratch, window: LoadWindow
+    ) -> None:
+        """See ``Engine.compute``. The executors write the rates; what changed comes back as Arrow."""
+        from spark_jobs.run_load_aggregation import compute
+        from spark_jobs.session import with_session
+
+        def run(spark: SparkSession) -> None:
+            changes, heard = compute(spark, area.urls(files), scratch.url, window)
+            scratch.write("changes", changes.toArrow())
+            scratch.write("heard", heard)
+
+        with_session(self._master, run)
