@@ -1,7 +1,8 @@
 """How many splits and merges a second one worker commits, against pgbench's TPC-B-like on the same server.
 
 Each operation is the whole thing: intent, children with subscriptions, fence, the commit with journal, history and
-ledger linkage, clean-up, on the embedded data plane. pgbench runs with 2 clients before and after; the ratio is to
+ledger linkage, clean-up, on the embedded data plane. The worker is a process of its own, as `cleave worker` is; this
+one submits the intents, in turns. pgbench runs with 2 clients before and after; the ratio is to
 the better of the two. Prints one line of JSON.
 """
 
@@ -12,8 +13,8 @@ import json
 import os
 import re
 import subprocess
+import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -22,7 +23,7 @@ from pathlib import Path
 from sqlalchemy import make_url
 
 from benchmarks.machine import machine
-from controller.bootstrap import Application, build_worker
+from controller.bootstrap import Application
 from controller.devstack.postgres import DURABLE, EmbeddedPostgres
 from controller.devstack.postgres_home import wheel_binaries
 from controller.domain.operation import Origin
@@ -67,8 +68,21 @@ def pgbench(url: str, seconds: int, *, initialise: bool) -> float:
 @contextmanager
 def application(url: str) -> Iterator[Application]:
     """Cleave on that database."""
-    with closing(Application(Settings(database_url=url), Store(url, pool_size=8))) as app:  # type: ignore[arg-type]
+    with closing(Application(Settings(database_url=url), Store(url, pool_size=8))) as app:
         yield app
+
+
+@contextmanager
+def worker(url: str, parallel: int) -> Iterator[None]:
+    """`cleave worker` on that database; it takes its shards while the topics are made."""
+    env = {**os.environ, "CLEAVE_DATABASE_URL": url, "CLEAVE_WORKER_PARALLEL_OPERATIONS": str(parallel)}
+    command = [sys.executable, "-c", "from controller.entrypoints.cli import main; main()", "worker"]
+    process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
 
 
 def _request(key: str) -> Request:
@@ -109,27 +123,21 @@ def _wait_idle(app: Application) -> None:
         with app.store.transaction() as tx:
             if not operations.list_operations(tx, only_live=True, limit=1):
                 return
-        time.sleep(0.002)
+        time.sleep(0.01)
 
 
-def measure(url: str, seconds: int, topics: int) -> dict[str, object]:
+def measure(url: str, seconds: int, topics: int, parallel: int) -> dict[str, object]:
     """Both figures and their ratio."""
     before = pgbench(url, seconds, initialise=True)
     migrate(url)
-    with application(url) as app:
-        worker = build_worker(app, "bench")
-        thread = threading.Thread(target=worker.run)
-        thread.start()
-        try:
-            done, took = churn(app, topics, float(seconds))
-        finally:
-            worker.stop()
-            thread.join()
+    with application(url) as app, worker(url, parallel):
+        done, took = churn(app, topics, float(seconds))
     after = pgbench(url, seconds, initialise=False)
     rate, rival = done / took, max(before, after)
     return {
         "operations_per_second": round(rate, 1),
         "operations": done,
+        "parallel_operations": parallel,
         "pgbench_tps": [round(before), round(after)],
         "ratio": round(rate / rival, 3),
         "goal": 0.2,
@@ -141,12 +149,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=int, default=15)
     parser.add_argument("--topics", type=int, default=50)
+    parser.add_argument("--parallel", type=int, default=Settings().worker_parallel_operations)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         server = EmbeddedPostgres(Path(directory), settings=DURABLE)
         try:
             server.start()
-            figures = measure(server.create_database("bench"), options.seconds, options.topics)
+            url = server.create_database("bench")
+            figures = measure(url, options.seconds, options.topics, options.parallel)
         finally:
             server.destroy()
     print(json.dumps({"benchmark": "operations", "machine": machine(), **figures}))

@@ -42,6 +42,9 @@ from controller.store.engine import Store
 from controller.store.notifications import Listener
 from controller.store.shards import Shards
 
+OTHER_CONNECTIONS = 4
+"""Besides its operations a process may at once evaluate, look for what is due, hold its leases and be asked."""
+
 
 @dataclass(frozen=True)
 class Application:
@@ -89,7 +92,12 @@ def process_name() -> str:
 def application(settings: Settings | None = None, *, name: str = "cleave") -> Iterator[Application]:
     """An application that gives back its connections at the end."""
     settings = settings or load_settings()
-    app = Application(settings, Store(settings.database_url.get_secret_value(), application_name=name))
+    store = Store(
+        settings.database_url.get_secret_value(),
+        application_name=name,
+        pool_size=settings.worker_parallel_operations + OTHER_CONNECTIONS,
+    )
+    app = Application(settings, store)
     try:
         yield app
     finally:

@@ -37,6 +37,8 @@ class Settings(BaseSettings):
     """A dead worker's shards move after this long."""
     worker_shards: int = Field(16, ge=1, le=4096)
     """Shards the topics are dealt over; the same number for every worker of one database."""
+    worker_parallel_operations: int = Field(2, ge=1, le=64)
+    """Operations a worker runs at once; more than 2 gain nothing on the embedded plane, a slow broker wants more."""
     worker_load_lane: bool = False
     """True gives the worker the load lane too: reaction in seconds, Airflow's passes then find the work done."""
     worker_merge_lane: bool = False
