@@ -11,10 +11,10 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from controller.domain.errors import Terminal
+from controller.domain.errors import InvalidInput, Retryable, Terminal
 
 _ALWAYS = {
     "spark.sql.session.timeZone": "UTC",
@@ -32,7 +32,10 @@ _LOCAL = {
     "spark.sql.shuffle.partitions": "8",  # the default of 200 is 200 tiny tasks on a few cores
 }
 _ENDED = ("SESSION_CLOSED", "SESSION_CHANGED", "SESSION_NOT_FOUND")
+_MASTERS = ("local", "spark://", "yarn", "k8s://")
 _SESSION_IDS_TRIED = 20
+_RETRIES = 4
+"""Of a call to a Connect server, some seconds in all: the client's own default goes on for ten minutes."""
 _CONNECTED: dict[str, SparkSession] = {}
 
 Answer = TypeVar("Answer")
@@ -46,15 +49,25 @@ def session_id(master: str, number: int = 0) -> UUID:
 def get_session(master: str, conf: Mapping[str, str] | None = None) -> SparkSession:
     """The session for ``master``, made on first use. ``conf`` adds to or overrides the built-in settings.
 
-    Over Connect, only settings of the session can be given; those of the server are the server's.
+    Over Connect, only settings of the session can be given; those of the server are the server's. Raises
+    InvalidInput for a master that is none, Retryable when the server does not answer, Terminal without Java.
     """
     if master.startswith("sc://"):
         return _connect(master, dict(conf or {}))
+    if not master.startswith(_MASTERS):
+        raise InvalidInput(f"SPARK_MASTER {master!r}: use local[n], spark://host:port or sc://host:port")
     local = _LOCAL if master.startswith("local") else {}
     builder = SparkSession.builder.master(master).appName("cleave-load-aggregation")
     for key, value in {**_CLASSIC, **local, **_ALWAYS, **(conf or {})}.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    try:
+        return builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        raise Terminal(
+            "Spark did not start: it needs Java 17 or newer; install one and set JAVA_HOME"
+        ) from error
 
 
 def with_session(
@@ -72,6 +85,7 @@ def with_session(
 
 def _connect(master: str, conf: dict[str, str]) -> SparkSession:
     """The session of this process, else a new client of the fixed session: with the next id if that was ended."""
+    from pyspark.sql.connect.client.retries import DefaultPolicy
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
     known = _CONNECTED.get(master)
@@ -81,12 +95,16 @@ def _connect(master: str, conf: dict[str, str]) -> SparkSession:
     for number in range(_SESSION_IDS_TRIED):
         parameters = f";session_id={session_id(master, number)};user_id=cleave"
         session = ConnectSession.builder.remote(base + ("" if ";" in base else "/") + parameters).create()
+        session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES)])
         try:
             for key, value in {**_ALWAYS, **conf}.items():
                 session.conf.set(key, value)
         except PySparkException as error:
             if not _was_ended(error):
-                raise
+                raise Retryable(
+                    f"Spark Connect at {urlsplit(master).netloc} does not answer: see that it is up and its token right",
+                    10.0,
+                ) from error
             continue
         _CONNECTED[master] = session  # type: ignore[assignment]  # the same interface, a class of its own
         return _CONNECTED[master]
