@@ -61,6 +61,11 @@ class Settings(BaseSettings):
     pass_batch_topics: int = Field(500, ge=1, le=100_000)
     """Topics one batch of a fleet pass evaluates in a transaction."""
 
+    landing_keep_days: int = Field(7, ge=1)
+    """Days of raw samples to keep; older ones are deleted by the maintenance."""
+    history_keep_days: int = Field(400, ge=1)
+    """Days of rates to keep for replay."""
+
     spark_master: str = Field("local[2]", validation_alias="SPARK_MASTER")
     """Where the aggregation runs: local[n], spark://host:port or sc://host:port (Spark Connect)."""
     airflow_url: str | None = None

@@ -2,7 +2,7 @@
 
 Every `CLEAVE_MAINTENANCE_SECONDS` (900). *reconcile* finds logs that are missing, closed or nobody's and puts right
 what can be; *collect_garbage* prunes sealed segments past their retention (`CLEAVE_RETENTION_MINUTES`, or the topic's
-property `retention_minutes`) that every subscription has read; *sweep_tombstones* deletes logs nobody needs;
+property `retention_minutes`) that every subscription has read; *keep_landing* compacts and expires files; *sweep_tombstones* deletes logs nobody needs;
 *keep_partitions* makes the ledger's tables for the days to come and drops old ones. A large fleet is gone through
 in rounds of a few shares.
 
@@ -40,6 +40,10 @@ def cleave_maintenance() -> None:
         return tasks.keep_partitions(**access(), keep_days=params["keep_days"], dry_run=params["dry_run"])
 
     @cleave_task()
+    def keep_landing(params: dict[str, Any]) -> dict[str, Any]:
+        return tasks.keep_landing(**access(), dry_run=params["dry_run"])
+
+    @cleave_task()
     def fleet_shares() -> list[dict[str, int]]:
         return tasks.fleet_shares(**access(), turn=turn(SECONDS))
 
@@ -56,6 +60,7 @@ def cleave_maintenance() -> None:
         return tasks.sweep_tombstones(**access(), dry_run=params["dry_run"])
 
     keep_partitions()
+    keep_landing()
     shares = fleet_shares()
     reconcile.expand(share=shares) >> collect_garbage.expand(share=shares) >> sweep_tombstones()
 

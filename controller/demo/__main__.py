@@ -42,7 +42,7 @@ def _demo() -> int:
     plane = os.environ.get("PLANE") or "embedded"
     if plane != "embedded":
         raise InvalidInput(f"PLANE={plane} is not known here; leave it out for the embedded data plane")
-    day_seconds = float(os.environ.get("DAY_SECONDS") or DAY_SECONDS)
+    day_seconds = _day_seconds(os.environ.get("DAY_SECONDS") or str(DAY_SECONDS))
     profile = from_trace(trace) if trace else synthetic_day()
     shutil.rmtree(DIRECTORY, ignore_errors=True)
     DIRECTORY.mkdir(parents=True)
@@ -74,6 +74,17 @@ def _demo() -> int:
         console.print(f"demo failed: {problem}; logs are in {DIRECTORY}", style="red")
     say("done" if not problems else "failed")
     return 1 if problems else 0
+
+
+def _day_seconds(text: str) -> float:
+    """At least a minute: less is over before the first aggregation has seen the burst."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 60 <= seconds <= 86_400:
+        raise InvalidInput(f"DAY_SECONDS={text} is not a number of seconds from 60 to 86400")
+    return seconds
 
 
 def _line(moment: Moment, story: Story, day_seconds: float) -> Text:

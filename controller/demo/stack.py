@@ -10,7 +10,6 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 from types import TracebackType
@@ -71,10 +70,7 @@ class Stack:
         self._say(f"PostgreSQL is up on port {postgres.port}")
         owner_url = self._databases(postgres)
         self.env = {**_inherited(), **CADENCE, **self._addresses(postgres)}
-        with ThreadPoolExecutor(2) as pool:  # the two slow starters side by side
-            spark = pool.submit(self._spark)
-            airflow = pool.submit(self._airflow, postgres, spark.result())
-            self.airflow = airflow.result()
+        self.airflow = self._airflow(postgres, self._spark())
         self._say(f"Airflow is healthy at {self.airflow.url}")
         for name in ("worker", "collect"):
             self._running.callback(

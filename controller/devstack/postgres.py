@@ -198,7 +198,12 @@ class EmbeddedPostgres(PostgresServer):
 
     def _admin_url(self) -> URL:
         return URL.create(
-            "postgresql+psycopg2", SUPERUSER, self._password, host=LOOPBACK, port=self._port, database="postgres"
+            "postgresql+psycopg2",
+            SUPERUSER,
+            self._password,
+            host=LOOPBACK,
+            port=self._port,
+            database="postgres",
         )
 
     def _read_or_make_password(self) -> str:

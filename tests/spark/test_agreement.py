@@ -61,10 +61,11 @@ def _case(random: Random, number: int) -> Case:
     names = [f"{number}-{name}" for name in ("a", "b", 'é,"')]
     samples = tuple(
         CounterSample(random.choice(names), _instant(random), *(_counter(random) for _ in range(4)))
-        for _ in range(random.choice([0, 1, 2, 5, 8, 12]))
+        for _ in range(random.choice([0, 1, 1, 2, 5, 8, 12]))
     )
     heard = {name: _instant(random) for name in names if random.random() < 0.5}
-    stored = _stored(random, names) if random.random() < 0.7 else None
+    speaking = [sample.source for sample in samples] or names
+    stored = _stored(random, speaking) if random.random() < 0.7 else None
     split, merge = _stats(random), _stats(random)
     case = Case(samples, LoadThresholds(split, merge), random.choice([0.0, 0.25, 1.0]), stored, heard)
     rates = case.rates(WINDOW)

@@ -60,6 +60,7 @@ def worker(
 
 def collect(
     once: Annotated[bool, typer.Option("--once", help="One tick, then leave.")] = False,
+    prefix: Annotated[str, typer.Option(help="Watch only topics whose full names begin with this.")] = "",
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = "127.0.0.1",
     json_logs: JsonLogs = False,
@@ -68,7 +69,7 @@ def collect(
     telemetry.configure_logging(json_lines=json_logs)
     _serve_metrics(metrics_host, metrics_port)
     with application(name="cleave-collect") as cleave:
-        collector = build_collector(cleave)
+        collector = build_collector(cleave, prefix)
         if once:
             collector.tick()
             return

@@ -13,7 +13,7 @@ from controller.entrypoints.tasks.by_hand import (
     split_segment,
 )
 from controller.entrypoints.tasks.doorbell import split_pass_has_work
-from controller.entrypoints.tasks.load import aggregate_load
+from controller.entrypoints.tasks.load import aggregate_load, keep_landing
 from controller.entrypoints.tasks.maintenance import (
     collect_garbage,
     fleet_shares,
@@ -29,6 +29,7 @@ __all__ = [
     "create_topic",
     "delete_topic",
     "fleet_shares",
+    "keep_landing",
     "keep_partitions",
     "merge_pass",
     "merge_segments",

@@ -1,14 +1,17 @@
-"""The minute's aggregation: from landed samples to load records."""
+"""The minute's aggregation, from landed samples to load records; and the upkeep of the files it leaves."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import asdict
+from datetime import timedelta
 from typing import Any
 
 from controller.bootstrap import run_aggregation
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.landing.area import LandingArea
+from controller.landing.compaction import compact
+from controller.landing.history import RateHistory
 from controller.services.load_aggregation import upcoming
 from controller.store.topics import database_now
 
@@ -29,3 +32,23 @@ def aggregate_load(*, dsn: str, extras: Extras, run_id: str, dry_run: bool = Fal
             app.settings, run_id=re.sub(r"[^A-Za-z0-9._-]", "-", run_id), window_end_ms=end_ms
         )
     return {**asdict(result), "quarantined": list(result.quarantined)}
+
+
+def keep_landing(*, dsn: str, extras: Extras, dry_run: bool = False) -> dict[str, Any]:
+    """Compact the small files of past hours, and delete days older than `landing_keep_days` and `history_keep_days`."""
+    with cleave_at(dsn, extras) as app:
+        settings = app.settings
+        with app.store.transaction() as tx:
+            now = database_now(tx)
+    area, history = LandingArea(settings.landing_url), RateHistory(settings.history_location)
+    oldest_landing = now.date() - timedelta(days=settings.landing_keep_days)
+    oldest_history = now.date() - timedelta(days=settings.history_keep_days)
+    if dry_run:
+        return {"would_delete_before": {"landing": str(oldest_landing), "history": str(oldest_history)}}
+    compacted = compact(area, int(now.timestamp() * 1000))
+    return {
+        "compacted": compacted.replaced,
+        "written": list(compacted.written),
+        "deleted_files": compacted.deleted,
+        "expired": [*area.expire(oldest_landing), *history.expire(oldest_history)],
+    }

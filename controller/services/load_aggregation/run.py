@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from secrets import token_hex
 from typing import Protocol
 
 from controller import telemetry
@@ -75,7 +76,9 @@ def aggregate(
         return AggregationResult(
             run_id, engine.name, window.end_ms, len(usable.files), 0, 0, 0, 0, False, quarantined
         )
-    scratch = history.scratch(run_id)
+    scratch = history.scratch(
+        f"{run_id}-{token_hex(4)}"
+    )  # two attempts of one run keep out of each other's way
     try:
         for name in ("records", "sources", "thresholds"):
             scratch.write(name, getattr(baseline, name))

@@ -83,7 +83,9 @@ def test_data_survives_a_stop_and_a_crash(server: EmbeddedPostgres) -> None:
 
 def test_it_asks_for_the_password_and_listens_on_loopback_only(server: EmbeddedPostgres) -> None:
     with pytest.raises(psycopg2.OperationalError, match="password"):
-        psycopg2.connect(host="127.0.0.1", port=server.port, user=SUPERUSER, password="wrong", dbname="postgres")
+        psycopg2.connect(
+            host="127.0.0.1", port=server.port, user=SUPERUSER, password="wrong", dbname="postgres"
+        )
 
     listening = {
         connection.laddr.ip
