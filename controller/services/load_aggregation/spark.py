@@ -6,11 +6,8 @@ everything else still works.
 
 from __future__ import annotations
 
-import socket
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
-from controller.domain.errors import Retryable
 from controller.domain.load_window import LoadWindow
 from controller.landing.area import LandingArea
 from controller.landing.history import Scratch
@@ -18,10 +15,6 @@ from controller.landing.names import LandedFile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-CONNECT_PORT = 15_002
-"""Spark Connect's own default."""
 
 
 class SparkEngine:
@@ -36,7 +29,6 @@ class SparkEngine:
         self, area: LandingArea, files: tuple[LandedFile, ...], scratch: Scratch, window: LoadWindow
     ) -> None:
         """See ``Engine.compute``. The executors write the rates; what changed comes back as Arrow."""
-        _demand_reachable(self._master)
         from spark_jobs.run_load_aggregation import compute
         from spark_jobs.session import with_session
 
@@ -46,17 +38,3 @@ class SparkEngine:
             scratch.write("heard", heard)
 
         with_session(self._master, run)
-
-
-def _demand_reachable(master: str) -> None:
-    """Retryable when no Connect server listens: its client would go on trying for minutes before it says so."""
-    if not master.startswith("sc://"):
-        return
-    address = urlsplit(master)
-    try:
-        socket.create_connection((address.hostname or "", address.port or CONNECT_PORT), timeout=5).close()
-    except OSError as error:
-        place = f"{address.hostname}:{address.port or CONNECT_PORT}"
-        raise Retryable(
-            f"Spark Connect at {place} does not answer ({error}); see that it is up", 10.0
-        ) from error

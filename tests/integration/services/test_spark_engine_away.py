@@ -19,7 +19,7 @@ def test_a_connect_server_that_is_away_is_retryable_and_its_token_stays_secret(t
     engine = SparkEngine(f"sc://localhost:{port}/;token=secret")
     scratch = RateHistory(str(tmp_path / "history")).scratch("run")
 
-    with pytest.raises(Retryable, match=f"Spark Connect at localhost:{port} does not answer") as caught:
+    with pytest.raises(Retryable) as caught:
         engine.compute(LandingArea(str(tmp_path / "landing")), (), scratch, LoadWindow(60_000))
 
     assert "secret" not in str(caught.value)
