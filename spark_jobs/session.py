@@ -101,6 +101,8 @@ def _connect(master: str, conf: dict[str, str]) -> SparkSession:
                 session.conf.set(key, value)
         except PySparkException as error:
             if not _was_ended(error):
+                session.release_session_on_close = False  # there is nobody to tell
+                session.stop()
                 raise Retryable(
                     f"Spark Connect at {urlsplit(master).netloc} does not answer: see that it is up and its token right",
                     10.0,

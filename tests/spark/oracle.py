@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -152,7 +153,7 @@ def tables(cases: list[Case]) -> dict[str, pa.Table]:
     }
 
 
-def _table(rows: list[Values] | list[tuple[str, int]], schema: pa.Schema) -> pa.Table:
+def _table(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
     return pa.table(
         [pa.array(column, f.type) for column, f in zip(columns, schema, strict=True)], schema=schema

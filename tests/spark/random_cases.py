@@ -1,0 +1,97 @@
+"""Random histories of segments, many in one batch, and what the domain makes of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pyarrow as pa
+import pytest
+
+from controller.domain.load import CounterSample, LoadStats, LoadThresholds
+from controller.domain.load_window import LoadWindow
+from tests.spark.oracle import Case, Stored, Values, by_topic
+
+END = 1_800_000_000_000
+WINDOW = LoadWindow(END, 60_000, 60_000)
+START, READ_FROM = WINDOW.start_ms, WINDOW.read_from_ms
+
+CASES = 300
+"""Segments in one batch: a try costs a Spark job, whatever it holds."""
+
+
+def _instant(random: Random) -> int:
+    """Often an edge of a span, or equal to another."""
+    edges = [READ_FROM, READ_FROM + 1, START - 1, START, START + 1, END - 1, END, END + 1]
+    choices = [
+        END + 10_000 * random.randint(-13, 1),
+        random.choice(edges),
+        random.randint(READ_FROM, END + 5_000),
+    ]
+    return random.choice(choices)
+
+
+def _counter(random: Random) -> int:
+    return random.choice([600 * random.randint(0, 12), random.randint(0, 100_000), random.randint(0, 2**60)])
+
+
+def _stats(random: Random) -> LoadStats:
+    few = [0.0, 5.0, 10.0, 12.5, 20.0, 100.0]
+    return LoadStats(*(random.choice([*few, random.uniform(0, 5_000)]) for _ in range(4)))
+
+
+def _stored(random: Random, names: list[str]) -> Stored:
+    cold_since, silent_since = (random.choice([None, None, _instant(random)]) for _ in range(2))
+    return Stored(
+        _stats(random), random.choice(names), _instant(random), cold_since, silent_since, random.randint(1, 9)
+    )
+
+
+def _case(random: Random, number: int) -> Case:
+    """One segment; its sources are named after its number, so that cases do not touch each other."""
+    names = [f"{number}-{name}" for name in ("a", "b", 'é,"')]
+    samples = tuple(
+        CounterSample(random.choice(names), _instant(random), *(_counter(random) for _ in range(4)))
+        for _ in range(random.choice([0, 1, 1, 2, 5, 8, 12]))
+    )
+    heard = {name: _instant(random) for name in names if random.random() < 0.5}
+    speaking = [sample.source for sample in samples] or names
+    stored = _stored(random, speaking) if random.random() < 0.7 else None
+    split, merge = _stats(random), _stats(random)
+    case = Case(samples, LoadThresholds(split, merge), random.choice([0.0, 0.25, 1.0]), stored, heard)
+    rates = case.rates(WINDOW)
+    if rates is not None and random.random() < 0.5:  # thresholds and records that are hit exactly
+        case = replace(
+            case, thresholds=random.choice([LoadThresholds(rates, merge), LoadThresholds(split, rates)])
+        )
+        if stored is not None and random.random() < 0.7:
+            factor = random.choice([1.0, 0.8, 1.25, 0.5])
+            near = LoadStats(*(rate * factor for rate in rates.rates))
+            case = replace(case, stored=replace(stored, stats=near))
+    return case
+
+
+def batch(seed: int) -> list[Case]:
+    random = Random(seed)
+    return [_case(random, number) for number in range(CASES)]
+
+
+def expected(drawn: list[Case]) -> tuple[dict[int, Values], dict[int, Values], dict[str, int]]:
+    numbered = list(enumerate(drawn))
+    heard = {source: at for case in drawn for source, at in case.expected_heard(WINDOW).items()}
+    return (
+        {n: found for n, case in numbered if (found := case.expected_rates(WINDOW)) is not None},
+        {n: found for n, case in numbered if (found := case.expected_change(WINDOW)) is not None},
+        heard,
+    )
+
+
+def check(cases: list[Case], rates: pa.Table, changes: pa.Table, heard: pa.Table) -> None:
+    """All of it, and of what differs the first case alone."""
+    expected_rates, expected_changes, expected_heard = expected(cases)
+    for wanted, found in ((expected_rates, by_topic(rates)), (expected_changes, by_topic(changes))):
+        wrong = [n for n in range(len(cases)) if wanted.get(n) != found.get(n)]
+        if wrong:
+            n = wrong[0]
+            pytest.fail(f"{len(wrong)} differ; {cases[n]}: {found.get(n)} instead of {wanted.get(n)}")
+    assert {row["source"]: row["observed_at_ms"] for row in heard.to_pylist()} == expected_heard
