@@ -117,7 +117,9 @@ STATEMENTS: list[tuple[str, Callable[[Connection], object], set[str]]] = [
     (
         "layout at an instant",
         lambda tx: layouts.layout_at(tx, 7, topics.database_now(tx)),
-        {"segment_pkey"},  # history is read by its key or by time, whichever the planner likes: never as a whole
+        {
+            "segment_pkey"
+        },  # history is read by its key or by time, whichever the planner likes: never as a whole
     ),
     (
         "claim",
