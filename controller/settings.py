@@ -69,7 +69,7 @@ class Settings(BaseSettings):
     spark_master: str = Field("local[2]", validation_alias="SPARK_MASTER")
     """Where the aggregation runs: local[n], spark://host:port or sc://host:port (Spark Connect)."""
     airflow_url: str | None = None
-    """Airflow's address, for doctor and for the asset event posted after an operation."""
+    """Airflow's address, for `cleave doctor`."""
     airflow_token: SecretStr | None = None
     """Bearer token for it."""
 
