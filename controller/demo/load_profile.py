@@ -10,15 +10,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 from controller.domain.errors import InvalidInput
 
 STEPS = 240
 BASE_MESSAGES_PER_SECOND = 100.0
 BURST_FACTOR = 20.0
-TRACE_PEAK_MESSAGES_PER_SECOND = 2_400.0
-"""A trace is scaled so that its highest value is this much: more than five segments of the demo's policy can bear."""
+TRACE_PEAK_MESSAGES_PER_SECOND = 1_900.0
+"""A trace is scaled so that its busiest stretch of `PEAK_STEPS` has this mean: more than three segments can bear."""
+PEAK_STEPS = 10
+SPIKE_MESSAGES_PER_SECOND = 4_800.0
+"""A single step never sends more, however sharp the trace's spikes are: this is one machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +58,14 @@ def from_trace(path: Path) -> LoadProfile:
     first = max(0, min(top - width // 3, len(values) - width))
     stretch = values[first : first + width]
     steps = _averaged(stretch, STEPS)
-    lowest, peak = median(steps) * 0.02, max(steps)
+    lowest = median(steps) * 0.02
+    peak = max(fmean(steps[first : first + PEAK_STEPS]) for first in range(len(steps) - PEAK_STEPS + 1))
     if peak <= 0:
         raise InvalidInput(f"trace {path} holds no load above 0; choose another file")
     scaled = (max(value, lowest) * TRACE_PEAK_MESSAGES_PER_SECOND / peak for value in steps)
     return LoadProfile(
-        f"{path.name}, samples {first} to {first + width}", tuple(max(rate, 5.0) for rate in scaled)
+        f"{path.name}, samples {first} to {first + width}",
+        tuple(min(max(rate, 5.0), SPIKE_MESSAGES_PER_SECOND) for rate in scaled),
     )
 
 

@@ -26,7 +26,7 @@ CROWD_COMES_AT, CROWD_GOES_AT = 0.50, 0.60
 """Shares of the day."""
 POLICY = {
     "split_msg_rate_in": 600,
-    "merge_msg_rate_in": 150,
+    "merge_msg_rate_in": 280,
     "split_cooldown_seconds": 5,
     "merge_cooldown_seconds": 10,
     "merge_window_seconds": 30,
