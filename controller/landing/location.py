@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from secrets import token_hex
 from urllib.parse import urlsplit
@@ -39,8 +40,25 @@ class Location:
     """The directory at ``url``; paths are relative to it, with forward slashes."""
 
     def __init__(self, url: str) -> None:
-        """Raises InvalidInput where no library here reaches the URL. Touches nothing."""
-        self._files, self._root, self._base = _resolve(url)
+        """Touches nothing. The first use raises InvalidInput where no library here reads the URL."""
+        scheme = urlsplit(url).scheme
+        if scheme in ("", "file"):
+            path = Path(url.removeprefix("file://").removeprefix("file:")).expanduser().resolve()
+            url = f"file://{path.as_posix()}"
+        self._base = url.rstrip("/")
+
+    @cached_property
+    def _storage(self) -> tuple[fs.FileSystem, str]:
+        """File system and root in it."""
+        return _resolve(self._base)
+
+    @property
+    def _files(self) -> fs.FileSystem:
+        return self._storage[0]
+
+    @property
+    def _root(self) -> str:
+        return self._storage[1]
 
     def url(self, path: str = "") -> str:
         """The URL Spark and people know it by: always with a scheme, and the scheme that was given."""
@@ -119,26 +137,22 @@ def _is_hidden(path: str) -> bool:
     return any(part.startswith((".", "_")) for part in path.split("/"))
 
 
-def _resolve(url: str) -> tuple[fs.FileSystem, str, str]:
-    """File system, root in it, and the URL without a trailing slash."""
+def _resolve(url: str) -> tuple[fs.FileSystem, str]:
     scheme = urlsplit(url).scheme
-    if scheme in ("", "file"):
-        path = (
-            Path(url if not scheme else url.removeprefix("file://").removeprefix("file:"))
-            .expanduser()
-            .resolve()
-        )
-        return fs.LocalFileSystem(), path.as_posix(), f"file://{path.as_posix()}"
-    base = url.rstrip("/")
+    if scheme == "file":
+        return fs.LocalFileSystem(), url.removeprefix("file://")
     try:
-        files, root = fs.FileSystem.from_uri(_HADOOP_NAMES.get(scheme, scheme) + base[len(scheme) :])
+        files, root = fs.FileSystem.from_uri(_HADOOP_NAMES.get(scheme, scheme) + url[len(scheme) :])
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        files, root = _through_fsspec(base, scheme)
-    except OSError as error:  # hdfs:// without its native library
+        files, root = _through_fsspec(url, scheme)
+    except OSError as error:
+        if "libhdfs" not in str(error) and "libjvm" not in str(error):
+            raise  # storage that does not answer
         raise InvalidInput(
-            f"{base} cannot be reached: {error}. Install what {scheme}:// needs here."
+            f"{url}: {scheme}:// needs Hadoop's native library and Java here ({error}); set JAVA_HOME and "
+            "ARROW_LIBHDFS_DIR, or use another scheme"
         ) from error
-    return files, root.rstrip("/"), base
+    return files, root.rstrip("/")
 
 
 def _through_fsspec(url: str, scheme: str) -> tuple[fs.FileSystem, str]:
