@@ -8,7 +8,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from controller.domain.load import CounterSample, LoadStats, LoadThresholds
+from controller.domain.load import FLOOR_FRACTION, CounterSample, LoadStats, LoadThresholds
 from controller.domain.load_window import LoadWindow
 from tests.spark.oracle import Case, Stored, Values, by_topic
 
@@ -16,7 +16,7 @@ END = 1_800_000_000_000
 WINDOW = LoadWindow(END, 60_000, 60_000)
 START, READ_FROM = WINDOW.start_ms, WINDOW.read_from_ms
 
-CASES = 300
+CASES = 500
 """Segments in one batch: a try costs a Spark job, whatever it holds."""
 
 
@@ -60,15 +60,20 @@ def _case(random: Random, number: int) -> Case:
     split, merge = _stats(random), _stats(random)
     case = Case(samples, LoadThresholds(split, merge), random.choice([0.0, 0.25, 1.0]), stored, heard)
     rates = case.rates(WINDOW)
-    if rates is not None and random.random() < 0.5:  # thresholds and records that are hit exactly
-        case = replace(
-            case, thresholds=random.choice([LoadThresholds(rates, merge), LoadThresholds(split, rates)])
-        )
-        if stored is not None and random.random() < 0.7:
-            factor = random.choice([1.0, 0.8, 1.25, 0.5])
-            near = LoadStats(*(rate * factor for rate in rates.rates))
-            case = replace(case, stored=replace(stored, stats=near))
-    return case
+    return case if rates is None or random.random() < 0.3 else _at_the_limits(random, case, rates)
+
+
+def _at_the_limits(random: Random, case: Case, rates: LoadStats) -> Case:
+    """Thresholds and the stored record as far from the rates as makes the difference, and exactly there."""
+
+    def beside(*factors: float) -> LoadStats:
+        common, varied = random.choice(factors), random.random() < 0.5
+        return LoadStats(*(rate * (random.choice(factors) if varied else common) for rate in rates.rates))
+
+    split, merge = beside(1.0, 0.95, 1.05, 100.0), beside(1.0, 1.05, 2.0, 1 / FLOOR_FRACTION, 0.9)
+    near = beside(1.0, 0.0, 0.97, 1.03, 0.8, 1.25, 3.0)
+    stored = None if case.stored is None else replace(case.stored, stats=near)
+    return replace(case, thresholds=LoadThresholds(split, merge), stored=stored)
 
 
 def batch(seed: int) -> list[Case]:
