@@ -6,6 +6,7 @@ left behind each minute. A session somebody else ended is refused for ever, so t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -56,6 +57,8 @@ def get_session(master: str, conf: Mapping[str, str] | None = None) -> SparkSess
         return _connect(master, dict(conf or {}))
     if not master.startswith(_MASTERS):
         raise InvalidInput(f"SPARK_MASTER {master!r}: use local[n], spark://host:port or sc://host:port")
+    # pyspark leaves this behind once anything in the process has used Connect, and then refuses every other master
+    os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
     local = _LOCAL if master.startswith("local") else {}
     builder = SparkSession.builder.master(master).appName("cleave-load-aggregation")
     for key, value in {**_CLASSIC, **local, **_ALWAYS, **(conf or {})}.items():
