@@ -207,6 +207,7 @@ def test_maintenance_of_an_empty_house_starts_no_share(bench: Bench, run_dag: Ru
     assert run.state == "success"
     assert states(run) == {
         "keep_partitions": "success",
+        "keep_landing": "success",
         "fleet_shares": "success",
         "reconcile": "skipped",
         "collect_garbage": "skipped",
