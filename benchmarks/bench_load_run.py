@@ -1,0 +1,128 @@
+"""One run of the aggregation by each way it can run, small to large: what a minute costs.
+
+A warm Spark Connect server, the SQL twin in PostgreSQL, a session of one's own, and spark-submit; each from files and
+baseline to the changed records in Arrow. Prints one line of JSON: medians in seconds (of one run where it says first).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.bench_spark_vs_duckdb import TICKS, WINDOW, generate
+from benchmarks.machine import machine
+from controller.devstack.java import java_home
+from controller.devstack.postgres import DURABLE, EmbeddedPostgres
+from controller.devstack.spark_connect import SparkConnectServer, spark_home
+from controller.landing.schemas import RATE_SCHEMA
+from controller.store import load_twin
+from controller.store.engine import Store
+from controller.store.loads import RECORD_SCHEMA, SOURCE_SCHEMA, THRESHOLD_SCHEMA, Baseline
+from spark_jobs.run_load_aggregation import compute
+from spark_jobs.session import get_session, with_session
+
+SIZES = (1_000, 100_000, 1_000_000)
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def prepare(directory: Path, samples: int) -> Baseline:
+    """Files of one run as the service lays them out; every topic has thresholds, no segment a record yet."""
+    segments = samples // TICKS
+    directory.mkdir()
+    generate(segments, directory / "samples.parquet")
+    topics = segments // 16 + 1
+    limits = {name: pa.array([1_000.0] * topics) for name in THRESHOLD_SCHEMA.names[1:]}
+    thresholds = pa.table(
+        {"topic_id": pa.array(range(topics), pa.int64()), **limits}, schema=THRESHOLD_SCHEMA
+    )
+    baseline = Baseline(None, RECORD_SCHEMA.empty_table(), SOURCE_SCHEMA.empty_table(), thresholds)
+    for name in ("records", "sources", "thresholds"):
+        (directory / name).mkdir()
+        pq.write_table(getattr(baseline, name), directory / name / "part-0.parquet")
+    return baseline
+
+
+def median_seconds(act: Callable[[], object], runs: int, warm_up: int) -> float:
+    """Of the runs after the warm-up."""
+    taken = []
+    for _ in range(warm_up + runs):
+        began = time.perf_counter()
+        act()
+        taken.append(time.perf_counter() - began)
+    return round(statistics.median(taken[warm_up:]), 2)
+
+
+def on_session(master: str, directory: Path) -> None:
+    """The job on a session: what the engine of the service does."""
+    url = (directory / "samples.parquet").as_uri()
+    with_session(master, lambda spark: compute(spark, [url], directory.as_uri(), WINDOW)[0].toArrow())
+
+
+def on_twin(store: Store, directory: Path, baseline: Baseline) -> None:
+    """The same in PostgreSQL."""
+    batches = pq.ParquetFile(directory / "samples.parquet").iter_batches(columns=list(load_twin.COLUMNS))
+    with store.transaction() as tx:
+        load_twin.aggregate(tx, batches, WINDOW, baseline, RATE_SCHEMA)
+
+
+def started_anew(command: list[str | Path], directory: Path) -> float:
+    """Seconds of a process of its own, its Spark included."""
+    parts = ["--samples", (directory / "samples.parquet").as_uri(), "--scratch", directory.as_uri()]
+    parts += ["--window-end-ms", str(WINDOW.end_ms), "--master", "local[2]"]
+    spark = {"SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable}
+    environment = {**os.environ, **spark, "PYTHONPATH": str(ROOT)}
+    began = time.perf_counter()
+    subprocess.run([*command, *parts], check=True, env=environment, cwd=directory, capture_output=True)
+    return round(time.perf_counter() - began, 2)
+
+
+def figures(directory: Path, runs: int) -> dict[str, object]:
+    """All of them."""
+    os.environ["JAVA_HOME"] = str(java_home(directory))
+    baselines = {size: prepare(directory / str(size), size) for size in SIZES}
+    twin: dict[str, float] = {}
+    with EmbeddedPostgres(directory / "postgres", settings=DURABLE) as server:
+        store = Store(server.create_database("twin"), pool_size=1)
+        for size, baseline in baselines.items():
+            twin[str(size)] = median_seconds(lambda: on_twin(store, directory / str(size), baseline), runs, 1)  # noqa: B023
+        store.dispose()
+    connect: dict[str, float] = {}
+    with SparkConnectServer(directory / "connect", driver_memory="1g") as spark:
+        first = median_seconds(lambda: on_session(spark.url, directory / str(SIZES[0])), 1, 0)
+        for size in SIZES:
+            connect[str(size)] = median_seconds(lambda: on_session(spark.url, directory / str(size)), runs, 5)  # noqa: B023
+        get_session(spark.url).stop()
+    small = directory / str(SIZES[0])
+    job = ROOT / "spark_jobs" / "run_load_aggregation.py"
+    return {
+        "connect_first_seconds": first,
+        "connect_warm_seconds": connect,
+        "sql_twin_seconds": twin,
+        "own_session_first_seconds": started_anew([sys.executable, job], small),
+        "spark_submit_first_seconds": started_anew([spark_home() / "bin" / "spark-submit", job], small),
+    }
+
+
+def main() -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=7, help="measured runs of each")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        found = figures(Path(directory), options.runs)
+    print(json.dumps({"benchmark": "load_run", "runs": options.runs, **found, "machine": machine()}))
+
+
+if __name__ == "__main__":
+    main()
