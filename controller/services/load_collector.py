@@ -8,10 +8,10 @@ others, and a tick that comes late is skipped and counted, never made up for.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
 
 import pyarrow as pa
 
@@ -76,6 +76,8 @@ class LoadCollector:
         self._interval_ms = round(interval_seconds * 1000)
         self._clock = clock
         self._stopping = threading.Event()
+        self._turns: dict[str, int] = {}
+        """Where the next tick begins with a data plane that was too slow for the last one."""
 
     def stop(self) -> None:
         """Finish the tick in hand and leave; safe in a signal handler."""
@@ -105,10 +107,9 @@ class LoadCollector:
             by_plane.setdefault(one.data_plane, {})[one.backing_topic] = one
         failed: list[str] = []
         samples: list[tuple[WatchedLog, Counters]] = []
+        sample = partial(self._sample, self._clock.monotonic_seconds() + self._interval_ms / 1000)
         with ThreadPoolExecutor(max(len(by_plane), 1)) as pool:
-            for name, answer in zip(
-                by_plane, pool.map(self._sample, by_plane, by_plane.values()), strict=True
-            ):
+            for name, answer in zip(by_plane, pool.map(sample, by_plane, by_plane.values()), strict=True):
                 samples.extend(answer.found)
                 if not answer.is_whole:
                     failed.append(name)
@@ -117,19 +118,30 @@ class LoadCollector:
         log.info("tick", watched=len(watched), sampled=len(samples), failed=failed)
         return Tick(instant_ms, len(watched), len(samples), tuple(failed), path)
 
-    def _sample(self, name: str, logs: Mapping[str, WatchedLog]) -> _Answer:
-        """Counters of one data plane's logs; what it did not say is silence and no load of 0."""
+    def _sample(self, deadline: float, name: str, logs: Mapping[str, WatchedLog]) -> _Answer:
+        """Counters of one data plane's logs; what it did not say is silence and no load of 0.
+
+        No call begins after the deadline: those left out come first in the next tick, so that of a data plane
+        too slow for the interval every log is heard, only less often.
+        """
         if name not in self._planes:
             log.warning(
                 "data plane not configured here: its topics are not sampled", data_plane=name, logs=len(logs)
             )
             return _Answer([], is_whole=False)
         found: list[tuple[WatchedLog, Counters]] = []
+        turn = self._turns.pop(name, 0) % len(logs)
+        order = [*logs][turn:] + [*logs][:turn]
         try:
-            for chunk in _chunks(logs):
-                found += [
-                    (logs[topic], counters) for topic, counters in self._planes[name].sample(chunk).items()
-                ]
+            for begin in range(0, len(order), CALL_SEGMENTS):
+                if begin and self._clock.monotonic_seconds() >= deadline:
+                    self._turns[name] = turn + begin
+                    log.warning(
+                        "data plane is slower than the interval", data_plane=name, left=len(order) - begin
+                    )
+                    return _Answer(found, is_whole=False)
+                answer = self._planes[name].sample(order[begin : begin + CALL_SEGMENTS])
+                found += [(logs[topic], counters) for topic, counters in answer.items()]
         except CleaveError as error:
             log.warning("data plane did not answer", data_plane=name, sampled=len(found), error=str(error))
             return _Answer(found, is_whole=False)
@@ -138,12 +150,6 @@ class LoadCollector:
     def _until_next_tick(self) -> float:
         """Seconds to the next multiple of the interval, so that collectors tick together."""
         return (self._interval_ms - self._clock.now_ms() % self._interval_ms) / 1000
-
-
-def _chunks(logs: Mapping[str, WatchedLog]) -> Iterator[Sequence[str]]:
-    rest = iter(logs)
-    while chunk := list(islice(rest, CALL_SEGMENTS)):
-        yield chunk
 
 
 def _table(samples: Sequence[tuple[WatchedLog, Counters]]) -> pa.Table:

@@ -36,6 +36,18 @@ class StoppedClock(SystemClock):
         return NOW_MS
 
 
+class HurryingClock(SystemClock):
+    """A second passes each time somebody looks at it."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+
+    def monotonic_seconds(self) -> float:
+        """One more."""
+        self._seconds += 1.0
+        return self._seconds
+
+
 def collector(
     bench: Bench, directory: Path, planes: Mapping[str, DataPlane] | None = None, **options: Any
 ) -> LoadCollector:
@@ -150,6 +162,19 @@ def test_what_was_said_before_a_failure_lands_and_the_failure_is_told(
     tick = collector(bench, tmp_path, {"embedded": faulty}).tick()
     assert (tick.watched, tick.sampled, tick.failed_planes) == (3, 1, ("embedded",))
     assert len(landed(tmp_path, tick)) == 1
+
+
+def test_a_slow_data_plane_is_heard_in_turns_and_no_tick_outlasts_the_interval_by_more_than_a_call(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load_collector, "CALL_SEGMENTS", 1)
+    bench.topic_with(segments=5)
+    slow = collector(bench, tmp_path, interval_seconds=2.0, clock=HurryingClock())
+
+    heard = [[row["segment_id"] for row in landed(tmp_path, slow.tick())] for _ in range(3)]
+
+    assert heard == [[0, 1], [2, 3], [0, 4]]
+    assert slow.tick().failed_planes == ("embedded",)
 
 
 def topic_on(bench: Bench, data_plane: str) -> int:
