@@ -31,6 +31,8 @@ class OperationKind(StrEnum):
     HEAL = "heal"
     PRUNE = "prune"
     DELETE = "delete"
+    ATTACH = "attach"
+    DETACH = "detach"
     SUBSCRIPTION_CREATE = "subscription_create"
     SUBSCRIPTION_DELETE = "subscription_delete"
 
@@ -90,6 +92,12 @@ class Step(StrEnum):
     """Give up before the fence: the reserved children are handed to tombstones."""
     FINISH_ABORT = "finish-abort"
     """The tombstones are written; the operation is aborted."""
+    TAKE_OVER = "take-over"
+    """Turn the broker's own controller of the topic off, remembering what it was; the topic is made if asked."""
+    RESHAPE_ON_BROKER = "reshape-on-broker"
+    """Ask the broker that keeps the layout for the reshape; done when its layout shows it, whoever did it."""
+    GIVE_BACK = "give-back"
+    """Put the broker's own controller back as it was."""
     WAIT = "wait"
     """Nothing to do yet: another live operation of the topic has to end first."""
 
@@ -129,11 +137,41 @@ MOVES: Mapping[OperationKind, Mapping[OperationState, tuple[Step, OperationState
 }
 """State -> (step to do, state it leads to), for each kind. Nothing else in the program orders steps."""
 
+_ON_BROKER: Mapping[OperationState, tuple[Step, OperationState]] = {
+    _S.INTENDED: (Step.RESHAPE_ON_BROKER, _S.FENCED),
+    _S.FENCED: (Step.COMMIT, _S.COMMITTED),
+    _S.COMMITTED: (Step.FINISH, _S.DONE),
+    _S.ABORTING: (Step.FINISH_ABORT, _S.ABORTED),
+}
+BROKER_MOVES: Mapping[OperationKind, Mapping[OperationState, tuple[Step, OperationState]]] = {
+    **dict.fromkeys((_K.SPLIT, _K.MERGE, _K.REBUCKET), _ON_BROKER),
+    _K.ATTACH: {
+        _S.INTENDED: (Step.TAKE_OVER, _S.PREPARED),
+        _S.PREPARED: (Step.COMMIT, _S.COMMITTED),
+        _S.COMMITTED: (Step.FINISH, _S.DONE),
+        _S.ABORTING: (Step.FINISH_ABORT, _S.ABORTED),
+    },
+    _K.DETACH: {
+        _S.INTENDED: (Step.GIVE_BACK, _S.PREPARED),
+        _S.PREPARED: (Step.COMMIT, _S.COMMITTED),
+        _S.COMMITTED: (Step.FINISH, _S.DONE),
+    },
+}
+"""The same for topics whose layout a broker keeps (Pulsar 5): it makes the epoch, and the commit mirrors it.
+
+There is no fence of ours to announce: a reshape the broker never did is given up, and one that it did, even after
+we gave up, is found by the mirror. A segment is reshaped once, so asking a second time can do no harm.
+"""
+
 ABORTABLE = frozenset({OperationState.INTENDED, OperationState.PREPARED})
 """Abort is allowed only while the fence has not been announced."""
 
+ON_BROKER = "on_broker"
+"""The parameter that marks an operation on a topic whose layout a broker keeps."""
+
 WAITS_BEFORE: Mapping[OperationKind, OperationState] = {
     _K.DELETE: _S.INTENDED,
+    _K.DETACH: _S.INTENDED,
     _K.SUBSCRIPTION_DELETE: _S.INTENDED,
 }
 """Kinds that let every older operation of the topic end first, and the state in which they do.
@@ -175,6 +213,16 @@ class Operation:
     deadline_at_ms: int = 0
     epoch: int | None = None
 
+    @property
+    def is_on_broker(self) -> bool:
+        """Whether a broker keeps the topic's layout: it reserves the ids and makes the epoch."""
+        return self.parameters.get(ON_BROKER) is True
+
+    @property
+    def moves(self) -> Mapping[OperationState, tuple[Step, OperationState]]:
+        """The moves of its kind. Raises KeyError for a kind that cannot be done where the topic lives."""
+        return (BROKER_MOVES if self.is_on_broker else MOVES)[self.kind]
+
 
 @dataclass(frozen=True, slots=True)
 class Observed:
@@ -197,7 +245,7 @@ def next_step(operation: Operation, observed: Observed) -> tuple[Step, Operation
         return Step.ABORT, OperationState.ABORTING
     if observed.other_live_operations > 0 and WAITS_BEFORE.get(operation.kind) is operation.state:
         return Step.WAIT, operation.state
-    step, leads_to = MOVES[operation.kind][operation.state]
+    step, leads_to = operation.moves[operation.state]
     is_stale = operation.subscription_version != observed.subscription_version
     if step is Step.COMMIT and operation.children and is_stale:
         return Step.SYNC_SUBSCRIPTIONS, operation.state
@@ -206,7 +254,7 @@ def next_step(operation: Operation, observed: Observed) -> tuple[Step, Operation
 
 def is_abortable(operation: Operation) -> bool:
     """Whether giving up is still allowed: it has an abort, and the fence is not announced."""
-    return operation.state in ABORTABLE and _S.ABORTING in MOVES[operation.kind]
+    return operation.state in ABORTABLE and _S.ABORTING in operation.moves
 
 
 def _must_abort(operation: Operation, observed: Observed) -> bool:

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from controller.domain.hash_range import HashRange
 from controller.domain.operation import (
     ABORTABLE,
+    BROKER_MOVES,
     MOVES,
+    ON_BROKER,
     WAITS_BEFORE,
     Observed,
     Operation,
@@ -30,13 +32,18 @@ QUIET = Observed(now_ms=0, subscription_version=3)
 RESHAPES = [kind for kind in OperationKind if kind.is_reshape]
 WITH_CHILDREN = [*RESHAPES, OperationKind.CREATE]
 LIVE_STATES = [(kind, state) for kind, moves in MOVES.items() for state in moves]
+ON_BROKER_STATES = [(kind, state) for kind, moves in BROKER_MOVES.items() for state in moves]
 PAST_THE_FENCE = [(kind, state) for kind, state in LIVE_STATES if state not in ABORTABLE]
 
 
 def an_operation(
-    kind: OperationKind, state: OperationState = OperationState.INTENDED, noted: int | None = 3
+    kind: OperationKind,
+    state: OperationState = OperationState.INTENDED,
+    noted: int | None = 3,
+    *,
+    on_broker: bool = False,
 ) -> Operation:
-    """One with two children where the kind has any, subscriptions noted at the version `QUIET` shows."""
+    """One with two children where the kind reserves any, subscriptions noted at the version `QUIET` shows."""
     plans = (ChildPlan(1, HashRange(0, 32767)), ChildPlan(2, HashRange(32768, 65535)))
     children = tuple(ReservedChild(plan, f"log-{plan.segment_id}") for plan in plans)
     return Operation(
@@ -50,17 +57,22 @@ def an_operation(
         actor="tester",
         reason="test",
         request_key="key",
-        children=children if kind in WITH_CHILDREN else (),
+        parameters={ON_BROKER: True} if on_broker else {},
+        children=children if kind in WITH_CHILDREN and not on_broker else (),
         subscription_version=noted,
         deadline_at_ms=DEADLINE_MS,
     )
 
 
 def steps_of(
-    kind: OperationKind, observed: Observed = QUIET, state: OperationState | None = None
+    kind: OperationKind,
+    observed: Observed = QUIET,
+    state: OperationState | None = None,
+    *,
+    on_broker: bool = False,
 ) -> list[Step]:
     """The steps taken until the operation is final, with the same thing seen before each."""
-    operation, steps = an_operation(kind, state or OperationState.INTENDED), []
+    operation, steps = an_operation(kind, state or OperationState.INTENDED, on_broker=on_broker), []
     while operation.state.is_live:
         step, leads_to = next_step(operation, observed)
         steps.append(step)
@@ -69,7 +81,7 @@ def steps_of(
     return steps
 
 
-@pytest.mark.parametrize("kind", OperationKind)
+@pytest.mark.parametrize("kind", MOVES)
 def test_every_kind_ends_with_finish_when_nothing_goes_wrong(kind: OperationKind) -> None:
     assert steps_of(kind)[-1] is Step.FINISH
 
@@ -77,6 +89,39 @@ def test_every_kind_ends_with_finish_when_nothing_goes_wrong(kind: OperationKind
 @pytest.mark.parametrize(("kind", "state"), LIVE_STATES)
 def test_every_state_of_the_table_leads_to_an_end(kind: OperationKind, state: OperationState) -> None:
     assert steps_of(kind, state=state)[-1] in (Step.FINISH, Step.FINISH_ABORT)
+
+
+def test_every_kind_has_moves_where_cleave_keeps_the_layout_or_where_a_broker_does() -> None:
+    assert MOVES.keys() | BROKER_MOVES.keys() == set(OperationKind)
+
+
+@pytest.mark.parametrize(("kind", "state"), ON_BROKER_STATES)
+def test_every_state_leads_to_an_end_where_a_broker_keeps_the_layout(
+    kind: OperationKind, state: OperationState
+) -> None:
+    assert steps_of(kind, state=state, on_broker=True)[-1] in (Step.FINISH, Step.FINISH_ABORT)
+
+
+def test_a_broker_is_asked_for_the_reshape_and_then_mirrored() -> None:
+    steps = steps_of(OperationKind.SPLIT, on_broker=True)
+
+    assert steps == [Step.RESHAPE_ON_BROKER, Step.COMMIT, Step.FINISH]
+
+
+@pytest.mark.parametrize("kind", [OperationKind.SPLIT, OperationKind.MERGE, OperationKind.ATTACH])
+def test_what_the_broker_has_not_done_can_be_given_up(kind: OperationKind) -> None:
+    late = replace(QUIET, now_ms=DEADLINE_MS)
+
+    assert steps_of(kind, late, on_broker=True) == [Step.ABORT, Step.FINISH_ABORT]
+
+
+def test_what_the_broker_has_done_is_committed_however_late() -> None:
+    late = replace(QUIET, now_ms=DEADLINE_MS, abort_requested=True)
+
+    assert steps_of(OperationKind.SPLIT, late, OperationState.FENCED, on_broker=True) == [
+        Step.COMMIT,
+        Step.FINISH,
+    ]
 
 
 @pytest.mark.parametrize("kind", RESHAPES)
@@ -128,7 +173,7 @@ def test_past_the_fence_nothing_makes_it_give_up(
     assert next_step(operation, observed)[0] is not Step.ABORT
 
 
-@pytest.mark.parametrize("kind", [kind for kind in OperationKind if kind not in WITH_CHILDREN])
+@pytest.mark.parametrize("kind", [kind for kind in MOVES if kind not in WITH_CHILDREN])
 def test_what_reserved_nothing_has_nothing_to_give_up(kind: OperationKind) -> None:
     late = Observed(now_ms=2 * DEADLINE_MS, subscription_version=3, abort_requested=True)
 
@@ -149,13 +194,13 @@ def test_it_never_commits_with_subscriptions_other_than_those_noted(
 
 @pytest.mark.parametrize("kind", WAITS_BEFORE)
 def test_a_deletion_waits_for_every_older_operation(kind: OperationKind) -> None:
-    operation = an_operation(kind, WAITS_BEFORE[kind])
+    operation = an_operation(kind, WAITS_BEFORE[kind], on_broker=kind in BROKER_MOVES)
 
     assert next_step(operation, replace(QUIET, other_live_operations=1)) == (Step.WAIT, operation.state)
     assert next_step(operation, QUIET)[0] is not Step.WAIT
 
 
-@given(st.lists(st.sampled_from(list(OperationKind)), min_size=1, max_size=6))
+@given(st.lists(st.sampled_from(list(MOVES)), min_size=1, max_size=6))
 def test_operations_of_one_topic_never_wait_for_each_other_in_a_circle(kinds: list[OperationKind]) -> None:
     """Whatever the mix, all of them end when each gets its turn, the youngest first."""
     live = [replace(an_operation(kind), operation_id=number) for number, kind in enumerate(kinds)]
