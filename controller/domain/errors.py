@@ -18,7 +18,8 @@ Drawn::
         │   ├── TopicNotFound
         │   ├── SegmentNotFound
         │   ├── SubscriptionNotFound
-        │   └── OperationNotFound
+        │   ├── OperationNotFound
+        │   └── BundleNotFound
         ├── Conflict                  (REST 409)
         │   ├── TopicExists
         │   ├── SegmentBusy           in a live operation
@@ -108,6 +109,10 @@ class SubscriptionNotFound(NotFound):
 
 class OperationNotFound(NotFound):
     """No such operation in the journal."""
+
+
+class BundleNotFound(NotFound):
+    """No such bundle in the namespace; it may have been split since it was read."""
 
 
 class Conflict(Terminal):
