@@ -1,0 +1,35 @@
+-- Topics whose layout a broker keeps (Pulsar 5): what was taken over from its own controller, and whether that one is back.
+
+CREATE TABLE cleave.mirror (
+    topic_id      bigint      PRIMARY KEY REFERENCES cleave.topic,
+    policy_before jsonb,
+    paused_reason text,
+    seen_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+    row_version   bigint      NOT NULL DEFAULT 1,
+    CONSTRAINT mirror_policy_is_object CHECK (policy_before IS NULL OR jsonb_typeof(policy_before) = 'object')
+);
+CREATE INDEX mirror_by_age ON cleave.mirror (seen_at);
+COMMENT ON TABLE cleave.mirror IS
+    'One row a topic whose layout its broker keeps. policy_before: the topic''s own autoScalePolicy when it was attached (NULL: it had none), put back by detaching.';
+COMMENT ON CONSTRAINT mirror_policy_is_object ON cleave.mirror IS 'What the broker''s auto-scaler was set to is a JSON object, or nothing.';
+
+-- Whether we may act is an input of every decision about the topic.
+CREATE FUNCTION cleave.on_mirror_paused() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM cleave.raise_input(ARRAY[NEW.topic_id]);
+    PERFORM pg_notify('cleave_policy', NEW.topic_id::text);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER mirror_paused AFTER UPDATE OF paused_reason ON cleave.mirror
+    FOR EACH ROW WHEN (OLD.paused_reason IS DISTINCT FROM NEW.paused_reason) EXECUTE FUNCTION cleave.on_mirror_paused();
+
+ALTER TABLE cleave.operation DROP CONSTRAINT operation_kind_known;
+ALTER TABLE cleave.operation ADD CONSTRAINT operation_kind_known CHECK (kind IN ('create', 'split', 'merge', 'rebucket', 'recut',
+    'heal', 'prune', 'seek', 'adopt', 'attach', 'detach', 'delete', 'subscription_create', 'subscription_delete'));
+COMMENT ON CONSTRAINT operation_kind_known ON cleave.operation IS 'Unknown kind of operation: a newer version wrote it; upgrade this program.';
+ALTER TABLE cleave.layout_change DROP CONSTRAINT layout_change_kind_known;
+ALTER TABLE cleave.layout_change ADD CONSTRAINT layout_change_kind_known CHECK (kind IN
+    ('create', 'split', 'merge', 'rebucket', 'recut', 'heal', 'prune', 'adopt', 'mirrored', 'detach', 'delete'));
+COMMENT ON CONSTRAINT layout_change_kind_known ON cleave.layout_change IS 'The kind of a layout change is one of the operation kinds.';
+
+GRANT SELECT, INSERT, UPDATE, DELETE ON cleave.mirror TO cleave_controller;
