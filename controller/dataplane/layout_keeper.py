@@ -1,0 +1,58 @@
+"""What a broker that keeps the layout of its topics itself offers beyond logs: Pulsar 5 and its scalable topics.
+
+Cleave mirrors such a layout, decides, and asks for acts; the broker chooses ids and makes the epochs. An answer that
+got lost is settled by reading the layout, so no call here has to be repeated blindly.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from controller.domain.layout import SegmentLayout
+from controller.domain.reshape import ReshapeKind
+from controller.domain.segment import Segment, backing_topic_name, parse_segment_descriptor
+
+
+class LayoutKeeper(ABC):
+    """A data plane of this kind is a `DataPlane` too; topics are named `topic://tenant/namespace/name`."""
+
+    @abstractmethod
+    def create_topic(self, topic: str, segments: int) -> None:
+        """Make it with so many equal segments; one that exists stays as it is."""
+
+    @abstractmethod
+    def delete_topic(self, topic: str) -> None:
+        """Delete it with every segment, by force. A missing topic is success."""
+
+    @abstractmethod
+    def read_layout(self, topic: str) -> SegmentLayout:
+        """The layout now. Raises TopicNotFound."""
+
+    @abstractmethod
+    def ask_reshape(
+        self, topic: str, kind: ReshapeKind, parent_ids: Sequence[int], bucket_count: int
+    ) -> None:
+        """Ask for a split at the midpoint, a merge of two neighbours, or other entry buckets.
+
+        Raises Conflict where the broker refuses, DataPlaneTimeout where it may or may not have been done.
+        """
+
+    @abstractmethod
+    def auto_scaler(self, topic: str) -> Mapping[str, Any] | None:
+        """The topic's own setting of the broker's auto-scaler; None where it has none. Raises TopicNotFound."""
+
+    @abstractmethod
+    def set_auto_scaler(self, topic: str, setting: Mapping[str, Any] | None) -> None:
+        """Replace that setting; None removes it, so that what lies above holds again."""
+
+    @abstractmethod
+    def topic_subscriptions(self, topic: str) -> Mapping[str, str]:
+        """Subscriptions of the topic with their kind, STREAM, QUEUE or CHECKPOINT. Raises TopicNotFound."""
+
+
+def segment_log(topic: str, descriptor: str) -> str:
+    """The broker's name for the log of segment `descriptor` of `topic`."""
+    hash_range, segment_id = parse_segment_descriptor(descriptor)
+    return backing_topic_name(topic, Segment(segment_id, hash_range))

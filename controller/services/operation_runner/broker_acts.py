@@ -1,0 +1,129 @@
+"""What each step does where a broker keeps the layout: ask, look, and carry what was seen to the commit.
+
+The counterpart of `acts` for operations marked `on_broker`. The journal's detail of a commit holds the layout as
+it was read, and that is what is mirrored. Nothing here writes to the store but the memory of the broker's own
+auto-scaler, which has to be safe before that is turned off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from controller.dataplane.base import DataPlane
+from controller.dataplane.layout_keeper import LayoutKeeper
+from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable, TopicNotFound, Unsupported
+from controller.domain.hash_range import HashRange
+from controller.domain.layout import SegmentLayout
+from controller.domain.mirroring import has_taken_over
+from controller.domain.operation import Operation, OperationKind, Step
+from controller.domain.reshape import ReshapeKind
+from controller.services.operation_runner.acts import CallAll, Detail, Result
+from controller.store import mirrors
+from controller.store.engine import Store
+
+OFF: Mapping[str, object] = {"enabled": False}
+"""What the broker's auto-scaler is set to while Cleave decides."""
+
+
+class BrokerActs:
+    """The acts of one operation on a topic whose layout its broker keeps."""
+
+    def __init__(
+        self, store: Store, plane: Callable[[], DataPlane], operation: Operation, call_all: CallAll
+    ) -> None:
+        self._store = store
+        self._plane = plane
+        self._operation = operation
+        self._topic = operation.topic_name
+        self._call_all = call_all
+
+    def perform(self, step: Step) -> Detail:
+        """Do the step's part on the broker; returns what is worth keeping in the journal."""
+        match step:
+            case Step.TAKE_OVER:
+                return self._take_over()
+            case Step.RESHAPE_ON_BROKER:
+                return self._reshape()
+            case Step.GIVE_BACK:
+                return self._give_back()
+            case Step.FINISH_ABORT if self._operation.kind is OperationKind.ATTACH:
+                return self._give_back()
+            case Step.COMMIT if self._operation.kind is not OperationKind.DETACH:
+                return self._read()
+            case _:
+                return {}
+
+    def _take_over(self) -> Detail:
+        """Remember the broker's setting, then turn its auto-scaler off for this topic."""
+        keeper = self._keeper()
+        segments = self._operation.parameters.get("create_segments")
+        if isinstance(segments, int):
+            self._call(partial(keeper.create_topic, self._topic, segments))
+        before = self._call(partial(keeper.auto_scaler, self._topic))
+        with self._store.transaction() as tx:
+            mirrors.remember_policy(tx, self._operation.topic_id, before)
+        self._call(partial(keeper.set_auto_scaler, self._topic, dict(OFF)))
+        return {"auto_scaler_before": before}
+
+    def _give_back(self) -> Detail:
+        """As it was before; a topic that is gone has nothing to be given back."""
+        keeper = self._keeper()
+        with self._store.transaction() as tx:
+            mirror = mirrors.get_mirror(tx, self._operation.topic_id)
+        if mirror is None:
+            return {}
+        try:
+            self._call(partial(keeper.set_auto_scaler, self._topic, mirror.policy_before))
+        except TopicNotFound:
+            return {"found missing": self._topic}
+        return {"auto_scaler": mirror.policy_before}
+
+    def _reshape(self) -> Detail:
+        """Ask once, and believe the layout alone: asked or not, it is done when the layout shows it.
+
+        A segment can be reshaped once, so a call that was lost and one that follows it cannot both take effect.
+        """
+        keeper, operation = self._keeper(), self._operation
+        layout = self._layout()
+        if not self._is_done(layout):
+            kind, buckets = ReshapeKind(operation.kind.value), int(str(operation.parameters["bucket_count"]))
+            try:
+                self._call(partial(keeper.ask_reshape, self._topic, kind, operation.parent_ids, buckets))
+            except (DataPlaneTimeout, DataPlaneUnavailable):
+                if not self._is_done(self._layout()):
+                    raise
+            else:
+                layout = self._layout()
+                if not self._is_done(layout):
+                    raise DataPlaneUnavailable(
+                        f"the broker accepted {operation.kind} of {self._topic} but shows epoch {layout.epoch} still; "
+                        "asking again"
+                    )
+        return {}
+
+    def _is_done(self, layout: SegmentLayout) -> bool:
+        ranges = self._operation.parameters["child_ranges"]
+        if not isinstance(ranges, Sequence):
+            raise Unsupported(
+                f"operation {self._operation.operation_id} names no child ranges; upgrade this program"
+            )
+        return has_taken_over(layout, self._operation.parent_ids, [HashRange.parse(str(r)) for r in ranges])
+
+    def _read(self) -> Detail:
+        return {"layout": self._layout().to_metadata()}
+
+    def _layout(self) -> SegmentLayout:
+        return self._call(partial(self._keeper().read_layout, self._topic))
+
+    def _call(self, call: Callable[[], Result]) -> Result:
+        [result] = self._call_all([call])
+        return result
+
+    def _keeper(self) -> LayoutKeeper:
+        plane = self._plane()
+        if not isinstance(plane, LayoutKeeper):
+            raise Unsupported(
+                f"data plane {plane.name!r} does not keep layouts; {self._topic} cannot be attached to it"
+            )
+        return plane
