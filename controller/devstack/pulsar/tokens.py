@@ -1,0 +1,52 @@
+"""Authentication by token for a local broker: a secret of its own, and tokens signed with it.
+
+`TokenAuthentication` gives a broker its properties and its users their tokens; the secret never leaves
+the directory it was made in.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import jwt
+
+ADMINISTRATOR: Final = "admin"
+_PLUGIN: Final = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
+
+
+class TokenAuthentication:
+    """Brokers that let nobody in without a token; ``admin`` may do everything, others what is granted."""
+
+    def __init__(self, directory: Path) -> None:
+        """The secret is made in ``directory`` at the first use and kept."""
+        self._key = directory.resolve() / "token-secret.key"
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """What the broker's configuration gains."""
+        self._secret()
+        return {
+            "authenticationEnabled": "true",
+            "authorizationEnabled": "true",
+            "authenticationProviders": "org.apache.pulsar.broker.authentication.AuthenticationProviderToken",
+            "tokenSecretKey": self._key.as_uri(),
+            "superUserRoles": ADMINISTRATOR,
+            "brokerClientAuthenticationPlugin": _PLUGIN,
+            "brokerClientAuthenticationParameters": f"token:{self.token()}",
+        }
+
+    def token(self, role: str = ADMINISTRATOR) -> str:
+        """A token that says its bearer is ``role``; does not expire."""
+        return jwt.encode({"sub": role}, self._secret(), algorithm="HS256")
+
+    def _secret(self) -> bytes:
+        if not self._key.exists():
+            self._key.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(secrets.token_bytes(32))
+        return self._key.read_bytes()
