@@ -19,6 +19,10 @@ OPERATIONS = Counter(
 )
 OPERATION_SECONDS = Histogram("cleave_operation_seconds", "Intent to commit, in seconds.", ["kind"])
 COLLECTOR_TICKS = Counter("cleave_collector_ticks_total", "Collector ticks, by outcome.", ["outcome"])
+BROKER_PAGES = Counter("cleave_broker_pages_total", "Metrics pages of brokers, by outcome.", ["outcome"])
+CONSUMER_ROUNDS = Counter(
+    "cleave_consumer_rounds_total", "Rounds of looking for consumers, by outcome.", ["outcome"]
+)
 WAKEUPS = Counter("cleave_worker_wakeups_total", "What woke the worker.", ["sensor"])
 
 

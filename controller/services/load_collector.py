@@ -18,6 +18,7 @@ import pyarrow as pa
 from controller import telemetry
 from controller.clock import Clock
 from controller.dataplane.base import Counters, DataPlane
+from controller.dataplane.observation import SamplesByPage
 from controller.domain.errors import CleaveError, InvalidInput, Retryable
 from controller.landing.area import LandingArea
 from controller.landing.schemas import SAMPLE_SCHEMA
@@ -28,7 +29,7 @@ from controller.store.watch_list import WatchedLog
 log = telemetry.get_logger(__name__)
 
 CALL_SEGMENTS = 1_000
-"""Segments asked for in one call: bounded time for the data plane, bounded memory here."""
+"""Segments asked for in one call: bounded time for the data plane, bounded memory here. A plane may say otherwise."""
 SEALED_FOR_SECONDS = 600.0
 """Sealed segments are watched this much longer, since consumers still read them."""
 
@@ -129,18 +130,20 @@ class LoadCollector:
                 "data plane not configured here: its topics are not sampled", data_plane=name, logs=len(logs)
             )
             return _Answer([], is_whole=False)
+        plane = self._planes[name]
+        limit = plane.sample_limit if isinstance(plane, SamplesByPage) else CALL_SEGMENTS
         found: list[tuple[WatchedLog, Counters]] = []
         turn = self._turns.pop(name, 0) % len(logs)
         order = [*logs][turn:] + [*logs][:turn]
         try:
-            for begin in range(0, len(order), CALL_SEGMENTS):
+            for begin in range(0, len(order), limit):
                 if begin and self._clock.monotonic_seconds() >= deadline:
                     self._turns[name] = turn + begin
                     log.warning(
                         "data plane is slower than the interval", data_plane=name, left=len(order) - begin
                     )
                     return _Answer(found, is_whole=False)
-                answer = self._planes[name].sample(order[begin : begin + CALL_SEGMENTS])
+                answer = plane.sample(order[begin : begin + limit])
                 found += [(logs[topic], counters) for topic, counters in answer.items()]
         except CleaveError as error:
             log.warning("data plane did not answer", data_plane=name, sampled=len(found), error=str(error))

@@ -1,0 +1,43 @@
+"""What a data plane that is a real broker can tell besides: who consumes, and that its counters come by the page.
+
+Beside the protocol in `base`, since not every plane has it: who needs it asks with `isinstance`. The embedded logs
+have neither; their consumers register.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+
+class AttachedConsumer(NamedTuple):
+    """One consumer on one log as its broker lists it.
+
+    `subscription_type` is the broker's word (Exclusive, Failover, Key_Shared, Shared); `name` is empty where the client
+    gave none; `connection` is the client's address, which the consumers of one client share on one broker.
+    """
+
+    subscription: str
+    subscription_type: str
+    name: str
+    connection: str
+
+
+@runtime_checkable
+class ObservesConsumers(Protocol):
+    """A data plane that sees the consumers of applications which know nothing of Cleave."""
+
+    def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[AttachedConsumer]]:
+        """Consumers attached to each log; a missing log has none, one that is absent was silent.
+
+        Raises Retryable when nobody answered.
+        """
+
+
+@runtime_checkable
+class SamplesByPage(Protocol):
+    """A data plane whose `sample` costs about the same for one log and for all."""
+
+    @property
+    def sample_limit(self) -> int:
+        """The most logs one call of `sample` should name."""

@@ -1,0 +1,98 @@
+"""Consumers attached to logs, from each log's own statistics: names, subscription types, connections.
+
+Not from `broker-stats/topics`, which brokers renew once a minute: the worker is to react within seconds. A broker
+that does not own the log sends to the one that does, and is asked there the next time. What the consumers of many
+logs amount to is not known here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
+from urllib.parse import quote
+
+from controller import telemetry
+from controller.dataplane.observation import AttachedConsumer
+from controller.dataplane.pulsar_load.brokers import BrokerList
+from controller.dataplane.pulsar_load.http import HttpSession, document, origin
+from controller.domain.errors import DataPlaneTimeout, Retryable
+
+log = telemetry.get_logger(__name__)
+
+AT_ONCE = 8
+"""Logs asked about at the same time; a broker answers each in some milliseconds."""
+_OPTIONS = "?getPreciseBacklog=false&subscriptionBacklogSize=false&excludePublishers=true"
+
+
+class ConsumerReader:
+    """Asks for statistics; remembers which broker owned which log."""
+
+    def __init__(
+        self, session: HttpSession, brokers: BrokerList, admin_url: str, *, deadline_seconds: float
+    ) -> None:
+        """`deadline_seconds` is for one call of `consumers`, however many logs it names."""
+        self._session, self._brokers, self._admin = session, brokers, origin(admin_url)
+        self._deadline_seconds = deadline_seconds
+        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="consumers")
+        self._owners: dict[str, str] = {}
+
+    def consumers(self, backing_topics: Sequence[str]) -> dict[str, list[AttachedConsumer]]:
+        """Consumers of each log that could be asked about; a missing log has none, a silent one is absent.
+
+        Raises Retryable when not one could be.
+        """
+        deadline = time.monotonic() + self._deadline_seconds
+        trusted = {origin(broker.url) for broker in self._brokers.current(deadline)} | {self._admin}
+        asked = {topic: self._pool.submit(self._ask, topic, trusted, deadline) for topic in backing_topics}
+        wait(asked.values(), max(deadline - time.monotonic(), 0.0))
+        found: dict[str, list[AttachedConsumer]] = {}
+        error: Retryable | None = None
+        for topic, answer in asked.items():
+            if not answer.done():
+                answer.cancel()
+                error = DataPlaneTimeout(f"nobody said in time who consumes from {topic}")
+                continue
+            try:
+                found[topic] = answer.result()
+            except Retryable as failure:
+                self._owners.pop(topic, None)
+                error = failure
+        if error is not None:
+            self._brokers.doubt()
+            if not found:
+                raise error
+            log.warning("some logs are silent", silent=len(asked) - len(found), error=str(error))
+        return found
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _ask(self, topic: str, trusted: Collection[str], deadline: float) -> list[AttachedConsumer]:
+        base = self._owners.get(topic, self._admin)
+        stats, self._owners[topic] = document(
+            self._session, f"{base}{_path(topic)}{_OPTIONS}", deadline, trusted
+        )
+        return [] if stats is None else list(_attached(stats))
+
+
+def _path(topic: str) -> str:
+    domain, _, rest = topic.partition("://")
+    tenant, namespace, name = rest.split("/", 2)
+    return f"/admin/v2/{domain}/{quote(tenant)}/{quote(namespace)}/{quote(name, safe='')}/stats"
+
+
+def _attached(stats: Mapping[str, Any]) -> Iterator[AttachedConsumer]:
+    """Consumers of durable subscriptions that applications made: a reader's cursor ends with it."""
+    for name, subscription in stats.get("subscriptions", {}).items():
+        if name.startswith("__") or not subscription.get("isDurable", subscription.get("durable", True)):
+            continue
+        for consumer in subscription.get("consumers", ()):
+            yield AttachedConsumer(
+                name,
+                subscription.get("type", ""),
+                consumer.get("consumerName", ""),
+                consumer.get("address", ""),
+            )

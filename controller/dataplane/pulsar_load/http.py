@@ -1,0 +1,153 @@
+"""HTTP as the readers of brokers need it: bodies by the block, and one deadline over the whole of each.
+
+A time-out of the socket ends a silent server, not one that drips: whoever reads has a timer that shuts the socket
+down at the deadline. Errors become Retryable here and name the broker, never a header. What a body means is not
+known here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Protocol
+from urllib.parse import urljoin, urlsplit
+
+import requests
+
+from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable
+
+BLOCK_BYTES = 1 << 20
+"""Most of a body that is in memory at once."""
+DOCUMENT_BYTES = 64 << 20
+"""A document longer than this is refused: statistics of a topic with 100,000 consumers are shorter."""
+REDIRECTS = 3
+"""A broker that does not own a topic sends to the one that does; further than this nobody follows."""
+
+
+class HttpSession(Protocol):
+    """What is used of `requests.Session`; certificates and tokens are the session's own affair."""
+
+    def get(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        timeout: tuple[float, float],
+        stream: bool,
+        allow_redirects: bool,
+    ) -> requests.Response:
+        """Send the request and return when the head of the answer is there."""
+
+
+def origin(url: str) -> str:
+    """`scheme://host:port` of a URL."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def blocks(session: HttpSession, url: str, deadline: float) -> Iterator[bytes]:
+    """The body in blocks of up to BLOCK_BYTES, whole by `deadline` (`time.monotonic` seconds) or an error.
+
+    Raises DataPlaneTimeout and DataPlaneUnavailable; what was read before is then not the whole.
+    """
+    response = _open(session, url, deadline)
+    with response, _cut_off(response, deadline) as timer:
+        if response.status_code != 200:
+            raise _refused(url, response.status_code)
+        try:
+            for block in response.iter_content(BLOCK_BYTES):
+                if time.monotonic() >= deadline:  # a socket that is shut still gives what has arrived
+                    break
+                yield block
+        except (requests.RequestException, OSError, ValueError) as error:  # ValueError: TLS that was shut
+            raise _broken(url, error, deadline) from None
+        if not timer.is_alive():  # cut off: to a body without a stated length that looks like its end
+            raise _broken(url, TimeoutError(), deadline)
+
+
+def document(
+    session: HttpSession, url: str, deadline: float, brokers: Collection[str] = ()
+) -> tuple[Any, str]:
+    """The JSON at `url` (None for 404), and the origin that gave it.
+
+    Redirects are followed only to the origins in `brokers`, with the session's credentials: elsewhere they are
+    refused.
+    """
+    for _ in range(REDIRECTS + 1):
+        response = _open(session, url, deadline)
+        with response, _cut_off(response, deadline):
+            if response.status_code == 404:
+                return None, origin(url)
+            if response.status_code == 200:
+                return _json(response, url, deadline), origin(url)
+            target = urljoin(url, response.headers.get("Location", ""))
+            if response.status_code not in (302, 307, 308) or origin(target) not in brokers:
+                raise _refused(url, response.status_code)
+            url = target
+    raise DataPlaneUnavailable(f"broker {origin(url)} sends in circles for {urlsplit(url).path}")
+
+
+def _open(session: HttpSession, url: str, deadline: float) -> requests.Response:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise _broken(url, TimeoutError(), deadline)
+    # Identity: a page of a gigabyte costs its broker far more to compress than the network to carry.
+    try:
+        return session.get(
+            url,
+            headers={"Accept-Encoding": "identity"},
+            timeout=(left, left),
+            stream=True,
+            allow_redirects=False,
+        )
+    except (requests.RequestException, OSError) as error:
+        raise _broken(url, error, deadline) from None
+
+
+@contextlib.contextmanager
+def _cut_off(response: requests.Response, deadline: float) -> Iterator[threading.Timer]:
+    """Shuts the socket at the deadline, so that whoever reads from it sees the end."""
+
+    def shut() -> None:
+        with contextlib.suppress(Exception):  # read to its end meanwhile, the connection is another's
+            response.raw.shutdown()
+
+    timer = threading.Timer(max(deadline - time.monotonic(), 0.0), shut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield timer
+    finally:
+        timer.cancel()
+
+
+def _json(response: requests.Response, url: str, deadline: float) -> Any:
+    body = bytearray()
+    try:
+        for block in response.iter_content(BLOCK_BYTES):
+            body += block
+            if len(body) > DOCUMENT_BYTES:
+                raise DataPlaneUnavailable(f"broker {origin(url)} answers {urlsplit(url).path} without end")
+        return json.loads(body)
+    except (requests.RequestException, OSError) as error:
+        raise _broken(url, error, deadline) from None
+    except ValueError:
+        raise DataPlaneUnavailable(
+            f"broker {origin(url)} answers {urlsplit(url).path} with what is no JSON; is it Pulsar's web address?"
+        ) from None
+
+
+def _refused(url: str, status: int) -> DataPlaneUnavailable:
+    hint = "; check the token and its rights" if status in (401, 403) else ""
+    return DataPlaneUnavailable(f"broker {origin(url)} answers {urlsplit(url).path} with {status}{hint}")
+
+
+def _broken(url: str, error: Exception, deadline: float) -> DataPlaneUnavailable:
+    if time.monotonic() >= deadline or isinstance(error, requests.Timeout):
+        return DataPlaneTimeout(f"broker {origin(url)} did not answer {urlsplit(url).path} whole in time")
+    return DataPlaneUnavailable(
+        f"broker {origin(url)} broke off at {urlsplit(url).path}: {type(error).__name__}"
+    )
