@@ -8,6 +8,38 @@ CREATE SCHEMA inspect;
 
 CREATE SCHEMA staging;
 
+CREATE FUNCTION cleave.bundle_proposal_before_update() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+DECLARE enabled text;
+BEGIN
+    IF NEW.state <> OLD.state AND (OLD.state, NEW.state) NOT IN (
+        ('proposed', 'approved'), ('proposed', 'refused'), ('approved', 'applied'), ('approved', 'failed'),
+        ('approved', 'refused'), ('applied', 'verified'), ('applied', 'failed')) THEN
+        RAISE EXCEPTION 'Proposal % is % and does not become %.', OLD.proposal_id, OLD.state, NEW.state
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'bundle_proposal_goes_forward';
+    END IF;
+    IF NEW.state <> OLD.state AND NEW.state = 'approved' THEN
+        SELECT mode INTO enabled FROM cleave.namespace_bundles n
+         WHERE n.cluster = NEW.cluster AND n.namespace = NEW.namespace;
+        IF enabled IS NULL OR enabled = 'dry-run' THEN
+            RAISE EXCEPTION 'Namespace % of cluster % is in dry run: enable it before proposal % is %.',
+                NEW.namespace, NEW.cluster, NEW.proposal_id, NEW.state
+                USING ERRCODE = 'check_violation', CONSTRAINT = 'bundle_proposal_needs_consent';
+        END IF;
+    END IF;
+    IF (OLD.cycle_id, OLD.ordinal, OLD.cluster, OLD.namespace, OLD.lower_bound, OLD.upper_bound, OLD.kind, OLD.broker,
+        OLD.destination, OLD.cut_points, OLD.reason, OLD.detail) IS DISTINCT FROM
+       (NEW.cycle_id, NEW.ordinal, NEW.cluster, NEW.namespace, NEW.lower_bound, NEW.upper_bound, NEW.kind, NEW.broker,
+        NEW.destination, NEW.cut_points, NEW.reason, NEW.detail) THEN
+        RAISE EXCEPTION 'Proposal % stays what it was when it was made: another act is another proposal.', OLD.proposal_id
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'bundle_proposal_fixed_for_life';
+    END IF;
+    NEW.row_version := OLD.row_version + 1;
+    NEW.changed_at := clock_timestamp();
+    RETURN NEW;
+END $$;
+
 CREATE FUNCTION cleave.drop_decision_partitions(older_than timestamp with time zone) RETURNS SETOF text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -25,6 +57,17 @@ BEGIN
     END LOOP;
     DELETE FROM cleave.decision_default WHERE decided_at < older_than;
 END $_$;
+
+CREATE FUNCTION cleave.empty_bundle_inbox(run text) RETURNS void
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    DELETE FROM staging.namespace_bundles_row s WHERE s.run_id = run;
+    DELETE FROM staging.bundle_row s WHERE s.run_id = run;
+    DELETE FROM staging.namespace_row s WHERE s.run_id = run;
+    DELETE FROM staging.broker_row s WHERE s.run_id = run;
+    DELETE FROM staging.cluster_row s WHERE s.run_id = run;
+$$;
 
 CREATE FUNCTION cleave.ensure_decision_partitions(days_ahead integer) RETURNS SETOF text
     LANGUAGE plpgsql SECURITY DEFINER
@@ -50,6 +93,22 @@ BEGIN
                        partition_name, day_start, day_start + interval '24 hours');
         RETURN NEXT partition_name;
     END LOOP;
+END $$;
+
+CREATE FUNCTION cleave.expire_bundle_history(older_than timestamp with time zone) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE cycles bigint;
+BEGIN
+    DELETE FROM cleave.bundle_decision d
+     WHERE d.recorded_at < older_than
+       AND NOT EXISTS (SELECT FROM cleave.bundle_proposal p
+                        WHERE p.cycle_id = d.cycle_id AND p.state IN ('proposed', 'approved', 'applied'));
+    GET DIAGNOSTICS cycles = ROW_COUNT;
+    DELETE FROM cleave.bundle_load_run r
+     WHERE r.window_end < older_than AND r.window_end < (SELECT max(window_end) FROM cleave.bundle_load_run);
+    RETURN cycles;
 END $$;
 
 CREATE FUNCTION cleave.layout_change_before_insert() RETURNS trigger
@@ -91,6 +150,118 @@ BEGIN
             USING ERRCODE = 'check_violation', CONSTRAINT = 'layout_epoch_of_topic';
     END IF;
     RETURN NULL;
+END $$;
+
+CREATE FUNCTION cleave.merge_bundle_load(run text, run_window_end timestamp with time zone, run_engine text, run_topics bigint, run_quarantined text[]) RETURNS TABLE(written bigint, outrun bigint, applied boolean)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    staged  bigint;
+    changed bigint;
+    total   bigint := 0;
+BEGIN
+    LOCK TABLE cleave.bundle_load_run IN SHARE ROW EXCLUSIVE MODE;  -- runs merge one after the other
+    IF EXISTS (SELECT FROM cleave.bundle_load_run r WHERE r.run_id = run OR r.window_end >= run_window_end) THEN
+        PERFORM cleave.empty_bundle_inbox(run);
+        RETURN QUERY SELECT 0::bigint, 0::bigint, false;
+        RETURN;
+    END IF;
+    staged := (SELECT count(*) FROM staging.namespace_bundles_row s WHERE s.run_id = run)
+            + (SELECT count(*) FROM staging.bundle_row s WHERE s.run_id = run)
+            + (SELECT count(*) FROM staging.namespace_row s WHERE s.run_id = run)
+            + (SELECT count(*) FROM staging.broker_row s WHERE s.run_id = run);
+
+    UPDATE cleave.namespace_bundles n
+       SET boundaries = s.boundaries, boundaries_at = s.boundaries_at, actor = 'loader', row_version = n.row_version + 1,
+           updated_at = clock_timestamp()
+      FROM staging.namespace_bundles_row s
+     WHERE s.run_id = run AND (n.cluster, n.namespace) = (s.cluster, s.namespace) AND n.row_version = s.seen_row_version;
+    GET DIAGNOSTICS changed = ROW_COUNT; total := total + changed;
+    INSERT INTO cleave.namespace_bundles (cluster, namespace, boundaries, boundaries_at)
+    SELECT s.cluster, s.namespace, s.boundaries, s.boundaries_at FROM staging.namespace_bundles_row s
+     WHERE s.run_id = run AND s.seen_row_version = 0
+    ON CONFLICT (cluster, namespace) DO NOTHING;
+    GET DIAGNOSTICS changed = ROW_COUNT; total := total + changed;
+    -- load computed against other boundaries than those that hold now waits for the next run
+    DELETE FROM staging.bundle_row b
+     WHERE b.run_id = run AND NOT EXISTS (
+           SELECT FROM cleave.namespace_bundles n
+             LEFT JOIN staging.namespace_bundles_row s ON s.run_id = run AND (s.cluster, s.namespace) = (n.cluster, n.namespace)
+            WHERE (n.cluster, n.namespace) = (b.cluster, b.namespace)
+              AND CASE WHEN s.run_id IS NULL THEN n.row_version = b.seen_namespace_version ELSE n.boundaries = s.boundaries END);
+
+    DELETE FROM cleave.bundle_load l USING staging.bundle_row s
+     WHERE s.run_id = run AND s.gone AND (l.cluster, l.namespace, l.lower_bound) = (s.cluster, s.namespace, s.lower_bound)
+       AND l.row_version = s.seen_row_version;
+    GET DIAGNOSTICS changed = ROW_COUNT; total := total + changed;
+    UPDATE cleave.bundle_load l
+       SET upper_bound = s.upper_bound, broker = s.broker, msg_rate_in = s.msg_rate_in, byte_rate_in = s.byte_rate_in,
+           msg_rate_out = s.msg_rate_out, byte_rate_out = s.byte_rate_out, topic_count = s.topic_count,
+           producer_count = s.producer_count, consumer_count = s.consumer_count, cache_size_bytes = s.cache_size_bytes,
+           modified_at = s.modified_at, row_version = l.row_version + 1
+      FROM staging.bundle_row s
+     WHERE s.run_id = run AND NOT s.gone AND (l.cluster, l.namespace, l.lower_bound) = (s.cluster, s.namespace, s.lower_bound)
+       AND l.row_version = s.seen_row_version;
+    GET DIAGNOSTICS changed = ROW_COUNT; total := total + changed;
+    INSERT INTO cleave.bundle_load (cluster, namespace, lower_bound, upper_bound, broker, msg_rate_in, byte_rate_in, msg_rate_out,
+                                    byte_rate_out, topic_count, producer_count, consumer_count, cache_size_bytes, modified_at)
+    SELECT s.cluster, s.namespace, s.lower_bound, s.upper_bound, s.broker, s.msg_rate_in, s.byte_rate_in, s.msg_rate_out,
+           s.byte_rate_out, s.topic_count, s.producer_count, s.consumer_count, s.cache_size_bytes, s.modified_at
+      FROM staging.bundle_row s JOIN cleave.namespace_bundles n USING (cluster, namespace)
+     WHERE s.run_id = run AND NOT s.gone AND s.seen_row_version = 0
+    ON CONFLICT (cluster, namespace, lower_bound) DO NOTHING;
+    GET DIAGNOSTICS changed = ROW_COUNT; total := total + changed;
+
+    UPDATE cleave.namespace_load l
+       SET msg_rate_in = s.msg_rate_in, byte_rate_in = s.byte_rate_in, msg_rate_out = s.msg_rate_out, byte_rate_out = s.byte_rate_out,
+           topic_count = s.topic_count, bundle_count = s.bundle_count, peak_msg_rate = s.peak_msg_rate,
+           peak_byte_rate = s.peak_byte_rate, peak_topic_count = s.peak_topic_count, modified_at = s.modified_at,
+           row_version = l.row_version + 1
+      FROM staging.namespace_row s
+     WHERE s.run_id = run AND (l.cluster, l.namespace) = (s.cluster, s.namespace) AND l.row_version = s.seen_row_version;
+    GET DIAGNOSTICS changed = ROW_COUNT; total := total + changed;
+    INSERT INTO cleave.namespace_load (cluster, namespace, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out, topic_count,
+                                       bundle_count, peak_msg_rate, peak_byte_rate, peak_topic_count, modified_at)
+    SELECT s.cluster, s.namespace, s.msg_rate_in, s.byte_rate_in, s.msg_rate_out, s.byte_rate_out, s.topic_count,
+           s.bundle_count, s.peak_msg_rate, s.peak_byte_rate, s.peak_topic_count, s.modified_at
+      FROM staging.namespace_row s JOIN cleave.namespace_bundles n USING (cluster, namespace)
+     WHERE s.run_id = run AND s.seen_row_version = 0
+    ON CONFLICT (cluster, namespace) DO NOTHING;
+    GET DIAGNOSTICS changed = ROW_COUNT; total := total + changed;
+
+    DELETE FROM cleave.broker_load l USING staging.broker_row s
+     WHERE s.run_id = run AND s.gone AND (l.cluster, l.broker) = (s.cluster, s.broker) AND l.row_version = s.seen_row_version;
+    GET DIAGNOSTICS changed = ROW_COUNT; total := total + changed;
+    UPDATE cleave.broker_load l
+       SET cpu_usage = s.cpu_usage, cpu_limit = s.cpu_limit, memory_usage = s.memory_usage, memory_limit = s.memory_limit,
+           direct_memory_usage = s.direct_memory_usage, direct_memory_limit = s.direct_memory_limit,
+           bandwidth_in_usage = s.bandwidth_in_usage, bandwidth_in_limit = s.bandwidth_in_limit,
+           bandwidth_out_usage = s.bandwidth_out_usage, bandwidth_out_limit = s.bandwidth_out_limit,
+           msg_rate_in = s.msg_rate_in, byte_rate_in = s.byte_rate_in, msg_rate_out = s.msg_rate_out, byte_rate_out = s.byte_rate_out,
+           topic_count = s.topic_count, bundle_count = s.bundle_count, producer_count = s.producer_count,
+           consumer_count = s.consumer_count, report = s.report, version = s.version, observed_at = s.observed_at,
+           row_version = l.row_version + 1
+      FROM staging.broker_row s
+     WHERE s.run_id = run AND NOT s.gone AND (l.cluster, l.broker) = (s.cluster, s.broker) AND l.row_version = s.seen_row_version;
+    GET DIAGNOSTICS changed = ROW_COUNT; total := total + changed;
+    INSERT INTO cleave.broker_load (cluster, broker, cpu_usage, cpu_limit, memory_usage, memory_limit, direct_memory_usage,
+                                    direct_memory_limit, bandwidth_in_usage, bandwidth_in_limit, bandwidth_out_usage,
+                                    bandwidth_out_limit, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out, topic_count,
+                                    bundle_count, producer_count, consumer_count, report, version, observed_at)
+    SELECT s.cluster, s.broker, s.cpu_usage, s.cpu_limit, s.memory_usage, s.memory_limit, s.direct_memory_usage,
+           s.direct_memory_limit, s.bandwidth_in_usage, s.bandwidth_in_limit, s.bandwidth_out_usage,
+           s.bandwidth_out_limit, s.msg_rate_in, s.byte_rate_in, s.msg_rate_out, s.byte_rate_out, s.topic_count,
+           s.bundle_count, s.producer_count, s.consumer_count, s.report, s.version, s.observed_at
+      FROM staging.broker_row s WHERE s.run_id = run AND NOT s.gone AND s.seen_row_version = 0
+    ON CONFLICT (cluster, broker) DO NOTHING;
+    GET DIAGNOSTICS changed = ROW_COUNT; total := total + changed;
+
+    INSERT INTO cleave.bundle_load_run (run_id, window_end, engine, topics, written, outrun, quarantined)
+    VALUES (run, run_window_end, run_engine, run_topics, total, staged - total, run_quarantined);
+    INSERT INTO cleave.cluster_load SELECT * FROM staging.cluster_row s WHERE s.run_id = run;
+    PERFORM cleave.empty_bundle_inbox(run);
+    RETURN QUERY SELECT total, staged - total, true;
 END $$;
 
 CREATE FUNCTION cleave.merge_load(run text, run_window_end timestamp with time zone, run_engine text, run_samples bigint, run_segments bigint, run_quarantined text[]) RETURNS TABLE(written bigint, outrun bigint, applied boolean)
@@ -135,6 +306,18 @@ BEGIN
     RETURN QUERY SELECT updated + added, staged - updated - added, true;
 END $$;
 
+CREATE FUNCTION cleave.namespace_bundles_before_update() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF NEW.row_version <> OLD.row_version + 1 THEN
+        RAISE EXCEPTION 'The row version of the bundles of % rises by exactly 1 with each change: % cannot follow %.',
+            OLD.namespace, NEW.row_version, OLD.row_version
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'namespace_bundles_row_version_by_one';
+    END IF;
+    RETURN NEW;
+END $$;
+
 CREATE FUNCTION cleave.on_cluster_policy() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -175,6 +358,15 @@ BEGIN
     RETURN NULL;
 END $$;
 
+CREATE FUNCTION cleave.on_mirror_paused() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    PERFORM cleave.raise_input(ARRAY[NEW.topic_id]);
+    PERFORM pg_notify('cleave_policy', NEW.topic_id::text);
+    RETURN NULL;
+END $$;
+
 CREATE FUNCTION cleave.on_namespace_policy() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -182,6 +374,32 @@ BEGIN
     PERFORM cleave.raise_input(ARRAY(SELECT topic_id FROM cleave.topic
         WHERE namespace = coalesce(NEW.namespace, OLD.namespace) AND state <> 'deleted'));
     PERFORM pg_notify('cleave_policy', '');
+    RETURN NULL;
+END $$;
+
+CREATE FUNCTION cleave.on_observed_change(topics bigint[]) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    PERFORM cleave.raise_input(topics);
+    PERFORM pg_notify('cleave_consumers', topic_id::text) FROM unnest(topics) AS topic_id;
+END $$;
+
+CREATE FUNCTION cleave.on_observed_rows() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    PERFORM cleave.on_observed_change(ARRAY(SELECT DISTINCT topic_id FROM changed ORDER BY 1));
+    RETURN NULL;
+END $$;
+
+CREATE FUNCTION cleave.on_observed_update() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    PERFORM cleave.on_observed_change(ARRAY(
+        SELECT DISTINCT n.topic_id FROM now n JOIN was w USING (topic_id, name)
+         WHERE (n.consumers, n.subscription_type) IS DISTINCT FROM (w.consumers, w.subscription_type) ORDER BY 1));
     RETURN NULL;
 END $$;
 
@@ -198,6 +416,14 @@ CREATE FUNCTION cleave.on_operation_intended() RETURNS trigger
     AS $$
 BEGIN
     PERFORM pg_notify('cleave_operations', NEW.topic_id || ':' || NEW.operation_id);
+    RETURN NULL;
+END $$;
+
+CREATE FUNCTION cleave.on_topic_deleted() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    DELETE FROM cleave.observed_subscription WHERE topic_id = NEW.topic_id;
     RETURN NULL;
 END $$;
 
@@ -224,6 +450,14 @@ CREATE FUNCTION cleave.raise_input(topics bigint[]) RETURNS void
     -- ordered, so that two raisers never wait for each other crosswise
     UPDATE cleave.evaluation SET input_version = input_version + 1
      WHERE topic_id IN (SELECT topic_id FROM cleave.evaluation WHERE topic_id = ANY (topics) ORDER BY topic_id FOR UPDATE);
+$$;
+
+CREATE FUNCTION cleave.rates_are_valid(msg_rate_in double precision, byte_rate_in double precision, msg_rate_out double precision, byte_rate_out double precision) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT least(msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out) >= 0
+       AND greatest(msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out) < 'infinity'::double precision;
 $$;
 
 CREATE FUNCTION cleave.refuse_rewriting_history() RETURNS trigger
@@ -254,6 +488,17 @@ BEGIN
     END IF;
     RETURN NEW;
 END $$;
+
+CREATE FUNCTION cleave.tiles_hash_space(boundaries bigint[]) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT array_ndims(boundaries) = 1 AND array_lower(boundaries, 1) = 1 AND cardinality(boundaries) >= 2
+           AND boundaries[1] = 0 AND boundaries[cardinality(boundaries)] = 4294967295
+           AND NOT EXISTS (SELECT FROM (SELECT b, lag(b) OVER (ORDER BY place) AS before
+                                          FROM unnest(boundaries) WITH ORDINALITY AS u (b, place)) pairs
+                            WHERE b IS NULL OR b <= before);
+$$;
 
 CREATE FUNCTION cleave.topic_before_insert() RETURNS trigger
     LANGUAGE plpgsql
@@ -355,6 +600,12 @@ BEGIN
     RETURN low;
 END $$;
 
+CREATE FUNCTION inspect.bundle_text(lower_bound bigint, upper_bound bigint) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN ((('0x'::text || lpad(to_hex(lower_bound), 8, '0'::text)) || '_0x'::text) || lpad(to_hex(upper_bound), 8, '0'::text));
+
+COMMENT ON FUNCTION inspect.bundle_text(lower_bound bigint, upper_bound bigint) IS 'A bundle''s range as Pulsar writes it: 0x00000000_0x40000000.';
+
 CREATE FUNCTION inspect.hash_range_text(range_start integer, range_end integer) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN ((lpad(to_hex(range_start), 4, '0'::text) || '-'::text) || lpad(to_hex(range_end), 4, '0'::text));
@@ -441,6 +692,41 @@ $$;
 
 COMMENT ON FUNCTION inspect.lineage(topic text, segment bigint) IS 'Everything a segment came from (depth < 0) and everything that came from it (depth > 0), pruned ones included; depth is the shortest distance.';
 
+CREATE TABLE cleave.broker_load (
+    cluster text NOT NULL,
+    broker text NOT NULL,
+    cpu_usage double precision NOT NULL,
+    cpu_limit double precision NOT NULL,
+    memory_usage double precision NOT NULL,
+    memory_limit double precision NOT NULL,
+    direct_memory_usage double precision NOT NULL,
+    direct_memory_limit double precision NOT NULL,
+    bandwidth_in_usage double precision NOT NULL,
+    bandwidth_in_limit double precision NOT NULL,
+    bandwidth_out_usage double precision NOT NULL,
+    bandwidth_out_limit double precision NOT NULL,
+    msg_rate_in double precision NOT NULL,
+    byte_rate_in double precision NOT NULL,
+    msg_rate_out double precision NOT NULL,
+    byte_rate_out double precision NOT NULL,
+    topic_count bigint NOT NULL,
+    bundle_count bigint NOT NULL,
+    producer_count bigint NOT NULL,
+    consumer_count bigint NOT NULL,
+    report text NOT NULL,
+    version text NOT NULL,
+    observed_at timestamp with time zone NOT NULL,
+    row_version bigint DEFAULT 1 NOT NULL,
+    CONSTRAINT broker_load_rates_valid CHECK (cleave.rates_are_valid(msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out)),
+    CONSTRAINT broker_load_report_known CHECK ((report = ANY (ARRAY['load-report'::text, 'metrics'::text])))
+);
+
+COMMENT ON TABLE cleave.broker_load IS 'Usage and limit as the broker reports them: CPU in percent of a core, memory in MiB, bandwidth in kbit/s; a limit of 0 or less: unknown.';
+
+COMMENT ON CONSTRAINT broker_load_rates_valid ON cleave.broker_load IS 'Rates of a broker are finite and not negative.';
+
+COMMENT ON CONSTRAINT broker_load_report_known ON cleave.broker_load IS 'Figures of a broker come from its load-report or from its metrics.';
+
 CREATE TABLE cleave.bucket_checkpoint (
     topic_id bigint NOT NULL,
     subscription text NOT NULL,
@@ -450,6 +736,156 @@ CREATE TABLE cleave.bucket_checkpoint (
     row_version bigint DEFAULT 1 NOT NULL,
     updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
+
+CREATE TABLE cleave.bundle_decision (
+    cycle_id bigint NOT NULL,
+    cluster text NOT NULL,
+    request_key text NOT NULL,
+    decided_at timestamp with time zone NOT NULL,
+    decided_by text NOT NULL,
+    code_version text NOT NULL,
+    inputs text NOT NULL,
+    outcome text NOT NULL,
+    refusals jsonb DEFAULT '[]'::jsonb NOT NULL,
+    recorded_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT bundle_decision_inputs_are_json CHECK ((jsonb_typeof((inputs)::jsonb) = 'object'::text)),
+    CONSTRAINT bundle_decision_outcome_is_json CHECK ((jsonb_typeof((outcome)::jsonb) = 'object'::text)),
+    CONSTRAINT bundle_decision_refusals_are_list CHECK ((jsonb_typeof(refusals) = 'array'::text))
+);
+
+COMMENT ON CONSTRAINT bundle_decision_inputs_are_json ON cleave.bundle_decision IS 'Inputs of a cycle are a JSON object in canonical text.';
+
+COMMENT ON CONSTRAINT bundle_decision_outcome_is_json ON cleave.bundle_decision IS 'The outcome of a cycle is a JSON object in canonical text.';
+
+COMMENT ON CONSTRAINT bundle_decision_refusals_are_list ON cleave.bundle_decision IS 'Refusals of a cycle are a JSON list.';
+
+ALTER TABLE cleave.bundle_decision ALTER COLUMN cycle_id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME cleave.bundle_decision_cycle_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE cleave.bundle_load (
+    cluster text NOT NULL,
+    namespace text NOT NULL,
+    lower_bound bigint NOT NULL,
+    upper_bound bigint NOT NULL,
+    broker text,
+    msg_rate_in double precision NOT NULL,
+    byte_rate_in double precision NOT NULL,
+    msg_rate_out double precision NOT NULL,
+    byte_rate_out double precision NOT NULL,
+    topic_count bigint NOT NULL,
+    producer_count bigint NOT NULL,
+    consumer_count bigint NOT NULL,
+    cache_size_bytes bigint NOT NULL,
+    modified_at timestamp with time zone NOT NULL,
+    row_version bigint DEFAULT 1 NOT NULL,
+    CONSTRAINT bundle_load_counts_valid CHECK ((LEAST(topic_count, producer_count, consumer_count, cache_size_bytes) >= 0)),
+    CONSTRAINT bundle_load_range_valid CHECK (((lower_bound >= 0) AND (lower_bound < upper_bound) AND (upper_bound <= '4294967295'::bigint))),
+    CONSTRAINT bundle_load_rates_valid CHECK (cleave.rates_are_valid(msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out))
+)
+WITH (fillfactor='80');
+
+COMMENT ON COLUMN cleave.bundle_load.broker IS 'Who owns it; null: nobody until the next look-up.';
+
+COMMENT ON CONSTRAINT bundle_load_counts_valid ON cleave.bundle_load IS 'Counts of a bundle are not negative.';
+
+COMMENT ON CONSTRAINT bundle_load_range_valid ON cleave.bundle_load IS 'A bundle is a range of 32-bit hashes that is not empty.';
+
+COMMENT ON CONSTRAINT bundle_load_rates_valid ON cleave.bundle_load IS 'Rates of a bundle are finite and not negative.';
+
+CREATE TABLE cleave.bundle_load_run (
+    run_id text NOT NULL,
+    window_end timestamp with time zone NOT NULL,
+    engine text NOT NULL,
+    topics bigint NOT NULL,
+    written bigint NOT NULL,
+    outrun bigint NOT NULL,
+    quarantined text[] DEFAULT '{}'::text[] NOT NULL,
+    applied_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
+CREATE TABLE cleave.bundle_proposal (
+    proposal_id bigint NOT NULL,
+    cycle_id bigint NOT NULL,
+    ordinal integer NOT NULL,
+    cluster text NOT NULL,
+    namespace text NOT NULL,
+    lower_bound bigint NOT NULL,
+    upper_bound bigint NOT NULL,
+    kind text NOT NULL,
+    broker text,
+    destination text,
+    cut_points bigint[] DEFAULT '{}'::bigint[] NOT NULL,
+    reason text NOT NULL,
+    detail jsonb DEFAULT '{}'::jsonb NOT NULL,
+    state text DEFAULT 'proposed'::text NOT NULL,
+    actor text NOT NULL,
+    outcome text,
+    claimed_by text,
+    claimed_until timestamp with time zone,
+    attempts integer DEFAULT 0 NOT NULL,
+    row_version bigint DEFAULT 1 NOT NULL,
+    changed_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT bundle_proposal_cuts_inside CHECK ((((kind = 'unload'::text) = (cardinality(cut_points) = 0)) AND (lower_bound < ALL (cut_points)) AND (upper_bound > ALL (cut_points)))),
+    CONSTRAINT bundle_proposal_end_has_outcome CHECK (((state <> ALL (ARRAY['failed'::text, 'refused'::text])) OR (outcome IS NOT NULL))),
+    CONSTRAINT bundle_proposal_kind_known CHECK ((kind = ANY (ARRAY['split'::text, 'unload'::text, 'merge'::text]))),
+    CONSTRAINT bundle_proposal_range_valid CHECK (((lower_bound >= 0) AND (lower_bound < upper_bound) AND (upper_bound <= '4294967295'::bigint))),
+    CONSTRAINT bundle_proposal_state_known CHECK ((state = ANY (ARRAY['proposed'::text, 'approved'::text, 'applied'::text, 'verified'::text, 'failed'::text, 'refused'::text])))
+);
+
+COMMENT ON COLUMN cleave.bundle_proposal.cut_points IS 'New boundaries of a split; boundaries a merge takes away.';
+
+COMMENT ON CONSTRAINT bundle_proposal_cuts_inside ON cleave.bundle_proposal IS 'A split or merge names points strictly inside its range, an unload names none.';
+
+COMMENT ON CONSTRAINT bundle_proposal_end_has_outcome ON cleave.bundle_proposal IS 'A proposal that failed or was refused says why.';
+
+COMMENT ON CONSTRAINT bundle_proposal_kind_known ON cleave.bundle_proposal IS 'A proposal is to split, unload or merge.';
+
+COMMENT ON CONSTRAINT bundle_proposal_range_valid ON cleave.bundle_proposal IS 'A proposal is about a range of 32-bit hashes that is not empty.';
+
+COMMENT ON CONSTRAINT bundle_proposal_state_known ON cleave.bundle_proposal IS 'A proposal is proposed, approved, applied, verified, failed or refused.';
+
+ALTER TABLE cleave.bundle_proposal ALTER COLUMN proposal_id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME cleave.bundle_proposal_proposal_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE cleave.bundle_state (
+    cluster text NOT NULL,
+    state text NOT NULL,
+    cycle_id bigint,
+    row_version bigint DEFAULT 1 NOT NULL,
+    updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT bundle_state_is_object CHECK ((jsonb_typeof((state)::jsonb) = 'object'::text))
+);
+
+COMMENT ON CONSTRAINT bundle_state_is_object ON cleave.bundle_state IS 'The state of a balancer is a JSON object.';
+
+CREATE TABLE cleave.cluster_load (
+    cluster text NOT NULL,
+    window_end timestamp with time zone NOT NULL,
+    run_id text NOT NULL,
+    broker_count bigint NOT NULL,
+    bundle_count bigint NOT NULL,
+    topic_count bigint NOT NULL,
+    usage_mean double precision NOT NULL,
+    usage_stddev double precision NOT NULL,
+    msg_rate_mean double precision NOT NULL,
+    msg_rate_stddev double precision NOT NULL,
+    byte_rate_mean double precision NOT NULL,
+    byte_rate_stddev double precision NOT NULL
+);
+
+COMMENT ON TABLE cleave.cluster_load IS 'Usage: the plain maximum of CPU, direct memory and bandwidth, each as a fraction of its limit.';
 
 CREATE TABLE cleave.cluster_policy (
     singleton boolean DEFAULT true NOT NULL,
@@ -541,7 +977,7 @@ CREATE TABLE cleave.layout_change (
     reason text NOT NULL,
     mirrored_from bigint,
     committed_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    CONSTRAINT layout_change_kind_known CHECK ((kind = ANY (ARRAY['create'::text, 'split'::text, 'merge'::text, 'rebucket'::text, 'recut'::text, 'heal'::text, 'prune'::text, 'adopt'::text, 'mirrored'::text, 'delete'::text]))),
+    CONSTRAINT layout_change_kind_known CHECK ((kind = ANY (ARRAY['create'::text, 'split'::text, 'merge'::text, 'rebucket'::text, 'recut'::text, 'heal'::text, 'prune'::text, 'adopt'::text, 'mirrored'::text, 'detach'::text, 'delete'::text]))),
     CONSTRAINT layout_change_mirrored_gap CHECK (((kind = 'mirrored'::text) = (mirrored_from IS NOT NULL)))
 );
 
@@ -584,6 +1020,66 @@ CREATE TABLE cleave.migration (
     applied_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 
+CREATE TABLE cleave.mirror (
+    topic_id bigint NOT NULL,
+    policy_before jsonb,
+    paused_reason text,
+    seen_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    row_version bigint DEFAULT 1 NOT NULL,
+    CONSTRAINT mirror_policy_is_object CHECK (((policy_before IS NULL) OR (jsonb_typeof(policy_before) = 'object'::text)))
+);
+
+COMMENT ON TABLE cleave.mirror IS 'One row a topic whose layout its broker keeps. policy_before: the topic''s own autoScalePolicy when it was attached (NULL: it had none), put back by detaching.';
+
+COMMENT ON CONSTRAINT mirror_policy_is_object ON cleave.mirror IS 'What the broker''s auto-scaler was set to is a JSON object, or nothing.';
+
+CREATE TABLE cleave.namespace_bundles (
+    cluster text NOT NULL,
+    namespace text NOT NULL,
+    boundaries bigint[] NOT NULL,
+    mode text DEFAULT 'dry-run'::text NOT NULL,
+    split_settings jsonb DEFAULT '{}'::jsonb NOT NULL,
+    row_version bigint DEFAULT 1 NOT NULL,
+    actor text DEFAULT 'loader'::text NOT NULL,
+    boundaries_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT namespace_bundles_form CHECK (((namespace ~ '^[^/[:space:]]+/[^/[:space:]]+$'::text) AND (cluster ~ '^[^/[:space:]]+$'::text))),
+    CONSTRAINT namespace_bundles_mode_known CHECK ((mode = ANY (ARRAY['dry-run'::text, 'approval'::text, 'automatic'::text]))),
+    CONSTRAINT namespace_bundles_settings_is_object CHECK ((jsonb_typeof(split_settings) = 'object'::text)),
+    CONSTRAINT namespace_bundles_tile CHECK (cleave.tiles_hash_space(boundaries))
+);
+
+COMMENT ON COLUMN cleave.namespace_bundles.mode IS 'dry-run: proposals are only shown; approval: applied once a person approved them; automatic: applied.';
+
+COMMENT ON CONSTRAINT namespace_bundles_form ON cleave.namespace_bundles IS 'A namespace is tenant/namespace, in a cluster named without slashes and spaces.';
+
+COMMENT ON CONSTRAINT namespace_bundles_mode_known ON cleave.namespace_bundles IS 'A namespace is balanced as dry-run, approval or automatic.';
+
+COMMENT ON CONSTRAINT namespace_bundles_settings_is_object ON cleave.namespace_bundles IS 'Split settings of a namespace are a JSON object of knobs.';
+
+COMMENT ON CONSTRAINT namespace_bundles_tile ON cleave.namespace_bundles IS 'Boundaries of bundles rise from 0 to 4294967295 and never repeat.';
+
+CREATE TABLE cleave.namespace_load (
+    cluster text NOT NULL,
+    namespace text NOT NULL,
+    msg_rate_in double precision NOT NULL,
+    byte_rate_in double precision NOT NULL,
+    msg_rate_out double precision NOT NULL,
+    byte_rate_out double precision NOT NULL,
+    topic_count bigint NOT NULL,
+    bundle_count bigint NOT NULL,
+    peak_msg_rate double precision NOT NULL,
+    peak_byte_rate double precision NOT NULL,
+    peak_topic_count bigint NOT NULL,
+    modified_at timestamp with time zone NOT NULL,
+    row_version bigint DEFAULT 1 NOT NULL,
+    CONSTRAINT namespace_load_rates_valid CHECK (cleave.rates_are_valid(msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out))
+);
+
+COMMENT ON TABLE cleave.namespace_load IS 'Sums over the bundles of a namespace; peak_…: of its largest bundle by that measure, in and out together.';
+
+COMMENT ON CONSTRAINT namespace_load_rates_valid ON cleave.namespace_load IS 'Rates of a namespace are finite and not negative.';
+
 CREATE TABLE cleave.namespace_policy (
     namespace text NOT NULL,
     policy jsonb NOT NULL,
@@ -597,6 +1093,22 @@ CREATE TABLE cleave.namespace_policy (
 COMMENT ON CONSTRAINT namespace_policy_form ON cleave.namespace_policy IS 'A namespace is tenant/namespace.';
 
 COMMENT ON CONSTRAINT namespace_policy_is_object ON cleave.namespace_policy IS 'A stored policy is a JSON object of knobs.';
+
+CREATE TABLE cleave.observed_subscription (
+    topic_id bigint NOT NULL,
+    name text NOT NULL,
+    subscription_type text NOT NULL,
+    consumers integer NOT NULL,
+    consumer_names text[] NOT NULL,
+    changed_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT observed_subscription_in_use CHECK ((consumers > 0))
+);
+
+COMMENT ON COLUMN cleave.observed_subscription.subscription_type IS 'The broker''s word: Exclusive, Failover and Key_Shared are read in order, Shared is a queue.';
+
+COMMENT ON COLUMN cleave.observed_subscription.consumer_names IS 'The first hundred names; a consumer without one is only counted.';
+
+COMMENT ON CONSTRAINT observed_subscription_in_use ON cleave.observed_subscription IS 'A subscription is listed while it has consumers.';
 
 CREATE TABLE cleave.operation (
     operation_id bigint NOT NULL,
@@ -625,7 +1137,7 @@ CREATE TABLE cleave.operation (
     deadline timestamp with time zone NOT NULL,
     CONSTRAINT operation_claim_whole CHECK (((claimed_by IS NULL) = (claim_expires_at IS NULL))),
     CONSTRAINT operation_finished_dated CHECK (((state = ANY (ARRAY['done'::text, 'aborted'::text])) = (finished_at IS NOT NULL))),
-    CONSTRAINT operation_kind_known CHECK ((kind = ANY (ARRAY['create'::text, 'split'::text, 'merge'::text, 'rebucket'::text, 'recut'::text, 'heal'::text, 'prune'::text, 'seek'::text, 'adopt'::text, 'attach'::text, 'delete'::text, 'subscription_create'::text, 'subscription_delete'::text]))),
+    CONSTRAINT operation_kind_known CHECK ((kind = ANY (ARRAY['create'::text, 'split'::text, 'merge'::text, 'rebucket'::text, 'recut'::text, 'heal'::text, 'prune'::text, 'seek'::text, 'adopt'::text, 'attach'::text, 'detach'::text, 'delete'::text, 'subscription_create'::text, 'subscription_delete'::text]))),
     CONSTRAINT operation_origin_known CHECK ((origin = ANY (ARRAY['auto'::text, 'manual'::text, 'api'::text, 'reconciler'::text]))),
     CONSTRAINT operation_state_known CHECK ((state = ANY (ARRAY['intended'::text, 'prepared'::text, 'fencing'::text, 'fenced'::text, 'committed'::text, 'done'::text, 'aborting'::text, 'aborted'::text])))
 );
@@ -980,6 +1492,234 @@ CREATE VIEW inspect.assignments AS
   WHERE (t.state <> 'deleted'::text);
 
 COMMENT ON VIEW inspect.assignments IS 'Per subscription and segment: readable, withheld until the segments in waits_for are drained, or drained.';
+
+CREATE VIEW inspect.bundles_brokers AS
+ SELECT b.cluster,
+    b.broker,
+    round((u.usage)::numeric, 4) AS usage,
+    u.signal AS busiest_signal,
+    b.bundle_count,
+    b.topic_count,
+    b.msg_rate_in,
+    b.byte_rate_in,
+    b.msg_rate_out,
+    b.byte_rate_out,
+    b.producer_count,
+    b.consumer_count,
+    round(((u.usage - avg(u.usage) OVER of_cluster))::numeric, 4) AS above_mean,
+    b.report,
+    b.version,
+    b.observed_at,
+    round(EXTRACT(epoch FROM (clock_timestamp() - b.observed_at)), 1) AS silent_seconds
+   FROM (cleave.broker_load b
+     LEFT JOIN LATERAL ( SELECT signals.signal,
+                CASE
+                    WHEN (signals.signal_limit > (0)::double precision) THEN (signals.signal_usage / signals.signal_limit)
+                    ELSE (0)::double precision
+                END AS usage
+           FROM ( VALUES (1,'cpu'::text,b.cpu_usage,b.cpu_limit), (2,'direct_memory'::text,b.direct_memory_usage,b.direct_memory_limit), (3,'bandwidth_in'::text,b.bandwidth_in_usage,b.bandwidth_in_limit), (4,'bandwidth_out'::text,b.bandwidth_out_usage,b.bandwidth_out_limit)) signals(ordinal, signal, signal_usage, signal_limit)
+          ORDER BY
+                CASE
+                    WHEN (signals.signal_limit > (0)::double precision) THEN (signals.signal_usage / signals.signal_limit)
+                    ELSE (0)::double precision
+                END DESC, signals.ordinal
+         LIMIT 1) u ON (true))
+  WINDOW of_cluster AS (PARTITION BY b.cluster);
+
+COMMENT ON VIEW inspect.bundles_brokers IS 'Brokers and what they carry; usage is the plain maximum of CPU, direct memory and bandwidth as a fraction, above_mean against the cluster.';
+
+CREATE VIEW inspect.bundles_imbalance AS
+ SELECT d.cluster,
+    d.cycle_id,
+    d.decided_at,
+    l.window_end,
+    l.broker_count,
+    l.bundle_count,
+    l.topic_count,
+    l.usage_mean,
+    l.usage_stddev,
+    l.msg_rate_mean,
+    l.msg_rate_stddev,
+    l.byte_rate_mean,
+    l.byte_rate_stddev,
+    round(((l.byte_rate_stddev / NULLIF(l.byte_rate_mean, (0)::double precision)))::numeric, 4) AS byte_rate_variation,
+    p.proposals,
+    p.verified,
+    p.failed
+   FROM ((cleave.bundle_decision d
+     LEFT JOIN LATERAL ( SELECT c.cluster,
+            c.window_end,
+            c.run_id,
+            c.broker_count,
+            c.bundle_count,
+            c.topic_count,
+            c.usage_mean,
+            c.usage_stddev,
+            c.msg_rate_mean,
+            c.msg_rate_stddev,
+            c.byte_rate_mean,
+            c.byte_rate_stddev
+           FROM cleave.cluster_load c
+          WHERE ((c.cluster = d.cluster) AND (c.window_end <= d.decided_at))
+          ORDER BY c.window_end DESC
+         LIMIT 1) l ON (true))
+     CROSS JOIN LATERAL ( SELECT count(*) AS proposals,
+            count(*) FILTER (WHERE (p_1.state = 'verified'::text)) AS verified,
+            count(*) FILTER (WHERE (p_1.state = 'failed'::text)) AS failed
+           FROM cleave.bundle_proposal p_1
+          WHERE (p_1.cycle_id = d.cycle_id)) p);
+
+COMMENT ON VIEW inspect.bundles_imbalance IS 'Cycle by cycle: spread of the brokers'' load (population standard deviation) that the cycle saw, and what came of it.';
+
+CREATE VIEW inspect.bundles_load_runs AS
+ SELECT run_id,
+    window_end,
+    applied_at,
+    engine,
+    topics,
+    written,
+    outrun,
+    quarantined,
+    round(EXTRACT(epoch FROM (clock_timestamp() - window_end)), 1) AS age_seconds
+   FROM cleave.bundle_load_run r;
+
+COMMENT ON VIEW inspect.bundles_load_runs IS 'Aggregation runs of bundle load; outrun rows follow in the next run.';
+
+CREATE VIEW inspect.bundles_namespaces AS
+ SELECT n.cluster,
+    n.namespace,
+    n.mode,
+    (cardinality(n.boundaries) - 1) AS bundle_count,
+    l.topic_count,
+    l.msg_rate_in,
+    l.byte_rate_in,
+    l.msg_rate_out,
+    l.byte_rate_out,
+    l.peak_msg_rate,
+    l.peak_byte_rate,
+    l.peak_topic_count,
+    n.split_settings,
+    n.row_version,
+    n.actor,
+    n.boundaries_at,
+    n.updated_at
+   FROM (cleave.namespace_bundles n
+     LEFT JOIN cleave.namespace_load l USING (cluster, namespace));
+
+COMMENT ON VIEW inspect.bundles_namespaces IS 'Namespaces whose bundles are known, how each is balanced (dry-run until enabled), and its load; peak: of the largest bundle.';
+
+CREATE VIEW inspect.bundles_now AS
+ SELECT n.cluster,
+    n.namespace,
+    inspect.bundle_text(edge.lower_bound, edge.upper_bound) AS bundle,
+    l.broker,
+    n.mode,
+    l.topic_count,
+    l.producer_count,
+    l.consumer_count,
+    l.msg_rate_in,
+    l.byte_rate_in,
+    l.msg_rate_out,
+    l.byte_rate_out,
+    round((((l.byte_rate_in + l.byte_rate_out) / NULLIF((s.byte_rate_in + s.byte_rate_out), (0)::double precision)))::numeric, 3) AS share_of_namespace,
+    ((edge.upper_bound - edge.lower_bound) > 1) AS can_split,
+    l.cache_size_bytes,
+    l.modified_at,
+    b.observed_at,
+    round(EXTRACT(epoch FROM (clock_timestamp() - b.observed_at)), 1) AS silent_seconds,
+    edge.lower_bound,
+    edge.upper_bound
+   FROM ((((cleave.namespace_bundles n
+     CROSS JOIN LATERAL ( SELECT u.bound AS lower_bound,
+            lead(u.bound) OVER (ORDER BY u.place) AS upper_bound
+           FROM unnest(n.boundaries) WITH ORDINALITY u(bound, place)) edge)
+     LEFT JOIN cleave.bundle_load l ON (((l.cluster = n.cluster) AND (l.namespace = n.namespace) AND (l.lower_bound = edge.lower_bound) AND (l.upper_bound = edge.upper_bound))))
+     LEFT JOIN cleave.namespace_load s ON (((s.cluster = n.cluster) AND (s.namespace = n.namespace))))
+     LEFT JOIN cleave.broker_load b ON (((b.cluster = l.cluster) AND (b.broker = l.broker))))
+  WHERE (edge.upper_bound IS NOT NULL);
+
+COMMENT ON VIEW inspect.bundles_now IS 'Every bundle with its owner and load; empty figures: not reported since its boundaries changed. A bundle without broker is owned by nobody until the next look-up.';
+
+CREATE VIEW inspect.bundles_proposals AS
+ SELECT p.proposal_id,
+    p.cycle_id,
+    d.decided_at,
+    p.cluster,
+    p.namespace,
+    inspect.bundle_text(p.lower_bound, p.upper_bound) AS bundle,
+    p.kind,
+    p.state,
+    p.broker,
+    p.destination,
+    ARRAY( SELECT ('0x'::text || lpad(to_hex(cut.cut), 8, '0'::text))
+           FROM unnest(p.cut_points) cut(cut)) AS cut_points,
+    p.reason,
+    p.outcome,
+    p.actor,
+    n.mode,
+    p.attempts,
+    p.claimed_by,
+    p.claimed_until,
+    p.changed_at,
+    d.code_version,
+    p.detail
+   FROM ((cleave.bundle_proposal p
+     JOIN cleave.bundle_decision d USING (cycle_id))
+     LEFT JOIN cleave.namespace_bundles n ON (((n.cluster = p.cluster) AND (n.namespace = p.namespace))));
+
+COMMENT ON VIEW inspect.bundles_proposals IS 'What the balancer proposed, why, and how far each has come; a proposal of a namespace in dry run is only shown.';
+
+CREATE VIEW inspect.bundles_why_not AS
+ WITH newest AS (
+         SELECT DISTINCT ON (bundle_decision.cluster) bundle_decision.cycle_id,
+            bundle_decision.cluster,
+            bundle_decision.request_key,
+            bundle_decision.decided_at,
+            bundle_decision.decided_by,
+            bundle_decision.code_version,
+            bundle_decision.inputs,
+            bundle_decision.outcome,
+            bundle_decision.refusals,
+            bundle_decision.recorded_at
+           FROM cleave.bundle_decision
+          ORDER BY bundle_decision.cluster, bundle_decision.cycle_id DESC
+        )
+ SELECT d.cluster,
+    d.cycle_id,
+    d.decided_at,
+    (r.refusal ->> 'namespace'::text) AS namespace,
+    (r.refusal ->> 'bundle'::text) AS bundle,
+    (r.refusal ->> 'broker'::text) AS broker,
+    (r.refusal ->> 'rule'::text) AS rule,
+    (r.refusal ->> 'reason'::text) AS reason,
+    ((r.refusal ->> 'value'::text))::double precision AS value,
+    ((r.refusal ->> 'needed'::text))::double precision AS needed,
+    NULL::bigint AS proposal_id
+   FROM (newest d
+     CROSS JOIN LATERAL jsonb_array_elements(d.refusals) r(refusal))
+UNION ALL
+ SELECT p.cluster,
+    p.cycle_id,
+    d.decided_at,
+    p.namespace,
+    inspect.bundle_text(p.lower_bound, p.upper_bound) AS bundle,
+    p.broker,
+    p.kind AS rule,
+        CASE
+            WHEN ((p.state = 'proposed'::text) AND (n.mode = 'approval'::text)) THEN 'waits for approval'::text
+            WHEN ((p.state = 'proposed'::text) AND (n.mode = 'automatic'::text)) THEN 'waits for the next application of proposals'::text
+            WHEN (p.state = 'proposed'::text) THEN 'the namespace is in dry run: enable it'::text
+            ELSE p.outcome
+        END AS reason,
+    NULL::double precision AS value,
+    NULL::double precision AS needed,
+    p.proposal_id
+   FROM ((cleave.bundle_proposal p
+     JOIN newest d USING (cluster))
+     LEFT JOIN cleave.namespace_bundles n ON (((n.cluster = p.cluster) AND (n.namespace = p.namespace))))
+  WHERE ((p.cycle_id = d.cycle_id) AND (p.state = ANY (ARRAY['proposed'::text, 'failed'::text, 'refused'::text])));
+
+COMMENT ON VIEW inspect.bundles_why_not IS 'Why nothing (more) happens to a cluster''s bundles, as of its newest cycle: what the rules refused, and proposals that were not applied.';
 
 CREATE VIEW inspect.decisions AS
  SELECT d.decision_id,
@@ -1427,6 +2167,77 @@ CREATE VIEW inspect.why_not AS
 
 COMMENT ON VIEW inspect.why_not IS 'Why nothing (more) happens to a topic, by lane, as of its newest evaluation; is_current: no input has changed since.';
 
+CREATE TABLE staging.broker_row (
+    cluster text CONSTRAINT broker_load_cluster_not_null NOT NULL,
+    broker text CONSTRAINT broker_load_broker_not_null NOT NULL,
+    cpu_usage double precision CONSTRAINT broker_load_cpu_usage_not_null NOT NULL,
+    cpu_limit double precision CONSTRAINT broker_load_cpu_limit_not_null NOT NULL,
+    memory_usage double precision CONSTRAINT broker_load_memory_usage_not_null NOT NULL,
+    memory_limit double precision CONSTRAINT broker_load_memory_limit_not_null NOT NULL,
+    direct_memory_usage double precision CONSTRAINT broker_load_direct_memory_usage_not_null NOT NULL,
+    direct_memory_limit double precision CONSTRAINT broker_load_direct_memory_limit_not_null NOT NULL,
+    bandwidth_in_usage double precision CONSTRAINT broker_load_bandwidth_in_usage_not_null NOT NULL,
+    bandwidth_in_limit double precision CONSTRAINT broker_load_bandwidth_in_limit_not_null NOT NULL,
+    bandwidth_out_usage double precision CONSTRAINT broker_load_bandwidth_out_usage_not_null NOT NULL,
+    bandwidth_out_limit double precision CONSTRAINT broker_load_bandwidth_out_limit_not_null NOT NULL,
+    msg_rate_in double precision CONSTRAINT broker_load_msg_rate_in_not_null NOT NULL,
+    byte_rate_in double precision CONSTRAINT broker_load_byte_rate_in_not_null NOT NULL,
+    msg_rate_out double precision CONSTRAINT broker_load_msg_rate_out_not_null NOT NULL,
+    byte_rate_out double precision CONSTRAINT broker_load_byte_rate_out_not_null NOT NULL,
+    topic_count bigint CONSTRAINT broker_load_topic_count_not_null NOT NULL,
+    bundle_count bigint CONSTRAINT broker_load_bundle_count_not_null NOT NULL,
+    producer_count bigint CONSTRAINT broker_load_producer_count_not_null NOT NULL,
+    consumer_count bigint CONSTRAINT broker_load_consumer_count_not_null NOT NULL,
+    report text CONSTRAINT broker_load_report_not_null NOT NULL,
+    version text CONSTRAINT broker_load_version_not_null NOT NULL,
+    observed_at timestamp with time zone CONSTRAINT broker_load_observed_at_not_null NOT NULL,
+    run_id text NOT NULL,
+    seen_row_version bigint NOT NULL,
+    gone boolean NOT NULL
+);
+
+CREATE TABLE staging.bundle_row (
+    cluster text CONSTRAINT bundle_load_cluster_not_null NOT NULL,
+    namespace text CONSTRAINT bundle_load_namespace_not_null NOT NULL,
+    lower_bound bigint CONSTRAINT bundle_load_lower_bound_not_null NOT NULL,
+    upper_bound bigint CONSTRAINT bundle_load_upper_bound_not_null NOT NULL,
+    broker text,
+    msg_rate_in double precision CONSTRAINT bundle_load_msg_rate_in_not_null NOT NULL,
+    byte_rate_in double precision CONSTRAINT bundle_load_byte_rate_in_not_null NOT NULL,
+    msg_rate_out double precision CONSTRAINT bundle_load_msg_rate_out_not_null NOT NULL,
+    byte_rate_out double precision CONSTRAINT bundle_load_byte_rate_out_not_null NOT NULL,
+    topic_count bigint CONSTRAINT bundle_load_topic_count_not_null NOT NULL,
+    producer_count bigint CONSTRAINT bundle_load_producer_count_not_null NOT NULL,
+    consumer_count bigint CONSTRAINT bundle_load_consumer_count_not_null NOT NULL,
+    cache_size_bytes bigint CONSTRAINT bundle_load_cache_size_bytes_not_null NOT NULL,
+    modified_at timestamp with time zone CONSTRAINT bundle_load_modified_at_not_null NOT NULL,
+    run_id text NOT NULL,
+    seen_row_version bigint NOT NULL,
+    seen_namespace_version bigint NOT NULL,
+    gone boolean NOT NULL
+);
+
+COMMENT ON COLUMN staging.bundle_row.seen_row_version IS 'Row version of the record the row was computed against; 0 where there was none.';
+
+COMMENT ON COLUMN staging.bundle_row.seen_namespace_version IS 'Row version of the boundaries it was computed from; 0 where the run brings them.';
+
+COMMENT ON COLUMN staging.bundle_row.gone IS 'The bundle is in its namespace''s list no more.';
+
+CREATE TABLE staging.cluster_row (
+    cluster text CONSTRAINT cluster_load_cluster_not_null NOT NULL,
+    window_end timestamp with time zone CONSTRAINT cluster_load_window_end_not_null NOT NULL,
+    run_id text CONSTRAINT cluster_load_run_id_not_null NOT NULL,
+    broker_count bigint CONSTRAINT cluster_load_broker_count_not_null NOT NULL,
+    bundle_count bigint CONSTRAINT cluster_load_bundle_count_not_null NOT NULL,
+    topic_count bigint CONSTRAINT cluster_load_topic_count_not_null NOT NULL,
+    usage_mean double precision CONSTRAINT cluster_load_usage_mean_not_null NOT NULL,
+    usage_stddev double precision CONSTRAINT cluster_load_usage_stddev_not_null NOT NULL,
+    msg_rate_mean double precision CONSTRAINT cluster_load_msg_rate_mean_not_null NOT NULL,
+    msg_rate_stddev double precision CONSTRAINT cluster_load_msg_rate_stddev_not_null NOT NULL,
+    byte_rate_mean double precision CONSTRAINT cluster_load_byte_rate_mean_not_null NOT NULL,
+    byte_rate_stddev double precision CONSTRAINT cluster_load_byte_rate_stddev_not_null NOT NULL
+);
+
 CREATE TABLE staging.load_row (
     run_id text NOT NULL,
     topic_id bigint NOT NULL,
@@ -1444,6 +2255,32 @@ CREATE TABLE staging.load_row (
 
 COMMENT ON COLUMN staging.load_row.seen_row_version IS 'Row version of the load record the row was computed against; 0 where there was none.';
 
+CREATE TABLE staging.namespace_bundles_row (
+    run_id text NOT NULL,
+    cluster text NOT NULL,
+    namespace text NOT NULL,
+    boundaries bigint[] NOT NULL,
+    boundaries_at timestamp with time zone NOT NULL,
+    seen_row_version bigint NOT NULL
+);
+
+CREATE TABLE staging.namespace_row (
+    cluster text CONSTRAINT namespace_load_cluster_not_null NOT NULL,
+    namespace text CONSTRAINT namespace_load_namespace_not_null NOT NULL,
+    msg_rate_in double precision CONSTRAINT namespace_load_msg_rate_in_not_null NOT NULL,
+    byte_rate_in double precision CONSTRAINT namespace_load_byte_rate_in_not_null NOT NULL,
+    msg_rate_out double precision CONSTRAINT namespace_load_msg_rate_out_not_null NOT NULL,
+    byte_rate_out double precision CONSTRAINT namespace_load_byte_rate_out_not_null NOT NULL,
+    topic_count bigint CONSTRAINT namespace_load_topic_count_not_null NOT NULL,
+    bundle_count bigint CONSTRAINT namespace_load_bundle_count_not_null NOT NULL,
+    peak_msg_rate double precision CONSTRAINT namespace_load_peak_msg_rate_not_null NOT NULL,
+    peak_byte_rate double precision CONSTRAINT namespace_load_peak_byte_rate_not_null NOT NULL,
+    peak_topic_count bigint CONSTRAINT namespace_load_peak_topic_count_not_null NOT NULL,
+    modified_at timestamp with time zone CONSTRAINT namespace_load_modified_at_not_null NOT NULL,
+    run_id text NOT NULL,
+    seen_row_version bigint NOT NULL
+);
+
 CREATE TABLE staging.source_row (
     run_id text NOT NULL,
     source text NOT NULL,
@@ -1452,8 +2289,39 @@ CREATE TABLE staging.source_row (
 
 ALTER TABLE ONLY cleave.decision ATTACH PARTITION cleave.decision_default DEFAULT;
 
+ALTER TABLE ONLY cleave.broker_load
+    ADD CONSTRAINT broker_load_pkey PRIMARY KEY (cluster, broker);
+
 ALTER TABLE ONLY cleave.bucket_checkpoint
     ADD CONSTRAINT bucket_checkpoint_pkey PRIMARY KEY (topic_id, subscription, segment_id, bucket);
+
+ALTER TABLE ONLY cleave.bundle_decision
+    ADD CONSTRAINT bundle_decision_pkey PRIMARY KEY (cycle_id);
+
+ALTER TABLE ONLY cleave.bundle_decision
+    ADD CONSTRAINT bundle_decision_request_once UNIQUE (request_key);
+
+COMMENT ON CONSTRAINT bundle_decision_request_once ON cleave.bundle_decision IS 'A request is one cycle, however often it is made.';
+
+ALTER TABLE ONLY cleave.bundle_load
+    ADD CONSTRAINT bundle_load_pkey PRIMARY KEY (cluster, namespace, lower_bound);
+
+ALTER TABLE ONLY cleave.bundle_load_run
+    ADD CONSTRAINT bundle_load_run_pkey PRIMARY KEY (run_id);
+
+ALTER TABLE ONLY cleave.bundle_proposal
+    ADD CONSTRAINT bundle_proposal_pkey PRIMARY KEY (proposal_id);
+
+ALTER TABLE ONLY cleave.bundle_proposal
+    ADD CONSTRAINT bundle_proposal_place_once UNIQUE (cycle_id, ordinal);
+
+COMMENT ON CONSTRAINT bundle_proposal_place_once ON cleave.bundle_proposal IS 'A cycle has one proposal at each place.';
+
+ALTER TABLE ONLY cleave.bundle_state
+    ADD CONSTRAINT bundle_state_pkey PRIMARY KEY (cluster);
+
+ALTER TABLE ONLY cleave.cluster_load
+    ADD CONSTRAINT cluster_load_pkey PRIMARY KEY (cluster, window_end);
 
 ALTER TABLE ONLY cleave.cluster_policy
     ADD CONSTRAINT cluster_policy_pkey PRIMARY KEY (singleton);
@@ -1485,8 +2353,20 @@ ALTER TABLE ONLY cleave.load_source
 ALTER TABLE ONLY cleave.migration
     ADD CONSTRAINT migration_pkey PRIMARY KEY (name);
 
+ALTER TABLE ONLY cleave.mirror
+    ADD CONSTRAINT mirror_pkey PRIMARY KEY (topic_id);
+
+ALTER TABLE ONLY cleave.namespace_bundles
+    ADD CONSTRAINT namespace_bundles_pkey PRIMARY KEY (cluster, namespace);
+
+ALTER TABLE ONLY cleave.namespace_load
+    ADD CONSTRAINT namespace_load_pkey PRIMARY KEY (cluster, namespace);
+
 ALTER TABLE ONLY cleave.namespace_policy
     ADD CONSTRAINT namespace_policy_pkey PRIMARY KEY (namespace);
+
+ALTER TABLE ONLY cleave.observed_subscription
+    ADD CONSTRAINT observed_subscription_pkey PRIMARY KEY (topic_id, name);
 
 ALTER TABLE ONLY cleave.operation_child
     ADD CONSTRAINT operation_child_id_once UNIQUE (topic_id, segment_id);
@@ -1572,6 +2452,18 @@ ALTER TABLE ONLY embedded.message
 ALTER TABLE ONLY embedded.producer
     ADD CONSTRAINT producer_pkey PRIMARY KEY (log_id, name);
 
+CREATE INDEX bundle_decision_of_cluster ON cleave.bundle_decision USING btree (cluster, cycle_id DESC);
+
+CREATE INDEX bundle_load_by_broker ON cleave.bundle_load USING btree (cluster, broker);
+
+CREATE INDEX bundle_load_run_watermark ON cleave.bundle_load_run USING btree (window_end DESC);
+
+CREATE UNIQUE INDEX bundle_proposal_one_live ON cleave.bundle_proposal USING btree (cluster, namespace, lower_bound) WHERE (state = ANY (ARRAY['approved'::text, 'applied'::text]));
+
+COMMENT ON INDEX cleave.bundle_proposal_one_live IS 'A bundle is the subject of one approved act at a time; let that one end first.';
+
+CREATE INDEX bundle_proposal_open ON cleave.bundle_proposal USING btree (cluster, state, proposal_id) WHERE (state = ANY (ARRAY['proposed'::text, 'approved'::text, 'applied'::text]));
+
 CREATE INDEX decision_of_topic ON ONLY cleave.decision USING btree (topic_id, decision_id);
 
 CREATE INDEX decision_default_topic_id_decision_id_idx ON cleave.decision_default USING btree (topic_id, decision_id);
@@ -1593,6 +2485,8 @@ CREATE INDEX evaluation_paused ON cleave.evaluation USING btree (not_before) WHE
 CREATE INDEX layout_change_by_time ON cleave.layout_change USING btree (topic_id, committed_at);
 
 CREATE INDEX load_run_watermark ON cleave.load_run USING btree (window_end DESC);
+
+CREATE INDEX mirror_by_age ON cleave.mirror USING btree (seen_at);
 
 CREATE INDEX operation_live ON cleave.operation USING btree (not_before, operation_id) WHERE (state <> ALL (ARRAY['done'::text, 'aborted'::text]));
 
@@ -1634,13 +2528,27 @@ COMMENT ON INDEX cleave.topic_name_in_use IS 'A topic of this name exists alread
 
 CREATE INDEX log_of_topic ON embedded.log USING btree (topic_path);
 
+CREATE INDEX broker_row_run ON staging.broker_row USING btree (run_id);
+
+CREATE INDEX bundle_row_run ON staging.bundle_row USING btree (run_id);
+
+CREATE INDEX cluster_row_run ON staging.cluster_row USING btree (run_id);
+
 CREATE INDEX load_row_run ON staging.load_row USING btree (run_id);
+
+CREATE INDEX namespace_bundles_row_run ON staging.namespace_bundles_row USING btree (run_id);
+
+CREATE INDEX namespace_row_run ON staging.namespace_row USING btree (run_id);
 
 CREATE INDEX source_row_run ON staging.source_row USING btree (run_id);
 
 ALTER INDEX cleave.decision_pkey ATTACH PARTITION cleave.decision_default_pkey;
 
 ALTER INDEX cleave.decision_of_topic ATTACH PARTITION cleave.decision_default_topic_id_decision_id_idx;
+
+CREATE TRIGGER bundle_decision_is_history BEFORE UPDATE ON cleave.bundle_decision FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
+
+CREATE TRIGGER bundle_proposal_before_update BEFORE UPDATE ON cleave.bundle_proposal FOR EACH ROW EXECUTE FUNCTION cleave.bundle_proposal_before_update();
 
 CREATE TRIGGER cluster_policy_change AFTER UPDATE ON cleave.cluster_policy FOR EACH ROW EXECUTE FUNCTION cleave.on_cluster_policy();
 
@@ -1656,7 +2564,17 @@ CREATE TRIGGER layout_change_is_history BEFORE DELETE OR UPDATE ON cleave.layout
 
 CREATE CONSTRAINT TRIGGER layout_tiles_ring AFTER INSERT ON cleave.layout_change DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION cleave.layout_must_tile();
 
+CREATE TRIGGER mirror_paused AFTER UPDATE OF paused_reason ON cleave.mirror FOR EACH ROW WHEN ((old.paused_reason IS DISTINCT FROM new.paused_reason)) EXECUTE FUNCTION cleave.on_mirror_paused();
+
+CREATE TRIGGER namespace_bundles_before_update BEFORE UPDATE ON cleave.namespace_bundles FOR EACH ROW EXECUTE FUNCTION cleave.namespace_bundles_before_update();
+
 CREATE TRIGGER namespace_policy_change AFTER INSERT OR DELETE OR UPDATE ON cleave.namespace_policy FOR EACH ROW EXECUTE FUNCTION cleave.on_namespace_policy();
+
+CREATE TRIGGER observed_subscription_delete AFTER DELETE ON cleave.observed_subscription REFERENCING OLD TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_observed_rows();
+
+CREATE TRIGGER observed_subscription_insert AFTER INSERT ON cleave.observed_subscription REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_observed_rows();
+
+CREATE TRIGGER observed_subscription_update AFTER UPDATE ON cleave.observed_subscription REFERENCING OLD TABLE AS was NEW TABLE AS now FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_observed_update();
 
 CREATE TRIGGER operation_aborted AFTER UPDATE OF state ON cleave.operation FOR EACH ROW WHEN (((new.state = 'aborted'::text) AND (old.state <> 'aborted'::text))) EXECUTE FUNCTION cleave.on_operation_aborted();
 
@@ -1676,6 +2594,8 @@ CREATE TRIGGER topic_before_insert BEFORE INSERT ON cleave.topic FOR EACH ROW EX
 
 CREATE TRIGGER topic_before_update BEFORE UPDATE ON cleave.topic FOR EACH ROW EXECUTE FUNCTION cleave.topic_before_update();
 
+CREATE TRIGGER topic_deleted AFTER UPDATE OF state ON cleave.topic FOR EACH ROW WHEN (((new.state = 'deleted'::text) AND (old.state <> 'deleted'::text))) EXECUTE FUNCTION cleave.on_topic_deleted();
+
 CREATE TRIGGER topic_insert AFTER INSERT ON cleave.topic REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_topic_insert();
 
 CREATE TRIGGER topic_policy AFTER UPDATE OF policy ON cleave.topic FOR EACH ROW WHEN ((old.policy IS DISTINCT FROM new.policy)) EXECUTE FUNCTION cleave.on_topic_policy();
@@ -1692,6 +2612,21 @@ ALTER TABLE ONLY cleave.bucket_checkpoint
 
 COMMENT ON CONSTRAINT bucket_checkpoint_subscription ON cleave.bucket_checkpoint IS 'A checkpoint belongs to a subscription that exists.';
 
+ALTER TABLE ONLY cleave.bundle_load
+    ADD CONSTRAINT bundle_load_namespace FOREIGN KEY (cluster, namespace) REFERENCES cleave.namespace_bundles(cluster, namespace) ON DELETE CASCADE;
+
+COMMENT ON CONSTRAINT bundle_load_namespace ON cleave.bundle_load IS 'A bundle belongs to a namespace that is known.';
+
+ALTER TABLE ONLY cleave.bundle_proposal
+    ADD CONSTRAINT bundle_proposal_of_cycle FOREIGN KEY (cycle_id) REFERENCES cleave.bundle_decision(cycle_id) ON DELETE CASCADE;
+
+COMMENT ON CONSTRAINT bundle_proposal_of_cycle ON cleave.bundle_proposal IS 'A proposal was made in a cycle that is on record.';
+
+ALTER TABLE ONLY cleave.cluster_load
+    ADD CONSTRAINT cluster_load_run_id_fkey FOREIGN KEY (run_id) REFERENCES cleave.bundle_load_run(run_id) ON DELETE CASCADE;
+
+COMMENT ON CONSTRAINT cluster_load_run_id_fkey ON cleave.cluster_load IS 'Figures of a cluster are of a run.';
+
 ALTER TABLE ONLY cleave.consumer
     ADD CONSTRAINT consumer_of_subscription FOREIGN KEY (topic_id, subscription) REFERENCES cleave.subscription(topic_id, name) ON DELETE CASCADE;
 
@@ -1702,6 +2637,17 @@ ALTER TABLE ONLY cleave.evaluation
 
 ALTER TABLE ONLY cleave.layout_change
     ADD CONSTRAINT layout_change_topic_id_fkey FOREIGN KEY (topic_id) REFERENCES cleave.topic(topic_id);
+
+ALTER TABLE ONLY cleave.mirror
+    ADD CONSTRAINT mirror_topic_id_fkey FOREIGN KEY (topic_id) REFERENCES cleave.topic(topic_id);
+
+ALTER TABLE ONLY cleave.namespace_load
+    ADD CONSTRAINT namespace_load_namespace FOREIGN KEY (cluster, namespace) REFERENCES cleave.namespace_bundles(cluster, namespace) ON DELETE CASCADE;
+
+COMMENT ON CONSTRAINT namespace_load_namespace ON cleave.namespace_load IS 'Load of a namespace is of one that is known.';
+
+ALTER TABLE ONLY cleave.observed_subscription
+    ADD CONSTRAINT observed_subscription_topic_id_fkey FOREIGN KEY (topic_id) REFERENCES cleave.topic(topic_id);
 
 ALTER TABLE ONLY cleave.operation_child
     ADD CONSTRAINT operation_child_operation_id_fkey FOREIGN KEY (operation_id) REFERENCES cleave.operation(operation_id);
@@ -1777,12 +2723,24 @@ GRANT USAGE ON SCHEMA staging TO cleave_spark_loader;
 REVOKE ALL ON FUNCTION cleave.drop_decision_partitions(older_than timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION cleave.drop_decision_partitions(older_than timestamp with time zone) TO cleave_controller;
 
+REVOKE ALL ON FUNCTION cleave.empty_bundle_inbox(run text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION cleave.ensure_decision_partitions(days_ahead integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION cleave.ensure_decision_partitions(days_ahead integer) TO cleave_controller;
+
+REVOKE ALL ON FUNCTION cleave.expire_bundle_history(older_than timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION cleave.expire_bundle_history(older_than timestamp with time zone) TO cleave_controller;
+
+REVOKE ALL ON FUNCTION cleave.merge_bundle_load(run text, run_window_end timestamp with time zone, run_engine text, run_topics bigint, run_quarantined text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION cleave.merge_bundle_load(run text, run_window_end timestamp with time zone, run_engine text, run_topics bigint, run_quarantined text[]) TO cleave_spark_loader;
+GRANT ALL ON FUNCTION cleave.merge_bundle_load(run text, run_window_end timestamp with time zone, run_engine text, run_topics bigint, run_quarantined text[]) TO cleave_controller;
 
 REVOKE ALL ON FUNCTION cleave.merge_load(run text, run_window_end timestamp with time zone, run_engine text, run_samples bigint, run_segments bigint, run_quarantined text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION cleave.merge_load(run text, run_window_end timestamp with time zone, run_engine text, run_samples bigint, run_segments bigint, run_quarantined text[]) TO cleave_spark_loader;
 GRANT ALL ON FUNCTION cleave.merge_load(run text, run_window_end timestamp with time zone, run_engine text, run_samples bigint, run_segments bigint, run_quarantined text[]) TO cleave_controller;
+
+GRANT ALL ON FUNCTION inspect.bundle_text(lower_bound bigint, upper_bound bigint) TO cleave_inspector;
+GRANT ALL ON FUNCTION inspect.bundle_text(lower_bound bigint, upper_bound bigint) TO cleave_controller;
 
 GRANT ALL ON FUNCTION inspect.hash_range_text(range_start integer, range_end integer) TO cleave_inspector;
 GRANT ALL ON FUNCTION inspect.hash_range_text(range_start integer, range_end integer) TO cleave_controller;
@@ -1799,7 +2757,24 @@ GRANT ALL ON FUNCTION inspect.layout_of(of_topic_id bigint, at_epoch bigint) TO 
 GRANT ALL ON FUNCTION inspect.lineage(topic text, segment bigint) TO cleave_inspector;
 GRANT ALL ON FUNCTION inspect.lineage(topic text, segment bigint) TO cleave_controller;
 
+GRANT SELECT ON TABLE cleave.broker_load TO cleave_controller;
+GRANT SELECT ON TABLE cleave.broker_load TO cleave_spark_loader;
+
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.bucket_checkpoint TO cleave_controller;
+
+GRANT SELECT,INSERT ON TABLE cleave.bundle_decision TO cleave_controller;
+
+GRANT SELECT ON TABLE cleave.bundle_load TO cleave_controller;
+GRANT SELECT ON TABLE cleave.bundle_load TO cleave_spark_loader;
+
+GRANT SELECT ON TABLE cleave.bundle_load_run TO cleave_controller;
+GRANT SELECT ON TABLE cleave.bundle_load_run TO cleave_spark_loader;
+
+GRANT SELECT,INSERT,UPDATE ON TABLE cleave.bundle_proposal TO cleave_controller;
+
+GRANT SELECT,INSERT,UPDATE ON TABLE cleave.bundle_state TO cleave_controller;
+
+GRANT SELECT ON TABLE cleave.cluster_load TO cleave_controller;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE cleave.cluster_policy TO cleave_controller;
 
@@ -1825,7 +2800,17 @@ GRANT SELECT ON TABLE cleave.load_source TO cleave_spark_loader;
 
 GRANT SELECT ON TABLE cleave.migration TO cleave_controller;
 
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.mirror TO cleave_controller;
+
+GRANT SELECT,INSERT,UPDATE ON TABLE cleave.namespace_bundles TO cleave_controller;
+GRANT SELECT ON TABLE cleave.namespace_bundles TO cleave_spark_loader;
+
+GRANT SELECT ON TABLE cleave.namespace_load TO cleave_controller;
+GRANT SELECT ON TABLE cleave.namespace_load TO cleave_spark_loader;
+
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.namespace_policy TO cleave_controller;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.observed_subscription TO cleave_controller;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE cleave.operation TO cleave_controller;
 
@@ -1877,6 +2862,27 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE embedded.producer TO cleave_controlle
 
 GRANT SELECT ON TABLE inspect.assignments TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.assignments TO cleave_controller;
+
+GRANT SELECT ON TABLE inspect.bundles_brokers TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.bundles_brokers TO cleave_controller;
+
+GRANT SELECT ON TABLE inspect.bundles_imbalance TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.bundles_imbalance TO cleave_controller;
+
+GRANT SELECT ON TABLE inspect.bundles_load_runs TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.bundles_load_runs TO cleave_controller;
+
+GRANT SELECT ON TABLE inspect.bundles_namespaces TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.bundles_namespaces TO cleave_controller;
+
+GRANT SELECT ON TABLE inspect.bundles_now TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.bundles_now TO cleave_controller;
+
+GRANT SELECT ON TABLE inspect.bundles_proposals TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.bundles_proposals TO cleave_controller;
+
+GRANT SELECT ON TABLE inspect.bundles_why_not TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.bundles_why_not TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.decisions TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.decisions TO cleave_controller;
@@ -1932,6 +2938,16 @@ GRANT SELECT ON TABLE inspect.uncovered_ranges TO cleave_controller;
 GRANT SELECT ON TABLE inspect.why_not TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.why_not TO cleave_controller;
 
+GRANT INSERT ON TABLE staging.broker_row TO cleave_spark_loader;
+
+GRANT INSERT ON TABLE staging.bundle_row TO cleave_spark_loader;
+
+GRANT INSERT ON TABLE staging.cluster_row TO cleave_spark_loader;
+
 GRANT INSERT ON TABLE staging.load_row TO cleave_spark_loader;
+
+GRANT INSERT ON TABLE staging.namespace_bundles_row TO cleave_spark_loader;
+
+GRANT INSERT ON TABLE staging.namespace_row TO cleave_spark_loader;
 
 GRANT INSERT ON TABLE staging.source_row TO cleave_spark_loader;

@@ -57,6 +57,8 @@ _LAWS = frozenset(
         "operation_child_log_once",
         "topic_counters_only_rise",
         "topic_row_version_by_one",
+        "namespace_bundles_row_version_by_one",
+        "bundle_proposal_fixed_for_life",
         "topic_deleted_is_history",
     }
 )

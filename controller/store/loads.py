@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from tempfile import SpooledTemporaryFile
-from typing import IO, Any, cast
 
-import psycopg2
 import pyarrow as pa
-from pyarrow import csv
 from sqlalchemy import Connection, text
-from sqlalchemy.exc import DBAPIError
+
+from controller.store.arrow_copy import append, fetch
 
 _RATES = [(name, pa.float64()) for name in ("msg_rate_in", "byte_rate_in", "msg_rate_out", "byte_rate_out")]
 _IDS = [("topic_id", pa.int64()), ("segment_id", pa.int64())]
@@ -42,8 +39,6 @@ CHANGE_SCHEMA = pa.schema(
     [*_IDS, *_RATES, ("source", pa.string()), *_INSTANTS, ("seen_row_version", pa.int64())]
 )
 """A record to write; `seen_row_version` is that of the record it was computed from, 0 where there was none."""
-
-_MEMORY_BYTES = 64 * 1024 * 1024  # beyond it a transfer goes through a temporary file
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +82,9 @@ def baseline(tx: Connection) -> Baseline:
     """All load records, sources and thresholds in force, in the schemas of this module."""
     return Baseline(
         watermark(tx),
-        _fetch(tx, "cleave.segment_load", RECORD_SCHEMA),
-        _fetch(tx, "cleave.load_source", SOURCE_SCHEMA),
-        _fetch(tx, "cleave.threshold_in_force", THRESHOLD_SCHEMA),
+        fetch(tx, "cleave.segment_load", RECORD_SCHEMA),
+        fetch(tx, "cleave.load_source", SOURCE_SCHEMA),
+        fetch(tx, "cleave.threshold_in_force", THRESHOLD_SCHEMA),
     )
 
 
@@ -98,8 +93,8 @@ def stage_and_merge(tx: Connection, run: LoadRun, changes: pa.Table, sources: pa
 
     A run that was merged before, or whose window is not beyond the watermark, changes nothing.
     """
-    _append(tx, "staging.load_row", run.run_id, changes.select(CHANGE_SCHEMA.names).cast(CHANGE_SCHEMA))
-    _append(tx, "staging.source_row", run.run_id, sources.select(SOURCE_SCHEMA.names).cast(SOURCE_SCHEMA))
+    append(tx, "staging.load_row", run.run_id, changes.select(CHANGE_SCHEMA.names).cast(CHANGE_SCHEMA))
+    append(tx, "staging.source_row", run.run_id, sources.select(SOURCE_SCHEMA.names).cast(SOURCE_SCHEMA))
     row = tx.execute(
         text(
             "SELECT * FROM cleave.merge_load(:run_id, :window_end, :engine, :samples, :segments, :quarantined)"
@@ -114,42 +109,3 @@ def stage_and_merge(tx: Connection, run: LoadRun, changes: pa.Table, sources: pa
         },
     ).one()
     return MergeResult(row.written, row.outrun, row.applied)
-
-
-def _fetch(tx: Connection, relation: str, schema: pa.Schema) -> pa.Table:
-    columns = ", ".join(
-        f"floor(extract(epoch FROM {name.removesuffix('_ms')}) * 1000)::bigint AS {name}"
-        if name.endswith("_ms")
-        else name
-        for name in schema.names
-    )
-    statement = f"COPY (SELECT {columns} FROM {relation}) TO STDOUT (FORMAT csv, HEADER)"  # noqa: S608  # our names
-    with SpooledTemporaryFile(_MEMORY_BYTES) as file:
-        _copy(tx, statement, file)
-        file.seek(0)
-        types = {field.name: field.type for field in schema}
-        return csv.read_csv(file, convert_options=csv.ConvertOptions(column_types=types))
-
-
-def _append(tx: Connection, relation: str, run_id: str, rows: pa.Table) -> None:
-    """COPY with the run's id as first column; milliseconds become instants."""
-    for position, name in enumerate(rows.column_names):
-        if name.endswith("_ms"):
-            instants = rows.column(name).cast(pa.timestamp("ms", tz="UTC"))
-            rows = rows.set_column(position, name.removesuffix("_ms"), instants)
-    keyed = rows.add_column(0, "run_id", pa.array([run_id] * rows.num_rows, pa.string()))
-    with SpooledTemporaryFile(_MEMORY_BYTES) as file:
-        # An empty chunk makes pyarrow 26 write the bytes of an unused buffer.
-        csv.write_csv(keyed.combine_chunks(), file, csv.WriteOptions(include_header=False))
-        file.seek(0)
-        _copy(tx, f"COPY {relation} ({', '.join(keyed.column_names)}) FROM STDIN (FORMAT csv)", file)
-
-
-def _copy(tx: Connection, statement: str, file: IO[Any]) -> None:
-    """Runs COPY on the driver's own cursor; its errors take the way of all others."""
-    driver = cast("psycopg2.extensions.connection", tx.connection.driver_connection)
-    try:
-        with driver.cursor() as cursor:
-            cursor.copy_expert(statement, file)
-    except psycopg2.Error as error:
-        raise DBAPIError(statement, None, error) from error
