@@ -54,7 +54,7 @@ def blocks(session: HttpSession, url: str, deadline: float) -> Iterator[bytes]:
     Raises DataPlaneTimeout and DataPlaneUnavailable; what was read before is then not the whole.
     """
     response = _open(session, url, deadline)
-    with response, _cut_off(response, deadline) as timer:
+    with response, cut_off(response, deadline) as timer:
         if response.status_code != 200:
             raise _refused(url, response.status_code)
         try:
@@ -78,7 +78,7 @@ def document(
     """
     for _ in range(REDIRECTS + 1):
         response = _open(session, url, deadline)
-        with response, _cut_off(response, deadline):
+        with response, cut_off(response, deadline):
             if response.status_code == 404:
                 return None, origin(url)
             if response.status_code == 200:
@@ -108,7 +108,7 @@ def _open(session: HttpSession, url: str, deadline: float) -> requests.Response:
 
 
 @contextlib.contextmanager
-def _cut_off(response: requests.Response, deadline: float) -> Iterator[threading.Timer]:
+def cut_off(response: requests.Response, deadline: float) -> Iterator[threading.Timer]:
     """Shuts the socket at the deadline, so that whoever reads from it sees the end."""
 
     def shut() -> None:
