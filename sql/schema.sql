@@ -1908,6 +1908,29 @@ CREATE VIEW inspect.load_sources AS
 
 COMMENT ON VIEW inspect.load_sources IS 'When each reporter (a broker) was last heard of.';
 
+CREATE VIEW inspect.observed_consumers AS
+ SELECT t.name AS topic,
+    t.topic_id,
+    o.name AS subscription,
+    o.subscription_type,
+    o.consumers,
+    o.consumer_names,
+    o.changed_at,
+        CASE
+            WHEN (o.subscription_type = 'Shared'::text) THEN 'read as a queue'::text
+            WHEN (u.kind <> 'STREAM'::text) THEN ('recorded as '::text || lower(u.kind))
+            WHEN (u.state = 'deleting'::text) THEN 'being deleted'::text
+            WHEN (EXISTS ( SELECT
+               FROM cleave.consumer c
+              WHERE ((c.topic_id = o.topic_id) AND (c.subscription = o.name)))) THEN 'registered consumers count instead'::text
+            ELSE 'counts'::text
+        END AS in_decisions
+   FROM ((cleave.observed_subscription o
+     JOIN cleave.topic t USING (topic_id))
+     LEFT JOIN cleave.subscription u ON (((u.topic_id = o.topic_id) AND (u.name = o.name))));
+
+COMMENT ON VIEW inspect.observed_consumers IS 'Consumers that brokers list, of applications that need not register, and whether they count in decisions.';
+
 CREATE VIEW inspect.operation_steps AS
  SELECT s.operation_id,
     t.name AS topic,
@@ -2907,6 +2930,9 @@ GRANT SELECT ON TABLE inspect.load_runs TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.load_sources TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.load_sources TO cleave_controller;
+
+GRANT SELECT ON TABLE inspect.observed_consumers TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.observed_consumers TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.operation_steps TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.operation_steps TO cleave_controller;

@@ -7,20 +7,9 @@ have neither; their consumers register.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-
-class AttachedConsumer(NamedTuple):
-    """One consumer on one log as its broker lists it.
-
-    `subscription_type` is the broker's word (Exclusive, Failover, Key_Shared, Shared); `name` is empty where the client
-    gave none; `connection` is the client's address, which the consumers of one client share on one broker.
-    """
-
-    subscription: str
-    subscription_type: str
-    name: str
-    connection: str
+from controller.domain.attached import AttachedConsumer
 
 
 @runtime_checkable

@@ -1,7 +1,7 @@
 """Situations: everything the decisions about many topics may look at, read set-wise.
 
 A constant number of statements for any number of topics. Only what a decision reads is fetched: the ACTIVE
-segments with their load, the policy of each level, registered consumers, live reshapes; whole layouts only for
+segments with their load, the policy of each level, consumers, live reshapes; whole layouts only for
 topics that ask for Pulsar's exact answers, whose merge depths need the ancestors. The present moment is the
 database's. Consistent for topics whose `evaluation` row the caller holds (see `evaluations.drain`).
 """
@@ -49,12 +49,22 @@ _SEGMENTS = text("""
       LEFT JOIN cleave.load_source o ON o.source = l.source
      WHERE s.topic_id = ANY (:topic_ids) AND s.state = 'ACTIVE'
 """)
+# Who registers is counted as registered, sessions in their grace included; a subscription nobody registers with is
+# counted as its brokers list it, unless it is read as a queue.
 _CONSUMERS = text("""
-    SELECT u.topic_id, u.name, count(c.name) AS consumers
+    SELECT u.topic_id, u.name, coalesce(nullif(count(c.name), 0), max(o.consumers), 0) AS consumers
       FROM cleave.subscription u
       LEFT JOIN cleave.consumer c ON c.topic_id = u.topic_id AND c.subscription = u.name
+      LEFT JOIN cleave.observed_subscription o
+             ON o.topic_id = u.topic_id AND o.name = u.name AND o.subscription_type <> 'Shared'
      WHERE u.topic_id = ANY (:topic_ids) AND u.kind = 'STREAM' AND u.state = 'live'
-     GROUP BY u.topic_id, u.name ORDER BY u.topic_id, u.name
+     GROUP BY u.topic_id, u.name
+     UNION ALL
+    SELECT o.topic_id, o.name, o.consumers
+      FROM cleave.observed_subscription o
+     WHERE o.topic_id = ANY (:topic_ids) AND o.subscription_type <> 'Shared'
+       AND NOT EXISTS (SELECT FROM cleave.subscription u WHERE u.topic_id = o.topic_id AND u.name = o.name)
+     ORDER BY topic_id, name
 """)
 # A committed reshape is in the layout and in the cooldown stamps already; an aborting one still holds its parents.
 _IN_FLIGHT = text("""

@@ -1,7 +1,8 @@
-"""Which logs the collector samples: those of active segments, and of sealed ones that may still be read."""
+"""Which logs are watched for load and consumers: of active segments, and of sealed ones that may still be read."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
@@ -17,16 +18,26 @@ class WatchedLog:
     backing_topic: str
 
 
-def watched_logs(tx: Connection, *, prefix: str = "", sealed_for_seconds: float) -> list[WatchedLog]:
-    """Logs of live topics whose names begin with `prefix`; sealed ones until that long after they were sealed."""
+def watched_logs(
+    tx: Connection, *, prefix: str = "", sealed_for_seconds: float, planes: Collection[str] | None = None
+) -> list[WatchedLog]:
+    """Logs of live topics whose names begin with `prefix`; sealed ones until that long after they were sealed.
+
+    `planes`: those on these data planes only. By topic and segment.
+    """
     rows = tx.execute(
         text("""
             SELECT s.topic_id, s.segment_id, t.data_plane, s.backing_topic
               FROM cleave.segment s JOIN cleave.topic t USING (topic_id)
              WHERE t.state = 'live' AND starts_with(t.name, :prefix) AND s.pruned_epoch IS NULL
                AND (s.state = 'ACTIVE' OR s.sealed_at > clock_timestamp() - make_interval(secs => :seconds))
+               AND (CAST(:planes AS text[]) IS NULL OR t.data_plane = ANY (:planes))
              ORDER BY s.topic_id, s.segment_id
         """),
-        {"prefix": prefix, "seconds": sealed_for_seconds},
+        {
+            "prefix": prefix,
+            "seconds": sealed_for_seconds,
+            "planes": None if planes is None else sorted(planes),
+        },
     )
     return [WatchedLog(*row) for row in rows]

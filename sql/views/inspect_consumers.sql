@@ -44,3 +44,17 @@ SELECT t.name AS topic, t.topic_id, u.name AS subscription, u.kind, s.segment_id
  WHERE t.state <> 'deleted';
 COMMENT ON VIEW inspect.assignments IS
     'Per subscription and segment: readable, withheld until the segments in waits_for are drained, or drained.';
+
+CREATE VIEW inspect.observed_consumers AS
+SELECT t.name AS topic, t.topic_id, o.name AS subscription, o.subscription_type, o.consumers, o.consumer_names, o.changed_at,
+       CASE WHEN o.subscription_type = 'Shared' THEN 'read as a queue'
+            WHEN u.kind <> 'STREAM' THEN 'recorded as ' || lower(u.kind)
+            WHEN u.state = 'deleting' THEN 'being deleted'
+            WHEN EXISTS (SELECT FROM cleave.consumer c WHERE c.topic_id = o.topic_id AND c.subscription = o.name)
+            THEN 'registered consumers count instead'
+            ELSE 'counts' END AS in_decisions
+  FROM cleave.observed_subscription o
+  JOIN cleave.topic t USING (topic_id)
+  LEFT JOIN cleave.subscription u ON u.topic_id = o.topic_id AND u.name = o.name;
+COMMENT ON VIEW inspect.observed_consumers IS
+    'Consumers that brokers list, of applications that need not register, and whether they count in decisions.';

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 
 from controller import telemetry
-from controller.dataplane.pulsar_load.http import HttpSession, document, origin
+from controller.dataplane.pulsar_load.http import HttpSession, ask, origin
 from controller.domain.errors import DataPlaneUnavailable, InvalidInput, Retryable
 
 log = telemetry.get_logger(__name__)
@@ -79,7 +79,7 @@ class BrokerList:
             self._refresh_at = min(self._refresh_at, self._asked_at + FEWEST_SECONDS)
 
     def _ask(self, deadline: float) -> tuple[Broker, ...]:
-        names, _ = document(self._session, self._url, deadline)
+        names = ask(self._session, self._url, deadline).document
         if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
             raise DataPlaneUnavailable(f"{origin(self._url)} lists no brokers; is it a broker's web address?")
         found = []

@@ -14,15 +14,17 @@ from typing import Any
 from urllib.parse import quote
 
 from controller import telemetry
-from controller.dataplane.observation import AttachedConsumer
 from controller.dataplane.pulsar_load.brokers import BrokerList
-from controller.dataplane.pulsar_load.http import HttpSession, document, origin
-from controller.domain.errors import DataPlaneTimeout, Retryable
+from controller.dataplane.pulsar_load.http import REDIRECTS, Answer, HttpSession, ask, origin
+from controller.domain.attached import AttachedConsumer
+from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable, Retryable
 
 log = telemetry.get_logger(__name__)
 
 AT_ONCE = 8
 """Logs asked about at the same time; a broker answers each in some milliseconds."""
+QUIET_SECONDS = 10.0
+"""A broker that did not answer in time is not asked again for so long: its logs would hold up all others."""
 _OPTIONS = "?getPreciseBacklog=false&subscriptionBacklogSize=false&excludePublishers=true"
 
 
@@ -37,6 +39,7 @@ class ConsumerReader:
         self._deadline_seconds = deadline_seconds
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="consumers")
         self._owners: dict[str, str] = {}
+        self._quiet_until: dict[str, float] = {}
 
     def consumers(self, backing_topics: Sequence[str]) -> dict[str, list[AttachedConsumer]]:
         """Consumers of each log that could be asked about; a missing log has none, a silent one is absent.
@@ -71,11 +74,28 @@ class ConsumerReader:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _ask(self, topic: str, trusted: Collection[str], deadline: float) -> list[AttachedConsumer]:
-        base = self._owners.get(topic, self._admin)
-        stats, self._owners[topic] = document(
-            self._session, f"{base}{_path(topic)}{_OPTIONS}", deadline, trusted
-        )
-        return [] if stats is None else list(_attached(stats))
+        path = f"{_path(topic)}{_OPTIONS}"
+        broker = self._owners.get(topic, self._admin)
+        for _ in range(REDIRECTS + 1):
+            answer = self._ask_broker(broker, path, deadline)
+            if answer.moved_to is None:
+                self._owners[topic] = broker
+                return [] if answer.document is None else list(_attached(answer.document, broker))
+            broker = origin(answer.moved_to)
+            if broker not in trusted:  # the session's token goes to brokers of the cluster only
+                raise DataPlaneUnavailable(
+                    f"{broker}, named as the owner of {topic}, is no broker of the cluster"
+                )
+        raise DataPlaneUnavailable(f"brokers send each other's way for {topic}; the last was {broker}")
+
+    def _ask_broker(self, broker: str, path: str, deadline: float) -> Answer:
+        if time.monotonic() < self._quiet_until.get(broker, 0.0):
+            raise DataPlaneTimeout(f"broker {broker} did not answer lately")
+        try:
+            return ask(self._session, broker + path, deadline)
+        except DataPlaneTimeout:
+            self._quiet_until[broker] = time.monotonic() + QUIET_SECONDS
+            raise
 
 
 def _path(topic: str) -> str:
@@ -84,7 +104,7 @@ def _path(topic: str) -> str:
     return f"/admin/v2/{domain}/{quote(tenant)}/{quote(namespace)}/{quote(name, safe='')}/stats"
 
 
-def _attached(stats: Mapping[str, Any]) -> Iterator[AttachedConsumer]:
+def _attached(stats: Mapping[str, Any], broker: str) -> Iterator[AttachedConsumer]:
     """Consumers of durable subscriptions that applications made: a reader's cursor ends with it."""
     for name, subscription in stats.get("subscriptions", {}).items():
         if name.startswith("__") or not subscription.get("isDurable", subscription.get("durable", True)):
@@ -95,4 +115,5 @@ def _attached(stats: Mapping[str, Any]) -> Iterator[AttachedConsumer]:
                 subscription.get("type", ""),
                 consumer.get("consumerName", ""),
                 consumer.get("address", ""),
+                broker,
             )

@@ -11,7 +11,8 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import urljoin, urlsplit
 
@@ -68,26 +69,26 @@ def blocks(session: HttpSession, url: str, deadline: float) -> Iterator[bytes]:
             raise _broken(url, TimeoutError(), deadline)
 
 
-def document(
-    session: HttpSession, url: str, deadline: float, brokers: Collection[str] = ()
-) -> tuple[Any, str]:
-    """The JSON at `url` (None for 404), and the origin that gave it.
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a broker said: a document, that there is none (`document` and `moved_to` None), or who to ask."""
 
-    Redirects are followed only to the origins in `brokers`, with the session's credentials: elsewhere they are
-    refused.
-    """
-    for _ in range(REDIRECTS + 1):
-        response = _open(session, url, deadline)
-        with response, cut_off(response, deadline):
-            if response.status_code == 404:
-                return None, origin(url)
-            if response.status_code == 200:
-                return _json(response, url, deadline), origin(url)
-            target = urljoin(url, response.headers.get("Location", ""))
-            if response.status_code not in (302, 307, 308) or origin(target) not in brokers:
-                raise _refused(url, response.status_code)
-            url = target
-    raise DataPlaneUnavailable(f"broker {origin(url)} sends in circles for {urlsplit(url).path}")
+    document: Any = None
+    moved_to: str | None = None
+    """The URL that a redirect names, unchecked: whoever follows it takes the session's credentials there."""
+
+
+def ask(session: HttpSession, url: str, deadline: float) -> Answer:
+    """The JSON at `url` by `deadline`. Raises DataPlaneTimeout and DataPlaneUnavailable."""
+    response = _open(session, url, deadline)
+    with response, cut_off(response, deadline):
+        if response.status_code == 200:
+            return Answer(_json(response, url, deadline))
+        if response.status_code == 404:
+            return Answer()
+        if response.status_code in (302, 307, 308) and "Location" in response.headers:
+            return Answer(moved_to=urljoin(url, response.headers["Location"]))
+        raise _refused(url, response.status_code)
 
 
 def _open(session: HttpSession, url: str, deadline: float) -> requests.Response:

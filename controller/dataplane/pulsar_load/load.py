@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from controller.clock import Clock, SystemClock
 from controller.dataplane.base import Counters
-from controller.dataplane.observation import AttachedConsumer
 from controller.dataplane.pulsar_load.brokers import BrokerList
 from controller.dataplane.pulsar_load.consumers import ConsumerReader
 from controller.dataplane.pulsar_load.http import HttpSession
 from controller.dataplane.pulsar_load.scraper import CounterScraper
+from controller.domain.attached import AttachedConsumer
 
 SAMPLE_LIMIT = 1_000_000
 """Logs of one call; each costs some 300 bytes here, and nothing at the broker."""

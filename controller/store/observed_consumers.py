@@ -1,0 +1,98 @@
+"""Consumers that brokers list, as last seen: beside the registered ones, which they never change.
+
+Written only where something changed, so a round over a quiet fleet reads; a change of a count or a type raises the
+topic's input version and notifies, by trigger, as a registration does. A subscription with registered consumers is
+decided on by those alone (see `situations`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, text
+
+from controller.domain.attached import SubscriptionUse
+
+NAMES_KEPT = 100
+"""For people; the count is of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Who consumes from one topic; not whole where a segment's broker was silent."""
+
+    topic_id: int
+    uses: Mapping[str, SubscriptionUse]
+    is_whole: bool = True
+
+
+_GIVEN = """
+    WITH given AS (
+        SELECT * FROM jsonb_to_recordset(CAST(:given AS jsonb)) AS g (
+               topic_id bigint, name text, subscription_type text, consumers integer, consumer_names text[], is_whole boolean)
+    ), news AS (
+        SELECT g.* FROM given g LEFT JOIN cleave.observed_subscription o USING (topic_id, name)
+         WHERE o.topic_id IS NULL
+            OR NOT g.is_whole AND g.consumers > o.consumers
+            OR g.is_whole AND (g.consumers, g.subscription_type, g.consumer_names)
+               IS DISTINCT FROM (o.consumers, o.subscription_type, o.consumer_names)
+    ), gone AS (
+        SELECT o.topic_id, o.name FROM cleave.observed_subscription o
+         WHERE o.topic_id = ANY (:whole)
+           AND NOT EXISTS (SELECT FROM given g WHERE g.topic_id = o.topic_id AND g.name = o.name)
+    )
+"""
+_CHANGED = f"{_GIVEN} SELECT topic_id FROM news UNION SELECT topic_id FROM gone ORDER BY 1"  # noqa: S608  # our own text only
+# The triggers raise the same rows statement by statement: locked beforehand, two writers cannot cross.
+_LOCK = """
+    SELECT topic_id FROM cleave.evaluation WHERE topic_id = ANY (:changed) ORDER BY topic_id FOR UPDATE
+"""
+_DELETE = f"""{_GIVEN}
+    DELETE FROM cleave.observed_subscription o USING gone WHERE (o.topic_id, o.name) = (gone.topic_id, gone.name)
+"""  # noqa: S608  # likewise
+_WRITE = f"""{_GIVEN}
+    INSERT INTO cleave.observed_subscription (topic_id, name, subscription_type, consumers, consumer_names)
+    SELECT n.topic_id, n.name, n.subscription_type, n.consumers, n.consumer_names
+      FROM news n JOIN cleave.topic t USING (topic_id) WHERE t.state = 'live'
+        ON CONFLICT (topic_id, name) DO UPDATE
+       SET subscription_type = excluded.subscription_type, consumers = excluded.consumers,
+           consumer_names = excluded.consumer_names, changed_at = clock_timestamp()
+"""  # noqa: S608  # likewise
+
+
+def record(tx: Connection, observations: Iterable[Observation]) -> list[int]:
+    """Keeps what was seen; returns the topics something was written about, in ascending order.
+
+    What is not whole adds and raises but takes nothing away: silence is not zero.
+    """
+    seen = list(observations)
+    given = {
+        "given": json.dumps([row for one in seen for row in _rows(one)]),
+        "whole": [one.topic_id for one in seen if one.is_whole],
+    }
+    changed = list(tx.execute(text(_CHANGED), given).scalars())
+    if changed:
+        tx.execute(text(_LOCK), {"changed": changed})
+        tx.execute(text(_DELETE), given)
+        tx.execute(text(_WRITE), given)
+    return changed
+
+
+def _rows(observation: Observation) -> Iterable[dict[str, object]]:
+    uses = {_storable(name): use for name, use in observation.uses.items()}
+    for name, use in uses.items():
+        yield {
+            "topic_id": observation.topic_id,
+            "name": name,
+            "subscription_type": _storable(use.subscription_type),
+            "consumers": use.consumers,
+            "consumer_names": [_storable(one) for one in use.names[:NAMES_KEPT]],
+            "is_whole": observation.is_whole,
+        }
+
+
+def _storable(name: str) -> str:
+    """A name as PostgreSQL can keep it: clients may give any, half a surrogate pair and a zero included."""
+    return name.encode(errors="replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
