@@ -1,0 +1,232 @@
+"""A Pulsar cluster on loopback: ZooKeeper, one bookie and several brokers, each a process of its own.
+
+For what takes more than one broker: ownership, moves of bundles, a broker that dies. Two brokers are ready
+in about 25 s and take 1.1 GiB together. Any part may be stopped, killed and started again alone.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from controller.devstack.ports import LOOPBACK, is_listening, release_port
+from controller.devstack.process import DevstackFailed, run_checked
+from controller.devstack.pulsar.configuration import (
+    BOOKIE,
+    BROKER,
+    kept_ports,
+    loopback_interface,
+    write_properties,
+)
+from controller.devstack.pulsar.jars import PULSAR_4, pulsar_jars
+from controller.devstack.pulsar.java_server import JavaProgram, JavaServer, Memory, is_healthy
+from controller.devstack.pulsar.tokens import TokenAuthentication
+
+CLUSTER_NAME = "cleave"
+_BOOKIE_DRIVER = "org.apache.pulsar.metadata.bookkeeper.PulsarMetadataBookieDriver"
+
+
+class LoadManager(StrEnum):
+    """Who places and moves bundles; the values are Pulsar's class names."""
+
+    MODULAR = "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl"
+    EXTENSIBLE = "org.apache.pulsar.broker.loadbalance.extensions.ExtensibleLoadManagerImpl"
+
+
+class ClusterBroker(JavaServer):
+    """One broker of a cluster; ``start``, ``stop``, ``kill`` and ``start`` again at will."""
+
+    def __init__(
+        self,
+        name: str,
+        program: JavaProgram,
+        directory: Path,
+        ports: tuple[int, int],
+        token: str | None,
+    ) -> None:
+        """``ports``: of the admin REST API, and of the binary protocol."""
+        self.broker_id = f"{LOOPBACK}:{ports[0]}"
+        """What Pulsar calls it, as in ``destinationBroker`` of an unload."""
+        self.admin_url = f"http://{LOOPBACK}:{ports[0]}"
+        self.service_url = f"pulsar://{LOOPBACK}:{ports[1]}"
+        super().__init__(name, program, directory, lambda: is_healthy(self.admin_url, token))
+
+
+class PulsarCluster:
+    """``brokers`` brokers over one bookie; ``properties`` adds to or overrides what brokers are told."""
+
+    def __init__(
+        self,
+        directory: Path,
+        version: str = PULSAR_4,
+        *,
+        brokers: int = 2,
+        load_manager: LoadManager = LoadManager.MODULAR,
+        memory: Memory = Memory(),  # noqa: B008 - frozen
+        properties: Mapping[str, str] | None = None,
+        authentication: TokenAuthentication | None = None,
+    ) -> None:
+        if brokers < 1:
+            raise DevstackFailed(f"a cluster of {brokers} brokers serves nobody: ask for at least 1")
+        self._directory = directory.resolve()
+        self.version = version
+        self._memory = memory
+        self._properties = {"loadManagerClassName": load_manager.value, **(properties or {})}
+        self._authentication = authentication
+        names = [f"broker-{number}" for number in range(brokers)]
+        self._jars = pulsar_jars(version)
+        self._ports = kept_ports(
+            self._directory,
+            ["zookeeper", "bookie", *(f"{name} {use}" for name in names for use in ("admin", "service"))],
+        )
+        self.zookeeper = self._make_zookeeper()
+        self.bookie = self._make_bookie()
+        self.brokers = tuple(self._make_broker(name) for name in names)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def admin_url(self) -> str:
+        """Admin REST API of the first broker; it redirects what another one owns."""
+        return self.brokers[0].admin_url
+
+    @property
+    def service_url(self) -> str:
+        """All brokers, for a client that goes on with the next one when one is away."""
+        hosts = ",".join(broker.service_url.removeprefix("pulsar://") for broker in self.brokers)
+        return f"pulsar://{hosts}"
+
+    def start(self) -> None:
+        """Launch what does not run, in order, and wait until every broker is healthy."""
+        try:
+            self.zookeeper.start()
+            self._initialise()
+            self.bookie.start()
+            for broker in self.brokers:
+                broker.launch()
+            for broker in self.brokers:
+                broker.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Shut everything down, brokers first; the data stays. Safe to repeat."""
+        for broker in self.brokers:
+            broker.ask_to_end()
+        for server in (*self.brokers, self.bookie, self.zookeeper):
+            server.stop()
+
+    def kill(self) -> None:
+        """SIGKILL to every process, as when the machine's plug is pulled."""
+        for server in (*self.brokers, self.bookie, self.zookeeper):
+            server.kill()
+
+    def destroy(self) -> None:
+        """End it and remove the data for good; the logs stay. A new object is needed to start afresh."""
+        self.kill()
+        for port in self._ports.values():
+            release_port(port)
+        (self._directory / "ports.json").unlink(missing_ok=True)
+        shutil.rmtree(self._directory / "data", ignore_errors=True)
+
+    @property
+    def _metadata_url(self) -> str:
+        return f"zk:{LOOPBACK}:{self._ports['zookeeper']}"
+
+    def _initialise(self) -> None:
+        done = self._directory / "data" / "initialised"
+        if done.exists():
+            return
+        setup = JavaProgram(
+            self._jars,
+            "org.apache.pulsar.PulsarClusterMetadataSetup",
+            [
+                *("--cluster", CLUSTER_NAME),
+                *("--metadata-store", self._metadata_url),
+                *("--configuration-metadata-store", self._metadata_url),
+                *("--web-service-url", self.brokers[0].admin_url),
+                *("--broker-service-url", self.brokers[0].service_url),
+            ],
+            self._memory,
+        )
+        run_checked(setup.command(self._directory / "setup"), cwd=self._directory)
+        done.touch()
+
+    def _make_zookeeper(self) -> JavaServer:
+        port = self._ports["zookeeper"]
+        data = self._directory / "data" / "zookeeper"
+        conf = write_properties(
+            self._directory / "zookeeper" / "zookeeper.conf",
+            {
+                "tickTime": "2000",
+                "dataDir": str(data),
+                "clientPort": str(port),
+                "clientPortAddress": LOOPBACK,
+                "maxClientCnxns": "0",
+                "admin.enableServer": "false",
+            },
+        )
+        program = JavaProgram(
+            self._jars,
+            "org.apache.zookeeper.server.ZooKeeperServerMain",
+            [conf],
+            self._memory,
+            {"zookeeper.forceSync": "no"},
+        )
+        return JavaServer("zookeeper", program, conf.parent, lambda: is_listening(port))
+
+    def _make_bookie(self) -> JavaServer:
+        port = self._ports["bookie"]
+        data = self._directory / "data" / "bookie"
+        conf = write_properties(
+            self._directory / "bookie" / "bookie.conf",
+            BOOKIE,
+            {
+                "bookiePort": str(port),
+                "advertisedAddress": LOOPBACK,
+                "listeningInterface": loopback_interface(),
+                "journalDirectories": str(data / "journal"),
+                "ledgerDirectories": str(data / "ledgers"),
+                "metadataServiceUri": f"metadata-store:{self._metadata_url}",
+                "autoRecoveryDaemonEnabled": "false",
+            },
+        )
+        program = JavaProgram(
+            self._jars,
+            "org.apache.bookkeeper.server.Main",
+            ["--conf", conf],
+            self._memory,
+            {"bookkeeper.metadata.bookie.drivers": _BOOKIE_DRIVER},
+        )
+        return JavaServer("bookie", program, conf.parent, lambda: is_listening(port))
+
+    def _make_broker(self, name: str) -> ClusterBroker:
+        ports = self._ports[f"{name} admin"], self._ports[f"{name} service"]
+        own = {
+            "clusterName": CLUSTER_NAME,
+            "metadataStoreUrl": self._metadata_url,
+            "configurationMetadataStoreUrl": self._metadata_url,
+            "webServicePort": str(ports[0]),
+            "brokerServicePort": str(ports[1]),
+        }
+        secured = self._authentication.properties if self._authentication else {}
+        token = self._authentication.token() if self._authentication else None
+        conf = write_properties(
+            self._directory / name / "broker.conf", BROKER, own, secured, self._properties
+        )
+        program = JavaProgram(
+            self._jars, "org.apache.pulsar.PulsarBrokerStarter", ["--broker-conf", conf], self._memory
+        )
+        return ClusterBroker(name, program, conf.parent, ports, token)
