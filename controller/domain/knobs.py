@@ -31,24 +31,26 @@ def write_knob(value: KnobValue) -> KnobValue:
     return value
 
 
-def read_knobs(document: Mapping[str, Any], kinds: Mapping[str, type]) -> Iterator[tuple[str, KnobValue]]:
+def read_knobs(
+    document: Mapping[str, Any], kinds: Mapping[str, type], subject: str = "auto split/merge"
+) -> Iterator[tuple[str, KnobValue]]:
     """The knobs a document sets, in the order of ``kinds``; null is the same as absent.
 
-    Raises InvalidPolicy for a name that is not in ``kinds`` or a value of another type.
+    Raises InvalidPolicy, saying ``subject``, for a name that is not in ``kinds`` or a value of another type.
     """
     for knob in document:
         if knob not in kinds:
             raise InvalidPolicy(
-                f"Invalid auto split/merge configuration: {knob!r} cannot be set here; "
+                f"Invalid {subject} configuration: {knob!r} cannot be set here; "
                 f"the knobs are {', '.join(kinds)}"
             )
     for knob, kind in kinds.items():
         value = document.get(knob)
         if value is not None:
-            yield knob, _read(knob, value, kind)
+            yield knob, _read(knob, value, kind, subject)
 
 
-def _read(knob: str, value: Any, kind: type) -> KnobValue:
+def _read(knob: str, value: Any, kind: type, subject: str) -> KnobValue:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if kind is float and (is_number or value in _NON_FINITE):
         return float(value)
@@ -57,4 +59,4 @@ def _read(knob: str, value: Any, kind: type) -> KnobValue:
     if kind in (bool, str) and isinstance(value, kind):
         return value
     wanted = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}[kind]
-    raise InvalidPolicy(f"Invalid auto split/merge configuration: {knob} = {value!r}; give {wanted}")
+    raise InvalidPolicy(f"Invalid {subject} configuration: {knob} = {value!r}; give {wanted}")

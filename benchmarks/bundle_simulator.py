@@ -1,0 +1,194 @@
+"""A cluster of brokers that only exists as numbers: bundles carry traffic, brokers report it, cycles move bundles.
+
+One minute a cycle. What a broker reports is what its bundles carried over the minute before, with a little noise, so
+a move shows in the report after it. Everything follows from the seed. Bundles of a broker that fails find a home at
+once through the placement, as a lookup does; nobody moves bundles but the shedder.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from statistics import fmean, pstdev
+
+from controller.domain.bundles.balance_cycle import BalanceInputs, balance, place
+from controller.domain.bundles.balance_settings import BalanceSettings
+from controller.domain.bundles.balance_state import BalanceState
+from controller.domain.bundles.cluster import Broker, BrokerReport, Bundle, Cluster
+from controller.domain.bundles.figures import BundleLoad
+from controller.domain.bundles.moves import Move
+from controller.domain.bundles.placement.occupancy import Occupancy
+from controller.domain.bundles.resources import BrokerResources, ResourceUsage
+from controller.domain.bundles.stats import BundleStats
+
+CYCLE_MS = 60_000
+BYTES_PER_MESSAGE = 1_000.0
+_START_MS = 1_800_000_000_000
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """What was seen at one cycle, before its moves: usage by broker, and the moves."""
+
+    usage: dict[str, float]
+    moves: tuple[Move, ...]
+    moved_bytes: float
+
+    @property
+    def std(self) -> float:
+        """Population standard deviation of usage, as Pulsar's transfer shedder measures it."""
+        return pstdev(self.usage.values())
+
+    @property
+    def spread(self) -> float:
+        """The same as a share of the mean."""
+        mean = fmean(self.usage.values())
+        return self.std / mean if mean else 0.0
+
+
+@dataclass
+class Simulation:
+    """A cluster in motion. ``capacity``: bytes per second each way a broker can carry; ``traffic``: what a bundle carries
+    in each direction; ``owners``: who has it.
+    """
+
+    capacity: dict[str, float]
+    traffic: dict[str, float]
+    owners: dict[str, str]
+    settings: BalanceSettings
+    seed: int = 0
+    noise: float = 0.0
+    cycles: list[Cycle] = field(default_factory=list)
+    state: BalanceState = field(default_factory=BalanceState)
+    stays: dict[str, list[str]] = field(default_factory=dict)
+    _loads: dict[str, BundleLoad] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+        self.now_ms = _START_MS
+
+    def usage(self) -> dict[str, float]:
+        """True usage by broker: bytes one way over capacity."""
+        carried = Counter(dict.fromkeys(self.capacity, 0.0))
+        for bundle, owner in self.owners.items():
+            carried[owner] += self.traffic[bundle]
+        return {name: carried[name] / self.capacity[name] for name in self.capacity}
+
+    def step(self) -> Cycle:
+        """One minute: report, decide, move."""
+        self.now_ms += CYCLE_MS
+        cluster = self._cluster()
+        inputs = BalanceInputs(cluster=cluster, settings=self.settings, state=self.state, now_ms=self.now_ms)
+        proposals = balance(inputs)
+        cycle = Cycle(
+            self.usage(), proposals.moves, 2 * sum(self.traffic[m.bundle_id] for m in proposals.moves)
+        )
+        for move in proposals.moves:
+            assert self.owners[move.bundle_id] == move.source
+            self.stays.setdefault(move.bundle_id, [move.source]).append(str(move.destination))
+            self.owners[move.bundle_id] = str(move.destination)
+        self.state = proposals.state.after(proposals.moves, self.now_ms)
+        self.cycles.append(cycle)
+        return cycle
+
+    def run(self, cycles: int) -> None:
+        """So many minutes."""
+        for _ in range(cycles):
+            self.step()
+
+    def join(self, name: str, capacity: float) -> None:
+        """A new, empty broker."""
+        self.capacity[name] = capacity
+
+    def fail(self, name: str) -> None:
+        """A broker is gone; each of its bundles is placed among those that are left."""
+        del self.capacity[name]
+        lost = sorted(bundle for bundle, owner in self.owners.items() if owner == name)
+        for bundle in lost:
+            self.owners[bundle] = ""
+        cluster = self._cluster()
+        occupancy, state = Occupancy(cluster, self.settings), self.state
+        for bundle in lost:
+            choice = place(cluster.bundle_by_id[bundle], occupancy, self.settings, state)
+            assert choice.broker is not None
+            occupancy.move(bundle, choice.broker)
+            self.owners[bundle], state = choice.broker, choice.state
+        self.state = state
+
+    def _cluster(self) -> Cluster:
+        bundles = tuple(self._bundle(name, owner) for name, owner in self.owners.items())
+        totals = {name: BundleStats() for name in self.capacity}
+        for bundle in bundles:
+            if bundle.owner is not None and bundle.stats is not None:
+                totals[bundle.owner] = _sum(totals[bundle.owner], bundle.stats)
+        return Cluster(tuple(self._broker(name, stats) for name, stats in totals.items()), bundles)
+
+    def _bundle(self, name: str, owner: str) -> Bundle:
+        rate = self.traffic[name] * (1 + self.noise * self._random.uniform(-1, 1))
+        messages = rate / BYTES_PER_MESSAGE
+        stats = BundleStats(messages, messages, rate, rate, topic_count=1)
+        self._loads[name] = self._loads.get(name, BundleLoad()).with_sample(stats)
+        return Bundle(name, owner or None, stats, self._loads[name])
+
+    def _broker(self, name: str, stats: BundleStats) -> Broker:
+        limit = self.capacity[name]
+        usages = (ResourceUsage(rate, limit) for rate in (stats.byte_rate_in, stats.byte_rate_out))
+        bandwidth_in, bandwidth_out = usages
+        resources = BrokerResources(bandwidth_in, ResourceUsage(), bandwidth_in, bandwidth_out)
+        return Broker(name, BrokerReport(resources, stats, self.now_ms))
+
+
+def _sum(one: BundleStats, other: BundleStats) -> BundleStats:
+    return replace(
+        one,
+        msg_rate_in=one.msg_rate_in + other.msg_rate_in,
+        msg_rate_out=one.msg_rate_out + other.msg_rate_out,
+        byte_rate_in=one.byte_rate_in + other.byte_rate_in,
+        byte_rate_out=one.byte_rate_out + other.byte_rate_out,
+        topic_count=one.topic_count + other.topic_count,
+    )
+
+
+def named_case(usages: list[float], bundles_each: int, settings: BalanceSettings) -> Simulation:
+    """Brokers of equal size at these usages (points of a hundred), each with so many equal bundles, none if idle."""
+    capacity = 100.0 * 2**20
+    traffic, owners = {}, {}
+    for index, usage in enumerate(usages):
+        for part in range(bundles_each if usage else 0):
+            bundle = f"t/ns{index}/0x{part:08x}_0x{part + 1:08x}"
+            traffic[bundle], owners[bundle] = usage / 100 * capacity / bundles_each, f"broker-{index}"
+    return Simulation({f"broker-{i}": capacity for i in range(len(usages))}, traffic, owners, settings)
+
+
+def least_load_to_move(usage: dict[str, float], spread: float = 0.25) -> float:
+    """Usage that any method must move, were load a liquid, so that std is ``spread`` times the mean (equal brokers).
+
+    From the fullest to the emptiest: for each amount the tops are cut level and the bottoms filled level, which is the
+    least deviation that amount can buy. Found by bisection.
+    """
+    loads = sorted(usage.values())
+    mean = fmean(loads)
+    enough = sum(max(0.0, load - mean) for load in loads)
+    low, high = 0.0, enough
+    if pstdev(loads) <= spread * mean:
+        return 0.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        levelled = _levelled(loads, middle, mean)
+        low, high = (low, middle) if pstdev(levelled) <= spread * mean else (middle, high)
+    return high
+
+
+def _levelled(loads: list[float], amount: float, mean: float) -> list[float]:
+    top = _level_at(amount, mean, max(loads), lambda line: sum(max(0.0, load - line) for load in loads))
+    bottom = _level_at(amount, mean, min(loads), lambda line: sum(max(0.0, line - load) for load in loads))
+    return [min(max(load, bottom), top) for load in loads]
+
+
+def _level_at(amount: float, near: float, far: float, moved) -> float:  # type: ignore[no-untyped-def]
+    """The line between the mean and an extreme beyond which lies exactly ``amount``."""
+    for _ in range(60):
+        middle = (near + far) / 2
+        near, far = (near, middle) if moved(middle) < amount else (middle, far)
+    return (near + far) / 2
