@@ -63,21 +63,26 @@ _WRITE = f"""{_GIVEN}
 
 
 def record(tx: Connection, observations: Iterable[Observation]) -> list[int]:
-    """Keeps what was seen; returns the topics something was written about, in ascending order.
+    """Keeps what was seen, one observation a topic; returns the topics it said something new of, in ascending order.
 
     What is not whole adds and raises but takes nothing away: silence is not zero.
     """
-    seen = list(observations)
-    given = {
-        "given": json.dumps([row for one in seen for row in _rows(one)]),
-        "whole": [one.topic_id for one in seen if one.is_whole],
-    }
-    changed = list(tx.execute(text(_CHANGED), given).scalars())
+    seen = {one.topic_id: one for one in observations}
+    changed = list(tx.execute(text(_CHANGED), _given(seen.values())).scalars())
     if changed:
         tx.execute(text(_LOCK), {"changed": changed})
+        given = _given(seen[topic_id] for topic_id in changed)  # of no other is the lock held
         tx.execute(text(_DELETE), given)
         tx.execute(text(_WRITE), given)
     return changed
+
+
+def _given(observations: Iterable[Observation]) -> dict[str, object]:
+    seen = list(observations)
+    return {
+        "given": json.dumps([row for one in seen for row in _rows(one)]),
+        "whole": [one.topic_id for one in seen if one.is_whole],
+    }
 
 
 def _rows(observation: Observation) -> Iterable[dict[str, object]]:

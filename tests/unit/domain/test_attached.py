@@ -1,0 +1,85 @@
+"""How many consumers an application has, from what its brokers list."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.domain.attached import AttachedConsumer, SubscriptionUse, subscription_uses
+
+LOW, HIGH = "log-low", "log-high"
+
+
+def on(kind: str, *names: str, connection: str = "c", broker: str = "b") -> list[AttachedConsumer]:
+    """Consumers of one subscription over one connection."""
+    return [AttachedConsumer("s", kind, name, connection, broker) for name in names]
+
+
+def count(**logs: list[AttachedConsumer]) -> int:
+    """Consumers of the one subscription over these logs."""
+    return subscription_uses(logs)["s"].consumers
+
+
+def test_a_name_on_several_logs_is_one_consumer() -> None:
+    names = on("Failover", "pod-1", "pod-2")
+
+    assert subscription_uses({LOW: names, HIGH: names}) == {
+        "s": SubscriptionUse("Failover", 2, ("pod-1", "pod-2"))
+    }
+
+
+def test_given_names_count_wherever_they_are() -> None:
+    assert count(low=on("Exclusive", "pod-1"), high=on("Exclusive", "pod-2")) == 2
+    assert count(low=on("Key_Shared", "p1", "p2", "p3"), high=on("Key_Shared", "p4", "p5")) == 5
+
+
+def test_the_consumers_of_two_unnamed_processes_are_two_however_many_segments_they_read() -> None:
+    def process(number: int) -> dict[str, list[AttachedConsumer]]:
+        return {
+            log: on("Failover", f"{number}a{part}c0ffee5"[-10:], connection=f"c{number}")
+            for part, log in enumerate(("a", "b", "c"))
+        }
+
+    first, second = process(1), process(2)
+
+    assert count(**{log: first[log] + second[log] for log in first}) == 2
+
+
+@pytest.mark.parametrize(("names", "expected"), [(("", ""), 2), (("ab12c", "ab12d"), 2), (("x", "x"), 1)])
+def test_on_one_log_the_unnamed_count_each_and_a_name_once(names: tuple[str, ...], expected: int) -> None:
+    assert count(low=on("Failover", *names)) == expected
+
+
+def test_a_process_on_two_brokers_has_two_connections_and_counts_once() -> None:
+    low = on("Failover", "0a1b2", connection="c1", broker="b1")
+    high = on("Failover", "3c4d5", connection="c2", broker="b2")
+
+    assert count(low=low, high=high) == 1
+
+
+def test_named_and_unnamed_add_up() -> None:
+    both = on("Failover", "pod-1", "")
+
+    assert count(low=both, high=both) == 2
+
+
+def test_names_without_names_are_not_shown() -> None:
+    assert subscription_uses({LOW: on("Shared", "", "b", "a")})["s"] == SubscriptionUse(
+        "Shared", 3, ("a", "b")
+    )
+
+
+def test_ordered_reading_weighs_more_than_a_queue_while_the_type_changes() -> None:
+    assert (
+        subscription_uses({LOW: on("Shared", "a"), HIGH: on("Failover", "a")})["s"].subscription_type
+        == "Failover"
+    )
+
+
+def test_subscriptions_are_told_apart_and_those_without_consumers_left_out() -> None:
+    other = AttachedConsumer("t", "Shared", "a", "c", "b")
+
+    assert {
+        name: use.consumers
+        for name, use in subscription_uses({LOW: [*on("Failover", "a"), other], HIGH: []}).items()
+    } == {"s": 1, "t": 1}
+    assert subscription_uses({LOW: [], HIGH: []}) == {}
