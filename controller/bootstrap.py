@@ -207,7 +207,7 @@ def build_engine(settings: Settings, store: Store) -> Engine:
         return SqlTwinEngine(store)
     if not master.startswith("sc://") and system_java_home() is None:
         return SqlTwinEngine(store)
-    return SparkEngine(master)
+    return SparkEngine(master, settings.spark_conf)
 
 
 def run_aggregation(

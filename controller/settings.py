@@ -67,7 +67,9 @@ class Settings(BaseSettings):
     """Days of rates to keep for replay."""
 
     spark_master: str = Field("local[2]", validation_alias="SPARK_MASTER")
-    """Where the aggregation runs: local[n], spark://host:port or sc://host:port (Spark Connect)."""
+    """Where the aggregation runs: local[n], spark://host:port, yarn, k8s://..., sc://host:port (Spark Connect) or none."""
+    spark_conf: dict[str, str] = Field({}, repr=False)
+    """Spark's own settings for it, as JSON: `{"spark.cores.max": "4"}`. Over Connect those of a session only."""
     airflow_url: str | None = None
     """Airflow's address, for `cleave doctor`."""
     airflow_token: SecretStr | None = None
@@ -103,6 +105,11 @@ class Settings(BaseSettings):
     def history_location(self) -> str:
         """Where load records are kept by day."""
         return self.history_url or f"{self.landing_url.rstrip('/')}-history"
+
+    @property
+    def spark_label(self) -> str:
+        """Spark's master without the token of a Connect server, for messages."""
+        return self.spark_master.partition(";")[0].rstrip("/")
 
     @property
     def database_label(self) -> str:

@@ -1,8 +1,9 @@
 """Turn the counter samples that the collector landed into load records, and wake the split pass if it has work.
 
-Every `CLEAVE_AGGREGATION_SECONDS` (60). Spark computes rates over the last minute (`SPARK_MASTER`: a Spark Connect
-server `sc://host:port` is warm, `spark://` and `local[2]` start a session each time; without Java the same query
-runs in PostgreSQL) and what changed materially is written. Runs and what they set aside: `inspect.load_runs`.
+Every `CLEAVE_AGGREGATION_SECONDS` (60). Spark computes rates over the last minute (where: connection `cleave_spark`,
+else `SPARK_MASTER`; a Spark Connect server is warm, `spark://` and `local[2]` start a session each time; without Java
+the same query runs in PostgreSQL) and what changed materially is written. Runs and what they set aside:
+`inspect.load_runs`.
 
 The asset `cleave_load` is a doorbell: it gets an event only when there is something to decide. *Dry run* names the
 files that a run would read.

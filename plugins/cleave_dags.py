@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
 CONNECTION, LOADER_CONNECTION = "cleave", "cleave_loader"
+NAMED_SPARK_CONNECTION = os.environ.get("CLEAVE_SPARK_CONNECTION", "")
+SPARK_CONNECTION = NAMED_SPARK_CONNECTION or "cleave_spark"
+"""Of type `spark` or `spark_connect`; one that is named must exist, the other may be left out."""
 FRESH_LOAD = Asset(name="cleave_load", uri="cleave://load")
 """A doorbell: there is load that no split pass has looked at. What to look at is in the table `evaluation`."""
 
@@ -183,7 +186,8 @@ def cleave_task(
 def access(*, loader: bool = False) -> dict[str, Any]:
     """Arguments that tell a task where Cleave is: `dsn` and `extras` of the connection `cleave`.
 
-    With `loader` also the URL of the loader's login, if there is a connection `cleave_loader`.
+    With `loader` also the URL of the loader's login, if there is a connection `cleave_loader`, and what the
+    connection `cleave_spark` says of Spark, if there is one. Looked up by the task that calls this, never before.
     """
     dsn, extras = _url_and_extras(CONNECTION)
     if loader:
@@ -191,7 +195,24 @@ def access(*, loader: bool = False) -> dict[str, Any]:
             AirflowFailException
         ):  # then CLEAVE_LOADER_URL or the controller's login serves
             extras["loader_url"] = _url_and_extras(LOADER_CONNECTION)[0]
+        extras |= _spark_settings()
     return {"dsn": dsn, "extras": extras}
+
+
+def _spark_settings() -> dict[str, Any]:
+    from controller.entrypoints.tasks import SparkConnection
+
+    try:
+        found = BaseHook.get_connection(SPARK_CONNECTION)
+    except AirflowNotFoundException as error:
+        if not NAMED_SPARK_CONNECTION:
+            return {}  # then SPARK_MASTER serves
+        raise AirflowFailException(
+            f"there is no connection {SPARK_CONNECTION!r}: add a Spark connection of that id, or unset "
+            "CLEAVE_SPARK_CONNECTION"
+        ) from error
+    address = (found.conn_type or "", found.host, found.port, found.login, found.password)
+    return SparkConnection(found.conn_id, *address, found.extra_dejson).settings()
 
 
 def _url_and_extras(conn_id: str) -> tuple[str, dict[str, Any]]:

@@ -7,12 +7,14 @@ left behind each minute. A session somebody else ended is refused for ever, so t
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 from urllib.parse import urlsplit
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from pyspark.errors import PySparkException, PySparkRuntimeError
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import AnalysisException, PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from controller.domain.errors import InvalidInput, Retryable, Terminal
@@ -34,6 +36,8 @@ _LOCAL = {
 }
 _ENDED = ("SESSION_CLOSED", "SESSION_CHANGED", "SESSION_NOT_FOUND")
 _MASTERS = ("local", "spark://", "yarn", "k8s://")
+_HADOOP = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
+_ANSWERS_WITHIN_SECONDS = 5.0
 _SESSION_IDS_TRIED = 20
 _RETRIES = 4
 """Of a call to a Connect server, some seconds in all: the client's own default goes on for ten minutes."""
@@ -51,12 +55,11 @@ def get_session(master: str, conf: Mapping[str, str] | None = None) -> SparkSess
     """The session for ``master``, made on first use. ``conf`` adds to or overrides the built-in settings.
 
     Over Connect, only settings of the session can be given; those of the server are the server's. Raises
-    InvalidInput for a master that is none, Retryable when the server does not answer, Terminal without Java.
+    InvalidInput for a master or setting that is none, Retryable when nobody answers there, Terminal without Java.
     """
     if master.startswith("sc://"):
         return _connect(master, dict(conf or {}))
-    if not master.startswith(_MASTERS):
-        raise InvalidInput(f"SPARK_MASTER {master!r}: use local[n], spark://host:port or sc://host:port")
+    _check(master)
     # pyspark leaves this behind once anything in the process has used Connect, and then refuses every other master
     os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
     local = _LOCAL if master.startswith("local") else {}
@@ -71,6 +74,35 @@ def get_session(master: str, conf: Mapping[str, str] | None = None) -> SparkSess
         raise Terminal(
             "Spark did not start: it needs Java 17 or newer; install one and set JAVA_HOME"
         ) from error
+    except Py4JError as error:
+        told = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
+        raise Retryable(
+            f"no Spark session at {master}: {told.splitlines()[0]}; see that the cluster is up, and its settings",
+            10.0,
+        ) from error
+
+
+def _check(master: str) -> None:
+    """Tell within seconds what Spark tells after a minute, in pages."""
+    if not master.startswith(_MASTERS):
+        raise InvalidInput(
+            f"SPARK_MASTER {master!r}: use local[n], spark://host:port, yarn, k8s://... or sc://host:port"
+        )
+    if master == "yarn" and not any(os.environ.get(name) for name in _HADOOP):
+        raise InvalidInput(f"SPARK_MASTER yarn: set {' or '.join(_HADOOP)} to the cluster's configuration")
+    if master.startswith("spark://") and not any(map(_answers, master.removeprefix("spark://").split(","))):
+        raise Retryable(f"no Spark master answers at {master}: see that it is up and its address right", 10.0)
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=_ANSWERS_WITHIN_SECONDS):
+            return True
+    except ValueError:
+        raise InvalidInput(f"SPARK_MASTER spark://{address}: use spark://host:port") from None
+    except OSError:
+        return False
 
 
 def with_session(
@@ -88,6 +120,9 @@ def with_session(
 
 def _connect(master: str, conf: dict[str, str]) -> SparkSession:
     """The session of this process, else a new client of the fixed session: with the next id if that was ended."""
+    # gRPC would start its threads again in every forked child, and a child that has not yet become the JVM of a
+    # classic session (pyspark forks to start one) can die of them.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     from pyspark.sql.connect.client.retries import DefaultPolicy
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
@@ -96,12 +131,17 @@ def _connect(master: str, conf: dict[str, str]) -> SparkSession:
         return known
     base = master.rstrip("/")
     for number in range(_SESSION_IDS_TRIED):
-        parameters = f";session_id={session_id(master, number)};user_id=cleave"
+        parameters = f";session_id={session_id(master, number)}"
+        parameters += "" if ";user_id=" in base else ";user_id=cleave"
         session = ConnectSession.builder.remote(base + ("" if ";" in base else "/") + parameters).create()
         session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES)])
         try:
             for key, value in {**_ALWAYS, **conf}.items():
                 session.conf.set(key, value)
+        except AnalysisException as error:
+            raise InvalidInput(
+                f"Spark Connect at {urlsplit(master).netloc} refuses a setting: {str(error).splitlines()[0]}"
+            ) from error
         except PySparkException as error:
             if not _was_ended(error):
                 session.release_session_on_close = False  # there is nobody to tell

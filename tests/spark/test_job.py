@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from urllib.request import urlopen
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from controller.devstack.java import java_home
 from controller.devstack.ports import LOOPBACK, free_port, release_port
-from controller.devstack.process import ChildProcess, run_checked
-from controller.devstack.spark_connect import SparkConnectServer, spark_home
+from controller.devstack.spark_connect import SparkConnectServer
 from controller.domain.errors import InvalidInput, Retryable
 from spark_jobs.run_load_aggregation import compute
 from spark_jobs.session import get_session, with_session
 from tests.spark.oracle import Case, tables
 from tests.spark.random_cases import WINDOW, batch, check
-from tests.support.waiting import wait_until
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.spark_cluster import Cluster
 
 
 @pytest.fixture(scope="module")
@@ -94,74 +86,28 @@ def test_a_master_that_is_none_is_named() -> None:
         get_session("sparky")
 
 
-class Cluster:
-    """A standalone master and two workers on loopback."""
+def test_yarn_without_its_configuration_is_told_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
 
-    def __init__(self, directory: Path, running: ExitStack) -> None:
-        self.directory = directory
-        self.port, self.status_port = free_port(), free_port()
-        self.url = f"spark://{LOOPBACK}:{self.port}"
-        self.environment = {
-            **{key: value for key, value in os.environ.items() if not key.startswith("SPARK_")},
-            "SPARK_HOME": str(spark_home()),
-            "SPARK_CONF_DIR": str(directory / "conf"),
-            "SPARK_LOCAL_IP": LOOPBACK,
-            "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_LOCAL_DIRS": str(directory / "local"),
-            "JAVA_HOME": str(java_home(directory)),
-            "PYTHONPATH": str(ROOT),
-            "PYSPARK_PYTHON": sys.executable,
-        }
-        master = ["--host", LOOPBACK, "--port", str(self.port), "--webui-port", str(self.status_port)]
-        self._start(running, "master", "org.apache.spark.deploy.master.Master", *master)
-        for name in ("worker-1", "worker-2"):
-            work = ["--host", LOOPBACK, "--cores", "1", "--memory", "512m", "--webui-port", str(free_port())]
-            self._start(
-                running,
-                name,
-                "org.apache.spark.deploy.worker.Worker",
-                *work,
-                "-d",
-                str(directory / name),
-                self.url,
-            )
-        wait_until(lambda: self._alive() == 2, timeout_seconds=90, message="two workers at the master")
+    with pytest.raises(InvalidInput, match="set HADOOP_CONF_DIR or YARN_CONF_DIR"):
+        get_session("yarn")
 
-    def _start(self, running: ExitStack, name: str, main_class: str, *arguments: str) -> None:
-        child = ChildProcess(
-            [spark_home() / "bin" / "spark-class", main_class, *arguments],
-            log=self.directory / f"{name}.log",
-            cwd=self.directory,
-            env=self.environment,
-        )
-        child.start()
-        running.callback(child.stop)
 
-    def _alive(self) -> int:
-        try:
-            with urlopen(f"http://{LOOPBACK}:{self.status_port}/json/", timeout=5) as answer:
-                return int(json.load(answer)["aliveworkers"])
-        except OSError:
-            return 0
+def test_masters_of_a_cluster_that_are_away_can_be_tried_again_and_cost_no_java() -> None:
+    ports = [free_port(), free_port()]
+    with pytest.raises(Retryable, match=rf"no Spark master answers at spark://\S+{ports[1]}:"):
+        get_session(f"spark://{LOOPBACK}:{ports[0]},{LOOPBACK}:{ports[1]}")
+    for port in ports:
+        release_port(port)
 
-    def submit(self, *arguments: str) -> None:
-        """spark-submit of the job, driver here, executors on the workers."""
-        settings = {"spark.driver.host": LOOPBACK, "spark.executor.memory": "512m", "spark.cores.max": "2"}
-        run_checked(
-            [
-                spark_home() / "bin" / "spark-submit",
-                *("--master", self.url, "--driver-memory", "512m"),
-                *(part for key, value in settings.items() for part in ("--conf", f"{key}={value}")),
-                ROOT / "spark_jobs" / "run_load_aggregation.py",
-                *("--master", self.url, *arguments),
-            ],
-            env=self.environment,
-            cwd=self.directory,
-        )
 
-    def workers_that_ran_it(self) -> int:
-        """Workers that have had an executor."""
-        return sum(any((self.directory / name).glob("app-*/*/stderr")) for name in ("worker-1", "worker-2"))
+def test_a_setting_that_a_session_on_a_connect_server_may_not_have_is_named(
+    connect: SparkConnectServer,
+) -> None:
+    other = f"{connect.url.rstrip('/')}/;user_id=somebody"
+    with pytest.raises(InvalidInput, match=r"refuses a setting: .*spark\.cores\.max"):
+        get_session(other, {"spark.cores.max": "2"})
 
 
 def test_spark_submit_runs_the_same_job_on_two_workers(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -11,18 +11,23 @@ import pyarrow as pa
 from controller.landing.area import LandingArea
 from controller.landing.schemas import SAMPLE_SCHEMA
 
-_AGO_SECONDS = (30, 5)
 
+def land_rates(
+    url: str,
+    topic_id: int,
+    rates: Mapping[int, float],
+    *,
+    source: str = "broker-1",
+    ago_seconds: Sequence[int] = (30, 5),
+) -> None:
+    """Samples of each segment, so many seconds old (oldest first), whose counters grew at that rate.
 
-def land_rates(url: str, topic_id: int, rates: Mapping[int, float], *, source: str = "broker-1") -> None:
-    """Two samples of each segment, half a minute and a few seconds old, whose counters grew at that rate.
-
-    Messages per second in and out; a hundred bytes each.
+    Messages per second in and out; a hundred bytes each. A negative age lands what a slow run will find.
     """
     now_ms = time.time_ns() // 1_000_000
     area = LandingArea(url)
-    for ago_seconds in _AGO_SECONDS:
-        instant_ms, age_seconds = now_ms - ago_seconds * 1000, _AGO_SECONDS[0] - ago_seconds
+    for ago in ago_seconds:
+        instant_ms, age_seconds = now_ms - ago * 1000, ago_seconds[0] - ago
         rows = [
             {
                 "topic_id": topic_id,

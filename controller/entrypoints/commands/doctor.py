@@ -138,7 +138,7 @@ def _spark(cleave: Application) -> str:
         )
     import pyspark
 
-    return f"PySpark {pyspark.__version__}, master {cleave.settings.spark_master}"
+    return f"PySpark {pyspark.__version__}, master {cleave.settings.spark_label}"
 
 
 def _landing(cleave: Application) -> str:

@@ -22,8 +22,10 @@ from controller.entrypoints.tasks.maintenance import (
     sweep_tombstones,
 )
 from controller.entrypoints.tasks.passes import merge_pass, split_pass
+from controller.entrypoints.tasks.spark_connection import SparkConnection
 
 __all__ = [
+    "SparkConnection",
     "aggregate_load",
     "collect_garbage",
     "create_topic",

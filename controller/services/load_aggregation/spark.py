@@ -6,6 +6,7 @@ everything else still works.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from controller.domain.load_window import LoadWindow
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class SparkEngine:
-    """Computes a run on the session for ``master``, see ``spark_jobs.session``."""
+    """Computes a run on the session for ``master`` with Spark's settings ``conf``, see ``spark_jobs.session``."""
 
     name = "spark"
 
-    def __init__(self, master: str) -> None:
-        self._master = master
+    def __init__(self, master: str, conf: Mapping[str, str] | None = None) -> None:
+        self._master, self._conf = master, conf
 
     def compute(
         self, area: LandingArea, files: tuple[LandedFile, ...], scratch: Scratch, window: LoadWindow
@@ -37,4 +38,4 @@ class SparkEngine:
             scratch.write("changes", changes.toArrow())
             scratch.write("heard", heard)
 
-        with_session(self._master, run)
+        with_session(self._master, run, self._conf)

@@ -51,6 +51,17 @@ def controller_url(bench: Bench) -> Iterator[str]:
 
 
 @pytest.fixture
+def loader(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Connection `cleave_loader`: a login that is in role cleave_spark_loader and nothing more."""
+    login = f"loader_{secrets.token_hex(4)}"
+    bench.execute(f"CREATE ROLE {login} LOGIN PASSWORD 'pw' IN ROLE cleave_spark_loader")
+    url = make_url(bench.url).set(drivername="postgres", username=login, password="pw")
+    monkeypatch.setenv("AIRFLOW_CONN_CLEAVE_LOADER", url.render_as_string(hide_password=False))
+    yield login
+    bench.execute(f"DROP ROLE {login}")
+
+
+@pytest.fixture
 def run_dag(dag_bag: DagBag, controller_url: str, monkeypatch: pytest.MonkeyPatch) -> RunDag:
     """Runs a DAG in this process, on the bench's database; gives back its DAG run."""
     from airflow.dag_processing.dagbag import DagBag

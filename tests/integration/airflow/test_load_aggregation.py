@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import make_url
 
 from controller.services import segment_admin
 from controller.store import leases
@@ -28,17 +25,6 @@ def landing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("CLEAVE_LANDING_URL", str(tmp_path / "landing"))
     monkeypatch.setenv("SPARK_MASTER", "none")
     return str(tmp_path / "landing")
-
-
-@pytest.fixture
-def loader(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Connection `cleave_loader`: a login that is in role cleave_spark_loader and nothing more."""
-    login = f"loader_{secrets.token_hex(4)}"
-    bench.execute(f"CREATE ROLE {login} LOGIN PASSWORD 'pw' IN ROLE cleave_spark_loader")
-    url = make_url(bench.url).set(drivername="postgres", username=login, password="pw")
-    monkeypatch.setenv("AIRFLOW_CONN_CLEAVE_LOADER", url.render_as_string(hide_password=False))
-    yield login
-    bench.execute(f"DROP ROLE {login}")
 
 
 def result(run: Any) -> Any:

@@ -1,0 +1,89 @@
+"""From a scheduler's Spark connection to the settings it makes: the master, and Spark's own settings.
+
+Host, port and extras are read as Airflow's Spark provider reads them (`SparkSubmitHook`, `SparkConnectHook`), so a
+connection that serves a user's own jobs serves here too. Connects to nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import quote
+
+from controller.domain.errors import InvalidInput
+
+CONNECT_TYPE = "spark_connect"
+_ADDRESS = r"[^/,:;?#\s]+:\d+"
+_MASTERS = re.compile(
+    rf"none|yarn|local(\[(\d+|\*)(,\d+)?\])?|spark://{_ADDRESS}(,{_ADDRESS})*|k8s://(https?://)?[^/\s]+/?"
+    rf"|sc://{_ADDRESS}(/(;.*)?)?"
+)
+_FORMS = (
+    "local[n], spark://host:port, yarn, k8s://https://host:port, sc://host:port, or none for no Spark at all"
+)
+_AS_SPARK_SETTING = {"queue": "spark.yarn.queue", "namespace": "spark.kubernetes.namespace"}
+_KERBEROS = ("principal", "keytab")
+
+
+@dataclass(frozen=True)
+class SparkConnection:
+    """The fields of a connection of type `spark` or `spark_connect`; a URI's scheme may have become the type."""
+
+    conn_id: str
+    conn_type: str
+    host: str | None = None
+    port: int | None = None
+    login: str | None = None
+    password: str | None = field(default=None, repr=False)
+    extras: Mapping[str, object] = field(default_factory=dict, repr=False)
+
+    def settings(self) -> dict[str, object]:
+        """`spark_master` and `spark_conf`; raises InvalidInput, with no secret in it, for what cannot serve."""
+        master = self._connect_url() if self.conn_type == CONNECT_TYPE else self._master()
+        if not _MASTERS.fullmatch(master):
+            raise InvalidInput(f"{self._label} gives the master {master.partition(';')[0]!r}; use {_FORMS}")
+        return {"spark_master": master, "spark_conf": self._conf()}
+
+    @property
+    def _label(self) -> str:
+        return f"connection {self.conn_id!r} of type {self.conn_type}"
+
+    def _master(self) -> str:
+        """A host that is a whole master, as forms have it, or the scheme that a URI's type keeps."""
+        host = self.host or ""
+        is_whole = self.conn_type == "spark" and host and ("://" in host or not self.port)
+        master = host if is_whole else f"{self.conn_type}://{host}"
+        return f"{master}:{self.port}" if self.port else master
+
+    def _connect_url(self) -> str:
+        host = self.host or ""
+        url = host if "://" in host else f"sc://{host}"
+        url = (f"{url}:{self.port}" if self.port else url).rstrip("/")
+        use_ssl = self.extras.get("use_ssl")
+        parameters = {
+            "user_id": self.login or "",
+            "token": self.password or "",
+            "use_ssl": "" if use_ssl is None else str(use_ssl),
+        }
+        given = "".join(f";{name}={quote(value)}" for name, value in parameters.items() if value)
+        return f"{url}/{given}" if given else url
+
+    def _conf(self) -> dict[str, str]:
+        """Extras named `spark.…` are Spark's settings; of the provider's own, those that mean something here."""
+        if self.extras.get("deploy-mode") == "cluster":
+            raise InvalidInput(
+                f"{self._label} asks for deploy-mode cluster; the aggregation's driver is the task, use client"
+            )
+        if any(self.extras.get(name) for name in _KERBEROS):
+            raise InvalidInput(
+                f"{self._label} carries a Kerberos {' or '.join(_KERBEROS)}, which is not read; "
+                "give the task's process a ticket cache (KRB5CCNAME)"
+            )
+        conf = {name: str(value) for name, value in self.extras.items() if name.startswith("spark.")}
+        named = {
+            _AS_SPARK_SETTING[name]: str(self.extras[name])
+            for name in _AS_SPARK_SETTING
+            if self.extras.get(name)
+        }
+        return {**named, **conf}
