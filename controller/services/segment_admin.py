@@ -20,6 +20,7 @@ from controller.domain.reshape import Reshape, ReshapeKind
 from controller.store import intents, layouts, policies, topics
 from controller.store.engine import Store
 from controller.store.intents import Intent, Request
+from controller.store.reshape_intents import Seen
 
 Planner = Callable[[SegmentLayout, int], Reshape]
 """Builds the reshape from the layout of the moment and the policy's cap of buckets a segment."""
@@ -68,7 +69,7 @@ def preview(store: Store, planes: Mapping[str, DataPlane], topic: str, planner: 
         row = topics.find_topic(tx, topic)
         layout = layouts.load_layout(tx, row.topic_id)
         planned = planner(layout, _max_buckets(tx))
-    _demand_capable(_plane(planes, row), layout, planned)
+    _demand_capable(_plane(planes, row.name, row.data_plane), layout, planned)
     return Preview(row.name, layout.epoch, planned)
 
 
@@ -80,28 +81,28 @@ def submit(
     Raises TopicNotFound, TopicNotLive, SegmentNotFound, InvalidLayoutChange, SegmentBusy, or Unsupported when the
     topic's data plane cannot do it.
     """
-    with store.transaction() as tx:
-        row = topics.find_topic(tx, topic)
-        plane = _plane(planes, row)
-        max_buckets = _max_buckets(tx)
 
-        def build(layout: SegmentLayout) -> Reshape:
-            planned = planner(layout, max_buckets)
-            _demand_capable(plane, layout, planned)
-            return planned
+    def build(seen: Seen, layout: SegmentLayout) -> Reshape:
+        planned = planner(layout, seen.cluster_policy.entry_bucket_max_per_segment)
+        _demand_capable(_plane(planes, seen.name, seen.data_plane), layout, planned)
+        return planned
 
-        return intents.intend_reshape(
-            tx, row.topic_id, build, backing_topic=plane.backing_topic, request=request
-        )
+    return intents.ask_reshape(
+        store,
+        topic,
+        build,
+        backing_topic=lambda seen: _plane(planes, seen.name, seen.data_plane).backing_topic,
+        request=request,
+    )
 
 
-def _plane(planes: Mapping[str, DataPlane], topic: topics.TopicRow) -> DataPlane:
-    if topic.data_plane not in planes:
+def _plane(planes: Mapping[str, DataPlane], topic: str, name: str) -> DataPlane:
+    if name not in planes:
         raise Unsupported(
-            f"topic {topic.name} lives on data plane {topic.data_plane!r}, which is not configured here "
+            f"topic {topic} lives on data plane {name!r}, which is not configured here "
             f"(configured: {', '.join(sorted(planes)) or 'none'})"
         )
-    return planes[topic.data_plane]
+    return planes[name]
 
 
 def _max_buckets(tx: Connection) -> int:

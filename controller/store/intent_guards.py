@@ -1,7 +1,7 @@
 """What every intent is checked against: its key, the inputs it was decided on, and who else is at the segments.
 
-Serves ``intents`` alone, under the topic's lock. The rules are the door's; they stand here so that the door
-can be read in one sitting.
+Serves ``intents`` alone, under the topic's lock; reshapes have ``reshape_intents`` for it. The rules are the door's;
+they stand here so that the door can be read in one sitting.
 """
 
 from __future__ import annotations
@@ -53,6 +53,11 @@ def once(
             first = find_by_request_key(tx, request.request_key)
             if first is None:
                 raise
+    return repeat(first, request, is_same)
+
+
+def repeat(first: Operation, request: Request, is_same: Callable[[Operation], bool]) -> Intent:
+    """The key's first operation again. Raises Conflict when it is not what is asked for now."""
     if not is_same(first):
         raise Conflict(
             f"request key {request.request_key} was used for {first.kind} of {first.topic_name} "
