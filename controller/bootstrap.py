@@ -44,6 +44,8 @@ from controller.store.shards import Shards
 
 OTHER_CONNECTIONS = 4
 """Besides its operations a process may at once evaluate, look for what is due, hold its leases and be asked."""
+OPERATIONS_TOGETHER = 32
+"""Fresh reshapes a thread claims at once where the data plane takes calls set-wise; of others it claims one."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Application:
             PlaneSettings(
                 embedded_url=self.settings.embedded_dsn,
                 call_timeout_seconds=self.settings.call_timeout_seconds,
+                journal_url=self.settings.database_url.get_secret_value(),
             )
         )
 
@@ -164,7 +167,7 @@ def build_worker(app: Application, worker_id: str | None = None) -> Worker:
         return len(result.intents)
 
     def run_operation(shards: Shards) -> bool:
-        if run_due(runner, limit=1, shards=shards) > 0:
+        if run_due(runner, limit=OPERATIONS_TOGETHER, shards=shards) > 0:
             return True
         sweep(app.store, app.planes, should_stop=runner.should_stop)
         return False

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from controller.domain.situation import Capabilities
 
@@ -104,6 +104,45 @@ class DataPlane(Protocol):
 
     def close(self) -> None:
         """Give back connections; the object is not used afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Successor:
+    """A log to make: with these subscriptions and with those found on its predecessors, but for the excepted."""
+
+    backing_topic: str
+    predecessors: tuple[str, ...]
+    subscriptions: tuple[str, ...]
+    excepted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Born:
+    """A successor as it is after the call."""
+
+    state: LogState
+    subscriptions: tuple[str, ...]
+
+
+@runtime_checkable
+class SetWiseDataPlane(DataPlane, Protocol):
+    """A data plane that acts on many logs in one call, all or none of them, at the price of one.
+
+    What such a call means for each log is what `DataPlane` says of the call for one.
+    """
+
+    @property
+    def shares_server(self) -> bool:
+        """Whether the journal is in the same server, which forgets in a crash what came last, be it row or log."""
+
+    def create_successors(self, successors: Sequence[Successor]) -> Mapping[str, Born]:
+        """Create each log with its subscriptions at earliest; fills in those an existing log lacks."""
+
+    def terminate_segments(self, backing_topics: Sequence[str]) -> Mapping[str, str]:
+        """Close those that exist for appends; their last positions. A missing log is absent from the answer."""
+
+    def subscriptions_of(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        """Subscriptions on each log, sorted; a log that is missing or has none is absent."""
 
 
 class OutgoingMessage(NamedTuple):

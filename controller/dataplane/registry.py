@@ -18,6 +18,8 @@ class PlaneSettings:
 
     embedded_url: str | None = None
     call_timeout_seconds: float = 5.0
+    journal_url: str | None = None
+    """Where the journal is: a plane at the same address need not wait for a disk that the journal waits for."""
 
 
 def _embedded(settings: PlaneSettings) -> DataPlane | None:
@@ -25,7 +27,11 @@ def _embedded(settings: PlaneSettings) -> DataPlane | None:
         return None
     from controller.dataplane.embedded import EmbeddedDataPlane
 
-    return EmbeddedDataPlane(settings.embedded_url, call_timeout_seconds=settings.call_timeout_seconds)
+    return EmbeddedDataPlane(
+        settings.embedded_url,
+        call_timeout_seconds=settings.call_timeout_seconds,
+        shares_server=settings.embedded_url == settings.journal_url,
+    )
 
 
 def _embedded_logs(settings: PlaneSettings) -> LogClient | None:

@@ -52,7 +52,7 @@ _END_ALL = """
      WHERE topic_id = :topic_id AND pruned_epoch IS NULL
  RETURNING segment_id, backing_topic
 """
-_STAMPS: Mapping[OperationKind, tuple[str, ...]] = {
+STAMPS: Mapping[OperationKind, tuple[str, ...]] = {
     OperationKind.SPLIT: ("last_split_at",),
     OperationKind.MERGE: ("last_merge_at",),
     OperationKind.REBUCKET: ("last_rebucket_at",),
@@ -164,7 +164,7 @@ def _reshape(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) 
     layouts.insert_segments(tx, topic.topic_id, children, _backing_topics(operation), at)
     intended_at = _INTENDED_AT.bindparams(operation_id=operation.operation_id).scalar_subquery()
     stamps = {
-        column: func.greatest(intended_at, TOPIC.c[column]) for column in _STAMPS.get(operation.kind, ())
+        column: func.greatest(intended_at, TOPIC.c[column]) for column in STAMPS.get(operation.kind, ())
     }
     topics.update_topic(tx, topic, epoch=epoch, **stamps)
     return True

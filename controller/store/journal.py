@@ -48,8 +48,7 @@ class Draft:
     parameters: Mapping[str, object] = field(default_factory=dict)
 
 
-READ_FROM = """
-    SELECT o.operation_id, o.topic_id, t.name AS topic_name, t.data_plane, o.kind, o.state, o.origin, o.actor,
+READ_COLUMNS = """o.operation_id, o.topic_id, t.name AS topic_name, t.data_plane, o.kind, o.state, o.origin, o.actor,
            o.reason, o.request_key, o.parameters, o.subscription_version, o.claim_term, o.attempts, o.epoch, o.deadline,
            ARRAY(SELECT p.segment_id FROM cleave.operation_parent p
                   WHERE p.operation_id = o.operation_id ORDER BY p.ordinal) AS parent_ids,
@@ -57,9 +56,8 @@ READ_FROM = """
                   WHERE p.operation_id = o.operation_id ORDER BY p.ordinal) AS parent_topics,
            (SELECT coalesce(jsonb_agg(jsonb_build_array(c.segment_id, c.range_start, c.range_end, c.bucket_splits,
                                                         c.backing_topic) ORDER BY c.ordinal), '[]')
-              FROM cleave.operation_child c WHERE c.operation_id = o.operation_id) AS children
-      FROM {source} o JOIN cleave.topic t USING (topic_id)
-"""
+              FROM cleave.operation_child c WHERE c.operation_id = o.operation_id) AS children"""
+READ_FROM = f"SELECT {READ_COLUMNS} FROM {{source}} o JOIN cleave.topic t USING (topic_id)"  # noqa: S608 - constants only
 """Whole operations, from the table or from a statement that has just changed them."""
 _READ = READ_FROM.format(source="cleave.operation")
 _BY_IDS = _READ + " WHERE o.operation_id = ANY (:ids) ORDER BY o.operation_id"

@@ -19,6 +19,9 @@ from controller.domain.errors import CleaveError, DataPlaneTimeout, DataPlaneUna
 CALLS = frozenset(
     {
         "create_segment",
+        "create_successors",
+        "terminate_segments",
+        "subscriptions_of",
         "terminate_segment",
         "delete_segment",
         "segment_state",

@@ -13,7 +13,8 @@ from typing import Any
 import psycopg2.extensions
 from sqlalchemy import URL
 
-from controller.dataplane.base import Counters, LogState
+from controller.dataplane.base import Born, Counters, LogState, Successor
+from controller.dataplane.embedded import set_wise
 from controller.dataplane.embedded.names import ARRIVALS, checked, no_cursor, no_log
 from controller.dataplane.postgres_calls import PostgresCalls
 from controller.domain.errors import InvalidInput
@@ -43,8 +44,21 @@ class EmbeddedDataPlane:
     name = "embedded"
     capabilities = Capabilities(midpoint_only=False, max_children=64, recut=True, shared_buckets=False)
 
-    def __init__(self, url: str | URL, *, call_timeout_seconds: float = 5.0, pool_size: int = 5) -> None:
+    def __init__(
+        self,
+        url: str | URL,
+        *,
+        call_timeout_seconds: float = 5.0,
+        pool_size: int = 5,
+        shares_server: bool = False,
+    ) -> None:
         self._calls = PostgresCalls(url, call_timeout_seconds=call_timeout_seconds, pool_size=pool_size)
+        self._shares_server = shares_server
+
+    @property
+    def shares_server(self) -> bool:
+        """Whether whoever built it knows the journal to be in this very server: see `set_wise`."""
+        return self._shares_server
 
     @property
     def call_timeout_seconds(self) -> float:
@@ -186,6 +200,21 @@ class EmbeddedDataPlane:
                 name: Counters(name, f"embedded-{instance}", instant, msg_in, byte_in, msg_out, byte_out)
                 for name, msg_in, byte_in, msg_out, byte_out, instance, instant in cursor.fetchall()
             }
+
+    def create_successors(self, successors: Sequence[Successor]) -> Mapping[str, Born]:
+        """Create each log with its subscriptions at earliest; fills in those an existing log lacks."""
+        with self._calls.statement(f"create {len(successors)} logs") as cursor:
+            return set_wise.create(cursor, successors, may_be_late=self._shares_server)
+
+    def terminate_segments(self, backing_topics: Sequence[str]) -> Mapping[str, str]:
+        """Close those that exist; waits for appends in progress, refuses those behind them."""
+        with self._calls.statement(f"terminate {len(backing_topics)} logs") as cursor:
+            return set_wise.terminate(cursor, backing_topics, may_be_late=self._shares_server)
+
+    def subscriptions_of(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        """Subscriptions on each log, sorted; a log that is missing or has none is absent."""
+        with self._calls.statement(f"list subscriptions of {len(backing_topics)} logs") as cursor:
+            return set_wise.subscriptions(cursor, backing_topics)
 
     def close(self) -> None:
         """Give back connections."""

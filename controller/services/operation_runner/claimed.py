@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from controller import telemetry
 from controller.clock import to_datetime
-from controller.dataplane.base import DataPlane
+from controller.dataplane.base import DataPlane, SetWiseDataPlane
 from controller.domain.errors import (
     CleaveError,
     DataPlaneTimeout,
@@ -30,7 +30,9 @@ from controller.domain.errors import (
 from controller.domain.operation import Observed, Operation, OperationState, Step, is_abortable, next_step
 from controller.services.operation_runner.acts import Acts
 from controller.services.operation_runner.context import Outcome, RunnerContext
-from controller.store import commits, operations
+from controller.services.operation_runner.together import Together, is_ordinary
+from controller.store import commits, operations, reshapes
+from controller.store.reshapes import Claimed
 from controller.store.shards import Shards
 
 log = telemetry.get_logger(__name__)
@@ -50,23 +52,54 @@ def run_operation(context: RunnerContext, operation_id: int) -> Outcome:
 
 
 def run_due(context: RunnerContext, *, limit: int = 1, shards: Shards | None = None) -> int:
-    """Claim and run up to `limit` operations that are due, one after the other; returns how many were run.
+    """Claim and run up to `limit` operations that are due; returns how many were run.
 
-    Raises StoreUnavailable only. Threads may call it side by side: operations on disjoint segments of one
+    Fresh reshapes on a data plane that takes calls set-wise run side by side, whatever else is due one after the
+    other. Raises StoreUnavailable only. Threads may call it side by side: operations on disjoint segments of one
     topic do not wait for each other.
     """
-    for count in range(limit):
-        run = None if context.should_stop() else _claim(context, shards=shards)
-        if run is None:
-            return count
-        run.drive()
-    return limit
+    count = 0
+    while count < limit and not context.should_stop():
+        asked_at = context.clock.monotonic_seconds()  # the claim counts from here: the answer may be slow
+        with context.store.single_statement() as tx:
+            claimed = reshapes.claim(
+                tx,
+                runner=context.runner_id,
+                lease_seconds=context.lease_seconds,
+                call_timeout_seconds=context.call_timeout_seconds,
+                limit=limit - count,
+                planes=[
+                    name for name, plane in context.planes.items() if isinstance(plane, SetWiseDataPlane)
+                ],
+                shards=shards,
+            )
+        if not claimed:
+            break
+        _run_claimed(context, claimed, asked_at + context.lease_seconds)
+        count += len(claimed)
+    return count
 
 
-def _claim(
-    context: RunnerContext, *, operation_id: int | None = None, shards: Shards | None = None
-) -> _Run | None:
-    asked_at = context.clock.monotonic_seconds()  # the claim counts from here: the answer may be slow
+def _run_claimed(context: RunnerContext, claimed: Sequence[Claimed], claimed_until: float) -> None:
+    alone = [one.operation for one in claimed if not is_ordinary(one)]
+    failed: list[tuple[Operation, CleaveError]] = []
+    for name, plane in context.planes.items():
+        fellows = [one for one in claimed if is_ordinary(one) and one.operation.data_plane == name]
+        if fellows and isinstance(plane, SetWiseDataPlane):
+            together = Together(context, plane, fellows, claimed_until)
+            error = together.drive()
+            if isinstance(error, DataPlaneUnavailable | DataPlaneTimeout):
+                failed += [(operation, error) for operation in together.left()]
+            else:
+                alone += together.left()
+    for operation, error in failed:  # first, since what timed out may be under way still
+        _Run(context, operation, claimed_until).fail(error)
+    for operation in alone:
+        _Run(context, operation, claimed_until).drive()
+
+
+def _claim(context: RunnerContext, *, operation_id: int) -> _Run | None:
+    asked_at = context.clock.monotonic_seconds()
     with context.store.single_statement() as tx:
         claimed = operations.claim(
             tx,
@@ -74,7 +107,6 @@ def _claim(
             lease_seconds=context.lease_seconds,
             call_timeout_seconds=context.call_timeout_seconds,
             operation_id=operation_id,
-            shards=shards,
         )
     return _Run(context, claimed[0], asked_at + context.lease_seconds) if claimed else None
 
@@ -104,10 +136,10 @@ class _Run:
             except LostRace as error:
                 lost_races += 1
                 if lost_races == LOST_RACES_IN_A_ROW:
-                    return self._fail(error)
+                    return self.fail(error)
             except CleaveError as error:
                 if not self._gives_up(error):
-                    return self._fail(error)
+                    return self.fail(error)
         return self._finish()
 
     def _advance(self) -> bool:
@@ -192,7 +224,7 @@ class _Run:
         self._giving_up = str(error)
         return True
 
-    def _fail(self, error: CleaveError) -> Outcome:
+    def fail(self, error: CleaveError) -> Outcome:
         """Note the error and come back: later each time, and at once late when only a person can help."""
         backoff_seconds = FIRST_DELAY_SECONDS * 2 ** min(self._operation.attempts, 10)
         asked_seconds = error.delay_seconds if isinstance(error, Retryable) else LONGEST_DELAY_SECONDS

@@ -1,0 +1,87 @@
+"""Calls about many embedded logs at once: one message to PostgreSQL, one transaction, all or nothing.
+
+Serves `plane` alone. Logs are locked in the order of their names, before any cursor. Where the journal is in the
+same server such a transaction need not wait for the disk: its log of changes is lost from the end only, so that
+what the journal is then told of it cannot outlive it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import psycopg2.extensions
+
+from controller.dataplane.base import Born, LogState, Successor
+from controller.dataplane.embedded.names import ARRIVALS, checked
+
+_LATE = "SELECT set_config('synchronous_commit', 'off', true);"
+# As in `plane`: statements of one message, each with a view of its own. Nobody can be waiting at a log that this
+# very transaction has made, so only older ones are rung for.
+_CREATE = f"""
+    INSERT INTO embedded.log (name) SELECT unnest(%(logs)s::text[]) ORDER BY 1 ON CONFLICT (name) DO NOTHING;
+    SELECT FROM embedded.log WHERE name = ANY (%(logs)s) ORDER BY name FOR KEY SHARE;
+    INSERT INTO embedded.cursor (log_id, subscription)
+    SELECT DISTINCT l.log_id, s.subscription
+      FROM jsonb_to_recordset(%(successors)s::jsonb) AS w (log text, predecessors text[], subscriptions text[], excepted text[])
+      JOIN embedded.log l ON l.name = w.log
+     CROSS JOIN LATERAL (
+           SELECT unnest(w.subscriptions) AS subscription
+            UNION SELECT c.subscription FROM embedded.log p JOIN embedded.cursor c USING (log_id)
+                   WHERE p.name = ANY (w.predecessors)) s
+     WHERE s.subscription <> ALL (w.excepted)
+     ORDER BY 1, 2 ON CONFLICT DO NOTHING;
+    SELECT l.name, l.terminated_at IS NOT NULL,
+           ARRAY(SELECT c.subscription FROM embedded.cursor c WHERE c.log_id = l.log_id ORDER BY 1),
+           CASE WHEN l.created_at < transaction_timestamp() THEN pg_notify('{ARRIVALS}', l.log_id::text) END
+      FROM embedded.log l WHERE l.name = ANY (%(logs)s)
+"""  # noqa: S608 - a constant
+_TERMINATE = f"""
+    SELECT FROM embedded.log WHERE name = ANY (%(logs)s) ORDER BY name FOR NO KEY UPDATE;
+    WITH closed AS (
+        UPDATE embedded.log SET terminated_at = coalesce(terminated_at, clock_timestamp())
+         WHERE name = ANY (%(logs)s) RETURNING name, log_id, next_offset - 1 AS position)
+    SELECT name, position, pg_notify('{ARRIVALS}', log_id::text) FROM closed
+"""  # noqa: S608
+_SUBSCRIPTIONS = """
+    SELECT l.name, array_agg(c.subscription ORDER BY c.subscription)
+      FROM embedded.log l JOIN embedded.cursor c USING (log_id) WHERE l.name = ANY (%(logs)s) GROUP BY l.name
+"""
+
+
+def create(
+    cursor: psycopg2.extensions.cursor, successors: Sequence[Successor], *, may_be_late: bool
+) -> dict[str, Born]:
+    """What each log is afterwards, by name."""
+    documents = [
+        {
+            "log": checked("segment", one.backing_topic),
+            "predecessors": one.predecessors,
+            "subscriptions": [checked("subscription", name) for name in one.subscriptions],
+            "excepted": one.excepted,
+        }
+        for one in successors
+    ]
+    logs = [one.backing_topic for one in successors]
+    statement = (_LATE if may_be_late else "") + _CREATE
+    cursor.execute(statement, {"logs": logs, "successors": json.dumps(documents)})
+    return {
+        name: Born(LogState.TERMINATED if is_terminated else LogState.OPEN, tuple(subscriptions))
+        for name, is_terminated, subscriptions, _ in cursor.fetchall()
+    }
+
+
+def terminate(
+    cursor: psycopg2.extensions.cursor, backing_topics: Sequence[str], *, may_be_late: bool
+) -> dict[str, str]:
+    """The last offset of each log that exists, by name."""
+    cursor.execute((_LATE if may_be_late else "") + _TERMINATE, {"logs": list(backing_topics)})
+    return {name: str(position) for name, position, _ in cursor.fetchall()}
+
+
+def subscriptions(
+    cursor: psycopg2.extensions.cursor, backing_topics: Sequence[str]
+) -> dict[str, Sequence[str]]:
+    """Cursors by the log's name."""
+    cursor.execute(_SUBSCRIPTIONS, {"logs": list(backing_topics)})
+    return dict(cursor.fetchall())

@@ -1,0 +1,218 @@
+"""Fresh reshapes of several topics run side by side, step by step, on a data plane that takes calls set-wise.
+
+The same steps in the same order as `claimed` takes, for the price of one operation: children created, fences
+announced, parents terminated, layouts moved, done. Whatever is out of the ordinary (a child found terminated, a
+parent missing, subscriptions that changed meanwhile, a claim that runs short) is not handled here: the operation is
+handed back as it is recorded and goes on alone, which every step allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection
+
+from controller import telemetry
+from controller.dataplane.base import LogState, SetWiseDataPlane, Successor
+from controller.domain.errors import CleaveError, StoreUnavailable
+from controller.domain.operation import Operation, OperationState, Step, next_step
+from controller.domain.segment import Segment
+from controller.services.operation_runner.context import RunnerContext
+from controller.store import reshapes
+from controller.store.reshapes import Claimed, Given
+
+log = telemetry.get_logger(__name__)
+
+_STEPS = (Step.CREATE_CHILDREN, Step.SET_FENCING, Step.TERMINATE_PARENTS, Step.COMMIT, Step.FINISH)
+
+
+def is_ordinary(claimed: Claimed) -> bool:
+    """Whether the operation may run with others: the table gives it those steps, and nothing else is needed.
+
+    The depth of a child of several parents depends on ancestors that are not read here, unless the parents are
+    all there is of one split.
+    """
+    if claimed.layout is None:
+        return False
+    families = {segment.parent_ids for segment in claimed.layout.segments.values()}
+    knows_depths = len(claimed.operation.parent_ids) == 1 or (
+        len(families) == 1 and all(len(parents) == 1 for parents in families)
+    )
+    return knows_depths and _steps_ahead(claimed) == _STEPS
+
+
+def _steps_ahead(claimed: Claimed) -> tuple[Step, ...]:
+    operation, steps = claimed.operation, list[Step]()
+    while operation.state.is_live and len(steps) <= len(_STEPS):
+        step, leads_to = next_step(operation, claimed.observed)
+        steps.append(step)
+        operation = replace(
+            operation, state=leads_to, subscription_version=claimed.observed.subscription_version
+        )
+    return tuple(steps)
+
+
+@dataclass(slots=True)
+class _Member:
+    """One of them: its claim, its row as recorded last, and the subscriptions known to be on its children."""
+
+    claimed: Claimed
+    operation: Operation
+    subscriptions: frozenset[str] = frozenset()
+    is_under_way: bool = True
+
+    def children(self) -> list[Segment]:
+        """The segments to be, with parents and depth; the epoch is for the commit to say."""
+        if self.claimed.layout is None:
+            raise ValueError(f"operation {self.operation.operation_id} is no fresh reshape")
+        plans = [child.plan for child in self.operation.children]
+        after = self.claimed.layout.reshape(self.operation.parent_ids, plans, 0)
+        return [after.segment(plan.segment_id) for plan in plans]
+
+    def successors(self) -> Iterator[Successor]:
+        """Every subscription at earliest: those recorded and those found on the parents, but those that end."""
+        for child in self.operation.children:
+            yield Successor(
+                child.backing_topic,
+                self.operation.parent_topics,
+                self.claimed.live_subscriptions,
+                self.claimed.ending_subscriptions,
+            )
+
+
+class Together:
+    """Some ordinary reshapes claimed at once, on one data plane."""
+
+    def __init__(
+        self,
+        context: RunnerContext,
+        plane: SetWiseDataPlane,
+        claimed: Sequence[Claimed],
+        claimed_until: float,
+    ) -> None:
+        self._context = context
+        self._plane = plane
+        self._members = {one.operation.operation_id: _Member(one, one.operation) for one in claimed}
+        self._claimed_until = claimed_until
+        self._now_ms = max(one.observed.now_ms for one in claimed)
+
+    def drive(self) -> CleaveError | None:
+        """Run them to their ends; see `left` then. Returns what stopped them all. Raises StoreUnavailable."""
+        try:
+            for act in (self._create_and_announce, self._terminate_and_commit, self._finish):
+                if self._under_way() and self._may_call():
+                    act()
+        except StoreUnavailable:
+            raise
+        except CleaveError as error:
+            return error
+        return None
+
+    def left(self) -> list[Operation]:
+        """Those that have to go on alone, as they are recorded."""
+        return [one.operation for one in self._members.values() if one.operation.state.is_live]
+
+    def _under_way(self) -> list[_Member]:
+        return [one for one in self._members.values() if one.is_under_way]
+
+    def _may_call(self) -> bool:
+        """Whether a call made now ends while the claims are ours: each act makes one, first of all."""
+        left_seconds = self._claimed_until - self._context.clock.monotonic_seconds()
+        return not self._context.should_stop() and left_seconds > self._context.call_timeout_seconds
+
+    def _create_and_announce(self) -> None:
+        """The call that makes the children says what they are, while giving up is still free."""
+        made = self._plane.create_successors(
+            [successor for one in self._under_way() for successor in one.successors()]
+        )
+        for one in self._under_way():
+            born = [made.get(child.backing_topic) for child in one.operation.children]
+            alive = [log for log in born if log is not None and log.state is LogState.OPEN]
+            one.is_under_way = len(alive) == len(born)
+            one.subscriptions = frozenset(name for log in alive for name in log.subscriptions)
+        given = [
+            Given(
+                replace(one.operation, subscription_version=one.claimed.observed.subscription_version),
+                {"subscriptions": sorted(one.subscriptions)},
+            )
+            for one in self._under_way()
+        ]
+        with self._recording(Step.CREATE_CHILDREN, Step.SET_FENCING) as tx:
+            moved = reshapes.announce_fences(
+                tx,
+                given,
+                self._context.runner_id,
+                started_at_ms=self._now_ms,
+                may_be_late=self._plane.shares_server,
+            )
+            self._keep(given, moved, OperationState.FENCING)
+        self._now_ms = max(moved.values(), default=self._now_ms)
+
+    def _terminate_and_commit(self) -> None:
+        """The fences, all at once, then the layouts; operations of one topic follow one another."""
+        parents = [log for one in self._under_way() for log in one.operation.parent_topics]
+        positions = self._plane.terminate_segments(parents)
+        for one in self._under_way():
+            one.is_under_way = all(log in positions for log in one.operation.parent_topics)
+        for turn in _one_a_topic(self._under_way()):
+            given = [
+                Given(
+                    one.operation, {"positions": {log: positions[log] for log in one.operation.parent_topics}}
+                )
+                for one in turn
+            ]
+            children = {one.operation.operation_id: one.children() for one in turn}
+            with self._recording(Step.TERMINATE_PARENTS, Step.COMMIT) as tx:
+                committed = reshapes.commit(
+                    tx, given, children, self._context.runner_id, started_at_ms=self._now_ms
+                )
+                self._keep(given, committed, OperationState.COMMITTED)
+            for number, seen in committed.items():
+                one = self._members[number]
+                one.operation = replace(one.operation, epoch=seen.epoch)
+                one.subscriptions |= seen.subscriptions
+                self._now_ms = max(self._now_ms, seen.now_ms)
+
+    def _finish(self) -> None:
+        """Done, unless an application subscribed on a parent meanwhile: those cursors are made alone."""
+        parents = [log for one in self._under_way() for log in one.operation.parent_topics]
+        found = self._plane.subscriptions_of(parents)
+        for one in self._under_way():
+            names = {name for log in one.operation.parent_topics for name in found.get(log, ())}
+            one.is_under_way = names <= one.subscriptions
+        given = [Given(one.operation, {}) for one in self._under_way()]
+        with self._recording(Step.FINISH) as tx:
+            ended = reshapes.finish(tx, given, self._context.runner_id, started_at_ms=self._now_ms)
+            self._keep(given, ended, OperationState.DONE)
+        for number in ended:
+            operation = self._members[number].operation
+            telemetry.OPERATIONS.labels(operation.kind, operation.origin, operation.state).inc()
+        log.info("operations ended", operations=sorted(ended), state=OperationState.DONE)
+
+    @contextmanager
+    def _recording(self, *steps: Step) -> Iterator[Connection]:
+        for step in steps:
+            self._context.checkpoint(f"{step}:before")
+        with self._context.store.single_statement() as tx:
+            yield tx
+        for step in steps:
+            self._context.checkpoint(f"{step}:after")
+
+    def _keep(self, given: Sequence[Given], moved: Collection[int], state: OperationState) -> None:
+        """Those that moved are as given and in that state; the others go on alone."""
+        for operation in (one.operation for one in given):
+            member = self._members[operation.operation_id]
+            member.is_under_way = operation.operation_id in moved
+            if member.is_under_way:
+                member.operation = replace(operation, state=state, attempts=0)
+
+
+def _one_a_topic(members: Sequence[_Member]) -> Iterator[list[_Member]]:
+    """Turns in which no topic comes twice, since each has an epoch of its own."""
+    waiting = list(members)
+    while waiting:
+        turn = {one.operation.topic_id: one for one in reversed(waiting)}
+        yield list(turn.values())
+        waiting = [one for one in waiting if one is not turn[one.operation.topic_id]]

@@ -1,0 +1,335 @@
+"""Reshapes of many topics moved on together: each act is one statement, however many operations it is for.
+
+Beside ``operations`` and ``commits``, which move one operation one step: what those demand is demanded here of
+each row (claim, term, state, noted subscriptions, a live topic), and a row that does not pass is left as it is, to
+be looked at alone. Two steps share a transaction where nothing has to be known to be on disk between them; each
+keeps its own row in the journal. Topic rows are locked before operation rows, both in the order of topic ids.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from controller.clock import to_datetime, to_ms
+from controller.domain.hash_range import HashRange
+from controller.domain.layout import SegmentLayout
+from controller.domain.operation import Observed, Operation, OperationKind, Step
+from controller.domain.reshape import ReshapeKind
+from controller.domain.segment import Segment
+from controller.store.commits import STAMPS
+from controller.store.journal import READ_COLUMNS, operation_of
+from controller.store.shards import Shards
+from controller.store.subscriptions import SubscriptionState
+
+_OPEN = "o.state NOT IN ('done', 'aborted') AND o.not_before <= (SELECT clock_timestamp()) AND o.kind = ANY (:kinds)"
+_FRESH = """o.state = 'intended' AND o.attempts = 0 AND o.claimed_by IS NULL AND o.kind = ANY (:reshapes)
+            AND EXISTS (SELECT FROM cleave.topic t
+                         WHERE t.topic_id = o.topic_id AND t.state = 'live' AND t.data_plane = ANY (:planes))"""
+# Fresh reshapes as many as asked for, and one of whatever else is due, so that neither waits for the other for ever.
+_CLAIM = f"""
+    WITH fresh AS MATERIALIZED (
+        SELECT o.operation_id FROM cleave.operation o
+         WHERE {_OPEN} AND {_FRESH} AND {{which}}
+         ORDER BY o.not_before, o.operation_id LIMIT :fresh_limit FOR UPDATE OF o SKIP LOCKED)
+    , other AS MATERIALIZED (
+        SELECT o.operation_id FROM cleave.operation o
+         WHERE {_OPEN} AND NOT ({_FRESH}) AND {{which}}
+           AND (o.claimed_by IS NULL
+                OR o.claim_expires_at <= (SELECT clock_timestamp()) - make_interval(secs => :call_timeout_seconds))
+         ORDER BY o.not_before, o.operation_id
+         LIMIT (SELECT CASE WHEN count(*) < :limit THEN 1 ELSE 0 END FROM fresh) FOR UPDATE OF o SKIP LOCKED)
+    , taken AS (
+        UPDATE cleave.operation o
+           SET claimed_by = :runner, claim_term = o.claim_term + 1, row_version = o.row_version + 1,
+               claim_expires_at = clock_timestamp() + make_interval(secs => :lease_seconds)
+          FROM (SELECT operation_id, true AS is_fresh FROM fresh
+                UNION ALL SELECT operation_id, false FROM other) due
+         WHERE o.operation_id = due.operation_id
+     RETURNING o.*, due.is_fresh)
+    SELECT {READ_COLUMNS}, o.is_fresh, clock_timestamp() AS now, t.epoch AS topic_epoch, t.next_segment_id,
+           t.subscription_version AS topic_subscription_version,
+           ARRAY(SELECT u.name FROM cleave.subscription u
+                  WHERE u.topic_id = o.topic_id AND u.state = :live ORDER BY u.name) AS live_subscriptions,
+           ARRAY(SELECT u.name FROM cleave.subscription u
+                  WHERE u.topic_id = o.topic_id AND u.state <> :live ORDER BY u.name) AS ending_subscriptions,
+           CASE WHEN o.is_fresh THEN
+               (SELECT jsonb_agg(jsonb_build_array(
+                           s.segment_id, s.range_start, s.range_end, s.merge_depth, s.bucket_splits,
+                           ARRAY(SELECT l.parent_id FROM cleave.segment_parent l
+                                  WHERE l.topic_id = s.topic_id AND l.child_id = s.segment_id ORDER BY l.ordinal)))
+                  FROM cleave.operation_parent p JOIN cleave.segment s USING (topic_id, segment_id)
+                 WHERE p.operation_id = o.operation_id) END AS parents
+      FROM taken o JOIN cleave.topic t USING (topic_id)
+     ORDER BY o.operation_id
+"""  # noqa: S608 - constants only, as below
+_ANY = "TRUE"
+_IN_SHARDS = "o.topic_id % :shard_count = ANY (:shards)"
+
+_GIVEN = """
+    WITH given AS MATERIALIZED (
+        SELECT * FROM jsonb_to_recordset(CAST(:given AS jsonb)) AS g (
+            operation_id bigint, topic_id bigint, term bigint, subscription_version bigint, detail jsonb, stamps text[]))
+"""
+_HELD = "o.claimed_by = :runner AND o.claim_term = g.term AND o.claim_expires_at > clock_timestamp()"
+# Rows of two steps that one transaction records: the second begins where the first ended.
+_JOURNAL = """
+        INSERT INTO cleave.operation_step (operation_id, sequence, step, runner, claim_term, started_at, detail)
+        SELECT m.operation_id,
+               n.ordinal + (SELECT coalesce(max(sequence), 0) FROM cleave.operation_step j
+                             WHERE j.operation_id = m.operation_id),
+               n.step, :runner, m.claim_term, n.started_at, CASE WHEN n.ordinal = 1 THEN m.detail ELSE '{}' END
+          FROM moved m CROSS JOIN (VALUES {steps}) AS n (ordinal, step, started_at)
+"""
+_FIRST = "(1, :first, CAST(:started_at AS timestamptz))"
+_TWO_STEPS = _JOURNAL.replace("{steps}", f"{_FIRST}, (2, :second, clock_timestamp())")
+_ONE_STEP = _JOURNAL.replace("{steps}", _FIRST)
+
+_ANNOUNCE = f"""{_GIVEN}
+    , moved AS (
+        UPDATE cleave.operation o
+           SET state = 'fencing', row_version = o.row_version + 1, subscription_version = g.subscription_version
+          FROM given g JOIN cleave.topic t USING (topic_id)
+         WHERE o.operation_id = g.operation_id AND {_HELD} AND o.state = 'intended'
+           AND t.state = 'live' AND o.deadline > clock_timestamp()
+     RETURNING o.operation_id, o.claim_term, g.detail)
+    , journal AS ({_TWO_STEPS})
+    SELECT operation_id, clock_timestamp() AS now,
+           CASE WHEN :may_be_late THEN set_config('synchronous_commit', 'off', true) END FROM moved
+"""  # noqa: S608
+
+_COMMIT = f"""{_GIVEN}
+    , locked AS MATERIALIZED (
+        SELECT topic_id FROM cleave.topic WHERE topic_id = ANY (:topic_ids) ORDER BY topic_id FOR NO KEY UPDATE)
+    , held AS MATERIALIZED (
+        SELECT o.operation_id, o.intended_at, g.topic_id, g.subscription_version, g.stamps, g.detail
+          FROM locked JOIN given g USING (topic_id) JOIN cleave.operation o ON o.operation_id = g.operation_id
+         WHERE {_HELD} AND o.state = 'fencing'
+           FOR NO KEY UPDATE OF o)
+    , raised AS (
+        UPDATE cleave.topic t
+           SET epoch = t.epoch + 1, row_version = t.row_version + 1,
+               last_split_at = CASE WHEN 'last_split_at' = ANY (h.stamps)
+                                    THEN greatest(t.last_split_at, h.intended_at) ELSE t.last_split_at END,
+               last_merge_at = CASE WHEN 'last_merge_at' = ANY (h.stamps)
+                                    THEN greatest(t.last_merge_at, h.intended_at) ELSE t.last_merge_at END,
+               last_rebucket_at = CASE WHEN 'last_rebucket_at' = ANY (h.stamps)
+                                       THEN greatest(t.last_rebucket_at, h.intended_at) ELSE t.last_rebucket_at END
+          FROM held h
+         WHERE t.topic_id = h.topic_id AND t.subscription_version = h.subscription_version
+           AND t.state IN ('live', 'deleting')
+     RETURNING t.topic_id, t.epoch, h.operation_id, h.detail)
+    , moved AS (
+        UPDATE cleave.operation o
+           SET state = 'committed', row_version = o.row_version + 1, epoch = r.epoch,
+               fenced_at = clock_timestamp(), committed_at = clock_timestamp()
+          FROM raised r WHERE o.operation_id = r.operation_id
+     RETURNING o.operation_id, o.topic_id, o.claim_term, o.kind, o.origin, o.actor, o.reason, o.epoch, r.detail)
+    , change AS (
+        INSERT INTO cleave.layout_change (topic_id, epoch, kind, operation_id, origin, actor, reason)
+        SELECT topic_id, epoch, kind, operation_id, origin, actor, reason FROM moved ORDER BY topic_id
+     RETURNING topic_id, epoch, operation_id, committed_at)
+    , sealed AS (
+        UPDATE cleave.segment s
+           SET state = 'SEALED', sealed_epoch = c.epoch, sealed_at = c.committed_at,
+               terminated_position = m.detail -> 'positions' ->> s.backing_topic
+          FROM change c JOIN moved m USING (operation_id) JOIN cleave.operation_parent p USING (operation_id)
+         WHERE s.topic_id = c.topic_id AND s.segment_id = p.segment_id AND s.state = 'ACTIVE')
+    , child AS (
+        INSERT INTO cleave.segment (topic_id, segment_id, range_start, range_end, merge_depth, bucket_splits,
+                                    created_epoch, created_at, backing_topic)
+        SELECT c.topic_id, r.segment_id, r.range_start, r.range_end, d.merge_depth, r.bucket_splits, c.epoch,
+               c.committed_at, r.backing_topic
+          FROM change c JOIN cleave.operation_child r USING (operation_id)
+          JOIN jsonb_to_recordset(CAST(:depths AS jsonb)) AS d (topic_id bigint, segment_id bigint, merge_depth integer)
+            ON d.topic_id = c.topic_id AND d.segment_id = r.segment_id)
+    , link AS (
+        INSERT INTO cleave.segment_parent (topic_id, child_id, parent_id, ordinal)
+        SELECT c.topic_id, k.child_id, k.parent_id, k.ordinal
+          FROM change c
+          JOIN jsonb_to_recordset(CAST(:links AS jsonb)) AS k (
+               topic_id bigint, child_id bigint, parent_id bigint, ordinal smallint) ON k.topic_id = c.topic_id)
+    , freed AS (
+        UPDATE cleave.operation_parent p SET live = false FROM moved m
+         WHERE p.operation_id = m.operation_id AND p.live)
+    , journal AS ({_TWO_STEPS})
+    SELECT m.operation_id, m.epoch, clock_timestamp() AS now,
+           ARRAY(SELECT u.name FROM cleave.subscription u WHERE u.topic_id = m.topic_id) AS subscriptions
+      FROM moved m
+"""  # noqa: S608
+
+_FINISH = f"""{_GIVEN}
+    , moved AS (
+        UPDATE cleave.operation o
+           SET state = 'done', row_version = o.row_version + 1, finished_at = clock_timestamp(),
+               claimed_by = NULL, claim_expires_at = NULL
+          FROM given g WHERE o.operation_id = g.operation_id AND {_HELD} AND o.state = 'committed'
+     RETURNING o.operation_id, o.claim_term, g.detail)
+    , journal AS ({_ONE_STEP})
+    SELECT operation_id, set_config('synchronous_commit', 'off', true) FROM moved
+"""  # noqa: S608
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """An operation just claimed. ``layout`` holds a fresh reshape's parents alone; it is None for any other."""
+
+    operation: Operation
+    observed: Observed
+    layout: SegmentLayout | None
+    live_subscriptions: tuple[str, ...]
+    ending_subscriptions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a statement is told about one operation; ``detail`` goes to the first step's row."""
+
+    operation: Operation
+    detail: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """``subscriptions``: every name recorded at the commit, those being deleted included."""
+
+    epoch: int
+    now_ms: int
+    subscriptions: frozenset[str]
+
+
+def claim(
+    tx: Connection,
+    *,
+    runner: str,
+    lease_seconds: float,
+    call_timeout_seconds: float,
+    limit: int,
+    planes: Collection[str],
+    shards: Shards | None = None,
+) -> list[Claimed]:
+    """Claims fresh reshapes on these planes and one other due operation, ``limit`` in all; see ``operations.claim``.
+
+    Fresh: intended, never tried, nobody's, on a live topic.
+    """
+    parameters: dict[str, object] = {
+        "runner": runner,
+        "lease_seconds": lease_seconds,
+        "call_timeout_seconds": call_timeout_seconds,
+        "limit": limit,
+        "fresh_limit": max(limit - 1, 1),
+        "kinds": [kind.value for kind in OperationKind],
+        "reshapes": [kind.value for kind in ReshapeKind],
+        "planes": list(planes),
+        "live": SubscriptionState.LIVE.value,
+        **({} if shards is None else shards.parameters),
+    }
+    statement = _CLAIM.format(which=_ANY if shards is None else _IN_SHARDS)
+    return [_claimed(row) for row in tx.execute(text(statement), parameters)]
+
+
+def announce_fences(
+    tx: Connection, given: Sequence[Given], runner: str, *, started_at_ms: int, may_be_late: bool
+) -> dict[int, int]:
+    """The children are made (step one) and the fences may fall (step two): operations to ``fencing``, in one commit.
+
+    ``may_be_late``: the commit need not have reached the disk when this returns, because the logs to be closed are
+    in the same server. Returns when (milliseconds since the epoch), by id of those that moved. The others' claim,
+    topic or deadline has passed.
+    """
+    parameters = _parameters(given, runner, started_at_ms) | {
+        "first": Step.CREATE_CHILDREN.value,
+        "second": Step.SET_FENCING.value,
+        "may_be_late": may_be_late,
+    }
+    return {row.operation_id: to_ms(row.now) for row in tx.execute(text(_ANNOUNCE), parameters)}
+
+
+def commit(
+    tx: Connection,
+    given: Sequence[Given],
+    children: Mapping[int, Sequence[Segment]],
+    runner: str,
+    *,
+    started_at_ms: int,
+) -> dict[int, Committed]:
+    """The parents are closed (step one) and the layouts move (step two): operations to ``committed``, in one commit.
+
+    At most one operation a topic. ``children`` by operation id; each detail holds the parents' ``positions``.
+    Those whose claim or topic has moved on, or whose subscriptions are not as noted, are left out. Raises
+    InvariantViolated when a law of some layout would break: then nothing was committed for any.
+    """
+    parents_of = [
+        (one.operation.topic_id, child) for one in given for child in children[one.operation.operation_id]
+    ]
+    parameters = _parameters(given, runner, started_at_ms) | {
+        "first": Step.TERMINATE_PARENTS.value,
+        "second": Step.COMMIT.value,
+        "topic_ids": [one.operation.topic_id for one in given],
+        "depths": json.dumps(
+            [
+                {"topic_id": topic_id, "segment_id": child.segment_id, "merge_depth": child.merge_depth}
+                for topic_id, child in parents_of
+            ]
+        ),
+        "links": json.dumps(
+            [
+                {"topic_id": topic_id, "child_id": child.segment_id, "parent_id": parent, "ordinal": ordinal}
+                for topic_id, child in parents_of
+                for ordinal, parent in enumerate(child.parent_ids)
+            ]
+        ),
+    }
+    return {
+        row.operation_id: Committed(row.epoch, to_ms(row.now), frozenset(row.subscriptions))
+        for row in tx.execute(text(_COMMIT), parameters)
+    }
+
+
+def finish(tx: Connection, given: Sequence[Given], runner: str, *, started_at_ms: int) -> set[int]:
+    """The operations are done; returns those that were still the runner's. Forgetting it costs a repetition only."""
+    parameters = _parameters(given, runner, started_at_ms) | {"first": Step.FINISH.value}
+    return {row.operation_id for row in tx.execute(text(_FINISH), parameters)}
+
+
+def _parameters(given: Sequence[Given], runner: str, started_at_ms: int) -> dict[str, object]:
+    documents = [
+        {
+            "operation_id": one.operation.operation_id,
+            "topic_id": one.operation.topic_id,
+            "term": one.operation.claim_term,
+            "subscription_version": one.operation.subscription_version,
+            "detail": one.detail,
+            "stamps": STAMPS.get(one.operation.kind, ()),
+        }
+        for one in given
+    ]
+    return {"given": json.dumps(documents), "runner": runner, "started_at": to_datetime(started_at_ms)}
+
+
+def _claimed(row: Row[Any]) -> Claimed:
+    return Claimed(
+        operation=operation_of(row),
+        observed=Observed(to_ms(row.now), row.topic_subscription_version),
+        layout=_layout_of_parents(row) if row.is_fresh else None,
+        live_subscriptions=tuple(row.live_subscriptions),
+        ending_subscriptions=tuple(row.ending_subscriptions),
+    )
+
+
+def _layout_of_parents(row: Row[Any]) -> SegmentLayout:
+    parents = (
+        Segment(
+            segment_id,
+            HashRange(start, end),
+            parent_ids=tuple(parents),
+            merge_depth=depth,
+            bucket_splits=tuple(splits),
+        )
+        for segment_id, start, end, depth, splits, parents in row.parents
+    )
+    return SegmentLayout.from_segments(row.topic_epoch, row.next_segment_id, parents)
