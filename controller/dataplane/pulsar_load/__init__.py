@@ -3,7 +3,7 @@
 Given to the data planes `pulsar` and `pulsar_scalable`, whose `sample` and `consumers` are these.
 """
 
-from controller.dataplane.pulsar_load.http import HttpSession
+from controller.dataplane.pulsar_load.http import AuthorizedSession, HttpSession
 from controller.dataplane.pulsar_load.load import PulsarLoad
 
-__all__ = ["HttpSession", "PulsarLoad"]
+__all__ = ["AuthorizedSession", "HttpSession", "PulsarLoad"]

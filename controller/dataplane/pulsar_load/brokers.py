@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from controller import telemetry
 from controller.dataplane.pulsar_load.http import HttpSession, ask, origin
@@ -35,25 +38,28 @@ class BrokerList:
     def __init__(
         self,
         session: HttpSession,
-        admin_url: str,
+        admin_urls: Sequence[str],
         *,
         cluster: str | None = None,
         broker_url: str | None = None,
     ) -> None:
-        """`admin_url` is any broker's or a proxy's web address; `cluster` None: the one it belongs to.
+        """`admin_urls` are web addresses of brokers or of a proxy, asked in turn; `cluster` None: the one they are of.
 
         `broker_url` is a pattern with `{host}` and perhaps `{port}`, for brokers whose web service is elsewhere than
         in the list (which names the port without TLS where there are two): `https://{host}:8443`.
         """
+        if not admin_urls:
+            raise InvalidInput("a cluster's brokers are asked for at an admin address; none is given")
+        pattern = broker_url or f"{urlsplit(admin_urls[0]).scheme}://{{host}}:{{port}}"
         try:
-            (broker_url or "{host}{port}").format(host="h", port="1")
+            pattern.format(host="h", port="1")
         except (LookupError, ValueError):
             raise InvalidInput(
-                f"broker address pattern {broker_url!r}: only {{host}} and {{port}} are filled in"
+                f"broker address pattern {pattern!r}: only {{host}} and {{port}} are filled in"
             ) from None
-        self._session = session
-        self._url = admin_url.rstrip("/") + "/admin/v2/brokers" + (f"/{cluster}" if cluster else "")
-        self._pattern = broker_url or f"{origin(admin_url).partition(':')[0]}://{{host}}:{{port}}"
+        self._session, self._pattern = session, pattern
+        path = "/admin/v2/brokers" + (f"/{cluster}" if cluster else "")
+        self._urls = deque(url.rstrip("/") + path for url in admin_urls)
         self._lock = threading.Lock()
         self._known: tuple[Broker, ...] = ()
         self._asked_at = self._refresh_at = float("-inf")
@@ -79,11 +85,26 @@ class BrokerList:
             self._refresh_at = min(self._refresh_at, self._asked_at + FEWEST_SECONDS)
 
     def _ask(self, deadline: float) -> tuple[Broker, ...]:
-        names = ask(self._session, self._url, deadline).document
-        if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-            raise DataPlaneUnavailable(f"{origin(self._url)} lists no brokers; is it a broker's web address?")
-        found = []
-        for name in sorted(set(names)):
-            host, _, port = name.rpartition(":")
-            found.append(Broker(name, self._pattern.format(host=host, port=port).rstrip("/")))
-        return tuple(found)
+        """From one address after the other; the one that answers is the first next time."""
+        for left in range(len(self._urls) - 1, -1, -1):
+            url = self._urls[0]
+            try:
+                names = ask(self._session, url, self._share(deadline, left)).document
+                if isinstance(names, list) and names and all(isinstance(name, str) for name in names):
+                    return tuple(self._broker(name) for name in sorted(set(names)))
+                raise DataPlaneUnavailable(f"{origin(url)} lists no brokers; is it a broker's web address?")
+            except Retryable:
+                self._urls.rotate(-1)
+                if not left:
+                    raise
+        raise AssertionError("the last address returns or raises")
+
+    @staticmethod
+    def _share(deadline: float, others: int) -> float:
+        """What of the time an address has when so many more are to be tried."""
+        now = time.monotonic()
+        return now + (deadline - now) / (others + 1)
+
+    def _broker(self, name: str) -> Broker:
+        host, _, port = name.rpartition(":")
+        return Broker(name, self._pattern.format(host=host, port=port).rstrip("/"))

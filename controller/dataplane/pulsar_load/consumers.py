@@ -8,10 +8,11 @@ logs amount to is not known here.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 from urllib.parse import quote
+from zlib import crc32
 
 from controller import telemetry
 from controller.dataplane.pulsar_load.brokers import BrokerList
@@ -31,11 +32,9 @@ _OPTIONS = "?getPreciseBacklog=false&subscriptionBacklogSize=false&excludePublis
 class ConsumerReader:
     """Asks for statistics; remembers which broker owned which log."""
 
-    def __init__(
-        self, session: HttpSession, brokers: BrokerList, admin_url: str, *, deadline_seconds: float
-    ) -> None:
+    def __init__(self, session: HttpSession, brokers: BrokerList, *, deadline_seconds: float) -> None:
         """`deadline_seconds` is for one call of `consumers`, however many logs it names."""
-        self._session, self._brokers, self._admin = session, brokers, origin(admin_url)
+        self._session, self._brokers = session, brokers
         self._deadline_seconds = deadline_seconds
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="consumers")
         self._owners: dict[str, str] = {}
@@ -47,8 +46,8 @@ class ConsumerReader:
         Raises Retryable when not one could be.
         """
         deadline = time.monotonic() + self._deadline_seconds
-        trusted = {origin(broker.url) for broker in self._brokers.current(deadline)} | {self._admin}
-        asked = {topic: self._pool.submit(self._ask, topic, trusted, deadline) for topic in backing_topics}
+        brokers = [origin(broker.url) for broker in self._brokers.current(deadline)]
+        asked = {topic: self._pool.submit(self._ask, topic, brokers, deadline) for topic in backing_topics}
         wait(asked.values(), max(deadline - time.monotonic(), 0.0))
         found: dict[str, list[AttachedConsumer]] = {}
         error: Retryable | None = None
@@ -73,16 +72,16 @@ class ConsumerReader:
         """Ends the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _ask(self, topic: str, trusted: Collection[str], deadline: float) -> list[AttachedConsumer]:
+    def _ask(self, topic: str, brokers: Sequence[str], deadline: float) -> list[AttachedConsumer]:
         path = f"{_path(topic)}{_OPTIONS}"
-        broker = self._owners.get(topic, self._admin)
+        broker = self._owners.get(topic) or brokers[crc32(topic.encode()) % len(brokers)]
         for _ in range(REDIRECTS + 1):
             answer = self._ask_broker(broker, path, deadline)
             if answer.moved_to is None:
                 self._owners[topic] = broker
                 return [] if answer.document is None else list(_attached(answer.document, broker))
             broker = origin(answer.moved_to)
-            if broker not in trusted:  # the session's token goes to brokers of the cluster only
+            if broker not in brokers:  # the session's token goes to brokers of the cluster only
                 raise DataPlaneUnavailable(
                     f"{broker}, named as the owner of {topic}, is no broker of the cluster"
                 )

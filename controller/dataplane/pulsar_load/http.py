@@ -11,7 +11,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import urljoin, urlsplit
@@ -43,6 +43,31 @@ class HttpSession(Protocol):
         """Send the request and return when the head of the answer is there."""
 
 
+class AuthorizedSession:
+    """Another session with headers of the moment, a token that is renewed say."""
+
+    def __init__(self, session: HttpSession, headers: Callable[[], Mapping[str, str]]) -> None:
+        self._session, self._headers = session, headers
+
+    def get(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        timeout: tuple[float, float],
+        stream: bool,
+        allow_redirects: bool,
+    ) -> requests.Response:
+        """As `HttpSession.get`."""
+        return self._session.get(
+            url,
+            headers={**self._headers(), **headers},
+            timeout=timeout,
+            stream=stream,
+            allow_redirects=allow_redirects,
+        )
+
+
 def origin(url: str) -> str:
     """`scheme://host:port` of a URL."""
     parts = urlsplit(url)
@@ -58,6 +83,8 @@ def blocks(session: HttpSession, url: str, deadline: float) -> Iterator[bytes]:
     with response, cut_off(response, deadline) as timer:
         if response.status_code != 200:
             raise _refused(url, response.status_code)
+        if "Content-Length" not in response.headers and not response.raw.chunked:
+            raise DataPlaneUnavailable(f"broker {origin(url)} answers with a body whose end cannot be told")
         try:
             for block in response.iter_content(BLOCK_BYTES):
                 if time.monotonic() >= deadline:  # a socket that is shut still gives what has arrived

@@ -17,12 +17,12 @@ SAMPLE_LIMIT = 1_000_000
 
 
 class PulsarLoad:
-    """One cluster. `session` and `admin_url` are what the data plane's own admin calls use. Connects at first use."""
+    """One cluster. `session` and `admin_urls` are what the data plane's own admin calls use. Connects at first use."""
 
     def __init__(
         self,
         session: HttpSession,
-        admin_url: str,
+        admin_urls: Sequence[str],
         *,
         page_seconds: float = 8.0,
         call_timeout_seconds: float = 5.0,
@@ -31,11 +31,11 @@ class PulsarLoad:
         clock: Clock | None = None,
     ) -> None:
         """`page_seconds`: for a broker's whole metrics page; the others as in `BrokerList`."""
-        brokers = BrokerList(session, admin_url, cluster=cluster, broker_url=broker_url)
+        brokers = BrokerList(session, admin_urls, cluster=cluster, broker_url=broker_url)
         self._scraper = CounterScraper(
             session, brokers, deadline_seconds=page_seconds, clock=clock or SystemClock()
         )
-        self._consumers = ConsumerReader(session, brokers, admin_url, deadline_seconds=call_timeout_seconds)
+        self._consumers = ConsumerReader(session, brokers, deadline_seconds=call_timeout_seconds)
 
     @property
     def sample_limit(self) -> int:

@@ -1,0 +1,53 @@
+"""Counters that rise although subscriptions go, and a new series where one of them went."""
+
+from __future__ import annotations
+
+from controller.dataplane.pulsar_load.page import TopicCounters
+from controller.dataplane.pulsar_load.series import Series
+
+
+def counters(msg_in: int, **out: int) -> TopicCounters:
+    """Ten bytes a message."""
+    return TopicCounters(msg_in, msg_in * 10, {name.encode(): (n, n * 10) for name, n in out.items()})
+
+
+def after(*readings: TopicCounters) -> Series:
+    """The series of these readings, one a second from the second 1 on."""
+    series = Series(readings[0])
+    for second, reading in enumerate(readings[1:], 2):
+        series = series.next(reading, second * 1000)
+    return series
+
+
+def test_out_is_the_sum_over_subscriptions() -> None:
+    series = after(counters(5, a=3, b=4), counters(6, a=5, b=4))
+
+    assert (series.msg_out, series.byte_out, series.since_ms) == (9, 90, None)
+
+
+def test_what_a_deleted_subscription_had_is_carried_in_a_new_series() -> None:
+    series = after(counters(5, a=3, b=4), counters(6, a=5), counters(7, a=6))
+
+    assert (series.msg_out, series.byte_out, series.since_ms) == (10, 100, 2000)
+
+
+def test_so_is_what_a_subscription_had_that_was_made_anew() -> None:
+    series = after(counters(5, a=3, b=4), counters(5, a=1, b=4), counters(5, a=2, b=4))
+
+    assert (series.msg_out, series.since_ms) == (9, 2000)
+
+
+def test_each_that_goes_begins_another_series() -> None:
+    series = after(counters(5, a=3, b=4), counters(5, a=3), counters(5))
+
+    assert (series.msg_out, series.since_ms) == (7, 3000)
+
+
+def test_a_new_subscription_begins_none() -> None:
+    assert after(counters(5, a=3), counters(5, a=3, b=1)) == Series(counters(5, a=3, b=1))
+
+
+def test_a_log_that_was_loaded_anew_counts_from_zero_and_carries_nothing() -> None:
+    series = after(counters(5, a=3, b=4), counters(6, a=3), counters(1, a=1))
+
+    assert series == Series(counters(1, a=1))
