@@ -7,9 +7,10 @@ got lost is settled by reading the layout, so no call here has to be repeated bl
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from controller.dataplane.base import DataPlane
 from controller.domain.layout import SegmentLayout
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment, backing_topic_name, parse_segment_descriptor
@@ -50,6 +51,11 @@ class LayoutKeeper(ABC):
     @abstractmethod
     def topic_subscriptions(self, topic: str) -> Mapping[str, str]:
         """Subscriptions of the topic with their kind, STREAM, QUEUE or CHECKPOINT. Raises TopicNotFound."""
+
+
+def naming(plane: DataPlane) -> Callable[[str, str], str] | None:
+    """How Cleave names the logs it makes on the plane; None where the broker makes and names them."""
+    return None if isinstance(plane, LayoutKeeper) else plane.backing_topic
 
 
 def segment_log(topic: str, descriptor: str) -> str:

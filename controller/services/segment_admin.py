@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from controller.dataplane.base import DataPlane
+from controller.dataplane.layout_keeper import naming
 from controller.domain import reshape
 from controller.domain.errors import InvalidInput, Unsupported
 from controller.domain.layout import SegmentLayout
@@ -91,7 +92,7 @@ def submit(
         store,
         topic,
         build,
-        backing_topic=lambda seen: _plane(planes, seen.name, seen.data_plane).backing_topic,
+        backing_topic=lambda seen: naming(_plane(planes, seen.name, seen.data_plane)),
         request=request,
     )
 

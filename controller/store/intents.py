@@ -20,7 +20,7 @@ from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation, OperationKind
 from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import ChildPlan, Reshape
-from controller.store import drains, reshape_intents, subscriptions, topics
+from controller.store import drains, mirrors, reshape_intents, subscriptions, topics
 from controller.store.engine import Store
 from controller.store.intent_guards import Intent, demand_free, first_free_id, is_same, once, repeat
 from controller.store.journal import (
@@ -114,16 +114,22 @@ def intend_reshape(
     topic_id: int,
     build: Callable[[SegmentLayout], Reshape],
     *,
-    backing_topic: BackingTopic,
+    backing_topic: BackingTopic | None,
     request: Request,
     seen_epoch: int | None = None,
     seen_input_version: int | None = None,
 ) -> Intent:
     """Seal some segments in favour of others, as ``build`` plans it on the topic's ACTIVE segments.
 
+    ``backing_topic`` None: a broker keeps the layout and chooses ids and names (see ``mirrors``).
     ``seen_*``: what the decision was made on; LostRace when it has moved. Raises TopicNotLive, SegmentBusy
     naming the operation in the way, and what ``build`` raises. ``build`` may be called more than once.
     """
+
+    if backing_topic is None:
+        return mirrors.intend_on_broker(
+            tx, topic_id, build, request=request, seen_epoch=seen_epoch, seen_input_version=seen_input_version
+        )
 
     def attempt() -> Intent | None:
         seen = reshape_intents.look(tx, topic_id, request.request_key)
@@ -156,7 +162,7 @@ def ask_reshape(
     topic: str,
     build: Callable[[reshape_intents.Seen, SegmentLayout], Reshape],
     *,
-    backing_topic: Callable[[reshape_intents.Seen], BackingTopic],
+    backing_topic: Callable[[reshape_intents.Seen], BackingTopic | None],
     request: Request,
 ) -> Intent:
     """``intend_reshape`` by itself, by the topic's name: two statements where nobody comes in between.
@@ -167,21 +173,20 @@ def ask_reshape(
     while True:
         with store.single_statement() as tx:  # a plan that does not fit reads once more, to say why
             seen = reshape_intents.look(tx, topic, request.request_key)
-            if seen.first_id is not None or attempts == UNLOCKED_ATTEMPTS:
+            named = backing_topic(seen)
+            if seen.first_id is not None or named is None or attempts == UNLOCKED_ATTEMPTS:
                 break
             planned = reshape_intents.plan(tx, seen, partial(build, seen))
         attempts += 1
         try:
             with store.single_statement() as tx:
-                written = reshape_intents.write(tx, seen, planned, request, backing_topic(seen))
+                written = reshape_intents.write(tx, seen, planned, request, named)
         except Conflict:  # the key, or a segment; told apart below
             break
         if written is not None:
             return Intent(written, repeated=False)
     with store.transaction() as tx:
-        return intend_reshape(
-            tx, seen.topic_id, partial(build, seen), backing_topic=backing_topic(seen), request=request
-        )
+        return intend_reshape(tx, seen.topic_id, partial(build, seen), backing_topic=named, request=request)
 
 
 def _is_reshape_of(topic_id: int) -> Callable[[Operation], bool]:

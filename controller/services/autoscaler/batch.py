@@ -12,6 +12,7 @@ from sqlalchemy.exc import IntegrityError
 
 from controller import telemetry
 from controller.dataplane.base import DataPlane
+from controller.dataplane.layout_keeper import naming
 from controller.domain.decision import Decision, Evaluation, Lane
 from controller.domain.errors import CleaveError, LostRace, SegmentBusy
 from controller.domain.evaluator import CODE_VERSION, decide
@@ -129,7 +130,7 @@ class Batch:
                         self._tx,
                         topic_id,
                         partial(plan, act, max_buckets=situation.policy.entry_bucket_max_per_segment),
-                        backing_topic=self._planes[topic.data_plane].backing_topic,
+                        backing_topic=naming(self._planes[topic.data_plane]),
                         request=self._request(topic_id, act, ordinal),
                         seen_epoch=situation.layout.epoch,
                         seen_input_version=self.pending[topic_id].input_version,

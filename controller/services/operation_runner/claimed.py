@@ -11,8 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import datetime
 from itertools import islice
 from typing import TypeVar
+
+from sqlalchemy import Connection
 
 from controller import telemetry
 from controller.clock import to_datetime
@@ -29,9 +32,10 @@ from controller.domain.errors import (
 )
 from controller.domain.operation import Observed, Operation, OperationState, Step, is_abortable, next_step
 from controller.services.operation_runner.acts import Acts
+from controller.services.operation_runner.broker_acts import BrokerActs
 from controller.services.operation_runner.context import Outcome, RunnerContext
 from controller.services.operation_runner.together import Together, is_ordinary
-from controller.store import commits, operations, reshapes
+from controller.store import commits, mirror_commits, operations, reshapes
 from controller.store.reshapes import Claimed
 from controller.store.shards import Shards
 
@@ -150,7 +154,8 @@ class _Run:
         step, leads_to = next_step(self._operation, observed)
         if step is Step.WAIT:
             return False
-        acts = Acts(self._context.store, self._plane, self._operation, self._call_all)
+        kind = BrokerActs if self._operation.is_on_broker else Acts
+        acts = kind(self._context.store, self._plane, self._operation, self._call_all)
         detail = {"reason": self._giving_up} if step is Step.ABORT and self._giving_up else acts.perform(step)
         self._context.checkpoint(f"{step}:before")
         self._operation, self._seen = self._record(step, leads_to, observed, detail)
@@ -172,9 +177,8 @@ class _Run:
         runner, started_at = self._context.runner_id, to_datetime(observed.now_ms)
         notes_subscriptions = step in (Step.CREATE_CHILDREN, Step.SYNC_SUBSCRIPTIONS)
         if step in (Step.COMMIT, Step.FINISH_ABORT):
-            end = commits.commit if step is Step.COMMIT else commits.abort
             with self._context.store.transaction() as tx:
-                return end(tx, self._operation, runner, started_at=started_at), None
+                return self._end(tx, step, started_at, detail), None
         with self._context.store.single_statement() as tx:
             return operations.record_step(
                 tx,
@@ -186,6 +190,18 @@ class _Run:
                 detail=detail,
                 subscription_version=observed.subscription_version if notes_subscriptions else None,
             )
+
+    def _end(
+        self, tx: Connection, step: Step, started_at: datetime, detail: Mapping[str, object]
+    ) -> Operation:
+        """The transaction in which the operation becomes true, or is given up."""
+        operation, runner = self._operation, self._context.runner_id
+        if operation.is_on_broker and step is Step.COMMIT:
+            return mirror_commits.commit(tx, operation, runner, started_at=started_at, detail=detail)
+        if step is Step.COMMIT:
+            return commits.commit(tx, operation, runner, started_at=started_at)
+        abort = mirror_commits.abort if operation.is_on_broker else commits.abort
+        return abort(tx, operation, runner, started_at=started_at)
 
     def _plane(self) -> DataPlane:
         name = self._operation.data_plane
