@@ -32,7 +32,7 @@ test: $(READY) ## All tests but chaos, on real servers (WORKERS=2, ARGS=...)
 
 .PHONY: test-fast
 test-fast: $(READY) ## Tests that start nothing: seconds
-	@$(PYTEST) tests -m "not (integration or spark or airflow or chaos or browser)" $(ARGS)
+	@$(PYTEST) tests -m "not (integration or spark or airflow or pulsar or chaos or browser)" $(ARGS)
 
 .PHONY: chaos
 chaos: $(READY) ## Minutes of kills, pauses and partitions under load, then the laws are checked

@@ -1,7 +1,8 @@
-"""Fixtures every tier shares: one PostgreSQL per test process, and a fresh migrated database per test.
+"""Fixtures every tier shares: one PostgreSQL per test process, a fresh migrated database per test, brokers.
 
 Environment: ``CLEAVE_TEST_POSTGRES_URL`` names a server somebody else runs (superuser; databases are
-made and dropped on it); ``CLEAVE_TEST_POSTGRES_BIN`` another PostgreSQL's ``bin`` directory.
+made and dropped on it); ``CLEAVE_TEST_POSTGRES_BIN`` another PostgreSQL's ``bin`` directory. Brokers are
+fetched with Maven: without it their tests are skipped, and fail where ``CI=true``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from pathlib import Path
 import pytest
 
 from controller.devstack.postgres import FORGETFUL, EmbeddedPostgres, PostgresServer
+from tests.support import brokers
 
+_BROKERS = {"pulsar_broker", "pulsar5_broker", "pulsar_cluster"}
+_BROKER_TIMEOUT_SECONDS = 900  # the first test that needs a broker may wait for its download and its start
 _ONE_PROCESS_EACH = ("spark", "airflow", "browser")  # a second JVM or Airflow would only slow both
 
 
@@ -24,6 +28,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "integration" in item.path.relative_to(item.config.rootpath).parts:
             item.add_marker(pytest.mark.integration)
+        if _BROKERS.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.pulsar)
+        if item.get_closest_marker("pulsar") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(_BROKER_TIMEOUT_SECONDS))
         for name in _ONE_PROCESS_EACH:
             if item.get_closest_marker(name):
                 item.add_marker(pytest.mark.xdist_group(name))
@@ -74,3 +82,30 @@ def empty_database(postgres_server: PostgresServer) -> Iterator[str]:
     name = f"cleave_empty_{secrets.token_hex(4)}"
     yield postgres_server.create_database(name)
     postgres_server.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def pulsar_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[brokers.SharedBroker]:
+    """A running Pulsar 4.2.4 in one process, shared by the run; use namespaces of your own on it."""
+    with brokers.shared_broker(brokers.STANDALONE, _room_of_the_run(tmp_path_factory)) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def pulsar5_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[brokers.SharedBroker]:
+    """A running Pulsar 5.0.0-M1, which has scalable topics, shared by the run."""
+    with brokers.shared_broker(brokers.STANDALONE_5, _room_of_the_run(tmp_path_factory)) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def pulsar_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[brokers.SharedBroker]:
+    """Two running brokers of Pulsar 4.2.4 with the modular load manager, shared by the run."""
+    with brokers.shared_broker(brokers.CLUSTER, _room_of_the_run(tmp_path_factory)) as broker:
+        yield broker
+
+
+def _room_of_the_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One directory for all processes of the run: xdist gives each worker a base directory below it."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base

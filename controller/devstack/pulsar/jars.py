@@ -30,6 +30,10 @@ _FETCH_TIMEOUT_SECONDS: Final = 1800.0
 _LOG_LEVEL = re.compile(r"^\x1b?\[?[^\]]*\[.*?ERROR.*?\]\s*")
 
 
+class MavenMissing(DevstackFailed):
+    """There is no ``mvn`` to fetch a broker with, and none is in the cache."""
+
+
 def cache_directory() -> Path:
     """Where fetched files are kept: ``CLEAVE_CACHE_DIR``, else ``cleave`` in the user's XDG cache."""
     named = os.environ.get("CLEAVE_CACHE_DIR")
@@ -42,8 +46,8 @@ def cache_directory() -> Path:
 def pulsar_jars(version: str = PULSAR_4) -> Path:
     """A directory with the broker of ``version`` and all it needs (about 240 MB); fetched at first use.
 
-    Of 5.0.0-M1 the Java client of scalable topics comes along. Raises DevstackFailed where Maven or Java
-    is missing, or the fetch fails.
+    Of 5.0.0-M1 the Java client of scalable topics comes along. Raises MavenMissing, or DevstackFailed
+    where Java is missing or the fetch fails.
     """
     pom = _pom(version)
     shelf = cache_directory() / "pulsar"
@@ -58,10 +62,10 @@ def pulsar_jars(version: str = PULSAR_4) -> Path:
 
 
 def maven_command() -> str:
-    """The path of ``mvn``; DevstackFailed says how to get it."""
+    """The path of ``mvn``; MavenMissing says how to get it."""
     command = shutil.which("mvn")
     if command is None:
-        raise DevstackFailed(
+        raise MavenMissing(
             "no Maven here, and a Pulsar broker is fetched with it: apt install maven (or put mvn on PATH)"
         )
     return command

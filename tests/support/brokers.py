@@ -1,0 +1,145 @@
+"""Real Pulsar brokers shared by all test processes of one run: the first that asks starts, the last one stops.
+
+A *keeper* process of its own holds the server, since a server dies with its parent and any worker may be the
+first to finish. Users share a file lock that the kernel drops when they end, however they end; the keeper waits
+for the exclusive one. Tests must not kill these servers: start one of your own for that.
+
+`python -m tests.support.brokers KIND ROOM` is the keeper; nobody types it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pytest
+
+from controller.devstack.pulsar.cluster import PulsarCluster
+from controller.devstack.pulsar.jars import PULSAR_4, PULSAR_5, MavenMissing, file_lock, pulsar_jars
+from controller.devstack.pulsar.java_server import START_TIMEOUT_SECONDS
+from controller.devstack.pulsar.standalone import PulsarStandalone
+from tests.support.waiting import wait_until
+
+STANDALONE, STANDALONE_5, CLUSTER = "standalone", "standalone-5", "cluster"
+_VERSION_OF: Mapping[str, str] = {STANDALONE: PULSAR_4, STANDALONE_5: PULSAR_5, CLUSTER: PULSAR_4}
+_REPOSITORY = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBroker:
+    """Where a running server answers; ``brokers`` maps a broker id (host:port) to its own admin URL."""
+
+    admin_url: str
+    service_url: str
+    brokers: Mapping[str, str]
+
+
+@contextmanager
+def shared_broker(kind: str, room: Path) -> Iterator[SharedBroker]:
+    """The run's server of this ``kind``; ``room`` is one directory for all processes of the run."""
+    demand_jars(_VERSION_OF[kind])
+    home = room / f"pulsar-{kind}"
+    home.mkdir(parents=True, exist_ok=True)
+    users = os.open(home / "users.lock", os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        with file_lock(home / "start.lock"):
+            fcntl.flock(users, fcntl.LOCK_SH)  # waits for a keeper that is about to end
+            if not (home / "address.json").exists():
+                _launch_keeper(kind, home)
+        yield SharedBroker(**json.loads((home / "address.json").read_text()))
+    finally:
+        os.close(users)
+
+
+def demand_jars(version: str) -> Path:
+    """The jars of ``version``; without Maven the test is skipped, and failed where CI=true."""
+    try:
+        return pulsar_jars(version)
+    except MavenMissing as missing:
+        if os.environ.get("CI", "").lower() in ("1", "true"):
+            pytest.fail(str(missing), pytrace=False)
+        pytest.skip(str(missing))
+
+
+def _launch_keeper(kind: str, home: Path) -> None:
+    """Start the keeper and wait for its address; raises with its last line if it ends instead."""
+    with (home / "keeper.log").open("ab") as log:
+        keeper = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.brokers", kind, str(home)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=_REPOSITORY,
+            start_new_session=True,  # Ctrl-C is for us; it sees that we are gone
+        )
+    address = home / "address.json"
+    wait_until(
+        lambda: address.exists() or keeper.poll() is not None,
+        timeout_seconds=2 * START_TIMEOUT_SECONDS,
+        message=f"the {kind} broker is up",
+    )
+    if not address.exists():
+        raise RuntimeError((home / "keeper.log").read_text().strip().splitlines()[-1])
+
+
+def _make(kind: str, directory: Path) -> PulsarStandalone | PulsarCluster:
+    if kind == CLUSTER:
+        return PulsarCluster(directory)
+    return PulsarStandalone(directory, _VERSION_OF[kind])
+
+
+def _address(server: PulsarStandalone | PulsarCluster) -> SharedBroker:
+    if isinstance(server, PulsarCluster):
+        brokers = {broker.broker_id: broker.admin_url for broker in server.brokers}
+    else:
+        brokers = {server.admin_url.removeprefix("http://"): server.admin_url}
+    return SharedBroker(server.admin_url, server.service_url, brokers)
+
+
+def _when_nobody_is_left(home: Path, act: Callable[[], None]) -> threading.Thread:
+    """A thread that calls ``act`` once every user has ended, and keeps new ones waiting from then on."""
+
+    def wait() -> None:
+        fcntl.flock(os.open(home / "users.lock", os.O_RDWR), fcntl.LOCK_EX)
+        (home / "address.json").unlink(missing_ok=True)
+        act()
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    return waiting
+
+
+def keep(kind: str, home: Path) -> None:
+    """Serve until the last user is gone, then end the server and remove its data; logs stay."""
+    served = threading.Event()
+
+    def give_up() -> None:
+        if not served.is_set():
+            os._exit(1)  # nobody waits for the start any more; the server's leash ends it
+
+    last = _when_nobody_is_left(home, give_up)
+    server = _make(kind, home)
+    try:
+        server.start()
+        draft = home / "address.new"
+        draft.write_text(json.dumps(asdict(_address(server))))
+        served.set()
+        draft.replace(home / "address.json")
+        last.join()
+    finally:
+        server.destroy()
+
+
+if __name__ == "__main__":
+    try:
+        keep(sys.argv[1], Path(sys.argv[2]))
+    except Exception as failure:  # noqa: BLE001 - its line is what the waiting test shows
+        sys.exit(f"{type(failure).__name__}: {failure}")
