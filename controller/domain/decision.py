@@ -28,6 +28,7 @@ class RefusalReason(StrEnum):
     # The whole topic.
     DISABLED = "disabled"
     INVALID_POLICY = "invalid-policy"  # the knob's value, the bound it breaks
+    FOREIGN_CONTROLLER = "foreign-controller"  # the broker's own auto-scaler is on; None, None
     # Limits: waiting does not help.
     AT_MAX_SEGMENTS = "at-max-segments"  # segments, those in flight included; the cap
     AT_MIN_SEGMENTS = "at-min-segments"  # segments, those in flight included; the floor

@@ -35,6 +35,8 @@ def decide(situation: Situation, lanes: Collection[Lane] = ALL_LANES) -> Evaluat
     policy = situation.policy
     if not policy.enabled:
         return Evaluation(refusals=(Refusal(None, None, RefusalReason.DISABLED, "enabled"),))
+    if situation.foreign_controller:  # two controllers would undo each other's acts
+        return Evaluation(refusals=(Refusal(None, None, RefusalReason.FOREIGN_CONTROLLER),))
     broken = violations(policy)
     if broken:
         return Evaluation(

@@ -57,6 +57,7 @@ class Situation:
 
     ``loads`` and ``recent_loads`` (newest last) are keyed by segment id, ``stream_consumers`` maps each
     controller-managed subscription to its registered consumers. ``policy`` is resolved.
+    ``foreign_controller``: the broker's own auto-scaler acts on the topic too, so nothing may be decided.
     """
 
     layout: SegmentLayout
@@ -67,6 +68,7 @@ class Situation:
     history: History = History()
     in_flight: tuple[LiveReshape, ...] = ()
     capabilities: Capabilities = Capabilities()
+    foreign_controller: bool = False
     now: int
 
     def to_json(self) -> str:
@@ -98,6 +100,8 @@ class Situation:
             "capabilities": _write_flat(self.capabilities),
             "now": self.now,
         }
+        if self.foreign_controller:
+            document["foreign_controller"] = True
         return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @classmethod
@@ -120,6 +124,7 @@ class Situation:
             history=History(**document["history"]),
             in_flight=tuple(_read_reshape(value) for value in document["in_flight"]),
             capabilities=Capabilities(**document["capabilities"]),
+            foreign_controller=document.get("foreign_controller", False),
             now=document["now"],
         )
 

@@ -32,9 +32,10 @@ from controller.store.policies import read_policy
 _TOPICS = text("""
     SELECT t.topic_id, t.epoch, t.next_segment_id, t.data_plane, t.last_split_at, t.last_merge_at, t.last_rebucket_at,
            CAST(c.policy AS text) AS cluster, CAST(n.policy AS text) AS namespace, CAST(t.policy AS text) AS topic,
-           clock_timestamp() AS now
+           m.paused_reason IS NOT NULL AS foreign_controller, clock_timestamp() AS now
       FROM cleave.topic t
       LEFT JOIN cleave.namespace_policy n ON n.namespace = t.namespace
+      LEFT JOIN cleave.mirror m ON m.topic_id = t.topic_id
      CROSS JOIN cleave.cluster_policy c
      WHERE t.topic_id = ANY (:topic_ids) AND t.state = 'live'
 """)
@@ -71,7 +72,8 @@ _IN_FLIGHT = text("""
     SELECT o.topic_id, o.operation_id, o.kind, o.intended_at,
            ARRAY(SELECT p.segment_id FROM cleave.operation_parent p
                   WHERE p.operation_id = o.operation_id ORDER BY p.ordinal) AS parent_ids,
-           (SELECT count(*) FROM cleave.operation_child c WHERE c.operation_id = o.operation_id) AS child_count
+           CASE WHEN o.parameters ? 'child_ranges' THEN jsonb_array_length(o.parameters -> 'child_ranges')
+                ELSE (SELECT count(*) FROM cleave.operation_child c WHERE c.operation_id = o.operation_id) END AS child_count
       FROM cleave.operation o
      WHERE o.topic_id = ANY (:topic_ids) AND o.state NOT IN ('done', 'aborted') AND o.state <> 'committed'
        AND o.kind = ANY (:kinds)
@@ -113,6 +115,7 @@ def load_situations(
             history=History(_ms(row.last_split_at), _ms(row.last_merge_at), _ms(row.last_rebucket_at)),
             in_flight=tuple(_reshape(o) for o in in_flight[row.topic_id]),
             capabilities=capabilities[row.data_plane],
+            foreign_controller=row.foreign_controller,
             now=to_ms(row.now),
         )
         for row in topics

@@ -85,3 +85,11 @@ def test_everything_a_decision_reads_comes_back_equal() -> None:
 def test_reading_and_writing_again_gives_the_same_text(situation: Situation) -> None:
     text = situation.to_json()
     assert Situation.from_json(text).to_json() == text
+
+
+def test_another_controller_is_told_only_where_there_is_one() -> None:
+    alone = topic(700.0, 0.5, consumers=2)
+    with_other = replace(alone, foreign_controller=True)
+
+    assert "foreign_controller" not in json.loads(alone.to_json())
+    assert Situation.from_json(with_other.to_json()).foreign_controller

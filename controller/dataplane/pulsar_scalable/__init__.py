@@ -1,0 +1,5 @@
+"""Pulsar 5's own scalable topics: the broker keeps the layout, Cleave mirrors it, decides and asks."""
+
+from controller.dataplane.pulsar_scalable.plane import PulsarScalableDataPlane
+
+__all__ = ["PulsarScalableDataPlane"]

@@ -1,0 +1,47 @@
+"""Names of scalable topics and their segments as the admin API of Pulsar 5 wants them in a path."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote
+
+from controller.dataplane.pulsar.names import namespace_path
+from controller.domain.errors import InvalidInput
+from controller.domain.segment import parse_segment_descriptor
+
+_TOPIC = re.compile(r"topic://([^/]+/[^/]+)/(.+)", re.DOTALL)
+_SEGMENT = re.compile(r"segment://([^/]+/[^/]+)/(.+)/([^/]+)", re.DOTALL)
+
+
+def topic_path(topic: str) -> str:
+    """`scalable/t/n/x`, each part percent-encoded: what follows `/admin/v2/`."""
+    found = _TOPIC.fullmatch(topic)
+    if found is None:
+        raise InvalidInput(f"{topic!r} is not a scalable topic; name it as topic://tenant/namespace/name")
+    return f"scalable/{namespace_path(found[1])}/{_quoted(found[2])}"
+
+
+def segment_path(backing_topic: str) -> str:
+    """`segments/t/n/x/0000-7fff-12`."""
+    found = _parts(backing_topic)
+    return f"segments/{namespace_path(found[1])}/{_quoted(found[2])}/{found[3]}"
+
+
+def topic_of(backing_topic: str) -> tuple[str, int]:
+    """The topic a segment's log belongs to, and the segment's id."""
+    found = _parts(backing_topic)
+    return f"topic://{found[1]}/{found[2]}", parse_segment_descriptor(found[3])[1]
+
+
+def _parts(backing_topic: str) -> re.Match[str]:
+    found = _SEGMENT.fullmatch(backing_topic)
+    if found is None:
+        raise InvalidInput(
+            f"{backing_topic!r} is no segment of a scalable topic; write segment://tenant/namespace/name/0000-7fff-12"
+        )
+    parse_segment_descriptor(found[3])
+    return found
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe="").replace(".", "%2E")
