@@ -1,0 +1,145 @@
+"""How long the counters of 100,000 watched topics take from one broker's metrics page, and how much memory.
+
+The recorded page of a real broker is multiplied (see `broker_page`), served chunked by a process of its own, and read
+by a fresh process as the collector does: all topics in one call, twice, so that the second reading also carries what
+the first left behind. One line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import requests
+
+from benchmarks.broker_page import multiplied, topic
+from benchmarks.machine import machine
+from controller.dataplane.pulsar_load import PulsarLoad
+
+CHUNK_BYTES = 1 << 20
+GOAL = {"seconds": 10.0, "peak_rss_mib": 300.0}
+
+
+class Broker(BaseHTTPRequestHandler):
+    """Lists itself, and serves the file as its page."""
+
+    protocol_version = "HTTP/1.1"
+    page = Path()
+
+    def do_GET(self) -> None:
+        """One request."""
+        self.send_response(200)
+        if self.path == "/metrics/":
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            self._send_page()
+        else:
+            body = json.dumps([f"127.0.0.1:{self.server.server_address[1]}"]).encode()
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    def _send_page(self) -> None:
+        size = self.page.stat().st_size
+        with self.page.open("rb") as file:
+            for begin in range(0, size, CHUNK_BYTES):
+                length = min(CHUNK_BYTES, size - begin)
+                self.wfile.write(b"%x\r\n" % length)
+                self.wfile.flush()
+                sent = 0
+                while sent < length:
+                    sent += os.sendfile(self.connection.fileno(), file.fileno(), begin + sent, length - sent)
+                self.wfile.write(b"\r\n")
+        self.wfile.write(b"0\r\n\r\n")
+
+    def log_message(self, format: str, *_: object) -> None:  # noqa: A002 - the base class's name
+        """Says nothing."""
+
+
+def serve(page: Path) -> None:
+    """Until killed; the port is the one line it prints."""
+    Broker.page = page
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Broker)
+    print(server.server_address[1], flush=True)
+    server.serve_forever()
+
+
+def measure(url: str, topics: int) -> dict[str, object]:
+    """In this process, which should be fresh."""
+    watched = [topic(number) for number in range(topics)]
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    load = PulsarLoad(requests.Session(), [url], page_seconds=120.0)
+    taken, busy, sampled = [], [], []
+    for _ in range(2):
+        began, busy_before = time.perf_counter(), time.process_time()
+        sampled.append(len(load.sample(watched)))
+        taken.append(round(time.perf_counter() - began, 2))
+        busy.append(round(time.process_time() - busy_before, 2))
+    load.close()
+    return {
+        "first_seconds": taken[0],
+        "second_seconds": taken[1],
+        "cpu_seconds": busy,
+        "sampled": sampled[-1],
+        "peak_rss_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+        "rss_before_mib": round(before_kib / 1024, 1),
+        "load_average": round(os.getloadavg()[0], 1),
+    }
+
+
+def figures(directory: Path, topics: int) -> dict[str, object]:
+    """A page on disk, a server of it, and a fresh reader."""
+    page = directory / "metrics"
+    with page.open("wb") as file:
+        for piece in multiplied(topics):
+            file.write(piece)
+    this = [sys.executable, "-m", "benchmarks.bench_scrape", "--topics", str(topics)]
+    server = subprocess.Popen([*this, "--serve", page], stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        port = server.stdout.readline().strip()
+        url = f"http://127.0.0.1:{port}"
+        done = subprocess.run([*this, "--measure", url], check=True, capture_output=True, text=True)
+    finally:
+        server.kill()
+        server.wait()
+    return {"page_mib": round(page.stat().st_size / 2**20), **json.loads(done.stdout.splitlines()[-1])}
+
+
+def main() -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--topics", type=int, default=100_000, help="topics on the page, all of them watched")
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.serve)
+    elif options.measure:
+        print(json.dumps(measure(options.measure, options.topics)))
+    else:
+        with tempfile.TemporaryDirectory() as directory:
+            found = figures(Path(directory), options.topics)
+        print(
+            json.dumps(
+                {
+                    "benchmark": "scrape",
+                    "topics": options.topics,
+                    **found,
+                    "goal": GOAL,
+                    "machine": machine(),
+                }
+            )
+        )
+
+
+if __name__ == "__main__":
+    main()
