@@ -96,6 +96,8 @@ class Step(StrEnum):
     """Turn the broker's own controller of the topic off, remembering what it was; the topic is made if asked."""
     RESHAPE_ON_BROKER = "reshape-on-broker"
     """Ask the broker that keeps the layout for the reshape; done when its layout shows it, whoever did it."""
+    DELETE_ON_BROKER = "delete-on-broker"
+    """Have the broker delete the topic whose layout it keeps, with every log."""
     GIVE_BACK = "give-back"
     """Put the broker's own controller back as it was."""
     WAIT = "wait"
@@ -151,10 +153,13 @@ BROKER_MOVES: Mapping[OperationKind, Mapping[OperationState, tuple[Step, Operati
         _S.COMMITTED: (Step.FINISH, _S.DONE),
         _S.ABORTING: (Step.FINISH_ABORT, _S.ABORTED),
     },
-    _K.DETACH: {
-        _S.INTENDED: (Step.GIVE_BACK, _S.PREPARED),
-        _S.PREPARED: (Step.COMMIT, _S.COMMITTED),
-        _S.COMMITTED: (Step.FINISH, _S.DONE),
+    **{
+        kind: {
+            _S.INTENDED: (step, _S.PREPARED),
+            _S.PREPARED: (Step.COMMIT, _S.COMMITTED),
+            _S.COMMITTED: (Step.FINISH, _S.DONE),
+        }
+        for kind, step in ((_K.DETACH, Step.GIVE_BACK), (_K.DELETE, Step.DELETE_ON_BROKER))
     },
 }
 """The same for topics whose layout a broker keeps (Pulsar 5): it makes the epoch, and the commit mirrors it.

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controller.dataplane.base import DataPlane, LogState
+from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import CleaveError, Retryable, StoreUnavailable
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Origin
@@ -86,6 +87,8 @@ def _collect_topic(
     plane = planes.get(topic.data_plane)
     if plane is None:
         raise Retryable(f"data plane {topic.data_plane!r} is not configured here; collect where it is")
+    if isinstance(plane, LayoutKeeper):
+        return  # its broker collects sealed segments by itself, and the mirror follows
     with store.transaction() as tx:
         layout = layouts.load_layout(tx, topic.topic_id)
         books = backing_logs.read_books(tx, topic.topic_id)

@@ -10,9 +10,10 @@ import math
 from collections.abc import Mapping
 
 from controller.dataplane.base import DataPlane
-from controller.domain.errors import InvalidInput, Unsupported
+from controller.dataplane.layout_keeper import LayoutKeeper
+from controller.domain.errors import Conflict, InvalidInput, Unsupported
 from controller.domain.policy import PolicyOverride
-from controller.store import intents, policies, topics
+from controller.store import intents, mirrors, policies, topics
 from controller.store.engine import Store
 from controller.store.intents import Intent, Request
 from controller.store.sealed import RETENTION_PROPERTY
@@ -41,6 +42,16 @@ def create_topic(
         )
     _check_retention(properties or {})
     with store.transaction() as tx:
+        if isinstance(planes[data_plane], LayoutKeeper):
+            return mirrors.intend_attach(
+                tx,
+                name,
+                data_plane=data_plane,
+                segments=segments,
+                policy=policy,
+                properties=properties,
+                request=request,
+            )
         buckets = policies.get_cluster(tx).policy  # the bucket knobs hold for a cluster, as in PIP-486
         return intents.intend_create(
             tx,
@@ -54,6 +65,35 @@ def create_topic(
             max_buckets=buckets.entry_bucket_max_per_segment,
             request=request,
         )
+
+
+def attach_topic(
+    store: Store, planes: Mapping[str, DataPlane], name: str, request: Request, *, data_plane: str
+) -> Intent:
+    """Intend to take over a topic whose layout its broker keeps: mirror it, and decide in the broker's place.
+
+    The broker's own auto-scaler is turned off for it, and put back by `detach_topic`. Raises InvalidInput,
+    TopicExists, or Unsupported for a data plane that keeps no layouts or is not configured here.
+    """
+    if not isinstance(planes.get(data_plane), LayoutKeeper):
+        raise Unsupported(
+            f"data plane {data_plane!r} keeps no layouts here to attach to; set CLEAVE_PULSAR_ADMIN_URL and choose "
+            "pulsar_scalable, or create the topic"
+        )
+    with store.transaction() as tx:
+        return mirrors.intend_attach(tx, name, data_plane=data_plane, request=request)
+
+
+def detach_topic(store: Store, name: str, request: Request) -> Intent:
+    """Intend to give a topic back to its broker's own controller; its data stays as it is.
+
+    Raises TopicNotFound, TopicNotLive, or Conflict for a topic that was not attached.
+    """
+    with store.transaction() as tx:
+        topic_id = topics.find_topic(tx, name).topic_id
+        if mirrors.get_mirror(tx, topic_id) is None:
+            raise Conflict(f"{name} is not attached: Cleave keeps its layout; delete it if it is to go")
+        return mirrors.intend_detach(tx, topic_id, request)
 
 
 def delete_topic(store: Store, name: str, request: Request) -> Intent:

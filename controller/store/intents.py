@@ -17,7 +17,7 @@ from sqlalchemy.exc import IntegrityError
 
 from controller.domain.errors import Conflict, InvalidInput, LostRace, TopicNotLive
 from controller.domain.layout import SegmentLayout
-from controller.domain.operation import Operation, OperationKind
+from controller.domain.operation import ON_BROKER, Operation, OperationKind
 from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import ChildPlan, Reshape
 from controller.store import drains, mirrors, reshape_intents, subscriptions, topics
@@ -204,7 +204,8 @@ def intend_delete(tx: Connection, topic_id: int, request: Request) -> Intent:
         if topic.state not in (TopicState.LIVE, TopicState.CREATING):
             raise TopicNotLive(f"topic {topic.name} is {topic.state} already; nothing is left to ask for")
         topics.update_topic(tx, topic, state=TopicState.DELETING.value)
-        return write_operation(tx, topic, Draft(OperationKind.DELETE), request)
+        on_broker = {ON_BROKER: True} if mirrors.get_mirror(tx, topic_id) is not None else {}
+        return write_operation(tx, topic, Draft(OperationKind.DELETE, parameters=on_broker), request)
 
     return once(tx, request, act, lambda first: is_same(first, topic_id, OperationKind.DELETE))
 

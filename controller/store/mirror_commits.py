@@ -29,15 +29,15 @@ _OTHERS_LIVE = """
     SELECT count(*) FROM cleave.operation
      WHERE topic_id = :topic_id AND operation_id <> :operation_id AND state NOT IN ('done', 'aborted')
 """
-_LEAVE = """
+_END_ALL = """
     UPDATE cleave.segment
        SET state = 'SEALED', sealed_epoch = coalesce(sealed_epoch, :epoch), sealed_at = coalesce(sealed_at, clock_timestamp()),
            pruned_epoch = :epoch, pruned_at = clock_timestamp()
      WHERE topic_id = :topic_id AND pruned_epoch IS NULL
 """
-_DETACHED = """
+_LEFT = """
     INSERT INTO cleave.layout_change (topic_id, epoch, kind, operation_id, origin, actor, reason)
-    VALUES (:topic_id, :epoch, 'detach', :operation_id, :origin, :actor, :reason)
+    VALUES (:topic_id, :epoch, :kind, :operation_id, :origin, :actor, :reason)
 """
 _FORGET = tuple(
     f"DELETE FROM cleave.{table} WHERE topic_id = :topic_id"  # noqa: S608 - our own names
@@ -55,15 +55,15 @@ def commit(
 ) -> Operation:
     """Makes what the broker did true here; returns the operation in state committed.
 
-    `detail` holds the `layout` as it was read (a detach needs none). Raises FencedOut when the claim is lost,
+    `detail` holds the `layout` as it was read (leaving a topic needs none). Raises FencedOut when the claim is lost,
     LostRace when the runner has to look again.
     """
     topic = topics.get_topic(tx, operation.topic_id, lock=True)
     committed, _ = operations.record_step(
         tx, operation, runner, Step.COMMIT, OperationState.COMMITTED, started_at=started_at
     )
-    if operation.kind is OperationKind.DETACH:
-        epoch = _detach(tx, topic, operation)
+    if operation.kind in (OperationKind.DETACH, OperationKind.DELETE):
+        epoch = _leave(tx, topic, operation)
     else:
         layout = SegmentLayout.from_metadata(detail["layout"])
         epoch = (_attach if operation.kind is OperationKind.ATTACH else _reshape)(
@@ -105,14 +105,17 @@ def _reshape(tx: Connection, topic: TopicRow, operation: Operation, layout: Segm
     return int(epoch)
 
 
-def _detach(tx: Connection, topic: TopicRow, operation: Operation) -> int:
+def _leave(tx: Connection, topic: TopicRow, operation: Operation) -> int:
     of_topic = {"topic_id": topic.topic_id, "operation_id": operation.operation_id}
     others = tx.execute(text(_OTHERS_LIVE), of_topic).scalar_one()
     if others:
         raise LostRace(f"{others} older operation(s) of topic {topic.name} still live; wait for them", 0.1)
     epoch = topic.epoch + 1
-    tx.execute(text(_LEAVE), {"topic_id": topic.topic_id, "epoch": epoch})
-    tx.execute(text(_DETACHED), {"topic_id": topic.topic_id, "epoch": epoch, **_by(operation)})
+    tx.execute(text(_END_ALL), {"topic_id": topic.topic_id, "epoch": epoch})
+    tx.execute(
+        text(_LEFT),
+        {"topic_id": topic.topic_id, "epoch": epoch, "kind": operation.kind.value, **_by(operation)},
+    )
     _end(tx, topic, epoch)
     return _noted(tx, operation, epoch)
 

@@ -17,6 +17,7 @@ from sqlalchemy import Connection, text
 from controller.domain.errors import LostRace, TopicNotLive
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import ON_BROKER, Operation, OperationKind
+from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import Reshape
 from controller.store import layouts, topics
 from controller.store.intent_guards import Intent, demand_free, demand_unchanged, first_free_id, is_same, once
@@ -36,8 +37,8 @@ class Mirror:
 
 
 _NEW_TOPIC = """
-    INSERT INTO cleave.topic (name, namespace, data_plane, next_segment_id)
-    SELECT :name, :namespace, :data_plane, :first_id
+    INSERT INTO cleave.topic (name, namespace, data_plane, properties, policy, next_segment_id)
+    SELECT :name, :namespace, :data_plane, CAST(:properties AS jsonb), CAST(:policy AS jsonb), :first_id
  RETURNING topic_id
 """
 _MIRROR = (
@@ -95,7 +96,14 @@ def due_mirrors(
 
 
 def intend_attach(
-    tx: Connection, name: str, *, data_plane: str, request: Request, segments: int | None = None
+    tx: Connection,
+    name: str,
+    *,
+    data_plane: str,
+    request: Request,
+    segments: int | None = None,
+    policy: PolicyOverride | None = None,
+    properties: Mapping[str, str] | None = None,
 ) -> Intent:
     """Take over a topic the broker keeps; with `segments` it is made there first, with that many.
 
@@ -107,6 +115,8 @@ def intend_attach(
             "name": name,
             "namespace": "/".join(name.removeprefix("topic://").split("/")[:2]),
             "data_plane": data_plane,
+            "properties": json.dumps(dict(properties or {})),
+            "policy": None if policy is None else json.dumps(policy.to_document()),
             "first_id": first_free_id(tx, name),
         }
         topic_id = tx.execute(text(_NEW_TOPIC), columns).scalar_one()

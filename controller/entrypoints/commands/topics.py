@@ -1,4 +1,4 @@
-"""`cleave topics`: create, list, show, delete."""
+"""`cleave topics`: create, attach, detach, list, show, delete."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from controller.bootstrap import Application, application
+from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import InvalidInput
 from controller.domain.operation import Operation
 from controller.entrypoints.commands.options import (
@@ -26,7 +27,7 @@ from controller.store import layouts, subscriptions, topics
 from controller.store.intents import Intent
 from controller.store.topics import TopicRow
 
-app = typer.Typer(help="Topics: create, list, show, delete.", no_args_is_help=True)
+app = typer.Typer(help="Topics: create, attach, detach, list, show, delete.", no_args_is_help=True)
 
 
 def finish(
@@ -71,6 +72,59 @@ def create(
             emit(as_json, {"topic": name, "segments": rows}, rows_table(rows, title=f"{name} would have"))
             return
         finish(cleave, intent, no_wait=no_wait, timeout_seconds=timeout_seconds, as_json=as_json)
+
+
+@app.command()
+def attach(
+    topic: Topic,
+    data_plane: Annotated[str, typer.Option(help="Whose broker keeps its layout.")] = "pulsar_scalable",
+    reason: Reason = "asked for on the command line",
+    dry_run: DryRun = False,
+    no_wait: NoWait = False,
+    timeout_seconds: TimeoutSeconds = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Decide for a scalable topic of Pulsar 5: mirror its layout and turn the broker's own auto-scaler off for it."""
+    name = topic_name(topic)
+    with application() as cleave, stage(cleave, dry_run) as store:
+        intent = topic_admin.attach_topic(
+            store, cleave.planes, name, manual_request(cleave, reason), data_plane=data_plane
+        )
+        if dry_run:
+            rows = _layout_on_broker(cleave, name, data_plane)
+            emit(as_json, {"topic": name, "segments": rows}, rows_table(rows, title=f"{name} on its broker"))
+            return
+        finish(cleave, intent, no_wait=no_wait, timeout_seconds=timeout_seconds, as_json=as_json)
+
+
+@app.command()
+def detach(
+    topic: Topic,
+    reason: Reason = "asked for on the command line",
+    dry_run: DryRun = False,
+    no_wait: NoWait = False,
+    timeout_seconds: TimeoutSeconds = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Give an attached topic back to its broker's own auto-scaler, set as it was before."""
+    name = topic_name(topic)
+    with application() as cleave, stage(cleave, dry_run) as store:
+        intent = topic_admin.detach_topic(store, name, manual_request(cleave, reason))
+        if dry_run:
+            document = {"topic": name, "would": "give it back to its broker's auto-scaler"}
+            emit(as_json, document, rows_table([document]))
+            return
+        finish(cleave, intent, no_wait=no_wait, timeout_seconds=timeout_seconds, as_json=as_json)
+
+
+def _layout_on_broker(cleave: Application, name: str, data_plane: str) -> list[dict[str, Any]]:
+    keeper = cleave.planes[data_plane]
+    if not isinstance(keeper, LayoutKeeper):
+        raise InvalidInput(f"data plane {data_plane!r} keeps no layouts; choose pulsar_scalable")
+    return [
+        {"segment": one.segment_id, "range": str(one.hash_range), "parents": list(one.parent_ids)}
+        for one in keeper.read_layout(name).active
+    ]
 
 
 def _children_rows(operation: Operation) -> list[dict[str, Any]]:

@@ -47,9 +47,12 @@ class BrokerActs:
                 return self._reshape()
             case Step.GIVE_BACK:
                 return self._give_back()
+            case Step.DELETE_ON_BROKER:
+                self._call(partial(self._keeper().delete_topic, self._topic))
+                return {}
             case Step.FINISH_ABORT if self._operation.kind is OperationKind.ATTACH:
                 return self._give_back()
-            case Step.COMMIT if self._operation.kind is not OperationKind.DETACH:
+            case Step.COMMIT if self._operation.kind not in (OperationKind.DETACH, OperationKind.DELETE):
                 return self._read()
             case _:
                 return {}

@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from controller import telemetry
 from controller.dataplane.base import DataPlane, LogState
+from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import CleaveError, StoreUnavailable, Unsupported
 from controller.domain.operation import Origin
 from controller.domain.reshape import plan_heal
@@ -61,6 +62,8 @@ def reconcile(
     plane = planes.get(topic.data_plane)
     if plane is None:
         raise Unsupported(f"data plane {topic.data_plane!r} of {topic.name} is not configured here")
+    if isinstance(plane, LayoutKeeper):
+        return ()  # its broker keeps layout and logs together; `services.mirror` follows it
     seen = _look(store, plane, topic)
     with store.transaction() as tx:
         topics.get_topic(tx, topic_id, lock=not dry_run)
