@@ -3,7 +3,7 @@
 Proposal B of issue 13761, which Pulsar left to operators with positions computed by hand (PIP-143): around an
 outstanding hash p stand cuts at p and p + 1, so nothing else ever lands in its bundle, and the bundle can never be
 split again. No cut stands on an end of the bundle, neighbouring hashes share one, and topics at one place stay
-together (see ``places``), which is said.
+together (see ``places``), count together, and are named.
 
 Named topics are isolated whatever they carry; without names those at ``outstanding_percent`` of either limit or
 above. k topics add up to 2k bundles, so with a budget the heaviest go first, and a lighter one that
