@@ -1,0 +1,145 @@
+"""Consumers from statistics of topics over real HTTP: owners are followed and remembered, silence is told from none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import requests
+
+from controller.dataplane.pulsar_load import AuthorizedSession, PulsarLoad
+from controller.domain.attached import AttachedConsumer
+from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable
+from tests.support import staged_brokers
+from tests.support.staged_brokers import StagedBroker
+
+A, B = "persistent://t/n/orders-segment-0000-7fff-1", "persistent://t/n/a b/c"
+SHORT_SECONDS = 1.5
+
+
+def stats(**subscriptions: Any) -> dict[str, Any]:
+    """Statistics with these subscriptions."""
+    return {"subscriptions": subscriptions}
+
+
+def subscription(kind: str, *names: str, durable: bool = True) -> dict[str, Any]:
+    """One, with consumers of these names."""
+    consumers = [{"consumerName": name, "address": "/10.0.0.1:5000"} for name in names]
+    return {"type": kind, "durable": durable, "isDurable": durable, "consumers": consumers}
+
+
+@pytest.fixture
+def brokers() -> Iterator[list[StagedBroker]]:
+    """Two of one cluster; each sends for the other's topics to the other."""
+    with ExitStack() as stack:
+        first, second = [stack.enter_context(StagedBroker()) for _ in range(2)]
+        first.cluster[:] = second.cluster[:] = [first.name, second.name]
+        first.stats |= {A: stats(s=subscription("Failover", "pod-1", "pod-2")), B: second.url}
+        second.stats |= {A: first.url, B: stats(q=subscription("Shared", "w"))}
+        yield [first, second]
+
+
+@pytest.fixture
+def load(brokers: list[StagedBroker]) -> Iterator[PulsarLoad]:
+    """Knows the first broker."""
+    load = PulsarLoad(requests.Session(), [brokers[0].url])
+    yield load
+    load.close()
+
+
+def asked(broker: StagedBroker) -> int:
+    """Requests for statistics so far."""
+    return sum("/stats" in path for path, _ in broker.requests)
+
+
+def test_consumers_are_found_at_the_owner_who_is_remembered(
+    brokers: list[StagedBroker], load: PulsarLoad
+) -> None:
+    expected = {
+        A: [
+            AttachedConsumer("s", "Failover", name, "/10.0.0.1:5000", brokers[0].url)
+            for name in ("pod-1", "pod-2")
+        ],
+        B: [AttachedConsumer("q", "Shared", "w", "/10.0.0.1:5000", brokers[1].url)],
+    }
+    assert load.consumers([A, B]) == expected
+
+    before = asked(brokers[0]) + asked(brokers[1])
+    assert load.consumers([A, B]) == expected
+    assert asked(brokers[0]) + asked(brokers[1]) == before + 2
+
+    brokers[0].stats[A], brokers[1].stats[A] = brokers[1].url, brokers[0].stats[A]  # it moves
+    assert [one.broker for one in load.consumers([A])[A]] == [brokers[1].url] * 2
+
+
+def test_a_missing_topic_has_no_consumers(load: PulsarLoad) -> None:
+    assert load.consumers(["persistent://t/n/none"]) == {"persistent://t/n/none": []}
+
+
+def test_the_brokers_own_subscriptions_and_those_of_readers_are_left_out(
+    brokers: list[StagedBroker], load: PulsarLoad
+) -> None:
+    brokers[0].stats[A] = stats(
+        __compaction=subscription("Exclusive", "x"),
+        reader=subscription("Exclusive", "y", durable=False),
+        idle={},
+    )
+
+    assert load.consumers([A]) == {A: []}
+
+
+@pytest.mark.parametrize(
+    "manner",
+    [
+        staged_brokers.silent,
+        staged_brokers.dripping,
+        staged_brokers.dying,
+        staged_brokers.failing,
+        staged_brokers.talking_of_something_else,
+    ],
+)
+def test_a_topic_whose_broker_misbehaves_is_absent_and_not_empty(
+    brokers: list[StagedBroker], manner: staged_brokers.Manner
+) -> None:
+    load = PulsarLoad(requests.Session(), [brokers[0].url], call_timeout_seconds=SHORT_SECONDS)
+    brokers[1].manner = manner
+
+    assert list(load.consumers([A, B])) == [A]
+    with pytest.raises(DataPlaneUnavailable):
+        load.consumers([B])
+    load.close()
+
+
+def test_a_silent_broker_does_not_hold_up_every_call(brokers: list[StagedBroker]) -> None:
+    load = PulsarLoad(requests.Session(), [brokers[0].url], call_timeout_seconds=SHORT_SECONDS)
+    load.consumers([A, B])
+    brokers[1].manner = staged_brokers.silent
+    load.consumers([A, B])
+    before = asked(brokers[1])
+
+    with pytest.raises(DataPlaneTimeout, match="did not answer lately"):
+        load.consumers([B])
+    assert asked(brokers[1]) == before
+    load.close()
+
+
+def test_credentials_do_not_follow_a_redirect_out_of_the_cluster(brokers: list[StagedBroker]) -> None:
+    session = AuthorizedSession(requests.Session(), lambda: {"Authorization": "Bearer t"})
+    load = PulsarLoad(session, [brokers[0].url])
+    with StagedBroker() as foreign:
+        for one in brokers:
+            one.stats[A] = foreign.url
+        with pytest.raises(DataPlaneUnavailable, match="no broker of the cluster"):
+            load.consumers([A])
+        assert foreign.requests == []
+    assert {headers["Authorization"] for one in brokers for _, headers in one.requests} == {"Bearer t"}
+    load.close()
+
+
+def test_brokers_that_send_to_each_other_are_left(brokers: list[StagedBroker], load: PulsarLoad) -> None:
+    brokers[0].stats[A] = brokers[1].url
+
+    with pytest.raises(DataPlaneUnavailable, match="each other's way"):
+        load.consumers([A])
