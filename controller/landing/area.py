@@ -17,6 +17,9 @@ import pyarrow.parquet as pq
 from controller.landing.location import Location
 from controller.landing.names import LandedFile, day_directories, day_of, parse_path, tick_path
 from controller.landing.schemas import SAMPLE_SCHEMA, difference
+from controller.telemetry import get_logger
+
+log = get_logger(__name__)
 
 QUARANTINE = "_quarantine"
 REPLACES = b"cleave.replaces"
@@ -33,11 +36,13 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """Files that can be read, the rows they hold, and those that cannot."""
+    """Files that can be read, the rows in them, those that are no samples, and those the storage does not give."""
 
     files: tuple[LandedFile, ...]
     rows: int
     rejected: tuple[Rejected, ...]
+    unreadable: tuple[Rejected, ...] = ()
+    """No permission, or an error of the medium: left where they are, since nobody knows what is in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,27 +97,38 @@ class LandingArea:
     def examine(self, files: Iterable[LandedFile], *, deeply: bool = False) -> Examined:
         """Reads the footers (``deeply``: everything) and tells usable files from the others.
 
-        A file that vanished meanwhile is left out. Storage that does not answer raises OSError: that is no
-        fault of the file.
+        A file that vanished meanwhile is left out. Storage that does not answer at all raises OSError: that is no
+        fault of the files.
         """
-        good, rejected, rows = [], [], 0
+        good, rejected, unreadable, rows = [], [], [], 0
         for file in files:
-            found = self._examine(file.path, deeply)
+            try:
+                found = self._examine(file.path, deeply)
+            except OSError as error:
+                unreadable.append(Rejected(file.path, f"not readable: {str(error).splitlines()[0]}"))
+                continue
             if isinstance(found, str):
                 rejected.append(Rejected(file.path, found))
             elif found is not None:
                 good.append(file)
                 rows += found
-        return Examined(tuple(good), rows, tuple(rejected))
+        if unreadable:
+            self.location.directories()  # raises where the storage is away
+        return Examined(tuple(good), rows, tuple(rejected), tuple(unreadable))
 
     def quarantine(self, rejected: Iterable[Rejected]) -> list[str]:
-        """Moves the files aside, below ``_quarantine``, where no reader looks; returns their former paths."""
+        """Moves the files aside, below ``_quarantine``, where no reader looks; returns their former paths.
+
+        One that may not be moved stays, and is among them all the same.
+        """
         moved = []
         for file in rejected:
             try:
                 self.location.move(file.path, f"{QUARANTINE}/{file.path}")
             except FileNotFoundError:
                 continue  # another run was first
+            except OSError as error:
+                log.warning("file cannot be moved aside", path=file.path, reason=str(error))
             moved.append(file.path)
         return moved
 

@@ -38,12 +38,13 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What one round did: files written, files they stand for, replaced files deleted, files set aside."""
+    """What one round did: files written, files they stand for, replaced files deleted, set aside, left alone."""
 
     written: tuple[str, ...] = ()
     replaced: int = 0
     deleted: int = 0
     rejected: tuple[Rejected, ...] = ()
+    unreadable: tuple[Rejected, ...] = ()
 
 
 def compact(
@@ -58,6 +59,7 @@ def compact(
     """One round over the last ``days_back`` days and today; memory stays bounded whatever the files hold."""
     written: list[str] = []
     rejected: list[Rejected] = []
+    unreadable: list[Rejected] = []
     replaced = 0
     for directory in _days(area, now_ms, days_back):
         _sweep_drafts(area, directory, now_ms - settle_ms)
@@ -65,14 +67,17 @@ def compact(
         small = [f for f in landed if not f.is_compacted and _hour_end_ms(f) + settle_ms <= now_ms]
         examined = area.examine(small, deeply=True)  # a broken page would stop the whole hour
         rejected += examined.rejected
+        unreadable += examined.unreadable
         for group in _groups(examined.files, target_bytes):
             written.append(_write(area, group, now_ms))
             replaced += len(group)
     area.quarantine(rejected)
     deleted = sum(_sweep(area, day, now_ms - grace_ms) for day in _days(area, now_ms, days_back))
+    for one in unreadable:
+        log.warning("file left out", path=one.path, reason=one.reason)
     if written or deleted or rejected:
         log.info("landing compacted", written=len(written), replaced=replaced, deleted=deleted)
-    return Compacted(tuple(written), replaced, deleted, tuple(rejected))
+    return Compacted(tuple(written), replaced, deleted, tuple(rejected), tuple(unreadable))
 
 
 def _days(area: LandingArea, now_ms: int, days_back: int) -> list[str]:

@@ -1,11 +1,18 @@
 """History: the rates of every segment in every window, by day, for replay and for profiles that look back.
 
 An engine writes a run's rates into a scratch directory; when the run was merged, its files get their final names
-``day=YYYY-MM-DD/window_end=<instant>/part-<n>.parquet``. So a window is kept once, whoever computed it twice.
+``day=YYYY-MM-DD/window_end=<instant>/<attempt>-<file>``. So a window is kept once, whoever computed it twice.
+
+Before the merge a note beside the rates says whose they are. So rates whose run died after the merge are found again
+(``left_over``) and published by somebody else; publishing begins anew wherever it was broken off.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import date
 
 import pyarrow as pa
@@ -16,6 +23,7 @@ from controller.landing.names import day_directories, day_directory, day_of, for
 from controller.landing.schemas import RATE_SCHEMA
 
 _SCRATCH = "_runs"
+_NOTE = "finished.json"
 
 
 class RateHistory:
@@ -25,15 +33,40 @@ class RateHistory:
         """A path or URL, see ``Location``."""
         self.location = Location(url)
 
-    def scratch(self, run_id: str) -> Scratch:
-        """A directory for the files of one run, invisible to readers."""
-        return Scratch(self.location, f"{_SCRATCH}/{run_id}")
+    def scratch(self, attempt: str) -> Scratch:
+        """A directory for the files of one attempt at a run, invisible to readers."""
+        return Scratch(self.location, f"{_SCRATCH}/{attempt}")
 
     def publish(self, scratch: Scratch, window_end_ms: int) -> None:
-        """Gives the run's rates their final names."""
+        """Gives the run's rates their final names; what has them already, whoever gave them, is left.
+
+        Where another attempt's rates of the window are kept, these are not: two may not be mixed.
+        """
         directory = f"{day_directory(window_end_ms)}/window_end={format_tick(window_end_ms)}"
-        for number, path in enumerate(scratch.rate_files()):
-            self.location.move(path, f"{directory}/part-{number:05d}.parquet")
+        mine = f"{scratch.attempt}-"
+        if any(not file.name.startswith(mine) for file in self.location.files(directory)):
+            return
+        for path in scratch.rate_files():
+            with suppress(FileNotFoundError):  # somebody else is at it
+                name = path.partition("/rates/")[2].replace("/", "-")
+                self.location.move(path, f"{directory}/{mine}{name}")
+
+    def left_over(self) -> list[tuple[Scratch, Finished]]:
+        """Attempts that computed their rates and neither published nor gave them up yet; some are under way."""
+        paths = [file.path for file in self.location.files(_SCRATCH) if file.name == _NOTE]
+        attempts = [Scratch(self.location, path.rpartition("/")[0]) for path in paths]
+        return [(attempt, note) for attempt in attempts if (note := attempt.finished()) is not None]
+
+    def sweep(self, before_ms: int) -> list[str]:
+        """Deletes scratch directories nobody has written to since, where the storage knows; returns their paths."""
+        old = [
+            path
+            for name in self.location.directories(_SCRATCH)
+            if 0 < self.location.modified_at_ms(path := f"{_SCRATCH}/{name}") <= before_ms
+        ]
+        for path in old:
+            self.location.delete_directory(path)
+        return old
 
     def read(self, from_ms: int, to_ms: int) -> pa.Table:
         """The rates of every window that ended in the inclusive span, with ``window_end_ms`` as last column."""
@@ -55,12 +88,25 @@ class RateHistory:
         return old
 
 
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Whose rates a scratch directory holds, whole."""
+
+    run_id: str
+    window_end_ms: int
+
+
 class Scratch:
     """The files of one run in progress: rates to be published, tables handed to an engine or back."""
 
     def __init__(self, location: Location, directory: str) -> None:
         self._location = location
         self._directory = directory
+
+    @property
+    def attempt(self) -> str:
+        """Its own mark in the names of its files; a run's name may be too long for that."""
+        return hashlib.sha256(self._directory.encode()).hexdigest()[:8]
 
     @property
     def url(self) -> str:
@@ -84,6 +130,19 @@ class Scratch:
         """Everything an engine wrote below ``name``."""
         tables = [_read(self._location, path).select(schema.names).cast(schema) for path in self._files(name)]
         return pa.concat_tables([schema.empty_table(), *tables])
+
+    def finish(self, run_id: str, window_end_ms: int) -> None:
+        """Note that the rates are whole, and of which run: before its merge."""
+        with self._location.writing(f"{self._directory}/{_NOTE}") as stream:
+            stream.write(json.dumps({"run_id": run_id, "window_end_ms": window_end_ms}).encode())
+
+    def finished(self) -> Finished | None:
+        """What ``finish`` noted; None where it did not, or where the directory is gone."""
+        try:
+            with self._location.open(f"{self._directory}/{_NOTE}") as stream:
+                return Finished(**json.loads(stream.read()))
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
 
     def discard(self) -> None:
         """Removes the directory with what is left in it."""

@@ -7,7 +7,7 @@ begin with a dot or an underscore are invisible to ``files``. Nothing here knows
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -75,11 +75,18 @@ class Location:
         """What is not (or not yet) meant for readers below ``directory``."""
         return [found for found in self._walk(directory) if _is_hidden(found.path[len(directory) :])]
 
-    def directories(self) -> list[str]:
+    def directories(self, below: str = "") -> list[str]:
         """Names of the directories directly below."""
-        selector = fs.FileSelector(self._root, allow_not_found=True)
+        selector = fs.FileSelector(self._absolute(below), allow_not_found=True)
         found = self._files.get_file_info(selector)
         return sorted(info.base_name for info in found if info.type == fs.FileType.Directory)
+
+    def modified_at_ms(self, directory: str) -> int:
+        """When anything in the directory was last written, 0 where the storage does not know."""
+        absolute = self._absolute(directory)
+        selector = fs.FileSelector(absolute, recursive=True, allow_not_found=True)
+        found = [self._files.get_file_info(absolute), *self._files.get_file_info(selector)]
+        return max((info.mtime_ns or 0) // 1_000_000 for info in found)
 
     @contextmanager
     def writing(self, path: str) -> Iterator[pa.NativeFile]:
@@ -112,7 +119,8 @@ class Location:
         """Remove a directory with all in it; one that is gone already is no error."""
         absolute = self._absolute(path)
         if self._files.get_file_info(absolute).type == fs.FileType.Directory:
-            self._files.delete_dir(absolute)
+            with suppress(FileNotFoundError):  # somebody else was first
+                self._files.delete_dir(absolute)
 
     def _walk(self, directory: str) -> list[FoundFile]:
         selector = fs.FileSelector(self._absolute(directory), recursive=True, allow_not_found=True)

@@ -12,8 +12,11 @@ from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.landing.area import LandingArea
 from controller.landing.compaction import compact
 from controller.landing.history import RateHistory
-from controller.services.load_aggregation import upcoming
+from controller.services.load_aggregation import publish_left_over, upcoming
 from controller.store.topics import database_now
+
+RUN_IS_OVER_MS = 3_600_000
+"""No run of the aggregation lasts an hour: what is left of one after that, nobody will use."""
 
 
 def aggregate_load(*, dsn: str, extras: Extras, run_id: str, dry_run: bool = False) -> dict[str, Any]:
@@ -35,20 +38,28 @@ def aggregate_load(*, dsn: str, extras: Extras, run_id: str, dry_run: bool = Fal
 
 
 def keep_landing(*, dsn: str, extras: Extras, dry_run: bool = False) -> dict[str, Any]:
-    """Compact the small files of past hours, and delete days older than `landing_keep_days` and `history_keep_days`."""
+    """Compact the small files of past hours, finish and clear up after runs that died, and delete days older than
+    `landing_keep_days` and `history_keep_days`.
+    """
     with cleave_at(dsn, extras) as app:
         settings = app.settings
+        area, history = LandingArea(settings.landing_url), RateHistory(settings.history_location)
         with app.store.transaction() as tx:
             now = database_now(tx)
-    area, history = LandingArea(settings.landing_url), RateHistory(settings.history_location)
-    oldest_landing = now.date() - timedelta(days=settings.landing_keep_days)
-    oldest_history = now.date() - timedelta(days=settings.history_keep_days)
-    if dry_run:
-        return {"would_delete_before": {"landing": str(oldest_landing), "history": str(oldest_history)}}
-    compacted = compact(area, int(now.timestamp() * 1000))
+        oldest_landing = now.date() - timedelta(days=settings.landing_keep_days)
+        oldest_history = now.date() - timedelta(days=settings.history_keep_days)
+        if dry_run:
+            return {"would_delete_before": {"landing": str(oldest_landing), "history": str(oldest_history)}}
+        published = publish_left_over(app.store, history)
+    now_ms = int(now.timestamp() * 1000)
+    swept = history.sweep(now_ms - RUN_IS_OVER_MS)
+    compacted = compact(area, now_ms)
     return {
         "compacted": compacted.replaced,
         "written": list(compacted.written),
         "deleted_files": compacted.deleted,
+        "left_out": [one.path for one in (*compacted.rejected, *compacted.unreadable)],
+        "published": list(published),
+        "swept": swept,
         "expired": [*area.expire(oldest_landing), *history.expire(oldest_history)],
     }

@@ -4,8 +4,17 @@
 the same as SQL in PostgreSQL, which says so.
 """
 
+from controller.services.load_aggregation.recovery import publish_left_over
 from controller.services.load_aggregation.run import AggregationResult, Engine, aggregate, upcoming
 from controller.services.load_aggregation.spark import SparkEngine
 from controller.services.load_aggregation.twin import SqlTwinEngine
 
-__all__ = ["AggregationResult", "Engine", "SparkEngine", "SqlTwinEngine", "aggregate", "upcoming"]
+__all__ = [
+    "AggregationResult",
+    "Engine",
+    "SparkEngine",
+    "SqlTwinEngine",
+    "aggregate",
+    "publish_left_over",
+    "upcoming",
+]

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from secrets import token_hex
 from typing import Protocol
 
+import pyarrow as pa
+
 from controller import telemetry
 from controller.clock import to_datetime, to_ms
 from controller.domain.errors import Retryable
@@ -19,6 +21,7 @@ from controller.domain.load_window import LoadWindow
 from controller.landing.area import Examined, LandingArea, Rejected
 from controller.landing.history import RateHistory, Scratch
 from controller.landing.names import LandedFile
+from controller.services.load_aggregation.recovery import publish_left_over
 from controller.store import loads
 from controller.store.engine import Store
 from controller.store.loads import CHANGE_SCHEMA, SOURCE_SCHEMA, LoadRun, MergeResult
@@ -62,19 +65,18 @@ class AggregationResult:
 def aggregate(
     store: Store, area: LandingArea, history: RateHistory, engine: Engine, window: LoadWindow, *, run_id: str
 ) -> AggregationResult:
-    """Aggregate one window. `store` logs in as the loader.
+    """Aggregate one window, and publish what a run that died merged. `store` logs in as the loader.
 
     Raises StoreUnavailable, what the engine raises, and OSError when the storage does not answer.
     """
+    publish_left_over(store, history)
     with store.transaction() as tx:
         baseline = loads.baseline(tx)
-    files, foreign = area.files(window.read_from_ms - TICK_SLACK_MS, window.end_ms + TICK_SLACK_MS)
-    usable = area.examine(files)
-    quarantined = _set_aside(area, [*foreign, *usable.rejected])
+    usable, left_out = _usable(area, window)
     is_late = baseline.watermark is not None and to_ms(baseline.watermark) >= window.end_ms
     if is_late or not usable.files:
         return AggregationResult(
-            run_id, engine.name, window.end_ms, len(usable.files), 0, 0, 0, 0, False, quarantined
+            run_id, engine.name, window.end_ms, len(usable.files), 0, 0, 0, 0, False, left_out
         )
     scratch = history.scratch(
         f"{run_id}-{token_hex(4)}"
@@ -83,30 +85,62 @@ def aggregate(
         for name in ("records", "sources", "thresholds"):
             scratch.write(name, getattr(baseline, name))
         usable, broken = _compute(engine, area, usable, scratch, window)
-        quarantined += broken
+        left_out += broken
         segments = scratch.rate_rows()
-        run = LoadRun(run_id, to_datetime(window.end_ms), engine.name, usable.rows, segments, quarantined)
-        merged = _merge(store, scratch, run)
-        if merged.applied:
-            history.publish(scratch, window.end_ms)
-    finally:
+        changes, heard = scratch.read("changes", CHANGE_SCHEMA), scratch.read("heard", SOURCE_SCHEMA)
+    except BaseException:
         scratch.discard()
+        raise
+    run = LoadRun(run_id, to_datetime(window.end_ms), engine.name, usable.rows, segments, left_out)
+    merged = _merge_and_publish(store, history, scratch, run, changes, heard)
     return AggregationResult(
         run_id, engine.name, window.end_ms, len(usable.files), usable.rows, segments,
-        merged.written, merged.outrun, merged.applied, quarantined,
+        merged.written, merged.outrun, merged.applied, left_out,
     )  # fmt: skip
 
 
-def _set_aside(area: LandingArea, rejected: Sequence[Rejected]) -> tuple[str, ...]:
-    for one in rejected:
+def _merge_and_publish(
+    store: Store, history: RateHistory, scratch: Scratch, run: LoadRun, changes: pa.Table, heard: pa.Table
+) -> MergeResult:
+    """After an error the scratch directory stays: whether the merge was committed is for the next run to see."""
+    window_end_ms = to_ms(run.window_end)
+    scratch.finish(run.run_id, window_end_ms)
+    with store.transaction() as tx:
+        merged = loads.stage_and_merge(tx, run, changes, heard)
+    if merged.applied:
+        history.publish(scratch, window_end_ms)
+    scratch.discard()
+    return merged
+
+
+def _usable(area: LandingArea, window: LoadWindow) -> tuple[Examined, tuple[str, ...]]:
+    """The window's files that can be read, and the paths of the others; Retryable where not one can be read."""
+    files, foreign = area.files(window.read_from_ms - TICK_SLACK_MS, window.end_ms + TICK_SLACK_MS)
+    usable = area.examine(files)
+    left_out = _leave_out(area, usable, foreign)
+    if usable.unreadable and not usable.files:
+        raise Retryable(
+            f"no sample file of the window can be read ({usable.unreadable[0].path}: "
+            f"{usable.unreadable[0].reason}); give this user the right to read the landing area",
+            10.0,
+        )
+    return usable, left_out
+
+
+def _leave_out(area: LandingArea, examined: Examined, foreign: Sequence[Rejected] = ()) -> tuple[str, ...]:
+    """Sets aside what is no sample file, names what the storage does not give; their paths."""
+    for one in (*foreign, *examined.rejected):
         log.warning("file set aside", path=one.path, reason=one.reason)
-    return tuple(area.quarantine(rejected))
+    for one in examined.unreadable:
+        log.warning("file left out", path=one.path, reason=one.reason)
+    moved = area.quarantine([*foreign, *examined.rejected])
+    return (*moved, *(one.path for one in examined.unreadable))
 
 
 def _compute(
     engine: Engine, area: LandingArea, usable: Examined, scratch: Scratch, window: LoadWindow
 ) -> tuple[Examined, tuple[str, ...]]:
-    """Have the engine compute; the files it computed from, and those set aside since only reading whole showed them.
+    """Have the engine compute; the files it computed from, and those left out since only reading whole showed them.
 
     A sound footer may stand over broken pages. So where an engine fails, the files are read to the end before the
     fault is called its own.
@@ -117,10 +151,9 @@ def _compute(
         raise
     except Exception:
         whole = area.examine(usable.files, deeply=True)
-        if not whole.rejected or not whole.files:
-            _set_aside(area, whole.rejected)
+        broken = _leave_out(area, whole)
+        if not broken or not whole.files:
             raise
-        broken = _set_aside(area, whole.rejected)
         engine.compute(area, whole.files, scratch, window)
         return whole, broken
     return usable, ()
@@ -129,9 +162,3 @@ def _compute(
 def upcoming(area: LandingArea, window_seconds: float, end_ms: int) -> list[LandedFile]:
     """The files a run over the window that ends then would read; for a dry run."""
     return area.files(end_ms - round(window_seconds * 1000) - TICK_SLACK_MS, end_ms + TICK_SLACK_MS)[0]
-
-
-def _merge(store: Store, scratch: Scratch, run: LoadRun) -> MergeResult:
-    changes, heard = scratch.read("changes", CHANGE_SCHEMA), scratch.read("heard", SOURCE_SCHEMA)
-    with store.transaction() as tx:
-        return loads.stage_and_merge(tx, run, changes, heard)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
+from sqlalchemy import text
 
 from controller.clock import to_ms
 from controller.entrypoints.tasks import keep_landing
 from controller.landing.area import LandingArea
-from controller.landing.schemas import SAMPLE_SCHEMA
+from controller.landing.history import RateHistory
+from controller.landing.schemas import RATE_SCHEMA, SAMPLE_SCHEMA
+from controller.store.engine import Store
 
 TODAY = datetime.now(UTC)
 
@@ -56,6 +60,33 @@ def test_days_past_their_keeping_are_deleted_and_younger_ones_stay(database: str
 
     assert done["expired"] == [f"day={old:%Y-%m-%d}"]
     assert counters_of(area, young) == [2]
+
+
+def test_what_killed_runs_left_is_published_if_merged_and_swept_if_old(database: str, tmp_path: Path) -> None:
+    history, end = RateHistory(str(tmp_path / "history")), TODAY.replace(microsecond=0)
+    for name in ("merged", "young", "old"):
+        scratch = history.scratch(name)
+        scratch.write("rates", RATE_SCHEMA.empty_table())
+        scratch.finish(name, to_ms(end))
+    for path in (tmp_path / "history" / "_runs" / "old").rglob("*"):
+        os.utime(path, (1, 1))
+    os.utime(tmp_path / "history" / "_runs" / "old", (1, 1))
+    store = Store(database)
+    with store.transaction() as tx:
+        tx.execute(
+            text(
+                "INSERT INTO cleave.load_run (run_id, window_end, engine, samples, segments, written, outrun)"
+                " VALUES ('merged', :window_end, 'sql', 0, 0, 0, 0)"
+            ),
+            {"window_end": end},
+        )
+    store.dispose()
+
+    done = keep_landing(dsn=database, extras=extras(tmp_path))
+
+    assert (done["published"], done["swept"]) == (["merged"], ["_runs/old"])
+    assert [path.name for path in (tmp_path / "history" / "_runs").iterdir()] == ["young"]
+    assert len(list((tmp_path / "history").glob("day=*/window_end=*/*.parquet"))) == 1
 
 
 def test_a_dry_run_names_the_days_and_touches_nothing(database: str, tmp_path: Path) -> None:

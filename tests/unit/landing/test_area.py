@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import date
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from controller.landing.area import LandingArea
+from controller.landing.area import LandingArea, Rejected
 from controller.landing.location import FoundFile
 from controller.landing.schemas import SAMPLE_SCHEMA
 from tests.unit.landing.conftest import DAY, HOUR, NOON, counts, samples
@@ -80,6 +82,57 @@ def test_files_that_are_none_are_told_with_the_reason_and_set_aside(area: Landin
     assert area.files(NOON - HOUR, NOON + HOUR) == (list(examined.files), [])
     kept = area.location.files("_quarantine")
     assert len(kept) == len(everything)
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [("/proc/self/mem", "Input/output error"), ("/proc/sys/vm/compact_memory", "Permission denied")],
+    ids=["an error of the medium", "no permission"],
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux has files that even root may not read")
+def test_what_the_storage_does_not_give_is_named_and_left_where_it_is(
+    tmp_path: Path, target: str, reason: str
+) -> None:
+    area = LandingArea(str(tmp_path))
+    area.append(NOON, "good", samples(1))
+    closed = tmp_path / DAY / "20270115T120000000Z-closed.parquet"
+    closed.symlink_to(target)
+
+    examined = area.examine(area.files(NOON, NOON)[0])
+
+    assert [file.name for file in examined.files] == ["20270115T120000000Z-good.parquet"]
+    [unreadable] = examined.unreadable
+    assert unreadable.path == f"{DAY}/{closed.name}"
+    assert reason in unreadable.reason
+    assert examined.rejected == ()
+    assert closed.is_symlink()
+
+
+def test_storage_that_is_away_is_no_fault_of_the_files(
+    area: LandingArea, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    area.append(NOON, "c", samples(1))
+    files, _ = area.files(NOON, NOON)
+
+    def away(*_arguments: object) -> None:
+        raise OSError("the storage does not answer")
+
+    for name in ("open", "directories"):
+        monkeypatch.setattr(area.location, name, away)
+
+    with pytest.raises(OSError, match="does not answer"):
+        area.examine(files)
+
+
+def test_a_file_that_may_not_be_moved_aside_is_named_all_the_same(
+    area: LandingArea, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_arguments: object) -> None:
+        raise PermissionError("the directory is read-only")
+
+    monkeypatch.setattr(area.location, "move", refuse)
+
+    assert area.quarantine([Rejected("day=2027-01-15/notes.txt", "its name")]) == ["day=2027-01-15/notes.txt"]
 
 
 def test_more_columns_do_no_harm(area: LandingArea) -> None:

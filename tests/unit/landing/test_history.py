@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from datetime import date
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from controller.landing.history import RateHistory
+from controller.landing.history import Finished, RateHistory
 from controller.landing.schemas import RATE_SCHEMA
 from tests.unit.landing.conftest import HOUR, NOON
 
@@ -55,6 +58,86 @@ def test_scratch_holds_what_is_handed_over_until_it_is_discarded(history: RateHi
     assert scratch.url == history.location.url("_runs/run")
     scratch.discard()
     assert scratch.read("changes", RATE_SCHEMA).num_rows == 0
+
+
+def test_publishing_that_was_broken_off_goes_on_and_doubles_nothing(
+    history: RateHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = history.scratch("run")
+    for name in ("part-0", "part-1", "part-2"):
+        with history.location.writing(f"_runs/run/rates/{name}.parquet") as stream:
+            pq.write_table(rates(int(name[-1])), stream)
+    move, moves = history.location.move, iter([True, False])
+
+    def die(path: str, to: str) -> None:
+        if not next(moves):
+            raise KeyboardInterrupt
+        move(path, to)
+
+    monkeypatch.setattr(history.location, "move", die)
+    with pytest.raises(KeyboardInterrupt):
+        history.publish(scratch, NOON)
+    monkeypatch.undo()
+
+    for _ in range(2):
+        history.publish(scratch, NOON)
+
+        assert sorted(row["topic_id"] for row in history.read(NOON, NOON).to_pylist()) == [0, 1, 2]
+
+
+def test_rates_of_two_attempts_at_one_window_are_not_mixed(history: RateHistory) -> None:
+    keep(history, NOON, 1)
+    second = history.scratch("second")
+    second.write("rates", rates(2))
+
+    history.publish(second, NOON)
+
+    assert [row["topic_id"] for row in history.read(NOON, NOON).to_pylist()] == [1]
+
+
+def test_a_run_taken_over_by_somebody_else_finds_its_files_gone_and_goes_on(
+    history: RateHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = history.scratch("run")
+    scratch.write("rates", rates(1))
+    stale = scratch.rate_files()
+    history.publish(scratch, NOON)
+    monkeypatch.setattr(scratch, "rate_files", lambda: stale)
+
+    history.publish(scratch, NOON)
+
+    assert history.read(NOON, NOON).num_rows == 1
+
+
+def test_what_is_left_over_is_told_by_its_note(history: RateHistory) -> None:
+    history.scratch("computing").write("rates", rates(1))
+    whole = history.scratch("whole")
+    whole.write("rates", rates(2))
+    whole.finish("scheduled__1", NOON)
+    with history.location.writing("_runs/torn/finished.json") as stream:
+        stream.write(b'{"run_id": ')
+
+    assert [note for _, note in history.left_over()] == [Finished("scheduled__1", NOON)]
+    whole.discard()
+    assert history.left_over() == []
+
+
+def test_scratch_that_nobody_wrote_to_for_long_is_swept(tmp_path: Path) -> None:
+    history = RateHistory(str(tmp_path))
+    old, busy = history.scratch("old"), history.scratch("busy")
+    for scratch in (old, busy):
+        scratch.write("rates", rates(1))
+        scratch.finish("run", NOON)
+    (tmp_path / "_runs" / "empty").mkdir()
+    for path in tmp_path.glob("_runs/*/**"):
+        os.utime(path, (1, 1))
+    for path in tmp_path.glob("_runs/*/**/*"):
+        os.utime(path, (1, 1))
+    busy.write("changes", rates(1))
+
+    assert history.sweep(1_000_000_000_000) == ["_runs/empty", "_runs/old"]
+    assert [path.name for path in (tmp_path / "_runs").iterdir()] == ["busy"]
+    assert RateHistory(str(tmp_path / "none")).sweep(NOON) == []
 
 
 def test_old_days_are_deleted(history: RateHistory) -> None:

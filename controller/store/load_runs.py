@@ -1,0 +1,32 @@
+"""Which aggregation runs were merged: what is in the database says whose rates belong into the history."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, text
+
+from controller.clock import to_datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RunOfWindow:
+    """A run by its id and the window it computed; only one run of a window is ever merged."""
+
+    run_id: str
+    window_end_ms: int
+
+
+def merged(tx: Connection, runs: Collection[RunOfWindow]) -> set[RunOfWindow]:
+    """Those of `runs` that were merged. A loader may ask."""
+    if not runs:
+        return set()
+    ends = {run.run_id: [r for r in runs if r.run_id == run.run_id] for run in runs}
+    rows = tx.execute(
+        text("SELECT run_id, window_end FROM cleave.load_run WHERE run_id = ANY (:run_ids)"),
+        {"run_ids": list(ends)},
+    )
+    return {
+        run for row in rows for run in ends[row.run_id] if to_datetime(run.window_end_ms) == row.window_end
+    }

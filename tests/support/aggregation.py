@@ -1,0 +1,98 @@
+"""A topic whose load is aggregated: a landing area, a history, and runs over them on the SQL engine."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from controller.clock import to_ms
+from controller.domain.load_window import LoadWindow
+from controller.landing.area import LandingArea
+from controller.landing.history import RateHistory
+from controller.landing.schemas import SAMPLE_SCHEMA
+from controller.services.load_aggregation import AggregationResult, Engine, SqlTwinEngine, aggregate
+from controller.store.engine import Store
+from tests.support.bench import Bench
+
+END_MS = to_ms(datetime(2026, 5, 17, 12, 0, tzinfo=UTC))
+MINUTE_MS = 60_000
+BROKER, OTHER = "broker-1", "broker-2"
+
+
+@dataclass
+class Run:
+    """A topic of two segments, a landing area, and runs over it."""
+
+    bench: Bench
+    store: Store
+    directory: Path
+    topic_id: int
+    area: LandingArea = field(init=False)
+    history: RateHistory = field(init=False)
+    files: int = 0
+
+    def __post_init__(self) -> None:
+        self.area = LandingArea(str(self.directory / "landing"))
+        self.history = RateHistory(str(self.directory / "history"))
+
+    def land(self, *samples: tuple[float, int], segment_id: int = 0, source: str = BROKER) -> str:
+        """One file of samples: seconds after END_MS, and the counter of messages in; bytes are a hundredfold."""
+        rows = [
+            {
+                "topic_id": self.topic_id,
+                "segment_id": segment_id,
+                "backing_topic": "log",
+                "source": source,
+                "instant": datetime.fromtimestamp(END_MS / 1000 + at, UTC),
+                "msg_in": count,
+                "byte_in": count * 100,
+                "msg_out": 0,
+                "byte_out": 0,
+            }
+            for at, count in samples
+        ]
+        self.files += 1
+        latest_ms = END_MS + round(max(at for at, _ in samples) * 1000)
+        return self.area.append(latest_ms, f"c{self.files}", pa.Table.from_pylist(rows, SAMPLE_SCHEMA))
+
+    def steady(self, rate: int, *, begin: int = -70, end: int = 0, **where: Any) -> None:
+        """A sample every ten seconds of a counter that grows so much a second."""
+        self.land(*((at, rate * (at - begin)) for at in range(begin, end + 1, 10)), **where)
+
+    def aggregate(
+        self, run_id: str = "", *, minutes: int = 0, engine: Engine | None = None
+    ) -> AggregationResult:
+        """A run of the window that ends so many minutes after END_MS."""
+        return aggregate(
+            self.store,
+            self.area,
+            self.history,
+            engine or SqlTwinEngine(self.store),
+            LoadWindow(END_MS + minutes * MINUTE_MS),
+            run_id=run_id or secrets.token_hex(6),
+        )
+
+    def record(self, segment_id: int = 0) -> dict[str, Any] | None:
+        """The load record, as stored."""
+        with self.bench.store.transaction() as tx:
+            row = tx.exec_driver_sql(
+                "SELECT * FROM cleave.segment_load WHERE topic_id = %s AND segment_id = %s",
+                (self.topic_id, segment_id),
+            ).one_or_none()
+        return None if row is None else dict(row._mapping)
+
+    def rate(self, segment_id: int = 0) -> float:
+        """Messages in per second, as stored."""
+        record = self.record(segment_id)
+        assert record is not None
+        return float(record["msg_rate_in"])
+
+    def heard(self, source: str = BROKER) -> int:
+        """Seconds after END_MS at which the source was last heard."""
+        at = self.bench.scalar("SELECT observed_at FROM cleave.load_source WHERE source = :s", s=source)
+        return (to_ms(at) - END_MS) // 1000
