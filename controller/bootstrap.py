@@ -15,11 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
+from controller import telemetry
 from controller.clock import SystemClock
 from controller.dataplane.base import DataPlane
 from controller.dataplane.registry import PlaneSettings, build_planes
 from controller.devstack.java import system_java_home
 from controller.domain.decision import Lane
+from controller.domain.errors import Retryable
 from controller.domain.load_window import LoadWindow
 from controller.landing.area import LandingArea
 from controller.landing.history import RateHistory
@@ -42,8 +44,13 @@ from controller.store.engine import Store
 from controller.store.notifications import Listener
 from controller.store.shards import Shards
 
+log = telemetry.get_logger(__name__)
+
 OTHER_CONNECTIONS = 4
 """Besides its operations a process may at once evaluate, look for what is due, hold its leases and be asked."""
+FIRST_WAIT_SECONDS = 0.5
+LONGEST_WAIT_SECONDS = 15.0
+"""A worker that finds PostgreSQL away at its start tries again after these, doubling from the first to the longest."""
 OPERATIONS_TOGETHER = 32
 """Fresh reshapes a thread claims at once where the data plane takes calls set-wise; of others it claims one."""
 
@@ -116,8 +123,10 @@ class Worker:
     listener: Listener
 
     def run(self) -> None:
-        """Take shards, then work; resign the leases at the end."""
-        self.leases.round()
+        """Take shards, then work; resign the leases at the end. A store that is away is waited for from the start."""
+        if not self._take_shards():
+            self.listener.close()
+            return
         changed = threading.Thread(
             target=self.leases.run, args=(self.loop.rescan,), name="leases", daemon=True
         )
@@ -129,6 +138,20 @@ class Worker:
             changed.join()  # a round in hand would take leases that were given back
             self.leases.resign()
             self.listener.close()
+
+    def _take_shards(self) -> bool:
+        """The first round of leases; False when told to stop before there was one."""
+        delay_seconds = FIRST_WAIT_SECONDS
+        while not self.loop.is_stopping:
+            try:
+                self.leases.round()
+            except Retryable as error:
+                log.warning("the worker waits to begin", error=str(error), next_try_in_seconds=delay_seconds)
+                self.loop.pause(delay_seconds)
+                delay_seconds = min(2 * delay_seconds, LONGEST_WAIT_SECONDS)
+            else:
+                return True
+        return False
 
     def stop(self) -> None:
         """Finish the step in hand and leave; safe in a signal handler."""

@@ -49,7 +49,7 @@ def sweep(
     left = limit
     while left > 0 and not should_stop():
         batch = min(left, BATCH)
-        with store.transaction() as tx:
+        with store.single_statement() as tx:
             due = tombstones.claim_due(
                 tx, limit=batch, hold_seconds=(batch * CALLS_EACH + 1) * longest_call_seconds
             )

@@ -12,12 +12,13 @@ from typing import Self
 class Relay:
     """Passes bytes both ways until `stall`; then it keeps connections open and says nothing."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, *, listen_port: int = 0) -> None:
+        """Towards `host:port`, from `listen_port` of loopback (0: any that is free)."""
         self._target = (host, port)
         self._flowing = threading.Event()
         self._flowing.set()
         self._sockets: list[socket.socket] = []
-        self._server = socket.create_server(("127.0.0.1", 0))
+        self._server = socket.create_server(("127.0.0.1", listen_port))
         self.port: int = self._server.getsockname()[1]
 
     def __enter__(self) -> Self:

@@ -65,6 +65,7 @@ def run_pass(
     evaluated, outcomes, left, passed = 0, list[Outcome](), list[int](), list[int]()
     size = batch_topics
     while len(passed) < limit:
+        wanted = min(size, limit - len(passed))
         with store.transaction() as tx:
             if fence is not None:
                 fence(tx)
@@ -74,7 +75,7 @@ def run_pass(
                 pending = evaluations.drain(
                     tx,
                     lanes=lanes,
-                    limit=min(size, limit - len(passed)),
+                    limit=wanted,
                     shards=shards,
                     topic_ids=topic_ids,
                     skip=passed if dry_run else left,
@@ -83,14 +84,14 @@ def run_pass(
             batch.evaluate(batch.pending)
             if not dry_run:
                 batch.act()
-        if not pending:
-            break
         passed += batch.pending.keys() - set(batch.postponed)
         left += batch.left
         # Where many act, a full batch would be read again and again for the few it may act on.
         size = min(batch_topics, 2 * ACTING_TOPICS) if batch.postponed else batch_topics
         evaluated += len(batch.verdicts)
         outcomes += batch.outcomes()
+        if len(pending) < wanted and not batch.postponed:
+            break  # that was all there is
     _count(outcomes)
     return PassResult(evaluated, tuple(outcomes), tuple(left))
 

@@ -41,6 +41,10 @@ class Sensor:
 
     name = ""
     channels: tuple[str, ...] = ()
+    patience_seconds = 0.0
+    """How long what a notification asks for may wait for more of its kind."""
+    fires_for_patient = False
+    """Whether it fires by itself for what patient sensors were notified of: then it is asked when they are served."""
 
     def notified(self, topic_id: int | None) -> Work:  # noqa: ARG002 - the default answer needs no topic
         """Work for a notification about the topic, or (None) about any topic of the shards held."""
@@ -66,10 +70,15 @@ class ConsumerSensor(Sensor):
         return Work(frozenset({Lane.CONSUMER}), None if topic_id is None else frozenset({topic_id}))
 
 
+INPUT_PATIENCE_SECONDS = 0.25
+"""Layouts that change one after the other are looked at again together: most answer that they are cooling down."""
+
+
 class InputSensor(Sensor):
     """Load was written, a layout or a policy changed: every lane this worker has."""
 
     name = "inputs"
+    patience_seconds = INPUT_PATIENCE_SECONDS
     channels = ("cleave_load", "cleave_layout", "cleave_policy")
 
     def __init__(self, lanes: frozenset[Lane]) -> None:
@@ -84,6 +93,7 @@ class DueSensor(Sensor):
     """An answer stopped being valid, or a pause after an abort ended (`valid_until`, `not_before`)."""
 
     name = "due"
+    fires_for_patient = True
 
     def __init__(self, lanes: frozenset[Lane]) -> None:
         self._lanes = lanes

@@ -8,6 +8,7 @@ evaluation stays on the loop's own thread and never calls a data plane.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +20,7 @@ from controller.domain.decision import Lane
 from controller.domain.errors import CleaveError, Retryable
 from controller.services.worker.sensors import NOTHING, Sensor, Work, everything, topic_of
 from controller.store.engine import Store
-from controller.store.notifications import Listener
+from controller.store.notifications import Listener, Notification
 from controller.store.shards import Shards
 from controller.store.topics import database_now
 
@@ -29,6 +30,8 @@ SHORTEST_WAIT_SECONDS = 0.02
 """What is due but locked by somebody else must not make the loop spin."""
 REFUSED_PAUSE_SECONDS = 1.0
 """What was refused (a shard lease was lost) is still due: time for the leases to be put right."""
+DUE_KEPT_SECONDS = 0.25
+"""The next instant at which a sensor fires is not asked for again so soon, if only notifications came meanwhile."""
 
 
 class Evaluate(Protocol):
@@ -73,6 +76,9 @@ class WorkLoop:
         self._pool = ThreadPoolExecutor(parallel_operations, thread_name_prefix="operation")
         self._parallel_operations = parallel_operations
         self._running: set[Future[None]] = set()
+        self._rings = 0
+        self._later, self._later_at = NOTHING, math.inf
+        self._due, self._due_at, self._due_until = NOTHING, 0.0, -math.inf
 
     @property
     def is_stopping(self) -> bool:
@@ -83,6 +89,10 @@ class WorkLoop:
         """Finish the step in hand and leave. Safe to call from a signal handler."""
         self._stopping.set()
         self._listener.interrupt()
+
+    def pause(self, seconds: float) -> None:
+        """Let so much time pass, or less if told to stop."""
+        self._stopping.wait(seconds)
 
     def rescan(self) -> None:
         """Look at everything again, for instance because the shards held have changed."""
@@ -109,6 +119,8 @@ class WorkLoop:
     def _everything(self) -> Work:
         """Drain all there is; the next sweep counts from here."""
         self._sweep_at = self._clock.monotonic_seconds() + self._sweep_seconds
+        self._later, self._later_at = NOTHING, math.inf
+        self._rings = self._parallel_operations
         return everything(self._sensors)
 
     def _perform(self, work: Work) -> None:
@@ -118,6 +130,7 @@ class WorkLoop:
         intended = 0
         if work.lanes and work.topic_ids != frozenset():
             try:
+                self._due_until = -math.inf
                 intended = self._evaluate(work.lanes, work.topic_ids, shards)
             except Retryable:
                 raise
@@ -125,17 +138,19 @@ class WorkLoop:
                 log.error("evaluation refused", error=str(error))
                 self._stopping.wait(REFUSED_PAUSE_SECONDS)
         if work.operations or intended:
-            self._start_operations()
+            self._start_operations(max(self._rings, intended, 1))
 
-    def _start_operations(self) -> None:
-        """Keep up to `parallel_operations` threads draining the journal."""
+    def _start_operations(self, wanted: int) -> None:
+        """Have so many threads more drain the journal, up to `parallel_operations` in all."""
         self._running = {future for future in self._running if not future.done()}
-        while len(self._running) < self._parallel_operations:
+        for _ in range(min(wanted, self._parallel_operations - len(self._running))):
             future = self._pool.submit(self._drain_operations)
-            future.add_done_callback(
-                lambda _: self._listener.interrupt()
-            )  # work may have come while it was leaving
+            future.add_done_callback(self._look_again)  # work may have come while it was leaving
             self._running.add(future)
+
+    def _look_again(self, _ended: Future[None]) -> None:
+        self._due_until = -math.inf
+        self._listener.interrupt()
 
     def _drain_operations(self) -> None:
         try:
@@ -153,7 +168,8 @@ class WorkLoop:
 
         An interrupt alone asks for nothing: it only has the instants computed anew.
         """
-        due_in_seconds, due = self._next_due()
+        self._rings = 0
+        due_in_seconds = self._due_in_seconds()
         began = self._clock.monotonic_seconds()
         notifications = self._listener.wait(max(due_in_seconds, SHORTEST_WAIT_SECONDS))
         now = self._clock.monotonic_seconds()
@@ -165,18 +181,46 @@ class WorkLoop:
             self._rescan.clear()
             return self._everything()
         # What is overdue is done when others ring, too: a steady stream of notifications must not starve it.
-        patience_seconds = due_in_seconds if notifications else max(due_in_seconds, SHORTEST_WAIT_SECONDS)
-        work = due if now - began >= patience_seconds else NOTHING
-        shards = self._shards()
+        work = NOTHING
+        if now >= (self._due_at if notifications else max(self._due_at, began + SHORTEST_WAIT_SECONDS)):
+            work, self._due_until = self._due, -math.inf
+            self._rings = self._parallel_operations
+        if not notifications:  # somebody interrupted, and may have made something due
+            self._due_until = -math.inf
+        work = work | self._work_of(notifications, now)
+        if now >= self._later_at:
+            work = work | self._later
+            self._later, self._later_at = NOTHING, math.inf
+        return work
+
+    def _work_of(self, notifications: Sequence[Notification], now: float) -> Work:
+        """What they ask for at once; what may wait for more of its kind is kept in mind."""
+        shards, work = self._shards(), NOTHING
         for notification in notifications:
             topic_id = topic_of(notification.payload)
             if topic_id is not None and not shards.owns(topic_id):
                 continue  # another worker's topic
             for sensor in self._sensors:
-                if notification.channel in sensor.channels:
-                    telemetry.WAKEUPS.labels(sensor.name).inc()
-                    work = work | sensor.notified(topic_id)
+                if notification.channel not in sensor.channels:
+                    continue
+                telemetry.WAKEUPS.labels(sensor.name).inc()
+                asked = sensor.notified(topic_id)
+                if sensor.patience_seconds > 0:
+                    self._later = self._later | asked
+                    self._later_at = min(self._later_at, now + sensor.patience_seconds)
+                else:
+                    work = work | asked
+                    self._rings += asked.operations
         return work
+
+    def _due_in_seconds(self) -> float:
+        """Seconds until a sensor fires, patience ends or the sweep comes; `_due` is what those that fire ask for."""
+        now = self._clock.monotonic_seconds()
+        if now >= self._due_until:
+            kept_until = now + DUE_KEPT_SECONDS  # counted from before the look, like a claim
+            seconds, self._due = self._next_due()
+            self._due_at, self._due_until = now + seconds, kept_until
+        return min(self._due_at, self._later_at) - self._clock.monotonic_seconds()
 
     def _next_due(self) -> tuple[float, Work]:
         """Seconds until a sensor fires by itself or the sweep comes, and what all that fire by then ask for."""
@@ -190,6 +234,8 @@ class WorkLoop:
             for sensor in self._sensors:
                 if sensor.due().operations and self._all_busy():
                     continue  # the thread that ends first wakes the loop
+                if sensor.fires_for_patient and self._later is not NOTHING:
+                    continue  # it would fire for just that
                 instant = sensor.fires_at(tx, shards)
                 if instant is not None:
                     firing.append(((to_ms(instant) - now_ms + 1) / 1000, sensor))
