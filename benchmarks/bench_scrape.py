@@ -42,7 +42,7 @@ class Broker(BaseHTTPRequestHandler):
             self.end_headers()
             self._send_page()
         else:
-            body = json.dumps([f"127.0.0.1:{self.server.server_address[1]}"]).encode()
+            body = json.dumps([self.headers["Host"]]).encode()
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
