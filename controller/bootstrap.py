@@ -26,6 +26,7 @@ from controller.domain.load_window import LoadWindow
 from controller.landing.area import LandingArea
 from controller.landing.history import RateHistory
 from controller.services import autoscaler
+from controller.services.consumer_watch import ConsumerWatch
 from controller.services.load_aggregation import (
     AggregationResult,
     Engine,
@@ -33,7 +34,7 @@ from controller.services.load_aggregation import (
     SqlTwinEngine,
     aggregate,
 )
-from controller.services.load_collector import LoadCollector
+from controller.services.load_collector import SEALED_FOR_SECONDS, LoadCollector
 from controller.services.operation_runner import RunnerContext, run_due
 from controller.services.tombstone_sweeper import sweep
 from controller.services.worker.sensors import default_sensors
@@ -218,6 +219,18 @@ def build_collector(app: Application, prefix: str = "") -> LoadCollector:
         LandingArea(settings.landing_url),
         name=process_name().replace(":", "-").lstrip("-"),  # two on one host must not write the same file
         interval_seconds=settings.collect_interval_seconds,
+        clock=SystemClock(),
+        prefix=prefix,
+    )
+
+
+def build_consumer_watch(app: Application, prefix: str = "") -> ConsumerWatch:
+    """A watch over the consumers of the topics whose names begin with `prefix`."""
+    return ConsumerWatch(
+        app.store,
+        app.planes,
+        interval_seconds=app.settings.collect_consumers_interval_seconds,
+        sealed_for_seconds=SEALED_FOR_SECONDS,
         clock=SystemClock(),
         prefix=prefix,
     )

@@ -54,6 +54,8 @@ class Settings(BaseSettings):
 
     collect_interval_seconds: float = Field(10.0, gt=0.1)
     """Time between two samples of every watched segment."""
+    collect_consumers_interval_seconds: float = Field(1.0, ge=0.1)
+    """Time between two looks at who consumes, on data planes that see it; a large fleet is looked at in turns."""
     rate_window_seconds: float = Field(60.0, gt=0.1)
     """Rates are averages over this window."""
     retention_minutes: float = -1.0

@@ -18,7 +18,7 @@ from controller.clock import Clock
 from controller.dataplane.base import DataPlane
 from controller.dataplane.observation import ObservesConsumers
 from controller.domain.attached import AttachedConsumer, subscription_uses
-from controller.domain.errors import CleaveError, InvalidInput, Retryable
+from controller.domain.errors import CleaveError, InvalidInput
 from controller.store import observed_consumers, watch_list
 from controller.store.engine import Store
 from controller.store.observed_consumers import Observation
@@ -80,9 +80,12 @@ class ConsumerWatch:
             try:
                 outcome = self.round()
                 telemetry.CONSUMER_ROUNDS.labels("partial" if outcome.silent else "whole").inc()
-            except Retryable as error:
+            except CleaveError as error:
                 telemetry.CONSUMER_ROUNDS.labels("failed").inc()
                 log.warning("round of consumers failed", error=str(error))
+            except Exception:  # the collector would go on without anybody noticing
+                telemetry.CONSUMER_ROUNDS.labels("failed").inc()
+                log.exception("round of consumers failed")
             self._stopping.wait(max(0.0, began + self._interval_seconds - self._clock.monotonic_seconds()))
 
     def round(self) -> Round:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from controller import telemetry
-from controller.bootstrap import application, build_collector, build_worker
+from controller.bootstrap import application, build_collector, build_consumer_watch, build_worker
 from controller.domain.errors import InvalidInput
 from controller.entrypoints.commands.options import AsJson, DryRun
 from controller.entrypoints.output import emit, rows_table
@@ -65,16 +66,25 @@ def collect(
     metrics_host: MetricsHost = "127.0.0.1",
     json_logs: JsonLogs = False,
 ) -> None:
-    """Sample the counters of every watched segment into the landing area until SIGTERM."""
+    """Sample the counters of every watched segment into the landing area, and see who consumes, until SIGTERM."""
     telemetry.configure_logging(json_lines=json_logs)
     _serve_metrics(metrics_host, metrics_port)
     with application(name="cleave-collect") as cleave:
-        collector = build_collector(cleave, prefix)
+        collector, watch = build_collector(cleave, prefix), build_consumer_watch(cleave, prefix)
         if once:
             collector.tick()
+            watch.round()
             return
         _on_stop_signals(collector.stop)
-        collector.run()
+        watching = threading.Thread(target=watch.run, name="consumers", daemon=True)
+        if watch.sees_anything:
+            watching.start()
+        try:
+            collector.run()
+        finally:
+            watch.stop()
+            if watch.sees_anything:
+                watching.join()
 
 
 def _on_stop_signals(stop: Callable[[], None]) -> None:
