@@ -7,7 +7,8 @@ changed on the broker.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from controller import telemetry
@@ -106,3 +107,41 @@ def _look(keeper: LayoutKeeper, topic: str, known_epoch: int) -> tuple[SegmentLa
             "turn it off there, or detach the topic"
         )
     return layout, None
+
+
+class MirrorLoop:
+    """Looks at the topics of the shards held, again and again, until told to stop."""
+
+    def __init__(
+        self,
+        store: Store,
+        planes: Mapping[str, DataPlane],
+        shards: Callable[[], Shards],
+        *,
+        interval_seconds: float,
+    ) -> None:
+        self._store, self._planes, self._shards = store, planes, shards
+        self._interval_seconds = interval_seconds
+        self._stopping = threading.Event()
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether any data plane here keeps layouts."""
+        return any(isinstance(plane, LayoutKeeper) for plane in self._planes.values())
+
+    def run(self) -> None:
+        """Follow until `stop`; a store that is away is waited for."""
+        while not self._stopping.wait(self._interval_seconds / 2):
+            shards = self._shards()
+            if not shards.held:
+                continue
+            try:
+                follow_due(self._store, self._planes, interval_seconds=self._interval_seconds, shards=shards)
+            except CleaveError as error:
+                log.warning("mirror waits", error=str(error))
+            except Exception:  # a thread would end unseen, and the mirrors would age
+                log.exception("mirror failed")
+
+    def stop(self) -> None:
+        """Leave after the look in hand."""
+        self._stopping.set()

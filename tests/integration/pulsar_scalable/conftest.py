@@ -1,0 +1,76 @@
+"""A 5.0.0-M1 broker shared by the run, a store of the test's own, and a topic on both."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar_scalable import PulsarScalableDataPlane
+from controller.domain.operation import OperationState, Origin
+from controller.services import topic_admin
+from controller.services.operation_runner import RunnerContext, run_operation
+from controller.store import operations
+from controller.store.engine import Store
+from controller.store.intents import Intent, Request
+from tests.support.brokers import SharedBroker
+
+PLANE = "pulsar_scalable"
+
+
+@pytest.fixture(scope="session")
+def keeper(pulsar5_broker: SharedBroker) -> Iterator[PulsarScalableDataPlane]:
+    """The adapter on the shared broker."""
+    access = PulsarAccess(admin_url=pulsar5_broker.admin_url, service_url=pulsar5_broker.service_url)
+    plane = PulsarScalableDataPlane(access, call_timeout_seconds=30.0)
+    yield plane
+    plane.close()
+
+
+@pytest.fixture
+def store(database: str) -> Iterator[Store]:
+    """A store in a migrated database of the test's own."""
+    store = Store(database)
+    yield store
+    store.dispose()
+
+
+@pytest.fixture
+def topic(keeper: PulsarScalableDataPlane) -> Iterator[str]:
+    """A scalable topic of two segments on the broker, unknown to Cleave, with the broker's auto-scaler set."""
+    name = f"topic://public/default/t-{secrets.token_hex(4)}"
+    keeper.create_topic(name, 2)
+    keeper.set_auto_scaler(name, {"enabled": True, "maxSegments": 7})
+    yield name
+    keeper.delete_topic(name)
+
+
+Finish = Callable[[Intent], OperationState]
+
+
+@pytest.fixture
+def finish(store: Store, keeper: PulsarScalableDataPlane) -> Finish:
+    """Run the intended operation and say how it ended."""
+    context = RunnerContext(store=store, planes={PLANE: keeper}, runner_id="test", lease_seconds=90.0)
+
+    def run(intent: Intent) -> OperationState:
+        run_operation(context, intent.operation.operation_id)
+        with store.transaction() as tx:
+            return operations.get_operation(tx, intent.operation.operation_id).state
+
+    return run
+
+
+@pytest.fixture
+def attached(store: Store, keeper: PulsarScalableDataPlane, topic: str, finish: Finish) -> str:
+    """The topic, attached."""
+    intent = topic_admin.attach_topic(store, {PLANE: keeper}, topic, request("attach"), data_plane=PLANE)
+    assert finish(intent) is OperationState.DONE
+    return topic
+
+
+def request(why: str) -> Request:
+    """A fresh manual request."""
+    return Request(secrets.token_hex(8), Origin.MANUAL, "tester", why)
