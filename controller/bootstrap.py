@@ -17,15 +17,17 @@ from functools import cached_property
 
 from controller import telemetry
 from controller.clock import SystemClock
-from controller.dataplane.base import DataPlane
-from controller.dataplane.registry import PlaneSettings, build_planes
+from controller.dataplane.base import DataPlane, LogClient
+from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.registry import PlaneSettings, build_log_client, build_planes
 from controller.devstack.java import system_java_home
 from controller.domain.decision import Lane
-from controller.domain.errors import Retryable
+from controller.domain.errors import InvalidInput, Retryable
 from controller.domain.load_window import LoadWindow
 from controller.landing.area import LandingArea
 from controller.landing.history import RateHistory
-from controller.services import autoscaler
+from controller.services import asset_events, autoscaler
+from controller.services.asset_events import AirflowAssets, AirflowLogin, AssetEventPoster
 from controller.services.consumer_watch import ConsumerWatch
 from controller.services.load_aggregation import (
     AggregationResult,
@@ -66,13 +68,11 @@ class Application:
     @cached_property
     def planes(self) -> Mapping[str, DataPlane]:
         """The data planes that are configured here, by name."""
-        return build_planes(
-            PlaneSettings(
-                embedded_url=self.settings.embedded_dsn,
-                call_timeout_seconds=self.settings.call_timeout_seconds,
-                journal_url=self.settings.database_url.get_secret_value(),
-            )
-        )
+        return build_planes(plane_settings(self.settings))
+
+    def log_client(self, data_plane: str) -> LogClient:
+        """The application's side of a data plane, which the caller closes. Raises Unsupported, InvalidInput."""
+        return build_log_client(data_plane, plane_settings(self.settings))
 
     def runner(
         self, runner_id: str | None = None, should_stop: Callable[[], bool] = lambda: False
@@ -92,6 +92,37 @@ class Application:
             for plane in self.planes.values():
                 plane.close()
         self.store.dispose()
+
+
+def plane_settings(settings: Settings) -> PlaneSettings:
+    """Where the data planes are, as the settings say. Raises InvalidInput where they contradict each other."""
+    return PlaneSettings(
+        embedded_url=settings.embedded_dsn,
+        call_timeout_seconds=settings.call_timeout_seconds,
+        journal_url=settings.database_url.get_secret_value(),
+        pulsar=pulsar_access(settings),
+    )
+
+
+def pulsar_access(settings: Settings) -> PulsarAccess | None:
+    """How to reach the Pulsar cluster; None where there is none. Raises InvalidInput."""
+    if settings.pulsar_admin_url is None:
+        if settings.pulsar_service_url is not None:
+            raise InvalidInput(
+                "CLEAVE_PULSAR_SERVICE_URL is set and CLEAVE_PULSAR_ADMIN_URL is not; set both, or neither"
+            )
+        return None
+    token = settings.pulsar_token
+    return PulsarAccess(
+        admin_url=settings.pulsar_admin_url,
+        service_url=settings.pulsar_service_url,
+        token=token.get_secret_value() if token else None,
+        token_file=settings.pulsar_token_file,
+        ca_file=settings.pulsar_ca_file,
+        cert_file=settings.pulsar_cert_file,
+        key_file=settings.pulsar_key_file,
+        verify_hostname=settings.pulsar_verify_hostname,
+    )
 
 
 def process_name() -> str:
@@ -122,6 +153,7 @@ class Worker:
     loop: WorkLoop
     leases: ShardLeases
     listener: Listener
+    events: AssetEventPoster | None = None
 
     def run(self) -> None:
         """Take shards, then work; resign the leases at the end. A store that is away is waited for from the start."""
@@ -132,9 +164,13 @@ class Worker:
             target=self.leases.run, args=(self.loop.rescan,), name="leases", daemon=True
         )
         changed.start()
+        if self.events is not None:
+            threading.Thread(target=self.events.run, name="asset-events", daemon=True).start()
         try:
             self.loop.run()
         finally:
+            if self.events is not None:
+                self.events.stop()  # and is not waited for
             self.leases.stop()
             changed.join()  # a round in hand would take leases that were given back
             self.leases.resign()
@@ -207,7 +243,24 @@ def build_worker(app: Application, worker_id: str | None = None) -> Worker:
         clock=SystemClock(),
     )
     runner = app.runner(worker_id, lambda: loop.is_stopping)
-    return Worker(loop, leases, listener)
+    return Worker(loop, leases, listener, build_asset_events(app, lambda: leases.held))
+
+
+def build_asset_events(app: Application, shards: Callable[[], Shards]) -> AssetEventPoster | None:
+    """What tells Airflow of layout changes; None unless its address and a token or a user are set."""
+    settings = app.settings
+    token, password = settings.airflow_token, settings.airflow_password
+    has_login = token is not None or (settings.airflow_username is not None and password is not None)
+    if settings.airflow_url is None or not has_login:
+        return None
+    login = AirflowLogin(
+        settings.airflow_url,
+        token.get_secret_value() if token else None,
+        settings.airflow_username,
+        password.get_secret_value() if password else None,
+    )
+    listener = Listener(app.store.url, asset_events.CHANNELS, application_name="cleave-asset-events")
+    return AssetEventPoster(app.store, listener, AirflowAssets(login), shards=shards)
 
 
 def build_collector(app: Application, prefix: str = "") -> LoadCollector:

@@ -28,6 +28,22 @@ class Settings(BaseSettings):
     """The same database as a user in role cleave_spark_loader; the controller's URL where unset."""
     embedded_url: SecretStr | None = None
     """Database of the embedded data plane; the controller's own where unset."""
+    pulsar_admin_url: str | None = None
+    """Web address of the Pulsar cluster (`http://broker:8080`, several separated by commas); none leaves it out."""
+    pulsar_service_url: str | None = None
+    """Its binary address (`pulsar://` or `pulsar+ssl://`); only producers and consumers of this process need it."""
+    pulsar_token: SecretStr | None = None
+    """Token of a role that administers the tenants whose topics Cleave keeps."""
+    pulsar_token_file: str | None = None
+    """A file with the token, read for each call so that it may be renewed; wins over the token itself."""
+    pulsar_ca_file: str | None = None
+    """PEM bundle the brokers' certificates are checked against; the system's where unset."""
+    pulsar_cert_file: str | None = None
+    """Client certificate, PEM; together with its key."""
+    pulsar_key_file: str | None = None
+    """The key of the client certificate, PEM."""
+    pulsar_verify_hostname: bool = True
+    """Whether a broker's certificate must name the address it was reached at."""
     landing_url: str = "landing"
     """Where the collector appends samples: a path or any Hadoop URL."""
     history_url: str | None = None
@@ -73,9 +89,13 @@ class Settings(BaseSettings):
     spark_conf: dict[str, str] = Field({}, repr=False)
     """Spark's own settings for it, as JSON: `{"spark.cores.max": "4"}`. Over Connect those of a session only."""
     airflow_url: str | None = None
-    """Airflow's address, for `cleave doctor`."""
+    """Airflow's address, for `cleave doctor`; with a token or a user the worker posts asset events there, too."""
     airflow_token: SecretStr | None = None
-    """Bearer token for it."""
+    """Bearer token for it. Airflow's tokens run out: a user and password are asked for a new one each time."""
+    airflow_username: str | None = None
+    """User who may read assets and create asset events."""
+    airflow_password: SecretStr | None = None
+    """The user's password."""
 
     @field_validator("database_url", "loader_url", "embedded_url")
     @classmethod

@@ -33,7 +33,8 @@ class LogState(StrEnum):
 class Counters:
     """Counters of one segment as its source reports them: they rise, and restart from 0 with the source or the log.
 
-    In is what was stored, out what was delivered, summed over subscriptions. `source` names the reporter (a broker, or this server); `instant_ms` is the reporter's reading time.
+    In is what was stored (a broker also counts what it refused because the log was being terminated), out what was
+    delivered, summed over subscriptions. `source` names the reporter (a broker, or this server); `instant_ms` is the reporter's reading time.
     """
 
     backing_topic: str
@@ -88,7 +89,10 @@ class DataPlane(Protocol):
         """Subscriptions on the log, those applications made themselves included; empty if it is missing."""
 
     def backlog(self, backing_topic: str, subscription: str) -> int | None:
-        """Unacknowledged messages, precisely; None where the log or the subscription is missing."""
+        """Unacknowledged messages, precisely; None where the log or the subscription is missing.
+
+        A batch that the plane stores as one counts whole until all of it is acknowledged.
+        """
 
     def seek(self, backing_topic: str, subscription: str, instant_ms: int) -> None:
         """Move the cursor to the first message published at or after the instant, back or forth.
@@ -157,7 +161,9 @@ Position = tuple[int, ...]
 
 
 class LogMessage(NamedTuple):
-    """A message as read. `published_at_ms` is the data plane's time and never falls within a log."""
+    """A message as read. `published_at_ms` is the data plane's time and never falls within a log; where producers
+    stamp messages (pulsar) it is their clocks', and as good as these.
+    """
 
     position: Position
     published_at_ms: int
@@ -170,13 +176,18 @@ class LogReader(Protocol):
 
     Every call raises LostRace when the cursor is no longer this reader's (taken over, or moved by a seek): open
     a new one. FencedOut means that a newer reader of the same owner exists, so this process is the stale one.
+    A broker tells either by breaking a connection: a call made in that moment may still answer as before, and
+    what it acknowledges then has no effect.
     """
 
     def read(self, limit: int) -> Sequence[LogMessage]:
         """The next messages in order, at most `limit`; empty when there is none now. Does not wait."""
 
     def acknowledge(self, position: Position) -> None:
-        """Everything up to and including `position` is done with; behind what is acknowledged it does nothing."""
+        """Everything up to and including `position` is done with; behind what is acknowledged it does nothing.
+
+        May be on its way for some 100 ms after the call; `is_drained` and `close` come after it.
+        """
 
     def is_drained(self) -> bool:
         """Whether the log is terminated and acknowledged to its end, so that nothing can ever follow."""

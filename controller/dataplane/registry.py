@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from controller.dataplane.base import DataPlane, LogClient
+from controller.dataplane.pulsar.access import PulsarAccess
 from controller.domain.errors import Unsupported
 
 
@@ -20,6 +21,8 @@ class PlaneSettings:
     call_timeout_seconds: float = 5.0
     journal_url: str | None = None
     """Where the journal is: a plane at the same address need not wait for a disk that the journal waits for."""
+    pulsar: PulsarAccess | None = None
+    """The Pulsar cluster, with the secrets it asks for."""
 
 
 def _embedded(settings: PlaneSettings) -> DataPlane | None:
@@ -42,8 +45,35 @@ def _embedded_logs(settings: PlaneSettings) -> LogClient | None:
     return EmbeddedLogClient(settings.embedded_url, call_timeout_seconds=settings.call_timeout_seconds)
 
 
-_PLANES: Mapping[str, Callable[[PlaneSettings], DataPlane | None]] = {"embedded": _embedded}
-_LOG_CLIENTS: Mapping[str, Callable[[PlaneSettings], LogClient | None]] = {"embedded": _embedded_logs}
+def _pulsar(settings: PlaneSettings) -> DataPlane | None:
+    if settings.pulsar is None:
+        return None
+    from controller.dataplane.pulsar.plane import PulsarDataPlane
+
+    return PulsarDataPlane(settings.pulsar, call_timeout_seconds=settings.call_timeout_seconds)
+
+
+def _pulsar_logs(settings: PlaneSettings) -> LogClient | None:
+    if settings.pulsar is None:
+        return None
+    try:
+        from controller.dataplane.pulsar.log_client import PulsarLogClient
+    except ImportError as error:
+        raise Unsupported(
+            f"the Pulsar client library is missing ({error}); run pip install 'cleave[pulsar]'"
+        ) from error
+
+    return PulsarLogClient(settings.pulsar, call_timeout_seconds=settings.call_timeout_seconds)
+
+
+_PLANES: Mapping[str, Callable[[PlaneSettings], DataPlane | None]] = {
+    "embedded": _embedded,
+    "pulsar": _pulsar,
+}
+_LOG_CLIENTS: Mapping[str, Callable[[PlaneSettings], LogClient | None]] = {
+    "embedded": _embedded_logs,
+    "pulsar": _pulsar_logs,
+}
 
 
 def build_planes(settings: PlaneSettings) -> dict[str, DataPlane]:

@@ -11,10 +11,15 @@ from collections.abc import Iterator
 import pytest
 
 from controller.dataplane.embedded import EmbeddedDataPlane, EmbeddedLogClient
+from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.log_client import PulsarLogClient
+from controller.dataplane.pulsar.plane import PulsarDataPlane
 from controller.devstack.postgres import PostgresServer
+from tests.support.brokers import SharedBroker
 from tests.support.planes import Planes
+from tests.support.pulsar_namespaces import make_namespace
 
-ADAPTERS = ("embedded",)
+ADAPTERS = ("embedded", pytest.param("pulsar", marks=pytest.mark.pulsar))
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +34,21 @@ def embedded_planes(postgres_server: PostgresServer, migrated_template: str) -> 
     planes.logs.close()
     planes.plane.close()
     postgres_server.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def pulsar_planes(pulsar_broker: SharedBroker) -> Iterator[Planes]:
+    """Topics of a namespace of its own on a real broker, set as `cleave doctor --fix` sets it."""
+    access = PulsarAccess(admin_url=pulsar_broker.admin_url, service_url=pulsar_broker.service_url)
+    namespace = make_namespace(access, f"contract-{secrets.token_hex(4)}")
+    planes = Planes(
+        PulsarDataPlane(access, call_timeout_seconds=10.0),
+        PulsarLogClient(access, call_timeout_seconds=10.0),
+        namespace=namespace,
+    )
+    yield planes
+    planes.logs.close()
+    planes.plane.close()
 
 
 @pytest.fixture(params=ADAPTERS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from controller.dataplane.base import LogState
@@ -93,12 +95,17 @@ class TestSegments:
         assert planes.drain(log, "s") == [b"new"]
 
     def test_a_topic_lists_its_own_logs_only(self, planes: Planes) -> None:
-        """Orphans included; neighbours whose names begin alike, or lie below, are other topics."""
+        """Orphans included; neighbours whose names begin alike, or lie below, are other topics.
+
+        A plane may refuse a name that lies below another; it may not mix the two up.
+        """
         topic = planes.topic()
         parts = [segment_descriptor(r, i) for i, r in enumerate(HashRange(0, 65535).divide(3))]
         mine = [planes.log(topic=topic, descriptor=part) for part in parts]
         planes.log(topic=f"{topic}-2")
-        planes.log(topic=f"{topic}/0000-ffff-0")
+        planes.log(topic=f"{topic}-segment-0000-ffff-0")
+        with contextlib.suppress(InvalidInput):
+            planes.log(topic=f"{topic}/0000-ffff-0")
 
         assert list(planes.plane.list_segments(topic)) == sorted(mine)
         planes.plane.delete_segment(mine[0])
@@ -166,14 +173,21 @@ class TestSubscriptions:
 
     def test_the_backlog_is_what_is_not_acknowledged(self, planes: Planes) -> None:
         log = planes.log("s")
-        planes.send(log, *(b"%d" % i for i in range(10)))
+        for payload in (b"%d" % i for i in range(10)):
+            planes.send(log, payload)
         reader = planes.reader(log, "s")
         found = planes.read(reader, 10)
         assert planes.plane.backlog(log, "s") == 10
 
         reader.acknowledge(found[3].position)
 
-        assert planes.plane.backlog(log, "s") == 6
+        planes.settles_at(log, "s", 6)
+
+    def test_messages_of_a_batch_count_one_by_one(self, planes: Planes) -> None:
+        log = planes.log("s")
+        planes.send(log, *(b"%d" % i for i in range(10)))
+
+        assert planes.plane.backlog(log, "s") == 10
 
     def test_skipping_acknowledges_everything_there_is(self, planes: Planes) -> None:
         log = planes.log("s")

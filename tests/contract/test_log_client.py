@@ -102,7 +102,8 @@ class TestAppending:
             stored = [future.result() for future in running]
 
         found = planes.drain(log, "s")
-        assert len(found) == at_the_fence == sum(map(len, stored))
+        assert len(found) == sum(map(len, stored))
+        assert at_the_fence >= len(found), "a broker also counts what arrived and was refused"
         for index, own in enumerate(stored):
             assert [p for p in found if p.startswith(b"p%d-" % index)] == own
 
@@ -128,7 +129,7 @@ class TestReading:
         assert positions == sorted(set(positions))
         assert payloads(found) == [b"a", b"b", b"c"] * (producers * batches)
         reader.acknowledge(positions[-1])
-        assert planes.plane.backlog(log, "s") == 0
+        planes.settles_at(log, "s", 0)
 
     def test_a_read_gives_at_most_what_was_asked_for(self, planes: Planes) -> None:
         log = planes.log("s")
@@ -157,8 +158,10 @@ class TestReading:
 
         reader.acknowledge(found[2].position)
         reader.acknowledge(found[0].position)
+        planes.settles_at(log, "s", 0)
+        reader.close()
 
-        assert planes.plane.backlog(log, "s") == 0
+        assert planes.drain(log, "s") == []
 
     def test_subscriptions_do_not_disturb_each_other(self, planes: Planes) -> None:
         log = planes.log("a", "b")

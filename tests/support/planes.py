@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from controller.dataplane.base import DataPlane, LogClient, LogMessage, LogReader, OutgoingMessage
+from controller.domain.errors import CleaveError
 from tests.support.waiting import wait_until
 
 _batch_numbers = itertools.count(1)
@@ -20,10 +21,11 @@ class Planes:
     plane: DataPlane
     logs: LogClient
     readers: list[LogReader] = field(default_factory=list)
+    namespace: str = "contract/tests"
 
     def topic(self) -> str:
         """The name of a topic nobody used before."""
-        return f"topic://contract/tests/{secrets.token_hex(6)}"
+        return f"topic://{self.namespace}/{secrets.token_hex(6)}"
 
     def log(self, *subscriptions: str, topic: str | None = None, descriptor: str = "0000-ffff-0") -> str:
         """A new log with these subscriptions."""
@@ -56,6 +58,24 @@ class Planes:
 
         wait_until(complete, message=f"{count} messages")
         return found
+
+    def settles_at(self, log: str, subscription: str, backlog: int) -> None:
+        """The backlog becomes that number: an acknowledgement may be on its way for a moment."""
+        wait_until(
+            lambda: self.plane.backlog(log, subscription) == backlog, message=f"a backlog of {backlog}"
+        )
+
+    def ends(self, act: Callable[[], object], error: type[CleaveError]) -> CleaveError:
+        """The error that `act` raises before long: a broker tells of a lost cursor by breaking the connection."""
+
+        def fails() -> CleaveError | None:
+            try:
+                act()
+            except error as raised:
+                return raised
+            return None
+
+        return wait_until(fails, message=error.__name__)  # type: ignore[return-value]
 
     def drain(self, log: str, subscription: str) -> list[bytes]:
         """Read and acknowledge what there is now; the payloads."""

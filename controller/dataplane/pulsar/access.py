@@ -1,0 +1,82 @@
+"""Where a Pulsar cluster is and how to prove who asks: addresses, token, certificates.
+
+One value for both sides of the plane. It reads the token's file anew for each call, so that a rotated token serves
+without a restart, and never shows a secret in its text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from controller.domain.errors import InvalidInput
+
+_ADMIN_SCHEMES = ("http", "https")
+_SERVICE_SCHEMES = ("pulsar", "pulsar+ssl")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PulsarAccess:
+    """Settings of one cluster. `admin_url` may name several brokers: `http://one:8080,two:8080`."""
+
+    admin_url: str
+    service_url: str | None = None
+    """`pulsar://` or `pulsar+ssl://`; only producing and consuming need it."""
+    token: str | None = field(default=None, repr=False)
+    token_file: str | None = None
+    """Read for each call; wins over `token`."""
+    ca_file: str | None = None
+    """PEM bundle the brokers' certificates are checked against; the system's where None."""
+    cert_file: str | None = None
+    key_file: str | None = None
+    """Client certificate and its key, PEM."""
+    verify_hostname: bool = True
+
+    def __post_init__(self) -> None:
+        _check_url("CLEAVE_PULSAR_ADMIN_URL", self.admin_url, _ADMIN_SCHEMES)
+        if self.service_url is not None:
+            _check_url("CLEAVE_PULSAR_SERVICE_URL", self.service_url, _SERVICE_SCHEMES)
+        if (self.cert_file is None) != (self.key_file is None):
+            raise InvalidInput(
+                "a client certificate needs its key: set CLEAVE_PULSAR_CERT_FILE and CLEAVE_PULSAR_KEY_FILE together"
+            )
+        for name in ("token_file", "ca_file", "cert_file", "key_file"):
+            value = getattr(self, name)
+            if value is not None and not Path(value).is_file():
+                raise InvalidInput(f"CLEAVE_PULSAR_{name.upper()}={value}: there is no such file")
+
+    @property
+    def admin_urls(self) -> tuple[str, ...]:
+        """Each broker's address by itself, without a slash at the end."""
+        scheme, _, hosts = self.admin_url.partition("://")
+        return tuple(f"{scheme}://{host.strip().rstrip('/')}" for host in hosts.split(","))
+
+    @property
+    def has_credentials(self) -> bool:
+        """Whether a call carries something that must not travel in the clear."""
+        return self.token is not None or self.token_file is not None
+
+    def current_token(self) -> str | None:
+        """The token of the moment. Raises InvalidInput when its file cannot be read."""
+        if self.token_file is None:
+            return self.token
+        try:
+            return Path(self.token_file).read_text().strip()
+        except OSError as error:
+            raise InvalidInput(
+                f"CLEAVE_PULSAR_TOKEN_FILE={self.token_file} cannot be read: {error.strerror}"
+            ) from error
+
+
+def _check_url(name: str, url: str, schemes: tuple[str, ...]) -> None:
+    """Says what is wrong without repeating a URL that holds a password."""
+    try:
+        parts = urlsplit(url.split(",", maxsplit=1)[0])
+        valid = parts.scheme in schemes and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        raise InvalidInput(f"{name} cannot be read; write {schemes[0]}://host:port") from None
+    if "@" in url:
+        raise InvalidInput(f"{name} holds a user or password; put a token into CLEAVE_PULSAR_TOKEN instead")
+    if not valid:
+        raise InvalidInput(f"{name}={url} is not of the form {' or '.join(schemes)}://host:port")

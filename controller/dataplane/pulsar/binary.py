@@ -1,0 +1,175 @@
+"""Connections over the binary protocol: opened within a call's deadline, closed aside, errors mapped in one table.
+
+The library's own retries go on for minutes; what is opened here is given up at the call's deadline and closed when it
+comes after all. Producers share one `pulsar.Client`, each reader has its own: the library (3.13, C++ 4.2) breaks the
+connection when a broker tells that a consumer has reached the end of a terminated topic (apache/pulsar-client-cpp#605),
+and with it everything else on that connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
+from typing import Any, Protocol, TypeVar
+
+import pulsar
+
+from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.admin import Deadline
+from controller.domain.errors import (
+    CleaveError,
+    DataPlaneTimeout,
+    DataPlaneUnavailable,
+    InvalidInput,
+    SegmentNotFound,
+    SegmentTerminated,
+    SubscriptionNotFound,
+    Terminal,
+    Unsupported,
+)
+
+PARALLEL_OPENS = 8
+Opened = TypeVar("Opened")
+
+
+class Closable(Protocol):
+    """A producer, consumer, reader or client."""
+
+    def close(self) -> None: ...
+
+
+_log = logging.getLogger(__name__)
+_log.setLevel(logging.CRITICAL)  # the library tells of every retry; what matters is raised
+
+_TABLE: Mapping[type[Exception], tuple[type[CleaveError], str]] = {
+    pulsar.TopicTerminated: (SegmentTerminated, "look up the layout again and send to its successors"),
+    pulsar.TopicNotFound: (SegmentNotFound, "it was deleted or never created: look up the layout again"),
+    pulsar.SubscriptionNotFound: (SubscriptionNotFound, "create the subscription first"),
+    pulsar.Timeout: (DataPlaneTimeout, "no answer in time: look before repeating"),
+    pulsar.AuthenticationError: (Terminal, "the broker knows no such credentials: set CLEAVE_PULSAR_TOKEN"),
+    pulsar.AuthorizationError: (Terminal, "the token's role may neither produce nor consume here: grant it"),
+    pulsar.InvalidUrl: (InvalidInput, "correct CLEAVE_PULSAR_SERVICE_URL"),
+    pulsar.InvalidTopicName: (InvalidInput, "rename the topic"),
+    pulsar.InvalidConfiguration: (InvalidInput, "correct the settings of this client"),
+    pulsar.MessageTooBig: (InvalidInput, "send smaller messages, or raise the broker's maxMessageSize"),
+    pulsar.IncompatibleSchema: (
+        Terminal,
+        "the namespace enforces a schema: turn schemaValidationEnforced off, or produce with that schema",
+    ),
+    pulsar.NotAllowedError: (Terminal, "the namespace's policies forbid it"),
+    pulsar.UnsupportedVersionError: (Unsupported, "this broker is too old: Cleave needs Pulsar 3.0 or newer"),
+}
+"""Whatever is not listed is taken for an outage: tried again."""
+
+
+def mapped(error: Exception, act: str) -> CleaveError:
+    """The error of ours for one of the client library's."""
+    kind, advice = _TABLE.get(type(error), (DataPlaneUnavailable, "try again"))
+    text = f"{act}: {type(error).__name__}; {advice}"
+    return SegmentTerminated(text, delay_seconds=0.0) if kind is SegmentTerminated else kind(text)
+
+
+def mapped_result(result: pulsar.Result, act: str) -> CleaveError:
+    """The same for the result code of an asynchronous call."""
+    kind = getattr(pulsar, result.name, None)
+    return mapped(kind() if isinstance(kind, type) else RuntimeError(result.name), act)
+
+
+class Connections:
+    """Makes clients of one cluster; safe to share between threads. The first use connects."""
+
+    def __init__(self, access: PulsarAccess, *, call_timeout_seconds: float) -> None:
+        if access.service_url is None:
+            raise Unsupported(
+                "producing and consuming need the brokers' binary address: set CLEAVE_PULSAR_SERVICE_URL"
+            )
+        self._access, self._call_timeout_seconds = access, call_timeout_seconds
+        self._lock = threading.Lock()
+        self._shared: pulsar.Client | None = None
+        self._threads = ThreadPoolExecutor(PARALLEL_OPENS, thread_name_prefix="pulsar-open")
+
+    def open(self, act: str, deadline: Deadline, build: Callable[[pulsar.Client], Opened]) -> Opened:
+        """What `build` opens on the shared client; errors of the library pass through unmapped."""
+        return self._bounded(act, deadline, lambda: build(self._shared_client()))
+
+    def open_alone(
+        self, act: str, deadline: Deadline, build: Callable[[pulsar.Client], Opened]
+    ) -> tuple[pulsar.Client, Opened]:
+        """The same on a client of its own, which the caller closes with `close_aside`."""
+
+        def connect() -> tuple[pulsar.Client, Opened]:
+            client = pulsar.Client(self._access.service_url, **self._options())
+            try:
+                return client, build(client)
+            except BaseException:
+                _close(client)
+                raise
+
+        return self._bounded(act, deadline, connect)
+
+    def close_aside(self, *opened: Closable) -> None:
+        """Close these, one after the other, without waiting for it."""
+        with contextlib.suppress(RuntimeError):  # closed ourselves: so are they
+            self._threads.submit(_close, *opened)
+
+    def close(self) -> None:
+        """Close what is open; waits for what is being closed aside."""
+        self._threads.shutdown(wait=True, cancel_futures=False)
+        with self._lock:
+            client, self._shared = self._shared, None
+        if client is not None:
+            _close(client)
+
+    def _bounded(self, act: str, deadline: Deadline, connect: Callable[[], Opened]) -> Opened:
+        future = self._threads.submit(connect)
+        try:
+            return future.result(timeout=deadline.left_seconds)
+        except NotYet:
+            future.add_done_callback(_close_late)
+            raise DataPlaneTimeout(
+                f"{act}: {self._access.service_url} did not open it within {deadline.seconds:g} s"
+            ) from None
+
+    def _shared_client(self) -> pulsar.Client:
+        with self._lock:
+            if self._shared is None:
+                self._shared = pulsar.Client(self._access.service_url, **self._options())
+            return self._shared
+
+    def _options(self) -> dict[str, Any]:
+        access = self._access
+        return {
+            "authentication": _authentication(access),
+            "operation_timeout_seconds": max(1, int(self._call_timeout_seconds)),
+            "connection_timeout_ms": max(100, int(self._call_timeout_seconds * 1000)),
+            "tls_trust_certs_file_path": access.ca_file,
+            "tls_validate_hostname": access.verify_hostname,
+            "tls_certificate_file_path": access.cert_file if access.has_credentials else None,
+            "tls_private_key_file_path": access.key_file if access.has_credentials else None,
+            "logger": _log,
+        }
+
+
+def _authentication(access: PulsarAccess) -> pulsar.Authentication | None:
+    """A token where there is one, read anew for each connection; else the client certificate."""
+    if access.has_credentials:
+        return pulsar.AuthenticationToken(lambda: access.current_token() or "")
+    if access.cert_file and access.key_file:
+        return pulsar.AuthenticationTLS(access.cert_file, access.key_file)
+    return None
+
+
+def _close_late(future: Future[Any]) -> None:
+    if not future.cancelled() and future.exception() is None:
+        found = future.result()
+        _close(*reversed(found)) if isinstance(found, tuple) else _close(found)
+
+
+def _close(*opened: Closable) -> None:
+    for one in opened:
+        with contextlib.suppress(pulsar.PulsarException):
+            one.close()

@@ -1,0 +1,115 @@
+"""A subscription on one topic as its reader must see it: who holds it, letting go of a holder, whether all is read.
+
+Admin REST calls; a consumer's own rights (to consume) suffice for each of them. A broker knows no owners: a reader
+leaves its owner's name and a mark of its own in the properties of its consumer, which the statistics show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
+from controller.dataplane.pulsar.names import subscription_path, topic_path
+from controller.domain.errors import SegmentNotFound, SubscriptionNotFound
+
+OWNER, READER = "cleave.owner", "cleave.reader"
+"""Properties of a consumer: the owner's name, and a mark that no other reader has."""
+_GONE = frozenset({404})
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who is connected to a subscription. `owner` is None for a consumer that is not Cleave's."""
+
+    owner: str | None
+    reader: str | None
+    address: str
+
+
+class Cursors:
+    """Looks at subscriptions and moves them, on behalf of readers."""
+
+    def __init__(self, admin: AdminCalls) -> None:
+        self._admin = admin
+
+    def deadline(self) -> Deadline:
+        """A fresh one, for a call that begins now."""
+        return self._admin.deadline()
+
+    def holder(self, backing_topic: str, subscription: str, deadline: Deadline) -> Holder | None:
+        """Who reads for the subscription; None when nobody does. Raises SegmentNotFound, SubscriptionNotFound."""
+        consumers = self._subscription(backing_topic, subscription, deadline).get("consumers") or []
+        if not consumers:
+            return None
+        marks = consumers[0].get("metadata") or {}
+        return Holder(
+            marks.get(OWNER), marks.get(READER), str(consumers[0].get("address", "unknown address"))
+        )
+
+    def cut_off(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
+        """Disconnect the holder: a cursor that is moved, here to where it is, breaks its consumers' connections.
+
+        What is acknowledged between the look and the move is delivered again, a batch acknowledged in part as well.
+        """
+        internal = self._internal(backing_topic, subscription, deadline)
+        ledger, _, entry = str(internal["cursors"][subscription]["markDeletePosition"]).partition(":")
+        path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/resetcursor"
+        next_entry = {
+            "ledgerId": int(ledger),
+            "entryId": int(entry) + 1,
+            "partitionIndex": -1,
+            "batchIndex": -1,
+        }
+        self._admin.ask(
+            Ask("POST", path, f"take over {subscription!r} on {backing_topic}", body=next_entry), deadline
+        )
+
+    def is_drained(self, backing_topic: str, subscription: str, deadline: Deadline) -> bool:
+        """Whether the topic is terminated and the subscription has acknowledged all of it."""
+        if self._internal(backing_topic, subscription, deadline)["state"] != "Terminated":
+            return False
+        seen = self._subscription(backing_topic, subscription, deadline, "?getPreciseBacklog=true")
+        return int(seen["msgBacklog"]) == 0
+
+    def end_of(self, backing_topic: str, deadline: Deadline) -> tuple[int, int]:
+        """(ledger, entry) of the last entry, entry -1 in an empty topic. SegmentNotFound where there is no such topic:
+        opening a producer might create it.
+        """
+        ledger, _, entry = str(
+            self._ask(backing_topic, "internalStats", deadline)["lastConfirmedEntry"]
+        ).partition(":")
+        return int(ledger), int(entry)
+
+    def _subscription(
+        self, backing_topic: str, subscription: str, deadline: Deadline, query: str = ""
+    ) -> Mapping[str, Any]:
+        stats = self._ask(backing_topic, f"stats{query}", deadline)
+        return _of(stats.get("subscriptions") or {}, backing_topic, subscription)
+
+    def _internal(self, backing_topic: str, subscription: str, deadline: Deadline) -> Mapping[str, Any]:
+        internal = self._ask(backing_topic, "internalStats", deadline)
+        _of(internal["cursors"], backing_topic, subscription)
+        return internal
+
+    def _ask(self, backing_topic: str, what: str, deadline: Deadline) -> Mapping[str, Any]:
+        act = f"look at {backing_topic}"
+        answer = self._admin.ask(
+            Ask("GET", f"{topic_path(backing_topic)}/{what}", act, accept=_GONE), deadline
+        )
+        if answer.status in _GONE:
+            raise SegmentNotFound(
+                f"no topic {backing_topic}; it was deleted or never created: look up the layout again"
+            )
+        found: Mapping[str, Any] = answer.document
+        return found
+
+
+def _of(found: Mapping[str, Any], backing_topic: str, subscription: str) -> Mapping[str, Any]:
+    if subscription not in found:
+        raise SubscriptionNotFound(
+            f"there is no subscription {subscription!r} on {backing_topic}; create the subscription first"
+        )
+    one: Mapping[str, Any] = found[subscription]
+    return one

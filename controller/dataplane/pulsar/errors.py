@@ -1,0 +1,170 @@
+"""What a broker's refusals and the network's failures mean to us, in one table each.
+
+Every answer becomes Retryable with a delay or Terminal with a sentence that names what was tried, the status, the
+broker's reason and the next move. Nothing else in this package decides what an error means.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+import requests
+import urllib3
+
+from controller.domain.errors import (
+    CleaveError,
+    Conflict,
+    DataPlaneTimeout,
+    DataPlaneUnavailable,
+    InvalidInput,
+    NotFound,
+    SegmentNotFound,
+    SubscriptionNotFound,
+    Terminal,
+    Unsupported,
+)
+
+LONGEST_DELAY_SECONDS = 60.0
+"""A broker that asks for more patience than this is asked again after it."""
+
+
+def _retryable(delay_seconds: float, advice: str) -> Callable[[str], CleaveError]:
+    return lambda text: DataPlaneUnavailable(f"{text}; {advice}", delay_seconds=delay_seconds)
+
+
+def _terminal(kind: type[Terminal], advice: str) -> Callable[[str], CleaveError]:
+    return lambda text: kind(f"{text}; {advice}")
+
+
+_NO_NAMESPACE = _terminal(
+    NotFound,
+    "create the tenant and namespace, then `cleave doctor --fix` gives it the settings segments need",
+)
+# The first row whose status and words fit; words are looked for in the broker's reason, in any case.
+_TABLE: tuple[tuple[range, str, Callable[[str], CleaveError]], ...] = (
+    (
+        range(401, 402),
+        "",
+        _terminal(
+            Terminal,
+            "the broker knows no such credentials: set CLEAVE_PULSAR_TOKEN or CLEAVE_PULSAR_TOKEN_FILE",
+        ),
+    ),
+    (
+        range(403, 404),
+        "",
+        _terminal(
+            Terminal, "the token's role may not: make it an admin of the tenant, or grant it the namespace"
+        ),
+    ),
+    (range(404, 405), "subscription", _terminal(SubscriptionNotFound, "create the subscription first")),
+    (range(404, 405), "namespace|tenant|cluster|policies", _NO_NAMESPACE),
+    (
+        range(404, 405),
+        "",
+        _terminal(SegmentNotFound, "it was deleted or never created: look up the layout again"),
+    ),
+    (
+        range(405, 406),
+        "",
+        _terminal(Unsupported, "this broker has no such call: Cleave needs Pulsar 3.0 or newer"),
+    ),
+    (range(409, 410), "", _retryable(0.5, "something else acts on it at this moment")),
+    (range(412, 413), "does not exist", _terminal(SegmentNotFound, "look up the layout again")),
+    (range(412, 413), "ownership|not served|unload", _retryable(0.5, "it is on its way to another broker")),
+    (
+        range(412, 413),
+        "",
+        _terminal(Conflict, "the broker's own limits or rules forbid it: change them or the request"),
+    ),
+    (range(408, 409), "", _retryable(1.0, "the broker gave up waiting")),
+    (range(429, 430), "", _retryable(1.0, "the broker asks for patience")),
+    (
+        range(300, 400),
+        "",
+        _retryable(1.0, "the brokers send each other round in circles: ownership is being settled"),
+    ),
+    (range(400, 500), "", _terminal(Terminal, "the broker refuses it for good")),
+    (range(500, 600), "", _retryable(1.0, "the broker failed at it: look at its log if this goes on")),
+)
+
+
+def refusal(act: str, status: int, reason: str, *, retry_after: str | None = None) -> CleaveError:
+    """The error for an answer with that status. `retry_after` is the header's text: seconds or a date."""
+    text = f"{act}: answered {status} ({reason[:300] or 'no reason given'})"
+    for statuses, words, build in _TABLE:
+        if status in statuses and re.search(words, reason, re.IGNORECASE):
+            error = build(text)
+            break
+    else:
+        error = DataPlaneUnavailable(f"{text}; that is no answer to this question")
+    asked_seconds = _retry_after_seconds(retry_after)
+    if isinstance(error, DataPlaneUnavailable) and asked_seconds is not None:
+        error.delay_seconds = min(asked_seconds, LONGEST_DELAY_SECONDS)
+    return error
+
+
+def half_answer(act: str, status: int, what: str) -> DataPlaneUnavailable:
+    """The answer ended early, or is not what a broker says."""
+    return DataPlaneUnavailable(
+        f"{act}: answer {status} cannot be used ({what}); is CLEAVE_PULSAR_ADMIN_URL a broker's web address?"
+    )
+
+
+def late(act: str, seconds: float) -> DataPlaneTimeout:
+    """No whole answer in time."""
+    return DataPlaneTimeout(f"{act}: no answer within {seconds:g} s; look before repeating")
+
+
+def network_failure(error: requests.RequestException, act: str, address: str, seconds: float) -> CleaveError:
+    """The error for a call that got no usable answer."""
+    if isinstance(error, requests.Timeout) or any(
+        isinstance(cause, urllib3.exceptions.ReadTimeoutError) for cause in error.args
+    ):
+        return late(act, seconds)
+    why = _root_cause(error)
+    if isinstance(error, requests.exceptions.SSLError):
+        return Terminal(
+            f"{act}: {address} does not prove who it is ({why}); check CLEAVE_PULSAR_CA_FILE, the certificate's names "
+            "and CLEAVE_PULSAR_VERIFY_HOSTNAME"
+        )
+    if isinstance(error, requests.exceptions.ChunkedEncodingError | requests.exceptions.ContentDecodingError):
+        return DataPlaneUnavailable(f"{act}: {address} stopped in mid-answer ({why}); look before repeating")
+    if isinstance(error, requests.ConnectionError):
+        return DataPlaneUnavailable(f"{act}: {address} is away ({why})")
+    return InvalidInput(f"{act}: {address} cannot be asked ({why}); correct CLEAVE_PULSAR_ADMIN_URL")
+
+
+def _root_cause(error: BaseException) -> str:
+    """The innermost reason in a word or two: requests nests three deep and repeats addresses."""
+    seen: BaseException = error
+    while True:
+        inner = getattr(seen, "reason", None) or next(
+            (one for one in seen.args if isinstance(one, BaseException)), None
+        )
+        if not isinstance(inner, BaseException) or inner is seen:
+            break
+        seen = inner
+    text = (
+        str(seen).rpartition(": ")[2]
+        if isinstance(seen, urllib3.exceptions.NewConnectionError)
+        else str(seen)
+    )
+    return text.strip("()' ") or type(seen).__name__
+
+
+def _retry_after_seconds(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        return max(0.0, float(text))
+    except ValueError:
+        pass
+    try:
+        when = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return max(0.0, (when - datetime.now(UTC)).total_seconds())

@@ -1,0 +1,183 @@
+"""One producer on one topic: sends numbered batches and knows which of them are stored.
+
+A batch goes out as one entry (or a few, each of at most `ENTRY_BYTES`), cut in the same way each time it is repeated,
+since the broker compares only the number of an entry's first message. Where deduplication is on, a repeat is stored
+once. A batch whose answer was lost before the fence fell can be repeated no more; whether it is stored is then read
+from the topic, to which nothing can be added.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Sequence
+
+import pulsar
+
+from controller.dataplane.base import OutgoingMessage
+from controller.dataplane.pulsar.admin import Deadline
+from controller.dataplane.pulsar.binary import Connections, mapped, mapped_result
+from controller.dataplane.pulsar.cursors import Cursors
+from controller.dataplane.pulsar.messages import outgoing
+from controller.domain.errors import CleaveError, DataPlaneTimeout, SegmentTerminated
+
+ENTRY_BYTES = 1024 * 1024
+"""Payload of one entry at most, unless one message is longer; brokers take 5 MiB (`maxMessageSize`)."""
+MAX_BATCH_MESSAGES = 1 << 16
+"""The low bits of Pulsar's sequence ids number the messages of a batch."""
+_NEVER_MS = 24 * 3600 * 1000
+"""The library's timer would cut entries by the clock."""
+_SEND_SHARE = 0.8
+"""Part of the time a send may take; what is left goes to opening and closing."""
+
+
+class Lane:
+    """Serves one append at a time; whoever comes meanwhile waits."""
+
+    def __init__(self, connections: Connections, cursors: Cursors, backing_topic: str, producer: str) -> None:
+        self._connections, self._cursors = connections, cursors
+        self._backing_topic, self._name = backing_topic, producer
+        self._act = f"append to {backing_topic}"
+        self._lock = threading.Lock()
+        self._producer: pulsar.Producer | None = None
+        self._stored = -1  # the last sequence known to be stored whole
+        self._behind: pulsar.MessageId | None = None  # nothing of a batch in doubt lies before it
+        self._in_doubt: int | None = None
+
+    def append(self, messages: Sequence[OutgoingMessage], sequence: int, deadline: Deadline) -> int:
+        """How many messages are stored, from the front; see `LogClient.append`."""
+        with self._lock:
+            if sequence <= self._stored:
+                return len(messages)
+            try:
+                stored = self._send(self._opened(deadline), messages, sequence, deadline)
+            except SegmentTerminated:
+                self._drop_producer()
+                stored = self._count_found(deadline) if self._in_doubt == sequence else 0
+                if stored == 0:
+                    raise
+            if stored >= len(messages):
+                self._stored, self._in_doubt = sequence, None
+            return min(stored, len(messages))
+
+    def close(self) -> None:
+        """Once the append in progress is over."""
+        with self._lock:
+            self._drop_producer()
+
+    def _drop_producer(self) -> None:
+        """Nothing of a lost batch may be sent behind our back."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with contextlib.suppress(pulsar.PulsarException):
+                producer.close()
+
+    def _opened(self, deadline: Deadline) -> pulsar.Producer:
+        if self._producer is None:
+            end = self._cursors.end_of(self._backing_topic, deadline)
+            if self._behind is None and end[1] >= 0:
+                self._behind = pulsar.MessageId(-1, *end, -1)
+            try:
+                self._producer = self._connections.open(
+                    self._act, deadline, lambda client: self._build(client, deadline)
+                )
+            except pulsar.PulsarException as error:
+                raise mapped(error, self._act) from error
+        return self._producer
+
+    def _build(self, client: pulsar.Client, deadline: Deadline) -> pulsar.Producer:
+        return client.create_producer(
+            self._backing_topic,
+            producer_name=self._name,
+            send_timeout_millis=max(100, int(deadline.seconds * _SEND_SHARE * 1000)),
+            max_pending_messages=MAX_BATCH_MESSAGES,
+            batching_enabled=True,
+            batching_max_messages=MAX_BATCH_MESSAGES,
+            batching_max_allowed_size_in_bytes=ENTRY_BYTES,
+            batching_max_publish_delay_ms=_NEVER_MS,
+        )
+
+    def _send(
+        self,
+        producer: pulsar.Producer,
+        messages: Sequence[OutgoingMessage],
+        sequence: int,
+        deadline: Deadline,
+    ) -> int:
+        """Send and wait: how many are stored, from the front. Raises what kept the first one from being stored, and
+        whatever leaves it open what is.
+        """
+        first = (sequence + 1) * MAX_BATCH_MESSAGES  # the library takes 0 for none given
+        results = _Results(len(messages))
+        try:
+            for index, message in enumerate(messages):
+                producer.send_async(**outgoing(message), callback=results, sequence_id=first + index)
+            with contextlib.suppress(pulsar.PulsarException):  # the results say more, message by message
+                producer.flush()
+            results.complete.wait(deadline.left_seconds)
+        except pulsar.PulsarException as error:
+            results.found.append((error, None))
+        stored, failure = results.outcome(self._act)
+        if results.last_id is not None:
+            self._behind = results.last_id
+        if failure is None:
+            return stored
+        self._drop_producer()
+        if not isinstance(failure, SegmentTerminated):
+            self._in_doubt = sequence
+            raise failure
+        if stored == 0:
+            raise failure
+        return stored
+
+    def _count_found(self, deadline: Deadline) -> int:
+        """Messages of this producer behind the last one it knew to be stored, in a topic that is terminated."""
+        start = self._behind or pulsar.MessageId.earliest
+        try:
+            client, reader = self._connections.open_alone(
+                self._act, deadline, lambda client: client.create_reader(self._backing_topic, start)
+            )
+            try:
+                found = 0
+                while reader.has_message_available():
+                    if not deadline.left_seconds:
+                        raise DataPlaneTimeout(
+                            f"{self._act}: too much to read to tell what is stored; try again"
+                        )
+                    message = reader.read_next(max(1, int(deadline.left_seconds * 1000)))
+                    found += message.producer_name() == self._name
+                return found
+            finally:
+                self._connections.close_aside(reader, client)
+        except pulsar.PulsarException as error:
+            raise mapped(error, self._act) from error
+
+
+class _Results:
+    """What became of each message, filled by the library's thread; it must raise nothing."""
+
+    def __init__(self, expected: int) -> None:
+        self._expected = expected
+        self.found: list[tuple[object, pulsar.MessageId | None]] = []
+        self.complete = threading.Event()
+        self.last_id: pulsar.MessageId | None = None
+
+    def __call__(self, result: pulsar.Result, message_id: pulsar.MessageId) -> None:
+        self.found.append((result, message_id))
+        if len(self.found) >= self._expected:
+            self.complete.set()
+
+    def outcome(self, act: str) -> tuple[int, CleaveError | None]:
+        """How many are stored from the front, and what stopped the next one."""
+        stored = 0
+        for result, message_id in list(self.found):
+            if isinstance(result, Exception):
+                return stored, mapped(result, act)
+            if result != pulsar.Result.Ok:
+                return stored, mapped_result(result, act)
+            stored += 1
+            if message_id is not None and message_id.ledger_id() >= 0:  # a repeat has no place of its own
+                self.last_id = pulsar.MessageId.wrap(message_id)
+        if stored < self._expected:
+            return stored, DataPlaneTimeout(f"{act}: {stored} of {self._expected} messages answered in time")
+        return stored, None

@@ -1,0 +1,206 @@
+"""Producing to topics of a Pulsar cluster, and opening readers on them.
+
+Appends go through one producer for each topic and producer name (`lane`), reads through exclusive consumers
+(`reader`). Whether a repeated batch is stored once is the broker's to say: it is where deduplication is on for the
+namespace (`cleave doctor --fix` turns it on); elsewhere a batch repeated after a lost answer may be there twice, and
+only what this client itself knows to be stored is not sent again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+
+import pulsar
+
+from controller.dataplane.base import OutgoingMessage
+from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.admin import AdminCalls, Deadline
+from controller.dataplane.pulsar.binary import Connections, mapped
+from controller.dataplane.pulsar.cursors import OWNER, READER, Cursors, Holder
+from controller.dataplane.pulsar.lane import MAX_BATCH_MESSAGES, Lane
+from controller.dataplane.pulsar.names import full_name
+from controller.dataplane.pulsar.reader import PREFETCH_MESSAGES, PulsarReader
+from controller.domain.errors import InvalidInput, LostRace
+
+MAX_MESSAGE_BYTES = 5 * 1024 * 1024 - 10 * 1024
+"""Key and payload; the broker's `maxMessageSize` (5 MiB by default) counts its own headers too."""
+MAX_LANES = 4096
+"""Producers kept; the one that was idle longest is closed for a new one."""
+LOOK_SECONDS = 0.02
+RING_SECONDS = 1.0
+"""No message tells that a topic was terminated: every reader is rung this often."""
+
+
+class PulsarLogClient:
+    """A `LogClient` on the cluster that `access` names; the first call connects."""
+
+    def __init__(self, access: PulsarAccess, *, call_timeout_seconds: float = 5.0) -> None:
+        self._connections = Connections(access, call_timeout_seconds=call_timeout_seconds)
+        self._admin = AdminCalls(access, call_timeout_seconds=call_timeout_seconds)
+        self._cursors = Cursors(self._admin)
+        self._lock = threading.Lock()
+        self._lanes: OrderedDict[tuple[str, str], Lane] = OrderedDict()
+        self._readers: set[PulsarReader] = set()
+        self._marks = (f"{uuid.uuid4().hex}-{number}" for number in itertools.count(1))
+        self._watch: threading.Thread | None = None
+        self._ended = threading.Event()
+
+    def append(
+        self, backing_topic: str, messages: Sequence[OutgoingMessage], *, producer: str, sequence: int
+    ) -> int:
+        """Store a batch in order, as one entry where it fits; see `LogClient.append` and this module's opening."""
+        if not producer:
+            raise InvalidInput("producer name '': give one that no other process uses")
+        if not messages:
+            return 0
+        longest = max(len(m.payload) + len(m.key or b"") for m in messages)
+        if len(messages) > MAX_BATCH_MESSAGES or longest > MAX_MESSAGE_BYTES:
+            raise InvalidInput(
+                f"a batch of {len(messages)} messages, the longest of {longest} bytes, for {backing_topic}: append at "
+                f"most {MAX_BATCH_MESSAGES} of at most {MAX_MESSAGE_BYTES} bytes at once"
+            )
+        return self._lane(full_name(backing_topic), producer).append(
+            messages, sequence, self._admin.deadline()
+        )
+
+    def open_reader(
+        self,
+        backing_topic: str,
+        subscription: str,
+        *,
+        owner: str,
+        live_owners: Collection[str],
+        on_arrival: Callable[[], None],
+    ) -> PulsarReader:
+        """Take the cursor by being the subscription's one consumer; see `LogClient.open_reader`.
+
+        A holder that is gone is cut off by moving the cursor to where it is. A consumer that is not Cleave's is
+        never cut off: LostRace names its address.
+        """
+        deadline = self._admin.deadline()
+        topic = full_name(backing_topic)
+        while True:
+            holder = self._cursors.holder(topic, subscription, deadline)
+            if holder is not None:
+                _demand_gone(holder, topic, subscription, owner, live_owners)
+                self._cursors.cut_off(topic, subscription, deadline)
+            try:
+                return self._subscribe(topic, subscription, owner, on_arrival, deadline)
+            except pulsar.ConsumerBusy:
+                if not deadline.left_seconds:
+                    raise LostRace(
+                        f"{topic}: another reader for {subscription!r} was faster; try again",
+                        delay_seconds=0.2,
+                    ) from None
+            except pulsar.PulsarException as error:
+                raise mapped(error, f"read {topic} for {subscription!r}") from error
+
+    def close(self) -> None:
+        """Close the readers and give back connections."""
+        self._ended.set()
+        for reader in list(self._readers):
+            reader.close()
+        if self._watch is not None:
+            self._watch.join()
+        for lane in self._lanes.values():
+            lane.close()
+        self._connections.close()
+        self._admin.close()
+
+    def _lane(self, backing_topic: str, producer: str) -> Lane:
+        dropped = None
+        with self._lock:
+            lane = self._lanes.get((backing_topic, producer))
+            if lane is None:
+                lane = self._lanes[backing_topic, producer] = Lane(
+                    self._connections, self._cursors, backing_topic, producer
+                )
+                if len(self._lanes) > MAX_LANES:
+                    dropped = self._lanes.popitem(last=False)[1]
+            else:
+                self._lanes.move_to_end((backing_topic, producer))
+        if dropped is not None:
+            dropped.close()
+        return lane
+
+    def _subscribe(
+        self,
+        backing_topic: str,
+        subscription: str,
+        owner: str,
+        on_arrival: Callable[[], None],
+        deadline: Deadline,
+    ) -> PulsarReader:
+        mark = next(self._marks)
+        reader = PulsarReader(
+            self._cursors,
+            self._connections,
+            backing_topic=backing_topic,
+            subscription=subscription,
+            owner=owner,
+            mark=mark,
+            on_arrival=on_arrival,
+            on_close=self._forget,
+        )
+        client, consumer = self._connections.open_alone(
+            f"read {backing_topic}",
+            deadline,
+            lambda client: client.subscribe(
+                backing_topic,
+                subscription,
+                consumer_type=pulsar.ConsumerType.Exclusive,
+                consumer_name=owner,
+                properties={OWNER: owner, READER: mark},
+                initial_position=pulsar.InitialPosition.Earliest,
+                receiver_queue_size=PREFETCH_MESSAGES,
+                batch_index_ack_enabled=True,
+                message_listener=reader.on_message,
+            ),
+        )
+        reader.attach(client, consumer)
+        with self._lock:
+            self._readers.add(reader)
+            if self._watch is None:
+                self._watch = threading.Thread(target=self._look_after, name="pulsar-readers", daemon=True)
+                self._watch.start()
+        return reader
+
+    def _forget(self, reader: PulsarReader) -> None:
+        with self._lock:
+            self._readers.discard(reader)
+
+    def _look_after(self) -> None:
+        """Notice broken connections, and ring now and then."""
+        ring_at = time.monotonic() + RING_SECONDS
+        while not self._ended.wait(LOOK_SECONDS):
+            with self._lock:
+                readers = list(self._readers)
+            is_time = time.monotonic() >= ring_at
+            if is_time:
+                ring_at = time.monotonic() + RING_SECONDS
+            for reader in readers:
+                reader.look()
+                if is_time:
+                    reader.ring()
+
+
+def _demand_gone(
+    holder: Holder, backing_topic: str, subscription: str, owner: str, live_owners: Collection[str]
+) -> None:
+    """Whether the holder may be cut off: LostRace where it is alive, or none of ours to judge."""
+    if holder.owner is None:
+        raise LostRace(
+            f"{backing_topic}: a consumer at {holder.address} that is not Cleave's reads for {subscription!r}; close it "
+            "or use another subscription",
+            delay_seconds=5.0,
+        )
+    if holder.owner != owner and holder.owner in live_owners:
+        raise LostRace(
+            f"{backing_topic}: {holder.owner!r} still reads for {subscription!r}; try again when it lets go",
+            delay_seconds=0.2,
+        )

@@ -1,0 +1,132 @@
+"""Names on a Pulsar cluster: of the topics behind segments, and how topics and subscriptions are written in a URL.
+
+Tenants and namespaces follow Pulsar's own rule. A topic's own name may hold anything that Pulsar keeps apart in every
+place (REST path, lookup, metadata path): the slash and control characters are refused here, with a sentence.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote
+
+from controller.domain.errors import InvalidInput
+from controller.domain.segment import parse_segment_descriptor
+
+MAX_NAME_BYTES = 1000
+"""Percent-encoded up to three times as long; a broker takes 8 KiB of request line and headers (its default)."""
+_SCALABLE = re.compile(r"topic://([^/]*)/([^/]*)/(.*)", re.DOTALL)
+_PERSISTENT = re.compile(r"(?:persistent://)?([^/]*)/([^/]*)/(.*)", re.DOTALL)
+_ENTITY = re.compile(r"[-=:.A-Za-z0-9_]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+_INFIX = "-segment-"
+
+
+def segment_topic(topic: str, descriptor: str) -> str:
+    """`persistent://t/n/x-segment-0000-7fff-12` for that segment of `topic://t/n/x`; InvalidInput where Pulsar has no
+    such name.
+    """
+    found = _SCALABLE.fullmatch(topic)
+    if found is None:
+        raise InvalidInput(f"{topic!r} is not a scalable topic; name it as topic://tenant/namespace/name")
+    tenant, namespace, local = found.groups()
+    _check_entity("tenant", tenant, topic)
+    _check_entity("namespace", namespace, topic)
+    _check("topic", local, topic)
+    name = f"persistent://{tenant}/{namespace}/{local}{_INFIX}{descriptor}"
+    _check_length(name)
+    return name
+
+
+def full_name(name: str) -> str:
+    """Pulsar's long form: `x` is `persistent://public/default/x`, `t/n/x` is `persistent://t/n/x`."""
+    if "://" not in name and "/" not in name:
+        name = f"public/default/{name}"
+    return name if "://" in name else f"persistent://{name}"
+
+
+def namespace_of(name: str) -> str:
+    """`tenant/namespace` of a topic, `topic://` or `persistent://`."""
+    found = _SCALABLE.fullmatch(name) or _split(name)
+    return f"{found[1]}/{found[2]}"
+
+
+def topic_path(backing_topic: str) -> str:
+    """`persistent/t/n/x`, each part percent-encoded: what follows `/admin/v2/`. InvalidInput for no such name."""
+    tenant, namespace, local = _split(backing_topic).groups()
+    _check_entity("tenant", tenant, backing_topic)
+    _check_entity("namespace", namespace, backing_topic)
+    _check("topic", local, backing_topic)
+    _check_length(backing_topic)
+    return f"persistent/{tenant}/{namespace}/{_quoted(local)}"
+
+
+def namespace_path(namespace: str) -> str:
+    """`t/n`, checked: Pulsar's rule leaves nothing to encode."""
+    tenant, slash, name = namespace.partition("/")
+    if not slash:
+        raise InvalidInput(f"{namespace!r} is no namespace; write tenant/namespace")
+    _check_entity("tenant", tenant, namespace)
+    _check_entity("namespace", name, namespace)
+    return f"{tenant}/{name}"
+
+
+def subscription_path(subscription: str) -> str:
+    """A subscription's part of a path. The broker decodes it twice (`100%` sent once is an error 500), so it is
+    encoded twice.
+    """
+    _check("subscription", subscription, subscription)
+    if len(subscription.encode()) > MAX_NAME_BYTES // 2:
+        raise InvalidInput(
+            f"subscription {subscription[:60]!r}… is longer than {MAX_NAME_BYTES // 2} bytes; shorten it"
+        )
+    return quote(_quoted(subscription), safe="")
+
+
+def is_segment_of(topic: str, backing_topic: str) -> bool:
+    """Whether the name is one that `segment_topic` gives to some segment of `topic`."""
+    prefix = segment_topic(topic, "")
+    if not backing_topic.startswith(prefix):
+        return False
+    try:
+        parse_segment_descriptor(backing_topic.removeprefix(prefix))
+    except InvalidInput:
+        return False
+    return True
+
+
+def _split(name: str) -> re.Match[str]:
+    found = _PERSISTENT.fullmatch(full_name(name))
+    if found is None:
+        raise InvalidInput(
+            f"{name!r} is not a persistent topic; name it as persistent://tenant/namespace/name"
+        )
+    return found
+
+
+def _check_entity(kind: str, text: str, whole: str) -> None:
+    if _ENTITY.fullmatch(text) is None or text in (".", ".."):
+        raise InvalidInput(
+            f"{kind} {text!r} of {whole[:80]!r}: Pulsar allows letters, digits and - = : . _ in it; rename it"
+        )
+
+
+def _check(kind: str, text: str, whole: str) -> None:
+    odd = _CONTROL.search(text)
+    if odd is not None:
+        raise InvalidInput(f"{kind} {whole[:80]!r} holds the control character {odd[0]!r}; leave it out")
+    if not text:
+        raise InvalidInput(f"{kind} name in {whole[:80]!r} is empty; give one")
+    if kind == "topic" and "/" in text:
+        raise InvalidInput(f"topic {whole[:80]!r}: Pulsar allows no slash in a topic's own name; replace it")
+
+
+def _check_length(name: str) -> None:
+    if len(name.encode()) > MAX_NAME_BYTES:
+        raise InvalidInput(
+            f"{name[:80]}… has {len(name.encode())} bytes; keep a segment's topic within {MAX_NAME_BYTES}"
+        )
+
+
+def _quoted(text: str) -> str:
+    """Dots too: a part that is `..` would be taken for the directory above."""
+    return quote(text, safe="").replace(".", "%2E")

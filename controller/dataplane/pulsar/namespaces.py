@@ -1,0 +1,260 @@
+"""What a namespace must be set to so that segments live in it safely: one table of demands, looked at and set.
+
+A segment is an ordinary topic, so everything that may happen to topics may happen to it. The demands keep brokers from
+deleting segments or subscriptions behind Cleave's back, from making a deleted segment anew, and from storing a
+repeated batch twice. Nothing is set unless somebody asks for it (`cleave doctor --fix`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
+from controller.dataplane.pulsar.names import namespace_path
+
+INACTIVE = {
+    "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
+    "maxInactiveDurationSeconds": 60,
+    "deleteWhileInactive": False,
+}
+RETENTION = {"retentionTimeInMinutes": 1440, "retentionSizeInMB": -1}
+"""A day, as long as it may take: enough to go back after a bad release, and bounded."""
+_REFUSES_TO_SHOW = frozenset({401, 403})
+
+
+class Severity(StrEnum):
+    """What a demand that is not met means."""
+
+    WRONG = "wrong"
+    """Data or a segment can be lost, or an operation cannot end."""
+    NOTE = "note"
+    """Works, but the operator should know what it costs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """What a namespace is set to, and what its brokers do where it says nothing."""
+
+    policies: Mapping[str, Any]
+    broker: Mapping[str, str]
+    """Runtime configuration; empty where the token may not see it, which counts as the default."""
+
+    def of_broker(self, key: str, default: str) -> str:
+        """A value of the brokers' configuration."""
+        return str(self.broker.get(key, default)).strip().lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """One setting. `path` and `value` make it right, where Cleave may; None leaves it to a person."""
+
+    name: str
+    severity: Severity
+    is_met: Callable[[Namespace], bool]
+    why: str
+    path: str | None = None
+    value: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unmet:
+    """A demand that a namespace does not meet; `set_now` tells whether it has been put right."""
+
+    namespace: str
+    demand: Demand
+    set_now: bool = False
+
+
+def _no_auto_creation(seen: Namespace) -> bool:
+    override = seen.policies.get("autoTopicCreationOverride")
+    if override is not None:
+        return not override.get("allowAutoTopicCreation", True)
+    return seen.of_broker("allowAutoTopicCreation", "true") == "false"
+
+
+def _keeps_inactive(seen: Namespace) -> bool:
+    policy = seen.policies.get("inactive_topic_policies")
+    if policy is not None:
+        return not policy.get("deleteWhileInactive", True)
+    return seen.of_broker("brokerDeleteInactiveTopicsEnabled", "true") == "false"
+
+
+def _keeps_subscriptions(seen: Namespace) -> bool:
+    minutes = seen.policies.get("subscription_expiration_time_minutes")
+    if minutes is None:
+        minutes = seen.of_broker("subscriptionExpirationTimeMinutes", "0")
+    return int(minutes) <= 0
+
+
+def _deduplicates(seen: Namespace) -> bool:
+    own = seen.policies.get("deduplicationEnabled")
+    return bool(own) if own is not None else seen.of_broker("brokerDeduplicationEnabled", "false") == "true"
+
+
+def _retains(seen: Namespace) -> bool:
+    own = seen.policies.get("retention_policies")
+    minutes = own["retentionTimeInMinutes"] if own else seen.of_broker("defaultRetentionTimeInMinutes", "0")
+    return int(minutes) != 0
+
+
+def _takes_bytes(seen: Namespace) -> bool:
+    return not seen.policies.get("schema_validation_enforced")
+
+
+def _takes_schemas(seen: Namespace) -> bool:
+    return seen.policies.get("is_allow_auto_update_schema") is not False
+
+
+def _evicts_nothing(seen: Namespace) -> bool:
+    quotas = seen.policies.get("backlog_quota_map") or {}
+    return all(quota.get("policy") != "consumer_backlog_eviction" for quota in quotas.values())
+
+
+def _expires_nothing(seen: Namespace) -> bool:
+    own = seen.policies.get("message_ttl_in_seconds")
+    return int(own if own is not None else seen.of_broker("ttlDurationDefaultInSeconds", "0")) <= 0
+
+
+def _allows_exclusive(seen: Namespace) -> bool:
+    types = seen.policies.get("subscription_types_enabled") or []
+    return not types or "Exclusive" in types
+
+
+DEMANDS: tuple[Demand, ...] = (
+    Demand(
+        "topics on demand are off",
+        Severity.WRONG,
+        _no_auto_creation,
+        "a client that is still connected would make a deleted segment anew, as an empty topic",
+        "autoTopicCreation",
+        {"allowAutoTopicCreation": False},
+    ),
+    Demand(
+        "inactive topics are kept",
+        Severity.WRONG,
+        _keeps_inactive,
+        "the broker would delete a segment that nobody uses for a while, and with it a range of keys",
+        "inactiveTopicPolicies",
+        INACTIVE,
+    ),
+    Demand(
+        "subscriptions do not expire",
+        Severity.WRONG,
+        _keeps_subscriptions,
+        "a subscription that waits for its segment's turn would lose its place, and with it messages",
+        "subscriptionExpirationTime",
+        0,
+    ),
+    Demand(
+        "deduplication is on",
+        Severity.NOTE,
+        _deduplicates,
+        "a batch repeated after a lost answer may be stored twice",
+        "deduplication",
+        True,
+    ),
+    Demand(
+        "acknowledged messages are retained",
+        Severity.NOTE,
+        _retains,
+        "a seek can go back no further than to what some subscription has not acknowledged",
+        "retention",
+        RETENTION,
+    ),
+    Demand(
+        "schemas are not enforced",
+        Severity.NOTE,
+        _takes_bytes,
+        "producers without a schema are refused, Cleave's own among them",
+        "schemaValidationEnforced",
+        False,
+    ),
+    Demand(
+        "new schemas are allowed",
+        Severity.WRONG,
+        _takes_schemas,
+        "a new segment has no schema yet, and its first producer could not register one",
+        "isAllowAutoUpdateSchema",
+        True,
+    ),
+    Demand(
+        "nothing unread is evicted",
+        Severity.NOTE,
+        _evicts_nothing,
+        "the backlog quota drops the oldest unread messages of a slow subscription; change its policy if that is not meant",
+    ),
+    Demand(
+        "messages do not expire unread",
+        Severity.NOTE,
+        _expires_nothing,
+        "the time to live counts expired messages as read; leave it only if that is meant",
+    ),
+    Demand(
+        "exclusive consumers are allowed",
+        Severity.WRONG,
+        _allows_exclusive,
+        "Cleave's consumers could not read; add Exclusive to the namespace's subscription types",
+    ),
+    Demand(
+        "one cluster only",
+        Severity.WRONG,
+        lambda seen: len(seen.policies.get("replication_clusters") or ["one"]) == 1,
+        "the end of a segment is not replicated to other clusters, so its keys would go on there; use a namespace of "
+        "one cluster",
+    ),
+)
+
+
+class Namespaces:
+    """Looks at namespaces with the admin's rights, and sets what is asked for."""
+
+    def __init__(self, access: PulsarAccess, *, call_timeout_seconds: float = 5.0) -> None:
+        self._admin = AdminCalls(access, call_timeout_seconds=call_timeout_seconds)
+
+    def check(self, namespace: str, *, fix: bool = False) -> tuple[Unmet, ...]:
+        """Demands that are not met; with `fix`, those that Cleave may set are set and marked so.
+
+        Raises NotFound for a namespace that does not exist, and what the broker's refusals are mapped to.
+        """
+        deadline, path = self._admin.deadline(), namespace_path(namespace)
+        seen = self._look(path, deadline)
+        unmet = [Unmet(namespace, demand) for demand in DEMANDS if not demand.is_met(seen)]
+        if not fix:
+            return tuple(unmet)
+        return tuple(self._set(path, one, deadline) for one in unmet)
+
+    def close(self) -> None:
+        """Give back connections."""
+        self._admin.close()
+
+    def broker_version(self) -> str:
+        """What the broker says it is: `4.2.4`."""
+        ask = Ask("GET", "brokers/version", "ask the broker for its version", is_text=True)
+        return str(self._admin.ask(ask, self._admin.deadline()).document)
+
+    def _look(self, path: str, deadline: Deadline) -> Namespace:
+        policies = self._admin.ask(
+            Ask("GET", f"namespaces/{path}", f"look at namespace {path}"), deadline
+        ).document
+        runtime = self._admin.ask(
+            Ask(
+                "GET",
+                "brokers/configuration/runtime",
+                "look at the broker's configuration",
+                accept=_REFUSES_TO_SHOW,
+            ),
+            deadline,
+        )
+        return Namespace(policies, {} if runtime.status in _REFUSES_TO_SHOW else runtime.document)
+
+    def _set(self, path: str, one: Unmet, deadline: Deadline) -> Unmet:
+        demand = one.demand
+        if demand.path is None:
+            return one
+        act = f"set {demand.path} of namespace {path}"
+        self._admin.ask(Ask("POST", f"namespaces/{path}/{demand.path}", act, body=demand.value), deadline)
+        return Unmet(one.namespace, demand, set_now=True)

@@ -1,0 +1,227 @@
+"""What the controller does to topics of a Pulsar cluster, through its admin REST API.
+
+Every call looks at what is there, so that a repeat is harmless: what exists already, or is gone already, is success.
+A subscription is one that outlives its consumers: readers' temporary ones and the broker's own are none of ours.
+Producing and consuming are in `log_client`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from controller.clock import SystemClock
+from controller.dataplane.base import Counters, LogState
+from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
+from controller.dataplane.pulsar.names import (
+    is_segment_of,
+    namespace_of,
+    namespace_path,
+    segment_topic,
+    subscription_path,
+    topic_path,
+)
+from controller.domain.errors import (
+    CleaveError,
+    DataPlaneUnavailable,
+    SegmentNotFound,
+)
+from controller.domain.situation import Capabilities
+
+EARLIEST = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
+FAR_FUTURE_MS = 4_000_000_000_000
+"""Behind every message: a seek there acknowledges all there is."""
+_BROKERS_OWN = frozenset({"__compaction"})
+_EXISTS = frozenset({409})
+_GONE = frozenset({404})
+
+
+class PulsarDataPlane:
+    """Topics of the cluster that `access` names; safe to share between threads. Nothing connects before a call."""
+
+    name = "pulsar"
+    capabilities = Capabilities(midpoint_only=False, max_children=64, recut=True, shared_buckets=False)
+
+    def __init__(self, access: PulsarAccess, *, call_timeout_seconds: float = 5.0) -> None:
+        self._admin = AdminCalls(access, call_timeout_seconds=call_timeout_seconds)
+        self._clock = SystemClock()
+
+    @property
+    def call_timeout_seconds(self) -> float:
+        """The longest any one call may take, its requests and redirects together."""
+        return self._admin.call_timeout_seconds
+
+    def backing_topic(self, topic: str, descriptor: str) -> str:
+        """`persistent://tenant/namespace/name-segment-0000-7fff-12`."""
+        return segment_topic(topic, descriptor)
+
+    def create_segment(self, backing_topic: str, subscriptions: Sequence[str]) -> None:
+        """Create the topic, without partitions, with each subscription at earliest; several at a time."""
+        deadline, path = self._admin.deadline(), topic_path(backing_topic)
+        asks = [_create_cursor(backing_topic, name) for name in sorted({*subscriptions})]
+        self._admin.ask(Ask("PUT", path, f"create {backing_topic}", accept=_EXISTS), deadline)
+        self._admin.demand_all(asks, deadline)
+
+    def terminate_segment(self, backing_topic: str) -> str:
+        """Close the topic for producers; the position is `ledger:entry` of its last entry."""
+        ask = Ask("POST", f"{topic_path(backing_topic)}/terminate", f"terminate {backing_topic}")
+        position = self._admin.ask(ask, self._admin.deadline()).document
+        try:
+            return f"{position['ledgerId']}:{position['entryId']}"
+        except (TypeError, KeyError):
+            raise _unreadable(ask.act, position) from None
+
+    def delete_segment(self, backing_topic: str) -> None:
+        """Delete the topic whoever is connected; a missing one is success."""
+        act = f"delete {backing_topic}"
+        ask = Ask("DELETE", f"{topic_path(backing_topic)}?force=true", act, accept=_GONE)
+        self._admin.ask(ask, self._admin.deadline())
+
+    def segment_state(self, backing_topic: str) -> LogState:
+        """What the topic is now; the ordinary statistics do not say whether it is terminated."""
+        ask = Ask(
+            "GET", f"{topic_path(backing_topic)}/internalStats", f"look at {backing_topic}", accept=_GONE
+        )
+        answer = self._admin.ask(ask, self._admin.deadline())
+        if answer.status in _GONE:
+            return LogState.MISSING
+        if not isinstance(answer.document, Mapping) or "state" not in answer.document:
+            raise _unreadable(ask.act, answer.document)
+        return LogState.TERMINATED if answer.document["state"] == "Terminated" else LogState.OPEN
+
+    def create_subscription(self, backing_topic: str, subscription: str) -> None:
+        """Create it at earliest. Looks first: where topics are created on demand, the broker would make a new one."""
+        deadline = self._admin.deadline()
+        stats = self._stats(backing_topic, f"subscribe {subscription!r} to {backing_topic}", deadline)
+        if stats is None:
+            raise SegmentNotFound(
+                f"no topic {backing_topic} to subscribe {subscription!r} to; look up the layout again"
+            )
+        if subscription not in _durable(stats):
+            self._admin.ask(_create_cursor(backing_topic, subscription), deadline)
+
+    def delete_subscription(self, backing_topic: str, subscription: str) -> None:
+        """Delete it whoever consumes; a missing one is success."""
+        act = f"unsubscribe {subscription!r} from {backing_topic}"
+        path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}?force=true"
+        self._admin.ask(Ask("DELETE", path, act, accept=_GONE), self._admin.deadline())
+
+    def list_segments(self, topic: str) -> Sequence[str]:
+        """Topics of the namespace whose names are those of segments of `topic`, sorted."""
+        namespace = namespace_path(namespace_of(segment_topic(topic, "")))
+        ask = Ask("GET", f"persistent/{namespace}", f"list topics of {namespace}", accept=_GONE)
+        answer = self._admin.ask(ask, self._admin.deadline())
+        if answer.status in _GONE:
+            return []
+        if not isinstance(answer.document, list):
+            raise _unreadable(ask.act, answer.document)
+        return sorted(name for name in answer.document if is_segment_of(topic, name))
+
+    def list_subscriptions(self, backing_topic: str) -> Sequence[str]:
+        """Durable subscriptions, sorted, whoever made them; empty if the topic is missing."""
+        stats = self._stats(backing_topic, f"list subscriptions of {backing_topic}", self._admin.deadline())
+        return sorted(_durable(stats or {}))
+
+    def backlog(self, backing_topic: str, subscription: str) -> int | None:
+        """Unacknowledged messages; None where the topic or the subscription is missing.
+
+        A batch counts whole until all of it is acknowledged. The broker counts messages in as many entries as its
+        `subscriptionBacklogScanMaxEntries` says (10,000); beyond them, the mean of those stands for the rest.
+        """
+        deadline, act = self._admin.deadline(), f"backlog of {subscription!r} on {backing_topic}"
+        stats = self._stats(backing_topic, act, deadline, "?getPreciseBacklog=true")
+        cursor = _durable(stats or {}).get(subscription)
+        if cursor is None:
+            return None
+        entries = int(cursor["msgBacklog"])
+        if entries == 0:
+            return 0
+        path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/analyzeBacklog"
+        counted = self._admin.ask(Ask("POST", path, act, accept=_GONE), deadline)
+        if counted.status in _GONE:
+            return None
+        seen, messages = int(counted.document["entries"]), int(counted.document["messages"])
+        if not counted.document.get("aborted") or seen == 0:
+            return messages
+        return messages + round((entries - seen) * messages / seen)
+
+    def seek(self, backing_topic: str, subscription: str, instant_ms: int) -> None:
+        """Move the cursor to the first entry published at or after the instant, by the producers' clocks."""
+        self._reset(backing_topic, subscription, max(0, instant_ms), self._admin.deadline())
+
+    def skip_all(self, backing_topic: str, subscription: str) -> None:
+        """Acknowledge everything up to now; the seek behind it cuts the consumer off, which `skip_all` does not."""
+        deadline = self._admin.deadline()
+        path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/skip_all"
+        self._admin.ask(Ask("POST", path, f"skip all on {backing_topic} for {subscription!r}"), deadline)
+        self._reset(backing_topic, subscription, FAR_FUTURE_MS, deadline)
+
+    def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
+        """Counters from each topic's statistics, several topics at a time. Raises when not one of them answered."""
+        asks = [_ask_stats(name, f"sample {name}") for name in backing_topics]
+        found = self._admin.ask_all(asks, self._admin.deadline())
+        errors = [one for one in found if isinstance(one, CleaveError)]
+        if errors and len(errors) == len(found):
+            raise errors[0]
+        return {
+            name: self._counters(name, answer)
+            for name, answer in zip(backing_topics, found, strict=True)
+            if isinstance(answer, Answer) and answer.status not in _GONE
+        }
+
+    def close(self) -> None:
+        """Give back connections."""
+        self._admin.close()
+
+    def _counters(self, name: str, answer: Answer) -> Counters:
+        stats = answer.document
+        try:
+            return Counters(
+                name,
+                source=str(stats.get("ownerBroker") or answer.broker),
+                instant_ms=self._clock.now_ms(),
+                msg_in=int(stats["msgInCounter"]),
+                byte_in=int(stats["bytesInCounter"]),
+                msg_out=int(stats["msgOutCounter"]),
+                byte_out=int(stats["bytesOutCounter"]),
+            )
+        except (AttributeError, KeyError, TypeError):
+            raise _unreadable(f"sample {name}", stats) from None
+
+    def _stats(
+        self, backing_topic: str, act: str, deadline: Deadline, query: str = ""
+    ) -> Mapping[str, Any] | None:
+        answer = self._admin.ask(_ask_stats(backing_topic, act, query), deadline)
+        if answer.status in _GONE:
+            return None
+        if not isinstance(answer.document, Mapping):
+            raise _unreadable(act, answer.document)
+        return answer.document
+
+    def _reset(self, backing_topic: str, subscription: str, instant_ms: int, deadline: Deadline) -> None:
+        path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/resetcursor/{instant_ms}"
+        self._admin.ask(Ask("POST", path, f"seek {subscription!r} on {backing_topic}"), deadline)
+
+
+def _ask_stats(backing_topic: str, act: str, query: str = "") -> Ask:
+    return Ask("GET", f"{topic_path(backing_topic)}/stats{query}", act, accept=_GONE)
+
+
+def _create_cursor(backing_topic: str, subscription: str) -> Ask:
+    act = f"subscribe {subscription!r} to {backing_topic}"
+    path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}"
+    return Ask("PUT", path, act, body=EARLIEST, accept=_EXISTS)
+
+
+def _durable(stats: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    found = stats.get("subscriptions") or {}
+    return {
+        name: one for name, one in found.items() if one.get("isDurable", True) and name not in _BROKERS_OWN
+    }
+
+
+def _unreadable(act: str, document: object) -> DataPlaneUnavailable:
+    return DataPlaneUnavailable(
+        f"{act}: the broker's answer says nothing of it ({str(document)[:120]}); try again"
+    )

@@ -1,0 +1,212 @@
+"""Reading one topic for one subscription through an exclusive consumer, for as long as one connection lasts.
+
+The broker allows one consumer at a time and breaks its connection when the cursor is moved or taken. The library would
+connect again by itself and go on as if nothing had happened; a reader ends there instead, and says why at its next
+call. So what it acknowledges never undoes somebody's seek, and a stale owner learns that it is one. A connection
+that breaks because all of a terminated topic is acknowledged (see `binary`) is no loss: the reader has finished.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import pulsar
+
+from controller import telemetry
+from controller.dataplane.base import LogMessage, Position
+from controller.dataplane.pulsar.binary import Connections, mapped
+from controller.dataplane.pulsar.cursors import Cursors
+from controller.dataplane.pulsar.messages import incoming, position_of
+from controller.domain.errors import CleaveError, FencedOut, InvalidInput, LostRace, NotFound
+
+log = telemetry.get_logger(__name__)
+
+PREFETCH_MESSAGES = 1000
+"""Messages of a reader held in this process at most, beside as many in the library's queue."""
+ACKNOWLEDGED_WITHIN_SECONDS = 0.5
+"""The library sends acknowledgements every 100 ms; for so long `is_drained` waits for its own to arrive."""
+_POLL_SECONDS = 0.02
+
+
+class PulsarReader:
+    """A `LogReader`; `PulsarLogClient.open_reader` makes it. For one thread; arrivals come from the library's."""
+
+    def __init__(
+        self,
+        cursors: Cursors,
+        connections: Connections,
+        *,
+        backing_topic: str,
+        subscription: str,
+        owner: str,
+        mark: str,
+        on_arrival: Callable[[], None],
+        on_close: Callable[[PulsarReader], None],
+    ) -> None:
+        self._cursors, self._connections = cursors, connections
+        self._backing_topic, self._subscription = backing_topic, subscription
+        self._owner, self._mark = owner, mark
+        self._on_arrival, self._on_close = on_arrival, on_close
+        self._arrived: deque[tuple[Position, pulsar.Message]] = deque()
+        self._unacknowledged: deque[tuple[Position, pulsar.MessageId]] = deque()
+        self._last_arrived: Position = ()
+        self._read: Position = ()
+        self._acknowledged: Position = ()
+        self._paused = False
+        self._interrupted = threading.Event()
+        self._lost: CleaveError | None = None
+        self._closing = threading.Lock()
+        self._opened: tuple[pulsar.Client, pulsar.Consumer] | None = None
+
+    def attach(self, client: pulsar.Client, consumer: pulsar.Consumer) -> None:
+        """The connection it reads through; before the reader is handed out."""
+        self._opened = (client, consumer)
+
+    def on_message(self, consumer: pulsar.Consumer, message: pulsar.Message) -> None:
+        """The library's listener. What was sent before coming again means another connection in between."""
+        position = position_of(message.message_id())
+        if position <= self._last_arrived:
+            self.interrupt()
+            return
+        self._last_arrived = position
+        self._arrived.append((position, message))
+        if len(self._arrived) >= PREFETCH_MESSAGES and not self._paused:
+            self._paused = True
+            consumer.pause_message_listener()
+        self.ring()
+
+    def ring(self) -> None:
+        """There may be something new. An error may not reach the library's thread: the process would end."""
+        try:
+            self._on_arrival()
+        except Exception:
+            log.exception("the callback for arrivals failed", backing_topic=self._backing_topic)
+
+    def look(self) -> None:
+        """Notice a broken connection; called many times a second, since the library mends it after 100 ms."""
+        opened = self._opened
+        if opened is not None and not opened[1].is_connected():
+            self.interrupt()
+
+    def interrupt(self) -> None:
+        """This reading has ended: let the library connect no more, and have the owner come and hear why."""
+        if not self._interrupted.is_set():
+            self._interrupted.set()
+            opened = self._take_opened()
+            if opened is not None:
+                client, consumer = opened
+                self._connections.close_aside(consumer, client)
+            self.ring()
+
+    def read(self, limit: int) -> Sequence[LogMessage]:
+        """The next messages in order, at most `limit`; empty when none has arrived."""
+        if limit < 1:
+            raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
+        self._demand_held()
+        taken = [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
+        opened = self._opened
+        if self._paused and len(self._arrived) < PREFETCH_MESSAGES // 2 and opened is not None:
+            self._paused = False
+            opened[1].resume_message_listener()
+        for position, message in taken:
+            self._unacknowledged.append((position, message.message_id()))
+            self._read = position
+        return [incoming(message, position) for position, message in taken]
+
+    def acknowledge(self, position: Position) -> None:
+        """Everything up to and including `position` is done with; the broker knows it within 100 ms."""
+        if position > self._read and position > self._acknowledged:
+            raise InvalidInput(
+                f"{self._backing_topic}: {position} was not read yet; acknowledge what was read"
+            )
+        self._demand_held()
+        last: pulsar.MessageId | None = None
+        while self._unacknowledged and self._unacknowledged[0][0] <= position:
+            reached, last = self._unacknowledged.popleft()
+            self._acknowledged = reached
+        opened = self._opened
+        if last is None or opened is None:
+            return
+        try:
+            opened[1].acknowledge_cumulative(last)
+        except pulsar.PulsarException as error:
+            self.interrupt()
+            raise self._why_lost(mapped(error, f"acknowledge {self._backing_topic}")) from error
+
+    def is_drained(self) -> bool:
+        """Whether the topic is terminated and acknowledged to its end; waits for an acknowledgement on its way."""
+        self._demand_held()
+        deadline = self._cursors.deadline()
+        patience = threading.Event()
+        waited = 0.0
+        while not self._cursors.is_drained(self._backing_topic, self._subscription, deadline):
+            on_its_way = not self._unacknowledged and not self._arrived and self._acknowledged != ()
+            if not on_its_way or waited >= ACKNOWLEDGED_WITHIN_SECONDS:
+                return False
+            patience.wait(_POLL_SECONDS)
+            waited += _POLL_SECONDS
+        self._demand_held()
+        return True
+
+    def close(self) -> None:
+        """Let go of the cursor; acknowledgements on their way arrive before the next reader is let in."""
+        self._interrupted.set()
+        opened = self._take_opened()
+        if opened is not None:
+            client, consumer = opened
+            with contextlib.suppress(pulsar.PulsarException):
+                consumer.close()
+            self._connections.close_aside(client)
+        self._on_close(self)
+
+    def _take_opened(self) -> tuple[pulsar.Client, pulsar.Consumer] | None:
+        """What is to be closed, to one caller only."""
+        with self._closing:
+            opened, self._opened = self._opened, None
+        return opened
+
+    def _demand_held(self) -> None:
+        """Return if this reading goes on or has come to the topic's end; otherwise raise why it is over."""
+        self.look()
+        if not self._interrupted.is_set():
+            return
+        lost = self._why_lost(None)
+        if self._lost is not None or not self._has_finished():
+            raise lost
+
+    def _has_finished(self) -> bool:
+        """Whether the connection broke because nothing can follow: all is delivered and acknowledged here."""
+        if self._arrived or self._unacknowledged:
+            return False
+        return self._cursors.is_drained(self._backing_topic, self._subscription, self._cursors.deadline())
+
+    def _why_lost(self, otherwise: CleaveError | None) -> CleaveError:
+        """Who has the cursor now, or what became of it; kept, since it can change no more for this reading."""
+        if self._lost is None:
+            self._lost = self._ask_why() or otherwise
+        return self._lost or LostRace(
+            f"{self._backing_topic}: the connection of {self._subscription!r} ended, or its cursor was moved; open a "
+            "new reader",
+            delay_seconds=0.0,
+        )
+
+    def _ask_why(self) -> CleaveError | None:
+        try:
+            holder = self._cursors.holder(self._backing_topic, self._subscription, self._cursors.deadline())
+        except NotFound as gone:
+            return gone
+        if holder is None or holder.reader == self._mark:
+            return None
+        if holder.owner == self._owner:
+            return FencedOut(
+                f"{self._backing_topic}: a newer reader named {self._owner!r} has the cursor; this one is stale and "
+                "must stop"
+            )
+        return LostRace(
+            f"{self._backing_topic}: the cursor of {self._subscription!r} moved on (owner now {holder.owner!r}); "
+            "open a new reader",
+            delay_seconds=0.0,
+        )

@@ -1,0 +1,25 @@
+"""Namespaces on a test's broker, as an operator makes them and `cleave doctor --fix` sets them."""
+
+from __future__ import annotations
+
+import requests
+
+from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.namespaces import Namespaces
+
+TENANT = "cleave-tests"
+
+
+def make_namespace(access: PulsarAccess, name: str, *, fixed: bool = True) -> str:
+    """`tenant/name`, new or as it is; with `fixed`, set as segments need it."""
+    base = f"{access.admin_urls[0]}/admin/v2"
+    clusters = requests.get(f"{base}/clusters", timeout=30).json()
+    tenant = {"allowedClusters": [one for one in clusters if one != "global"], "adminRoles": []}
+    for path, body in ((f"tenants/{TENANT}", tenant), (f"namespaces/{TENANT}/{name}", None)):
+        answer = requests.put(f"{base}/{path}", json=body, timeout=30)
+        assert answer.status_code in (204, 409), f"{path}: {answer.status_code} {answer.text[:200]}"
+    if fixed:
+        namespaces = Namespaces(access, call_timeout_seconds=30.0)
+        assert all(one.set_now for one in namespaces.check(f"{TENANT}/{name}", fix=True))
+        namespaces.close()
+    return f"{TENANT}/{name}"
