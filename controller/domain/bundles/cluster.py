@@ -6,6 +6,7 @@ the placement; who gathers them is above the domain.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -144,16 +145,17 @@ def namespace_of(bundle_id: str) -> str:
     return bundle_id.rpartition("/")[0]
 
 
-def is_system_namespace(namespace: str) -> bool:
-    """Whether brokers keep it for themselves: never shed, and always spread evenly.
+def belongs_to_a_broker(namespace: str) -> bool:
+    """Whether it is of one broker and must stay there: heartbeats ``pulsar/HOST:PORT`` and ``sla-monitor/HOST:PORT``."""
+    return _OF_ONE_BROKER.fullmatch(namespace) is not None
 
-    ``pulsar/system``, the heartbeat namespaces ``pulsar/HOST:PORT`` and ``pulsar/CLUSTER/HOST:PORT``, and the
-    monitor's ``sla-monitor/…``.
-    """
-    tenant, _, rest = namespace.partition("/")
-    if tenant == "pulsar":
-        return rest == "system" or ":" in rest
-    return tenant == "sla-monitor"
+
+def is_system_namespace(namespace: str) -> bool:
+    """Whether Pulsar keeps it for itself: always spread evenly, but shed like any other unless of one broker."""
+    return namespace == "pulsar/system" or belongs_to_a_broker(namespace)
+
+
+_OF_ONE_BROKER = re.compile(r"(?:pulsar|sla-monitor)/[^:]+:\d+")
 
 
 def _refuse_repeats(kind: str, names: Iterable[str]) -> None:

@@ -115,6 +115,15 @@ def weighted_max_usage_within_limit(resources: BrokerResources, weights: Resourc
     return max((weighted for _, weighted in _weighted(resources, weights) if weighted <= 1.0), default=0.0)
 
 
+def credible_usage(resources: BrokerResources, weights: ResourceWeights) -> float:
+    """The weighted maximum; where that is above 1.0 some limit is measured wrongly and counts no more.
+
+    Pulsar's threshold shedder did so for some versions (disputed in apache/pulsar#18598); 4.2.4 no longer does.
+    """
+    usage = weighted_max_usage(resources, weights)
+    return usage if usage <= 1.0 else weighted_max_usage_within_limit(resources, weights)
+
+
 def dominating_resource(resources: BrokerResources, weights: ResourceWeights) -> str:
     """The name of the resource that makes the weighted maximum; the first in ``RESOURCES`` of equals."""
     return max(_weighted(resources, weights), key=lambda pair: pair[1])[0]

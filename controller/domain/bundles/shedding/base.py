@@ -11,7 +11,7 @@ from typing import Protocol
 
 from controller.domain.bundles.balance_settings import BalanceSettings
 from controller.domain.bundles.balance_state import BalanceState
-from controller.domain.bundles.cluster import Bundle, Cluster, is_system_namespace
+from controller.domain.bundles.cluster import Bundle, Cluster, belongs_to_a_broker
 from controller.domain.bundles.figures import BundleLoad
 from controller.domain.bundles.moves import Held, HeldReason, Move, MoveReason
 
@@ -32,7 +32,7 @@ class Shedder(Protocol):
     """A pure function of the cluster, the settings, the state and the instant (ms since the Unix epoch).
 
     It never empties a broker that has bundles, proposes no bundle twice, none that was moved within
-    ``grace_seconds``, and none of the brokers' own namespaces; a destination is never the source.
+    ``grace_seconds``, and none of a broker's own namespaces; a destination is never the source.
     """
 
     def __call__(
@@ -49,11 +49,11 @@ class WeighedBundle:
 
 
 def may_move(bundle: Bundle, settings: BalanceSettings, state: BalanceState, now_ms: int) -> bool:
-    """Whether a bundle may be proposed at all: known, not the brokers' own, not excluded, not just moved."""
+    """Whether a bundle may be proposed at all: known, not a broker's own, not excluded, not just moved."""
     if bundle.load is None:
         return False
     namespace = bundle.namespace
-    if is_system_namespace(namespace) or settings.excludes(namespace):
+    if belongs_to_a_broker(namespace) or settings.excludes(namespace):
         return False
     moved_at = state.unloaded_bundles.get(bundle.bundle_id)
     # Counted as Pulsar does: the entry goes when it is older than the grace period, strictly.

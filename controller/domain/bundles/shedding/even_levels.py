@@ -14,9 +14,8 @@ from controller.domain.bundles.balance_state import BalanceState
 from controller.domain.bundles.cluster import Bundle, Cluster
 from controller.domain.bundles.moves import Move
 from controller.domain.bundles.placement.occupancy import Occupancy
-from controller.domain.bundles.resources import dominating_resource
+from controller.domain.bundles.resources import credible_usage, dominating_resource
 from controller.domain.bundles.shedding.base import may_move
-from controller.domain.bundles.shedding.threshold import current_usage
 from controller.domain.bundles.stats import BundleStats
 
 _TRIED_DESTINATIONS: Final = 8  # where a policy forbids the emptiest, the next ones are asked
@@ -47,7 +46,7 @@ class EvenLevels:
         self._now_ms = now_ms
         self.occupancy = Occupancy(cluster, settings)
         reports = {name: report for name, report in cluster.reporting if name not in without}
-        self.load = {name: current_usage(r.resources, settings) for name, r in reports.items()}
+        self.load = {name: credible_usage(r.resources, settings.weights) for name, r in reports.items()}
         fullest = min(self.load, key=lambda name: (-self.load[name], name))
         self._resource = dominating_resource(reports[fullest].resources, settings.weights)
         limits = {name: float(getattr(r.resources, self._resource).limit) for name, r in reports.items()}

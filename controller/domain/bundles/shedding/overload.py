@@ -1,9 +1,9 @@
 """Shed from brokers near their limit: Pulsar's ``OverloadShedder``.
 
-A broker whose plain maximum of usage is at or above ``overloaded_usage`` gives up enough throughput to come
+A broker whose weighted maximum of usage is at or above ``overloaded_usage`` gives up enough throughput to come
 five points below it, heaviest bundles first. Nobody is told where to go, so in a cluster that is loaded evenly
 and heavily bundles circulate; below the threshold nothing happens, however uneven. Different here: the last
-bundle stays, ties go by name.
+bundle stays, ties go by name. (Pulsar 3.0 took the plain maximum.)
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from controller.domain.bundles.balance_settings import BalanceSettings
 from controller.domain.bundles.balance_state import BalanceState
 from controller.domain.bundles.cluster import Cluster
 from controller.domain.bundles.moves import Held, HeldReason, Move
-from controller.domain.bundles.resources import max_usage
+from controller.domain.bundles.resources import weighted_max_usage
 from controller.domain.bundles.shedding.base import Shedding, shed_byte_rate, too_few_brokers
 
 MARGIN: Final = 0.05
@@ -30,7 +30,7 @@ def overload(cluster: Cluster, settings: BalanceSettings, state: BalanceState, n
     held: list[Held] = []
     threshold = settings.overloaded_usage
     for broker, report in cluster.reporting:
-        usage = max_usage(report.resources)
+        usage = weighted_max_usage(report.resources, settings.weights)
         if usage < threshold:
             held.append(Held(HeldReason.BELOW_THRESHOLD, broker, None, "usage", usage, threshold))
             continue

@@ -22,11 +22,7 @@ from controller.domain.bundles.balance_state import BalanceState
 from controller.domain.bundles.cluster import BrokerReport, Cluster
 from controller.domain.bundles.figures import moving_average
 from controller.domain.bundles.moves import Held, HeldReason, Move
-from controller.domain.bundles.resources import (
-    BrokerResources,
-    weighted_max_usage,
-    weighted_max_usage_within_limit,
-)
+from controller.domain.bundles.resources import weighted_max_usage
 from controller.domain.bundles.shedding.base import Shedding, shed_byte_rate, too_few_brokers
 
 MARGIN: Final = 0.05
@@ -46,7 +42,7 @@ def threshold(cluster: Cluster, settings: BalanceSettings, state: BalanceState, 
     moves: list[Move] = []
     held: list[Held] = []
     for broker, report in cluster.reporting:
-        shed, refusal = _shed(cluster, broker, report, averages[broker] - mean, settings, state, now_ms)
+        shed, refusal = _shed(cluster, broker, report, mean, settings, state, now_ms)
         moves += shed
         held += [refusal] if refusal else []
     if moves or not settings.threshold_lower_boundary:
@@ -57,16 +53,12 @@ def threshold(cluster: Cluster, settings: BalanceSettings, state: BalanceState, 
     return Shedding(tuple(moves), (*held, *([refusal] if refusal else [])), state)
 
 
-def current_usage(resources: BrokerResources, settings: BalanceSettings) -> float:
-    """The weighted maximum; where that is above 1.0, a limit is measured wrongly and counts no more."""
-    usage = weighted_max_usage(resources, settings.weights)
-    return usage if usage <= 1.0 else weighted_max_usage_within_limit(resources, settings.weights)
-
-
 def _advanced(cluster: Cluster, settings: BalanceSettings, averages: Mapping[str, float]) -> dict[str, float]:
     return {
         broker: moving_average(
-            averages.get(broker), current_usage(report.resources, settings), settings.history_weight
+            averages.get(broker),
+            weighted_max_usage(report.resources, settings.weights),
+            settings.history_weight,
         )
         for broker, report in cluster.reporting
     }
@@ -76,15 +68,15 @@ def _shed(
     cluster: Cluster,
     broker: str,
     report: BrokerReport,
-    above_mean: float,
+    mean: float,
     settings: BalanceSettings,
     state: BalanceState,
     now_ms: int,
 ) -> tuple[list[Move], Held | None]:
-    margin = settings.threshold_margin
-    if above_mean < margin:
-        return [], Held(HeldReason.BELOW_THRESHOLD, broker, None, "usage above the mean", above_mean, margin)
-    needed = report.stats.byte_rate * (above_mean - margin + MARGIN)
+    usage, margin = state.usage_averages[broker], settings.threshold_margin
+    if usage < mean + margin:
+        return [], Held(HeldReason.BELOW_THRESHOLD, broker, None, "usage", usage, mean + margin)
+    needed = report.stats.byte_rate * (usage - mean - margin + MARGIN)
     if needed < settings.threshold_min_byte_rate:
         return [], Held(
             HeldReason.BELOW_FLOOR, broker, None, "byte_rate", needed, settings.threshold_min_byte_rate

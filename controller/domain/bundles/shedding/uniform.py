@@ -5,10 +5,9 @@ highest byte rate is more than ``uniform_byte_rate_ratio`` times the lowest, and
 the difference; a setting of 0 switches a rule off. One source a cycle, usage plays no part, and below the floors
 it does nothing.
 
-Different here: nothing is 32-bit. Pulsar's need stops at 2^31 - 1 and wraps when the slack is added, so that
-beyond a difference of about 10.7 GB/s nothing moves, and where every broker carries more than 2.1 GB/s its
-lowest is that constant. Also: the last bundle stays, ties go by name. Kept: need is cut to whole numbers, a
-bundle may exceed what is left of it by 1000, which for bytes is next to nothing.
+Different here: nothing is 32-bit. Pulsar's need stops at 2^31 - 1, and where every broker carries more than that
+(2.1 GB/s) its lowest is that constant. Also: the last bundle stays, ties go by name. Kept: need is cut to whole
+numbers. (In Pulsar 3.0 a bundle might exceed what was left of it by 1000, in either metric.)
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from controller.domain.bundles.shedding.base import (
     too_few_brokers,
 )
 
-_SLACK: Final = 1_000
 _NOTHING: Final = 1e-6
 
 
@@ -94,9 +92,7 @@ def _shed(
         picked = _fitting(weighed, needed, most if most >= 0 else len(owned))[: len(owned) - 1]
         if not picked:
             lightest = weighed[-1].load if weighed else None
-            held = Held(
-                HeldReason.NOTHING_FITS, spread.source, None, spread.metric, lightest, needed + _SLACK
-            )
+            held = Held(HeldReason.NOTHING_FITS, spread.source, None, spread.metric, lightest, needed)
     moves = tuple(
         Move(one.bundle_id, spread.source, None, one.load, spread.metric, MoveReason.OVERLOADED)
         for one in picked
@@ -109,7 +105,7 @@ def _fitting(weighed: list[WeighedBundle], needed: int, most: int) -> list[Weigh
     for bundle in weighed:
         if len(picked) >= most:
             break
-        if 0 < bundle.load <= needed + _SLACK:
+        if 0 < bundle.load <= needed:
             picked.append(bundle)
             needed -= int(bundle.load)
     return picked
