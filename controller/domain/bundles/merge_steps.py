@@ -2,7 +2,7 @@
 
 Under the *same name*: a topic's hash is that of its complete name, so in a namespace called otherwise every
 topic lies elsewhere and these boundaries mean nothing. Creation takes any boundaries, and Pulsar forgets the old
-ones when a namespace is deleted (pull request 352). Messages that no subscription has read are deleted with it.
+ones when a namespace is deleted (pull request 352; done by these steps on 4.2.4). Messages nobody has read go with it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def operator_steps(before: NamespaceBundles, after: NamespaceBundles) -> tuple[M
         MergeStep(
             MergeAct.RECORD,
             f"Write down the policies of {name} (GET {path}), its topics with their partitions, their subscriptions "
-            f"and schemas, and its {before.count} boundaries.",
+            f"and schemas, and the boundaries of its {before.count} bundles.",
         ),
         MergeStep(MergeAct.STOP_CLIENTS, f"Stop the producers of {name}."),
         MergeStep(
@@ -33,7 +33,8 @@ def operator_steps(before: NamespaceBundles, after: NamespaceBundles) -> tuple[M
             "the next step deletes it.",
         ),
         MergeStep(
-            MergeAct.DELETE, f"Stop the consumers, delete the topics and the namespace (DELETE {path})."
+            MergeAct.DELETE,
+            f"Stop the consumers, delete the topics, then the empty namespace (DELETE {path}).",
         ),
         MergeStep(
             MergeAct.CREATE,
