@@ -20,11 +20,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import pulsar
 import pytest
 
 from controller.devstack.pulsar.cluster import PulsarCluster
 from controller.devstack.pulsar.jars import PULSAR_4, PULSAR_5, MavenMissing, file_lock, pulsar_jars
-from controller.devstack.pulsar.java_server import START_TIMEOUT_SECONDS
+from controller.devstack.pulsar.java_server import QUICK, START_TIMEOUT_SECONDS
 from controller.devstack.pulsar.standalone import PulsarStandalone
 from tests.support.waiting import wait_until
 
@@ -69,6 +70,21 @@ def demand_jars(version: str) -> Path:
         pytest.skip(str(missing))
 
 
+@contextmanager
+def pulsar_client(url: str, token: str | None = None) -> Iterator[pulsar.Client]:
+    """A client that tells only errors, closed at the end."""
+    client = pulsar.Client(
+        url,
+        authentication=pulsar.AuthenticationToken(token) if token else None,
+        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+        operation_timeout_seconds=30,
+    )
+    try:
+        yield client
+    finally:
+        client.close()
+
+
 def _launch_keeper(kind: str, home: Path) -> None:
     """Start the keeper and wait for its address; raises with its last line if it ends instead."""
     with (home / "keeper.log").open("ab") as log:
@@ -92,8 +108,8 @@ def _launch_keeper(kind: str, home: Path) -> None:
 
 def _make(kind: str, directory: Path) -> PulsarStandalone | PulsarCluster:
     if kind == CLUSTER:
-        return PulsarCluster(directory)
-    return PulsarStandalone(directory, _VERSION_OF[kind])
+        return PulsarCluster(directory, jvm=QUICK)
+    return PulsarStandalone(directory, _VERSION_OF[kind], jvm=QUICK)
 
 
 def _address(server: PulsarStandalone | PulsarCluster) -> SharedBroker:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from controller.devstack.pulsar.cluster import LoadManager, PulsarCluster
 from controller.devstack.pulsar.jars import PULSAR_4, VERSIONS
-from controller.devstack.pulsar.java_server import Memory
+from controller.devstack.pulsar.java_server import Jvm
 from controller.devstack.pulsar.standalone import PulsarStandalone
 from controller.domain.errors import CleaveError
 
@@ -54,19 +54,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--brokers", type=int, help="serve a cluster of so many brokers")
     parser.add_argument("--load-manager", choices=[m.name.lower() for m in LoadManager], default="modular")
     parser.add_argument("--heap", default="512m", help="of each Java process, as 512m or 2g")
+    parser.add_argument("--quick", action="store_true", help="start with less work, serve more slowly")
     return parser
 
 
 def _server(asked: argparse.Namespace, directory: Path) -> PulsarStandalone | PulsarCluster:
-    memory = Memory(heap=asked.heap)
+    jvm = Jvm(heap=asked.heap, quick_start=asked.quick)
     if asked.brokers is None:
-        return PulsarStandalone(directory, asked.version, memory=memory)
+        return PulsarStandalone(directory, asked.version, jvm=jvm)
     return PulsarCluster(
         directory,
         asked.version,
         brokers=asked.brokers,
         load_manager=LoadManager[asked.load_manager.upper()],
-        memory=memory,
+        jvm=jvm,
     )
 
 

@@ -23,7 +23,7 @@ from controller.devstack.pulsar.configuration import (
     write_properties,
 )
 from controller.devstack.pulsar.jars import PULSAR_4, pulsar_jars
-from controller.devstack.pulsar.java_server import JavaProgram, JavaServer, Memory, is_healthy
+from controller.devstack.pulsar.java_server import TUNED, JavaProgram, JavaServer, Jvm, is_healthy
 from controller.devstack.pulsar.tokens import TokenAuthentication
 
 CLUSTER_NAME = "cleave"
@@ -66,7 +66,7 @@ class PulsarCluster:
         *,
         brokers: int = 2,
         load_manager: LoadManager = LoadManager.MODULAR,
-        memory: Memory = Memory(),  # noqa: B008 - frozen
+        jvm: Jvm = TUNED,
         properties: Mapping[str, str] | None = None,
         authentication: TokenAuthentication | None = None,
     ) -> None:
@@ -74,7 +74,7 @@ class PulsarCluster:
             raise DevstackFailed(f"a cluster of {brokers} brokers serves nobody: ask for at least 1")
         self._directory = directory.resolve()
         self.version = version
-        self._memory = memory
+        self._jvm = jvm
         self._properties = {"loadManagerClassName": load_manager.value, **(properties or {})}
         self._authentication = authentication
         names = [f"broker-{number}" for number in range(brokers)]
@@ -159,7 +159,7 @@ class PulsarCluster:
                 *("--web-service-url", self.brokers[0].admin_url),
                 *("--broker-service-url", self.brokers[0].service_url),
             ],
-            self._memory,
+            self._jvm,
         )
         run_checked(setup.command(self._directory / "setup"), cwd=self._directory)
         done.touch()
@@ -182,7 +182,7 @@ class PulsarCluster:
             self._jars,
             "org.apache.zookeeper.server.ZooKeeperServerMain",
             [conf],
-            self._memory,
+            self._jvm,
             {"zookeeper.forceSync": "no"},
         )
         return JavaServer("zookeeper", program, conf.parent, lambda: is_listening(port))
@@ -207,7 +207,7 @@ class PulsarCluster:
             self._jars,
             "org.apache.bookkeeper.server.Main",
             ["--conf", conf],
-            self._memory,
+            self._jvm,
             {"bookkeeper.metadata.bookie.drivers": _BOOKIE_DRIVER},
         )
         return JavaServer("bookie", program, conf.parent, lambda: is_listening(port))
@@ -227,6 +227,6 @@ class PulsarCluster:
             self._directory / name / "broker.conf", BROKER, own, secured, self._properties
         )
         program = JavaProgram(
-            self._jars, "org.apache.pulsar.PulsarBrokerStarter", ["--broker-conf", conf], self._memory
+            self._jars, "org.apache.pulsar.PulsarBrokerStarter", ["--broker-conf", conf], self._jvm
         )
         return ClusterBroker(name, program, conf.parent, ports, token)

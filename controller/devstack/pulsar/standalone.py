@@ -21,7 +21,7 @@ from controller.devstack.pulsar.configuration import (
     write_properties,
 )
 from controller.devstack.pulsar.jars import PULSAR_4, pulsar_jars
-from controller.devstack.pulsar.java_server import JavaProgram, JavaServer, Memory, is_healthy
+from controller.devstack.pulsar.java_server import TUNED, JavaProgram, JavaServer, Jvm, is_healthy
 from controller.devstack.pulsar.tokens import TokenAuthentication
 
 CLUSTER_NAME = "standalone"
@@ -39,13 +39,13 @@ class PulsarStandalone:
         directory: Path,
         version: str = PULSAR_4,
         *,
-        memory: Memory = Memory(),  # noqa: B008 - frozen
+        jvm: Jvm = TUNED,
         properties: Mapping[str, str] | None = None,
         authentication: TokenAuthentication | None = None,
     ) -> None:
         self._directory = directory.resolve()
         self.version = version
-        self._memory = memory
+        self._jvm = jvm
         self._properties = dict(properties or {})
         self._authentication = authentication
         self._ports: dict[str, int] = {}
@@ -138,7 +138,7 @@ class PulsarStandalone:
         ]
         if self.version == PULSAR_4:  # 5.0.0-M1 knows its bookie by name and lets the kernel choose
             arguments += ["--bookkeeper-port", str(self._ports["bookie"])]
-        return JavaProgram(jars, _MAIN, arguments, self._memory)
+        return JavaProgram(jars, _MAIN, arguments, self._jvm)
 
     def _is_healthy(self) -> bool:
         return is_healthy(self.admin_url, self._authentication.token() if self._authentication else None)
