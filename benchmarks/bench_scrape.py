@@ -22,7 +22,7 @@ import requests
 
 from benchmarks.broker_page import multiplied, topic
 from benchmarks.machine import machine
-from controller.dataplane.pulsar_load import PulsarLoad
+from controller.dataplane.pulsar_load import LoadSettings, PulsarLoad
 
 CHUNK_BYTES = 1 << 20
 GOAL = {"seconds": 10.0, "peak_rss_mib": 300.0}
@@ -76,7 +76,7 @@ def measure(url: str, topics: int) -> dict[str, object]:
     """In this process, which should be fresh."""
     watched = [topic(number) for number in range(topics)]
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    load = PulsarLoad(requests.Session(), [url], page_seconds=120.0)
+    load = PulsarLoad(requests.Session(), [url], LoadSettings(page_seconds=120.0))
     taken, busy, sampled = [], [], []
     for _ in range(2):
         began, busy_before = time.perf_counter(), time.process_time()

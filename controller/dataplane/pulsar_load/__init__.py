@@ -4,6 +4,6 @@ Given to the data planes `pulsar` and `pulsar_scalable`, whose `sample` and `con
 """
 
 from controller.dataplane.pulsar_load.http import AuthorizedSession, HttpSession
-from controller.dataplane.pulsar_load.load import PulsarLoad
+from controller.dataplane.pulsar_load.load import LoadSettings, PulsarLoad
 
-__all__ = ["AuthorizedSession", "HttpSession", "PulsarLoad"]
+__all__ = ["AuthorizedSession", "HttpSession", "LoadSettings", "PulsarLoad"]

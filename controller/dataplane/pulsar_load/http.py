@@ -126,7 +126,7 @@ def _open(session: HttpSession, url: str, deadline: float) -> requests.Response:
     try:
         return session.get(
             url,
-            headers={"Accept-Encoding": "identity"},
+            headers={"Accept": "*/*", "Accept-Encoding": "identity"},
             timeout=(left, left),
             stream=True,
             allow_redirects=False,

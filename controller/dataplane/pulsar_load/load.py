@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from controller.clock import Clock, SystemClock
 from controller.dataplane.base import Counters
@@ -16,6 +17,20 @@ SAMPLE_LIMIT = 1_000_000
 """Logs of one call; each costs some 300 bytes here, and nothing at the broker."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSettings:
+    """How load is read from brokers."""
+
+    page_seconds: float = 8.0
+    """For a broker's whole metrics page."""
+    pages_from: int = 200
+    """So many logs and more are read from metrics pages, fewer one by one from their statistics; 0: always pages."""
+    broker_url: str | None = None
+    """Pattern of brokers' web addresses with `{host}` and `{port}`, see `BrokerList`."""
+    cluster: str | None = None
+    """The cluster whose brokers these are, where the admin address serves several."""
+
+
 class PulsarLoad:
     """One cluster. `session` and `admin_urls` are what the data plane's own admin calls use. Connects at first use."""
 
@@ -23,24 +38,27 @@ class PulsarLoad:
         self,
         session: HttpSession,
         admin_urls: Sequence[str],
+        settings: LoadSettings = LoadSettings(),
         *,
-        page_seconds: float = 8.0,
         call_timeout_seconds: float = 5.0,
-        cluster: str | None = None,
-        broker_url: str | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """`page_seconds`: for a broker's whole metrics page; the others as in `BrokerList`."""
-        brokers = BrokerList(session, admin_urls, cluster=cluster, broker_url=broker_url)
+        """`call_timeout_seconds`: for one call of `consumers`."""
+        brokers = BrokerList(session, admin_urls, cluster=settings.cluster, broker_url=settings.broker_url)
         self._scraper = CounterScraper(
-            session, brokers, deadline_seconds=page_seconds, clock=clock or SystemClock()
+            session, brokers, deadline_seconds=settings.page_seconds, clock=clock or SystemClock()
         )
         self._consumers = ConsumerReader(session, brokers, deadline_seconds=call_timeout_seconds)
+        self._pages_from = settings.pages_from
 
     @property
     def sample_limit(self) -> int:
         """See `SamplesByPage`."""
         return SAMPLE_LIMIT
+
+    def reads_pages_for(self, backing_topics: Sequence[str]) -> bool:
+        """Whether there are enough of them to be worth the pages of all brokers, whose other topics come along."""
+        return len(backing_topics) >= self._pages_from
 
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
         """See `DataPlane.sample`; costs one page of every broker, however few logs are asked for."""

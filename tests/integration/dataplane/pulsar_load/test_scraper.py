@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from controller.dataplane.base import Counters
-from controller.dataplane.pulsar_load import PulsarLoad
+from controller.dataplane.pulsar_load import LoadSettings, PulsarLoad
 from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable
 from tests.support import staged_brokers
 from tests.support.staged_brokers import Manner, StagedBroker, Topic
@@ -41,7 +41,7 @@ def load(brokers: list[StagedBroker]) -> Iterator[PulsarLoad]:
 
 def loading(brokers: list[StagedBroker], **options: Any) -> PulsarLoad:
     """With options; the first broker is asked for the list."""
-    return PulsarLoad(requests.Session(), [brokers[0].url], **options)
+    return PulsarLoad(requests.Session(), [brokers[0].url], LoadSettings(**options))
 
 
 def figures(found: Counters) -> tuple[int, int, int, int]:

@@ -1,0 +1,146 @@
+"""The readers on a real broker of Pulsar 4.2.4: what is sent, read and attached is what they say."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import pulsar
+import pytest
+import requests
+
+from controller.dataplane.pulsar_load import LoadSettings, PulsarLoad
+from controller.domain.attached import subscription_uses
+from tests.support.brokers import SharedBroker
+from tests.support.waiting import wait_until
+
+PAYLOAD = b"x" * 100
+
+
+@pytest.fixture
+def load(pulsar_broker: SharedBroker) -> Iterator[PulsarLoad]:
+    """Of the shared broker, whatever it is busy with."""
+    load = PulsarLoad(requests.Session(), [pulsar_broker.admin_url], LoadSettings(page_seconds=30.0))
+    yield load
+    load.close()
+
+
+@pytest.fixture
+def client(pulsar_broker: SharedBroker) -> Iterator[pulsar.Client]:
+    """One process as an application has it."""
+    client = connect(pulsar_broker)
+    yield client
+    client.close()
+
+
+def connect(broker: SharedBroker) -> pulsar.Client:
+    """A connection of its own."""
+    return pulsar.Client(broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+
+
+def topic(part: str = "0000-ffff-0") -> str:
+    """One nobody used before, as the data plane would name it."""
+    return f"persistent://public/default/load-{secrets.token_hex(4)}-segment-{part}"
+
+
+def read(consumer: pulsar.Consumer, count: int) -> None:
+    """Receive and acknowledge."""
+    for _ in range(count):
+        consumer.acknowledge(consumer.receive(timeout_millis=20_000))
+
+
+def test_counters_are_of_messages_and_bytes_over_all_subscriptions(
+    client: pulsar.Client, load: PulsarLoad, pulsar_broker: SharedBroker
+) -> None:
+    name, missing = topic(), topic()
+    readers = [client.subscribe(name, f"s{n}") for n in range(2)]
+    producer = client.create_producer(name, batching_enabled=False)
+    for _ in range(7):
+        producer.send(PAYLOAD)
+    for reader in readers:
+        read(reader, 7)
+
+    found = load.sample([name, missing])
+    assert set(found) == {name}
+    counters = found[name]
+    assert (counters.msg_in, counters.msg_out, counters.byte_out) == (7, 14, 2 * counters.byte_in)
+    assert counters.byte_in >= 700
+    assert counters.source.startswith(next(iter(pulsar_broker.brokers)) + "@20")
+
+    readers[0].unsubscribe()
+    later = load.sample([name])[name]
+    assert (later.msg_out, later.byte_out) == (counters.msg_out, counters.byte_out)
+    assert later.source == f"{counters.source}~{later.instant_ms}"
+
+
+def test_a_log_loaded_anew_counts_from_zero(
+    client: pulsar.Client, load: PulsarLoad, pulsar_broker: SharedBroker
+) -> None:
+    name = topic()
+    producer = client.create_producer(name, batching_enabled=False)
+    for _ in range(3):
+        producer.send(PAYLOAD)
+    assert load.sample([name])[name].msg_in == 3
+    producer.close()
+
+    path = name.replace("://", "/")
+    requests.put(f"{pulsar_broker.admin_url}/admin/v2/{path}/unload", timeout=20).raise_for_status()
+    client.create_producer(name).send(PAYLOAD)
+
+    assert load.sample([name])[name].msg_in == 1
+
+
+def test_names_with_signs_of_the_text_format_are_found(client: pulsar.Client, load: PulsarLoad) -> None:
+    names = [f"{topic()}{sign}x" for sign in ('"', "\\", ",", "{", "}", '"} 1 ', "ü")]
+    for name in names:
+        client.create_producer(name).send(PAYLOAD)
+
+    assert {one.msg_in for one in load.sample(names).values()} == {1}
+    assert set(load.sample(names)) == set(names)
+
+
+def test_consumers_are_seen_with_their_types_and_names(client: pulsar.Client, load: PulsarLoad) -> None:
+    low, high = topic("0000-7fff-1"), topic("8000-ffff-2")
+    kinds = {
+        "exclusive": pulsar.ConsumerType.Exclusive,
+        "failover": pulsar.ConsumerType.Failover,
+        "key-shared": pulsar.ConsumerType.KeyShared,
+        "shared": pulsar.ConsumerType.Shared,
+    }
+    attached = [
+        client.subscribe(log, name, consumer_type=kind, consumer_name=f"pod-{name}")
+        for name, kind in kinds.items()
+        for log in (low, high)
+    ]
+    reader = client.create_reader(low, pulsar.MessageId.earliest)
+
+    uses = subscription_uses(load.consumers([low, high]))
+    assert {name: (use.subscription_type, use.consumers, use.names) for name, use in uses.items()} == {
+        "exclusive": ("Exclusive", 1, ("pod-exclusive",)),
+        "failover": ("Failover", 1, ("pod-failover",)),
+        "key-shared": ("Key_Shared", 1, ("pod-key-shared",)),
+        "shared": ("Shared", 1, ("pod-shared",)),
+    }
+    reader.close()
+    for consumer in attached:
+        consumer.close()
+    wait_until(lambda: load.consumers([low, high]) == {low: [], high: []}, message="nobody is attached")
+
+
+@pytest.mark.parametrize(
+    "together", [True, False], ids=["as one consumer of two topics", "as a consumer each"]
+)
+def test_unnamed_processes_that_read_every_segment_count_once_each(
+    pulsar_broker: SharedBroker, load: PulsarLoad, together: bool
+) -> None:
+    logs = [topic("0000-7fff-1"), topic("8000-ffff-2")]
+    processes = [connect(pulsar_broker) for _ in range(2)]
+    for process in processes:
+        for names in [logs] if together else [[log] for log in logs]:
+            process.subscribe(
+                names if together else names[0], "app", consumer_type=pulsar.ConsumerType.Failover
+            )
+
+    assert subscription_uses(load.consumers(logs))["app"].consumers == 2
+    for process in processes:
+        process.close()
