@@ -23,6 +23,9 @@ BROKER_PAGES = Counter("cleave_broker_pages_total", "Metrics pages of brokers, b
 CONSUMER_ROUNDS = Counter(
     "cleave_consumer_rounds_total", "Rounds of looking for consumers, by outcome.", ["outcome"]
 )
+ASSET_EVENTS = Counter(
+    "cleave_asset_events_total", "Layout changes told to Airflow, by outcome.", ["outcome"]
+)
 WAKEUPS = Counter("cleave_worker_wakeups_total", "What woke the worker.", ["sensor"])
 
 

@@ -16,7 +16,17 @@ import os
 from typing import Any
 
 from airflow.sdk import Param, dag
-from cleave_dags import PASS_SHARES, access, cleave_task, dry_run_param, every, scheduled, seconds_from, turn
+from cleave_dags import (
+    LAYOUT,
+    PASS_SHARES,
+    access,
+    cleave_task,
+    dry_run_param,
+    every,
+    scheduled,
+    seconds_from,
+    turn,
+)
 
 from controller.entrypoints import tasks
 
@@ -48,7 +58,8 @@ def cleave_maintenance() -> None:
     def fleet_shares() -> list[dict[str, int]]:
         return tasks.fleet_shares(**access(), turn=turn(SECONDS))
 
-    @cleave_task(max_active_tis_per_dagrun=PASS_SHARES)
+    # reads layouts, and makes their asset known to Airflow before anybody's DAG waits for it
+    @cleave_task(max_active_tis_per_dagrun=PASS_SHARES, inlets=[LAYOUT])
     def reconcile(share: dict[str, int], params: dict[str, Any]) -> dict[str, Any]:
         return tasks.reconcile_share(**access(), share=share, dry_run=params["dry_run"])
 

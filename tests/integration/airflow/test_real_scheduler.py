@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import secrets
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -12,9 +15,9 @@ from sqlalchemy import make_url
 
 from controller.devstack.airflow import AirflowStandalone
 from controller.devstack.postgres import PostgresServer
-from controller.devstack.process import DevstackFailed
+from controller.devstack.process import ChildProcess, DevstackFailed
 from controller.domain.operation import OperationState
-from controller.services import tombstone_sweeper, topic_admin
+from controller.services import segment_admin, tombstone_sweeper, topic_admin
 from controller.store import leases
 from tests.support.airflow_home import PROJECT
 from tests.support.bench import TOPIC, Bench
@@ -24,6 +27,7 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]
 
 DAG = "cleave_manual_split"
+USERS_DAGS = "tests/support/users_dags"
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +42,12 @@ def cleave_url(postgres_server: PostgresServer, migrated_template: str) -> Itera
 def landing(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Where samples are landed."""
     return str(tmp_path_factory.mktemp("landing"))
+
+
+def bundle(folder: str) -> dict[str, object]:
+    """A folder of the project as Airflow's configuration has it."""
+    kind = "airflow.dag_processing.bundles.local.LocalDagBundle"
+    return {"name": folder.replace("/", "-"), "classpath": kind, "kwargs": {"path": str(PROJECT / folder)}}
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +65,9 @@ def airflow(
         connections={"cleave": url.render_as_string(hide_password=False)},
         env={
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
+            "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(
+                [bundle("dags"), bundle(USERS_DAGS)]
+            ),
             "CLEAVE_AGGREGATION_SECONDS": "5",
             "CLEAVE_LANDING_URL": landing,
             "CLEAVE_MERGE_PASS_SECONDS": "5",
@@ -192,3 +205,47 @@ def test_a_cadence_of_seconds_ticks_by_itself(airflow: AirflowStandalone, bench:
 
     wait_until(ended, timeout_seconds=120, message="two scheduled runs")
     airflow.api.call("PATCH", f"/dags/{dag}", {"is_paused": True})
+
+
+def test_a_users_dag_runs_for_each_topic_whose_layout_a_worker_changed(
+    airflow: AirflowStandalone, bench: Bench, tmp_path: Path
+) -> None:
+    dag = "after_a_layout_change"
+    airflow.api.wait_dag(dag)
+    worker = ChildProcess(
+        [sys.executable, "-m", "controller.entrypoints.cli", "worker"],
+        log=tmp_path / "worker.log",
+        cwd=PROJECT,
+        env={
+            **airflow.environment(),
+            "CLEAVE_DATABASE_URL": bench.url,
+            "CLEAVE_AIRFLOW_URL": airflow.url,
+            "CLEAVE_AIRFLOW_TOKEN": airflow.api.token(),
+        },
+    )
+    worker.start()
+    try:
+        wait_until(
+            lambda: bench.scalar(
+                "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'cleave-asset-events'"
+            ),
+            message="the worker listens",
+        )
+        intended = bench.intend(segment_admin.splitting(bench.layout.active[0].segment_id))
+
+        def runs() -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = airflow.api.call("GET", f"/dags/{dag}/dagRuns")["dag_runs"]
+            return found
+
+        [run] = wait_until(runs, timeout_seconds=60, message="the user's DAG is run")
+    finally:
+        worker.stop()
+
+    assert (run["run_type"], run["partition_key"]) == ("asset_triggered", TOPIC)
+    assert airflow.api.wait_run(dag, run["dag_run_id"]) == "success"
+    path = f"/dags/{dag}/dagRuns/{run['dag_run_id']}/taskInstances/tell/xcomEntries/return_value?deserialize=true"
+    told = airflow.api.call("GET", path)["value"]
+    assert told["partition_key"] == TOPIC
+    [change] = told["changes"]
+    assert (change["kind"], change["operation_id"]) == ("split", intended.operation.operation_id)
+    assert (len(change["sealed"]), len(change["created"])) == (1, 2)

@@ -1,0 +1,119 @@
+"""The few calls of Airflow's REST API that post an asset event. One thread, one connection, short time-outs.
+
+An asset exists in Airflow once a DAG that is parsed there mentions it. Its id is looked up by name and remembered.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+import requests
+
+from controller.domain.errors import Retryable
+
+LAYOUT_ASSET = "cleave_layout"
+"""Name of the asset; its URI is `cleave://layout`. Partitioned: the key is the topic's name."""
+LONGEST_KEY = 250
+"""Characters that Airflow keeps of a partition key."""
+UNKNOWN_SECONDS = 60.0
+"""An asset that Airflow does not know is asked for again after this long."""
+_CONNECT_SECONDS, _ANSWER_SECONDS = 2.0, 5.0
+
+
+class AirflowAway(Retryable):
+    """Airflow does not answer, or does not let us in."""
+
+
+@dataclass(frozen=True, slots=True)
+class AirflowLogin:
+    """A bearer token, or a user and password to get one with."""
+
+    url: str
+    token: str | None = field(default=None, repr=False)
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+
+class AirflowAssets:
+    """Posts events of the layout asset to one Airflow; connects with the first call."""
+
+    def __init__(self, login: AirflowLogin) -> None:
+        self._login = login
+        self._url = login.url.rstrip("/")
+        self._token = login.token
+        self._asset_id: int | None = None
+        self._ask_again_at = 0.0
+        self._http = requests.Session()
+
+    def post(self, partition_key: str, extra: Mapping[str, Any]) -> bool:
+        """Post one event; False where Airflow knows no such asset, so nobody waits for it.
+
+        Raises AirflowAway.
+        """
+        if len(partition_key) > LONGEST_KEY or self._find_asset() is None:
+            return False
+        body = {"asset_id": self._asset_id, "partition_key": partition_key, "extra": dict(extra)}
+        answer = self._send("POST", "/assets/events", json=body)
+        if answer.status_code == HTTPStatus.NOT_FOUND:
+            self._asset_id = None
+            return False
+        self._demand(answer)
+        return True
+
+    def close(self) -> None:
+        """Give back the connection."""
+        self._http.close()
+
+    def _find_asset(self) -> int | None:
+        if self._asset_id is None and time.monotonic() >= self._ask_again_at:
+            answer = self._demand(
+                self._send("GET", "/assets", params={"name_pattern": LAYOUT_ASSET, "limit": 100})
+            )
+            found = [one["id"] for one in answer.json()["assets"] if one["name"] == LAYOUT_ASSET]
+            self._asset_id = found[0] if found else None
+            self._ask_again_at = time.monotonic() + UNKNOWN_SECONDS
+        return self._asset_id
+
+    def _send(self, method: str, path: str, **content: Any) -> requests.Response:
+        """The answer; a token that is no longer good is replaced once, where there is a password for it."""
+        answer = self._once(method, f"/api/v2{path}", **content)
+        if answer.status_code == HTTPStatus.UNAUTHORIZED and self._login.username is not None:
+            self._token = None
+            answer = self._once(method, f"/api/v2{path}", **content)
+        return answer
+
+    def _once(self, method: str, path: str, **content: Any) -> requests.Response:
+        if self._token is None:
+            self._token = self._new_token()
+        return self._request(method, path, headers={"Authorization": f"Bearer {self._token}"}, **content)
+
+    def _new_token(self) -> str:
+        body = {"username": self._login.username, "password": self._login.password}
+        return str(self._demand(self._request("POST", "/auth/token", json=body)).json()["access_token"])
+
+    def _request(self, method: str, path: str, **content: Any) -> requests.Response:
+        try:
+            return self._http.request(
+                method,
+                self._url + path,
+                timeout=(_CONNECT_SECONDS, _ANSWER_SECONDS),
+                allow_redirects=False,
+                **content,
+            )
+        except requests.RequestException as error:
+            raise AirflowAway(
+                f"Airflow at {self._url} does not answer ({type(error).__name__})", 5.0
+            ) from error
+
+    def _demand(self, answer: requests.Response) -> requests.Response:
+        if answer.ok and not answer.is_redirect:
+            return answer
+        raise AirflowAway(
+            f"Airflow at {self._url} answered {answer.status_code} to {answer.request.method} "
+            f"{answer.request.path_url.partition('?')[0]}; see CLEAVE_AIRFLOW_URL, its token or user, and their rights",
+            30.0,
+        )

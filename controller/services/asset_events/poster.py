@@ -1,0 +1,122 @@
+"""Follows the layout changes of the worker's topics and posts an asset event for each, on a thread of its own.
+
+Nothing of the worker waits for it or depends on it: it has its own connection to listen on, a bounded queue, and no
+memory. While Airflow is away the youngest `PENDING_AT_MOST` changes are kept; what was changed while nobody listened
+is not posted at all. Whoever needs every change reads `inspect.layout_changes`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from controller import telemetry
+from controller.domain.errors import CleaveError, Retryable
+from controller.store import layout_events
+from controller.store.engine import Store
+from controller.store.layout_events import LayoutEvent
+from controller.store.notifications import Listener, Notification
+from controller.store.shards import Shards
+
+CHANNELS = ("cleave_layout",)
+PENDING_AT_MOST = 1000
+BATCH = 50
+IDLE_SECONDS = 30.0
+
+log = telemetry.get_logger(__name__)
+
+
+class Assets(Protocol):
+    """Where events are posted; `AirflowAssets`, or a stand-in that fails."""
+
+    def post(self, partition_key: str, extra: dict[str, Any]) -> bool: ...
+
+
+class AssetEventPoster:
+    """One for a worker; `run` blocks until `stop`."""
+
+    def __init__(
+        self, store: Store, listener: Listener, assets: Assets, *, shards: Callable[[], Shards]
+    ) -> None:
+        """`listener` listens on `CHANNELS` and is used by this poster alone; topics of `shards` are posted."""
+        self._store, self._listener, self._assets, self._shards = store, listener, assets, shards
+        self._pending: dict[tuple[int, int], None] = {}  # in the order of arrival
+        self._stopping = threading.Event()
+        self._is_away = False
+
+    def run(self) -> None:
+        """Post until `stop`. Raises nothing: what goes wrong is logged and tried again or dropped."""
+        try:
+            self._follow()
+        finally:
+            self._listener.close()
+
+    def _follow(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._hear(self._listener.wait(0.0 if self._pending else IDLE_SECONDS))
+                self._post_some()
+                self._is_away = False
+            except CleaveError as error:
+                self._note(str(error))
+                self._stopping.wait(error.delay_seconds if isinstance(error, Retryable) else IDLE_SECONDS)
+            except Exception as error:  # noqa: BLE001  # a worker does not end for this
+                self._note(f"{type(error).__name__}: {error}")
+                self._pending.clear()
+                self._stopping.wait(IDLE_SECONDS)
+
+    def stop(self) -> None:
+        """Leave after the call in hand. Safe to call from a signal handler."""
+        self._stopping.set()
+        self._listener.interrupt()
+
+    def _hear(self, notifications: list[Notification]) -> None:
+        """Keep what is ours in mind, and no more than the bound: the oldest go first."""
+        shards = self._shards()
+        for notification in notifications:
+            topic_id, _, epoch = notification.payload.partition(":")
+            if topic_id.isdigit() and epoch.isdigit() and shards.owns(int(topic_id)):
+                self._pending[int(topic_id), int(epoch)] = None
+        while len(self._pending) > PENDING_AT_MOST:
+            del self._pending[next(iter(self._pending))]
+            telemetry.ASSET_EVENTS.labels(outcome="dropped").inc()
+
+    def _post_some(self) -> None:
+        """A batch, in the order of commits. One whose answer is lost is posted again, later."""
+        batch = list(self._pending)[:BATCH]
+        if not batch:
+            return
+        with self._store.transaction() as tx:
+            found = layout_events.events(tx, batch)
+        gone = set(batch) - {(event.topic_id, event.epoch) for event in found}
+        for key in gone:
+            del self._pending[key]
+        for event in found:
+            if self._stopping.is_set():
+                return
+            is_known = self._assets.post(event.topic, document(event))
+            del self._pending[event.topic_id, event.epoch]
+            telemetry.ASSET_EVENTS.labels(outcome="posted" if is_known else "unknown").inc()
+
+    def _note(self, why: str) -> None:
+        """Say it when it begins, not each time."""
+        if not self._is_away:
+            log.warning("asset events wait", error=why, pending=len(self._pending))
+        self._is_away = True
+
+
+def document(event: LayoutEvent) -> dict[str, Any]:
+    """The event's `extra`: what a DAG reads of it."""
+    return {
+        "topic": event.topic,
+        "epoch": event.epoch,
+        "kind": event.kind,
+        "operation_id": event.operation_id,
+        "origin": event.origin,
+        "actor": event.actor,
+        "reason": event.reason,
+        "committed_at": event.committed_at.isoformat(),
+        "sealed": list(event.sealed),
+        "created": list(event.created),
+    }

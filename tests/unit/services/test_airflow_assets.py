@@ -1,0 +1,158 @@
+"""Posting to Airflow over HTTP: logins, an unknown asset, and answers that are none. The server is a stand-in."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from controller.services.asset_events import AirflowAssets, AirflowAway, AirflowLogin
+from controller.services.asset_events import airflow as airflow_module
+
+KNOWN = [{"id": 3, "name": "cleave_layout_of_somebody"}, {"id": 7, "name": "cleave_layout"}]
+
+
+class Airflow:
+    """Answers as Airflow does; tokens are good until `expire`."""
+
+    def __init__(self) -> None:
+        self.assets: list[dict[str, Any]] = list(KNOWN)
+        self.events: list[dict[str, Any]] = []
+        self.lookups = self.logins = 0
+        self.redirects = False
+
+    def answer(self, method: str, path: str, token: str, body: Any) -> tuple[int, Any]:
+        """Status and document."""
+        if self.redirects:
+            return 302, {}
+        if path == "/auth/token":
+            self.logins += 1
+            is_right = body == {"username": "ann", "password": "secret"}
+            return (201, {"access_token": f"token-{self.logins}"}) if is_right else (401, {})
+        if token not in ("Bearer given", f"Bearer token-{self.logins}"):
+            return 401, {}
+        if method == "GET":
+            self.lookups += 1
+            return 200, {"assets": self.assets}
+        if body["asset_id"] not in {one["id"] for one in self.assets}:
+            return 404, {}
+        self.events.append(body)
+        return 200, {}
+
+
+@pytest.fixture
+def airflow() -> Airflow:
+    """What the server knows."""
+    return Airflow()
+
+
+@pytest.fixture
+def url(airflow: Airflow) -> Iterator[str]:
+    """Where it answers."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            body = json.loads(self.rfile.read(length)) if length else None
+            path, token = self.path.partition("?")[0], self.headers.get("Authorization", "")
+            status, document = airflow.answer(self.command, path, token, body)
+            content = json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            if status == 302:
+                self.send_header("Location", "http://elsewhere.invalid/")
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_POST = _answer  # noqa: N815  # the library's names
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+def test_an_event_names_the_asset_by_its_id_and_the_topic_as_partition(airflow: Airflow, url: str) -> None:
+    assets = AirflowAssets(AirflowLogin(url, token="given"))
+
+    assert [assets.post("topic://a/b/c", {"epoch": n}) for n in (1, 2)] == [True, True]
+
+    assert airflow.events == [
+        {"asset_id": 7, "partition_key": "topic://a/b/c", "extra": {"epoch": n}} for n in (1, 2)
+    ]
+    assert airflow.lookups == 1
+
+
+def test_a_token_that_ran_out_is_replaced_where_there_is_a_password(airflow: Airflow, url: str) -> None:
+    assets = AirflowAssets(AirflowLogin(url, username="ann", password="secret"))
+    assert assets.post("t", {})
+    airflow.logins += 1  # the server forgets the token it gave
+
+    assert assets.post("t", {})
+    assert len(airflow.events) == 2
+
+
+def test_an_asset_that_nobody_mentions_is_not_asked_for_each_time(
+    airflow: Airflow, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    airflow.assets = KNOWN[:1]
+    assets = AirflowAssets(AirflowLogin(url, token="given"))
+
+    assert [assets.post("t", {}) for _ in range(3)] == [False, False, False]
+    assert airflow.lookups == 1
+
+    airflow.assets = list(KNOWN)
+    now = airflow_module.time.monotonic() + airflow_module.UNKNOWN_SECONDS
+    monkeypatch.setattr(airflow_module.time, "monotonic", lambda: now)
+    assert assets.post("t", {})
+
+
+def test_an_asset_that_got_another_id_is_looked_up_again(
+    airflow: Airflow, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(airflow_module, "UNKNOWN_SECONDS", 0.0)
+    assets = AirflowAssets(AirflowLogin(url, token="given"))
+    assert assets.post("t", {})
+    airflow.assets = [{"id": 8, "name": "cleave_layout"}]
+
+    assert [assets.post("t", {}) for _ in range(2)] == [False, True]
+
+
+def test_a_key_longer_than_airflow_keeps_is_not_posted(airflow: Airflow, url: str) -> None:
+    assert not AirflowAssets(AirflowLogin(url, token="given")).post("t" * 251, {})
+    assert airflow.lookups == 0
+
+
+@pytest.mark.parametrize(
+    ("login", "message"),
+    [
+        ({"token": "stale-secret"}, "answered 401 to GET /api/v2/assets"),
+        ({"username": "ann", "password": "wrong-secret"}, "answered 401 to POST /auth/token"),
+    ],
+)
+def test_a_refusal_names_the_call_and_no_secret(login: dict[str, str], message: str, url: str) -> None:
+    given = AirflowLogin(url, **login)
+
+    with pytest.raises(AirflowAway, match=message) as refused:
+        AirflowAssets(given).post("t", {})
+
+    assert "secret" not in str(refused.value) + repr(given)
+
+
+def test_the_token_follows_no_redirect(airflow: Airflow, url: str) -> None:
+    airflow.redirects = True
+
+    with pytest.raises(AirflowAway, match="answered 302"):
+        AirflowAssets(AirflowLogin(url, token="given")).post("t", {})
+
+
+def test_nobody_at_the_address_is_told_in_one_line() -> None:
+    with pytest.raises(AirflowAway, match=r"http://127\.0\.0\.1:9 does not answer \(ConnectionError\)"):
+        AirflowAssets(AirflowLogin("http://127.0.0.1:9/", token="given")).post("t", {})
