@@ -8,6 +8,7 @@ all algorithms have in common; ``namespace_bundles`` applies the answer. Nothing
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -165,9 +166,14 @@ class SplitPlan:
             raise InvariantViolated(
                 f"{algorithm} answered {cuts} for bundle {bundle}; cuts lie strictly inside"
             )
-        edges = pairwise((bundle.lower, *cuts, bundle.upper))
-        children = [replace(bundle, lower=low, upper=high) for low, high in edges]
-        parts = tuple(_part(child, request.topics) for child in children)
+        hashes = [topic.hash_value for topic in request.topics]
+        first = [0, *(bisect_left(hashes, cut) for cut in cuts), len(hashes)]
+        parts = tuple(
+            _part(replace(bundle, lower=low, upper=high), request.topics[start:end])
+            for (low, high), (start, end) in zip(
+                pairwise((bundle.lower, *cuts, bundle.upper)), pairwise(first), strict=True
+            )
+        )
         return cls(bundle, algorithm, cuts, parts, answer.left_undone)
 
 
@@ -178,10 +184,9 @@ class SplitAlgorithm(Protocol):
 
 
 def _part(bundle: NamespaceBundle, topics: Sequence[BundleTopic]) -> PartLoad:
-    inside = [topic.stats for topic in topics if bundle.contains(topic.hash_value)]
     return PartLoad(
         bundle,
-        len(inside),
-        math.fsum(stats.msg_rate for stats in inside),
-        math.fsum(stats.byte_rate for stats in inside),
+        len(topics),
+        math.fsum(topic.stats.msg_rate for topic in topics),
+        math.fsum(topic.stats.byte_rate for topic in topics),
     )
