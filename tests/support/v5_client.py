@@ -1,0 +1,94 @@
+"""Pulsar's own Java v5 client in a process of its own: a producer with keys and a stream consumer on one topic.
+
+`python -m tests.support.v5_client SERVICE_URL TOPIC SUBSCRIPTION DIRECTORY RATE`. It writes what was sent and what was
+delivered as `controller.client.history` does, prints `ready` when both ends are open, stops producing when its input
+says `quiet`, and ends when it closes. A JVM cannot be started twice in a process, hence the process.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import jpype
+
+from controller.client.history import HistoryFile
+from controller.devstack.java import java_home
+from controller.devstack.pulsar.jars import PULSAR_5, pulsar_jars
+
+KEYS = 50
+PRODUCER = "v5"
+ACKNOWLEDGE_EVERY = 200
+
+
+def main(service_url: str, topic: str, subscription: str, directory: str, rate: str) -> None:
+    """See the module. The process is ended by force: the client's threads are no daemons."""
+    home = Path(directory)
+    words = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # Java's logging goes to the first stream it finds
+    library = next(Path(java_home(home)).rglob("libjvm.so"))
+    jpype.startJVM(
+        str(library), "-Xmx256m", classpath=[str(pulsar_jars(PULSAR_5) / "*")], convertStrings=True
+    )
+    v5 = jpype.JPackage("org").apache.pulsar.client.api.v5
+    client = v5.PulsarClient.builder().serviceUrl(service_url).build()
+    schema = v5.schema.Schema.string()
+    earliest = v5.config.SubscriptionInitialPosition.EARLIEST
+    consumer = (
+        client.newStreamConsumer(schema)
+        .topic(topic)
+        .subscriptionName(subscription)
+        .consumerName("one")
+        .subscriptionInitialPosition(earliest)
+        .subscribe()
+    )
+    producer = client.newProducer(schema).topic(topic).create()
+    quiet = threading.Event()
+    threads = [
+        threading.Thread(target=produce, args=(producer, home / "sent", float(rate), quiet), daemon=True),
+        threading.Thread(target=consume, args=(consumer, home / "delivered"), daemon=True),
+    ]
+    for thread in threads:
+        thread.start()
+    words.write("ready\n")
+    for line in sys.stdin:
+        if line.strip() == "quiet":
+            quiet.set()
+            threads[0].join()
+            words.write("quiet\n")
+    os._exit(0)
+
+
+def produce(producer: Any, path: Path, rate: float, quiet: threading.Event) -> None:
+    """Round robin over the keys, one message after the other was acknowledged, at about `rate` a second."""
+    with HistoryFile(path) as sent:
+        count, began = 0, time.monotonic()
+        while not quiet.is_set():
+            number, key = divmod(count, KEYS)
+            producer.newMessage().key(f"k{key}").value(str(number)).send()
+            sent.write([(PRODUCER, f"k{key}", number)])
+            count += 1
+            time.sleep(max(0.0, began + count / rate - time.monotonic()))
+
+
+def consume(consumer: Any, path: Path) -> None:
+    """Deliver in order, acknowledge now and then, and whenever nothing comes."""
+    wait = jpype.JPackage("java").time.Duration.ofMillis(500)
+    last, pending = None, 0
+    with HistoryFile(path, where="one") as delivered:
+        while True:
+            message = consumer.receive(wait)
+            if message is not None:
+                delivered.write([(PRODUCER, str(message.key().get()), int(str(message.value())))])
+                last, pending = message.id(), pending + 1
+            if last is not None and (message is None or pending >= ACKNOWLEDGE_EVERY):
+                consumer.acknowledgeCumulative(last)
+                last, pending = None, 0
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
