@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
 from controller.clock import to_ms
 from controller.domain.errors import (
@@ -33,6 +33,7 @@ from controller.domain.segment import Segment, segment_descriptor
 from controller.store import layouts
 from controller.store.journal import BackingTopic, Request
 from controller.store.policies import read_policy
+from controller.store.prepared import Prepared
 from controller.store.topics import TopicState
 
 _LOOK = """
@@ -47,10 +48,18 @@ _LOOK = """
       FROM cleave.topic t LEFT JOIN cleave.evaluation e USING (topic_id)
      WHERE {which}
 """
-_BY_ID = text(_LOOK.format(which="t.topic_id = :topic"))
-_BY_NAME = text(_LOOK.format(which="t.name = :topic AND t.state <> 'deleted'"))
+_BY_ID = Prepared(
+    "look_by_id", _LOOK.format(which="t.topic_id = :topic"), {"topic": "bigint", "request_key": "text"}
+)
+_BY_NAME = Prepared(
+    "look_by_name",
+    _LOOK.format(which="t.name = :topic AND t.state <> 'deleted'"),
+    {"topic": "text", "request_key": "text"},
+)
 # What hangs on the row that passed the comparison is written with it or not at all.
-_WRITE = text("""
+_WRITE = Prepared(
+    "write_reshape",
+    """
     WITH topic AS (
         UPDATE cleave.topic t
            SET next_segment_id = greatest(t.next_segment_id, :reserved), row_version = t.row_version + 1
@@ -80,7 +89,23 @@ _WRITE = text("""
                segment_id bigint, range_start integer, range_end integer, ordinal integer, bucket_splits integer[],
                backing_topic text))
     SELECT operation_id, deadline FROM operation
-""")
+""",
+    {
+        "topic_id": "bigint",
+        "row_version": "bigint",
+        "input_version": "bigint",
+        "reserved": "bigint",
+        "kind": "text",
+        "request_key": "text",
+        "origin": "text",
+        "actor": "text",
+        "reason": "text",
+        "decision_id": "bigint",
+        "deadline_seconds": "float8",
+        "parent_ids": "bigint[]",
+        "children": "text",
+    },
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +130,7 @@ class Seen:
 def look(tx: Connection, topic: int | str, request_key: str) -> Seen:
     """Everything the intent needs, by the topic's id or name. Raises TopicNotFound."""
     statement = _BY_ID if isinstance(topic, int) else _BY_NAME
-    row = tx.execute(statement, {"topic": topic, "request_key": request_key}).one_or_none()
+    row = statement.execute(tx, {"topic": topic, "request_key": request_key}).one_or_none()
     if row is None:
         raise TopicNotFound(
             f"topic {topic} does not exist; look its id up by name"
@@ -177,7 +202,7 @@ def write(
         "parent_ids": list(planned.parent_ids),
         "children": json.dumps([_document(child, ordinal) for ordinal, child in enumerate(children)]),
     }
-    row = tx.execute(_WRITE, parameters).one_or_none()
+    row = _WRITE.execute(tx, parameters).one_or_none()
     if row is None:
         return None
     return Operation(

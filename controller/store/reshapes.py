@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
 from controller.clock import to_datetime, to_ms
 from controller.domain.hash_range import HashRange
@@ -23,6 +23,7 @@ from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment
 from controller.store.commits import STAMPS
 from controller.store.journal import READ_COLUMNS, operation_of
+from controller.store.prepared import Prepared
 from controller.store.shards import Shards
 from controller.store.subscriptions import SubscriptionState
 
@@ -67,14 +68,30 @@ _CLAIM = f"""
       FROM taken o JOIN cleave.topic t USING (topic_id)
      ORDER BY o.operation_id
 """  # noqa: S608 - constants only, as below
-_ANY = "TRUE"
-_IN_SHARDS = "o.topic_id % :shard_count = ANY (:shards)"
+_CLAIM_TYPES = {
+    "runner": "text",
+    "lease_seconds": "float8",
+    "call_timeout_seconds": "float8",
+    "limit": "bigint",
+    "fresh_limit": "bigint",
+    "kinds": "text[]",
+    "reshapes": "text[]",
+    "planes": "text[]",
+    "live": "text",
+}
+_CLAIM_ANY = Prepared("claim_reshapes", _CLAIM.replace("{which}", "TRUE"), _CLAIM_TYPES)
+_CLAIM_IN_SHARDS = Prepared(
+    "claim_reshapes_in_shards",
+    _CLAIM.replace("{which}", "o.topic_id % :shard_count = ANY (:shards)"),
+    _CLAIM_TYPES | {"shard_count": "bigint", "shards": "bigint[]"},
+)
 
 _GIVEN = """
     WITH given AS MATERIALIZED (
         SELECT * FROM jsonb_to_recordset(CAST(:given AS jsonb)) AS g (
             operation_id bigint, topic_id bigint, term bigint, subscription_version bigint, detail jsonb, stamps text[]))
 """
+_STEP_TYPES = {"given": "text", "runner": "text", "started_at": "timestamptz", "first": "text"}
 _HELD = "o.claimed_by = :runner AND o.claim_term = g.term AND o.claim_expires_at > clock_timestamp()"
 # Rows of two steps that one transaction records: the second begins where the first ended.
 _JOURNAL = """
@@ -89,7 +106,9 @@ _FIRST = "(1, :first, CAST(:started_at AS timestamptz))"
 _TWO_STEPS = _JOURNAL.replace("{steps}", f"{_FIRST}, (2, :second, clock_timestamp())")
 _ONE_STEP = _JOURNAL.replace("{steps}", _FIRST)
 
-_ANNOUNCE = f"""{_GIVEN}
+_ANNOUNCE = Prepared(
+    "announce_fences",
+    f"""{_GIVEN}
     , moved AS (
         UPDATE cleave.operation o
            SET state = 'fencing', row_version = o.row_version + 1, subscription_version = g.subscription_version
@@ -100,9 +119,13 @@ _ANNOUNCE = f"""{_GIVEN}
     , journal AS ({_TWO_STEPS})
     SELECT operation_id, clock_timestamp() AS now,
            CASE WHEN :may_be_late THEN set_config('synchronous_commit', 'off', true) END FROM moved
-"""  # noqa: S608
+""",  # noqa: S608
+    _STEP_TYPES | {"second": "text", "may_be_late": "boolean"},
+)
 
-_COMMIT = f"""{_GIVEN}
+_COMMIT = Prepared(
+    "commit_reshapes",
+    f"""{_GIVEN}
     , locked AS MATERIALIZED (
         SELECT topic_id FROM cleave.topic WHERE topic_id = ANY (:topic_ids) ORDER BY topic_id FOR NO KEY UPDATE)
     , held AS MATERIALIZED (
@@ -160,9 +183,13 @@ _COMMIT = f"""{_GIVEN}
     SELECT m.operation_id, m.epoch, clock_timestamp() AS now,
            ARRAY(SELECT u.name FROM cleave.subscription u WHERE u.topic_id = m.topic_id) AS subscriptions
       FROM moved m
-"""  # noqa: S608
+""",  # noqa: S608
+    _STEP_TYPES | {"second": "text", "topic_ids": "bigint[]", "depths": "text", "links": "text"},
+)
 
-_FINISH = f"""{_GIVEN}
+_FINISH = Prepared(
+    "finish_reshapes",
+    f"""{_GIVEN}
     , moved AS (
         UPDATE cleave.operation o
            SET state = 'done', row_version = o.row_version + 1, finished_at = clock_timestamp(),
@@ -171,7 +198,9 @@ _FINISH = f"""{_GIVEN}
      RETURNING o.operation_id, o.claim_term, g.detail)
     , journal AS ({_ONE_STEP})
     SELECT operation_id, set_config('synchronous_commit', 'off', true) FROM moved
-"""  # noqa: S608
+""",  # noqa: S608
+    _STEP_TYPES,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +257,8 @@ def claim(
         "live": SubscriptionState.LIVE.value,
         **({} if shards is None else shards.parameters),
     }
-    statement = _CLAIM.format(which=_ANY if shards is None else _IN_SHARDS)
-    return [_claimed(row) for row in tx.execute(text(statement), parameters)]
+    statement = _CLAIM_ANY if shards is None else _CLAIM_IN_SHARDS
+    return [_claimed(row) for row in statement.execute(tx, parameters)]
 
 
 def announce_fences(
@@ -246,7 +275,7 @@ def announce_fences(
         "second": Step.SET_FENCING.value,
         "may_be_late": may_be_late,
     }
-    return {row.operation_id: to_ms(row.now) for row in tx.execute(text(_ANNOUNCE), parameters)}
+    return {row.operation_id: to_ms(row.now) for row in _ANNOUNCE.execute(tx, parameters)}
 
 
 def commit(
@@ -286,14 +315,14 @@ def commit(
     }
     return {
         row.operation_id: Committed(row.epoch, to_ms(row.now), frozenset(row.subscriptions))
-        for row in tx.execute(text(_COMMIT), parameters)
+        for row in _COMMIT.execute(tx, parameters)
     }
 
 
 def finish(tx: Connection, given: Sequence[Given], runner: str, *, started_at_ms: int) -> set[int]:
     """The operations are done; returns those that were still the runner's. Forgetting it costs a repetition only."""
     parameters = _parameters(given, runner, started_at_ms) | {"first": Step.FINISH.value}
-    return {row.operation_id for row in tx.execute(text(_FINISH), parameters)}
+    return {row.operation_id for row in _FINISH.execute(tx, parameters)}
 
 
 def _parameters(given: Sequence[Given], runner: str, started_at_ms: int) -> dict[str, object]:
