@@ -19,6 +19,7 @@ from controller import telemetry
 from controller.clock import SystemClock
 from controller.dataplane.base import DataPlane, LogClient
 from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar_load import LoadSettings
 from controller.dataplane.registry import PlaneSettings, build_log_client, build_planes
 from controller.devstack.java import system_java_home
 from controller.domain.decision import Lane
@@ -101,6 +102,11 @@ def plane_settings(settings: Settings) -> PlaneSettings:
         call_timeout_seconds=settings.call_timeout_seconds,
         journal_url=settings.database_url.get_secret_value(),
         pulsar=pulsar_access(settings),
+        pulsar_load=LoadSettings(
+            page_seconds=settings.pulsar_page_seconds,
+            pages_from=settings.pulsar_pages_from_segments,
+            broker_url=settings.pulsar_broker_url,
+        ),
     )
 
 

@@ -44,6 +44,12 @@ class Settings(BaseSettings):
     """The key of the client certificate, PEM."""
     pulsar_verify_hostname: bool = True
     """Whether a broker's certificate must name the address it was reached at."""
+    pulsar_broker_url: str | None = None
+    """Web address of each broker by pattern, `https://{host}:8443`; as the cluster lists them where unset."""
+    pulsar_page_seconds: float = Field(8.0, gt=0.1, le=600.0)
+    """Time a broker has for its whole metrics page; less than the time between two samples."""
+    pulsar_pages_from_segments: int = Field(200, ge=0)
+    """So many segments and more are sampled from metrics pages, fewer by each topic's statistics; 0: always pages."""
     landing_url: str = "landing"
     """Where the collector appends samples: a path or any Hadoop URL."""
     history_url: str | None = None

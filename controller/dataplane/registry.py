@@ -6,10 +6,11 @@ An adapter is imported only when its settings are there: a machine without a bro
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from controller.dataplane.base import DataPlane, LogClient
 from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar_load import LoadSettings
 from controller.domain.errors import Unsupported
 
 
@@ -23,6 +24,8 @@ class PlaneSettings:
     """Where the journal is: a plane at the same address need not wait for a disk that the journal waits for."""
     pulsar: PulsarAccess | None = None
     """The Pulsar cluster, with the secrets it asks for."""
+    pulsar_load: LoadSettings = field(default_factory=LoadSettings)
+    """How its brokers are read for load."""
 
 
 def _embedded(settings: PlaneSettings) -> DataPlane | None:
@@ -50,7 +53,9 @@ def _pulsar(settings: PlaneSettings) -> DataPlane | None:
         return None
     from controller.dataplane.pulsar.plane import PulsarDataPlane
 
-    return PulsarDataPlane(settings.pulsar, call_timeout_seconds=settings.call_timeout_seconds)
+    return PulsarDataPlane(
+        settings.pulsar, call_timeout_seconds=settings.call_timeout_seconds, load=settings.pulsar_load
+    )
 
 
 def _pulsar_logs(settings: PlaneSettings) -> LogClient | None:

@@ -22,6 +22,7 @@ from requests.adapters import HTTPAdapter
 
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.errors import half_answer, late, network_failure, refusal
+from controller.dataplane.pulsar_load import AuthorizedSession
 from controller.domain.errors import CleaveError, Terminal
 
 PARALLEL_REQUESTS = 16
@@ -80,9 +81,9 @@ class AdminCalls:
         self._threads = ThreadPoolExecutor(PARALLEL_REQUESTS, thread_name_prefix="pulsar-admin")
 
     @property
-    def session(self) -> requests.Session:
-        """With the connections and credentials of these calls, for pages that are read elsewhere."""
-        return self._session
+    def session(self) -> AuthorizedSession:
+        """With the connections, certificates and token of these calls, for pages that are read elsewhere."""
+        return AuthorizedSession(self._session, self._headers)
 
     def deadline(self) -> Deadline:
         """A fresh one, for a call that begins now."""

@@ -22,6 +22,8 @@ from controller.dataplane.pulsar.names import (
     subscription_path,
     topic_path,
 )
+from controller.dataplane.pulsar_load import LoadSettings, PulsarLoad
+from controller.domain.attached import AttachedConsumer
 from controller.domain.errors import (
     CleaveError,
     DataPlaneUnavailable,
@@ -43,8 +45,17 @@ class PulsarDataPlane:
     name = "pulsar"
     capabilities = Capabilities(midpoint_only=False, max_children=64, recut=True, shared_buckets=False)
 
-    def __init__(self, access: PulsarAccess, *, call_timeout_seconds: float = 5.0) -> None:
+    def __init__(
+        self,
+        access: PulsarAccess,
+        *,
+        call_timeout_seconds: float = 5.0,
+        load: LoadSettings = LoadSettings(),  # noqa: B008 - frozen
+    ) -> None:
         self._admin = AdminCalls(access, call_timeout_seconds=call_timeout_seconds)
+        self._load = PulsarLoad(
+            self._admin.session, access.admin_urls, load, call_timeout_seconds=call_timeout_seconds
+        )
         self._clock = SystemClock()
 
     @property
@@ -158,7 +169,12 @@ class PulsarDataPlane:
         self._reset(backing_topic, subscription, FAR_FUTURE_MS, deadline)
 
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
-        """Counters from each topic's statistics, several topics at a time. Raises when not one of them answered."""
+        """Counters from each topic's statistics, of many topics from the brokers' metrics pages.
+
+        Raises when not one of them answered.
+        """
+        if self._load.reads_pages_for(backing_topics):
+            return self._load.sample(backing_topics)
         asks = [_ask_stats(name, f"sample {name}") for name in backing_topics]
         found = self._admin.ask_all(asks, self._admin.deadline())
         errors = [one for one in found if isinstance(one, CleaveError)]
@@ -170,8 +186,18 @@ class PulsarDataPlane:
             if isinstance(answer, Answer) and answer.status not in _GONE
         }
 
+    @property
+    def sample_limit(self) -> int:
+        """All at once, see `SamplesByPage`: their number decides where the counters are read."""
+        return self._load.sample_limit
+
+    def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[AttachedConsumer]]:
+        """Who is attached, see `ObservesConsumers`."""
+        return self._load.consumers(backing_topics)
+
     def close(self) -> None:
         """Give back connections."""
+        self._load.close()
         self._admin.close()
 
     def _counters(self, name: str, answer: Answer) -> Counters:

@@ -144,3 +144,54 @@ def test_unnamed_processes_that_read_every_segment_count_once_each(
     assert subscription_uses(load.consumers(logs))["app"].consumers == 2
     for process in processes:
         process.close()
+
+
+def test_topics_of_pulsar_5_are_found_by_their_segments(pulsar5_broker: SharedBroker) -> None:
+    name = f"load-{secrets.token_hex(4)}"
+    url = f"{pulsar5_broker.admin_url}/admin/v2/scalable/public/default/{name}"
+    requests.put(url, params={"numInitialSegments": "2"}, json={}, timeout=20).raise_for_status()
+    segments = [f"segment://public/default/{name}/{part}" for part in ("0000-7fff-0", "8000-ffff-1")]
+    load = PulsarLoad(requests.Session(), [pulsar5_broker.admin_url], LoadSettings(page_seconds=30.0))
+
+    found = wait_until(lambda: load.sample(segments) or None, message="the segments are on the page")
+    assert found is not None
+    assert {one: (counters.msg_in, counters.byte_out) for one, counters in found.items()} == dict.fromkeys(
+        segments, (0, 0)
+    )
+    load.close()
+
+
+def test_a_cluster_is_read_whole_and_a_topic_is_followed_to_its_new_owner(
+    pulsar_cluster: SharedBroker,
+) -> None:
+    client, name = connect(pulsar_cluster), topic()
+    consumer = client.subscribe(
+        name, "app", consumer_type=pulsar.ConsumerType.Failover, consumer_name="pod-1"
+    )
+    producer = client.create_producer(name, batching_enabled=False)
+    producer.send(PAYLOAD)
+    read(consumer, 1)
+    load = PulsarLoad(requests.Session(), [pulsar_cluster.admin_url], LoadSettings(page_seconds=30.0))
+    before = load.sample([name])[name]
+    owner = before.source.partition("@")[0]
+    [there] = [one for one in pulsar_cluster.brokers if one != owner]
+    assert [one.broker for one in load.consumers([name])[name]] == [f"http://{owner}"]
+
+    path = name.partition("://")[2]
+    bundle = requests.get(
+        f"{pulsar_cluster.admin_url}/lookup/v2/topic/persistent/{path}/bundle", timeout=20
+    ).text
+    requests.put(
+        f"{pulsar_cluster.admin_url}/admin/v2/namespaces/public/default/{bundle}/unload",
+        params={"destinationBroker": there},
+        timeout=30,
+    ).raise_for_status()
+    producer.send(PAYLOAD)
+    read(consumer, 1)
+
+    moved = wait_until(lambda: load.sample([name]).get(name), message="the new owner reports it")
+    assert moved is not None
+    assert (moved.source.partition("@")[0], moved.msg_in) == (there, 1)
+    assert [(one.name, one.broker) for one in load.consumers([name])[name]] == [("pod-1", f"http://{there}")]
+    client.close()
+    load.close()
