@@ -37,6 +37,9 @@ BEGIN
     END IF;
     NEW.row_version := OLD.row_version + 1;
     NEW.changed_at := clock_timestamp();
+    IF NEW.state = 'applied' AND OLD.state <> 'applied' THEN
+        NEW.applied_at := NEW.changed_at;
+    END IF;
     RETURN NEW;
 END $$;
 
@@ -829,6 +832,8 @@ CREATE TABLE cleave.bundle_proposal (
     claimed_by text,
     claimed_until timestamp with time zone,
     attempts integer DEFAULT 0 NOT NULL,
+    proposed_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    applied_at timestamp with time zone,
     row_version bigint DEFAULT 1 NOT NULL,
     changed_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     CONSTRAINT bundle_proposal_cuts_inside CHECK ((((kind = 'unload'::text) = (cardinality(cut_points) = 0)) AND (lower_bound < ALL (cut_points)) AND (upper_bound > ALL (cut_points)))),
@@ -1908,6 +1913,22 @@ CREATE VIEW inspect.load_sources AS
 
 COMMENT ON VIEW inspect.load_sources IS 'When each reporter (a broker) was last heard of.';
 
+CREATE VIEW inspect.mirrors AS
+ SELECT t.name AS topic,
+    m.topic_id,
+    t.state,
+    t.data_plane,
+    t.epoch,
+    (m.paused_reason IS NULL) AS acts,
+    m.paused_reason,
+    m.policy_before AS auto_scaler_before,
+    m.seen_at,
+    round(EXTRACT(epoch FROM (clock_timestamp() - m.seen_at)), 1) AS seen_seconds_ago
+   FROM (cleave.mirror m
+     JOIN cleave.topic t USING (topic_id));
+
+COMMENT ON VIEW inspect.mirrors IS 'One row a topic whose layout its broker keeps: what is mirrored, since when it was not looked at, and why Cleave does not act, if so.';
+
 CREATE VIEW inspect.observed_consumers AS
  SELECT t.name AS topic,
     t.topic_id,
@@ -2930,6 +2951,9 @@ GRANT SELECT ON TABLE inspect.load_runs TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.load_sources TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.load_sources TO cleave_controller;
+
+GRANT SELECT ON TABLE inspect.mirrors TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.mirrors TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.observed_consumers TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.observed_consumers TO cleave_controller;
