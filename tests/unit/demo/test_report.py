@@ -1,0 +1,157 @@
+"""The demo's report: figures, the table of operations, and a page that needs no network."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+from plotly.subplots import make_subplots
+
+from controller.client.history import Verdict
+from controller.demo import report
+from controller.demo.story import POLICY, TOPIC, Moment, Seen
+
+BEGAN = datetime(2026, 5, 17, 12, tzinfo=UTC)
+LOST, AGAIN = ("p", "k", 3), ("p", "k", 4)
+
+
+def after(seconds: float) -> datetime:
+    """An instant of the day."""
+    return BEGAN + timedelta(seconds=seconds)
+
+
+def verdict(**changes: Any) -> Verdict:
+    """1,200 messages, all well, but for the changes."""
+    well: dict[str, Any] = {"lost": (), "duplicated": (), "out_of_order": (), "unconfirmed": ()}
+    return Verdict(**{"sent": 1200, "delivered": 1200, **well, **changes})
+
+
+def operation(kind: str, at: float, **changes: Any) -> dict[str, Any]:
+    """As `inspect.operations` shows it: intended then, fenced after 30 ms, committed after 40."""
+    return {
+        "operation_id": 5, "kind": kind, "origin": "auto", "reason": "msg-rate-in", "parents": [0],
+        "children": [1, 2], "epoch": 1, "intended_at": after(at), "fenced_at": after(at + 0.03),
+        "committed_at": after(at + 0.04), **changes,
+    }  # fmt: skip
+
+
+def lived(
+    segment_id: int, created: int, sealed: int | None, start: int = 0, end: int = 65535
+) -> dict[str, Any]:
+    """A segment as it was listed at some epoch."""
+    return {
+        "segment_id": segment_id, "created_epoch": created, "sealed_epoch": sealed,
+        "range_start": start, "range_end": end, "hash_range": f"{start:04x}-{end:04x}",
+    }  # fmt: skip
+
+
+@pytest.fixture
+def seen() -> Seen:
+    """One split ten seconds into a day of twenty."""
+    return Seen(
+        began_at=BEGAN.timestamp(),
+        moments=[
+            Moment(at_seconds=5.0, messages_per_second=700.0, load={0: 650.0}, segments=1, consumers=1),
+            Moment(
+                at_seconds=20.0, messages_per_second=600.0, load={1: 300.0, 2: 310.0}, segments=2, consumers=3
+            ),
+        ],
+        operations=[operation("create", 0.0, origin="manual", fenced_at=None), operation("split", 10.0)],
+        changes=[{"epoch": 0, "committed_at": after(-3.0)}, {"epoch": 1, "committed_at": after(10.04)}],
+        segments=[lived(0, 0, None), lived(0, 0, 1), lived(1, 1, None, 0, 32767), lived(2, 1, None, 32768)],
+    )
+
+
+def panels() -> go.Figure:
+    """The page's four panels, empty."""
+    return make_subplots(rows=4, cols=1)
+
+
+@pytest.mark.parametrize(
+    ("found", "line"),
+    [
+        (verdict(), "1,200 messages produced, 1,200 consumed, 0 lost, 0 out of key order, 0 delivered again"),
+        (
+            verdict(delivered=1201, lost=(LOST,), duplicated=(AGAIN, AGAIN), out_of_order=(AGAIN,)),
+            "1,200 messages produced, 1,199 consumed, 1 lost, 1 out of key order, 2 delivered again",
+        ),
+    ],
+    ids=["all well", "everything wrong"],
+)
+def test_a_redelivery_is_not_counted_as_consumed(found: Verdict, line: str) -> None:
+    assert report.counts(found) == line
+
+
+def test_an_operation_shows_its_trigger_and_its_latencies(seen: Seen) -> None:
+    create, split = report.operation_rows(seen)
+
+    assert (split["kind"], split["trigger"], split["reason"]) == ("split", "auto", "msg-rate-in")
+    assert (split["sealed"], split["created"], split["epoch"]) == ([0], [1, 2], 1)
+    assert (split["intent to commit"], split["fenced"]) == ("40 ms", "10 ms")
+    assert (create["intent to commit"], create["fenced"]) == ("40 ms", "")
+
+
+def test_an_operation_that_was_never_committed_has_no_latency() -> None:
+    [row] = report.operation_rows(Seen(operations=[operation("merge", 1.0, committed_at=None)]))
+
+    assert (row["intent to commit"], row["fenced"]) == ("", "")
+
+
+def test_a_segment_is_drawn_once_from_its_creation_to_its_seal(seen: Seen) -> None:
+    figure = panels()
+
+    report._draw_ranges(figure, seen)
+
+    drawn = {trace.text: (min(trace.x), max(trace.x), min(trace.y), max(trace.y)) for trace in figure.data}
+    assert drawn == {
+        "segment 0 [0000-ffff]": (0.0, pytest.approx(10.04), 0, 65536),
+        "segment 1 [0000-7fff]": (pytest.approx(10.04), 20.0, 0, 32768),
+        "segment 2 [8000-ffff]": (pytest.approx(10.04), 20.0, 32768, 65536),
+    }
+
+
+def test_a_segment_has_no_load_where_it_was_not_active(seen: Seen) -> None:
+    figure = panels()
+
+    report._draw_load(figure, seen)
+
+    lines = {trace.name: list(trace.y) for trace in figure.data}
+    assert lines == {
+        "segment 0": [650.0, None],
+        "segment 1": [None, 300.0],
+        "segment 2": [None, 310.0],
+        "whole topic": [700.0, 600.0],
+    }
+    thresholds = sorted(shape.y0 for shape in figure.layout.shapes)
+    assert thresholds == sorted([POLICY["split_msg_rate_in"], POLICY["merge_msg_rate_in"]])
+
+
+def test_only_committed_acts_of_the_autoscaler_are_decisions(seen: Seen) -> None:
+    figure = panels()
+
+    report._draw_decisions(figure, seen)
+
+    [trace] = figure.data
+    assert (list(trace.x), list(trace.y)) == ([pytest.approx(10.04)], [pytest.approx(40.0)])
+    assert list(trace.text) == ["split (msg-rate-in)"]
+
+
+def test_the_page_holds_everything_and_loads_nothing(seen: Seen, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+
+    report.write_page(path, seen, verdict(), "synthetic day")
+
+    page = path.read_text(encoding="utf-8").replace(r"\u002f", "/")
+    assert TOPIC in page
+    assert "synthetic day: 1,200 messages produced" in page
+    assert not re.search(r'<(script|link|img)[^>]+(src|href)="(https?:)?//', page)
+
+
+def test_a_day_on_which_nothing_was_seen_still_makes_a_page(tmp_path: Path) -> None:
+    report.write_page(tmp_path / "page.html", Seen(), verdict(sent=0, delivered=0), "nothing")
+
+    assert (tmp_path / "page.html").stat().st_size > 0

@@ -1,0 +1,162 @@
+"""The demo's day: what counts as seen, who comes and goes when, and how records are counted."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from controller.demo.stack import Stack
+from controller.demo.story import CROWD, CROWD_COMES_AT, CROWD_GOES_AT, POLICY, Seen, Story
+from controller.domain.policy import PolicyOverride
+
+NOON = datetime(2026, 5, 17, 12, tzinfo=UTC)
+
+
+def operation(kind: str, reason: str = "msg-rate-in", **changes: Any) -> dict[str, Any]:
+    """A committed automatic operation, as `inspect.operations` shows it."""
+    return {"kind": kind, "origin": "auto", "reason": reason, "committed_at": NOON, **changes}
+
+
+@pytest.mark.parametrize(
+    ("operations", "missing"),
+    [
+        ([], ["a split by load", "a split by consumers", "a merge"]),
+        ([operation("split")], ["a split by consumers", "a merge"]),
+        ([operation("split", "consumer-count")], ["a split by load", "a merge"]),
+        ([operation("split"), operation("split", "consumer-count"), operation("merge")], []),
+        (
+            [operation("merge", origin="manual"), operation("merge", committed_at=None)],
+            ["a split by load", "a split by consumers", "a merge"],
+        ),
+    ],
+    ids=["nothing", "load alone", "consumers alone", "everything", "by hand, and one that gave up"],
+)
+def test_what_was_not_seen_is_named(operations: list[dict[str, Any]], missing: list[str]) -> None:
+    assert Seen(operations=operations).missing == missing
+
+
+def test_splits_are_told_apart_by_what_asked_for_them() -> None:
+    seen = Seen(operations=[operation("split"), operation("split"), operation("split", "consumer-count")])
+
+    found = {by: seen.count("split", by_consumers=by) for by in (None, False, True)}
+
+    assert found == {None: 3, False: 2, True: 1}
+
+
+def test_the_demos_policy_is_one_that_may_be_set() -> None:
+    override = PolicyOverride.from_document(POLICY)
+
+    assert override.to_document() == POLICY
+    assert POLICY["max_segments"] > CROWD
+
+
+class Child:
+    """A process that was started, and perhaps asked to end."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def ask_to_end(self) -> None:
+        """Note it."""
+        self.asked = True
+
+
+class Standing:
+    """A stack on which nothing runs: it notes what it is told to start."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.env = directory, {}
+        self.reader_url = "postgresql://nobody@localhost/nothing"
+        self.children: dict[str, Child] = {}
+        self.commands: dict[str, list[str]] = {}
+
+    def spawn(self, name: str, command: list[str]) -> Child:
+        """Note it."""
+        self.commands[name] = command
+        self.children[name] = Child()
+        return self.children[name]
+
+    @property
+    def present(self) -> list[str]:
+        """Who was started and not asked to end."""
+        return sorted(name for name, child in self.children.items() if not child.asked)
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Standing:
+    """Nobody has come yet."""
+    return Standing(tmp_path)
+
+
+@pytest.fixture
+def said() -> list[str]:
+    """What the story said."""
+    return []
+
+
+@pytest.fixture
+def story(stack: Standing, said: list[str]) -> Story:
+    """A day of a hundred seconds."""
+    return Story(cast("Stack", stack), day_seconds=100.0, trace=None, say=said.append)
+
+
+def test_a_crowd_comes_once_in_the_middle_of_the_day_and_leaves_but_one(
+    story: Story, stack: Standing, said: list[str]
+) -> None:
+    present = []
+    for share in (0.0, CROWD_COMES_AT - 0.01, CROWD_COMES_AT, CROWD_COMES_AT + 0.01, CROWD_GOES_AT, 1.0):
+        if share == 0.0:
+            story._come(1)
+        story._people(share)
+        present.append(len(stack.present))
+
+    assert present == [1, 1, CROWD, CROWD, 1, 1]
+    assert stack.present == ["billing-0"]
+    assert len(said) == 2
+
+
+def test_producers_share_the_load_and_begin_together(story: Story, stack: Standing) -> None:
+    for index in (0, 1):
+        story._producer(index, 12.5)
+
+    commands = [stack.commands[f"shop-{index}"] for index in (0, 1)]
+    begins = [command[command.index("--begin-at") + 1] for command in commands]
+    shares = [float(command[command.index("--share") + 1]) for command in commands]
+    assert begins == ["12.5", "12.5"]
+    assert sum(shares) == 1.0
+    assert "--trace" not in commands[0]
+
+
+def test_a_trace_is_handed_to_the_producers(stack: Standing, tmp_path: Path) -> None:
+    story = Story(cast("Stack", stack), day_seconds=1.0, trace=tmp_path / "t.csv", say=print)
+    story._producer(0, 0.0)
+
+    command = stack.commands["shop-0"]
+    assert command[command.index("--trace") + 1] == str(tmp_path / "t.csv")
+
+
+def test_records_are_counted_as_they_grow_and_by_their_end(story: Story) -> None:
+    story.records.mkdir()
+    assert (story.produced(), story.consumed()) == (0, 0)
+    for name, text in (("a.produced", "1\n2\n"), ("b.produced", "1\n"), ("a.consumed", "1\n")):
+        (story.records / name).write_text(text)
+    assert (story.produced(), story.consumed()) == (3, 1)
+
+    with (story.records / "a.produced").open("a") as record:
+        record.write("3\n4 is half writ")
+    assert story.produced() == 4
+    with (story.records / "a.produced").open("a") as record:
+        record.write("ten\n")
+
+    assert (story.produced(), story.consumed()) == (5, 1)
+
+
+def test_draining_ends_at_once_when_everything_was_read(story: Story) -> None:
+    story.records.mkdir()
+    for name in ("a.produced", "a.consumed"):
+        (story.records / name).write_text("1\n")
+
+    story._drain(patience_seconds=3600.0)
