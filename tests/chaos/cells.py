@@ -1,7 +1,8 @@
 """The cells of the kill matrix, enumerated from the domain's own table of moves: nothing can be forgotten here.
 
 A path is a way through the table: forward; with subscriptions that changed meanwhile; giving up. A cell is a
-scenario, a path, a step and a side of that step's commit.
+scenario, a path, a step and a side of that step's commit. An outage cell strikes there not the runner but the database
+under it, and under producers and consumers at work.
 """
 
 from __future__ import annotations
@@ -107,6 +108,26 @@ def steps_of(kind: OperationKind, path: Path) -> list[Step]:
     return steps
 
 
+class Outage(StrEnum):
+    """Of the database: control tables, embedded logs and everybody's connections are in it."""
+
+    SERVER_CRASH = "server crash"
+    """The server is killed without a shutdown, and started again on the same data."""
+    CONNECTIONS_CUT = "connections cut"
+    """Every connection is ended, the runner's, the producers' and the consumers', while the server goes on."""
+
+
+@dataclass(frozen=True)
+class OutageCell:
+    """Where a runner is when the database fails."""
+
+    outage: Outage
+    cell: Cell
+
+    def __str__(self) -> str:
+        return f"{self.outage.replace(' ', '-')}-{self.cell}"
+
+
 CELLS = tuple(
     Cell(scenario.name, scenario.kind, path, step, side)
     for scenario in SCENARIOS
@@ -127,6 +148,22 @@ FAST_CELLS = tuple(
         (Step.COMMIT, Side.BEFORE),
         (Step.COMMIT, Side.AFTER),
         (Step.ABORT, Side.AFTER),
+    }
+)
+OUTAGE_CELLS = tuple(
+    OutageCell(outage, cell)
+    for outage in Outage
+    for cell in CELLS
+    if cell.scenario in ("split", "merge") and cell.path is Path.FORWARD
+)
+FAST_OUTAGE_CELLS = tuple(
+    one
+    for one in OUTAGE_CELLS
+    if one.cell.scenario == "split"
+    and (one.outage, one.cell.step, one.cell.side)
+    in {
+        (Outage.SERVER_CRASH, Step.TERMINATE_PARENTS, Side.AFTER),
+        (Outage.CONNECTIONS_CUT, Step.COMMIT, Side.BEFORE),
     }
 )
 

@@ -1,0 +1,184 @@
+"""The database fails under a reshape while producers and consumers, processes of their own, are at work.
+
+Nothing acknowledged is lost, each key stays in order, and no range is without a writable log for longer than the
+outage, a takeover and the deadline together. Commits that do not wait for the disk are lost with a crash.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import product
+from pathlib import Path as FilePath
+
+import pytest
+
+from controller.client.history import Verdict, check, read_history
+from controller.devstack.postgres import EmbeddedPostgres
+from controller.domain.errors import DataPlaneUnavailable, StoreUnavailable
+from controller.domain.operation import OperationState
+from controller.services.operation_runner import run_operation
+from controller.store.migrations import migrate
+from tests.chaos.cells import FAST_OUTAGE_CELLS, OUTAGE_CELLS, Outage, OutageCell, Path, Side, steps_of
+from tests.chaos.laws import TAKEOVER_SECONDS, check_writable, unwritable_ms_of
+from tests.chaos.scenarios import BY_NAME
+from tests.support.bench import TOPIC, Bench
+from tests.support.traffic import TrafficProcess
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(300)
+RELUCTANT = {"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}
+"""Commits that do not wait for the disk are forgotten in a crash for as long as can be arranged."""
+SEGMENTS = {"split": 1, "merge": 2}
+AWAY = (StoreUnavailable, DataPlaneUnavailable)
+RecordCell = Callable[..., None]
+_CUT = """
+    SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+     WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """One that may be crashed."""
+    server = EmbeddedPostgres(tmp_path_factory.mktemp("outages"), settings=RELUCTANT)
+    server.start()
+    yield server
+    server.destroy()
+
+
+class Scene:
+    """A topic with two producers and a consumer at work, and a runner in this process."""
+
+    def __init__(self, server: EmbeddedPostgres, directory: FilePath, running: ExitStack) -> None:
+        self.server = server
+        self.url = server.create_database(f"outage_{secrets.token_hex(4)}")
+        migrate(self.url)
+        self.bench = Bench(self.url)
+        running.callback(self.bench.close)
+        self._directory, self._running = directory, running
+        self.outage_seconds = 0.0
+
+    def begin(self, segments: int) -> None:
+        """The topic, and traffic that flows."""
+        self.bench.topic_with(segments)
+        self.producers = [self._start("produce", name) for name in ("p1", "p2")]
+        self.consumer = self._start("consume", "c1")
+        self.advance()
+
+    def advance(self) -> None:
+        """Until everybody has done more, whatever happened."""
+        everybody = [*self.producers, self.consumer]
+        targets = [one.count + 300 for one in everybody]
+
+        def there() -> bool:
+            assert all(one.running for one in everybody), "see the processes' logs"
+            return all(one.count >= target for one, target in zip(everybody, targets, strict=True))
+
+        wait_until(there, timeout_seconds=90, message="traffic flows")
+
+    def strike(self, outage: Outage) -> None:
+        """Have the database fail; back when it answers again."""
+        began = time.monotonic()
+        if outage is Outage.SERVER_CRASH:
+            self.server.crash()
+            self.server.start()
+        else:
+            other = Bench(self.url)
+            other.scalar(_CUT)
+            other.close()
+        self.outage_seconds += time.monotonic() - began
+
+    def drive(self, operation_id: int, checkpoint: Callable[[str], None]) -> None:
+        """Run it to its end, as a worker does: what is away is waited for."""
+        context = self.bench.context(checkpoint=checkpoint)
+
+        def ended() -> bool:
+            try:
+                run_operation(context, operation_id)
+                return not self.bench.operation(operation_id).state.is_live
+            except AWAY:
+                return False
+
+        wait_until(ended, timeout_seconds=60, message=f"operation {operation_id} ends")
+
+    def judge(self) -> Verdict:
+        """End the producers, let the consumer finish, and compare."""
+        for producer in self.producers:
+            producer.stop()
+        wait_until(
+            lambda: self.bench.unread("billing") == 0, timeout_seconds=90, message="the backlog is read"
+        )
+        self.consumer.stop()
+        sent = read_history(*(producer.history for producer in self.producers))
+        return check(sent, read_history(self.consumer.history))
+
+    def _start(self, role: str, name: str) -> TrafficProcess:
+        traffic = TrafficProcess(
+            role, name, url=self.url, topic=TOPIC, directory=self._directory, subscription="billing"
+        )
+        return self._running.enter_context(traffic)
+
+
+def check_outage(
+    one: OutageCell, server: EmbeddedPostgres, directory: FilePath, record_cell: RecordCell
+) -> None:
+    """Strike at the cell's point, once, and see the laws hold."""
+    scenario = BY_NAME[one.cell.scenario]
+    with ExitStack() as running:
+        scene = Scene(server, directory, running)
+        scene.begin(SEGMENTS[scenario.name])
+        operation_id = scenario.intend(scene.bench, "asked")
+        points = {one.cell.checkpoint}
+
+        def strike(checkpoint: str) -> None:
+            if checkpoint in points:
+                points.discard(checkpoint)
+                scene.strike(one.outage)
+
+        scene.drive(operation_id, strike)
+        assert not points
+        scene.advance()
+
+        verdict = scene.judge()
+
+        assert verdict.in_order_and_complete, verdict
+        assert scene.bench.operation(operation_id).state is OperationState.DONE
+        unwritable_ms = unwritable_ms_of(scene.bench, operation_id)
+        check_writable(unwritable_ms, scene.outage_seconds + TAKEOVER_SECONDS)
+        findings = scene.bench.settle()
+        scene.bench.check_laws()
+    record_cell(
+        fault=one.outage, scenario=scenario.name, path=Path.FORWARD, at=one.cell.checkpoint, ended="done",
+        findings=len(findings), unwritable_ms=unwritable_ms,
+    )  # fmt: skip
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("cell", FAST_OUTAGE_CELLS, ids=str)
+def test_fast_subset_an_outage_under_traffic_loses_nothing(
+    cell: OutageCell, server: EmbeddedPostgres, tmp_path: FilePath, record_cell: RecordCell
+) -> None:
+    check_outage(cell, server, tmp_path, record_cell)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("cell", OUTAGE_CELLS, ids=str)
+def test_an_outage_under_traffic_loses_nothing(
+    cell: OutageCell, server: EmbeddedPostgres, tmp_path: FilePath, record_cell: RecordCell
+) -> None:
+    check_outage(cell, server, tmp_path, record_cell)
+
+
+def test_the_outage_cells_cover_every_step_of_a_split_and_a_merge() -> None:
+    assert len(FAST_OUTAGE_CELLS) == len(Outage)
+    for outage in Outage:
+        for name in SEGMENTS:
+            struck = {
+                (one.cell.step, one.cell.side)
+                for one in OUTAGE_CELLS
+                if one.outage is outage and one.cell.scenario == name
+            }
+            assert struck == set(product(steps_of(BY_NAME[name].kind, Path.FORWARD), Side))
