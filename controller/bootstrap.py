@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 from controller import telemetry
 from controller.clock import SystemClock
@@ -38,6 +39,7 @@ from controller.services.load_aggregation import (
     aggregate,
 )
 from controller.services.load_collector import SEALED_FOR_SECONDS, LoadCollector
+from controller.services.mirror import MirrorLoop
 from controller.services.operation_runner import RunnerContext, run_due
 from controller.services.tombstone_sweeper import sweep
 from controller.services.worker.sensors import default_sensors
@@ -50,8 +52,8 @@ from controller.store.shards import Shards
 
 log = telemetry.get_logger(__name__)
 
-OTHER_CONNECTIONS = 4
-"""Besides its operations a process may at once evaluate, look for what is due, hold its leases and be asked."""
+OTHER_CONNECTIONS = 5
+"""Besides its operations a process may at once evaluate, look for what is due, mirror, hold its leases and be asked."""
 FIRST_WAIT_SECONDS = 0.5
 LONGEST_WAIT_SECONDS = 15.0
 """A worker that finds PostgreSQL away at its start tries again after these, doubling from the first to the longest."""
@@ -152,6 +154,16 @@ def application(settings: Settings | None = None, *, name: str = "cleave") -> It
         app.close()
 
 
+class Beside(Protocol):
+    """Something a worker does beside its loop."""
+
+    def run(self) -> None:
+        """Until told to stop."""
+
+    def stop(self) -> None:
+        """Leave soon."""
+
+
 @dataclass(frozen=True)
 class Worker:
     """The control loop with its leases; `run` blocks until `stop`."""
@@ -159,7 +171,8 @@ class Worker:
     loop: WorkLoop
     leases: ShardLeases
     listener: Listener
-    events: AssetEventPoster | None = None
+    beside: tuple[Beside, ...] = ()
+    """What goes on in threads of its own meanwhile, and is not waited for at the end."""
 
     def run(self) -> None:
         """Take shards, then work; resign the leases at the end. A store that is away is waited for from the start."""
@@ -170,13 +183,13 @@ class Worker:
             target=self.leases.run, args=(self.loop.rescan,), name="leases", daemon=True
         )
         changed.start()
-        if self.events is not None:
-            threading.Thread(target=self.events.run, name="asset-events", daemon=True).start()
+        for other in self.beside:
+            threading.Thread(target=other.run, name=type(other).__name__, daemon=True).start()
         try:
             self.loop.run()
         finally:
-            if self.events is not None:
-                self.events.stop()  # and is not waited for
+            for other in self.beside:
+                other.stop()
             self.leases.stop()
             changed.join()  # a round in hand would take leases that were given back
             self.leases.resign()
@@ -249,7 +262,12 @@ def build_worker(app: Application, worker_id: str | None = None) -> Worker:
         clock=SystemClock(),
     )
     runner = app.runner(worker_id, lambda: loop.is_stopping)
-    return Worker(loop, leases, listener, build_asset_events(app, lambda: leases.held))
+    mirror = MirrorLoop(
+        app.store, app.planes, lambda: leases.held, interval_seconds=settings.mirror_interval_seconds
+    )
+    events = build_asset_events(app, lambda: leases.held)
+    beside = ((mirror,) if mirror.is_needed else ()) + ((events,) if events is not None else ())
+    return Worker(loop, leases, listener, beside)
 
 
 def build_asset_events(app: Application, shards: Callable[[], Shards]) -> AssetEventPoster | None:

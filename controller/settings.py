@@ -67,6 +67,8 @@ class Settings(BaseSettings):
     """True gives the worker the merge lane too, for installations without Airflow."""
     worker_sweep_seconds: float = Field(30.0, gt=0.0)
     """The slow safety sweep, should a notification be lost."""
+    mirror_interval_seconds: float = Field(2.0, ge=0.1)
+    """How often the worker looks at each topic whose layout its broker keeps (Pulsar 5)."""
     operation_claim_seconds: float = Field(30.0, gt=5.0, le=3600.0)
     """How long a runner may hold an operation without renewing; longer than any data-plane call."""
     operation_deadline_seconds: float = Field(120.0, gt=1.0)

@@ -58,6 +58,16 @@ def _pulsar(settings: PlaneSettings) -> DataPlane | None:
     )
 
 
+def _pulsar_scalable(settings: PlaneSettings) -> DataPlane | None:
+    if settings.pulsar is None:
+        return None
+    from controller.dataplane.pulsar_scalable import PulsarScalableDataPlane
+
+    return PulsarScalableDataPlane(
+        settings.pulsar, call_timeout_seconds=settings.call_timeout_seconds, load=settings.pulsar_load
+    )
+
+
 def _pulsar_logs(settings: PlaneSettings) -> LogClient | None:
     if settings.pulsar is None:
         return None
@@ -74,6 +84,7 @@ def _pulsar_logs(settings: PlaneSettings) -> LogClient | None:
 _PLANES: Mapping[str, Callable[[PlaneSettings], DataPlane | None]] = {
     "embedded": _embedded,
     "pulsar": _pulsar,
+    "pulsar_scalable": _pulsar_scalable,
 }
 _LOG_CLIENTS: Mapping[str, Callable[[PlaneSettings], LogClient | None]] = {
     "embedded": _embedded_logs,

@@ -16,7 +16,7 @@ from controller.dataplane.layout_keeper import LayoutKeeper, segment_log
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask
 from controller.dataplane.pulsar.names import subscription_path
-from controller.dataplane.pulsar_load import PulsarLoad
+from controller.dataplane.pulsar_load import LoadSettings, PulsarLoad
 from controller.dataplane.pulsar_scalable.names import segment_path, topic_of, topic_path
 from controller.domain.attached import AttachedConsumer
 from controller.domain.errors import (
@@ -44,10 +44,16 @@ class PulsarScalableDataPlane(LayoutKeeper):
     name = "pulsar_scalable"
     capabilities = Capabilities(midpoint_only=True, max_children=2, recut=False, shared_buckets=False)
 
-    def __init__(self, access: PulsarAccess, *, call_timeout_seconds: float = 5.0) -> None:
+    def __init__(
+        self,
+        access: PulsarAccess,
+        *,
+        call_timeout_seconds: float = 5.0,
+        load: LoadSettings = LoadSettings(),  # noqa: B008 - frozen
+    ) -> None:
         self._admin = AdminCalls(access, call_timeout_seconds=call_timeout_seconds)
         self._load = PulsarLoad(
-            self._admin.session, access.admin_urls, call_timeout_seconds=call_timeout_seconds
+            self._admin.session, access.admin_urls, load, call_timeout_seconds=call_timeout_seconds
         )
 
     @property
