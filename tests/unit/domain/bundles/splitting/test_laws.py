@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.domain.bundles.namespace_bundle import LAST_HASH, NamespaceBundle
@@ -76,6 +76,7 @@ def test_a_plan_tiles_the_bundle_within_the_budget_and_every_topic_is_in_one_par
 
 
 @every_algorithm
+@settings(max_examples=40)
 @given(data=st.data())
 def test_the_order_of_topics_and_positions_does_not_matter(name: str, data: st.DataObject) -> None:
     request = data.draw(requests(name))
