@@ -101,7 +101,7 @@ def find_request(tx: Connection, request_key: str) -> int | None:
 def record(tx: Connection, cycle: NewCycle, *, next_state: str, seen_state_version: int) -> int:
     """Writes the cycle, its proposals and the next state; returns its id.
 
-    Proposals of earlier cycles that nobody has approved are refused in its favour. Raises LostRace where the state
+    Proposals of earlier cycles give way to its own, see `bundle_proposals.supersede`. Raises LostRace where the state
     is not the version seen, Conflict where the request was answered by another cycle meanwhile.
     """
     values = {
@@ -116,8 +116,8 @@ def record(tx: Connection, cycle: NewCycle, *, next_state: str, seen_state_versi
     }
     cycle_id: int = tx.execute(_RECORD, values).scalar_one()
     _set_state(tx, cycle.cluster, next_state, cycle_id, seen_state_version)
-    bundle_proposals.supersede(tx, cycle.cluster, cycle_id)
     bundle_proposals.add(tx, cycle_id, cycle.cluster, cycle.proposals, actor=cycle.decided_by)
+    bundle_proposals.supersede(tx, cycle.cluster, cycle_id)
     return cycle_id
 
 

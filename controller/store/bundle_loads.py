@@ -26,9 +26,15 @@ SIGNALS = ("cpu", "memory", "direct_memory", "bandwidth_in", "bandwidth_out")
 """Resources a broker reports; each has a usage and a limit."""
 
 NAMESPACE_SCHEMA = pa.schema(
-    [("cluster", _TEXT), ("namespace", _TEXT), ("boundaries", pa.list_(_INT)), ("row_version", _INT)]
+    [
+        ("cluster", _TEXT),
+        ("namespace", _TEXT),
+        ("boundaries", pa.list_(_INT)),
+        ("boundaries_at_ms", _INT),
+        ("row_version", _INT),
+    ]
 )
-"""Boundaries as they are stored."""
+"""Boundaries as they are stored; `boundaries_at_ms` is when they were read from a broker."""
 
 BOUNDARY_CHANGE_SCHEMA = pa.schema(
     [
@@ -139,6 +145,12 @@ def watermark(tx: Connection) -> datetime | None:
 def baseline(tx: Connection) -> dict[str, pa.Table]:
     """What is stored now, in BASELINE_SCHEMAS."""
     return {name: fetch(tx, _BASELINE[name], schema) for name, schema in BASELINE_SCHEMAS.items()}
+
+
+def split_settings(tx: Connection) -> dict[tuple[str, str], Mapping[str, Any]]:
+    """What each namespace overrides of its split policy, by cluster and namespace."""
+    rows = tx.execute(text("SELECT cluster, namespace, split_settings FROM cleave.namespace_bundles"))
+    return {(row.cluster, row.namespace): row.split_settings for row in rows}
 
 
 def stage_and_merge(tx: Connection, run: BundleRun, changes: Mapping[str, pa.Table]) -> MergeResult:

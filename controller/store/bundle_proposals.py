@@ -18,6 +18,9 @@ from sqlalchemy import Connection, text
 from controller.domain.bundles.namespace_bundle import NamespaceBundle
 from controller.domain.errors import LostRace, NotFound
 
+PATIENCE_SECONDS = 3600.0
+"""How long a proposal waits for a person before the next cycle may take its place."""
+
 
 class ProposalKind(StrEnum):
     """What is proposed."""
@@ -78,6 +81,8 @@ class ProposalRow:
     claimed_until: datetime | None
     attempts: int
     row_version: int
+    proposed_at: datetime
+    applied_at: datetime | None
     changed_at: datetime
 
     @property
@@ -88,7 +93,8 @@ class ProposalRow:
 
 _COLUMNS = (
     "proposal_id, cycle_id, ordinal, cluster, namespace, lower_bound, upper_bound, kind, broker, destination,"
-    " cut_points, reason, detail, state, actor, outcome, claimed_by, claimed_until, attempts, row_version, changed_at"
+    " cut_points, reason, detail, state, actor, outcome, claimed_by, claimed_until, attempts, row_version,"
+    " proposed_at, applied_at, changed_at"
 )
 _GET = text(f"SELECT {_COLUMNS} FROM cleave.bundle_proposal WHERE proposal_id = :proposal_id")  # noqa: S608  # our own names
 _LIST = text(f"""
@@ -107,10 +113,27 @@ _ADD = text("""
            AS given (namespace, lower_bound, upper_bound, kind, broker, destination, cut_points, reason, detail, ordinal)
 """)
 _SUPERSEDE = text("""
-    UPDATE cleave.bundle_proposal
+    UPDATE cleave.bundle_proposal p
        SET state = 'refused', outcome = format('cycle %s decided anew before it was approved', CAST(:cycle_id AS bigint))
-     WHERE cluster = :cluster AND state = 'proposed' AND cycle_id <> :cycle_id
+     WHERE p.cluster = :cluster AND p.state = 'proposed' AND p.cycle_id <> :cycle_id
+       AND (p.proposed_at < clock_timestamp() - make_interval(secs => :patience_seconds)
+            OR (p.cluster, p.namespace) NOT IN (SELECT n.cluster, n.namespace FROM cleave.namespace_bundles n WHERE n.mode = 'approval')
+            OR (p.cluster, p.namespace, p.lower_bound) IN (
+                SELECT q.cluster, q.namespace, q.lower_bound FROM cleave.bundle_proposal q WHERE q.cycle_id = :cycle_id))
 """)
+_BUSY = text(f"""
+    SELECT {_COLUMNS} FROM cleave.bundle_proposal p
+     WHERE p.cluster = :cluster AND (p.state IN ('approved', 'applied') OR (
+           p.state = 'proposed' AND p.proposed_at >= clock_timestamp() - make_interval(secs => :patience_seconds)
+           AND (p.cluster, p.namespace) IN (SELECT n.cluster, n.namespace FROM cleave.namespace_bundles n WHERE n.mode = 'approval')))
+     ORDER BY p.proposal_id
+""")  # noqa: S608
+_APPLIED = text(f"""
+    SELECT {_COLUMNS} FROM cleave.bundle_proposal
+     WHERE cluster = :cluster AND kind = :kind AND state IN ('applied', 'verified')
+       AND applied_at >= clock_timestamp() - make_interval(secs => :seconds)
+     ORDER BY applied_at, proposal_id
+""")  # noqa: S608
 _MOVE = text(f"""
     UPDATE cleave.bundle_proposal
        SET state = :state, actor = :actor, outcome = :outcome, claimed_by = NULL, claimed_until = NULL
@@ -164,8 +187,24 @@ def add(tx: Connection, cycle_id: int, cluster: str, proposals: Sequence[NewProp
 
 
 def supersede(tx: Connection, cluster: str, cycle_id: int) -> int:
-    """Refuses what other cycles proposed and nobody approved; returns how many."""
-    return tx.execute(_SUPERSEDE, {"cluster": cluster, "cycle_id": cycle_id}).rowcount
+    """Refuses what other cycles proposed and nobody approved; returns how many.
+
+    In a namespace that waits for approval a proposal stands for PATIENCE_SECONDS, or until its bundle gets another.
+    """
+    values = {"cluster": cluster, "cycle_id": cycle_id, "patience_seconds": PATIENCE_SECONDS}
+    return tx.execute(_SUPERSEDE, values).rowcount
+
+
+def under_way(tx: Connection, cluster: str) -> list[ProposalRow]:
+    """Acts approved or applied and not seen to have ended, and proposals that wait for a person."""
+    values = {"cluster": cluster, "patience_seconds": PATIENCE_SECONDS}
+    return [_read(row._mapping) for row in tx.execute(_BUSY, values)]
+
+
+def applied_within(tx: Connection, cluster: str, kind: ProposalKind, seconds: float) -> list[ProposalRow]:
+    """Acts of a kind that were done in the last `seconds`, in the order in which they were."""
+    values = {"cluster": cluster, "kind": kind.value, "seconds": seconds}
+    return [_read(row._mapping) for row in tx.execute(_APPLIED, values)]
 
 
 def get_proposal(tx: Connection, proposal_id: int) -> ProposalRow:

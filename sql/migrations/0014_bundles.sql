@@ -227,6 +227,8 @@ CREATE TABLE cleave.bundle_proposal (
     claimed_by    text,
     claimed_until timestamptz,
     attempts      integer     NOT NULL DEFAULT 0,
+    proposed_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    applied_at    timestamptz,
     row_version   bigint      NOT NULL DEFAULT 1,
     changed_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT bundle_proposal_of_cycle FOREIGN KEY (cycle_id) REFERENCES cleave.bundle_decision ON DELETE CASCADE,
@@ -280,6 +282,9 @@ BEGIN
     END IF;
     NEW.row_version := OLD.row_version + 1;
     NEW.changed_at := clock_timestamp();
+    IF NEW.state = 'applied' AND OLD.state <> 'applied' THEN
+        NEW.applied_at := NEW.changed_at;
+    END IF;
     RETURN NEW;
 END $$;
 CREATE TRIGGER bundle_proposal_before_update BEFORE UPDATE ON cleave.bundle_proposal

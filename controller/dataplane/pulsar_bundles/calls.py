@@ -1,0 +1,164 @@
+"""One admin call to a broker: sent once, answered whole by a deadline, redirected only within the cluster.
+
+What a status means for an act is the caller's (`acts`); here an answer is told from no answer, and a call that
+certainly never went out from one whose outcome nobody knows. Nothing is repeated, and no header is ever in a message.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+import requests
+from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, NewConnectionError
+
+from controller.dataplane.pulsar_load.http import BLOCK_BYTES, REDIRECTS, cut_off, origin
+from controller.domain.errors import CleaveError, DataPlaneTimeout, DataPlaneUnavailable, Terminal
+
+BODY_BYTES = 1 << 30
+"""A longer answer is refused: statistics of 100,000 topics are a third of it."""
+REASON_CHARACTERS = 300
+_BACK_OFF_SECONDS = 5.0
+_LONGEST_BACK_OFF_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer as it came; `url` is the one that gave it, after redirects."""
+
+    status: int
+    body: bytes
+    url: str
+    retry_after_seconds: float | None = None
+
+    @property
+    def reason(self) -> str:
+        """What the broker says of it, one short line; empty where it says nothing."""
+        try:
+            document = json.loads(self.body)
+        except ValueError:
+            document = {}
+        said = str(document.get("reason") or "") if isinstance(document, dict) else ""
+        _, _, message = said.partition("Message:")  # of an unexpected error, before its stack trace
+        plain = (message or said).partition("Stacktrace:")[0]
+        return " ".join(plain.split())[:REASON_CHARACTERS]
+
+    @property
+    def is_success(self) -> bool:
+        return 200 <= self.status < 300
+
+
+def send(
+    session: requests.Session,
+    method: str,
+    url: str,
+    deadline: float,
+    *,
+    trusted: Collection[str] = (),
+    parameters: Mapping[str, str] | None = None,
+    document: Any = None,
+) -> Reply:
+    """Sends one request and returns whatever the broker answers by `deadline` (`time.monotonic` seconds).
+
+    A redirect is followed, with the session's credentials, to the origins in `trusted` only. Raises
+    DataPlaneUnavailable when the request certainly was not taken, and DataPlaneTimeout when nobody knows: then
+    look before repeating.
+    """
+    for _ in range(REDIRECTS + 1):
+        response = _open(session, method, url, deadline, parameters, document)
+        with response:
+            body = _body(response, url, deadline)
+            if response.status_code not in (302, 307, 308):
+                return Reply(response.status_code, body, url, _retry_after(response))
+            target = urljoin(url, response.headers.get("Location", ""))
+        if origin(target) not in trusted:
+            raise DataPlaneUnavailable(
+                f"broker {origin(url)} sends to {origin(target)}, which is no broker of the cluster's list; "
+                "wait until it is listed, or set the pattern of broker addresses"
+            )
+        url, parameters = target, None  # the target names them already
+    raise DataPlaneUnavailable(f"brokers send in circles for {urlsplit(url).path}")
+
+
+def refusal(reply: Reply) -> CleaveError:
+    """The error of an answer that is none of success, for callers with nothing better to say."""
+    what = f"broker {origin(reply.url)} answers {urlsplit(reply.url).path} with {reply.status}"
+    said = f": {reply.reason}" if reply.reason else ""
+    if reply.status in (401, 403):
+        return Terminal(f"{what}{said}; check the token and that it is a super user's")
+    if reply.status == 429 or reply.status >= 500:
+        return DataPlaneUnavailable(what + said, _delay(reply))
+    return Terminal(what + said)
+
+
+def _delay(reply: Reply) -> float:
+    wanted = reply.retry_after_seconds
+    return _BACK_OFF_SECONDS if wanted is None else min(wanted, _LONGEST_BACK_OFF_SECONDS)
+
+
+def _open(
+    session: requests.Session,
+    method: str,
+    url: str,
+    deadline: float,
+    parameters: Mapping[str, str] | None,
+    document: Any,
+) -> requests.Response:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise DataPlaneUnavailable(f"no time left to ask broker {origin(url)} for {urlsplit(url).path}")
+    try:
+        return session.request(
+            method,
+            url,
+            params=parameters,
+            json=document,
+            headers={"Accept-Encoding": "identity"},
+            timeout=(left, left),
+            stream=True,
+            allow_redirects=False,
+        )
+    except (requests.RequestException, OSError) as error:
+        raise _no_answer(url, error) from None
+
+
+def _body(response: requests.Response, url: str, deadline: float) -> bytes:
+    body = bytearray()
+    try:
+        with cut_off(response, deadline) as timer:
+            for block in response.iter_content(BLOCK_BYTES):
+                body += block
+                if len(body) > BODY_BYTES:
+                    raise DataPlaneTimeout(f"broker {origin(url)} answers {urlsplit(url).path} without end")
+            if not timer.is_alive():  # cut off: to a body without a stated length that looks like its end
+                raise TimeoutError
+    except (requests.RequestException, OSError, ValueError) as error:
+        raise _no_answer(url, error) from None
+    return bytes(body)
+
+
+def _no_answer(url: str, error: Exception) -> DataPlaneUnavailable:
+    where = f"broker {origin(url)} at {urlsplit(url).path}"
+    if _never_went_out(error):
+        return DataPlaneUnavailable(f"no connection to {where}: {type(error).__name__}")
+    return DataPlaneTimeout(f"no whole answer from {where} in time: {type(error).__name__}")
+
+
+def _never_went_out(error: BaseException) -> bool:
+    if isinstance(error, requests.ConnectTimeout):
+        return True
+    cause = error.args[0] if error.args else None
+    if isinstance(cause, MaxRetryError):
+        cause = cause.reason
+    return isinstance(cause, NewConnectionError | ConnectTimeoutError)
+
+
+def _retry_after(response: requests.Response) -> float | None:
+    try:
+        return max(float(response.headers["Retry-After"]), 0.0)
+    except (KeyError, ValueError):
+        return None

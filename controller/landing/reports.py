@@ -1,0 +1,204 @@
+"""Reports of brokers as files: topics, owned bundles, boundaries of namespaces, and the brokers' own figures.
+
+One directory a kind, in it one Parquet file a collector and tick, by day as in the landing area of samples. The
+brokers' file is written last and says how many topics each reported: a report counts only when it is there whole.
+What the figures mean is the aggregation's affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from controller.landing.area import QUARANTINE, Rejected
+from controller.landing.location import Location
+from controller.landing.names import (
+    LandedFile,
+    day_directories,
+    day_directory,
+    day_of,
+    format_tick,
+    parse_path,
+    tick_path,
+)
+
+_WHERE = [("cluster", pa.string()), ("broker", pa.string()), ("instant_ms", pa.int64())]
+_RATES = [(name, pa.float64()) for name in ("msg_rate_in", "byte_rate_in", "msg_rate_out", "byte_rate_out")]
+_SIGNALS = ("cpu", "memory", "direct_memory", "bandwidth_in", "bandwidth_out")
+
+TOPIC_SCHEMA = pa.schema(
+    [
+        *_WHERE,
+        ("namespace", pa.string()),
+        ("topic", pa.string()),
+        *_RATES,
+        ("producer_count", pa.int64()),
+        ("consumer_count", pa.int64()),
+    ]
+)
+"""One topic as one broker reported it; `topic` is its complete name, rates are per second."""
+
+OWNED_SCHEMA = pa.schema(
+    [
+        *_WHERE,
+        ("namespace", pa.string()),
+        ("lower_bound", pa.int64()),
+        ("upper_bound", pa.int64()),
+        ("cache_size_bytes", pa.int64()),
+    ]
+)
+"""One bundle as its owner reported it."""
+
+BOUNDARY_SCHEMA = pa.schema(
+    [
+        ("cluster", pa.string()),
+        ("namespace", pa.string()),
+        ("instant_ms", pa.int64()),
+        ("boundaries", pa.list_(pa.int64())),
+    ]
+)
+"""How a namespace was cut when somebody last looked."""
+
+BROKER_SCHEMA = pa.schema(
+    [
+        *_WHERE,
+        *((f"{signal}_{part}", pa.float64()) for signal in _SIGNALS for part in ("usage", "limit")),
+        ("topic_count", pa.int64()),
+        ("report", pa.string()),
+        ("version", pa.string()),
+    ]
+)
+"""One broker's own figures; `topic_count` is how many topics it reported in the same tick."""
+
+REPORT_SCHEMAS: Mapping[str, pa.Schema] = {
+    "topics": TOPIC_SCHEMA,
+    "owned": OWNED_SCHEMA,
+    "boundaries": BOUNDARY_SCHEMA,
+    "brokers": BROKER_SCHEMA,
+}
+"""Every kind of report, in the order in which a tick is written."""
+
+HOT_TOPICS = "hot_topics"
+"""Directory of what aggregation runs leave for the balancer."""
+
+
+@dataclass(frozen=True, slots=True)
+class LandedReports:
+    """The files of a span that can be read, by kind, the topics they hold, and those that cannot be read."""
+
+    files: Mapping[str, tuple[LandedFile, ...]]
+    topics: int
+    rejected: tuple[Rejected, ...]
+
+
+class ReportArea:
+    """Reports below ``url``: ``<kind>/day=YYYY-MM-DD/<tick>-<collector>.parquet``."""
+
+    def __init__(self, url: str) -> None:
+        """A path or URL, see ``Location``; nothing is touched before the first use."""
+        self.location = Location(url)
+
+    def append(self, tick_ms: int, collector: str, tables: Mapping[str, pa.Table]) -> str:
+        """Land one tick of one collector, each kind whole or not at all; returns the path of the brokers' file."""
+        path = tick_path(tick_ms, collector)
+        for kind, schema in REPORT_SCHEMAS.items():
+            with self.location.writing(f"{kind}/{path}") as stream:
+                pq.write_table(tables[kind].select(schema.names).cast(schema), stream)
+        return f"brokers/{path}"
+
+    def landed(self, from_ms: int, to_ms: int) -> LandedReports:
+        """What was landed by ticks in the inclusive span, footers read; only the span's days are listed.
+
+        A file that vanished meanwhile is left out. Storage that does not answer raises OSError.
+        """
+        files: dict[str, tuple[LandedFile, ...]] = {}
+        rejected: list[Rejected] = []
+        topics = 0
+        for kind in REPORT_SCHEMAS:
+            good = []
+            for path, parsed in self._list(kind, from_ms, to_ms):
+                found = self._examine(kind, path) if parsed else "its name is not <tick>-<collector>.parquet"
+                if isinstance(found, str):
+                    rejected.append(Rejected(path, found))
+                elif parsed is not None and found is not None:
+                    good.append(parsed)
+                    topics += found if kind == "topics" else 0
+            files[kind] = tuple(good)
+        return LandedReports(files, topics, tuple(rejected))
+
+    def urls(self, reports: LandedReports) -> dict[str, list[str]]:
+        """What Spark is given to read, by kind."""
+        return {kind: [self.location.url(f.path) for f in files] for kind, files in reports.files.items()}
+
+    def quarantine(self, reports: LandedReports) -> list[str]:
+        """Moves the files that cannot be read aside, where no reader looks; returns their former paths."""
+        moved = []
+        for file in reports.rejected:
+            try:
+                self.location.move(file.path, f"{QUARANTINE}/{file.path}")
+            except FileNotFoundError:
+                continue  # another run was first
+            moved.append(file.path)
+        return moved
+
+    def publish_hot_topics(self, window_end_ms: int, topics: pa.Table) -> None:
+        """Keeps the topics of hot bundles as of a window; of two runs of one window the last one's stay."""
+        path = f"{HOT_TOPICS}/{day_directory(window_end_ms)}/{format_tick(window_end_ms)}.parquet"
+        with self.location.writing(path) as stream:
+            pq.write_table(topics, stream)
+
+    def hot_topics(self, window_end_ms: int) -> pa.Table | None:
+        """The topics of hot bundles as of a window; None where they are not kept (any more)."""
+        path = f"{HOT_TOPICS}/{day_directory(window_end_ms)}/{format_tick(window_end_ms)}.parquet"
+        try:
+            stream = self.location.open(path)
+        except FileNotFoundError:
+            return None
+        with stream:
+            return pq.read_table(stream)
+
+    def expire(self, before: date) -> list[str]:
+        """Deletes the days before ``before``; returns their directories."""
+        old = []
+        for kind in (*REPORT_SCHEMAS, HOT_TOPICS):
+            days = {file.path.split("/")[1] for file in self.location.files(kind)}
+            old += [f"{kind}/{d}" for d in sorted(days) if (day := day_of(d)) is not None and day < before]
+        for directory in old:
+            self.location.delete_directory(directory)
+        return old
+
+    def _list(self, kind: str, from_ms: int, to_ms: int) -> list[tuple[str, LandedFile | None]]:
+        found = []
+        for day in day_directories(from_ms, to_ms):
+            for file in self.location.files(f"{kind}/{day}"):
+                parsed = parse_path(file.path, file.size_bytes)
+                if parsed is None or parsed.covers(from_ms, to_ms):
+                    found.append((file.path, parsed))
+        return found
+
+    def _examine(self, kind: str, path: str) -> int | str | None:
+        """Rows of a usable file, the reason of an unusable one, None for one that is gone."""
+        try:
+            stream = self.location.open(path)
+        except FileNotFoundError:
+            return None
+        with stream:
+            try:
+                parquet = pq.ParquetFile(stream)
+            except (OSError, pa.ArrowException) as error:
+                stream.seek(0)
+                stream.read(1)  # storage that stopped answering raises here, and not as a fault of the file
+                return f"not readable as Parquet: {str(error).splitlines()[0]}"
+            for field in REPORT_SCHEMAS[kind]:
+                index = parquet.schema_arrow.get_field_index(field.name)
+                if index < 0:
+                    return f"column {field.name} is missing"
+                if not parquet.schema_arrow.field(index).type.equals(field.type):
+                    return (
+                        f"column {field.name} is {parquet.schema_arrow.field(index).type}, not {field.type}"
+                    )
+            return int(parquet.metadata.num_rows)

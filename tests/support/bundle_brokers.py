@@ -1,0 +1,301 @@
+"""Web services that answer for namespace bundles as brokers do (4.2.4 was watched), and misbehave on demand.
+
+Real HTTP on loopback. Two brokers share one `StagedCluster`; a call on a bundle goes to its owner by 307. What the next
+act meets instead is `trouble`, and the state tells what really happened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from enum import Enum, auto
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import requests
+
+from controller.dataplane.pulsar_bundles import BundleActs, BundleReader
+from controller.dataplane.pulsar_load.brokers import BrokerList
+from controller.domain.bundles.namespace_bundle import NamespaceBundle, edge_text, topic_hash
+from controller.domain.bundles.namespace_bundles import NamespaceBundles
+from controller.domain.errors import CleaveError
+
+CLUSTER = "staged"
+DEADLINE_SECONDS = 0.7
+TOKEN = "Bearer secret-of-the-session"  # made up
+_USAGE = {"usage": 50.0, "limit": 100.0}
+
+
+class Trouble(Enum):
+    """What the next act meets."""
+
+    SILENT_BEFORE = auto()
+    """Never done, never answered."""
+    SILENT_AFTER = auto()
+    """Done, never answered."""
+    BROKEN_AFTER = auto()
+    """Done, and the connection breaks."""
+    ERROR_BEFORE = auto()
+    """503, not done."""
+    ERROR_AFTER = auto()
+    """500, done."""
+    SPLIT_BY_OTHERS = auto()
+    """Somebody else halves the bundle just before."""
+    AWAY = auto()
+    """307 to a host that is no broker."""
+
+
+class StagedCluster:
+    """What two brokers know together."""
+
+    def __init__(self) -> None:
+        self.lists: dict[str, NamespaceBundles] = {}
+        self.owners: dict[NamespaceBundle, str] = {}
+        self.topics: dict[str, dict[str, Any]] = {}
+        self.is_extensible = False
+        self.trouble: Trouble | None = None
+        self.silent: set[str] = set()
+        self.acts: list[tuple[str, str, Any]] = []
+        """Method, path with its parameters, body: what brokers were asked to do."""
+        self.tokens: set[str] = set()
+        self.released = threading.Event()
+        self.brokers: list[str] = []
+
+    def add(self, namespace: str, *cuts: int) -> NamespaceBundles:
+        """A namespace whose bundles belong to the brokers in turn."""
+        self.lists[namespace] = NamespaceBundles.given(namespace, [0, *cuts, 0xFFFFFFFF])
+        for number, bundle in enumerate(self.lists[namespace].bundles):
+            self.owners[bundle] = self.brokers[number % 2]
+        return self.lists[namespace]
+
+    def publish(self, topic: str, rate: float = 1.0) -> None:
+        """A topic with that rate each way, 100 bytes a message."""
+        consumers = {"s": {"consumers": [{"consumerName": "a"}, {"consumerName": "b"}]}}
+        rates = {
+            "msgRateIn": rate,
+            "msgRateOut": rate,
+            "msgThroughputIn": 100 * rate,
+            "msgThroughputOut": 100 * rate,
+        }
+        self.topics[topic] = {
+            **rates,
+            "producerCount": 1,
+            "subscriptions": consumers,
+            "publishers": [{"x": 1}],
+        }
+
+    def bundle_of(self, topic: str) -> NamespaceBundle:
+        namespace = "/".join(topic.partition("://")[2].split("/")[:2])
+        return self.lists[namespace].bundle_at(topic_hash(topic))
+
+    def split(self, bundle: NamespaceBundle, cuts: list[int]) -> None:
+        owner = self.owners.pop(bundle)
+        done = self.lists[bundle.namespace].split_at(bundle, cuts)
+        self.lists[bundle.namespace] = done.after
+        self.owners.update(dict.fromkeys(done.children, owner))
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    @property
+    def _cluster(self) -> StagedCluster:
+        return self.server.cluster  # type: ignore[attr-defined,no-any-return]
+
+    @property
+    def _name(self) -> str:
+        return f"127.0.0.1:{self.server.server_address[1]}"
+
+    def log_message(self, *_: Any) -> None:
+        """Tests read what they want to know."""
+
+    def do_GET(self) -> None:
+        self._note_token()
+        path = urlsplit(self.path).path
+        if self._name in self._cluster.silent:
+            self._cluster.released.wait(30)
+            return
+        if path == "/admin/v2/brokers":
+            self._answer(200, self._cluster.brokers)
+        elif path.endswith("/ownedNamespaces"):
+            owned = [str(b) for b, owner in self._cluster.owners.items() if owner == self._name]
+            heartbeat = f"pulsar/{self._name}/0x00000000_0xffffffff"
+            self._answer(200, {text: {"is_active": True} for text in [*owned, heartbeat]})
+        elif path == "/admin/v2/broker-stats/load-report":
+            self._load_report()
+        elif path == "/admin/v2/broker-stats/topics":
+            self._answer(200, self._topics())
+        elif path == "/metrics/":
+            self._page()
+        else:
+            self._of_namespace(path.split("/"))
+
+    def do_PUT(self) -> None:
+        self._note_token()
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        _, _, _, _, tenant, name, range_text, act = urlsplit(self.path).path.split("/")
+        bundle = NamespaceBundle.parse(f"{tenant}/{name}/{range_text}")
+        owner = self._cluster.owners.get(bundle)
+        if owner is not None and owner != self._name:
+            self._answer(307, None, {"Location": f"http://{owner}{self.path}"})
+            return
+        cluster, trouble = self._cluster, self._cluster.trouble
+        cluster.trouble = None
+        document = json.loads(body) if body else None
+        cluster.acts.append(("PUT", self.path, document))
+        if trouble is Trouble.AWAY:
+            self._answer(307, None, {"Location": f"http://127.0.0.1:9{self.path}"})
+        elif trouble is Trouble.SILENT_BEFORE:
+            cluster.released.wait(30)
+        elif trouble is Trouble.ERROR_BEFORE:
+            self._answer(503, {"reason": "not ready"}, {"Retry-After": "7"})
+        else:
+            self._perform(act, bundle, document, trouble)
+
+    def _perform(self, act: str, bundle: NamespaceBundle, document: Any, trouble: Trouble | None) -> None:
+        cluster = self._cluster
+        if trouble is Trouble.SPLIT_BY_OTHERS:
+            cluster.split(bundle, [bundle.lower + bundle.width // 2])
+        try:
+            cluster.lists[bundle.namespace].require(bundle)
+            status, reason = self._split(bundle, document) if act == "split" else self._unload(bundle)
+        except CleaveError as error:
+            status, reason = 412, error.message
+        if trouble is Trouble.SILENT_AFTER:
+            cluster.released.wait(30)
+        elif trouble is Trouble.BROKEN_AFTER:
+            self.close_connection = True
+        elif trouble is Trouble.ERROR_AFTER:
+            self._answer(500, {"reason": "--- An unexpected error\n\nMessage: late\n\nStacktrace:\n at x"})
+        else:
+            self._answer(status, {"reason": reason} if reason else None)
+
+    def _split(self, bundle: NamespaceBundle, cuts: list[int] | None) -> tuple[int, str]:
+        algorithm = parse_qs(urlsplit(self.path).query)["splitAlgorithmName"][0]
+        if algorithm not in (
+            "range_equally_divide",
+            "topic_count_equally_divide",
+            "specified_positions_divide",
+        ):
+            return 412, f"Unsupported namespace bundle split algorithm {algorithm}"
+        if self._cluster.is_extensible and cuts and len(cuts) > 1:
+            return 412, "Split bundle failed due to invalid request"
+        if algorithm == "range_equally_divide":
+            cuts = [bundle.lower + (bundle.upper - bundle.lower) // 2]
+        if cuts:  # without a cut the broker answers 204 all the same
+            self._cluster.split(bundle, cuts)
+        return 204, ""
+
+    def _unload(self, bundle: NamespaceBundle) -> tuple[int, str]:
+        destination = parse_qs(urlsplit(self.path).query).get("destinationBroker", [None])[0]
+        if destination is not None and destination not in self._cluster.brokers:
+            return 409, "Not allowed unload namespace bundle to inactive destination broker"
+        self._cluster.owners.pop(bundle, None)
+        if destination is not None:
+            self._cluster.owners[bundle] = destination
+        return 204, ""
+
+    def _load_report(self) -> None:
+        if self._cluster.is_extensible:
+            self._answer(500, {"reason": "Message: null Stacktrace: UnsupportedOperationException"})
+            return
+        signals = dict.fromkeys(("cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut"), _USAGE)
+        stats = {str(b): {"cacheSize": 7} for b, owner in self._cluster.owners.items() if owner == self._name}
+        more = {"lastUpdate": 1, "brokerVersionString": "4.2.4", "lastStats": stats, "numTopics": 3}
+        self._answer(200, {**signals, **more})
+
+    def _page(self) -> None:
+        rest = "".join(f'pulsar_rate_in{{topic="t{n}"}} 0.0\n' for n in range(40_000))  # more than one block
+        signals = {
+            "cpu": 99.5,
+            "memory": 20.0,
+            "directMemory": 3.0,
+            "bandwidth_in": 0.0,
+            "bandwidth_out": "NaN",
+        }
+        lines = "".join(
+            f'# TYPE pulsar_lb_{s}_usage gauge\npulsar_lb_{s}_usage{{cluster="c", metric="loadBalancing"}} {v}\n'
+            for s, v in signals.items()
+        )
+        text = f'{rest}pulsar_version_info{{cluster="c",version="4.2.4",commit="x"}} 1.0\n{lines}'
+        self._answer(200, text.encode())
+
+    def _topics(self) -> dict[str, Any]:
+        found: dict[str, Any] = {f"pulsar/{self._name}": {"0x00000000_0xffffffff": {"persistent": {}}}}
+        for topic, stats in self._cluster.topics.items():
+            bundle = self._cluster.bundle_of(topic)
+            if self._cluster.owners.get(bundle) == self._name:
+                place = found.setdefault(bundle.namespace, {}).setdefault(bundle.range_text, {})
+                place.setdefault("persistent", {})[topic] = stats
+        return found
+
+    def _of_namespace(self, parts: list[str]) -> None:
+        namespace = "/".join(parts[4:6])
+        if namespace not in self._cluster.lists:
+            self._answer(404, {"reason": "Namespace does not exist"})
+        elif parts[-1] == "bundles":
+            edges = [edge_text(edge) for edge in self._cluster.lists[namespace].boundaries]
+            self._answer(200, {"boundaries": edges, "numBundles": len(edges) - 1})
+        else:
+            bundle = NamespaceBundle.parse(f"{namespace}/{parts[6]}")
+            inside = {t: topic_hash(t) for t in self._cluster.topics if self._cluster.bundle_of(t) == bundle}
+            known = bundle in self._cluster.owners
+            self._answer(
+                200 if known else 412,
+                {"topicHashPositions": inside} if known else {"reason": "Invalid upper boundary"},
+            )
+
+    def _note_token(self) -> None:
+        self._cluster.tokens.add(self.headers.get("Authorization", ""))
+
+    def _answer(self, status: int, document: Any, headers: dict[str, str] | None = None) -> None:
+        body = (
+            document
+            if isinstance(document, bytes)
+            else json.dumps(document).encode()
+            if document is not None
+            else b""
+        )
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+class Bench:
+    """The cluster, and readers and acts that ask its first broker."""
+
+    def __init__(self, cluster: StagedCluster) -> None:
+        self.cluster = cluster
+        self.session = requests.Session()
+        self.session.headers["Authorization"] = TOKEN
+        url = f"http://{cluster.brokers[0]}"
+        brokers = BrokerList(self.session, [url])
+        self.reader = BundleReader(
+            self.session, url, brokers, cluster=CLUSTER, deadline_seconds=DEADLINE_SECONDS
+        )
+        self.acts = BundleActs(self.session, url, self.reader, settle_seconds=DEADLINE_SECONDS)
+
+
+@contextlib.contextmanager
+def staged_bench() -> Iterator[Bench]:
+    """Two brokers for one test."""
+    cluster = StagedCluster()
+    servers = [ThreadingHTTPServer(("127.0.0.1", 0), _Handler) for _ in range(2)]
+    for server in servers:
+        server.daemon_threads = True
+        server.cluster = cluster  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    cluster.brokers = sorted(f"127.0.0.1:{server.server_address[1]}" for server in servers)
+    try:
+        yield Bench(cluster)
+    finally:
+        cluster.released.set()
+        for server in servers:
+            server.shutdown()
+            server.server_close()
