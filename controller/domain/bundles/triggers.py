@@ -41,12 +41,22 @@ from controller.domain.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class TriggerRules:
-    """A load manager's rules. ``hit_count_threshold`` None: hits are not counted; ``max_splits_per_cycle`` None: any."""
+    """A load manager's rules.
+
+    ``hit_count_threshold`` >= 0, None: hits are not counted; ``max_splits_per_cycle`` >= 1, None: any number.
+    Raises InvalidInput at construction for other values.
+    """
 
     long_term_rates: bool
     min_brokers: int
     hit_count_threshold: int | None
     max_splits_per_cycle: int | None
+
+    def __post_init__(self) -> None:
+        for name, least in (("min_brokers", 1), ("hit_count_threshold", 0), ("max_splits_per_cycle", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise InvalidInput(f"trigger rule {name} = {value}; give {least} or more")
 
 
 TRIGGER_RULES: Mapping[str, TriggerRules] = {

@@ -73,6 +73,9 @@ def test_sessions_alone_can_be_no_limit(max_sessions: int) -> None:
     [
         (lambda: TriggerSettings(max_bundles=0), "max_bundles = 0; give 1 or more"),
         (lambda: TriggerSettings(cooldown_seconds=-1), "cooldown_seconds = -1; give 0 or more"),
+        (lambda: replace(AT_ONCE.rules, min_brokers=0), "min_brokers = 0; give 1 or more"),
+        (lambda: replace(AT_ONCE.rules, hit_count_threshold=-1), "hit_count_threshold = -1; give 0 or more"),
+        (lambda: replace(AT_ONCE.rules, max_splits_per_cycle=0), "max_splits_per_cycle = 0; give 1 or more"),
         (lambda: SplitThresholds(max_topics=0), "max_topics = 0; give a finite number >= 1"),
         (lambda: SplitThresholds(max_msg_rate=float("inf")), "max_msg_rate = inf"),
         (lambda: SplitThresholds(max_byte_rate=0.5), "max_byte_rate = 0.5"),
