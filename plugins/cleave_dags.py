@@ -101,8 +101,8 @@ def topic_param() -> Param:
     return Param(
         type="string",
         title="Topic",
-        description="topic://tenant/namespace/name, or tenant/namespace/name.",
-        pattern=r"^\s*(topic://)?[^/\s]+/[^/\s]+/[^/\s]+\s*$",
+        description="topic://tenant/namespace/name, tenant/namespace/name, or as Pulsar writes it.",
+        pattern=r"^\s*((topic|persistent)://)?[^/\s]+/[^/\s]+/[^/\s]+\s*$",
     )
 
 

@@ -97,6 +97,13 @@ def list_topics(
     return [_topic(row) for row in tx.execute(page.order_by(TOPIC.c.name).limit(limit))]
 
 
+def namespaces_on(tx: Connection, data_plane: str) -> list[str]:
+    """Namespaces (`tenant/namespace`) with a topic on that data plane that is not deleted, sorted."""
+    in_use = (TOPIC.c.data_plane == data_plane) & (TOPIC.c.state != TopicState.DELETED.value)
+    statement = select(TOPIC.c.namespace).where(in_use).distinct().order_by(TOPIC.c.namespace)
+    return list(tx.execute(statement).scalars())
+
+
 def update_topic(tx: Connection, topic: TopicRow, /, **changes: object) -> int:
     """Changes columns of the row as it was read; returns the new row version.
 

@@ -1,6 +1,6 @@
 """`cleave doctor`: look at everything Cleave stands on, and say what to do about what is wrong.
 
-Each check is a function that returns a sentence or raises; none changes anything.
+Each check is a function that returns a sentence or raises; none changes anything, unless `--fix` asks for it.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import importlib.util
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from sqlalchemy import Connection, text
@@ -18,6 +18,8 @@ from sqlalchemy import Connection, text
 from controller.bootstrap import Application, application
 from controller.clock import SystemClock
 from controller.domain.errors import CleaveError, Terminal
+from controller.entrypoints.commands import doctor_pulsar
+from controller.entrypoints.commands.findings import Finding, Note
 from controller.entrypoints.commands.options import AsJson
 from controller.entrypoints.output import emit, rows_table
 from controller.store import leases, migrations
@@ -26,26 +28,25 @@ from controller.store.engine import Store
 OLDEST_POSTGRES = 150_000
 LANDING_LOOK_BACK_MS = 3_600_000
 AIRFLOW_TIMEOUT_SECONDS = 5
+NEEDED_FOR_NAMESPACES = ("database", "schema", "pulsar")
 SCHEDULED_DAGS = ("cleave_load_aggregation", "cleave_split_pass", "cleave_merge_pass", "cleave_maintenance")
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the report; `level` is ok, note or wrong."""
-
-    check: str
-    level: str
-    finding: str
-
-
-class Note(Exception):
-    """Works, but the operator should know."""
-
-
-def doctor(as_json: AsJson = False) -> None:
-    """Check database, roles, schema, workers, Java, Spark, landing area and Airflow; exit 1 if something is wrong."""
+def doctor(
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Set what segments need in the Pulsar namespaces looked at.")
+    ] = False,
+    namespace: Annotated[
+        list[str] | None,
+        typer.Option(help="tenant/namespace to look at besides those with topics; repeatable."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check database, roles, schema, workers, Java, Spark, landing area, Pulsar and Airflow; exit 1 if something is wrong."""
     with application(name="cleave-doctor") as cleave:
         findings = [_look(name, check, cleave) for name, check in CHECKS.items()]
+        if all(one.level != "wrong" for one in findings if one.check in NEEDED_FOR_NAMESPACES):
+            findings += doctor_pulsar.namespaces(cleave, namespace or [], fix=fix)
     rows = [asdict(finding) for finding in findings]
     emit(as_json, rows, rows_table(rows))
     if any(finding.level == "wrong" for finding in findings):
@@ -222,6 +223,7 @@ CHECKS: dict[str, Callable[[Application], str]] = {
     "java": _java,
     "spark": _spark,
     "landing area": _landing,
+    "pulsar": doctor_pulsar.cluster,
     "airflow": _airflow,
     "airflow DAGs": _airflow_dags,
     "airflow connection": _airflow_connection,

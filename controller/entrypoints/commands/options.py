@@ -11,7 +11,7 @@ from controller.domain.errors import InvalidInput
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen and change nothing.")]
 Topic = Annotated[
-    str, typer.Argument(help="topic://tenant/namespace/name, or tenant/namespace/name.", metavar="TOPIC")
+    str, typer.Argument(help="topic://tenant/namespace/name, tenant/namespace/name, or as Pulsar writes it.", metavar="TOPIC")
 ]
 TimeoutSeconds = Annotated[
     float, typer.Option("--timeout-seconds", help="How long to wait for the operation.")
@@ -22,8 +22,12 @@ Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Rows at 
 
 
 def topic_name(text: str) -> str:
-    """The full name; `topic://` may be left out."""
-    return text if "://" in text else f"topic://{text}"
+    """The full name, also from how Pulsar's own tools write it: `persistent://t/n/x`, `t/n/x`, or `x` in public/default."""
+    if text.startswith("persistent://"):
+        text = text.removeprefix("persistent://")
+    elif "://" in text:
+        return text
+    return f"topic://{text}" if "/" in text else f"topic://public/default/{text}"
 
 
 def hash_value(text: str) -> int:

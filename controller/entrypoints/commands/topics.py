@@ -155,7 +155,7 @@ def list_topics(
 ) -> None:
     """List topics that are not deleted."""
     found: list[TopicRow] = []
-    prefix = topic_name(prefix) if prefix else ""
+    prefix = f"topic://{prefix}" if prefix and "://" not in prefix else prefix
     with application() as cleave, cleave.store.transaction() as tx:
         while len(found) < limit:
             after, page = (found[-1].name if found else ""), min(limit - len(found), topics.PAGE_LIMIT)

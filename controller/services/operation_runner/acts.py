@@ -60,7 +60,8 @@ class Acts:
         """Each reserved log, with every subscription at earliest: the recorded and those found on the parents."""
         wanted = self._wanted_subscriptions()
         self._create(self._child_topics, wanted)
-        return {"subscriptions": wanted}
+        unrecorded = sorted(set(wanted) - set(self._recorded_subscriptions()[0]))
+        return {"subscriptions": wanted} | ({"made by applications": unrecorded} if unrecorded else {})
 
     def _confirm_children(self) -> Detail:
         """Look once more while giving up is still free: from the next step on there is no way back.

@@ -1,13 +1,22 @@
-"""The embedded plane with a short call time-out, on a database of the test's own."""
+"""The embedded plane with a short call time-out on a database of the test's own, and Cleave on a real Pulsar."""
 
 from __future__ import annotations
 
+import os
+import secrets
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from controller.bootstrap import application
 from controller.dataplane.embedded import EmbeddedDataPlane, EmbeddedLogClient
+from controller.dataplane.pulsar.access import PulsarAccess
+from tests.integration.dataplane.pulsar_house import PulsarHouse
+from tests.support.brokers import SharedBroker
+from tests.support.command_line import CommandLine
 from tests.support.planes import Planes
+from tests.support.pulsar_namespaces import make_namespace
 
 CALL_TIMEOUT_SECONDS = 0.5
 
@@ -24,3 +33,26 @@ def planes(database: str) -> Iterator[Planes]:
         planes.readers.pop().close()
     planes.logs.close()
     planes.plane.close()
+
+
+@pytest.fixture
+def house(
+    pulsar_broker: SharedBroker,
+    database: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> Iterator[PulsarHouse]:
+    """See `PulsarHouse`; the environment tells where the database and the broker are, and nothing else."""
+    access = PulsarAccess(admin_url=pulsar_broker.admin_url, service_url=pulsar_broker.service_url)
+    for name in [name for name in os.environ if name.startswith("CLEAVE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("CLEAVE_DATABASE_URL", database)
+    monkeypatch.setenv("CLEAVE_PULSAR_ADMIN_URL", access.admin_url)
+    monkeypatch.setenv("CLEAVE_PULSAR_SERVICE_URL", str(access.service_url))
+    monkeypatch.setenv("CLEAVE_LANDING_URL", str(tmp_path / "landing"))
+    monkeypatch.chdir(tmp_path)  # no .env of ours
+    command_line = CommandLine(database, capsys)
+    with application() as app:
+        yield PulsarHouse(command_line, app, access, make_namespace(access, f"house-{secrets.token_hex(4)}"))
+    command_line.store.dispose()

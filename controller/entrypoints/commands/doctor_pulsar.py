@@ -1,0 +1,72 @@
+"""What `cleave doctor` says of the Pulsar cluster: is it there, and do the namespaces in use suit segments.
+
+Looks only; with `--fix` it sets what Cleave may set in those namespaces, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from controller.bootstrap import Application, pulsar_access
+from controller.dataplane.pulsar.namespaces import Namespaces, Severity, Unmet
+from controller.domain.errors import CleaveError, Terminal
+from controller.entrypoints.commands.findings import Finding, Note
+from controller.store import topics
+
+
+def cluster(cleave: Application) -> str:
+    """The broker's version. Raises Note where no cluster is configured and no topic needs one."""
+    access = pulsar_access(cleave.settings)
+    if access is None:
+        in_use = _namespaces_in_use(cleave)
+        if in_use:
+            raise Terminal(
+                f"topics of {', '.join(in_use)} are on data plane 'pulsar' and CLEAVE_PULSAR_ADMIN_URL is not set here"
+            )
+        raise Note("CLEAVE_PULSAR_ADMIN_URL is not set: no Pulsar cluster is used")
+    namespaces = Namespaces(access, call_timeout_seconds=cleave.settings.call_timeout_seconds)
+    try:
+        return f"Pulsar {namespaces.broker_version()} at {access.admin_url}"
+    finally:
+        namespaces.close()
+
+
+def namespaces(cleave: Application, asked: Sequence[str], *, fix: bool) -> list[Finding]:
+    """One finding for each demand that a namespace does not meet, one for each namespace that meets them all.
+
+    Looked at are the namespaces of topics on `pulsar`, and those `asked` for.
+    """
+    access = pulsar_access(cleave.settings)
+    if access is None:
+        return [Finding(f"pulsar {one}", "wrong", "CLEAVE_PULSAR_ADMIN_URL is not set") for one in asked]
+    look = Namespaces(access, call_timeout_seconds=cleave.settings.call_timeout_seconds)
+    findings: list[Finding] = []
+    try:
+        for namespace in sorted({*asked, *_namespaces_in_use(cleave)}):
+            findings += _of(look, namespace, fix=fix)
+    finally:
+        look.close()
+    return findings
+
+
+def _of(look: Namespaces, namespace: str, *, fix: bool) -> list[Finding]:
+    check = f"pulsar {namespace}"
+    try:
+        unmet = look.check(namespace, fix=fix)
+    except CleaveError as error:
+        return [Finding(check, "wrong", str(error))]
+    return [_finding(check, one) for one in unmet] or [Finding(check, "ok", "set as segments need it")]
+
+
+def _finding(check: str, one: Unmet) -> Finding:
+    demand = one.demand
+    if one.set_now:
+        return Finding(check, "ok", f"set now: {demand.name}")
+    remedy = "" if demand.path is None else "; `cleave doctor --fix` sets it"
+    level = "wrong" if demand.severity is Severity.WRONG else "note"
+    return Finding(check, level, f"not so: {demand.name}; {demand.why}{remedy}")
+
+
+def _namespaces_in_use(cleave: Application) -> list[str]:
+    with cleave.store.transaction() as tx:
+        return topics.namespaces_on(tx, "pulsar")

@@ -1,0 +1,96 @@
+"""Cleave on a real Pulsar: a database, a namespace and the `cleave` command, all of the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pulsar
+import requests
+from sqlalchemy import text
+
+from controller.bootstrap import Application
+from controller.dataplane.base import LogState
+from controller.dataplane.pulsar.access import PulsarAccess
+from controller.domain.layout import SegmentLayout
+from controller.services.reconciler import Finding, reconcile
+from controller.store import layouts, topics
+from tests.support.command_line import CommandLine
+
+
+@dataclass
+class PulsarHouse:
+    """What the tests look at and act with, beside the command line."""
+
+    cleave: CommandLine
+    app: Application
+    access: PulsarAccess
+    namespace: str
+
+    @property
+    def topic(self) -> str:
+        """The one topic of the test."""
+        return f"topic://{self.namespace}/orders"
+
+    @property
+    def topic_id(self) -> int:
+        """Its id."""
+        with self.app.store.transaction() as tx:
+            return topics.find_topic(tx, self.topic).topic_id
+
+    @property
+    def layout(self) -> SegmentLayout:
+        """Its layout now."""
+        with self.app.store.transaction() as tx:
+            return layouts.load_layout(tx, self.topic_id)
+
+    @property
+    def ranges(self) -> list[str]:
+        """Active ranges in order."""
+        return [str(segment.hash_range) for segment in self.layout.active]
+
+    def create(self, segments: int = 1, *subscriptions: str) -> None:
+        """The topic, by the command line."""
+        self.cleave.ok("topics", "create", self.topic, "--data-plane", "pulsar", "--segments", str(segments))
+        for name in subscriptions:
+            self.cleave.ok("subscriptions", "create", self.topic, name)
+
+    def log_of(self, segment_id: int) -> str:
+        """The Pulsar topic behind a segment."""
+        return str(
+            self.scalar(
+                "SELECT backing_topic FROM cleave.segment WHERE topic_id = :topic AND segment_id = :segment",
+                topic=self.topic_id,
+                segment=segment_id,
+            )
+        )
+
+    def states(self, *segment_ids: int) -> list[LogState]:
+        """What the broker says of their topics."""
+        return [self.app.planes["pulsar"].segment_state(self.log_of(one)) for one in segment_ids]
+
+    def cursors(self, segment_id: int) -> Sequence[str]:
+        """Subscriptions on a segment's topic."""
+        return self.app.planes["pulsar"].list_subscriptions(self.log_of(segment_id))
+
+    def reconcile(self) -> list[Finding]:
+        """One comparison, with its remedies."""
+        return list(reconcile(self.app.store, self.app.planes, self.topic_id))
+
+    def scalar(self, statement: str, **parameters: object) -> Any:
+        """One value from the database."""
+        with self.app.store.transaction() as tx:
+            return tx.execute(text(statement), parameters).scalar_one()
+
+    def client(self) -> pulsar.Client:
+        """An application's own, which knows nothing of Cleave; the caller closes it."""
+        return pulsar.Client(self.access.service_url)
+
+    def admin(self, method: str, path: str, **options: Any) -> requests.Response:
+        """A call as Pulsar's own tools make it; `path` comes behind `/admin/v2/`."""
+        answer = requests.request(
+            method, f"{self.access.admin_urls[0]}/admin/v2/{path}", timeout=30, **options
+        )
+        answer.raise_for_status()
+        return answer

@@ -1,0 +1,99 @@
+"""What happens to topics on a real broker behind Cleave's back is found, reported and healed; data is never destroyed."""
+
+from __future__ import annotations
+
+from controller.dataplane.base import LogState, OutgoingMessage
+from controller.domain.operation import OperationKind, OperationState, Origin
+from controller.services.operation_runner import run_operation
+from controller.services.reconciler import FindingKind
+from controller.store import operations
+from tests.integration.dataplane.pulsar_house import PulsarHouse
+
+
+def kinds(house: PulsarHouse) -> list[FindingKind]:
+    """What a comparison finds now."""
+    return [finding.kind for finding in house.reconcile()]
+
+
+def path_of(log: str) -> str:
+    """The topic's part of an admin call."""
+    return log.replace("://", "/")
+
+
+def test_a_segment_terminated_by_hand_is_healed_by_a_successor(house: PulsarHouse) -> None:
+    """Its messages stay where they are, and the application's own subscription goes on on the successor."""
+    house.create(2, "billing")
+    log = house.log_of(0)
+    with_messages = house.app.log_client("pulsar")
+    with_messages.append(log, [OutgoingMessage(b"kept", b"key")], producer="p", sequence=1)
+    house.app.planes["pulsar"].create_subscription(log, "of-an-application")
+    house.admin("POST", f"{path_of(log)}/terminate")
+
+    [finding] = house.reconcile()
+
+    assert finding.kind is FindingKind.ACTIVE_TERMINATED
+    assert finding.operation_id is not None
+    run_operation(house.app.runner(), finding.operation_id)
+    with house.app.store.transaction() as tx:
+        healed = operations.get_operation(tx, finding.operation_id)
+    assert (healed.kind, healed.state, healed.origin) == (
+        OperationKind.HEAL,
+        OperationState.DONE,
+        Origin.RECONCILER,
+    )
+    assert house.ranges == ["0000-7fff", "8000-ffff"]
+    assert house.states(0, 2) == [LogState.TERMINATED, LogState.OPEN]
+    assert house.cursors(2) == ["billing", "of-an-application"]
+    assert house.app.planes["pulsar"].backlog(log, "billing") == 1
+    assert kinds(house) == [FindingKind.CURSOR_UNRECORDED]
+    with_messages.close()
+
+
+def test_a_segment_deleted_by_hand_is_made_again(house: PulsarHouse) -> None:
+    house.create(2, "billing")
+    house.admin("DELETE", f"{path_of(house.log_of(1))}?force=true")
+
+    assert kinds(house) == [FindingKind.ACTIVE_MISSING]
+
+    assert house.states(0, 1) == [LogState.OPEN, LogState.OPEN]
+    assert house.cursors(1) == ["billing"]
+    assert kinds(house) == []
+
+
+def test_a_subscription_deleted_by_hand_is_made_again(house: PulsarHouse) -> None:
+    house.create(1, "billing")
+    house.admin("DELETE", f"{path_of(house.log_of(0))}/subscription/billing?force=true")
+
+    assert kinds(house) == [FindingKind.CURSOR_MISSING]
+    assert house.cursors(0) == ["billing"]
+
+
+def test_a_topic_named_like_a_segment_but_never_reserved_is_reported_and_left_alone(
+    house: PulsarHouse,
+) -> None:
+    house.create(1)
+    foreign = f"persistent://{house.namespace}/orders-segment-0000-ffff-77"
+    house.admin("PUT", path_of(foreign))
+
+    assert kinds(house) == [FindingKind.FOREIGN_LOG]
+    assert house.app.planes["pulsar"].segment_state(foreign) is LogState.OPEN
+
+
+def test_a_deleted_topic_is_not_made_anew_by_clients_that_are_still_there(house: PulsarHouse) -> None:
+    """A producer and a consumer that know nothing of Cleave keep trying; the namespace forbids it."""
+    house.create(1, "billing")
+    log = house.log_of(0)
+    client = house.client()
+    producer, consumer = client.create_producer(log), client.subscribe(log, "billing")
+
+    house.app.planes["pulsar"].delete_segment(log)
+    try:
+        client.create_producer(log)
+        made = True
+    except Exception as error:  # noqa: BLE001 - whatever the library calls it
+        made = "TopicNotFound" not in repr(error)
+
+    assert not made
+    assert house.app.planes["pulsar"].segment_state(log) is LogState.MISSING
+    del producer, consumer
+    client.close()

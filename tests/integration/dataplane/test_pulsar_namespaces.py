@@ -1,0 +1,138 @@
+"""`cleave doctor` on real namespaces: what segments need is looked at, said, and set when somebody asks for it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+
+import pytest
+
+from tests.integration.dataplane.pulsar_house import PulsarHouse
+from tests.support.pulsar_namespaces import make_namespace
+
+
+def findings(house: PulsarHouse, *arguments: str) -> dict[str, list[tuple[str, str]]]:
+    """Levels and sentences by check, whatever the exit code."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for row in json.loads(house.cleave("doctor", "--json", *arguments).out):
+        found.setdefault(row["check"], []).append((row["level"], row["finding"]))
+    return found
+
+
+@pytest.fixture
+def bare(house: PulsarHouse) -> str:
+    """A namespace as `pulsar-admin namespaces create` leaves it."""
+    return make_namespace(house.access, f"bare-{secrets.token_hex(4)}", fixed=False)
+
+
+def test_the_cluster_and_the_namespaces_of_its_topics_are_looked_at(house: PulsarHouse) -> None:
+    assert f"pulsar {house.namespace}" not in findings(house)
+    house.create(1)
+
+    found = findings(house)
+
+    assert found["pulsar"] == [("ok", f"Pulsar 4.2.4 at {house.access.admin_url}")]
+    assert found[f"pulsar {house.namespace}"] == [("ok", "set as segments need it")]
+
+
+def test_a_bare_namespace_is_told_what_it_lacks_and_left_as_it_is(house: PulsarHouse, bare: str) -> None:
+    before = house.admin("GET", f"namespaces/{bare}").json()
+
+    found = findings(house, "--namespace", bare)[f"pulsar {bare}"]
+
+    levels = {sentence.split(";")[0]: level for level, sentence in found}
+    assert levels["not so: topics on demand are off"] == "wrong"
+    assert levels["not so: deduplication is on"] == "note"
+    assert all("`cleave doctor --fix` sets it" in sentence for _, sentence in found)
+    assert house.cleave("doctor", "--namespace", bare).code == 1
+    assert house.admin("GET", f"namespaces/{bare}").json() == before
+
+
+def test_asked_to_it_sets_them_once(house: PulsarHouse, bare: str) -> None:
+    set_now = findings(house, "--fix", "--namespace", bare)[f"pulsar {bare}"]
+
+    assert {level for level, _ in set_now} == {"ok"}
+    assert ("ok", "set now: topics on demand are off") in set_now
+    policies = house.admin("GET", f"namespaces/{bare}").json()
+    assert policies["autoTopicCreationOverride"]["allowAutoTopicCreation"] is False
+    assert policies["deduplicationEnabled"] is True
+    assert findings(house, "--fix", "--namespace", bare)[f"pulsar {bare}"] == [
+        ("ok", "set as segments need it")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("messageTTL", 60, "messages do not expire unread"),
+        ("subscriptionTypesEnabled", ["Shared"], "exclusive consumers are allowed"),
+        (
+            "backlogQuota?backlogQuotaType=destination_storage",
+            {"limitSize": 1 << 30, "policy": "consumer_backlog_eviction"},
+            "nothing unread is evicted",
+        ),
+    ],
+)
+def test_what_is_a_persons_to_decide_is_said_and_never_set(
+    house: PulsarHouse, path: str, value: object, said: str
+) -> None:
+    house.admin("POST", f"namespaces/{house.namespace}/{path}", json=value)
+
+    [(_, sentence)] = findings(house, "--fix", "--namespace", house.namespace)[f"pulsar {house.namespace}"]
+
+    assert said in sentence
+    assert "--fix" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (
+            "inactiveTopicPolicies",
+            {
+                "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
+                "maxInactiveDurationSeconds": 60,
+                "deleteWhileInactive": True,
+            },
+            "inactive topics are kept",
+        ),
+        ("subscriptionExpirationTime", 5, "subscriptions do not expire"),
+        ("isAllowAutoUpdateSchema", False, "new schemas are allowed"),
+        ("schemaValidationEnforced", True, "schemas are not enforced"),
+        (
+            "retention",
+            {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0},
+            "acknowledged messages are retained",
+        ),
+    ],
+)
+def test_what_would_lose_segments_is_found_and_put_right(
+    house: PulsarHouse, path: str, value: object, said: str
+) -> None:
+    house.admin("POST", f"namespaces/{house.namespace}/{path}", json=value)
+    check = f"pulsar {house.namespace}"
+
+    [(_, sentence)] = findings(house, "--namespace", house.namespace)[check]
+    assert said in sentence
+
+    assert findings(house, "--fix", "--namespace", house.namespace)[check] == [("ok", f"set now: {said}")]
+    assert findings(house, "--namespace", house.namespace)[check] == [("ok", "set as segments need it")]
+
+
+def test_a_namespace_that_is_not_there_is_one_line(house: PulsarHouse) -> None:
+    [(level, sentence)] = findings(house, "--namespace", "nobody/nowhere")["pulsar nobody/nowhere"]
+
+    assert level == "wrong"
+    assert "create the tenant and namespace" in sentence
+
+
+def test_topics_on_a_cluster_that_is_not_configured_here_are_told(
+    house: PulsarHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.create(1)
+    monkeypatch.delenv("CLEAVE_PULSAR_ADMIN_URL")
+    monkeypatch.delenv("CLEAVE_PULSAR_SERVICE_URL")
+
+    [(level, sentence)] = findings(house)["pulsar"]
+
+    assert (level, house.namespace in sentence) == ("wrong", True)
