@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 
-from controller.services.operation_runner import Outcome, run_operation
+from controller.services.operation_runner import Outcome, run_due, run_operation
 from tests.support.bench import Bench
 from tests.support.faulty_data_plane import FaultyDataPlane
 from tests.support.waiting import wait_until
@@ -19,8 +19,8 @@ from tests.support.waiting import wait_until
 ENDED = (Outcome.FINISHED, Outcome.FENCED_OUT, Outcome.STOPPED)
 
 
-def main(url: str, operation_id: int, at: str, by: str) -> None:
-    """Run the operation to its end, or to `at`."""
+def main(url: str, at: str, by: str, operation_id: int | None = None) -> None:
+    """Run the operation, or without one whatever is due side by side, to its end or to `at`."""
     points = {at}
 
     def strike(name: str) -> None:
@@ -35,6 +35,10 @@ def main(url: str, operation_id: int, at: str, by: str) -> None:
         f"victim-{os.getpid()}", planes={"embedded": plane.as_data_plane()}, checkpoint=strike
     )
     outcomes: list[Outcome] = []
+    if operation_id is None:
+        run_due(context, limit=8)
+        bench.close()
+        return
 
     def ended() -> bool:
         outcomes.append(run_operation(context, operation_id))

@@ -1,0 +1,218 @@
+"""Several fresh reshapes run side by side: what it costs, what is journalled, and what leaves the others' company."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from controller.domain.errors import SegmentNotFound
+from controller.domain.operation import OperationState
+from controller.services import segment_admin, topic_admin
+from controller.services.operation_runner import run_due
+from tests.support.bench import TOPIC, Bench
+from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
+from tests.support.waiting import wait_until
+
+STEPS = ["create-children", "set-fencing", "terminate-parents", "commit", "finish"]
+
+
+def two_splits(bench: Bench) -> list[int]:
+    """Asked for and not begun; their ids."""
+    bench.topic_with(segments=2)
+    return [bench.intend(segment_admin.splitting(number)).operation.operation_id for number in (0, 1)]
+
+
+def steps_of(bench: Bench, operation_id: int) -> list[str]:
+    found = "SELECT array_agg(step ORDER BY sequence) FROM cleave.operation_step WHERE operation_id = :id"
+    return list(bench.scalar(found, id=operation_id) or [])
+
+
+def run_with(bench: Bench, at: str, act: Callable[[], object], **changes: object) -> None:
+    """Run what is due, and do `act` once when the runner comes by."""
+    waiting = [act]
+
+    def checkpoint(name: str) -> None:
+        if name == at and waiting:
+            waiting.pop()()
+
+    run_due(bench.context(checkpoint=checkpoint, **changes), limit=8)
+    assert not waiting, "the runner came by"
+
+
+def finish(bench: Bench, operation_ids: list[int]) -> list[OperationState]:
+    states = [bench.drive(operation_id).state for operation_id in operation_ids]
+    bench.settle()
+    bench.check_laws()
+    return states
+
+
+def test_any_number_costs_three_calls_and_each_keeps_its_journal(bench: Bench) -> None:
+    operation_ids = two_splits(bench)
+    plane = FaultyDataPlane(bench.plane)
+
+    assert run_due(bench.context(planes={"embedded": plane.as_data_plane()}), limit=8) == 2
+
+    assert [name for name, _ in plane.log] == ["create_successors", "terminate_segments", "subscriptions_of"]
+    assert [steps_of(bench, one) for one in operation_ids] == [STEPS, STEPS]
+    assert [bench.operation(one).epoch for one in operation_ids] == [1, 2]
+    noted = "SELECT detail -> 'subscriptions' FROM cleave.operation_step WHERE step = 'create-children' AND operation_id = :id"
+    assert bench.scalar(noted, id=operation_ids[0]) == ["billing"]
+    positions = (
+        "SELECT array_agg(terminated_position ORDER BY segment_id) FROM cleave.segment WHERE state = 'SEALED'"
+    )
+    assert bench.scalar(positions) == ["-1", "-1"]
+    assert bench.topic.last_split_at is not None
+    assert finish(bench, operation_ids) == [OperationState.DONE] * 2
+
+
+def test_merge_depths_are_those_of_the_whole_layout(bench: Bench) -> None:
+    """Parents of one split are known to share their past; of others the ancestors have to be read."""
+    bench.topic_with(segments=2)
+    for planner in (
+        segment_admin.splitting(0),
+        segment_admin.merging(2, 3),
+        segment_admin.merging(4, 1),
+        segment_admin.splitting(5),
+        segment_admin.merging(6, 7),
+    ):
+        bench.intend(planner)
+        while run_due(bench.context(), limit=8):
+            pass
+
+    layout = bench.layout
+    assert {i: layout.segments[i].merge_depth for i in (4, 5, 6, 8)} == {4: 1, 5: 2, 6: 2, 8: 3}
+    layout.check_invariants()
+    bench.check_laws()
+
+
+@pytest.mark.parametrize("at", ["create-children:before", "terminate-parents:before"])
+def test_a_subscription_made_meanwhile_is_on_every_child(bench: Bench, at: str) -> None:
+    operation_ids = two_splits(bench)
+
+    run_with(bench, at, lambda: topic_admin.create_subscription(bench.store, TOPIC, "late", bench.request()))
+
+    assert finish(bench, operation_ids) == [OperationState.DONE] * 2
+    for segment in bench.layout.active:
+        assert list(bench.plane.list_subscriptions(bench.log_of(segment.segment_id))) == ["billing", "late"]
+
+
+def test_what_an_application_subscribed_at_the_last_moment_is_on_the_children(bench: Bench) -> None:
+    operation_ids = two_splits(bench)
+
+    run_with(bench, "commit:after", lambda: bench.plane.create_subscription(bench.log_of(0), "own"))
+
+    assert finish(bench, operation_ids) == [OperationState.DONE] * 2
+    assert "own" in bench.plane.list_subscriptions(bench.log_of(2))
+
+
+def test_a_child_terminated_by_hand_ends_its_own_operation_only(bench: Bench) -> None:
+    operation_ids = two_splits(bench)
+    log = bench.operation(operation_ids[0]).children[0].backing_topic
+    bench.plane.create_segment(log, [])
+    bench.plane.terminate_segment(log)
+
+    run_due(bench.context(), limit=8)
+
+    assert finish(bench, operation_ids) == [OperationState.ABORTED, OperationState.DONE]
+
+
+def test_a_parent_deleted_by_hand_is_put_back_and_closed(bench: Bench) -> None:
+    operation_ids = two_splits(bench)
+    bench.plane.delete_segment(bench.log_of(0))
+
+    run_due(bench.context(), limit=8)
+
+    assert finish(bench, operation_ids) == [OperationState.DONE] * 2
+
+
+def test_until_the_fence_is_announced_giving_up_is_free(bench: Bench) -> None:
+    operation_ids = two_splits(bench)
+    deleting = "UPDATE cleave.topic SET state = 'deleting', row_version = row_version + 1"
+
+    run_with(bench, "set-fencing:before", lambda: bench.execute(deleting))
+
+    assert [bench.drive(one).state for one in operation_ids] == [OperationState.ABORTED] * 2
+    assert len(bench.layout.active) == 2
+
+
+def test_one_whose_deadline_has_passed_is_aborted_beside_the_others(bench: Bench) -> None:
+    operation_ids = two_splits(bench)
+    bench.execute(
+        "UPDATE cleave.operation SET deadline = clock_timestamp(), row_version = row_version + 1"
+        " WHERE operation_id = :id",
+        id=operation_ids[0],
+    )
+
+    assert run_due(bench.context(), limit=8) == 2
+
+    assert finish(bench, operation_ids) == [OperationState.ABORTED, OperationState.DONE]
+
+
+@pytest.mark.parametrize("at", ["create-children:before", "commit:before", "finish:before"])
+def test_who_lost_the_claim_records_nothing_more(bench: Bench, at: str) -> None:
+    operation_ids = two_splits(bench)
+    expire = "UPDATE cleave.operation SET claim_expires_at = clock_timestamp() - interval '1 hour' WHERE claimed_by = 'runner'"
+    states: list[OperationState] = []
+
+    def take_over() -> None:
+        bench.execute(expire)
+        states.extend(bench.drive(one).state for one in operation_ids)
+
+    run_with(bench, at, take_over, runner_id="runner")
+
+    assert states == [OperationState.DONE] * 2
+    wrote = "SELECT count(*) FROM cleave.operation_step WHERE operation_id = ANY (:ids) AND claim_term = 1 AND step = :step"
+    assert bench.scalar(wrote, ids=operation_ids, step=at.split(":", maxsplit=1)[0]) == 0
+    assert finish(bench, operation_ids) == states
+
+
+@pytest.mark.parametrize("fault", Fault)
+@pytest.mark.parametrize("call", ["create_successors", "terminate_segments", "subscriptions_of"])
+def test_a_call_that_fails_is_repeated_for_each(bench: Bench, call: str, fault: Fault) -> None:
+    operation_ids = two_splits(bench)
+    plane = FaultyDataPlane(bench.plane, PlannedFault(fault, call=call))
+    context = bench.context(planes={"embedded": plane.as_data_plane()})
+
+    run_due(context, limit=8)
+
+    assert len(plane.injected) == 1
+    assert all(bench.operation(one).attempts == 1 for one in operation_ids)
+    wait_until(lambda: run_due(context, limit=8) == 0 and not bench.live_operations())
+    assert finish(bench, operation_ids) == [OperationState.DONE] * 2
+
+
+def test_a_claim_that_runs_short_is_not_acted_under(bench: Bench) -> None:
+    """The runner renews it for one operation at a time; a call for many is not made in its last moments."""
+    operation_ids = two_splits(bench)
+    plane = FaultyDataPlane(bench.plane)
+    context = bench.context(planes={"embedded": plane.as_data_plane()}, lease_seconds=0.401)
+
+    run_due(context, limit=8)
+
+    assert "create_successors" not in [name for name, _ in plane.log]
+    assert finish(bench, operation_ids) == [OperationState.DONE] * 2
+
+
+def test_a_stop_gives_the_claims_back(bench: Bench) -> None:
+    operation_ids = two_splits(bench)
+    stopping: list[bool] = []
+
+    run_with(bench, "set-fencing:after", lambda: stopping.append(True), should_stop=lambda: bool(stopping))
+
+    assert {bench.operation(one).state for one in operation_ids} == {OperationState.FENCING}
+    assert bench.scalar("SELECT count(*) FROM cleave.operation WHERE claimed_by IS NOT NULL") == 0
+    assert finish(bench, operation_ids) == [OperationState.DONE] * 2
+
+
+def test_set_wise_calls_mean_what_single_ones_do(bench: Bench) -> None:
+    bench.topic_with()
+    log = bench.log_of(0)
+    bench.publish(0, 3)
+
+    assert bench.plane.terminate_segments([log, "segment://none"]) == {
+        log: bench.plane.terminate_segment(log)
+    }
+    assert bench.plane.subscriptions_of([log, "segment://none"]) == {log: ["billing"]}
+    with pytest.raises(SegmentNotFound):
+        bench.plane.terminate_segment("segment://none")
