@@ -12,6 +12,7 @@ import pytest
 
 from controller.client.history import Verdict, check, read_history
 from controller.dataplane.pulsar_scalable import PulsarScalableDataPlane
+from controller.domain.attached import AttachedConsumer
 from controller.domain.operation import OperationState
 from controller.services import segment_admin
 from controller.store import layouts, topics
@@ -71,6 +72,9 @@ def test_nothing_is_lost_or_out_of_key_order(
     operations: int,
 ) -> None:
     with java_client(pulsar5_broker, attached, tmp_path) as client:
+        assert [(one.subscription, one.subscription_type) for one in counted(keeper, attached)] == [
+            ("s", "Exclusive")
+        ]
         for _ in range(operations):
             intent = segment_admin.submit(
                 store, {PLANE: keeper}, attached, next_planner(store, attached), request("go on")
@@ -90,6 +94,11 @@ def test_nothing_is_lost_or_out_of_key_order(
     assert verdict.in_order_and_complete, str(verdict)
     with store.transaction() as tx:
         assert topics.find_topic(tx, attached).epoch >= operations
+
+
+def counted(keeper: PulsarScalableDataPlane, topic: str) -> list[AttachedConsumer]:
+    """The broker's own count of who consumes, over all logs of the topic."""
+    return [one for attached in keeper.consumers(keeper.list_segments(topic)).values() for one in attached]
 
 
 def verdict_on(home: Path) -> Verdict:
