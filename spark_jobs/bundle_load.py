@@ -1,0 +1,143 @@
+"""Load of namespace bundles as Spark SQL: landed reports of brokers to figures of every bundle.
+
+A topic lies in the bundle that holds the crc32 of its name: an as-of join of hashes to boundaries (upper ends
+exclusive, the last one closed), done as one sort of topics and boundaries together by namespace and place. The sums
+run in that order, so that they round alike on every run. What is written of it: ``bundle_load_changes``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from controller.domain.errors import InvalidInput
+
+RATES = ("msg_rate_in", "byte_rate_in", "msg_rate_out", "byte_rate_out")
+COUNTS = ("topic_count", "producer_count", "consumer_count")
+
+
+@dataclass(frozen=True, slots=True)
+class ReportWindow:
+    """Reports taken in ``(end_ms - length_ms, end_ms]`` count; a broker silent for ``gone_after_ms`` is gone."""
+
+    end_ms: int
+    length_ms: int = 180_000
+    gone_after_ms: int = 1_800_000
+
+    def __post_init__(self) -> None:
+        if not 0 < self.length_ms <= self.gone_after_ms:
+            raise InvalidInput(
+                f"a window of {self.length_ms} ms and brokers gone after {self.gone_after_ms} ms: give 0 < window <= gone"
+            )
+
+    @property
+    def start_ms(self) -> int:
+        """Reports at this instant do not count."""
+        return self.end_ms - self.length_ms
+
+    @property
+    def gone_ms(self) -> int:
+        """A broker last heard of at this instant or before is gone."""
+        return self.end_ms - self.gone_after_ms
+
+
+_REPORTS = """
+WITH counted AS (
+  SELECT cluster, broker, instant_ms, count(*) AS topics
+    FROM {topics} WHERE instant_ms > :start_ms AND instant_ms <= :end_ms
+   GROUP BY cluster, broker, instant_ms
+)
+SELECT b.cluster, b.broker, max(b.instant_ms) AS instant_ms
+  FROM {brokers} b LEFT JOIN counted c USING (cluster, broker, instant_ms)
+ WHERE b.instant_ms > :start_ms AND b.instant_ms <= :end_ms AND b.topic_count = coalesce(c.topics, 0)
+ GROUP BY b.cluster, b.broker
+"""
+
+_NAMESPACES = """
+WITH latest AS (
+  SELECT cluster, namespace, max_by(boundaries, instant_ms) AS boundaries, max(instant_ms) AS instant_ms
+    FROM {boundaries} WHERE instant_ms <= :end_ms
+   GROUP BY cluster, namespace
+), known AS (
+  SELECT cluster, namespace, l.boundaries, l.instant_ms, s.boundaries AS stored, coalesce(s.row_version, 0) AS row_version,
+         s.row_version IS NULL OR coalesce(l.instant_ms > s.boundaries_at_ms, false) AS is_newer
+    FROM latest l FULL JOIN {stored_boundaries} s USING (cluster, namespace)
+)
+SELECT k.cluster, k.namespace, if(is_newer, boundaries, stored) AS boundaries, instant_ms AS boundaries_at_ms, row_version,
+       is_newer AND boundaries IS DISTINCT FROM stored AS is_changed
+  FROM known k LEFT SEMI JOIN {reports} r ON r.cluster = k.cluster
+"""
+
+
+def _each(template: str, names: tuple[str, ...] = RATES + COUNTS[1:]) -> str:
+    return ", ".join(template.format(m=name) for name in names)
+
+
+_FIGURES = f"""
+WITH edge AS (
+  SELECT cluster, namespace, e.lower_bound, e.upper_bound
+    FROM {{namespaces}}
+ LATERAL VIEW inline(arrays_zip(slice(boundaries, 1, size(boundaries) - 1), slice(boundaries, 2, size(boundaries) - 1))) e
+           AS lower_bound, upper_bound
+), placed AS (
+  SELECT cluster, namespace, lower_bound AS place, 0 AS is_topic, '' AS topic, 0L AS instant_ms, '' AS broker,
+         {_each("0D AS {m}", RATES)}, {_each("0L AS {m}", COUNTS[1:])}, upper_bound
+    FROM edge
+   UNION ALL
+  SELECT /*+ BROADCAST(r) */ t.cluster, t.namespace, crc32(t.topic), 1, t.topic, t.instant_ms, t.broker,
+         {_each("t.{m}")}, CAST(NULL AS bigint)
+    FROM {{topics}} t JOIN {{reports}} r
+      ON r.cluster = t.cluster AND r.broker = t.broker AND r.instant_ms = t.instant_ms
+), found AS (  -- a boundary comes before the topics at its place: they belong to the bundle on its right
+  SELECT *, max(if(is_topic = 0, place, NULL)) OVER along AS lower_bound, max(upper_bound) OVER along AS bundle_end,
+         lead(topic) OVER along AS topic_after
+    FROM placed
+  WINDOW along AS (PARTITION BY cluster, namespace ORDER BY place, is_topic, topic, instant_ms, broker)
+), summed AS (  -- a topic that moved is in two reports, and the later one counts
+  SELECT cluster, namespace, lower_bound, bundle_end AS upper_bound, {_each("sum({m}) AS {m}")},
+         sum(CAST(is_topic AS bigint)) AS topic_count, max(struct(instant_ms, broker)) AS told
+    FROM found
+   WHERE lower_bound IS NOT NULL AND (is_topic = 0 OR coalesce(topic_after, '') <> topic)
+   GROUP BY cluster, namespace, lower_bound, bundle_end
+), owner AS (
+  SELECT /*+ BROADCAST(r) */ o.cluster, o.namespace, o.lower_bound, o.upper_bound,
+         max(struct(o.instant_ms, o.broker, o.cache_size_bytes)) AS told
+    FROM {{owned}} o JOIN {{reports}} r
+      ON r.cluster = o.cluster AND r.broker = o.broker AND r.instant_ms = o.instant_ms
+   GROUP BY o.cluster, o.namespace, o.lower_bound, o.upper_bound
+)
+SELECT cluster, namespace, lower_bound, upper_bound, coalesce(o.told.broker, nullif(s.told.broker, '')) AS broker,
+       {_each("s.{m}", RATES)}, {_each("s.{m}", COUNTS)}, coalesce(o.told.cache_size_bytes, 0) AS cache_size_bytes,
+       coalesce(o.told.instant_ms, nullif(s.told.instant_ms, 0)) AS observed_at_ms
+  FROM summed s LEFT JOIN owner o USING (cluster, namespace, lower_bound, upper_bound)
+"""
+
+
+def build_reports(topics: DataFrame, brokers: DataFrame, window: ReportWindow) -> DataFrame:
+    """The report that counts for each broker: the latest of which every topic is there (cluster, broker, instant_ms)."""
+    bounds = {"start_ms": window.start_ms, "end_ms": window.end_ms}
+    return topics.sparkSession.sql(_REPORTS, bounds, topics=topics, brokers=brokers)
+
+
+def build_namespaces(
+    boundaries: DataFrame, reports: DataFrame, stored_boundaries: DataFrame, window: ReportWindow
+) -> DataFrame:
+    """Boundaries in force of every namespace of the clusters that reported: those read last, stored or landed.
+
+    With the row version they were stored under (0: never) and whether they are to be written.
+    """
+    tables = {"boundaries": boundaries, "reports": reports, "stored_boundaries": stored_boundaries}
+    return boundaries.sparkSession.sql(_NAMESPACES, {"end_ms": window.end_ms}, **tables)
+
+
+def build(topics: DataFrame, owned: DataFrame, reports: DataFrame, namespaces: DataFrame) -> DataFrame:
+    """Figures of every bundle of ``namespaces``, empty ones included.
+
+    cluster, namespace, lower_bound, upper_bound, broker (who owns it, else who reported topics of it, else null),
+    four rates per second, topic_count, producer_count, consumer_count, cache_size_bytes, observed_at_ms.
+    Topics of a namespace whose boundaries nobody knows are in no bundle.
+    """
+    return topics.sparkSession.sql(
+        _FIGURES, topics=topics, owned=owned, reports=reports, namespaces=namespaces
+    )

@@ -1,0 +1,130 @@
+"""Bundle load as a job: reads landed reports and the baseline, gives back what changed.
+
+``compute`` is what the minute's task calls on its session; ``main`` is the same for ``spark-submit``. Files come and
+go below one scratch URL, with their schemas given, so that no job is spent on finding them out.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs.bundle_load import COUNTS, RATES, ReportWindow, build, build_namespaces, build_reports
+from spark_jobs.bundle_load_changes import (
+    SIGNALS,
+    build_brokers,
+    build_clusters,
+    build_hot_topics,
+    build_judged,
+    build_namespace_sums,
+)
+from spark_jobs.session import with_session
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_RATES = ", ".join(f"{rate} DOUBLE" for rate in RATES)
+_USAGES = ", ".join(f"{signal}_{part} DOUBLE" for signal in SIGNALS for part in ("usage", "limit"))
+_COUNTS = ", ".join(f"{count} BIGINT" for count in COUNTS)
+_WHERE = "cluster STRING, broker STRING, instant_ms BIGINT"
+_RANGE = "namespace STRING, lower_bound BIGINT, upper_bound BIGINT"
+
+REPORTS = {
+    "topics": f"{_WHERE}, namespace STRING, topic STRING, {_RATES}, producer_count BIGINT, consumer_count BIGINT",
+    "owned": f"{_WHERE}, {_RANGE}, cache_size_bytes BIGINT",
+    "boundaries": "cluster STRING, namespace STRING, instant_ms BIGINT, boundaries ARRAY<BIGINT>",
+    "brokers": f"{_WHERE}, {_USAGES}, topic_count BIGINT, report STRING, version STRING",
+}
+"""What lands, by kind."""
+
+BASELINE = {
+    "stored_boundaries": "cluster STRING, namespace STRING, boundaries ARRAY<BIGINT>, boundaries_at_ms BIGINT, row_version BIGINT",
+    "stored_bundles": f"cluster STRING, {_RANGE}, broker STRING, {_RATES}, {_COUNTS}, cache_size_bytes BIGINT,"
+    " modified_at_ms BIGINT, row_version BIGINT",
+    "stored_namespaces": f"cluster STRING, namespace STRING, {_RATES}, topic_count BIGINT, bundle_count BIGINT,"
+    " peak_msg_rate DOUBLE, peak_byte_rate DOUBLE, peak_topic_count BIGINT, modified_at_ms BIGINT, row_version BIGINT",
+    "stored_brokers": f"cluster STRING, broker STRING, {_USAGES}, {_RATES}, topic_count BIGINT, bundle_count BIGINT,"
+    " producer_count BIGINT, consumer_count BIGINT, report STRING, version STRING, observed_at_ms BIGINT, row_version BIGINT",
+    "limits": "cluster STRING, namespace STRING, max_topics DOUBLE, max_sessions DOUBLE, max_msg_rate DOUBLE, max_byte_rate DOUBLE",
+}
+"""What the scratch directory holds before a run: stored load and boundaries, split limits in force."""
+
+_JUDGED = (
+    f"cluster STRING, {_RANGE}, broker STRING, {_RATES}, {_COUNTS}, cache_size_bytes BIGINT, modified_at_ms BIGINT,"
+    " seen_row_version BIGINT, seen_namespace_version BIGINT, gone BOOLEAN, is_changed BOOLEAN"
+)
+
+
+def compute(
+    spark: SparkSession, report_urls: Mapping[str, Sequence[str]], scratch_url: str, window: ReportWindow
+) -> dict[str, pa.Table]:
+    """The rows to write: boundaries, bundles, namespaces, brokers, clusters, and the topics of hot bundles.
+
+    Writes every bundle's figures below the scratch URL, as ``judged``. Needs a report of at least one broker.
+    """
+    landed = {kind: _read(spark, schema, report_urls[kind]) for kind, schema in REPORTS.items()}
+    stored = {name: spark.read.schema(s).parquet(f"{scratch_url}/{name}") for name, s in BASELINE.items()}
+    limits, topics, brokers = stored.pop("limits"), landed["topics"], landed["brokers"]
+    reports = spark.createDataFrame(build_reports(topics, brokers, window).toArrow())
+    namespaces = build_namespaces(landed["boundaries"], reports, stored["stored_boundaries"], window)
+    figures = build(topics, landed["owned"], reports, namespaces)
+    everything = build_judged(
+        figures,
+        reports,
+        namespaces,
+        stored_bundles=stored["stored_bundles"],
+        stored_brokers=stored["stored_brokers"],
+        window=window,
+    )
+    everything.write.mode("overwrite").parquet(f"{scratch_url}/judged")
+    judged = spark.read.schema(_JUDGED).parquet(f"{scratch_url}/judged")
+    heard = build_brokers(judged, brokers, reports, stored["stored_brokers"], window).toArrow()
+    changed = spark.createDataFrame(heard)
+    return {
+        "boundaries": _boundary_changes(namespaces).toArrow(),
+        "bundles": judged.where("is_changed").drop("is_changed").toArrow(),
+        "namespaces": build_namespace_sums(judged, stored["stored_namespaces"]).toArrow(),
+        "brokers": heard,
+        "clusters": build_clusters(judged, changed, reports, stored["stored_brokers"], window).toArrow(),
+        "hot_topics": build_hot_topics(judged, topics, reports, limits).toArrow(),
+    }
+
+
+def _read(spark: SparkSession, schema: str, urls: Sequence[str]) -> DataFrame:
+    return spark.read.schema(schema).parquet(*urls) if urls else spark.createDataFrame([], schema)
+
+
+def _boundary_changes(namespaces: DataFrame) -> DataFrame:
+    return namespaces.where("is_changed").selectExpr(
+        "cluster", "namespace", "boundaries", "boundaries_at_ms", "row_version AS seen_row_version"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """For ``spark-submit``: the same run with its parts as options; every result becomes files below the scratch URL."""
+    parser = argparse.ArgumentParser(
+        prog="run_bundle_load", description=main.__doc__, fromfile_prefix_chars="@"
+    )
+    parser.add_argument("--master", default="local[2]", help="local[n], spark://host:port or sc://host:port")
+    for kind in REPORTS:
+        parser.add_argument(f"--{kind}", nargs="*", default=[], help=f"URLs of files of {kind}")
+    parser.add_argument("--scratch", required=True, help="URL of the run's scratch directory")
+    parser.add_argument("--window-end-ms", type=int, required=True)
+    parser.add_argument("--window-length-ms", type=int, default=ReportWindow(0).length_ms)
+    parser.add_argument("--gone-after-ms", type=int, default=ReportWindow(0).gone_after_ms)
+    options = parser.parse_args(arguments)
+    window = ReportWindow(options.window_end_ms, options.window_length_ms, options.gone_after_ms)
+    urls = {kind: getattr(options, kind) for kind in REPORTS}
+
+    def run(spark: SparkSession) -> None:
+        for name, table in compute(spark, urls, options.scratch, window).items():
+            spark.createDataFrame(table).write.mode("overwrite").parquet(f"{options.scratch}/{name}")
+
+    with_session(options.master, run)
+
+
+if __name__ == "__main__":
+    main()
