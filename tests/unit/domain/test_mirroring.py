@@ -1,0 +1,86 @@
+"""What happened to a layout somebody else keeps, told from two readings of it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.domain.errors import Conflict
+from controller.domain.hash_range import HashRange
+from controller.domain.layout import SegmentLayout
+from controller.domain.mirroring import LayoutStep, has_taken_over, steps_between
+from controller.domain.reshape import ReshapeKind
+
+SPLIT, MERGE, REBUCKET = ReshapeKind.SPLIT, ReshapeKind.MERGE, ReshapeKind.REBUCKET
+LOW, HIGH = HashRange(0, 16383), HashRange(16384, 32767)
+
+
+def two() -> SegmentLayout:
+    return SegmentLayout.initial(2, now=0)
+
+
+def test_each_epoch_is_told_by_what_it_sealed_and_made() -> None:
+    after = two().split(0, 1).merge(3, 1, 2).rebucket(2, 8, 3)
+
+    assert steps_between(two(), after) == (
+        LayoutStep(1, SPLIT, (0,), (2, 3)),
+        LayoutStep(2, MERGE, (1, 3), (4,)),
+        LayoutStep(3, REBUCKET, (2,), (5,)),
+    )
+    assert steps_between(after, after) == ()
+
+
+def test_what_was_pruned_in_between_leaves_a_gap_or_half_a_story() -> None:
+    after = two().split(0, 1).split(2, 2).prune(0).prune(2)
+
+    assert steps_between(two(), after) == (
+        LayoutStep(1, None, (), (3,)),
+        LayoutStep(2, None, (), (4, 5)),
+    )
+
+
+def test_an_older_layout_means_that_the_topic_was_made_again() -> None:
+    with pytest.raises(Conflict, match="made again"):
+        steps_between(two().split(0, 1), two())
+
+
+def test_a_reshape_is_done_when_the_layout_shows_its_parents_sealed_for_those_ranges() -> None:
+    after = two().split(0, 1).split(1, 2)
+
+    assert not has_taken_over(two(), [0], [LOW, HIGH])
+    assert has_taken_over(after, [0], [HIGH, LOW])
+
+
+@pytest.mark.parametrize(
+    ("parent_ids", "ranges"),
+    [
+        pytest.param([0, 1], [HashRange(0, 65535)], id="one of two is sealed"),
+        pytest.param([0], [HashRange(0, 9), HashRange(10, 32767)], id="cut elsewhere"),
+        pytest.param([7], [LOW, HIGH], id="gone"),
+    ],
+)
+def test_a_reshape_that_can_never_be_done_is_told_from_one_that_is_not_done_yet(
+    parent_ids: list[int], ranges: list[HashRange]
+) -> None:
+    with pytest.raises(Conflict, match="by somebody else"):
+        has_taken_over(two().split(0, 1), parent_ids, ranges)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 30)), max_size=12))
+def test_every_act_on_a_layout_nothing_was_pruned_of_can_be_told(acts: list[tuple[bool, int]]) -> None:
+    layout, told = two(), list[tuple[int, ReshapeKind, frozenset[int]]]()
+    for wants_split, number in acts:
+        active = layout.active
+        index = number % len(active)
+        if wants_split or len(active) == 1:
+            parents = [active[index].segment_id]
+            layout = layout.split(parents[0], layout.epoch)
+            told.append((layout.epoch, SPLIT, frozenset(parents)))
+        else:
+            parents = [one.segment_id for one in active[max(0, index - 1) :][:2]]
+            layout = layout.merge(*parents, layout.epoch)
+            told.append((layout.epoch, MERGE, frozenset(parents)))
+
+    steps = steps_between(two(), layout)
+    assert [(step.epoch, step.kind, frozenset(step.sealed_ids)) for step in steps] == told
