@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from controller.dataplane.base import DataPlane
 from controller.dataplane.embedded.plane import EmbeddedDataPlane
 from controller.domain.errors import InvalidInput, InvalidLayoutChange, TopicNotFound, Unsupported
+from controller.domain.layout import SegmentLayout
+from controller.domain.reshape import Reshape
 from controller.domain.situation import Capabilities
 from controller.services import segment_admin
 from controller.services.segment_admin import Planner, merging, rebucketing, recutting, splitting
+from controller.store.intents import UNLOCKED_ATTEMPTS, Intent
 from tests.support.bench import TOPIC, Bench
 
 
@@ -91,3 +96,40 @@ def test_nonsense_is_refused_before_anything_is_written(bench: Bench) -> None:
         with pytest.raises(InvalidLayoutChange):
             bench.intend(planner)
     assert bench.live_operations() == []
+
+
+@pytest.mark.parametrize(
+    "changes", [1, UNLOCKED_ATTEMPTS], ids=["once", "each time, until the topic is locked"]
+)
+def test_a_topic_that_changes_under_the_plan_is_planned_again(bench: Bench, changes: int) -> None:
+    topic_id, planned = bench.topic_with(segments=2), list[int]()
+
+    def planner(layout: SegmentLayout, max_buckets: int) -> Reshape:
+        planned.append(layout.next_segment_id)
+        if len(planned) <= changes:  # ids are reserved, as by another intent
+            bench.execute(
+                "UPDATE cleave.topic SET next_segment_id = next_segment_id + 10, row_version = row_version + 1"
+                " WHERE topic_id = :topic_id",
+                topic_id=topic_id,
+            )
+        return splitting(0)(layout, max_buckets)
+
+    operation = bench.intend(planner).operation
+
+    assert planned == [2 + 10 * n for n in range(changes + 1)]
+    assert [child.plan.segment_id for child in operation.children] == [planned[-1], planned[-1] + 1]
+    assert operation == replace(bench.operation(operation.operation_id), parameters={})
+
+
+def test_a_key_used_by_two_at_once_is_one_operation(bench: Bench) -> None:
+    bench.topic_with(segments=2)
+    request, first = bench.request("asked"), list[Intent]()
+
+    def planner(layout: SegmentLayout, max_buckets: int) -> Reshape:
+        if not first:
+            first.append(bench.intend(splitting(0), request))
+        return splitting(0)(layout, max_buckets)
+
+    intent = bench.intend(planner, request)
+
+    assert (intent.operation.operation_id, intent.repeated) == (first[0].operation.operation_id, True)

@@ -14,6 +14,7 @@ from controller.devstack.postgres import FORGETFUL, EmbeddedPostgres
 from controller.domain.errors import InvalidInput, LostRace, StoreUnavailable, Terminal
 from controller.store import engine
 from controller.store.engine import Store, store_url
+from controller.store.prepared import Prepared
 from tests.support.store_driver import StoreDriver
 
 
@@ -191,3 +192,27 @@ def test_sessions_are_read_committed_and_speak_utc(driver: StoreDriver) -> None:
     assert driver.sql("SELECT current_setting('transaction_isolation'), current_setting('timezone')") == [
         ("read committed", "UTC")
     ]
+
+
+def test_a_prepared_statement_survives_what_its_transaction_does_not(driver: StoreDriver) -> None:
+    """It belongs to the connection, and a new connection prepares it anew."""
+    store = driver.store
+    double = Prepared(
+        "double",
+        "SELECT 2 * :number % 100 AS doubled, CAST(:word AS text)",
+        {"number": "int", "word": "text"},
+    )
+
+    def doubled(number: int) -> int:
+        with store.single_statement() as tx:
+            return int(double.execute(tx, {"number": number, "word": "100%"}).one()[0])
+
+    def use_and_fail(tx: Connection) -> None:
+        assert double.execute(tx, {"number": 1, "word": "x"}).one() == (2, "x")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        driver.do(use_and_fail)
+    assert doubled(2) == 4
+    store.dispose()
+    assert doubled(3) == 6
