@@ -8,7 +8,7 @@ once through the placement, as a lookup does; nobody moves bundles but the shedd
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, pstdev
 
@@ -70,7 +70,7 @@ class Simulation:
 
     def usage(self) -> dict[str, float]:
         """True usage by broker: bytes one way over capacity."""
-        carried = Counter(dict.fromkeys(self.capacity, 0.0))
+        carried = dict.fromkeys(self.capacity, 0.0)
         for bundle, owner in self.owners.items():
             carried[owner] += self.traffic[bundle]
         return {name: carried[name] / self.capacity[name] for name in self.capacity}
@@ -116,6 +116,12 @@ class Simulation:
             self.owners[bundle], state = choice.broker, choice.state
         self.state = state
 
+    def forget(self) -> None:
+        """Begin anew from here: no state, no record, but bundles keep their averages."""
+        self.state = BalanceState()
+        self.cycles.clear()
+        self.stays.clear()
+
     def _cluster(self) -> Cluster:
         bundles = tuple(self._bundle(name, owner) for name, owner in self.owners.items())
         totals = {name: BundleStats() for name in self.capacity}
@@ -150,7 +156,7 @@ def _sum(one: BundleStats, other: BundleStats) -> BundleStats:
     )
 
 
-def named_case(usages: list[float], bundles_each: int, settings: BalanceSettings) -> Simulation:
+def named_case(usages: Sequence[float], bundles_each: int, settings: BalanceSettings) -> Simulation:
     """Brokers of equal size at these usages (points of a hundred), each with so many equal bundles, none if idle."""
     capacity = 100.0 * 2**20
     traffic, owners = {}, {}
@@ -159,6 +165,30 @@ def named_case(usages: list[float], bundles_each: int, settings: BalanceSettings
             bundle = f"t/ns{index}/0x{part:08x}_0x{part + 1:08x}"
             traffic[bundle], owners[bundle] = usage / 100 * capacity / bundles_each, f"broker-{index}"
     return Simulation({f"broker-{i}": capacity for i in range(len(usages))}, traffic, owners, settings)
+
+
+def zipf_cluster(brokers: int, settings: BalanceSettings, seed: int, mean_usage: float = 0.4) -> Simulation:
+    """Brokers of equal size with 16 bundles each on average, placed at random as hashing does; traffic by Zipf's law.
+
+    64 topics a bundle, the k-th most used carries 1/k^0.9 of the first, thrown into bundles at random; what a bundle
+    carries is kept below half a broker, as splitting would.
+    """
+    rng = random.Random(seed)
+    capacity, count = 100.0 * 2**20, 16 * brokers
+    weights = [0.0] * count
+    for rank in range(64 * count):
+        weights[rng.randrange(count)] += 1 / (rank + 1) ** 0.9
+    total = mean_usage * capacity * brokers
+    scale = total / sum(weights)
+    heaviest = capacity * mean_usage / 2
+    names = [f"t/ns{i % 64}/0x{i:08x}_0x{i + 1:08x}" for i in range(count)]
+    traffic = {name: min(weight * scale, heaviest) for name, weight in zip(names, weights, strict=True)}
+    owners = {name: _name(rng.randrange(brokers)) for name in names}
+    return Simulation({_name(i): capacity for i in range(brokers)}, traffic, owners, settings, seed, noise=0.05)
+
+
+def _name(index: int) -> str:
+    return f"broker-{index:04d}"
 
 
 def least_load_to_move(usage: dict[str, float], spread: float = 0.25) -> float:
@@ -186,7 +216,7 @@ def _levelled(loads: list[float], amount: float, mean: float) -> list[float]:
     return [min(max(load, bottom), top) for load in loads]
 
 
-def _level_at(amount: float, near: float, far: float, moved) -> float:  # type: ignore[no-untyped-def]
+def _level_at(amount: float, near: float, far: float, moved: Callable[[float], float]) -> float:
     """The line between the mean and an extreme beyond which lies exactly ``amount``."""
     for _ in range(60):
         middle = (near + far) / 2

@@ -61,6 +61,11 @@ class PulsarClasses:
         answers = self.ask("decisions", items, layouts=documents, configs=[_config(p) for p in configs])
         return [_read_decision(answer) for answer in answers]
 
+    def validity(self, policies: Sequence[AutoScalePolicy]) -> list[bool]:
+        """Whether Pulsar takes the configuration."""
+        answers: list[bool] = self.ask("validity", [_config(policy) for policy in policies])
+        return answers
+
     def ask(self, question: str, items: Sequence[Any], **more: Any) -> list[Any]:
         """One answer an item; see the methods of the worker's oracle."""
         assert self._process.stdin is not None

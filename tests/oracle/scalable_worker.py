@@ -25,7 +25,7 @@ class Oracle:
 
         java = jpype.JClass
         self._failure = java("java.lang.RuntimeException")
-        self._long, self._string = java("java.lang.Long"), java("java.lang.String")
+        self._long, self._integer = java("java.lang.Long"), java("java.lang.Integer").valueOf
         self._map, self._seconds = java("java.util.HashMap"), java("java.time.Duration").ofSeconds
         self._mapper = java("org.apache.pulsar.common.util.ObjectMapperFactory").create()
         feature = java("com.fasterxml.jackson.databind.DeserializationFeature").FAIL_ON_UNKNOWN_PROPERTIES
@@ -60,11 +60,15 @@ class Oracle:
                 continue
             consumers = self._map()
             for name, count in item["consumers"].items():
-                consumers.put(name, count)
+                consumers.put(name, self._integer(count))
             last = [self._long.MIN_VALUE if at is None else at for at in (item["split"], item["merge"])]
             layout = layouts[item["layout"]]
             answers.append(str(self._decide(layout, samples, consumers, config, item["now"], *last)))
         return answers
+
+    def validity(self, request: dict[str, Any]) -> list[bool]:
+        """Whether each configuration passes Pulsar's own check."""
+        return [self._read_config(values) is not None for values in request["items"]]
 
     def trails(self, request: dict[str, Any]) -> list[list[Any]]:
         """For each trail what becomes of its layout, act by act; a refused act gives its kind of refusal."""

@@ -1,0 +1,142 @@
+"""How well each shedder balances a cluster that only exists as numbers: rounds, moved load, overshoot, oscillation.
+
+Three events for each size: a start at random (``start``), a tenth more brokers that join empty (``join``), a tenth that
+fail (``fail``); join and fail begin balanced by the default shedder, and of the largest size there is a join alone, half
+as long. The same clusters, seeds and cycles for every shedder; a cycle is a minute. For each shedder, over the seeds:
+
+- ``std_start`` and ``std_end``: population standard deviation of usage as a share of the mean, before and after;
+- ``rounds``: cycles until the share is at most 0.25 for good (None: not within the run), the worst seed;
+- ``moved``: load moved as a share of all load, and ``least`` what any method must move to get to 0.25, were load a
+  liquid;
+- ``overshoot``: how far the fullest broker came above where it started, in points of usage, by moves alone;
+- ``returned``: moves that took a bundle back to a broker it had left; ``moves``: all of them.
+
+And the named cases of PIP-217, PIP-220 and PIP-364 in the same figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from benchmarks.bundle_simulator import Simulation, least_load_to_move, named_case, zipf_cluster
+from benchmarks.machine import machine
+from controller.domain.bundles.balance_settings import SHEDDER_NAMES, BalanceSettings
+
+TARGET = 0.25
+NAMED = {"90/10": [90, 10], "5x50+0": [50] * 5 + [0], "10/50/70": [10, 50, 70], "12/2/1/1": [12, 2, 1, 1]}
+_BYTES_PER_BROKER = 100.0 * 2**20
+_CALM_CYCLES = 15
+_LARGE = 1_000
+
+
+def settings_for(shedder: str) -> BalanceSettings:
+    """Pulsar's defaults with the placement each is used with; for ``avg`` the advised fraction."""
+    placement = {"avg": "planned", "threshold": "least_usage"}.get(shedder, "least_long_term_rate")
+    fraction = 0.5 if shedder == "avg" else 0.2
+    return BalanceSettings(shedder=shedder, placement=placement, unload_fraction=fraction)
+
+
+def started(event: str, brokers: int, seed: int) -> Simulation:
+    """The cluster at the moment the shedder under test takes over."""
+    simulation = zipf_cluster(brokers, BalanceSettings(), seed)
+    if event != "start":
+        simulation.run(_CALM_CYCLES)
+        for index in range(max(1, brokers // 10)):
+            if event == "join":
+                simulation.join(f"new-{index:04d}", _BYTES_PER_BROKER)
+            else:
+                simulation.fail(f"broker-{index:04d}")
+    simulation.forget()
+    return simulation
+
+
+def tried(begin: Simulation, shedder: str, cycles: int) -> dict[str, Any]:
+    """What the shedder makes of the same beginning as every other."""
+    simulation = copy.deepcopy(begin)
+    simulation.settings = settings_for(shedder)
+    return figures(simulation, cycles)
+
+
+def figures(simulation: Simulation, cycles: int) -> dict[str, Any]:
+    """Runs it and says how it went."""
+    before = simulation.usage()
+    simulation.run(cycles)
+    seen = simulation.cycles
+    carried = sum(before.values())
+    moved = sum(cycle.moved_bytes for cycle in seen) / 2 / _BYTES_PER_BROKER
+    settled = next((i for i in range(cycles) if all(one.spread <= TARGET for one in seen[i:])), None)
+    fullest = max(max(cycle.usage.values()) for cycle in seen)
+    stays = simulation.stays.values()
+    return {
+        "std_start": seen[0].spread,
+        "std_end": seen[-1].spread,
+        "rounds": settled,
+        "moved": moved / carried,
+        "least": least_load_to_move(before, TARGET) / carried,
+        "overshoot": max(0.0, fullest - max(before.values())),
+        "returned": sum(len(stay) - len(set(stay)) for stay in stays),
+        "moves": sum(len(cycle.moves) for cycle in seen),
+    }
+
+
+def worst(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Means of the seeds; of the rounds the worst, None if one of them did not get there."""
+    found: dict[str, Any] = {}
+    for key in runs[0]:
+        values = [run[key] for run in runs if run[key] is not None]
+        if key == "rounds":
+            found[key] = max(values) if len(values) == len(runs) else None
+        else:
+            found[key] = round(sum(values) / len(values), 3) if values else None
+    return found
+
+
+def table(sizes: Iterable[int], seeds: int, cycles: int) -> dict[str, Any]:
+    """Figures by event and size, then by shedder."""
+    rows: dict[str, Any] = {}
+    for size in sizes:
+        # The largest size is there to show that it holds: one event and one seed do.
+        large = size >= _LARGE
+        for event in ("join",) if large else ("start", "join", "fail"):
+            begins = [started(event, size, seed) for seed in range(1 if large else seeds)]
+            rows[f"{event} {size}"] = {
+                shedder: worst([tried(begin, shedder, cycles // 2 if large else cycles) for begin in begins])
+                for shedder in SHEDDER_NAMES
+            }
+    return rows
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[10, 100, 1_000])
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--cycles", type=int, default=40)
+    options = parser.parse_args()
+    named = {
+        name: {
+            s: worst([figures(named_case(usages, 40, settings_for(s)), options.cycles)])
+            for s in SHEDDER_NAMES
+        }
+        for name, usages in NAMED.items()
+    }
+    print(
+        json.dumps(
+            {
+                "benchmark": "bundle_balance",
+                "machine": machine(),
+                "cycles": options.cycles,
+                "seeds": options.seeds,
+                "named": named,
+                "zipf": table(options.sizes, options.seeds, options.cycles),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""A situation made small: whatever can be left out while it still shows what it shows, is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from controller.domain.load import LoadStats
+from controller.domain.policy import AutoScalePolicy
+from controller.domain.situation import History, Situation
+
+
+def smallest(s: Situation, still_shows: Callable[[Situation], bool]) -> Situation:
+    """A situation no single step below makes smaller; ``still_shows`` holds for it as for ``s``.
+
+    The text form is what people get, so what is shown is asked of the situation read back from it.
+    """
+    s = Situation.from_json(s.to_json()) if still_shows(Situation.from_json(s.to_json())) else s
+    while True:
+        smaller = next((candidate for candidate in _steps(s) if still_shows(candidate)), None)
+        if smaller is None:
+            return s
+        s = smaller
+
+
+def _steps(s: Situation) -> Iterator[Situation]:
+    if s.stream_consumers:
+        yield replace(s, stream_consumers={})
+    if len(s.stream_consumers) > 1:
+        most = max(s.stream_consumers, key=lambda name: s.stream_consumers[name])
+        yield replace(s, stream_consumers={most: s.stream_consumers[most]})
+    if s.history != History():
+        yield replace(s, history=History())
+    plain = AutoScalePolicy(strict_pulsar=True)
+    for knob in s.policy.to_document():
+        if getattr(s.policy, knob) != getattr(plain, knob):
+            yield replace(s, policy=replace(s.policy, **{knob: getattr(plain, knob)}))
+    for segment_id, record in s.loads.items():
+        yield replace(s, loads={i: r for i, r in s.loads.items() if i != segment_id})
+        if record.stats != LoadStats():
+            yield replace(s, loads={**s.loads, segment_id: replace(record, stats=LoadStats())})
