@@ -87,6 +87,12 @@ def test_both_together_stay_at_or_under_the_low_water_mark(rate: float, together
         ]
 
 
+def test_of_two_neighbours_too_warm_the_nearer_one_is_named() -> None:
+    verdict = plan_merges(look(idle(1, 2900.0), idle(1, 1000.0), idle(1, 2500.0)), READY)
+
+    assert apart(verdict)[1] == (1, ApartReason.ABOVE_LOW_WATER, "msg_rate", 3500.0, 3000.0)
+
+
 @pytest.mark.parametrize(
     "warm",
     [
@@ -157,6 +163,10 @@ def test_a_range_split_lately_or_now_stays() -> None:
         verdict = plan_merges(look(idle(), idle(), last_split_at_ms={parent: NOW_MS - age_ms}), settings)
         assert merged(verdict) == expected
     assert apart(plan_merges(look(idle(), last_split_at_ms={parent: NOW_MS - 1000}), settings)) == [
+        (0, ApartReason.COOL_DOWN, "milliseconds", 1000, 60_000)
+    ]
+    twice = {parent: NOW_MS - 50_000, EIGHT.bundles[0]: NOW_MS - 1000}
+    assert apart(plan_merges(look(idle(), last_split_at_ms=twice), settings)) == [
         (0, ApartReason.COOL_DOWN, "milliseconds", 1000, 60_000)
     ]
     assert apart(plan_merges(look(idle(), in_flight=[parent]), settings)) == [
@@ -259,3 +269,13 @@ def test_no_merge_makes_what_either_manager_would_split(
 def test_knobs_out_of_bounds_are_refused_by_name_and_value(knob: str, value: float) -> None:
     with pytest.raises(InvalidInput, match=f"merge setting {knob} = {value}; give "):
         MergeSettings(**{knob: value})
+
+
+def test_the_defaults_keep_far_from_the_split_thresholds() -> None:
+    settings = MergeSettings()
+
+    assert (settings.low_water_percent, settings.cold_cycles, settings.min_bundles) == (10, 60, 4)
+    assert (settings.cooldown_seconds, settings.keep_isolated) == (3600, True)
+    assert (
+        MergeSettings(low_water_percent=50, cold_cycles=1, min_bundles=1, cooldown_seconds=0).min_bundles == 1
+    )

@@ -98,3 +98,10 @@ def test_the_defaults_are_pulsars() -> None:
     assert (thresholds.max_topics, thresholds.max_sessions) == (1000, 1000)
     assert (thresholds.max_msg_rate, thresholds.max_byte_rate) == (30_000, 100 * 1024**2)
     assert (MODULAR.max_bundles, MODULAR.cooldown_seconds, MODULAR.enabled) == (128, 0, True)
+
+
+def test_the_least_knobs_allowed_are_taken() -> None:
+    least = TriggerSettings(replace(AT_ONCE.rules, min_brokers=1, max_splits_per_cycle=1), max_bundles=1)
+
+    assert least.max_bundles == least.rules.min_brokers == least.rules.max_splits_per_cycle == 1
+    assert SplitThresholds(1, 0, 1, 1).max_byte_rate == 1

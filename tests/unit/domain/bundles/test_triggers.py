@@ -137,6 +137,17 @@ def test_a_range_rests_after_a_split() -> None:
         assert chosen(verdict)[: 2 - expected] == list(BUNDLES[1 + expected : 3])
 
 
+def test_of_two_splits_of_a_range_the_latest_counts() -> None:
+    """The parent was split, then the child it left."""
+    parent = NamespaceBundle("t/n", BUNDLES[0].lower, BUNDLES[1].upper)
+    stamps = {parent: NOW_MS - 50_000, BUNDLES[1]: NOW_MS - 20_000}
+    verdict = decide_splits(
+        cycle(hot(1), last_split_at_ms=stamps), in_halves, replace(MODULAR, cooldown_seconds=60)
+    )
+
+    assert held(verdict) == [(HoldReason.COOL_DOWN, "milliseconds", 20_000, 60_000)]
+
+
 def test_instants_go_round_and_old_ones_are_forgotten() -> None:
     settings = replace(MODULAR, cooldown_seconds=60)
     stamps = {BUNDLES[8]: NOW_MS - 60_000, BUNDLES[9]: NOW_MS - 59_000}
