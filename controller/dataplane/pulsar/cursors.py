@@ -12,7 +12,7 @@ from typing import Any
 
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
 from controller.dataplane.pulsar.names import subscription_path, topic_path
-from controller.domain.errors import SegmentNotFound, SubscriptionNotFound
+from controller.domain.errors import DataPlaneUnavailable, SegmentNotFound, SubscriptionNotFound
 
 OWNER, READER = "cleave.owner", "cleave.reader"
 """Properties of a consumer: the owner's name, and a mark that no other reader has."""
@@ -102,8 +102,9 @@ class Cursors:
             raise SegmentNotFound(
                 f"no topic {backing_topic}; it was deleted or never created: look up the layout again"
             )
-        found: Mapping[str, Any] = answer.document
-        return found
+        if not isinstance(answer.document, Mapping):
+            raise DataPlaneUnavailable(f"{act}: the broker's answer says nothing of it; try again")
+        return answer.document
 
 
 def _of(found: Mapping[str, Any], backing_topic: str, subscription: str) -> Mapping[str, Any]:

@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from controller.clock import SystemClock
+from controller.dataplane.adoptable import FoundTopic
 from controller.dataplane.base import Counters, LogState
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
+from controller.dataplane.pulsar.existing import describe_topic
 from controller.dataplane.pulsar.names import (
     is_segment_of,
     namespace_of,
@@ -152,7 +154,10 @@ class PulsarDataPlane:
         counted = self._admin.ask(Ask("POST", path, act, accept=_GONE), deadline)
         if counted.status in _GONE:
             return None
-        seen, messages = int(counted.document["entries"]), int(counted.document["messages"])
+        try:
+            seen, messages = int(counted.document["entries"]), int(counted.document["messages"])
+        except (KeyError, TypeError):
+            raise _unreadable(act, counted.document) from None
         if not counted.document.get("aborted") or seen == 0:
             return messages
         return messages + round((entries - seen) * messages / seen)
@@ -195,6 +200,10 @@ class PulsarDataPlane:
         """Who is attached, see `ObservesConsumers`."""
         return self._load.consumers(backing_topics)
 
+    def describe_topic(self, name: str) -> FoundTopic:
+        """See `Adoptable`."""
+        return describe_topic(self._admin, name)
+
     def close(self) -> None:
         """Give back connections."""
         self._load.close()
@@ -221,7 +230,7 @@ class PulsarDataPlane:
         answer = self._admin.ask(_ask_stats(backing_topic, act, query), deadline)
         if answer.status in _GONE:
             return None
-        if not isinstance(answer.document, Mapping):
+        if not isinstance(answer.document, Mapping) or "subscriptions" not in answer.document:
             raise _unreadable(act, answer.document)
         return answer.document
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from controller.bootstrap import Application, pulsar_access
 from controller.dataplane.pulsar.namespaces import Namespaces, Severity, Unmet
-from controller.domain.errors import CleaveError, Terminal
+from controller.domain.errors import CleaveError, StoreUnavailable, Terminal
 from controller.entrypoints.commands.findings import Finding, Note
 from controller.store import topics
 
@@ -68,5 +68,9 @@ def _finding(check: str, one: Unmet) -> Finding:
 
 
 def _namespaces_in_use(cleave: Application) -> list[str]:
-    with cleave.store.transaction() as tx:
-        return topics.namespaces_on(tx, "pulsar")
+    """None where the database is away: that is another check's to say."""
+    try:
+        with cleave.store.transaction() as tx:
+            return topics.namespaces_on(tx, "pulsar")
+    except StoreUnavailable:
+        return []

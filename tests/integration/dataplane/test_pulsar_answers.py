@@ -1,0 +1,249 @@
+"""A broker that misbehaves: late, cut off, elsewhere, unwilling. Every call ends on time with an error that says what."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from controller.dataplane.base import LogState
+from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.plane import PulsarDataPlane
+from controller.domain.errors import (
+    DataPlaneTimeout,
+    DataPlaneUnavailable,
+    InvalidInput,
+    Retryable,
+    SegmentNotFound,
+    Terminal,
+)
+from tests.support.crooked_broker import CrookedBroker, crooked_broker
+
+LOG = "persistent://t/n/x-segment-0000-ffff-0"
+PATH = "/admin/v2/persistent/t/n/x-segment-0000-ffff-0"
+TERMINATED = {"state": "Terminated"}
+
+
+@pytest.fixture
+def broker() -> Iterator[CrookedBroker]:
+    """See `CrookedBroker`."""
+    with crooked_broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def plane(broker: CrookedBroker) -> Iterator[PulsarDataPlane]:
+    """The plane on it, with little patience."""
+    plane = PulsarDataPlane(PulsarAccess(admin_url=broker.url, token="hush"), call_timeout_seconds=0.4)
+    yield plane
+    plane.close()
+
+
+class TestTime:
+    @pytest.mark.parametrize("behaviour", ["is_silent", "drips"])
+    def test_a_call_ends_when_its_time_is_over(
+        self, broker: CrookedBroker, plane: PulsarDataPlane, behaviour: str
+    ) -> None:
+        broker.behaves(getattr(broker, behaviour)())
+
+        with pytest.raises(DataPlaneTimeout, match=f"look at {LOG}: no answer within 0.4 s"):
+            plane.segment_state(LOG)
+
+    def test_requests_of_one_call_share_its_time(self, broker: CrookedBroker, plane: PulsarDataPlane) -> None:
+        broker.behaves(broker.says(204), broker.is_silent())
+
+        with pytest.raises(DataPlaneTimeout, match="subscribe 'a'"):
+            plane.create_segment(LOG, ["a", "b", "c"])
+
+    def test_a_redirect_that_is_slow_costs_the_same_time(
+        self, broker: CrookedBroker, plane: PulsarDataPlane
+    ) -> None:
+        broker.behaves(broker.says(307, Location=f"{broker.url}{PATH}"), broker.is_silent())
+
+        with pytest.raises(DataPlaneTimeout):
+            plane.terminate_segment(LOG)
+
+    def test_what_was_late_is_asked_once(self, broker: CrookedBroker, plane: PulsarDataPlane) -> None:
+        """A repeat is the caller's, who knows whether it still may."""
+        broker.behaves(broker.is_silent())
+        with pytest.raises(DataPlaneTimeout):
+            plane.terminate_segment(LOG)
+
+        assert len(broker.heard) == 1
+
+
+class TestConnections:
+    def test_a_connection_that_ends_without_a_word_is_tried_once_more(
+        self, broker: CrookedBroker, plane: PulsarDataPlane
+    ) -> None:
+        broker.behaves(broker.cuts(), broker.says(200, TERMINATED))
+
+        assert plane.segment_state(LOG) is LogState.TERMINATED
+        assert len(broker.heard) == 2
+
+    def test_and_then_it_is_away(self, broker: CrookedBroker, plane: PulsarDataPlane) -> None:
+        broker.behaves(broker.cuts())
+
+        with pytest.raises(DataPlaneUnavailable, match="is away"):
+            plane.segment_state(LOG)
+        assert len(broker.heard) == 2
+
+    def test_half_an_answer_is_none(self, broker: CrookedBroker, plane: PulsarDataPlane) -> None:
+        broker.behaves(broker.cuts_in_mid_answer())
+
+        with pytest.raises(DataPlaneUnavailable, match=r"look before repeating|is away"):
+            plane.segment_state(LOG)
+
+    def test_nothing_listens(self) -> None:
+        plane = PulsarDataPlane(PulsarAccess(admin_url="http://127.0.0.1:9"), call_timeout_seconds=2.0)
+
+        with pytest.raises(DataPlaneUnavailable, match=r"http://127.0.0.1:9 is away \(.*refused"):
+            plane.segment_state(LOG)
+        plane.close()
+
+    def test_another_broker_of_the_list_serves(self, broker: CrookedBroker) -> None:
+        broker.behaves(broker.says(200, TERMINATED))
+        address = broker.url.removeprefix("http://")
+        plane = PulsarDataPlane(
+            PulsarAccess(admin_url=f"http://127.0.0.1:9,{address}"), call_timeout_seconds=2.0
+        )
+
+        assert [plane.segment_state(LOG) for _ in range(3)] == [LogState.TERMINATED] * 3
+        plane.close()
+
+
+class TestRedirects:
+    def test_they_are_followed_with_method_body_and_token(
+        self, broker: CrookedBroker, plane: PulsarDataPlane
+    ) -> None:
+        with crooked_broker() as owner:
+            broker.behaves(broker.says(307, Location=f"{owner.url}{PATH}/subscription/s"))
+            owner.behaves(owner.says(204))
+
+            plane.create_segment(LOG, ["s"])
+
+            heard = owner.heard[-1]
+        assert (heard.method, heard.path) == ("PUT", f"{PATH}/subscription/s")
+        assert heard.headers["Authorization"] == "Bearer hush"
+        assert json.loads(heard.body)["ledgerId"] == -1
+
+    def test_in_a_circle_they_end(self, broker: CrookedBroker, plane: PulsarDataPlane) -> None:
+        broker.behaves(broker.says(307, Location=f"{broker.url}{PATH}/internalStats"))
+
+        with pytest.raises(DataPlaneUnavailable, match="in circles"):
+            plane.segment_state(LOG)
+        assert len(broker.heard) == 6
+
+    def test_to_somewhere_that_is_no_broker_they_are_refused(
+        self, broker: CrookedBroker, plane: PulsarDataPlane
+    ) -> None:
+        broker.behaves(broker.says(307, Location="file:///etc/passwd"))
+
+        with pytest.raises(DataPlaneUnavailable, match="file:///etc/passwd"):
+            plane.segment_state(LOG)
+
+
+class TestAnswers:
+    def test_who_asks_too_often_is_told_when_to_come_again(
+        self, broker: CrookedBroker, plane: PulsarDataPlane
+    ) -> None:
+        broker.behaves(broker.refuses(429, "slow down", Retry_After="3"))
+
+        with pytest.raises(Retryable) as raised:
+            plane.terminate_segment(LOG)
+        assert raised.value.delay_seconds == 3.0
+
+    @pytest.mark.parametrize("status", [401, 403])
+    def test_who_may_not_is_told_for_good_and_without_the_token(
+        self, broker: CrookedBroker, plane: PulsarDataPlane, status: int
+    ) -> None:
+        broker.behaves(broker.refuses(status, "no"))
+
+        with pytest.raises(Terminal) as raised:
+            plane.terminate_segment(LOG)
+        assert LOG in str(raised.value)
+        assert "hush" not in str(raised.value)
+
+    def test_a_page_that_is_no_brokers_does_not_make_logs_disappear(
+        self, broker: CrookedBroker, plane: PulsarDataPlane
+    ) -> None:
+        """A proxy's 404 taken for a broker's would have the reconciler make every segment anew."""
+        broker.behaves(broker.says_text(404, "<html>Not Found</html>"))
+
+        with pytest.raises(DataPlaneUnavailable, match="CLEAVE_PULSAR_ADMIN_URL"):
+            plane.segment_state(LOG)
+        with pytest.raises(DataPlaneUnavailable):
+            plane.delete_segment(LOG)
+
+    @pytest.mark.parametrize("text", ["<html>welcome</html>", "", '{"other": 1}', "[]", "null"])
+    def test_an_answer_that_says_nothing_of_it_is_none(
+        self, broker: CrookedBroker, plane: PulsarDataPlane, text: str
+    ) -> None:
+        broker.behaves(broker.says_text(200, text))
+
+        for act in (plane.segment_state, plane.terminate_segment, plane.list_subscriptions):
+            with pytest.raises(DataPlaneUnavailable):
+                act(LOG)
+
+    def test_one_that_does_not_answer_is_silent_in_a_sample_and_all_of_them_are_an_error(
+        self, broker: CrookedBroker, plane: PulsarDataPlane
+    ) -> None:
+        counters = {"msgInCounter": 1, "bytesInCounter": 2, "msgOutCounter": 3, "bytesOutCounter": 4}
+        broker.behaves(broker.refuses(500, "boom"), broker.says(200, counters))
+        assert len(plane.sample([LOG, f"{LOG}0", f"{LOG}1"])) == 2
+
+        broker.behaves(broker.refuses(500, "boom"))
+        with pytest.raises(DataPlaneUnavailable, match="boom"):
+            plane.sample([LOG])
+
+
+class TestRepeats:
+    """An act whose answer was lost is done already when it is tried again."""
+
+    def test_what_exists_is_created(self, broker: CrookedBroker, plane: PulsarDataPlane) -> None:
+        broker.behaves(broker.refuses(409, "This topic already exists"))
+
+        plane.create_segment(LOG, ["a", "b"])
+
+        assert sorted(heard.path.removeprefix(PATH) for heard in broker.heard) == [
+            "",
+            "/subscription/a",
+            "/subscription/b",
+        ]
+
+    def test_what_is_gone_is_deleted(self, broker: CrookedBroker, plane: PulsarDataPlane) -> None:
+        broker.behaves(broker.refuses(404, "Topic not found"))
+
+        plane.delete_segment(LOG)
+        plane.delete_subscription(LOG, "s")
+        assert plane.segment_state(LOG) is LogState.MISSING
+
+    def test_a_subscription_is_not_made_on_what_is_missing(
+        self, broker: CrookedBroker, plane: PulsarDataPlane
+    ) -> None:
+        """The broker would make the topic, too, where it makes topics on demand."""
+        broker.behaves(broker.refuses(404, "Topic not found"))
+
+        with pytest.raises(SegmentNotFound):
+            plane.create_subscription(LOG, "s")
+        assert {heard.method for heard in broker.heard} == {"GET"}
+
+
+class TestCredentials:
+    def test_a_renewed_token_serves_without_a_restart(self, broker: CrookedBroker, tmp_path: Path) -> None:
+        file = tmp_path / "token"
+        file.write_text("old\n")
+        broker.behaves(broker.says(200, TERMINATED))
+        plane = PulsarDataPlane(PulsarAccess(admin_url=broker.url, token_file=str(file)))
+
+        plane.segment_state(LOG)
+        file.write_text("new\n")
+        plane.segment_state(LOG)
+
+        assert [heard.headers["Authorization"] for heard in broker.heard] == ["Bearer old", "Bearer new"]
+        file.unlink()
+        with pytest.raises(InvalidInput, match="CLEAVE_PULSAR_TOKEN_FILE"):
+            plane.segment_state(LOG)
+        plane.close()

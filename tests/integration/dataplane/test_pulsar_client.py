@@ -1,0 +1,206 @@
+"""Producers and consumers of applications on a real broker: through splits and merges, beside strangers, past lost answers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from controller.client.postgres_source import PostgresSource
+from controller.client.producer import Producer
+from controller.client.stream_consumer import StreamConsumer
+from controller.dataplane.base import LogClient, OutgoingMessage
+from controller.domain.errors import InvalidInput, LostRace, SegmentTerminated
+from tests.integration.dataplane.pulsar_house import PulsarHouse
+from tests.support.waiting import wait_until
+
+KEYS = 40
+
+
+@pytest.fixture
+def logs(house: PulsarHouse) -> Iterator[LogClient]:
+    """The application's side of the plane."""
+    logs = house.app.log_client("pulsar")
+    yield logs
+    logs.close()
+
+
+@pytest.fixture
+def source(house: PulsarHouse, database: str) -> Iterator[PostgresSource]:
+    """Layouts from the test's database."""
+    source = PostgresSource(database)
+    yield source
+    source.close()
+
+
+def receive_all(consumer: StreamConsumer, count: int) -> dict[bytes, list[int]]:
+    """Numbers by key, as they came, until there were `count`."""
+    found: dict[bytes, list[int]] = {}
+    got = 0
+
+    def complete() -> bool:
+        nonlocal got
+        batch = consumer.receive(0.5)
+        if batch is not None:
+            for message in batch.messages:
+                assert message.key is not None
+                found.setdefault(message.key, []).append(int(message.payload))
+                got += 1
+            assert consumer.acknowledge(batch)
+        return got >= count
+
+    wait_until(complete, timeout_seconds=60, message=f"{count} messages")
+    return found
+
+
+def test_every_key_keeps_its_order_through_a_split_and_a_merge(
+    house: PulsarHouse, logs: LogClient, source: PostgresSource
+) -> None:
+    house.create(1, "billing")
+    rounds = 12
+    with (
+        Producer(source, logs, house.topic) as producer,
+        StreamConsumer(source, logs, house.topic, "billing", "c-1") as consumer,
+    ):
+        for number in range(rounds):
+            for key in range(KEYS):
+                producer.send(b"%d" % number, f"key-{key}")
+            producer.flush()
+            if number == 3:
+                house.cleave.ok("segments", "split", house.topic, "0")
+            if number == 7:
+                house.cleave.ok("segments", "merge", house.topic, "1", "2")
+        found = receive_all(consumer, rounds * KEYS)
+
+    assert found == {f"key-{key}".encode(): list(range(rounds)) for key in range(KEYS)}
+    drained = "SELECT count(*) FROM cleave.segment_drain"
+    assert house.scalar(drained) == 3, "parents were read to their end before their children"
+
+
+def test_a_batch_whose_answer_was_lost_before_the_fence_is_found_in_the_log(
+    house: PulsarHouse, logs: LogClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sent to the successor as well it would be there twice; not sent at all it would be lost."""
+    house.create(1)
+    log = house.log_of(0)
+    logs.append(log, [OutgoingMessage(b"before")], producer="p", sequence=1)
+    lost = logs_that_lose_answers(logs, log, monkeypatch)
+    with pytest.raises(lost):
+        logs.append(log, [OutgoingMessage(b"1"), OutgoingMessage(b"2")], producer="p", sequence=2)
+    monkeypatch.undo()
+    house.app.planes["pulsar"].terminate_segment(log)
+
+    assert logs.append(log, [OutgoingMessage(b"1"), OutgoingMessage(b"2")], producer="p", sequence=2) == 2
+    with pytest.raises(SegmentTerminated):
+        logs.append(log, [OutgoingMessage(b"3")], producer="p", sequence=3)
+
+
+def logs_that_lose_answers(logs: LogClient, log: str, monkeypatch: pytest.MonkeyPatch) -> type[Exception]:
+    """From now on the answers to appends are lost on the way, though the messages are stored."""
+    from controller.dataplane.pulsar import lane
+    from controller.domain.errors import DataPlaneTimeout
+
+    def outcome(_results: object, act: str) -> tuple[int, DataPlaneTimeout]:
+        return 0, DataPlaneTimeout(f"{act}: injected")
+
+    monkeypatch.setattr(lane._Results, "outcome", outcome)
+    return DataPlaneTimeout
+
+
+def test_a_repeat_on_an_open_topic_is_stored_once_by_the_broker(
+    house: PulsarHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even by another client that knows nothing of the first one's success."""
+    house.create(1, "s")
+    log = house.log_of(0)
+    for _ in range(2):
+        logs = house.app.log_client("pulsar")
+        batch = [OutgoingMessage(b"%d" % i) for i in range(5)]
+        assert logs.append(log, batch, producer="p", sequence=0) == 5
+        logs.close()
+
+    assert house.app.planes["pulsar"].backlog(log, "s") == 5
+
+
+def test_a_batch_too_big_for_one_entry_is_stored_in_order(house: PulsarHouse, logs: LogClient) -> None:
+    house.create(1, "s")
+    log = house.log_of(0)
+    batch = [OutgoingMessage(bytes([i]) * 400_000, b"k") for i in range(8)]
+
+    assert logs.append(log, batch, producer="p", sequence=1) == 8
+    assert logs.append(log, batch, producer="p", sequence=1) == 8
+
+    reader = logs.open_reader(log, "s", owner="r", live_owners=(), on_arrival=lambda: None)
+    found: list[int] = []
+
+    def complete() -> bool:
+        found.extend(message.payload[0] for message in reader.read(10))
+        return len(found) >= 8
+
+    wait_until(complete)
+    assert found == list(range(8))
+    reader.close()
+
+
+def test_what_no_broker_takes_is_refused_before_it_is_sent(house: PulsarHouse, logs: LogClient) -> None:
+    house.create(1)
+
+    with pytest.raises(InvalidInput, match="at most"):
+        logs.append(house.log_of(0), [OutgoingMessage(bytes(6_000_000))], producer="p", sequence=1)
+    with pytest.raises(InvalidInput, match="producer name"):
+        logs.append(house.log_of(0), [OutgoingMessage(b"x")], producer="", sequence=1)
+
+
+def test_a_strangers_consumer_is_never_cut_off(house: PulsarHouse, logs: LogClient) -> None:
+    house.create(1, "s")
+    log = house.log_of(0)
+    client = house.client()
+    stranger = client.subscribe(log, "s", consumer_name="mine")
+
+    with pytest.raises(LostRace, match="not Cleave's"):
+        logs.open_reader(log, "s", owner="r", live_owners=(), on_arrival=lambda: None)
+
+    assert stranger.is_connected()
+    client.close()
+
+
+def test_a_topics_end_disturbs_no_other_reader(house: PulsarHouse, logs: LogClient) -> None:
+    """The library breaks the connection that tells it of the end (apache/pulsar-client-cpp#605)."""
+    house.create(2, "s")
+    rung = threading.Event()
+    ending, other = (
+        logs.open_reader(house.log_of(i), "s", owner="r", live_owners=(), on_arrival=rung.set) for i in (0, 1)
+    )
+    logs.append(house.log_of(0), [OutgoingMessage(b"last")], producer="p", sequence=1)
+    messages = wait_until(lambda: ending.read(1))
+    house.app.planes["pulsar"].terminate_segment(house.log_of(0))
+    ending.acknowledge(messages[0].position)
+
+    wait_until(ending.is_drained, message="the end")
+    assert list(ending.read(1)) == []
+    logs.append(house.log_of(1), [OutgoingMessage(b"goes on")], producer="p", sequence=1)
+    assert [m.payload for m in wait_until(lambda: other.read(1))] == [b"goes on"]
+    ending.close()
+    other.close()
+
+
+def test_messages_of_other_clients_are_read_as_they_are(house: PulsarHouse, logs: LogClient) -> None:
+    """One by one or in batches, with keys that are text, through Pulsar's own producer."""
+    house.create(1, "s")
+    client = house.client()
+    producer = client.create_producer(house.log_of(0), batching_enabled=True)
+    producer.send(b"one", partition_key="größe")
+    producer.send(b"two")
+    client.close()
+    reader = logs.open_reader(house.log_of(0), "s", owner="r", live_owners=(), on_arrival=lambda: None)
+
+    found: list[tuple[bytes | None, bytes]] = []
+
+    def complete() -> bool:
+        found.extend((m.key, m.payload) for m in reader.read(2))
+        return len(found) == 2
+
+    wait_until(complete)
+    assert found == [("größe".encode(), b"one"), (None, b"two")]
+    reader.close()

@@ -1,0 +1,157 @@
+"""An HTTP server that answers as a test tells it: a status, half a body, nothing for long, a cut connection.
+
+Behaviours are used up in order, one a request; the last one serves for all that follow. Every request is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+Behaviour = Callable[["Conversation"], None]
+
+
+@dataclass(frozen=True)
+class Heard:
+    """One request as it arrived."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+class Conversation(BaseHTTPRequestHandler):
+    """One connection; the behaviours act on it."""
+
+    protocol_version = "HTTP/1.1"
+
+    def handle_one_request(self) -> None:
+        """Keep what was asked, and do as told."""
+        self.raw_requestline = self.rfile.readline(65_537)
+        if not self.raw_requestline or not self.parse_request():
+            self.close_connection = True
+            return
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        broker: CrookedBroker = self.server.broker  # type: ignore[attr-defined]
+        broker.heard.append(Heard(self.command, self.path, dict(self.headers.items()), body))
+        broker.next_behaviour()(self)
+
+    def log_message(self, *_arguments: object) -> None:
+        """Not to standard error."""
+
+    def answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        """A whole answer."""
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def cut(self) -> None:
+        """End the connection at once."""
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+
+@dataclass
+class CrookedBroker:
+    """The server's address, its script, and what it heard."""
+
+    url: str
+    script: list[Behaviour]
+    released: threading.Event = field(default_factory=threading.Event)
+    heard: list[Heard] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def next_behaviour(self) -> Behaviour:
+        """The one for this request."""
+        with self._lock:
+            return self.script.pop(0) if len(self.script) > 1 else self.script[0]
+
+    def behaves(self, *behaviours: Behaviour) -> None:
+        """From now on."""
+        with self._lock:
+            self.script[:] = behaviours
+
+    # What it can be told.
+
+    def says(self, status: int, document: object = None, **headers: str) -> Behaviour:
+        """An answer with that document, or without any."""
+        body = b"" if document is None else json.dumps(document).encode()
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return lambda conversation: conversation.answer(status, body, named)
+
+    def refuses(self, status: int, reason: str, **headers: str) -> Behaviour:
+        """A broker's own form of a refusal."""
+        return self.says(status, {"reason": reason}, **headers)
+
+    def says_text(self, status: int, text: str) -> Behaviour:
+        """An answer that is not JSON."""
+        return lambda conversation: conversation.answer(status, text.encode(), {})
+
+    def cuts(self) -> Behaviour:
+        """The connection ends without a word."""
+        return lambda conversation: conversation.cut()
+
+    def cuts_in_mid_answer(self) -> Behaviour:
+        """A thousand bytes are announced and a few come."""
+
+        def act(conversation: Conversation) -> None:
+            conversation.send_response(200)
+            conversation.send_header("Content-Length", "1000")
+            conversation.end_headers()
+            conversation.wfile.write(b'{"state": "Te')
+            conversation.wfile.flush()
+            conversation.cut()
+
+        return act
+
+    def is_silent(self) -> Behaviour:
+        """No answer until the test ends."""
+
+        def act(conversation: Conversation) -> None:
+            self.released.wait(60)
+            conversation.close_connection = True
+
+        return act
+
+    def drips(self) -> Behaviour:
+        """A byte now and then, so that no single wait for one runs out, until the test ends."""
+
+        def act(conversation: Conversation) -> None:
+            conversation.send_response(200)
+            conversation.send_header("Content-Length", "1000000")
+            conversation.end_headers()
+            while not self.released.wait(0.02):
+                try:
+                    conversation.wfile.write(b" ")
+                except OSError:
+                    break
+            conversation.close_connection = True
+
+        return act
+
+
+@contextmanager
+def crooked_broker() -> Iterator[CrookedBroker]:
+    """A server on loopback that says 500 until it is told otherwise."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Conversation)
+    server.daemon_threads = True
+    broker = CrookedBroker(f"http://127.0.0.1:{server.server_port}", [])
+    broker.behaves(broker.refuses(500, "not told what to say"))
+    server.broker = broker  # type: ignore[attr-defined]
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield broker
+    finally:
+        broker.released.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
