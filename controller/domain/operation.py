@@ -29,6 +29,7 @@ class OperationKind(StrEnum):
     REBUCKET = "rebucket"
     RECUT = "recut"
     HEAL = "heal"
+    ADOPT = "adopt"
     PRUNE = "prune"
     DELETE = "delete"
     ATTACH = "attach"
@@ -40,6 +41,11 @@ class OperationKind(StrEnum):
     def is_reshape(self) -> bool:
         """Whether parents are sealed and children take over."""
         return self.value in ReshapeKind._value2member_map_
+
+    @property
+    def succeeds_logs(self) -> bool:
+        """Whether older logs are closed in favour of new ones: a reshape, or a topic adopted from plain ones."""
+        return self.is_reshape or self is OperationKind.ADOPT
 
 
 class OperationState(StrEnum):
@@ -118,7 +124,7 @@ _COMMIT_ONLY: Mapping[OperationState, tuple[Step, OperationState]] = {
     _S.COMMITTED: (Step.FINISH, _S.DONE),
 }
 MOVES: Mapping[OperationKind, Mapping[OperationState, tuple[Step, OperationState]]] = {
-    **dict.fromkeys((_K.SPLIT, _K.MERGE, _K.REBUCKET, _K.RECUT, _K.HEAL), _RESHAPE),
+    **dict.fromkeys((_K.SPLIT, _K.MERGE, _K.REBUCKET, _K.RECUT, _K.HEAL, _K.ADOPT), _RESHAPE),
     _K.CREATE: {
         _S.INTENDED: (Step.CREATE_CHILDREN, _S.PREPARED),
         _S.PREPARED: (Step.COMMIT, _S.COMMITTED),
@@ -171,6 +177,8 @@ we gave up, is found by the mirror. A segment is reshaped once, so asking a seco
 ABORTABLE = frozenset({OperationState.INTENDED, OperationState.PREPARED})
 """Abort is allowed only while the fence has not been announced."""
 
+ADOPTED = "adopted"
+"""The parameter that lists the plain topics an adoption takes over, in the order of their partitions."""
 ON_BROKER = "on_broker"
 """The parameter that marks an operation on a topic whose layout a broker keeps."""
 
@@ -217,6 +225,12 @@ class Operation:
     attempts: int = 0
     deadline_at_ms: int = 0
     epoch: int | None = None
+
+    @property
+    def fenced_topics(self) -> tuple[str, ...]:
+        """Logs to be closed: those of the parents, or the topics that are being adopted."""
+        adopted = self.parameters.get(ADOPTED)
+        return tuple(map(str, adopted)) if isinstance(adopted, list | tuple) else self.parent_topics
 
     @property
     def is_on_broker(self) -> bool:

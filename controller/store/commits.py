@@ -19,7 +19,7 @@ from controller.clock import to_ms
 from controller.domain.errors import InvariantViolated, LostRace
 from controller.domain.operation import Operation, OperationKind, OperationState, Step
 from controller.domain.segment import Segment
-from controller.store import drains, layouts, operations, tombstones, topics
+from controller.store import adoptions, drains, layouts, operations, tombstones, topics
 from controller.store.tables import TOPIC
 from controller.store.topics import TopicRow, TopicState
 
@@ -89,7 +89,8 @@ def commit(tx: Connection, operation: Operation, runner: str, *, started_at: dat
     """
     topic = topics.get_topic(tx, operation.topic_id, lock=True)
     act = _reshape if operation.kind.is_reshape else _ACTS[operation.kind]
-    epoch = _next_epoch(tx, topic)
+    adopts = operation.kind is OperationKind.ADOPT
+    epoch = adoptions.FIRST_EPOCH if adopts else _next_epoch(tx, topic)
     # The claim comes first: a stale runner learns that it is stale, whatever else may have changed.
     committed, _ = operations.record_step(
         tx, operation, runner, Step.COMMIT, OperationState.COMMITTED, started_at=started_at
@@ -117,7 +118,8 @@ def abort(
     )
     logs = {child.plan.segment_id: child.backing_topic for child in operation.children}
     _bury(tx, topic, operation, logs, f"{operation.kind} was aborted")
-    if operation.kind is OperationKind.CREATE and topic.state is TopicState.CREATING:
+    if topic.state is TopicState.CREATING:
+        tx.execute(text(_FORGET_SUBSCRIPTIONS), {"topic_id": topic.topic_id})
         _end_topic(tx, topic, topic.epoch, topics.database_now(tx))
     else:
         tx.execute(text(_PAUSE), {"topic_id": topic.topic_id, "seconds": pause_seconds})
@@ -136,6 +138,19 @@ def _create(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -
     )
     layouts.insert_segments(tx, topic.topic_id, segments, _backing_topics(operation), at)
     topics.update_topic(tx, topic, state=TopicState.LIVE.value, epoch=epoch)
+    return True
+
+
+def _adopt(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -> bool:
+    """Two epochs: the topic as it was found, and the segments that follow it. The old logs are closed already."""
+    if topic.state not in (TopicState.CREATING, TopicState.DELETING):
+        raise InvariantViolated(f"topic {topic.name} is {topic.state} under its adoption")
+    _demand_noted(topic, operation)
+    _write_history(tx, topic, operation, adoptions.FOUND_EPOCH)
+    at = _write_history(tx, topic, operation, epoch)
+    adoptions.insert_generations(tx, topic, operation, at)
+    state = TopicState.LIVE if topic.state is TopicState.CREATING else topic.state
+    topics.update_topic(tx, topic, state=state.value, epoch=epoch)
     return True
 
 
@@ -214,6 +229,7 @@ def _subscription_delete(tx: Connection, topic: TopicRow, operation: Operation, 
 
 
 _ACTS: Mapping[OperationKind, Callable[[Connection, TopicRow, Operation, int], bool]] = {
+    OperationKind.ADOPT: _adopt,
     OperationKind.CREATE: _create,
     OperationKind.DELETE: _delete,
     OperationKind.PRUNE: _prune,

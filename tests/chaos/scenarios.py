@@ -13,11 +13,14 @@ from controller.domain.operation import OperationKind
 from controller.services import segment_admin, topic_admin
 from controller.services.garbage_collector import collect
 from controller.services.reconciler import FindingKind, reconcile
+from controller.store.adoptions import Adoption, intend_adopt
 from controller.store.operations import get_operation
+from controller.store.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
 
 OWN_CURSOR = "application-own"
 """A subscription that an application made directly on the first log: no row, but its data counts as well."""
+PLAIN_LOGS = ("persistent://t/n/old-partition-0", "persistent://t/n/old-partition-1")
 MESSAGES = 3
 """In each first log, unread by the subscription `billing`."""
 
@@ -56,6 +59,30 @@ def creating(bench: Bench, key: str) -> int:
     return topic_admin.create_topic(
         bench.store, bench.planes, TOPIC, request, segments=2
     ).operation.operation_id
+
+
+def two_plain_logs(bench: Bench) -> None:
+    """Logs that applications made before there was a topic, with something unread."""
+    for name in PLAIN_LOGS:
+        bench.plane.create_segment(name, ["billing", OWN_CURSOR])
+
+
+def adopting(bench: Bench, key: str) -> int:
+    """Intend a topic of two segments that follows them."""
+    adoption = Adoption(
+        name=TOPIC,
+        data_plane=bench.plane.name,
+        old_topics=PLAIN_LOGS,
+        subscriptions={"billing": SubscriptionKind.STREAM},
+        segments=2,
+        bucket_budget=4,
+        max_buckets=16,
+    )
+    with bench.store.transaction() as tx:
+        intent = intend_adopt(
+            tx, adoption, backing_topic=bench.plane.backing_topic, request=bench.request(key)
+        )
+    return intent.operation.operation_id
 
 
 def deleting(bench: Bench, key: str) -> int:
@@ -107,6 +134,7 @@ def healing(bench: Bench, _key: str) -> int:
 
 SCENARIOS = (
     Scenario("create", OperationKind.CREATE, lambda bench: None, creating, keeps_messages=False),
+    Scenario("adopt", OperationKind.ADOPT, two_plain_logs, adopting, keeps_messages=False),
     Scenario("split", OperationKind.SPLIT, a_topic(1), reshaping(segment_admin.splitting(0))),
     Scenario("split-4", OperationKind.SPLIT, a_topic(2), reshaping(segment_admin.splitting(0, parts=4))),
     Scenario("merge", OperationKind.MERGE, a_topic(2), reshaping(segment_admin.merging(1, 0))),

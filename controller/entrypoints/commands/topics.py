@@ -1,10 +1,11 @@
-"""`cleave topics`: create, attach, detach, list, show, delete."""
+"""`cleave topics`: create, adopt, attach, detach, list, show, delete."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
 import typer
+from rich.console import Group
 
 from controller.bootstrap import Application, application
 from controller.dataplane.layout_keeper import LayoutKeeper
@@ -22,12 +23,12 @@ from controller.entrypoints.commands.options import (
 from controller.entrypoints.output import emit, layout_rows, operation_document, rows_table
 from controller.entrypoints.rehearsal import stage
 from controller.entrypoints.running import manual_request, see_through
-from controller.services import topic_admin
+from controller.services import topic_admin, topic_adoption
 from controller.store import layouts, subscriptions, topics
 from controller.store.intents import Intent
 from controller.store.topics import TopicRow
 
-app = typer.Typer(help="Topics: create, attach, detach, list, show, delete.", no_args_is_help=True)
+app = typer.Typer(help="Topics: create, adopt, attach, detach, list, show, delete.", no_args_is_help=True)
 
 
 def finish(
@@ -72,6 +73,66 @@ def create(
             emit(as_json, {"topic": name, "segments": rows}, rows_table(rows, title=f"{name} would have"))
             return
         finish(cleave, intent, no_wait=no_wait, timeout_seconds=timeout_seconds, as_json=as_json)
+
+
+@app.command()
+def adopt(
+    old: Annotated[
+        str, typer.Argument(metavar="PERSISTENT_TOPIC", help="persistent://tenant/namespace/name.")
+    ],
+    topic: Annotated[
+        str | None, typer.Option("--as", help="The new name; topic://... of the old one.")
+    ] = None,
+    segments: Annotated[
+        int | None,
+        typer.Option(min=1, max=65_536, help="Segments to begin with; one a partition if not given."),
+    ] = None,
+    cut_off: Annotated[bool, typer.Option(help="Although producers or consumers are connected.")] = False,
+    data_plane: Annotated[str, typer.Option(help="Where it is.")] = "pulsar",
+    reason: Reason = "asked for on the command line",
+    dry_run: DryRun = False,
+    no_wait: NoWait = False,
+    timeout_seconds: TimeoutSeconds = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Make a scalable topic of a plain or partitioned one; what is in it is read first."""
+    with application() as cleave, stage(cleave, dry_run) as store:
+        name = None if topic is None else topic_name(topic)
+        planned = topic_adoption.plan(
+            cleave.planes, old, topic=name, segments=segments, data_plane=data_plane
+        )
+        request = manual_request(cleave, reason)
+        intent = topic_adoption.adopt(
+            store, cleave.planes, planned, request, data_plane=data_plane, cut_off=cut_off or dry_run
+        )
+        if dry_run:
+            _show_plan(planned, intent.operation, as_json)
+            return
+        finish(cleave, intent, no_wait=no_wait, timeout_seconds=timeout_seconds, as_json=as_json)
+
+
+def _show_plan(planned: topic_adoption.Plan, operation: Operation, as_json: bool) -> None:
+    rows = _children_rows(operation)
+    found = planned.found
+    connected = [{"connected": who} for who in (*found.producers, *found.consumers)]
+    document = {
+        "topic": planned.topic,
+        "closes": list(found.logs),
+        "segments": rows,
+        "subscriptions": {
+            name: "QUEUE" if queue else "STREAM" for name, queue in found.subscriptions.items()
+        },
+        "producers": list(found.producers),
+        "consumers": list(found.consumers),
+    }
+    closed = rows_table([{"closes": log} for log in found.logs], title=f"{found.name} would end")
+    follow = rows_table(rows, title=f"{planned.topic} would have")
+    who = (
+        rows_table(connected, ("connected",), title="Stop these first, or give --cut-off")
+        if connected
+        else None
+    )
+    emit(as_json, document, Group(*(part for part in (closed, follow, who) if part is not None)))
 
 
 @app.command()

@@ -47,7 +47,7 @@ class Acts:
                 return self._confirm_children()
             case Step.TERMINATE_PARENTS:
                 return self._terminate_parents()
-            case Step.FINISH if self._operation.kind.is_reshape:
+            case Step.FINISH if self._operation.kind.succeeds_logs:
                 return self._complete_children()
             case Step.CREATE_CURSORS:
                 return self._create_cursors()
@@ -88,7 +88,7 @@ class Acts:
         a name that does not exist could be created and written by anybody.
         """
         plane, positions, missing = self._plane(), {}, []
-        for topic in self._operation.parent_topics:
+        for topic in self._operation.fenced_topics:
             try:
                 [positions[topic]] = self._call_all([partial(plane.terminate_segment, topic)])
             except SegmentNotFound:
@@ -149,7 +149,7 @@ class Acts:
     def _found_on_parents(self) -> set[str]:
         plane = self._plane()
         found = self._call_all(
-            [partial(plane.list_subscriptions, topic) for topic in self._operation.parent_topics]
+            [partial(plane.list_subscriptions, topic) for topic in self._operation.fenced_topics]
         )
         return {name for names in found for name in names}
 

@@ -30,7 +30,7 @@ from controller.domain.reshape import ChildPlan, ReshapeKind
 DEADLINE_MS = 60_000
 QUIET = Observed(now_ms=0, subscription_version=3)
 RESHAPES = [kind for kind in OperationKind if kind.is_reshape]
-WITH_CHILDREN = [*RESHAPES, OperationKind.CREATE]
+WITH_CHILDREN = [*RESHAPES, OperationKind.CREATE, OperationKind.ADOPT]
 LIVE_STATES = [(kind, state) for kind, moves in MOVES.items() for state in moves]
 ON_BROKER_STATES = [(kind, state) for kind, moves in BROKER_MOVES.items() for state in moves]
 PAST_THE_FENCE = [(kind, state) for kind, state in LIVE_STATES if state not in ABORTABLE]
@@ -185,7 +185,7 @@ def test_what_reserved_nothing_has_nothing_to_give_up(kind: OperationKind) -> No
 def test_it_never_commits_with_subscriptions_other_than_those_noted(
     kind: OperationKind, noted: int | None
 ) -> None:
-    before_commit = OperationState.FENCED if kind.is_reshape else OperationState.PREPARED
+    before_commit = OperationState.FENCED if kind.succeeds_logs else OperationState.PREPARED
     operation = an_operation(kind, before_commit, noted)
 
     assert next_step(operation, QUIET) == (Step.SYNC_SUBSCRIPTIONS, before_commit)

@@ -1,0 +1,83 @@
+"""A topic as applications made it, before Cleave: its partitions, who is connected, and who subscribed.
+
+Looked at before it is adopted; changes nothing. Readers' cursors and the broker's own are none of an application's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from controller.dataplane.adoptable import FoundTopic
+from controller.dataplane.pulsar.admin import AdminCalls, Ask
+from controller.dataplane.pulsar.names import full_name, topic_path
+from controller.domain.errors import DataPlaneUnavailable, InvalidInput, TopicNotFound
+
+_GONE = frozenset({404})
+_MANY = 10_000
+"""Partitions of one topic beyond any that was meant."""
+
+
+def describe_topic(admin: AdminCalls, name: str) -> FoundTopic:
+    """The topic of that name (`persistent://t/n/x`, or `x` for public/default). Raises TopicNotFound, InvalidInput."""
+    name, deadline = full_name(name), admin.deadline()
+    if not name.startswith("persistent://"):
+        raise InvalidInput(f"{name} is not persistent: what is in it ends with its broker; make a new topic")
+    path = topic_path(name)
+    partitions = admin.ask(Ask("GET", f"{path}/partitions", f"partitions of {name}", accept=_GONE), deadline)
+    count = int((partitions.document or {}).get("partitions", 0)) if partitions.status not in _GONE else 0
+    if count > _MANY:
+        raise InvalidInput(f"{name} has {count} partitions; Cleave adopts up to {_MANY}")
+    logs = tuple(f"{name}-partition-{i}" for i in range(count)) or (name,)
+    asks = [
+        Ask("GET", f"{topic_path(log)}/{what}", f"look at {log}", accept=_GONE)
+        for log in logs
+        for what in ("stats", "internalStats")
+    ]
+    answers = admin.demand_all(asks, deadline)
+    stats, internal = answers[0::2], answers[1::2]
+    missing = [log for log, answer in zip(logs, stats, strict=True) if answer.status in _GONE]
+    if missing and not count:
+        raise TopicNotFound(f"the cluster has no topic {name}; check tenant, namespace and name")
+    found = {
+        log: _mapping(log, a.document) for log, a in zip(logs, stats, strict=True) if a.status not in _GONE
+    }
+    return FoundTopic(
+        name=name,
+        logs=logs,
+        missing=tuple(missing),
+        terminated=tuple(
+            log
+            for log, answer in zip(logs, internal, strict=True)
+            if answer.status not in _GONE and _mapping(log, answer.document).get("state") == "Terminated"
+        ),
+        producers=tuple(sorted({who for log, one in found.items() for who in _producers(log, one)})),
+        consumers=tuple(sorted({who for log, one in found.items() for who in _consumers(log, one)})),
+        subscriptions={
+            subscription: is_queue for one in found.values() for subscription, is_queue in _subscriptions(one)
+        },
+    )
+
+
+def _producers(log: str, stats: Mapping[str, Any]) -> Iterator[str]:
+    for one in stats.get("publishers") or ():
+        yield f"{one.get('producerName')} at {one.get('address')} on {log}"
+
+
+def _consumers(log: str, stats: Mapping[str, Any]) -> Iterator[str]:
+    for subscription, cursor in (stats.get("subscriptions") or {}).items():
+        for one in cursor.get("consumers") or ():
+            yield f"{one.get('consumerName') or 'unnamed'} of {subscription} at {one.get('address')} on {log}"
+
+
+def _subscriptions(stats: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    """Each with whether it is read as a queue; one without a consumer does not say, and is kept in order."""
+    for name, cursor in (stats.get("subscriptions") or {}).items():
+        if cursor.get("isDurable", True) and not name.startswith("__"):
+            yield name, cursor.get("type") == "Shared"
+
+
+def _mapping(log: str, document: object) -> Mapping[str, Any]:
+    if not isinstance(document, Mapping):
+        raise DataPlaneUnavailable(f"look at {log}: the broker's answer says nothing of it; try again")
+    return document

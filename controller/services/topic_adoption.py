@@ -1,0 +1,111 @@
+"""Adopt a topic that is there already: look at it, refuse what would hurt somebody, and intend to take it over.
+
+The old topic's logs become the sealed first generation of a scalable topic and stay where they are. Until the fence
+falls, deleting the new topic undoes everything; afterwards producers of the old name are refused by the broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from controller.dataplane.adoptable import Adoptable, FoundTopic
+from controller.dataplane.base import DataPlane
+from controller.domain.errors import Conflict, InvalidInput, Unsupported
+from controller.domain.policy import PolicyOverride
+from controller.store import adoptions, policies
+from controller.store.adoptions import Adoption
+from controller.store.engine import Store
+from controller.store.intents import Intent, Request
+from controller.store.subscriptions import SubscriptionKind
+
+_NAMED = 5
+"""So many connections are named in a refusal; the dry run names all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What adopting would do. `topic` is the new name."""
+
+    topic: str
+    found: FoundTopic
+    segments: int
+
+    @property
+    def obstacles(self) -> tuple[str, ...]:
+        """Why it cannot be done now without cutting somebody off, one sentence each."""
+        live = {"producer": self.found.producers, "consumer": self.found.consumers}
+        return tuple(_sentence(what, who) for what, who in live.items() if who)
+
+
+def plan(
+    planes: Mapping[str, DataPlane],
+    old: str,
+    *,
+    topic: str | None = None,
+    segments: int | None = None,
+    data_plane: str = "pulsar",
+) -> Plan:
+    """Look at the old topic and say what would happen; nothing is changed.
+
+    Raises TopicNotFound, InvalidInput, Conflict for a topic that is closed already, Unsupported.
+    """
+    plane = planes.get(data_plane)
+    if not isinstance(plane, Adoptable):
+        raise Unsupported(
+            f"data plane {data_plane!r} has no topics to adopt here; set CLEAVE_PULSAR_ADMIN_URL and choose pulsar"
+        )
+    found = plane.describe_topic(old)
+    if found.terminated:
+        raise Conflict(
+            f"{found.terminated[0]} is terminated already: nothing can follow it in order; adopt what is open"
+        )
+    if segments is not None and segments < 1:
+        raise InvalidInput(f"{segments} segments; give at least 1")
+    return Plan(
+        topic or f"topic://{found.name.removeprefix('persistent://')}", found, segments or len(found.logs)
+    )
+
+
+def adopt(
+    store: Store,
+    planes: Mapping[str, DataPlane],
+    planned: Plan,
+    request: Request,
+    *,
+    data_plane: str = "pulsar",
+    cut_off: bool = False,
+    policy: PolicyOverride | None = None,
+) -> Intent:
+    """Intend what was planned. With `cut_off` whoever is connected is told by the broker that the topic has ended.
+
+    Raises Conflict naming who is connected, TopicExists, InvalidInput.
+    """
+    if planned.obstacles and not cut_off:
+        raise Conflict(
+            f"{planned.found.name} is in use: {'; '.join(planned.obstacles)}. Stop them first, or cut them off"
+        )
+    kinds = {
+        name: SubscriptionKind.QUEUE if is_queue else SubscriptionKind.STREAM
+        for name, is_queue in planned.found.subscriptions.items()
+    }
+    with store.transaction() as tx:
+        buckets = policies.get_cluster(tx).policy
+        adoption = Adoption(
+            name=planned.topic,
+            data_plane=data_plane,
+            old_topics=planned.found.logs,
+            subscriptions=kinds,
+            segments=planned.segments,
+            bucket_budget=buckets.entry_bucket_budget,
+            max_buckets=buckets.entry_bucket_max_per_segment,
+            policy=policy,
+        )
+        return adoptions.intend_adopt(
+            tx, adoption, backing_topic=planes[data_plane].backing_topic, request=request
+        )
+
+
+def _sentence(what: str, who: tuple[str, ...]) -> str:
+    more = f" and {len(who) - _NAMED} more" if len(who) > _NAMED else ""
+    return f"{what}{'s' if len(who) > 1 else ''} {', '.join(who[:_NAMED])}{more}"
