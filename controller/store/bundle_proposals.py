@@ -1,6 +1,6 @@
 """Proposals of the balancer: one row an act, from proposed to verified, failed or refused.
 
-Whoever applies one claims it first, for a while; the database refuses steps back, acts on a namespace in dry run
+Whoever applies one claims it first (`bundle_claims`); the database refuses steps back, acts on a namespace in dry run
 and two live acts on one bundle. Nothing here calls a broker.
 """
 
@@ -91,14 +91,14 @@ class ProposalRow:
         return NamespaceBundle(self.namespace, self.lower_bound, self.upper_bound)
 
 
-_COLUMNS = (
+COLUMNS = (
     "proposal_id, cycle_id, ordinal, cluster, namespace, lower_bound, upper_bound, kind, broker, destination,"
     " cut_points, reason, detail, state, actor, outcome, claimed_by, claimed_until, attempts, row_version,"
     " proposed_at, applied_at, changed_at"
 )
-_GET = text(f"SELECT {_COLUMNS} FROM cleave.bundle_proposal WHERE proposal_id = :proposal_id")  # noqa: S608  # our own names
+_GET = text(f"SELECT {COLUMNS} FROM cleave.bundle_proposal WHERE proposal_id = :proposal_id")  # noqa: S608  # our own names
 _LIST = text(f"""
-    SELECT {_COLUMNS} FROM cleave.bundle_proposal
+    SELECT {COLUMNS} FROM cleave.bundle_proposal
      WHERE cluster = :cluster AND (CAST(:cycle_id AS bigint) IS NULL OR cycle_id = :cycle_id) AND state = ANY (:states)
      ORDER BY cycle_id DESC, ordinal LIMIT :limit
 """)  # noqa: S608
@@ -122,14 +122,14 @@ _SUPERSEDE = text("""
                 SELECT q.cluster, q.namespace, q.lower_bound FROM cleave.bundle_proposal q WHERE q.cycle_id = :cycle_id))
 """)
 _BUSY = text(f"""
-    SELECT {_COLUMNS} FROM cleave.bundle_proposal p
+    SELECT {COLUMNS} FROM cleave.bundle_proposal p
      WHERE p.cluster = :cluster AND (p.state IN ('approved', 'applied') OR (
            p.state = 'proposed' AND p.proposed_at >= clock_timestamp() - make_interval(secs => :patience_seconds)
            AND (p.cluster, p.namespace) IN (SELECT n.cluster, n.namespace FROM cleave.namespace_bundles n WHERE n.mode = 'approval')))
      ORDER BY p.proposal_id
 """)  # noqa: S608
 _APPLIED = text(f"""
-    SELECT {_COLUMNS} FROM cleave.bundle_proposal
+    SELECT {COLUMNS} FROM cleave.bundle_proposal
      WHERE cluster = :cluster AND kind = :kind AND state IN ('applied', 'verified')
        AND applied_at >= clock_timestamp() - make_interval(secs => :seconds)
      ORDER BY applied_at, proposal_id
@@ -137,7 +137,7 @@ _APPLIED = text(f"""
 _MOVE = text(f"""
     UPDATE cleave.bundle_proposal
        SET state = :state, actor = :actor, outcome = :outcome, claimed_by = NULL, claimed_until = NULL
-     WHERE proposal_id = :proposal_id AND row_version = :seen RETURNING {_COLUMNS}
+     WHERE proposal_id = :proposal_id AND row_version = :seen RETURNING {COLUMNS}
 """)  # noqa: S608
 _APPROVE_AUTOMATIC = text("""
     UPDATE cleave.bundle_proposal p SET state = 'approved', actor = :actor
@@ -148,23 +148,6 @@ _APPROVE_AUTOMATIC = text("""
                                   AND o.state IN ('approved', 'applied'))
              ORDER BY q.ordinal LIMIT :limit) chosen
      WHERE p.proposal_id = chosen.proposal_id RETURNING p.proposal_id
-""")
-_CLAIM = text(f"""
-    UPDATE cleave.bundle_proposal
-       SET claimed_by = :claimant, claimed_until = clock_timestamp() + make_interval(secs => :seconds), attempts = attempts + 1
-     WHERE proposal_id IN (
-           SELECT proposal_id FROM cleave.bundle_proposal
-            WHERE cluster = :cluster AND state = :state AND kind = ANY (:kinds)
-              AND (claimed_until IS NULL OR claimed_until < clock_timestamp())
-              AND (state <> 'approved' OR (cluster, namespace) IN (
-                   SELECT n.cluster, n.namespace FROM cleave.namespace_bundles n WHERE n.mode <> 'dry-run'))
-            ORDER BY proposal_id LIMIT :limit FOR UPDATE SKIP LOCKED)
-    RETURNING {_COLUMNS}
-""")  # noqa: S608
-_RELEASE = text("""
-    UPDATE cleave.bundle_proposal
-       SET claimed_by = :claimant, claimed_until = clock_timestamp() + make_interval(secs => :delay_seconds), outcome = :outcome
-     WHERE proposal_id = :proposal_id AND row_version = :seen
 """)
 
 
@@ -198,13 +181,13 @@ def supersede(tx: Connection, cluster: str, cycle_id: int) -> int:
 def under_way(tx: Connection, cluster: str) -> list[ProposalRow]:
     """Acts approved or applied and not seen to have ended, and proposals that wait for a person."""
     values = {"cluster": cluster, "patience_seconds": PATIENCE_SECONDS}
-    return [_read(row._mapping) for row in tx.execute(_BUSY, values)]
+    return [read_proposal(row._mapping) for row in tx.execute(_BUSY, values)]
 
 
 def applied_within(tx: Connection, cluster: str, kind: ProposalKind, seconds: float) -> list[ProposalRow]:
     """Acts of a kind that were done in the last `seconds`, in the order in which they were."""
     values = {"cluster": cluster, "kind": kind.value, "seconds": seconds}
-    return [_read(row._mapping) for row in tx.execute(_APPLIED, values)]
+    return [read_proposal(row._mapping) for row in tx.execute(_APPLIED, values)]
 
 
 def get_proposal(tx: Connection, proposal_id: int) -> ProposalRow:
@@ -212,7 +195,7 @@ def get_proposal(tx: Connection, proposal_id: int) -> ProposalRow:
     row = tx.execute(_GET, {"proposal_id": proposal_id}).one_or_none()
     if row is None:
         raise NotFound(f"no proposal {proposal_id}; list them with inspect.bundles_proposals")
-    return _read(row._mapping)
+    return read_proposal(row._mapping)
 
 
 def list_proposals(
@@ -225,7 +208,7 @@ def list_proposals(
 ) -> list[ProposalRow]:
     """A cluster's proposals, those of the newest cycle first."""
     values = {"cluster": cluster, "cycle_id": cycle_id, "states": [s.value for s in states], "limit": limit}
-    return [_read(row._mapping) for row in tx.execute(_LIST, values)]
+    return [read_proposal(row._mapping) for row in tx.execute(_LIST, values)]
 
 
 def approve(tx: Connection, proposal_id: int, *, actor: str, seen_row_version: int) -> ProposalRow:
@@ -253,45 +236,6 @@ def approve_automatic(tx: Connection, cycle_id: int, kind: ProposalKind, *, limi
     return len(tx.execute(_APPROVE_AUTOMATIC, values).all())
 
 
-def claim(
-    tx: Connection,
-    cluster: str,
-    state: ProposalState,
-    *,
-    claimant: str,
-    seconds: float,
-    limit: int,
-    kinds: Sequence[ProposalKind] = tuple(ProposalKind),
-) -> list[ProposalRow]:
-    """The oldest proposals in a state that nobody else holds, held for `seconds` from now.
-
-    One that is approved waits while its namespace is back in dry run.
-    """
-    values = {
-        "cluster": cluster,
-        "state": state.value,
-        "kinds": [kind.value for kind in kinds],
-        "claimant": claimant,
-        "seconds": seconds,
-        "limit": limit,
-    }
-    found = [_read(row._mapping) for row in tx.execute(_CLAIM, values)]
-    return sorted(found, key=lambda row: row.proposal_id)
-
-
-def release(tx: Connection, row: ProposalRow, *, claimant: str, delay_seconds: float, why: str) -> None:
-    """Lets go of a claim, to be taken again after the delay. Raises LostRace where it was lost."""
-    values = {
-        "proposal_id": row.proposal_id,
-        "claimant": claimant,
-        "delay_seconds": delay_seconds,
-        "outcome": why,
-        "seen": row.row_version,
-    }
-    if tx.execute(_RELEASE, values).rowcount != 1:
-        raise LostRace(f"proposal {row.proposal_id} was taken by somebody else; read it again")
-
-
 def move(
     tx: Connection,
     proposal_id: int,
@@ -311,10 +255,11 @@ def move(
             f"proposal {proposal_id} is {found.state} at version {found.row_version}, not {seen_row_version}; "
             "read it again and decide anew"
         )
-    return _read(row._mapping)
+    return read_proposal(row._mapping)
 
 
-def _read(row: Mapping[Any, Any]) -> ProposalRow:
+def read_proposal(row: Mapping[Any, Any]) -> ProposalRow:
+    """A row of COLUMNS."""
     return ProposalRow(
         **{
             **row,

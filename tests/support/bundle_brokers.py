@@ -107,7 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     @property
     def _name(self) -> str:
-        return f"127.0.0.1:{self.server.server_address[1]}"
+        return self.server.server_name_and_port  # type: ignore[attr-defined,no-any-return]
 
     def log_message(self, *_: Any) -> None:
         """Tests read what they want to know."""
@@ -290,6 +290,7 @@ def staged_bench() -> Iterator[Bench]:
     for server in servers:
         server.daemon_threads = True
         server.cluster = cluster  # type: ignore[attr-defined]
+        server.server_name_and_port = f"127.0.0.1:{server.server_address[1]}"  # type: ignore[attr-defined]
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     cluster.brokers = sorted(f"127.0.0.1:{server.server_address[1]}" for server in servers)
     try:

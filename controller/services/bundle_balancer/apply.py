@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from controller import telemetry
 from controller.dataplane.pulsar_bundles.acts import ActOutcome, BundleActs
 from controller.domain.errors import CleaveError, InvalidInput, LostRace, Retryable
-from controller.store import bundle_namespaces, bundle_proposals
+from controller.store import bundle_claims, bundle_namespaces, bundle_proposals
 from controller.store.bundle_proposals import ProposalKind, ProposalRow, ProposalState
 from controller.store.engine import Store
 
@@ -71,7 +71,7 @@ def apply(
         with store.transaction() as tx:
             if cycle_id is not None:
                 bundle_proposals.approve_automatic(tx, cycle_id, kind, limit=limit, actor=claimant)
-            claimed = bundle_proposals.claim(
+            claimed = bundle_claims.claim(
                 tx,
                 cluster,
                 ProposalState.APPROVED,
@@ -107,7 +107,7 @@ def _one(
 
 def _put_back(store: Store, row: ProposalRow, error: Retryable, claimant: str) -> ActReport:
     with store.transaction() as tx:
-        bundle_proposals.release(
+        bundle_claims.release(
             tx, row, claimant=claimant, delay_seconds=error.delay_seconds, why=error.message
         )
     return ActReport(row.proposal_id, row.kind, str(row.bundle), ProposalState.APPROVED, error.message)

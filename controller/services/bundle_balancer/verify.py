@@ -8,7 +8,7 @@ from controller import telemetry
 from controller.dataplane.pulsar_bundles.reader import BundleReader
 from controller.domain.errors import CleaveError, Retryable
 from controller.services.bundle_balancer.apply import ActReport
-from controller.store import bundle_proposals
+from controller.store import bundle_claims, bundle_proposals
 from controller.store.bundle_proposals import ProposalKind, ProposalRow, ProposalState
 from controller.store.engine import Store
 
@@ -22,7 +22,7 @@ _CLAIM_SECONDS, _AGAIN_SECONDS, _AT_ONCE = 120.0, 20.0, 100
 def verify(store: Store, reader: BundleReader, *, claimant: str) -> list[ActReport]:
     """Verify what was applied in the reader's cluster; what cannot be seen yet stays applied. Raises StoreUnavailable."""
     with store.transaction() as tx:
-        claimed = bundle_proposals.claim(
+        claimed = bundle_claims.claim(
             tx,
             reader.cluster,
             ProposalState.APPLIED,
@@ -42,7 +42,7 @@ def _one(store: Store, reader: BundleReader, row: ProposalRow, claimant: str) ->
         state, said = ProposalState.FAILED, error.message
     with store.transaction() as tx:
         if state is ProposalState.APPLIED:
-            bundle_proposals.release(tx, row, claimant=claimant, delay_seconds=_AGAIN_SECONDS, why=said)
+            bundle_claims.release(tx, row, claimant=claimant, delay_seconds=_AGAIN_SECONDS, why=said)
         else:
             bundle_proposals.move(
                 tx, row.proposal_id, state, actor=claimant, outcome=said, seen_row_version=row.row_version

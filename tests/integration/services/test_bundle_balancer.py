@@ -126,7 +126,7 @@ class Balancer:
             self.driver.store,
             self.bench.acts,
             cluster=CLUSTER,
-            cycle_id=cycle and cycle.cycle_id,
+            cycle_id=None if cycle is None else cycle.cycle_id,
             settings=ApplySettings(**limits),
             claimant="tester",
         )
