@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -138,12 +139,21 @@ class CrookedBroker:
         return act
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that goes away, or whose certificate is refused, is part of the test."""
+
+
 @contextmanager
-def crooked_broker() -> Iterator[CrookedBroker]:
+def crooked_broker(tls: ssl.SSLContext | None = None) -> Iterator[CrookedBroker]:
     """A server on loopback that says 500 until it is told otherwise."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Conversation)
-    server.daemon_threads = True
-    broker = CrookedBroker(f"http://127.0.0.1:{server.server_port}", [])
+    server = _Server(("127.0.0.1", 0), Conversation)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    scheme = "http" if tls is None else "https"
+    broker = CrookedBroker(f"{scheme}://127.0.0.1:{server.server_port}", [])
     broker.behaves(broker.refuses(500, "not told what to say"))
     server.broker = broker  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
