@@ -171,8 +171,8 @@ def violations(settings: BalanceSettings) -> tuple[Violation, ...]:
     the mean, the standard deviation is at most the mean times the root of cold x hot.
     """
     held = {knob: getattr(settings, knob) for knob in BALANCE_KNOBS}
-    broken = [Violation(k, held[k], n, f">= {n:g}") for k, n in _AT_LEAST.items() if not held[k] >= n]
-    broken += [Violation(k, held[k], n, f"<= {n:g}") for k, n in _AT_MOST.items() if not held[k] <= n]
+    broken = [Violation(k, held[k], n, f">= {n}") for k, n in _AT_LEAST.items() if not held[k] >= n]
+    broken += [Violation(k, held[k], n, f"<= {n}") for k, n in _AT_MOST.items() if not held[k] <= n]
     broken += [Violation(k, held[k], 0, "> 0") for k in _ABOVE_ZERO if not held[k] > 0]
     broken += [
         Violation(low, held[low], held[high], f"below {high} = {held[high]}")
