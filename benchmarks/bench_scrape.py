@@ -92,6 +92,7 @@ def measure(url: str, topics: int) -> dict[str, object]:
         "peak_rss_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
         "rss_before_mib": round(before_kib / 1024, 1),
         "load_average": round(os.getloadavg()[0], 1),
+        "nice": os.nice(0),
     }
 
 
