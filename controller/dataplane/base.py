@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
 from controller.domain.situation import Capabilities
 
@@ -128,7 +128,6 @@ class Born:
     subscriptions: tuple[str, ...]
 
 
-@runtime_checkable
 class SetWiseDataPlane(DataPlane, Protocol):
     """A data plane that acts on many logs in one call, all or none of them, at the price of one.
 

@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 
 from controller import telemetry
 from controller.clock import to_datetime
-from controller.dataplane.base import DataPlane, SetWiseDataPlane
+from controller.dataplane.base import DataPlane
 from controller.domain.errors import (
     CleaveError,
     DataPlaneTimeout,
@@ -34,7 +34,7 @@ from controller.domain.operation import Observed, Operation, OperationState, Ste
 from controller.services.operation_runner.acts import Acts
 from controller.services.operation_runner.broker_acts import BrokerActs
 from controller.services.operation_runner.context import Outcome, RunnerContext
-from controller.services.operation_runner.together import Together, is_ordinary
+from controller.services.operation_runner.together import Together, is_ordinary, set_wise
 from controller.store import commits, mirror_commits, operations, reshapes
 from controller.store.reshapes import Claimed
 from controller.store.shards import Shards
@@ -72,9 +72,7 @@ def run_due(context: RunnerContext, *, limit: int = 1, shards: Shards | None = N
                 lease_seconds=context.lease_seconds,
                 call_timeout_seconds=context.call_timeout_seconds,
                 limit=limit - count,
-                planes=[
-                    name for name, plane in context.planes.items() if isinstance(plane, SetWiseDataPlane)
-                ],
+                planes=[name for name, plane in context.planes.items() if set_wise(plane)],
                 shards=shards,
             )
         if not claimed:
@@ -85,17 +83,25 @@ def run_due(context: RunnerContext, *, limit: int = 1, shards: Shards | None = N
 
 
 def _run_claimed(context: RunnerContext, claimed: Sequence[Claimed], claimed_until: float) -> None:
-    alone = [one.operation for one in claimed if not is_ordinary(one)]
     failed: list[tuple[Operation, CleaveError]] = []
-    for name, plane in context.planes.items():
-        fellows = [one for one in claimed if is_ordinary(one) and one.operation.data_plane == name]
-        if fellows and isinstance(plane, SetWiseDataPlane):
-            together = Together(context, plane, fellows, claimed_until)
-            error = together.drive()
-            if isinstance(error, DataPlaneUnavailable | DataPlaneTimeout):
-                failed += [(operation, error) for operation in together.left()]
-            else:
-                alone += together.left()
+    alone: list[Operation] = []
+    fellows: dict[str, list[Claimed]] = {}
+    for one in claimed:
+        if is_ordinary(one):
+            fellows.setdefault(one.operation.data_plane, []).append(one)
+        else:
+            alone.append(one.operation)
+    for name, members in fellows.items():
+        plane = set_wise(context.planes[name])
+        if plane is None:
+            alone += [one.operation for one in members]
+            continue
+        together = Together(context, plane, members, claimed_until)
+        error = together.drive()
+        if isinstance(error, DataPlaneUnavailable | DataPlaneTimeout):
+            failed += [(operation, error) for operation in together.left()]
+        else:
+            alone += together.left()
     for operation, error in failed:  # first, since what timed out may be under way still
         _Run(context, operation, claimed_until).fail(error)
     for operation in alone:

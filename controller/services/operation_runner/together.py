@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import cast
 
 from sqlalchemy import Connection
 
 from controller import telemetry
-from controller.dataplane.base import LogState, SetWiseDataPlane, Successor
+from controller.dataplane.base import DataPlane, LogState, SetWiseDataPlane, Successor
 from controller.domain.errors import CleaveError, StoreUnavailable
-from controller.domain.operation import Operation, OperationState, Step, next_step
+from controller.domain.operation import MOVES, Operation, OperationKind, OperationState, Step, next_step
 from controller.domain.segment import Segment
 from controller.services.operation_runner.context import RunnerContext
 from controller.store import reshapes
@@ -28,30 +29,37 @@ log = telemetry.get_logger(__name__)
 _STEPS = (Step.CREATE_CHILDREN, Step.SET_FENCING, Step.TERMINATE_PARENTS, Step.COMMIT, Step.FINISH)
 
 
+def set_wise(plane: DataPlane) -> SetWiseDataPlane | None:
+    """The plane, if it takes calls for many logs. By one of its names: a protocol's check looks at all of them."""
+    return cast(SetWiseDataPlane, plane) if hasattr(plane, "create_successors") else None
+
+
 def is_ordinary(claimed: Claimed) -> bool:
     """Whether the operation may run with others: the table gives it those steps, and nothing else is needed.
 
     The depth of a child of several parents depends on ancestors that are not read here, unless the parents are
     all there is of one split.
     """
-    if claimed.layout is None:
+    operation, layout = claimed.operation, claimed.layout
+    if layout is None or operation.kind not in _ORDINARY_KINDS:
         return False
-    families = {segment.parent_ids for segment in claimed.layout.segments.values()}
-    knows_depths = len(claimed.operation.parent_ids) == 1 or (
+    if next_step(operation, claimed.observed)[0] is not Step.CREATE_CHILDREN:
+        return False  # its time is up
+    families = {segment.parent_ids for segment in layout.segments.values()}
+    return len(operation.parent_ids) == 1 or (
         len(families) == 1 and all(len(parents) == 1 for parents in families)
     )
-    return knows_depths and _steps_ahead(claimed) == _STEPS
 
 
-def _steps_ahead(claimed: Claimed) -> tuple[Step, ...]:
-    operation, steps = claimed.operation, list[Step]()
-    while operation.state.is_live and len(steps) <= len(_STEPS):
-        step, leads_to = next_step(operation, claimed.observed)
+def _steps_of(kind: OperationKind) -> tuple[Step, ...]:
+    moves, state, steps = MOVES[kind], OperationState.INTENDED, list[Step]()
+    while state.is_live:
+        step, state = moves[state]
         steps.append(step)
-        operation = replace(
-            operation, state=leads_to, subscription_version=claimed.observed.subscription_version
-        )
     return tuple(steps)
+
+
+_ORDINARY_KINDS = frozenset(kind for kind in OperationKind if kind.is_reshape and _steps_of(kind) == _STEPS)
 
 
 @dataclass(slots=True)
