@@ -71,13 +71,15 @@ def demand_jars(version: str) -> Path:
 
 
 @contextmanager
-def pulsar_client(url: str, token: str | None = None) -> Iterator[pulsar.Client]:
-    """A client that tells only errors, closed at the end."""
+def pulsar_client(
+    url: str, token: str | None = None, *, timeout_seconds: int = 30
+) -> Iterator[pulsar.Client]:
+    """A client that tells only errors, closed at the end; ``timeout_seconds`` is for each of its operations."""
     client = pulsar.Client(
         url,
         authentication=pulsar.AuthenticationToken(token) if token else None,
         logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
-        operation_timeout_seconds=30,
+        operation_timeout_seconds=timeout_seconds,
     )
     try:
         yield client
