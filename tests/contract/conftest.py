@@ -42,8 +42,8 @@ def pulsar_planes(pulsar_broker: SharedBroker) -> Iterator[Planes]:
     access = PulsarAccess(admin_url=pulsar_broker.admin_url, service_url=pulsar_broker.service_url)
     namespace = make_namespace(access, f"contract-{secrets.token_hex(4)}")
     planes = Planes(
-        PulsarDataPlane(access, call_timeout_seconds=10.0),
-        PulsarLogClient(access, call_timeout_seconds=10.0),
+        PulsarDataPlane(access, call_timeout_seconds=30.0),
+        PulsarLogClient(access, call_timeout_seconds=30.0),
         namespace=namespace,
     )
     yield planes

@@ -26,9 +26,10 @@ def test_a_topic_is_created_and_split(
     access = PulsarAccess(admin_url=pulsar_broker.admin_url)
     topic = f"topic://{make_namespace(access, f'dags-{secrets.token_hex(4)}')}/orders"
     monkeypatch.setenv(
-        "AIRFLOW_CONN_CLEAVE", f"{controller_url}?pulsar_admin_url={quote(access.admin_url, safe='')}"
+        "AIRFLOW_CONN_CLEAVE",
+        f"{controller_url}?pulsar_admin_url={quote(access.admin_url, safe='')}&call_timeout_seconds=25",
     )
-    plane = PulsarDataPlane(access, call_timeout_seconds=10.0)
+    plane = PulsarDataPlane(access, call_timeout_seconds=30.0)
 
     def states() -> dict[str, LogState]:
         prefix = f"{plane.backing_topic(topic, '')}"

@@ -50,6 +50,7 @@ def house(
     monkeypatch.setenv("CLEAVE_DATABASE_URL", database)
     monkeypatch.setenv("CLEAVE_PULSAR_ADMIN_URL", access.admin_url)
     monkeypatch.setenv("CLEAVE_PULSAR_SERVICE_URL", str(access.service_url))
+    monkeypatch.setenv("CLEAVE_CALL_TIMEOUT_SECONDS", "25")  # a broker among other busy servers
     monkeypatch.setenv("CLEAVE_LANDING_URL", str(tmp_path / "landing"))
     monkeypatch.chdir(tmp_path)  # no .env of ours
     command_line = CommandLine(database, capsys)

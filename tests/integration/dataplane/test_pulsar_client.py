@@ -10,7 +10,7 @@ import pytest
 from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.stream_consumer import StreamConsumer
-from controller.dataplane.base import LogClient, OutgoingMessage
+from controller.dataplane.base import LogClient, LogState, OutgoingMessage
 from controller.domain.errors import InvalidInput, LostRace, SegmentTerminated
 from tests.integration.dataplane.pulsar_house import PulsarHouse
 from tests.support.waiting import wait_until
@@ -204,3 +204,53 @@ def test_messages_of_other_clients_are_read_as_they_are(house: PulsarHouse, logs
     wait_until(complete)
     assert found == [("größe".encode(), b"one"), (None, b"two")]
     reader.close()
+
+
+def test_a_topic_that_moves_ends_the_reading_and_the_next_one_goes_on(
+    house: PulsarHouse, logs: LogClient
+) -> None:
+    """Unloaded as the load balancer does it: producers find it again, and nothing acknowledged comes twice."""
+    house.create(1, "s")
+    log, path = house.log_of(0), house.log_of(0).replace("://", "/")
+    logs.append(log, [OutgoingMessage(b"1")], producer="p", sequence=1)
+    logs.append(log, [OutgoingMessage(b"2")], producer="p", sequence=2)
+    reader = logs.open_reader(log, "s", owner="r", live_owners=["r"], on_arrival=lambda: None)
+    first = wait_until(lambda: reader.read(1))
+    reader.acknowledge(first[0].position)
+    wait_until(lambda: house.app.planes["pulsar"].backlog(log, "s") == 1)
+
+    house.admin("PUT", f"{path}/unload")
+
+    def is_lost() -> bool:
+        try:
+            reader.read(1)
+        except LostRace:
+            return True
+        return False
+
+    wait_until(is_lost, message="the reader learns of it")
+    logs.append(log, [OutgoingMessage(b"3")], producer="p", sequence=3)
+    heir = logs.open_reader(log, "s", owner="r", live_owners=["r"], on_arrival=lambda: None)
+    found: list[bytes] = []
+
+    def complete() -> bool:
+        found.extend(message.payload for message in heir.read(2))
+        return len(found) == 2
+
+    wait_until(complete)
+    assert found == [b"2", b"3"]
+    heir.close()
+
+
+def test_a_fence_outlives_the_broker_that_set_it(house: PulsarHouse, logs: LogClient) -> None:
+    house.create(1, "s")
+    log, plane = house.log_of(0), house.app.planes["pulsar"]
+    logs.append(log, [OutgoingMessage(b"1")], producer="p", sequence=1)
+    position = plane.terminate_segment(log)
+
+    house.admin("PUT", f"{log.replace('://', '/')}/unload")
+
+    assert plane.segment_state(log) is LogState.TERMINATED
+    assert plane.terminate_segment(log) == position
+    with pytest.raises(SegmentTerminated):
+        logs.append(log, [OutgoingMessage(b"2")], producer="p", sequence=2)

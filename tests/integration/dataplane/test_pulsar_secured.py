@@ -1,0 +1,185 @@
+"""A real broker that wants TLS and a token: both sides of the plane get in with them, and nobody without."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import requests
+
+from controller.dataplane.base import LogState, OutgoingMessage
+from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.log_client import PulsarLogClient
+from controller.dataplane.pulsar.plane import PulsarDataPlane
+from controller.devstack.ports import free_port, release_port
+from controller.devstack.pulsar.jars import PULSAR_4
+from controller.devstack.pulsar.standalone import PulsarStandalone
+from controller.devstack.pulsar.tokens import TokenAuthentication
+from controller.domain.errors import DataPlaneUnavailable, Terminal
+from tests.support.brokers import demand_jars
+from tests.support.certificates import Authority
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.pulsar
+
+PATIENCE_SECONDS = 30.0
+"""A broker among other busy servers may take its time; nothing here is about speed."""
+
+
+@dataclass(frozen=True)
+class Secured:
+    """How the administrator gets in, and tokens for others."""
+
+    access: PulsarAccess
+    tokens: TokenAuthentication
+    namespace: str
+
+    def log(self) -> str:
+        """A name nobody used before."""
+        return f"persistent://{self.namespace}/{secrets.token_hex(6)}-segment-0000-ffff-0"
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """A broker of this module's own; its data is gone afterwards."""
+    demand_jars(PULSAR_4)
+    home = tmp_path_factory.mktemp("secured")
+    authority = Authority(home / "certificates")
+    shown = authority.issue("broker")
+    tokens = TokenAuthentication(home)
+    web_port, service_port = free_port(), free_port()
+    broker = PulsarStandalone(
+        home / "broker",
+        properties={
+            "webServicePortTls": str(web_port),
+            "brokerServicePortTls": str(service_port),
+            "tlsCertificateFilePath": str(shown.cert),
+            "tlsKeyFilePath": str(shown.key),
+            "tlsTrustCertsFilePath": str(authority.ca),
+            "brokerClientTrustCertsFilePath": str(authority.ca),
+        },
+        authentication=tokens,
+    )
+    try:
+        broker.start()
+        access = PulsarAccess(
+            admin_url=f"https://127.0.0.1:{web_port}",
+            service_url=f"pulsar+ssl://127.0.0.1:{service_port}",
+            token=tokens.token(),
+            ca_file=str(authority.ca),
+        )
+        _make_namespace(access)
+        yield Secured(access, tokens, "secured/tests")
+    finally:
+        broker.destroy()
+        release_port(web_port)
+        release_port(service_port)
+
+
+def _make_namespace(access: PulsarAccess) -> None:
+    for path, body in (
+        ("tenants/secured", {"allowedClusters": ["standalone"], "adminRoles": []}),
+        ("namespaces/secured/tests", None),
+    ):
+        requests.put(
+            f"{access.admin_url}/admin/v2/{path}",
+            json=body,
+            headers={"Authorization": f"Bearer {access.token}"},
+            verify=access.ca_file,
+            timeout=30,
+        ).raise_for_status()
+
+
+def test_with_both_a_segment_lives_its_life(secured: Secured) -> None:
+    plane = PulsarDataPlane(secured.access, call_timeout_seconds=PATIENCE_SECONDS)
+    logs = PulsarLogClient(secured.access, call_timeout_seconds=PATIENCE_SECONDS)
+    log = secured.log()
+    plane.create_segment(log, ["s"])
+    assert logs.append(log, [OutgoingMessage(b"x", b"k")], producer="p", sequence=1) == 1
+    plane.terminate_segment(log)
+    reader = logs.open_reader(log, "s", owner="r", live_owners=(), on_arrival=lambda: None)
+    messages = wait_until(lambda: reader.read(1))
+    reader.acknowledge(messages[0].position)
+    wait_until(reader.is_drained)
+    reader.close()
+    logs.close()
+    plane.delete_segment(log)
+    assert plane.segment_state(log) is LogState.MISSING
+    plane.close()
+
+
+@pytest.mark.parametrize("token", [None, "no.token.at.all"])
+def test_without_a_token_of_the_cluster_nobody_gets_in(secured: Secured, token: str | None) -> None:
+    access = replace(secured.access, token=token)
+    plane = PulsarDataPlane(access, call_timeout_seconds=PATIENCE_SECONDS)
+
+    with pytest.raises(Terminal, match="CLEAVE_PULSAR_TOKEN") as raised:
+        plane.create_segment(secured.log(), [])
+    assert "no.token" not in str(raised.value)
+    plane.close()
+
+
+def test_a_role_without_rights_is_told_what_it_lacks(secured: Secured) -> None:
+    """Once for the admin's side, once for the application's."""
+    access = replace(secured.access, token=secured.tokens.token("nobody"))
+    plane, admin = (
+        PulsarDataPlane(access, call_timeout_seconds=PATIENCE_SECONDS),
+        PulsarDataPlane(secured.access, call_timeout_seconds=PATIENCE_SECONDS),
+    )
+    log = secured.log()
+    admin.create_segment(log, ["s"])
+    logs = PulsarLogClient(access, call_timeout_seconds=PATIENCE_SECONDS)
+
+    with pytest.raises(Terminal, match=r"answered 40[13].*admin of the tenant|CLEAVE_PULSAR_TOKEN"):
+        plane.terminate_segment(log)
+    with pytest.raises(Terminal, match=r"40[13]"):
+        logs.append(log, [OutgoingMessage(b"x")], producer="p", sequence=1)
+
+    assert admin.segment_state(log) is LogState.OPEN
+    for one in (plane, admin, logs):
+        one.close()
+
+
+def test_an_application_that_may_consume_needs_no_more(secured: Secured) -> None:
+    """Its reader looks at statistics and takes over cursors with the right to consume alone."""
+    admin = PulsarDataPlane(secured.access, call_timeout_seconds=PATIENCE_SECONDS)
+    log = secured.log()
+    admin.create_segment(log, ["s"])
+    requests.post(
+        f"{secured.access.admin_url}/admin/v2/namespaces/{secured.namespace}/permissions/app",
+        json=["produce", "consume"],
+        headers={"Authorization": f"Bearer {secured.access.token}"},
+        verify=secured.access.ca_file,
+        timeout=30,
+    ).raise_for_status()
+    logs = PulsarLogClient(
+        replace(secured.access, token=secured.tokens.token("app")), call_timeout_seconds=PATIENCE_SECONDS
+    )
+
+    logs.append(log, [OutgoingMessage(b"x")], producer="p", sequence=1)
+    dead = logs.open_reader(log, "s", owner="a", live_owners=(), on_arrival=lambda: None)
+    heir = logs.open_reader(log, "s", owner="b", live_owners=["b"], on_arrival=lambda: None)
+    assert [m.payload for m in wait_until(lambda: heir.read(1))] == [b"x"]
+    assert not heir.is_drained()
+    for one in (dead, heir, logs, admin):
+        one.close()
+
+
+def test_a_broker_that_proves_nothing_is_not_talked_to(secured: Secured, tmp_path: Path) -> None:
+    access = replace(secured.access, ca_file=str(Authority(tmp_path, "another").ca))
+    plane = PulsarDataPlane(access, call_timeout_seconds=PATIENCE_SECONDS)
+
+    with pytest.raises(Terminal, match="does not prove who it is"):
+        plane.segment_state(secured.log())
+    plane.close()
+    log = secured.log()
+    admin = PulsarDataPlane(secured.access, call_timeout_seconds=PATIENCE_SECONDS)
+    admin.create_segment(log, [])
+    logs = PulsarLogClient(access, call_timeout_seconds=3.0)
+    with pytest.raises((DataPlaneUnavailable, Terminal)):
+        logs.append(log, [OutgoingMessage(b"x")], producer="p", sequence=1)
+    logs.close()
+    admin.close()
