@@ -10,6 +10,7 @@ import pytest
 
 from controller.dataplane.base import LogState
 from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.namespaces import Namespaces, Severity
 from controller.dataplane.pulsar.plane import PulsarDataPlane
 from controller.domain.errors import (
     DataPlaneTimeout,
@@ -247,3 +248,47 @@ class TestCredentials:
         with pytest.raises(InvalidInput, match="CLEAVE_PULSAR_TOKEN_FILE"):
             plane.segment_state(LOG)
         plane.close()
+
+
+class TestNamespaces:
+    """What is looked at where a token sees only a part."""
+
+    def test_who_may_not_see_the_brokers_configuration_gets_pulsars_defaults(
+        self, broker: CrookedBroker
+    ) -> None:
+        policies = {"replication_clusters": ["one"], "deduplicationEnabled": True}
+        broker.behaves(broker.says(200, policies), broker.refuses(403, "superusers only"))
+        look = Namespaces(PulsarAccess(admin_url=broker.url))
+
+        unmet = {one.demand.name for one in look.check("t/n")}
+
+        assert {"topics on demand are off", "inactive topics are kept"} <= unmet
+        assert "deduplication is on" not in unmet
+        assert [heard.path for heard in broker.heard] == [
+            "/admin/v2/namespaces/t/n",
+            "/admin/v2/brokers/configuration/runtime",
+        ]
+        look.close()
+
+    def test_what_the_brokers_do_by_themselves_need_not_be_set(self, broker: CrookedBroker) -> None:
+        runtime = {
+            "allowAutoTopicCreation": "false",
+            "brokerDeleteInactiveTopicsEnabled": "false",
+            "brokerDeduplicationEnabled": "true",
+            "defaultRetentionTimeInMinutes": "60",
+        }
+        broker.behaves(broker.says(200, {}), broker.says(200, runtime))
+        look = Namespaces(PulsarAccess(admin_url=broker.url))
+
+        assert look.check("t/n", fix=True) == ()
+        assert len(broker.heard) == 2
+        look.close()
+
+    def test_one_that_is_copied_to_other_clusters_is_refused(self, broker: CrookedBroker) -> None:
+        broker.behaves(broker.says(200, {"replication_clusters": ["one", "two"]}), broker.says(200, {}))
+        look = Namespaces(PulsarAccess(admin_url=broker.url))
+
+        [found] = [one for one in look.check("t/n") if one.demand.name == "one cluster only"]
+
+        assert (found.demand.severity, found.demand.path) == (Severity.WRONG, None)
+        look.close()
