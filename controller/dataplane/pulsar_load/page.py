@@ -2,8 +2,8 @@
 
 A page has about 15 KB a topic, so 100,000 topics make 1.5 GB, of which 400,000 lines matter. One regular expression
 finds them in a block; of the labels only `topic` and `subscription` are looked at, as they stand, with their
-escapes. The parser of `prometheus_client` takes 60 to 120 microseconds a line, 24 s and more for that page, and is
-what the tests compare with. Talks to nobody.
+escapes. The parser of `prometheus_client` costs several times as much for these lines alone as all of this for the
+whole page (`benchmarks.bench_scrape` measures both), and is what the tests compare with. Talks to nobody.
 """
 
 from __future__ import annotations
