@@ -22,185 +22,10 @@ from controller.domain.operation import Observed, Operation, OperationKind, Step
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment
 from controller.store.commits import STAMPS
-from controller.store.journal import READ_COLUMNS, operation_of
-from controller.store.prepared import Prepared
+from controller.store.journal import operation_of
+from controller.store.reshape_statements import ANNOUNCE, CLAIM, CLAIM_IN_SHARDS, COMMIT, FINISH
 from controller.store.shards import Shards
 from controller.store.subscriptions import SubscriptionState
-
-_OPEN = "o.state NOT IN ('done', 'aborted') AND o.not_before <= (SELECT clock_timestamp()) AND o.kind = ANY (:kinds)"
-_FRESH = """o.state = 'intended' AND o.attempts = 0 AND o.claimed_by IS NULL AND o.kind = ANY (:reshapes)
-            AND EXISTS (SELECT FROM cleave.topic t
-                         WHERE t.topic_id = o.topic_id AND t.state = 'live' AND t.data_plane = ANY (:planes))"""
-# Fresh reshapes as many as asked for, and one of whatever else is due, so that neither waits for the other for ever.
-_CLAIM = f"""
-    WITH fresh AS MATERIALIZED (
-        SELECT o.operation_id FROM cleave.operation o
-         WHERE {_OPEN} AND {_FRESH} AND {{which}}
-         ORDER BY o.not_before, o.operation_id LIMIT :fresh_limit FOR UPDATE OF o SKIP LOCKED)
-    , other AS MATERIALIZED (
-        SELECT o.operation_id FROM cleave.operation o
-         WHERE {_OPEN} AND NOT ({_FRESH}) AND {{which}}
-           AND (o.claimed_by IS NULL
-                OR o.claim_expires_at <= (SELECT clock_timestamp()) - make_interval(secs => :call_timeout_seconds))
-         ORDER BY o.not_before, o.operation_id
-         LIMIT (SELECT CASE WHEN count(*) < :limit THEN 1 ELSE 0 END FROM fresh) FOR UPDATE OF o SKIP LOCKED)
-    , taken AS (
-        UPDATE cleave.operation o
-           SET claimed_by = :runner, claim_term = o.claim_term + 1, row_version = o.row_version + 1,
-               claim_expires_at = clock_timestamp() + make_interval(secs => :lease_seconds)
-          FROM (SELECT operation_id, true AS is_fresh FROM fresh
-                UNION ALL SELECT operation_id, false FROM other) due
-         WHERE o.operation_id = due.operation_id
-     RETURNING o.*, due.is_fresh)
-    SELECT {READ_COLUMNS}, o.is_fresh, clock_timestamp() AS now, t.epoch AS topic_epoch, t.next_segment_id,
-           t.subscription_version AS topic_subscription_version,
-           ARRAY(SELECT u.name FROM cleave.subscription u
-                  WHERE u.topic_id = o.topic_id AND u.state = :live ORDER BY u.name) AS live_subscriptions,
-           ARRAY(SELECT u.name FROM cleave.subscription u
-                  WHERE u.topic_id = o.topic_id AND u.state <> :live ORDER BY u.name) AS ending_subscriptions,
-           CASE WHEN o.is_fresh THEN
-               (SELECT jsonb_agg(jsonb_build_array(
-                           s.segment_id, s.range_start, s.range_end, s.merge_depth, s.bucket_splits,
-                           ARRAY(SELECT l.parent_id FROM cleave.segment_parent l
-                                  WHERE l.topic_id = s.topic_id AND l.child_id = s.segment_id ORDER BY l.ordinal)))
-                  FROM cleave.operation_parent p JOIN cleave.segment s USING (topic_id, segment_id)
-                 WHERE p.operation_id = o.operation_id) END AS parents
-      FROM taken o JOIN cleave.topic t USING (topic_id)
-     ORDER BY o.operation_id
-"""  # noqa: S608 - constants only, as below
-_CLAIM_TYPES = {
-    "runner": "text",
-    "lease_seconds": "float8",
-    "call_timeout_seconds": "float8",
-    "limit": "bigint",
-    "fresh_limit": "bigint",
-    "kinds": "text[]",
-    "reshapes": "text[]",
-    "planes": "text[]",
-    "live": "text",
-}
-_CLAIM_ANY = Prepared("claim_reshapes", _CLAIM.replace("{which}", "TRUE"), _CLAIM_TYPES)
-_CLAIM_IN_SHARDS = Prepared(
-    "claim_reshapes_in_shards",
-    _CLAIM.replace("{which}", "o.topic_id % :shard_count = ANY (:shards)"),
-    _CLAIM_TYPES | {"shard_count": "bigint", "shards": "bigint[]"},
-)
-
-_GIVEN = """
-    WITH given AS MATERIALIZED (
-        SELECT * FROM jsonb_to_recordset(CAST(:given AS jsonb)) AS g (
-            operation_id bigint, topic_id bigint, term bigint, subscription_version bigint, detail jsonb, stamps text[]))
-"""
-_STEP_TYPES = {"given": "text", "runner": "text", "started_at": "timestamptz", "first": "text"}
-_HELD = "o.claimed_by = :runner AND o.claim_term = g.term AND o.claim_expires_at > clock_timestamp()"
-# Rows of two steps that one transaction records: the second begins where the first ended.
-_JOURNAL = """
-        INSERT INTO cleave.operation_step (operation_id, sequence, step, runner, claim_term, started_at, detail)
-        SELECT m.operation_id,
-               n.ordinal + (SELECT coalesce(max(sequence), 0) FROM cleave.operation_step j
-                             WHERE j.operation_id = m.operation_id),
-               n.step, :runner, m.claim_term, n.started_at, CASE WHEN n.ordinal = 1 THEN m.detail ELSE '{}' END
-          FROM moved m CROSS JOIN (VALUES {steps}) AS n (ordinal, step, started_at)
-"""
-_FIRST = "(1, :first, CAST(:started_at AS timestamptz))"
-_TWO_STEPS = _JOURNAL.replace("{steps}", f"{_FIRST}, (2, :second, clock_timestamp())")
-_ONE_STEP = _JOURNAL.replace("{steps}", _FIRST)
-
-_ANNOUNCE = Prepared(
-    "announce_fences",
-    f"""{_GIVEN}
-    , moved AS (
-        UPDATE cleave.operation o
-           SET state = 'fencing', row_version = o.row_version + 1, subscription_version = g.subscription_version
-          FROM given g JOIN cleave.topic t USING (topic_id)
-         WHERE o.operation_id = g.operation_id AND {_HELD} AND o.state = 'intended'
-           AND t.state = 'live' AND o.deadline > clock_timestamp()
-     RETURNING o.operation_id, o.claim_term, g.detail)
-    , journal AS ({_TWO_STEPS})
-    SELECT operation_id, clock_timestamp() AS now,
-           CASE WHEN :may_be_late THEN set_config('synchronous_commit', 'off', true) END FROM moved
-""",  # noqa: S608
-    _STEP_TYPES | {"second": "text", "may_be_late": "boolean"},
-)
-
-_COMMIT = Prepared(
-    "commit_reshapes",
-    f"""{_GIVEN}
-    , locked AS MATERIALIZED (
-        SELECT topic_id FROM cleave.topic WHERE topic_id = ANY (:topic_ids) ORDER BY topic_id FOR NO KEY UPDATE)
-    , held AS MATERIALIZED (
-        SELECT o.operation_id, o.intended_at, g.topic_id, g.subscription_version, g.stamps, g.detail
-          FROM locked JOIN given g USING (topic_id) JOIN cleave.operation o ON o.operation_id = g.operation_id
-         WHERE {_HELD} AND o.state = 'fencing'
-           FOR NO KEY UPDATE OF o)
-    , raised AS (
-        UPDATE cleave.topic t
-           SET epoch = t.epoch + 1, row_version = t.row_version + 1,
-               last_split_at = CASE WHEN 'last_split_at' = ANY (h.stamps)
-                                    THEN greatest(t.last_split_at, h.intended_at) ELSE t.last_split_at END,
-               last_merge_at = CASE WHEN 'last_merge_at' = ANY (h.stamps)
-                                    THEN greatest(t.last_merge_at, h.intended_at) ELSE t.last_merge_at END,
-               last_rebucket_at = CASE WHEN 'last_rebucket_at' = ANY (h.stamps)
-                                       THEN greatest(t.last_rebucket_at, h.intended_at) ELSE t.last_rebucket_at END
-          FROM held h
-         WHERE t.topic_id = h.topic_id AND t.subscription_version = h.subscription_version
-           AND t.state IN ('live', 'deleting')
-     RETURNING t.topic_id, t.epoch, h.operation_id, h.detail)
-    , moved AS (
-        UPDATE cleave.operation o
-           SET state = 'committed', row_version = o.row_version + 1, epoch = r.epoch,
-               fenced_at = clock_timestamp(), committed_at = clock_timestamp()
-          FROM raised r WHERE o.operation_id = r.operation_id
-     RETURNING o.operation_id, o.topic_id, o.claim_term, o.kind, o.origin, o.actor, o.reason, o.epoch, r.detail)
-    , change AS (
-        INSERT INTO cleave.layout_change (topic_id, epoch, kind, operation_id, origin, actor, reason)
-        SELECT topic_id, epoch, kind, operation_id, origin, actor, reason FROM moved ORDER BY topic_id
-     RETURNING topic_id, epoch, operation_id, committed_at)
-    , sealed AS (
-        UPDATE cleave.segment s
-           SET state = 'SEALED', sealed_epoch = c.epoch, sealed_at = c.committed_at,
-               terminated_position = m.detail -> 'positions' ->> s.backing_topic
-          FROM change c JOIN moved m USING (operation_id) JOIN cleave.operation_parent p USING (operation_id)
-         WHERE s.topic_id = c.topic_id AND s.segment_id = p.segment_id AND s.state = 'ACTIVE')
-    , child AS (
-        INSERT INTO cleave.segment (topic_id, segment_id, range_start, range_end, merge_depth, bucket_splits,
-                                    created_epoch, created_at, backing_topic)
-        SELECT c.topic_id, r.segment_id, r.range_start, r.range_end, d.merge_depth, r.bucket_splits, c.epoch,
-               c.committed_at, r.backing_topic
-          FROM change c JOIN cleave.operation_child r USING (operation_id)
-          JOIN jsonb_to_recordset(CAST(:depths AS jsonb)) AS d (topic_id bigint, segment_id bigint, merge_depth integer)
-            ON d.topic_id = c.topic_id AND d.segment_id = r.segment_id)
-    , link AS (
-        INSERT INTO cleave.segment_parent (topic_id, child_id, parent_id, ordinal)
-        SELECT c.topic_id, k.child_id, k.parent_id, k.ordinal
-          FROM change c
-          JOIN jsonb_to_recordset(CAST(:links AS jsonb)) AS k (
-               topic_id bigint, child_id bigint, parent_id bigint, ordinal smallint) ON k.topic_id = c.topic_id)
-    , freed AS (
-        UPDATE cleave.operation_parent p SET live = false FROM moved m
-         WHERE p.operation_id = m.operation_id AND p.live)
-    , journal AS ({_TWO_STEPS})
-    SELECT m.operation_id, m.epoch, clock_timestamp() AS now,
-           ARRAY(SELECT u.name FROM cleave.subscription u WHERE u.topic_id = m.topic_id) AS subscriptions
-      FROM moved m
-""",  # noqa: S608
-    _STEP_TYPES | {"second": "text", "topic_ids": "bigint[]", "depths": "text", "links": "text"},
-)
-
-_FINISH = Prepared(
-    "finish_reshapes",
-    f"""{_GIVEN}
-    , moved AS (
-        UPDATE cleave.operation o
-           SET state = 'done', row_version = o.row_version + 1, finished_at = clock_timestamp(),
-               claimed_by = NULL, claim_expires_at = NULL
-          FROM given g WHERE o.operation_id = g.operation_id AND {_HELD} AND o.state = 'committed'
-     RETURNING o.operation_id, o.claim_term, g.detail)
-    , journal AS ({_ONE_STEP})
-    SELECT operation_id, set_config('synchronous_commit', 'off', true) FROM moved
-""",  # noqa: S608
-    _STEP_TYPES,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +82,7 @@ def claim(
         "live": SubscriptionState.LIVE.value,
         **({} if shards is None else shards.parameters),
     }
-    statement = _CLAIM_ANY if shards is None else _CLAIM_IN_SHARDS
+    statement = CLAIM if shards is None else CLAIM_IN_SHARDS
     return [_claimed(row) for row in statement.execute(tx, parameters)]
 
 
@@ -275,7 +100,7 @@ def announce_fences(
         "second": Step.SET_FENCING.value,
         "may_be_late": may_be_late,
     }
-    return {row.operation_id: to_ms(row.now) for row in _ANNOUNCE.execute(tx, parameters)}
+    return {row.operation_id: to_ms(row.now) for row in ANNOUNCE.execute(tx, parameters)}
 
 
 def commit(
@@ -315,14 +140,14 @@ def commit(
     }
     return {
         row.operation_id: Committed(row.epoch, to_ms(row.now), frozenset(row.subscriptions))
-        for row in _COMMIT.execute(tx, parameters)
+        for row in COMMIT.execute(tx, parameters)
     }
 
 
 def finish(tx: Connection, given: Sequence[Given], runner: str, *, started_at_ms: int) -> set[int]:
     """The operations are done; returns those that were still the runner's. Forgetting it costs a repetition only."""
     parameters = _parameters(given, runner, started_at_ms) | {"first": Step.FINISH.value}
-    return {row.operation_id for row in _FINISH.execute(tx, parameters)}
+    return {row.operation_id for row in FINISH.execute(tx, parameters)}
 
 
 def _parameters(given: Sequence[Given], runner: str, started_at_ms: int) -> dict[str, object]:
