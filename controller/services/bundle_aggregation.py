@@ -60,6 +60,8 @@ def aggregate(
 ) -> BundleAggregation:
     """Aggregate one window on the Spark session for `master`. `store` logs in as the loader.
 
+    One area holds the reports of every cluster of a database: the watermark is common to them.
+
     Raises StoreUnavailable, what Spark's session raises, and OSError when the storage does not answer.
     """
     with store.transaction() as tx:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from controller.clock import SystemClock
+from controller.clock import SystemClock, to_datetime
 from controller.domain.errors import InvalidInput
 from controller.landing.reports import REPORT_SCHEMAS, ReportArea
 from controller.services.bundle_collector import BundleCollector, BundleTick
@@ -125,6 +127,20 @@ def test_files_that_are_none_are_set_aside_by_name(ticks: Ticks, tmp_path: Path)
     ]
     assert len(ticks.area.quarantine(landed)) == 2
     assert ticks.area.landed(tick.instant_ms, tick.instant_ms).rejected == ()
+
+
+def test_old_days_go_with_all_their_kinds(ticks: Ticks, tmp_path: Path) -> None:
+    tick = ticks.tick()
+    ticks.area.publish_hot_topics(tick.instant_ms, pa.table({"topic": ["t"]}))
+    today = to_datetime(tick.instant_ms).date()
+
+    assert ticks.area.expire(today) == []
+    kept = ticks.area.hot_topics(tick.instant_ms)
+    assert kept is not None
+    assert kept.num_rows == 1
+    assert len(ticks.area.expire(today + timedelta(days=1))) == len(REPORT_SCHEMAS) + 1
+    assert ticks.area.hot_topics(tick.instant_ms) is None
+    assert not ticks.area.landed(tick.instant_ms, tick.instant_ms).files["brokers"]
 
 
 def test_an_interval_of_nothing_is_refused(bench: Bench, tmp_path: Path) -> None:
