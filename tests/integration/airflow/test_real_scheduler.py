@@ -242,7 +242,8 @@ def test_a_users_dag_runs_for_each_topic_whose_layout_a_worker_changed(
         worker.stop()
 
     assert (run["run_type"], run["partition_key"]) == ("asset_triggered", TOPIC)
-    assert airflow.api.wait_run(dag, run["dag_run_id"]) == "success"
+    ended = airflow.api.wait_run(dag, run["dag_run_id"], timeout_seconds=300)
+    assert ended == "success", airflow.api.task_log(dag, run["dag_run_id"], "tell")
     path = f"/dags/{dag}/dagRuns/{run['dag_run_id']}/taskInstances/tell/xcomEntries/return_value?deserialize=true"
     told = airflow.api.call("GET", path)["value"]
     assert told["partition_key"] == TOPIC
