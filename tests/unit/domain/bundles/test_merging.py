@@ -75,6 +75,15 @@ def test_runs_of_more_than_two_are_joined_as_long_as_they_are_cold_together() ->
     assert merged(plan_merges(look(*[idle()] * 5), READY)) == [(0, 1, 2, 3, 4)]
 
 
+def test_what_came_of_a_merge_is_weighed_anew_with_its_neighbours() -> None:
+    """Any two of the lower ones would do, the three together not; on either side of the pair."""
+    rising = [idle(1, rate) for rate in (2250.0, 700.0, 100.0)]
+
+    assert merged(plan_merges(look(*rising), READY)) == [(1, 2)]
+    assert merged(plan_merges(look(*reversed(rising)), READY)) == [(0, 1)]
+    assert merged(plan_merges(look(WARM, *rising), READY)) == [(2, 3)]
+
+
 @pytest.mark.parametrize(("rate", "together"), [(1500.0, True), (1500.5, False)])
 def test_both_together_stay_at_or_under_the_low_water_mark(rate: float, together: bool) -> None:
     verdict = plan_merges(look(idle(1, 1500.0), idle(1, rate)), READY)
@@ -91,6 +100,15 @@ def test_of_two_neighbours_too_warm_the_nearer_one_is_named() -> None:
     verdict = plan_merges(look(idle(1, 2900.0), idle(1, 1000.0), idle(1, 2500.0)), READY)
 
     assert apart(verdict)[1] == (1, ApartReason.ABOVE_LOW_WATER, "msg_rate", 3500.0, 3000.0)
+
+
+def test_only_pairs_of_its_own_are_named() -> None:
+    """The lighter pair beyond the neighbour says nothing about this one."""
+    row = [idle(1, rate) for rate in (2900.0, 2950.0, 200.0)]
+    above = (ApartReason.ABOVE_LOW_WATER, "msg_rate", 5850.0, 3000.0)
+
+    assert apart(plan_merges(look(*row), READY))[0] == (0, *above)
+    assert apart(plan_merges(look(*reversed(row)), READY))[2] == (2, *above)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from controller.domain.bundles.namespace_bundle import LAST_HASH
 from controller.domain.bundles.splitting.base import MIB, Midpoint, SplitPlan
-from controller.domain.bundles.splitting.refusal import SplitReason
+from controller.domain.bundles.splitting.refusal import SplitReason, SplitRefusal
 from controller.domain.errors import InvalidInput
 from tests.unit.domain.bundles.splitting.questions import ask, cuts, refused, topic, undone
 from tests.unit.domain.bundles.strategies import splittable_bundles, topics_in
@@ -133,9 +133,12 @@ def test_a_budget_goes_to_the_heaviest_and_a_lighter_one_that_fits() -> None:
 
 
 def test_a_budget_too_small_for_any_is_a_refusal() -> None:
-    answer = ask(ISOLATE, [topic(3, 90), topic(7, 80)], TEN, max_msg_rate=100.0, bundle_budget=1)
+    """It speaks of the heaviest."""
+    answer = ask(ISOLATE, [topic(3, 80), topic(7, 90)], TEN, max_msg_rate=100.0, bundle_budget=1)
 
     assert refused(answer) == (SplitReason.AT_MAX_BUNDLES, "bundles", 1, 2)
+    assert isinstance(answer, SplitRefusal)
+    assert answer.subject == "persistent://public/default/at-7"
 
 
 @given(st.data())
