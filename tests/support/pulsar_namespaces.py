@@ -6,6 +6,7 @@ import requests
 
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.namespaces import Namespaces
+from tests.support.waiting import wait_until
 
 TENANT = "cleave-tests"
 
@@ -13,8 +14,12 @@ TENANT = "cleave-tests"
 def make_namespace(access: PulsarAccess, name: str, *, fixed: bool = True) -> str:
     """`tenant/name`, new or as it is; with `fixed`, set as segments need it."""
     base = f"{access.admin_urls[0]}/admin/v2"
-    clusters = requests.get(f"{base}/clusters", timeout=30).json()
-    tenant = {"allowedClusters": [one for one in clusters if one != "global"], "adminRoles": []}
+
+    def clusters() -> list[str]:
+        return [one for one in requests.get(f"{base}/clusters", timeout=30).json() if one != "global"]
+
+    # A standalone broker is healthy a moment before it has made its cluster known.
+    tenant = {"allowedClusters": wait_until(clusters, message="the broker's cluster"), "adminRoles": []}
     for path, body in ((f"tenants/{TENANT}", tenant), (f"namespaces/{TENANT}/{name}", None)):
         answer = requests.put(f"{base}/{path}", json=body, timeout=30)
         assert answer.status_code in (204, 409), f"{path}: {answer.status_code} {answer.text[:200]}"
