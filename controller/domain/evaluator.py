@@ -4,8 +4,9 @@ The profile ``pip483`` gives Pulsar 5's answers (PIP-483, PIP-486). Deliberate d
 ``strict_pulsar``: a segment of width 1 is refused and the next candidate tried; coldness is a sum of
 rate ÷ threshold and not of raw rates; "cold since" is a stored fact and not the time of the last write;
 merge depth is stored, so pruning cannot erode its cap; a merge that would be split again is refused;
-a reading older than the policy's limit is neither hot nor cold. Ties go by range, in the consumer lane
-by id. Splits are at the midpoint. What to do with the verdict is the autoscaler's business.
+a reading older than the policy's limit is neither hot nor cold; where consumers cannot share a segment,
+the guard of PIP-486 that no merge may idle a consumer counts segments instead of buckets. Ties go by
+range, in the consumer lane by id. Splits are at the midpoint. What to do with the verdict is the autoscaler's business.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from controller.domain.lanes.ground import Ground
 from controller.domain.policy import violations
 from controller.domain.situation import Situation
 
-CODE_VERSION = "pip483-1"
+CODE_VERSION = "pip483-2"
 """Of the rule set; raised whenever the same situation could give another answer. Stored in the ledger."""
 
 ALL_LANES = frozenset(Lane)

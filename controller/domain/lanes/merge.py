@@ -87,8 +87,16 @@ def _warmth(ground: Ground) -> list[float]:
     Pulsar adds the raw rates instead, where bytes swamp messages; so does ``strict_pulsar``. Of use for
     cold segments only, whose thresholds are above 0.
     """
-    if ground.strict:
-        return [0.0 if record is None else sum(record.stats.rates) for record in ground.records]
+    if ground.strict:  # added one by one as Pulsar does: since Python 3.12 `sum` rounds better than Java
+        return [
+            0.0
+            if record is None
+            else (stats := record.stats).msg_rate_in
+            + stats.byte_rate_in
+            + stats.msg_rate_out
+            + stats.byte_rate_out
+            for record in ground.records
+        ]
     msg_in, byte_in, msg_out, byte_out = (limit or 1.0 for limit in ground.policy.thresholds.merge.rates)
     return [
         0.0

@@ -115,7 +115,12 @@ class PairGates:
         return 0.0 if record is None else record.stats.msg_rate_in
 
     def _sums_can_be_hot(self) -> bool:
-        """Two rates below merge thresholds pass a split threshold only if it is less than their double."""
+        """Two rates below merge thresholds pass a split threshold only if it is less than their double.
+
+        Where the topic is at its cap even after the merge, the load lane would not split it.
+        """
+        if self._ground.segments_high > self._ground.policy.max_segments:
+            return False
         thresholds = self._ground.policy.thresholds
         pairs = zip(thresholds.merge.rates, thresholds.split.rates, strict=True)
         return any(2 * merge > split for merge, split in pairs)

@@ -286,3 +286,11 @@ def test_a_merge_whose_sum_is_above_a_split_threshold_is_refused_except_as_pulsa
     assert [(r.metric, r.value, r.needed) for r in evaluation.refusals] == [("msg_rate_in", 1_600, 1_500)]
     assert ask(topic(900, 600, policy=policy)).decisions
     assert ask(topic(900, 700, policy=replace(policy, strict_pulsar=True))).decisions
+
+
+def test_above_a_lowered_cap_nothing_is_split_again_so_a_sum_above_the_threshold_may_merge() -> None:
+    """Three segments: with two left the load lane is at a cap of two and silent, below a cap of three it is not."""
+    hot_sum = {"split_msg_rate_in": 1_500.0}
+    lowered, reached = (AutoScalePolicy(max_segments=cap, **hot_sum) for cap in (2, 3))
+    assert ask(topic(900, 700, 950, policy=lowered)).decisions == (Merge(0, 1, "cold"),)
+    assert not ask(topic(900, 700, 950, policy=reached)).decisions
