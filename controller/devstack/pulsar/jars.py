@@ -27,7 +27,7 @@ PULSAR_4: Final = "4.2.4"
 PULSAR_5: Final = "5.0.0-M1"
 VERSIONS: Final = (PULSAR_4, PULSAR_5)
 _FETCH_TIMEOUT_SECONDS: Final = 1800.0
-_LOG_LEVEL = re.compile(r"^\x1b?\[?[^\]]*\[.*?ERROR.*?\]\s*")
+_LOG_LEVEL: Final = re.compile(r"^\[ERROR\]\s*")
 
 
 class MavenMissing(DevstackFailed):
@@ -95,7 +95,7 @@ def _fetch(maven: str, pom: bytes, jars: Path) -> None:
         command = [
             maven,
             *("--quiet", "--batch-mode", "dependency:copy-dependencies", "-DincludeScope=runtime"),
-            f"-DoutputDirectory={draft / 'jars'}",
+            *("-Dstyle.color=never", f"-DoutputDirectory={draft / 'jars'}"),
         ]
         try:
             done = subprocess.run(
