@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from controller.domain.bundles.splitting.registry import SPLIT_ALGORITHMS
 from controller.domain.errors import InvalidInput
 
 
@@ -92,6 +93,21 @@ class Settings(BaseSettings):
     history_keep_days: int = Field(400, ge=1)
     """Days of rates to keep for replay."""
 
+    pulsar_cluster: str = "standalone"
+    """Pulsar's own name of the cluster, for the balancing of its bundles."""
+    bundle_reports_url: str | None = None
+    """Where reports of brokers land; `<landing_url>-bundles` where unset."""
+    bundle_balance: dict[str, bool | int | float | str] = {}
+    """Knobs of bundle balancing that differ from their defaults, as JSON: `{"shedder": "threshold"}`."""
+    bundle_window_seconds: float = Field(180.0, gt=1.0)
+    """Reports of so long count for the load of bundles; the collector's interval fits in several times."""
+    bundle_split_algorithms: list[str] = list(SPLIT_ALGORITHMS)
+    """Algorithms a person may split a bundle by, as JSON; Pulsar's `supportedNamespaceBundleSplitAlgorithms`."""
+    bundle_max_splits: int = Field(10, ge=0)
+    """Splits one application of proposals carries out."""
+    bundle_max_unloads: int = Field(16, ge=0)
+    """Moves one application of proposals carries out."""
+
     spark_master: str = Field("local[2]", validation_alias="SPARK_MASTER")
     """Where the aggregation runs: local[n], spark://host:port, yarn, k8s://..., sc://host:port (Spark Connect) or none."""
     spark_conf: dict[str, str] = Field({}, repr=False)
@@ -140,6 +156,11 @@ class Settings(BaseSettings):
     def spark_label(self) -> str:
         """Spark's master without the token of a Connect server, for messages."""
         return self.spark_master.partition(";")[0].rstrip("/")
+
+    @property
+    def bundle_reports_location(self) -> str:
+        """Where reports of brokers land."""
+        return self.bundle_reports_url or f"{self.landing_url.rstrip('/')}-bundles"
 
     @property
     def database_label(self) -> str:

@@ -78,6 +78,11 @@ def scheduled(seconds: int, doc: str | None, **params: Param) -> dict[str, Any]:
 
 
 def by_hand(doc: str | None, **params: Param) -> dict[str, Any]:
+    """Arguments of a form about a topic: which one, what, why, and whether to do it."""
+    return form(doc, topic=topic_param(), **params, **_request_params())
+
+
+def form(doc: str | None, **params: Param) -> dict[str, Any]:
     """Arguments of a DAG that is a form: it runs when somebody fills it in."""
     return {
         "schedule": None,
@@ -86,7 +91,7 @@ def by_hand(doc: str | None, **params: Param) -> dict[str, Any]:
         "dagrun_timeout": timedelta(hours=2),
         "tags": [*TAGS, "by hand"],
         "doc_md": doc,
-        "params": {"topic": topic_param(), **params, **_request_params()},
+        "params": params,
     }
 
 

@@ -17,6 +17,7 @@ from typer.exceptions import TyperException
 from controller import telemetry
 from controller.domain.errors import CleaveError, Conflict, InvalidInput, NotFound, Retryable, Unsupported
 from controller.entrypoints.commands import (
+    bundles,
     decide,
     doctor,
     ledger,
@@ -42,6 +43,7 @@ app.add_typer(segments.app, name="segments")
 app.add_typer(policy.app, name="policy")
 app.add_typer(subscriptions.app, name="subscriptions")
 app.add_typer(subscriptions.consumers_app, name="consumers")
+app.add_typer(bundles.app, name="bundles")
 for command in (
     decide.decide,
     ledger.decisions,

@@ -19,6 +19,7 @@ from urllib.parse import urljoin, urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
+from requests.auth import AuthBase
 
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.errors import half_answer, late, network_failure, refusal
@@ -228,6 +229,26 @@ class _Adapter(HTTPAdapter):
         if not self._verify_hostname:
             named["assert_hostname"] = False
         super().init_poolmanager(*arguments, **named)
+
+
+class _Bearer(AuthBase):
+    """The token of the moment on each request; `requests` takes it off when a redirect leaves the host."""
+
+    def __init__(self, access: PulsarAccess) -> None:
+        self._access = access
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        token = self._access.current_token()
+        if token is not None:
+            request.headers["Authorization"] = f"Bearer {token}"
+        return request
+
+
+def bearer_session(access: PulsarAccess) -> requests.Session:
+    """A pool of its own with the certificates and the token, for callers that send requests themselves."""
+    session = _session(access)
+    session.auth = _Bearer(access)
+    return session
 
 
 def _session(access: PulsarAccess) -> requests.Session:

@@ -11,7 +11,10 @@ from controller.domain.errors import InvalidInput
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen and change nothing.")]
 Topic = Annotated[
-    str, typer.Argument(help="topic://tenant/namespace/name, tenant/namespace/name, or as Pulsar writes it.", metavar="TOPIC")
+    str,
+    typer.Argument(
+        help="topic://tenant/namespace/name, tenant/namespace/name, or as Pulsar writes it.", metavar="TOPIC"
+    ),
 ]
 TimeoutSeconds = Annotated[
     float, typer.Option("--timeout-seconds", help="How long to wait for the operation.")

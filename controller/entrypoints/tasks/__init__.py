@@ -5,6 +5,16 @@ gives back a document of plain values. Errors are Cleave's own; a repeat with th
 one's operation. Nothing here imports Airflow.
 """
 
+from controller.entrypoints.tasks.bundles import (
+    aggregate_bundles,
+    apply_bundles,
+    approve_bundles,
+    collect_bundles,
+    propose_bundles,
+    split_bundle,
+    unload_bundle,
+    verify_bundles,
+)
 from controller.entrypoints.tasks.by_hand import (
     create_topic,
     delete_topic,
@@ -26,7 +36,11 @@ from controller.entrypoints.tasks.spark_connection import SparkConnection
 
 __all__ = [
     "SparkConnection",
+    "aggregate_bundles",
     "aggregate_load",
+    "apply_bundles",
+    "approve_bundles",
+    "collect_bundles",
     "collect_garbage",
     "create_topic",
     "delete_topic",
@@ -35,10 +49,14 @@ __all__ = [
     "keep_partitions",
     "merge_pass",
     "merge_segments",
+    "propose_bundles",
     "rebucket_segment",
     "reconcile_share",
+    "split_bundle",
     "split_pass",
     "split_pass_has_work",
     "split_segment",
     "sweep_tombstones",
+    "unload_bundle",
+    "verify_bundles",
 ]

@@ -1,0 +1,250 @@
+"""What `cleave bundles` and the tasks of its DAGs have in common: asking for a split, rows to show, and the picture.
+
+Reads the cluster, the store's views and the pure rules; performs nothing itself, that is `BundleActs`' and the
+balancer's.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+
+from controller.bootstrap_bundles import Bundles
+from controller.domain.bundles.bundle_choice import BUNDLE_CHOICES, chosen_bundle
+from controller.domain.bundles.namespace_bundle import NamespaceBundle, parse_edge
+from controller.domain.bundles.split_thresholds import BundleReport
+from controller.domain.bundles.splitting.base import SplitOptions, SplitPlan, SplitRequest
+from controller.domain.bundles.splitting.refusal import SplitRefusal
+from controller.domain.bundles.splitting.registry import DEFAULT_SPLIT_ALGORITHM, plan_split
+from controller.domain.bundles.stats import BundleStats
+from controller.domain.bundles.topic_name import namespace_of
+from controller.domain.errors import InvalidInput, NotFound, Unsupported
+from controller.entrypoints.bundle_picture import Arc, Ring, write_rings
+from controller.entrypoints.output import rows_table
+from controller.services.bundle_collector import BundleCollector
+from controller.store import bundle_namespaces, bundle_proposals, inspection
+from controller.store.bundle_proposals import ProposalKind, ProposalState
+from controller.store.engine import Store
+
+Rows = list[dict[str, Any]]
+
+_SHOW = """
+    SELECT namespace, bundle, broker, mode, topic_count, round((msg_rate_in + msg_rate_out)::numeric, 1) AS msg_rate,
+           round((byte_rate_in + byte_rate_out)::numeric, 0) AS byte_rate, share_of_namespace, can_split, observed_at,
+           lower_bound, upper_bound
+      FROM inspect.bundles_now
+     WHERE cluster = :cluster AND (CAST(:namespace AS text) IS NULL OR namespace = :namespace)
+     ORDER BY namespace, lower_bound LIMIT :limit
+"""
+_PROPOSED = """
+    SELECT proposal_id, kind, namespace || '/' || bundle AS bundle, broker, destination, cut_points, reason, state, mode, outcome
+      FROM inspect.bundles_proposals WHERE cluster = :cluster AND cycle_id = :cycle_id ORDER BY proposal_id
+"""
+_WHY_NOT = """
+    SELECT namespace, bundle, broker, rule, reason, value, needed FROM inspect.bundles_why_not
+     WHERE cluster = :cluster AND cycle_id = :cycle_id AND proposal_id IS NULL ORDER BY namespace, bundle, broker, rule
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitWish:
+    """What a person asks for. `bundle` is a bundle's text, or a namespace's with LARGEST or HOT behind it."""
+
+    bundle: str
+    algorithm: str | None = None
+    positions: Sequence[str] = ()
+    topics: Sequence[str] = ()
+    parts: int = 2
+
+
+def plan(bundles: Bundles, wish: SplitWish) -> SplitPlan | SplitRefusal:
+    """Where the cuts would be and what each part would carry, by the topics that the brokers report now.
+
+    Positions mean specified_positions_divide, topics isolate_outstanding, neither range_equally_divide, unless an
+    algorithm is named. Raises InvalidInput, Unsupported for an algorithm that the settings do not allow,
+    BundleNotFound, and what reading the cluster raises.
+    """
+    name = wish.algorithm or _implied(wish)
+    allowed = bundles.settings.bundle_split_algorithms
+    if name not in allowed:
+        raise Unsupported(f"split algorithm {name!r} is not allowed here; choose one of {', '.join(allowed)}")
+    bundle = bundles.reader.bundles(_namespace(wish.bundle)).require(which(bundles, wish.bundle))
+    options = SplitOptions(
+        positions=tuple(parse_edge(text) for text in wish.positions),
+        topics=tuple(wish.topics),
+        parts=wish.parts,
+        force=bool(wish.positions),
+    )
+    return plan_split(name, SplitRequest(bundle, bundles.topics_of(bundle), options))
+
+
+def _implied(wish: SplitWish) -> str:
+    if wish.positions and wish.topics:
+        raise InvalidInput("give positions or topics, not both; or name the algorithm")
+    if wish.positions:
+        return "specified_positions_divide"
+    return "isolate_outstanding" if wish.topics else DEFAULT_SPLIT_ALGORITHM
+
+
+def _namespace(text: str) -> str:
+    return "/".join(text.split("/")[:2])
+
+
+def which(bundles: Bundles, text: str) -> NamespaceBundle:
+    """The bundle a person means: by its text, or the LARGEST or HOT one of a namespace, as last aggregated."""
+    choice = text.rpartition("/")[2]
+    if choice not in BUNDLE_CHOICES:
+        return NamespaceBundle.parse(text)
+    reports = [
+        BundleReport(
+            NamespaceBundle(row["namespace"], row["lower_bound"], row["upper_bound"]),
+            stats := BundleStats(
+                byte_rate_in=float(row["byte_rate"] or 0), topic_count=int(row["topic_count"] or 0)
+            ),
+            stats,
+        )
+        for row in shown(bundles, _namespace(text), 100_000)
+    ]
+    return chosen_bundle(choice, reports)
+
+
+def part_rows(plan: SplitPlan) -> Rows:
+    """One row a part."""
+    return [
+        {
+            "part": part.bundle.range_text,
+            "topics": part.topic_count,
+            "msg_rate": round(part.msg_rate, 1),
+            "byte_rate": round(part.byte_rate),
+        }
+        for part in plan.parts
+    ]
+
+
+def shown(bundles: Bundles, namespace: str | None, limit: int) -> Rows:
+    """Bundles with owner and load, as last aggregated."""
+    with bundles.store.transaction() as tx:
+        return inspection.rows(tx, _SHOW, cluster=bundles.cluster, namespace=namespace, limit=limit)
+
+
+def of_cycle(bundles: Bundles, cycle_id: int) -> tuple[Rows, Rows]:
+    """What a cycle proposed, and what it left alone with the reason."""
+    with bundles.store.transaction() as tx:
+        key = {"cluster": bundles.cluster, "cycle_id": cycle_id}
+        return inspection.rows(tx, _PROPOSED, **key), inspection.rows(tx, _WHY_NOT, **key)
+
+
+def cycle_tables(cycle_id: int, proposals: Rows, why_not: Rows) -> RenderableType:
+    """Both as tables."""
+    columns = (
+        "proposal_id",
+        "kind",
+        "bundle",
+        "broker",
+        "destination",
+        "cut_points",
+        "reason",
+        "state",
+        "mode",
+    )
+    return Group(
+        rows_table(proposals, columns, title=f"cycle {cycle_id} proposes"),
+        rows_table(
+            why_not,
+            ("namespace", "bundle", "broker", "rule", "reason", "value", "needed"),
+            title="why not more",
+        ),
+    )
+
+
+def waiting(bundles: Bundles, cycle_id: int | None) -> Rows:
+    """What an application would carry out: approved acts, and a cycle's own where its namespaces are automatic."""
+    with bundles.store.transaction() as tx:
+        approved = bundle_proposals.list_proposals(tx, bundles.cluster, states=[ProposalState.APPROVED])
+        own = (
+            []
+            if cycle_id is None
+            else bundle_proposals.list_proposals(
+                tx, bundles.cluster, cycle_id=cycle_id, states=[ProposalState.PROPOSED]
+            )
+        )
+        modes = {row.namespace: row.mode for row in bundle_namespaces.list_namespaces(tx, bundles.cluster)}
+    automatic = bundle_namespaces.BalancingMode.AUTOMATIC
+    chosen = [*approved, *(row for row in own if modes.get(row.namespace) is automatic)]
+    return [
+        {
+            "proposal_id": row.proposal_id,
+            "kind": row.kind.value,
+            "bundle": str(row.bundle),
+            "destination": row.destination,
+            "reason": row.reason,
+        }
+        for row in chosen
+        if row.kind is not ProposalKind.MERGE
+    ]
+
+
+def known_bundle(store: Store, cluster: str, topic: str) -> str | None:
+    """The bundle of a topic by the boundaries that are stored; None where the namespace is not known."""
+    try:
+        with store.transaction() as tx:
+            row = bundle_namespaces.get_namespace(tx, cluster, namespace_of(topic))
+    except NotFound:
+        return None
+    return str(row.bundles.bundle_of(topic))
+
+
+def draw(bundles: Bundles, namespace: str, path: Path) -> None:
+    """The ring as it is, and as the newest cycle's live proposals would make it."""
+    rows = shown(bundles, namespace, 100_000)
+    if not rows:
+        raise NotFound(
+            f"no bundles of namespace {namespace} are known; collect and aggregate its reports first"
+        )
+    arcs = [
+        Arc(
+            NamespaceBundle(namespace, row["lower_bound"], row["upper_bound"]),
+            row["broker"] or "nobody",
+            float(row["byte_rate"] or 0),
+        )
+        for row in rows
+    ]
+    with bundles.store.transaction() as tx:
+        live = (ProposalState.PROPOSED, ProposalState.APPROVED, ProposalState.APPLIED)
+        proposals = bundle_proposals.list_proposals(tx, bundles.cluster, states=live)
+    mine = [one for one in proposals if one.namespace == namespace]
+    rings = [Ring("now", arcs)]
+    if mine:
+        rings.append(Ring("with what is proposed", after(arcs, mine)))
+    write_rings(path, f"Bundles of {namespace}", rings)
+
+
+def after(arcs: Sequence[Arc], proposals: Sequence[bundle_proposals.ProposalRow]) -> list[Arc]:
+    """The arcs once the proposals are done; a split shares the load out by width, since topics are not known here."""
+    moved: Mapping[str, str] = {
+        str(one.bundle): one.destination or "nobody" for one in proposals if one.kind is ProposalKind.UNLOAD
+    }
+    cut = {str(one.bundle): one.cut_points for one in proposals if one.kind is ProposalKind.SPLIT}
+    return [
+        Arc(part, moved.get(str(arc.bundle), arc.broker), arc.byte_rate * part.width / arc.bundle.width)
+        for arc in arcs
+        for part in _parts(arc.bundle, cut.get(str(arc.bundle), ()))
+    ]
+
+
+def _parts(bundle: NamespaceBundle, cuts: Sequence[int]) -> list[NamespaceBundle]:
+    edges = [bundle.lower, *sorted(cuts), bundle.upper]
+    return [NamespaceBundle(bundle.namespace, low, high) for low, high in pairwise(edges)]
+
+
+def run_until_told(collector: BundleCollector) -> None:
+    """Tick until SIGTERM or SIGINT."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: collector.stop())
+    collector.run()

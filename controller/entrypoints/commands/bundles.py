@@ -1,0 +1,236 @@
+"""`cleave bundles`: look at a cluster's bundles, split and move them by hand, propose, approve, apply, replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from controller.bootstrap import application, process_name
+from controller.bootstrap_bundles import Bundles, bundles_of
+from controller.domain.bundles.namespace_bundle import edge_text, topic_hash
+from controller.domain.bundles.splitting.refusal import SplitRefusal
+from controller.domain.bundles.topic_name import canonical_topic_name, namespace_of
+from controller.domain.errors import Conflict, InvalidInput, StoreUnavailable
+from controller.entrypoints import bundle_acts
+from controller.entrypoints.commands.options import AsJson, DryRun, Limit
+from controller.entrypoints.output import emit, rows_table
+from controller.services.bundle_balancer import ActReport
+from controller.store import bundle_namespaces, bundle_proposals
+from controller.store.bundle_namespaces import BalancingMode
+
+app = typer.Typer(
+    help="Namespace bundles: show, hash, split, unload, collect, aggregate, propose, approve, apply, replay.",
+    no_args_is_help=True,
+)
+Bundle = Annotated[
+    str,
+    typer.Argument(
+        metavar="BUNDLE", help="tenant/namespace/0x00000000_0x40000000, or tenant/namespace/LARGEST or HOT."
+    ),
+]
+Namespace = Annotated[str | None, typer.Argument(help="tenant/namespace; all of them if not given.")]
+
+
+@contextmanager
+def cluster() -> Iterator[Bundles]:
+    """The cluster that the settings name, for one command."""
+    with application() as cleave, bundles_of(cleave) as bundles:
+        yield bundles
+
+
+@app.command()
+def show(
+    namespace: Namespace = None,
+    html: Annotated[Path | None, typer.Option(help="Draw the ring of one namespace into this file.")] = None,
+    limit: Limit = 1000,
+    as_json: AsJson = False,
+) -> None:
+    """Bundles with their owners and load, as last aggregated; with --html as a picture beside what is proposed."""
+    with cluster() as bundles:
+        rows = bundle_acts.shown(bundles, namespace, limit)
+        if html is not None:
+            if namespace is None:
+                raise InvalidInput("a picture is of one namespace; name it")
+            bundle_acts.draw(bundles, namespace, html)
+    shown = (
+        "namespace",
+        "bundle",
+        "broker",
+        "mode",
+        "topic_count",
+        "msg_rate",
+        "byte_rate",
+        "share_of_namespace",
+    )
+    emit(as_json, rows, rows_table(rows, shown, title=f"bundles of cluster {bundles.cluster}"))
+
+
+@app.command("hash")
+def hash_of(topic: str, as_json: AsJson = False) -> None:
+    """Where a topic lies: its complete name, its hash, and the bundle it is in if the cluster is known."""
+    name = canonical_topic_name(topic)
+    document: dict[str, Any] = {"topic": name, "hash": edge_text(topic_hash(name))}
+    with application() as cleave, suppress(StoreUnavailable):  # the hash needs nobody
+        document["bundle"] = bundle_acts.known_bundle(cleave.store, cleave.settings.pulsar_cluster, name)
+    document["namespace"] = namespace_of(name)
+    emit(as_json, document, rows_table([document]))
+
+
+@app.command()
+def split(
+    bundle: Bundle,
+    algorithm: Annotated[
+        str | None, typer.Option("--algorithm", "-a", help="By name; see bundle_split_algorithms.")
+    ] = None,
+    position: Annotated[list[str] | None, typer.Option(help="Cut here, 0x40000000; repeatable.")] = None,
+    topic: Annotated[
+        list[str] | None, typer.Option("--topic", "-t", help="Isolate, or divide by, this topic; repeatable.")
+    ] = None,
+    parts: Annotated[int, typer.Option(min=2, help="How many parts an even division makes.")] = 2,
+    unload: Annotated[
+        bool, typer.Option(help="Unload the parts at once, so that they find owners anew.")
+    ] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Split a bundle where an algorithm, positions or topics say."""
+    with cluster() as bundles:
+        wanted = bundle_acts.SplitWish(bundle, algorithm, tuple(position or ()), tuple(topic or ()), parts)
+        plan = bundle_acts.plan(bundles, wanted)
+        if isinstance(plan, SplitRefusal):
+            raise Conflict(plan.sentence)
+        rows = bundle_acts.part_rows(plan)
+        if dry_run:
+            title = f"{plan.bundle} would become"
+        else:
+            result = bundles.acts.split_at(plan.bundle, plan.cuts, unload=unload)
+            title = f"{plan.bundle}: {result.outcome}, now"
+    emit(as_json, {"bundle": str(plan.bundle), "parts": rows}, rows_table(rows, title=title))
+
+
+@app.command()
+def unload(
+    bundle: Bundle,
+    to: Annotated[
+        str | None,
+        typer.Option(help="host:port as brokers are listed; where the brokers choose if not given."),
+    ] = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take a bundle from its owner, towards a broker if one is named."""
+    with cluster() as bundles:
+        which = bundle_acts.which(bundles, bundle)
+        owner = bundles.reader.owner(which, first=[to] if to else [])
+        document: dict[str, Any] = {"bundle": str(which), "owner": owner, "destination": to}
+        if not dry_run:
+            result = bundles.acts.unload(which, destination=to)
+            document |= {"outcome": str(result.outcome), "owner": result.owner}
+    emit(as_json, document, rows_table([document]))
+
+
+@app.command()
+def collect(
+    interval_seconds: Annotated[float, typer.Option(min=1.0)] = 30.0,
+    once: Annotated[bool, typer.Option(help="One tick, and leave.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Read every broker's load into the reports' area, again and again."""
+    with cluster() as bundles:
+        collector = bundles.collector(interval_seconds)
+        if once:
+            tick = asdict(collector.tick())
+            emit(as_json, tick, rows_table([tick]))
+        else:
+            bundle_acts.run_until_told(collector)
+
+
+@app.command()
+def aggregate(as_json: AsJson = False) -> None:
+    """Load of the last window, from reports to tables, on Spark."""
+    with cluster() as bundles:
+        document = asdict(bundles.aggregate(f"cli-{process_name()}"))
+    emit(as_json, document, rows_table([document]))
+
+
+@app.command()
+def propose(as_json: AsJson = False) -> None:
+    """Decide one cycle: which bundles to split where and which to move whither. Nothing is done to any broker."""
+    with cluster() as bundles:
+        cycle = bundles.propose(f"cli-{process_name()}", process_name())
+        rows, why_not = bundle_acts.of_cycle(bundles, cycle.cycle_id)
+    document = {**asdict(cycle), "proposals": rows, "why_not": why_not}
+    emit(as_json, document, bundle_acts.cycle_tables(cycle.cycle_id, rows, why_not))
+
+
+@app.command()
+def approve(
+    proposal_ids: Annotated[list[int], typer.Argument(metavar="PROPOSAL...")],
+    refuse: Annotated[str | None, typer.Option(help="Refuse them instead, for this reason.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Consent to proposals, or refuse them; the next application carries them out."""
+    with application() as cleave, cleave.store.transaction() as tx:
+        rows = []
+        for proposal_id in proposal_ids:
+            seen = bundle_proposals.get_proposal(tx, proposal_id).row_version
+            if refuse is None:
+                row = bundle_proposals.approve(tx, proposal_id, actor=process_name(), seen_row_version=seen)
+            else:
+                row = bundle_proposals.refuse(
+                    tx, proposal_id, refuse, actor=process_name(), seen_row_version=seen
+                )
+            rows.append({"proposal_id": proposal_id, "bundle": str(row.bundle), "state": row.state.value})
+    emit(as_json, rows, rows_table(rows))
+
+
+@app.command()
+def apply(
+    cycle: Annotated[
+        int | None, typer.Option(help="Also what this cycle proposed in automatic namespaces.")
+    ] = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Carry out what is approved, and read whether what was done before holds."""
+    with cluster() as bundles:
+        if dry_run:
+            rows = bundle_acts.waiting(bundles, cycle)
+        else:
+            reports = bundles.apply(cycle, process_name())
+            rows = [_report(one) for one in (*reports, *bundles.verify(process_name()))]
+    emit(as_json, rows, rows_table(rows, title="would be applied" if dry_run else "applied and verified"))
+
+
+@app.command()
+def replay(cycle_id: Annotated[int, typer.Argument(metavar="CYCLE")], as_json: AsJson = False) -> None:
+    """Decide a stored cycle again from its own inputs; ends with 1 where the answer is another one."""
+    with cluster() as bundles:
+        found = asdict(bundles.replay(cycle_id))
+    emit(as_json, found, rows_table([found]))
+    if not found["is_same"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+def mode(
+    namespace: str,
+    to: Annotated[BalancingMode, typer.Argument(help="How far proposals of the namespace go by themselves.")],
+    as_json: AsJson = False,
+) -> None:
+    """Enable a namespace for balancing, or take it back to dry run."""
+    with application() as cleave, cleave.store.transaction() as tx:
+        name = cleave.settings.pulsar_cluster
+        seen = bundle_namespaces.get_namespace(tx, name, namespace).row_version
+        row = bundle_namespaces.set_mode(tx, name, namespace, to, actor=process_name(), seen_row_version=seen)
+    document = {"namespace": row.namespace, "mode": row.mode.value, "row_version": row.row_version}
+    emit(as_json, document, rows_table([document]))
+
+
+def _report(one: ActReport) -> dict[str, Any]:
+    return {**asdict(one), "kind": one.kind.value, "state": one.state.value}

@@ -1,0 +1,139 @@
+"""Tasks of bundle balancing: read the brokers, aggregate on Spark, propose, apply, verify; and acts by hand.
+
+Each gives a document of plain values. A repeat under the same id changes nothing: the run's, the cycle's and each
+proposal's rows are found again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+from controller.bootstrap_bundles import Bundles, bundles_of
+from controller.domain.bundles.splitting.refusal import SplitRefusal
+from controller.domain.errors import Conflict, DataPlaneUnavailable
+from controller.entrypoints import bundle_acts
+from controller.entrypoints.tasks.access import Extras, cleave_at
+from controller.services.bundle_balancer import ActReport
+from controller.store import bundle_proposals
+
+COLLECT_INTERVAL_SECONDS = 30.0
+
+
+@contextmanager
+def _cluster(dsn: str, extras: Extras) -> Iterator[Bundles]:
+    with cleave_at(dsn, extras) as app, bundles_of(app) as bundles:
+        yield bundles
+
+
+def collect_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:
+    """Read every broker once and land the reports. Raises DataPlaneUnavailable where nobody answered."""
+    with _cluster(dsn, extras) as bundles:
+        tick = bundles.collector(COLLECT_INTERVAL_SECONDS).tick()
+    if tick.path is None:
+        raise DataPlaneUnavailable(
+            f"no broker of the cluster answered ({', '.join(tick.silent)}); trying again"
+        )
+    return {**asdict(tick), "silent": list(tick.silent)}
+
+
+def aggregate_bundles(*, dsn: str, extras: Extras, run_id: str) -> dict[str, Any]:
+    """Load of the last window, on Spark, as the loader."""
+    with _cluster(dsn, extras) as bundles:
+        result = bundles.aggregate(re.sub(r"[^A-Za-z0-9._-]", "-", run_id))
+    return {**asdict(result), "quarantined": list(result.quarantined)}
+
+
+def propose_bundles(*, dsn: str, extras: Extras, request_key: str, decided_by: str) -> dict[str, Any]:
+    """Decide one cycle and write it down: proposals, and why not more."""
+    with _cluster(dsn, extras) as bundles:
+        cycle = bundles.propose(request_key, decided_by)
+        proposals, why_not = bundle_acts.of_cycle(bundles, cycle.cycle_id)
+    return {**asdict(cycle), "proposals": _plain(proposals), "why_not": _plain(why_not)}
+
+
+def apply_bundles(
+    *, dsn: str, extras: Extras, cycle_id: int | None, claimant: str, dry_run: bool = False
+) -> dict[str, Any]:
+    """Carry out what is approved, and what the cycle proposed in automatic namespaces."""
+    with _cluster(dsn, extras) as bundles:
+        if dry_run:
+            return {"would_apply": _plain(bundle_acts.waiting(bundles, cycle_id))}
+        return {"applied": [_report(one) for one in bundles.apply(cycle_id, claimant)]}
+
+
+def verify_bundles(*, dsn: str, extras: Extras, claimant: str) -> dict[str, Any]:
+    """Read whether what was applied holds."""
+    with _cluster(dsn, extras) as bundles:
+        return {"verified": [_report(one) for one in bundles.verify(claimant)]}
+
+
+def approve_bundles(
+    *, dsn: str, extras: Extras, actor: str, params: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Consent to proposals, or refuse them with a reason. All or none."""
+    rows = []
+    with cleave_at(dsn, extras) as app, app.store.transaction() as tx:
+        for proposal_id in params["proposals"]:
+            seen = bundle_proposals.get_proposal(tx, int(proposal_id)).row_version
+            why = params.get("refuse") or None
+            row = (
+                bundle_proposals.approve(tx, int(proposal_id), actor=actor, seen_row_version=seen)
+                if why is None
+                else bundle_proposals.refuse(tx, int(proposal_id), why, actor=actor, seen_row_version=seen)
+            )
+            rows.append({"proposal_id": row.proposal_id, "bundle": str(row.bundle), "state": row.state.value})
+    return rows
+
+
+def split_bundle(*, dsn: str, extras: Extras, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Split by hand; a repeat finds the cuts made and changes nothing."""
+    with _cluster(dsn, extras) as bundles:
+        wish = bundle_acts.SplitWish(
+            params["bundle"],
+            params.get("algorithm") or None,
+            tuple(params.get("positions") or ()),
+            tuple(params.get("topics") or ()),
+            int(params.get("parts") or 2),
+        )
+        plan = bundle_acts.plan(bundles, wish)
+        if isinstance(plan, SplitRefusal):
+            raise Conflict(plan.sentence)
+        document = {"bundle": str(plan.bundle), "parts": bundle_acts.part_rows(plan)}
+        if params.get("dry_run"):
+            return {"would_split": document}
+        result = bundles.acts.split_at(plan.bundle, plan.cuts, unload=bool(params.get("unload")))
+    return document | {"outcome": str(result.outcome)}
+
+
+def unload_bundle(*, dsn: str, extras: Extras, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Move by hand; a bundle that is at its destination stays there."""
+    with _cluster(dsn, extras) as bundles:
+        which = bundle_acts.which(bundles, params["bundle"])
+        destination = params.get("destination") or None
+        if params.get("dry_run"):
+            return {
+                "would_unload": str(which),
+                "owner": bundles.reader.owner(which),
+                "destination": destination,
+            }
+        result = bundles.acts.unload(which, destination=destination)
+    return {"bundle": str(which), "outcome": str(result.outcome), "owner": result.owner}
+
+
+def _report(one: ActReport) -> dict[str, Any]:
+    return {**asdict(one), "kind": one.kind.value, "state": one.state.value}
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and texts for an XCom: decimals of the database become floats, other things their text."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return float(value) if hasattr(value, "as_tuple") else str(value)

@@ -1,0 +1,163 @@
+"""A topic that applications made becomes a scalable one: nothing of it is lost, and each key stays in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pulsar
+import pytest
+
+from controller.bootstrap import plane_settings
+from controller.client.postgres_source import PostgresSource
+from controller.client.producer import Producer
+from controller.client.stream_consumer import StreamConsumer
+from controller.dataplane.base import LogState
+from controller.dataplane.registry import build_log_client
+from controller.domain.operation import OperationState, Origin
+from controller.services import topic_admin, topic_adoption
+from controller.services.operation_runner import run_due, run_operation
+from controller.store import intents, operations
+from controller.store.subscriptions import SubscriptionKind, list_subscriptions
+from tests.integration.dataplane.pulsar_house import PulsarHouse
+from tests.support.waiting import wait_until
+
+KEYS, BEFORE, AFTER = 6, 4, 3
+"""Messages for each key, before the adoption and after it."""
+
+
+@pytest.fixture
+def partitioned(house: PulsarHouse) -> str:
+    """Three partitions with keyed messages; `billing` has read some of them, `pool` is shared."""
+    path = f"persistent/{house.namespace}/orders"
+    house.admin("PUT", f"{path}/partitions", json=3)
+    old = f"persistent://{house.namespace}/orders"
+    client = house.client()
+    ends = [
+        client.subscribe(old, "billing", consumer_type=pulsar.ConsumerType.Exclusive),
+        client.subscribe(old, "pool", consumer_type=pulsar.ConsumerType.Shared),
+    ]
+    producer = client.create_producer(old)
+    for number in range(BEFORE):
+        for key in range(KEYS):
+            producer.send(f"{key} {number}".encode(), partition_key=f"key-{key}")
+    for _ in range(KEYS):
+        ends[0].acknowledge(ends[0].receive(timeout_millis=20_000))
+    client.close()
+    return old
+
+
+@pytest.fixture
+def connected(house: PulsarHouse, partitioned: str) -> Iterator[str]:
+    """The same, with a producer and a consumer still at it."""
+    client = house.client()
+    client.create_producer(partitioned, producer_name="till")
+    client.subscribe(partitioned, "billing", consumer_name="clerk")
+    yield partitioned
+    client.close()
+
+
+def test_a_dry_run_says_what_would_follow_and_changes_nothing(house: PulsarHouse, connected: str) -> None:
+    told = house.cleave.json("topics", "adopt", connected, "--segments", "2", "--dry-run")
+
+    assert told["topic"] == house.topic
+    assert told["closes"] == [f"{connected}-partition-{i}" for i in range(3)]
+    assert [row["range"] for row in told["segments"]] == ["0000-7fff", "8000-ffff"]
+    assert told["subscriptions"] == {"billing": "STREAM", "pool": "QUEUE"}
+    assert all("till" in who for who in told["producers"])
+    assert any("clerk of billing" in who for who in told["consumers"])
+    assert house.scalar("SELECT count(*) FROM cleave.topic") == 0
+    assert [house.app.planes["pulsar"].segment_state(log) for log in told["closes"]] == [LogState.OPEN] * 3
+
+
+def test_whoever_is_connected_is_named_and_not_cut_off_unasked(house: PulsarHouse, connected: str) -> None:
+    answer = house.cleave.refused("topics", "adopt", connected)
+    assert "is in use: producers till" in answer
+    assert "clerk of billing" in answer
+
+
+def test_what_was_in_it_is_read_first_and_each_key_in_order(house: PulsarHouse, partitioned: str) -> None:
+    house.cleave.ok("topics", "adopt", partitioned, "--segments", "2")
+
+    layout = house.layout
+    assert [str(segment) for segment in layout.active] == ["3 (0000-7fff)", "4 (8000-ffff)"]
+    assert all(segment.parent_ids == (0, 1, 2) for segment in layout.active)
+    assert house.states(0, 1, 2) == [LogState.TERMINATED] * 3
+    with house.app.store.transaction() as tx:
+        kinds = {row.name: row.kind for row in list_subscriptions(tx, house.topic_id)}
+    assert kinds == {"billing": SubscriptionKind.STREAM, "pool": SubscriptionKind.QUEUE}
+    assert house.cursors(3) == ["billing", "pool"]
+
+    url = house.app.settings.database_url.get_secret_value()
+    logs = build_log_client("pulsar", plane_settings(house.app.settings))
+    with Producer(PostgresSource(url), logs, house.topic, name="new") as producer:
+        for number in range(BEFORE, BEFORE + AFTER):
+            for key in range(KEYS):
+                producer.send(f"{key} {number}".encode(), key=f"key-{key}")
+        producer.flush()
+    read: list[tuple[int, int]] = []
+    with StreamConsumer(PostgresSource(url), logs, house.topic, "billing", "one") as consumer:
+
+        def all_read() -> bool:
+            batch = consumer.receive(timeout_seconds=0.5)
+            if batch is not None:
+                for message in batch.messages:
+                    key, number = message.payload.decode().split()
+                    read.append((int(key), int(number)))
+                consumer.acknowledge(batch)
+            return len(read) >= KEYS * (BEFORE + AFTER) - KEYS
+
+        wait_until(all_read, timeout_seconds=60, message="everything unread is read")
+    logs.close()
+    assert len(set(read)) == len(read)
+    for key in range(KEYS):
+        numbers = [number for one, number in read if one == key]
+        assert numbers == sorted(numbers)
+        assert numbers[-AFTER:] == list(range(BEFORE, BEFORE + AFTER))
+
+
+def test_until_the_fence_deleting_the_new_topic_undoes_everything(
+    house: PulsarHouse, partitioned: str
+) -> None:
+    planned = topic_adoption.plan(house.app.planes, partitioned)
+    request = intents.Request("adopt", Origin.MANUAL, "tester", "try")
+    intent = topic_adoption.adopt(house.app.store, house.app.planes, planned, request)
+    stopping = iter([False, True, True])
+    runner = house.app.runner("half", should_stop=lambda: next(stopping, True))
+    run_operation(runner, intent.operation.operation_id)  # the new segments are there, and no fence
+
+    deletion = intents.Request("delete", Origin.MANUAL, "tester", "no")
+    deleting = topic_admin.delete_topic(house.app.store, house.topic, deletion).operation.operation_id
+
+    def ended() -> bool:
+        run_due(house.app.runner("worker"), limit=10)
+        with house.app.store.transaction() as tx:
+            return not operations.get_operation(tx, deleting).state.is_live
+
+    wait_until(ended, message="the deletion ends")
+    with house.app.store.transaction() as tx:
+        adoption = operations.get_operation(tx, intent.operation.operation_id)
+    assert adoption.state is OperationState.ABORTED
+    plane = house.app.planes["pulsar"]
+    assert [plane.segment_state(log) for log in planned.found.logs] == [LogState.OPEN] * 3
+    client = house.client()
+    client.create_producer(partitioned).send(b"still here")
+    client.close()
+
+
+def test_a_plain_topic_becomes_the_parent_of_one_segment(house: PulsarHouse) -> None:
+    old = f"persistent://{house.namespace}/plain"
+    house.admin("PUT", f"persistent/{house.namespace}/plain")
+    client = house.client()
+    client.create_producer(old).send(b"x")
+    client.close()
+    house.cleave.ok("topics", "adopt", old, "--as", house.topic)
+
+    assert [str(segment) for segment in house.layout.active] == ["1 (0000-ffff)"]
+    assert house.log_of(0) == old
+    assert "is terminated already" in house.cleave.refused("topics", "adopt", old)
+
+
+def test_a_topic_that_is_not_there_is_refused_in_one_line(house: PulsarHouse) -> None:
+    assert "has no topic" in house.cleave.refused(
+        "topics", "adopt", f"persistent://{house.namespace}/nothing"
+    )
