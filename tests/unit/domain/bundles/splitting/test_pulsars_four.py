@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.domain.bundles.namespace_bundle import LAST_HASH
-from controller.domain.bundles.splitting.base import MIB, Midpoint, SplitPlan
+from controller.domain.bundles.splitting.base import MIB, BundleTopic, Midpoint, SplitPlan
 from controller.domain.bundles.splitting.refusal import SplitReason
 from controller.domain.errors import InvalidInput
 from tests.unit.domain.bundles.splitting.questions import ask, cuts, refused, topic, undone
@@ -171,6 +171,24 @@ def test_flow_passes_idle_topics_by() -> None:
         1,
         2,
     )
+
+
+@pytest.mark.parametrize("faint", [topic(8, 0.5), topic(8, 0.0, 0.5 / MIB)])
+def test_flow_counts_the_faintest_load(faint: BundleTopic) -> None:
+    assert cuts(ask(FLOW, [topic(0, 300), faint], TEN, **LIMITS)) == (5,)
+
+
+def test_flow_says_nothing_of_a_topic_at_the_limit_nor_of_a_budget_just_enough() -> None:
+    answer = ask(FLOW, [topic(1, 100), topic(5, 100)], TEN, bundle_budget=1, **LIMITS)
+
+    assert cuts(answer) == (4,)
+    assert undone(answer) == []
+
+
+def test_of_figures_equally_near_to_their_limits_messages_are_named() -> None:
+    answer = ask(FLOW, [topic(1, 40, 40), topic(5, 40, 40)], TEN, **LIMITS)
+
+    assert refused(answer) == (SplitReason.BELOW_LIMIT, "msg_rate", 80, 110)
 
 
 def test_flow_gives_a_topic_above_the_limit_a_part_and_says_that_it_stays_hot() -> None:
