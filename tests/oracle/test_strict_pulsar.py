@@ -35,7 +35,8 @@ from tests.support.brokers import demand_jars
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]
 
 SEED = 483
-SITUATIONS, LAYOUTS, POLICIES, BATCH = 40_000, 2_500, 250, 1_000
+SITUATIONS, SITUATIONS_BY_DEFAULT, PER_LAYOUT, POLICIES = 40_000, 20_000, 20, 250
+BATCH = 1_000
 TRAILS, ACTS = 1_500, 14  # about ten acts and looks each
 RANGES = 30_000
 CHANGES = 30_000
@@ -54,16 +55,16 @@ def batches(size: int, make: Callable[[Random], Any]) -> Iterator[list[Any]]:
         yield [make(random) for _ in range(min(BATCH, size - start))]
 
 
-def situations() -> Iterator[list[Situation]]:
+def situations(size: int) -> Iterator[list[Situation]]:
+    """Batches over few policies and layouts, so that most of the work is deciding."""
     random = Random(SEED)
     policies = [scalable_states.policy(random) for _ in range(POLICIES)]
-    layouts = [scalable_states.layout(random) for _ in range(LAYOUTS)]
-    per_batch = LAYOUTS * BATCH // SITUATIONS
-    for first in range(0, LAYOUTS, per_batch):
+    for _ in range(0, size, BATCH):
+        layouts = [scalable_states.layout(random) for _ in range(BATCH // PER_LAYOUT)]
         yield [
             scalable_states.situation(random, layout, random.choice(policies))
-            for layout in layouts[first : first + per_batch]
-            for _ in range(SITUATIONS // LAYOUTS)
+            for layout in layouts
+            for _ in range(PER_LAYOUT)
         ]
 
 
@@ -95,7 +96,7 @@ def show(pulsar: PulsarClasses, differs: Callable[[PulsarClasses, Situation], bo
 
 def test_the_strict_profile_decides_as_pulsar_does(pulsar: PulsarClasses) -> None:
     seen: Counter[str] = Counter()
-    for batch in situations():
+    for batch in situations(SITUATIONS):
         answers = pulsar.decide(batch + [replace(s, stream_consumers={}) for s in batch])
         for s, theirs, without_consumers in zip(batch, answers, answers[len(batch) :], strict=False):
             ours = decide(s)
@@ -125,7 +126,7 @@ def test_the_strict_profile_decides_as_pulsar_does(pulsar: PulsarClasses) -> Non
 
 def test_the_default_profile_differs_for_documented_reasons_only(pulsar: PulsarClasses) -> None:
     seen: Counter[str] = Counter()
-    for batch in situations():
+    for batch in situations(SITUATIONS_BY_DEFAULT):
         batch = [replace(s, capabilities=replace(s.capabilities, shared_buckets=False)) for s in batch]
         answers = pulsar.decide(batch + [deviations.without_stored_facts(s) for s in batch])
         for s, theirs, corrected in zip(batch, answers, answers[len(batch) :], strict=False):
@@ -149,7 +150,7 @@ def test_the_default_profile_differs_for_documented_reasons_only(pulsar: PulsarC
         deviations.SPLIT_AGAIN,
         deviations.CAPACITY,
     }
-    assert seen["as Pulsar"] > SITUATIONS // 2, seen
+    assert seen["as Pulsar"] > SITUATIONS_BY_DEFAULT // 2, seen
 
 
 def test_policies_pulsar_refuses_are_refused(pulsar: PulsarClasses) -> None:
