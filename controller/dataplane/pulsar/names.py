@@ -7,6 +7,7 @@ place (REST path, lookup, metadata path): the slash and control characters are r
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from urllib.parse import quote
 
 from controller.domain.errors import InvalidInput
@@ -82,13 +83,19 @@ def subscription_path(subscription: str) -> str:
     return quote(_quoted(subscription), safe="")
 
 
-def is_segment_of(topic: str, backing_topic: str) -> bool:
-    """Whether the name is one that `segment_topic` gives to some segment of `topic`."""
+def segments_of(topic: str, backing_topics: Iterable[str]) -> list[str]:
+    """Those names that `segment_topic` gives to some segment of `topic`, sorted."""
     prefix = segment_topic(topic, "")
-    if not backing_topic.startswith(prefix):
-        return False
+    return sorted(
+        name
+        for name in backing_topics
+        if name.startswith(prefix) and _is_descriptor(name.removeprefix(prefix))
+    )
+
+
+def _is_descriptor(text: str) -> bool:
     try:
-        parse_segment_descriptor(backing_topic.removeprefix(prefix))
+        parse_segment_descriptor(text)
     except InvalidInput:
         return False
     return True

@@ -17,10 +17,10 @@ from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
 from controller.dataplane.pulsar.existing import describe_topic
 from controller.dataplane.pulsar.names import (
-    is_segment_of,
     namespace_of,
     namespace_path,
     segment_topic,
+    segments_of,
     subscription_path,
     topic_path,
 )
@@ -129,7 +129,7 @@ class PulsarDataPlane:
             return []
         if not isinstance(answer.document, list):
             raise _unreadable(ask.act, answer.document)
-        return sorted(name for name in answer.document if is_segment_of(topic, name))
+        return segments_of(topic, answer.document)
 
     def list_subscriptions(self, backing_topic: str) -> Sequence[str]:
         """Durable subscriptions, sorted, whoever made them; empty if the topic is missing."""

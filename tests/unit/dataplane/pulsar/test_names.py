@@ -71,7 +71,7 @@ LOCAL = st.text(
 def test_each_name_and_its_place_in_a_url(topic: str, segment: str, path: str) -> None:
     assert names.segment_topic(topic, DESCRIPTOR) == segment
     assert names.topic_path(segment) == path
-    assert names.is_segment_of(topic, segment)
+    assert names.segments_of(topic, [segment]) == [segment]
 
 
 @pytest.mark.parametrize(
@@ -128,16 +128,16 @@ def test_a_decoded_path_is_the_name_again(local: str) -> None:
 def test_a_segment_belongs_to_one_topic(one: str, other: str) -> None:
     segment = names.segment_topic(f"topic://t/n/{one}", DESCRIPTOR)
 
-    assert names.is_segment_of(f"topic://t/n/{other}", segment) == (one == other)
+    assert names.segments_of(f"topic://t/n/{other}", [segment]) == ([segment] if one == other else [])
 
 
 def test_a_topic_named_like_a_segment_of_another_is_not_mixed_up_with_it() -> None:
     inner = "topic://t/n/x-segment-0000-ffff-0"
     segment = names.segment_topic(inner, DESCRIPTOR)
 
-    assert names.is_segment_of(inner, segment)
-    assert not names.is_segment_of("topic://t/n/x", segment)
-    assert names.is_segment_of("topic://t/n/x", inner.replace("topic", "persistent", 1))
+    outer = inner.replace("topic", "persistent", 1)
+    assert names.segments_of(inner, [segment, outer]) == [segment]
+    assert names.segments_of("topic://t/n/x", [segment, outer]) == [outer]
 
 
 @pytest.mark.parametrize(
