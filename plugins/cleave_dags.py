@@ -135,6 +135,16 @@ def segment_param(title: str = "Segment") -> Param:
     return Param(type="integer", minimum=0, title=title, description=description)
 
 
+def bundle_param() -> Param:
+    """A bundle of a Pulsar namespace."""
+    return Param(
+        type="string",
+        title="Bundle",
+        description="tenant/namespace/0x00000000_0x40000000, or LARGEST or HOT behind the namespace.",
+        pattern=r"^\s*[^/\s]+/[^/\s]+/(0x[0-9a-f]{8}_0x[0-9a-f]{8}|LARGEST|HOT)\s*$",
+    )
+
+
 class RetryableOnly(RetryPolicy):
     """Another attempt for what is worth it, after the time the error asks for; a mistake is not repeated.
 
