@@ -166,14 +166,17 @@ class JavaServer:
 
 
 def is_healthy(admin_url: str, token: str | None = None) -> bool:
-    """True when the broker passes its own health check: it has written and read a message."""
+    """True when the broker has passed its own check (a message written and read) and has ``public/default``.
+
+    A standalone broker answers a moment before it has made its cluster, tenant and namespace, in this order.
+    """
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         with requests.Session() as session:
             session.trust_env = False  # a proxy for the world is none for loopback
-            answer = session.get(
-                f"{admin_url}/admin/v2/brokers/health", headers=headers, timeout=_HEALTH_TIMEOUT_SECONDS
+            return all(
+                session.get(f"{admin_url}{path}", headers=headers, timeout=_HEALTH_TIMEOUT_SECONDS).ok
+                for path in ("/admin/v2/brokers/health", "/admin/v2/namespaces/public/default")
             )
     except requests.RequestException:
         return False
-    return answer.ok
