@@ -53,6 +53,11 @@ def test_a_number_of_bundles_out_of_bounds_is_refused(count: int) -> None:
         NamespaceBundles.equal("t/n", count)
 
 
+@pytest.mark.parametrize("count", [1, MAX_BUNDLES])
+def test_the_least_and_the_most_bundles_are_created(count: int) -> None:
+    assert NamespaceBundles.equal("t/n", count).count == count
+
+
 def test_boundaries_of_a_person_come_in_any_order_and_repeated() -> None:
     given_ones = NamespaceBundles.given("t/n", [LAST_HASH, 7, 0, 7])
 
