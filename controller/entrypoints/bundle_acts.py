@@ -74,7 +74,8 @@ def plan(bundles: Bundles, wish: SplitWish) -> SplitPlan | SplitRefusal:
     allowed = bundles.settings.bundle_split_algorithms
     if name not in allowed:
         raise Unsupported(f"split algorithm {name!r} is not allowed here; choose one of {', '.join(allowed)}")
-    bundle = bundles.reader.bundles(_namespace(wish.bundle)).require(which(bundles, wish.bundle))
+    bundle = which(bundles, wish.bundle)
+    bundle = bundles.reader.bundles(bundle.namespace).require(bundle)
     options = SplitOptions(
         positions=tuple(parse_edge(text) for text in wish.positions),
         topics=tuple(wish.topics),

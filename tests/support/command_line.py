@@ -45,7 +45,7 @@ class CommandLine:
     def ok(self, *arguments: str) -> str:
         """Its table, when it did what was asked and had nothing to complain about."""
         answer = self(*arguments)
-        assert (answer.code, answer.err) == (0, "")
+        assert (answer.code, answer.err) == (0, ""), answer.err
         return answer.out
 
     def json(self, *arguments: str) -> Any:
@@ -56,7 +56,7 @@ class CommandLine:
         """Its one line on standard error, when it refused and changed nothing."""
         before = self.rows()
         answer = self(*arguments)
-        assert (answer.code, answer.out) == (code, "")
+        assert (answer.code, answer.out) == (code, ""), answer.err
         assert answer.err.startswith("cleave: ")
         assert answer.err.count("\n") == 1
         assert self.rows() == before
