@@ -23,7 +23,7 @@ $(READY): pyproject.toml constraints.txt .ci/setup
 	@.ci/setup
 
 .PHONY: demo
-demo: $(READY) ## The whole stack on this machine with live traffic (KEEP=1, TRACE=file, PLANE=name)
+demo: $(READY) ## The whole stack on this machine with live traffic (KEEP=1, TRACE=file, PLANE=pulsar)
 	@KEEP="$(KEEP)" TRACE="$(TRACE)" PLANE="$(PLANE)" $(PY) -m controller.demo $(ARGS)
 
 .PHONY: test

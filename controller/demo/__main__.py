@@ -1,7 +1,7 @@
 """`make demo`: start everything, let a day pass, show what happened; fails if the topic did not grow and shrink.
 
 Options come as environment variables, since `make` passes them so: KEEP=1 leaves everything running at the end,
-TRACE=file.csv replays a real load, DAY_SECONDS sets how long the day takes, PLANE names the data plane.
+TRACE=file.csv replays a real load, DAY_SECONDS sets how long the day takes, PLANE names the data plane (`planes`).
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.live import Live
 from rich.text import Text
 
-from controller.client.history import check, read_history
 from controller.demo.load_profile import from_trace, synthetic_day
+from controller.demo.planes import plane_named
 from controller.demo.report import counts, operations_table, write_page
 from controller.demo.stack import Stack
 from controller.demo.story import Moment, Story
@@ -39,34 +40,31 @@ def main() -> int:
 
 def _demo() -> int:
     trace = Path(os.environ["TRACE"]).resolve() if os.environ.get("TRACE") else None
-    plane = os.environ.get("PLANE") or "embedded"
-    if plane != "embedded":
-        raise InvalidInput(f"PLANE={plane} is not known here; leave it out for the embedded data plane")
+    plane = plane_named(os.environ.get("PLANE", ""))
     day_seconds = _day_seconds(os.environ.get("DAY_SECONDS") or str(DAY_SECONDS))
-    profile = from_trace(trace) if trace else synthetic_day()
-    shutil.rmtree(DIRECTORY, ignore_errors=True)
-    DIRECTORY.mkdir(parents=True)
+    profile = (from_trace(trace) if trace else synthetic_day()).scaled(plane.load_share)
     began = time.monotonic()
 
     def say(line: str) -> None:
         console.print(f"[dim]{time.monotonic() - began:6.1f} s[/dim]  {line}")
 
+    plane.prepare(say)
+    shutil.rmtree(DIRECTORY, ignore_errors=True)
+    DIRECTORY.mkdir(parents=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    say(f"load: {profile.name}; everything is kept in {DIRECTORY}")
-    with Stack(DIRECTORY, say) as stack:
+    say(f"load: {profile.name}, at most {max(profile.rates):,.0f} msg/s; everything is kept in {DIRECTORY}")
+    with Stack(DIRECTORY, say, plane) as stack:
         story = Story(stack, day_seconds=day_seconds, trace=trace, say=say)
         with Live(console=console, refresh_per_second=2, transient=True) as live:
             seen = story.tell(lambda moment: live.update(_line(moment, story, day_seconds)))
-        verdict = check(
-            read_history(*story.records.glob("*.produced")), read_history(*story.records.glob("*.consumed"))
-        )
+        verdict = story.verdict()
         page = DIRECTORY / "report.html"
         write_page(page, seen, verdict, profile.name)
         console.print(operations_table(seen))
         console.print(counts(verdict))
         console.print(f"charts: {page}")
         if os.environ.get("KEEP") and stack.airflow is not None:
-            _keep(stack.airflow.url)
+            _keep(stack.airflow.url, stack.plane_settings)
     problems = [f"did not see {name}" for name in seen.missing]
     if not verdict.in_order_and_complete:
         problems.append("messages were lost or out of key order")
@@ -96,7 +94,9 @@ def _line(moment: Moment, story: Story, day_seconds: float) -> Text:
     )
 
 
-def _keep(url: str) -> None:
+def _keep(url: str, plane_settings: Mapping[str, str]) -> None:
+    for setting, address in plane_settings.items():
+        console.print(f"{setting}={address}", markup=False, soft_wrap=True)
     console.print(f"Airflow is at {url} (no password, loopback only); Ctrl-C ends everything")
     try:
         signal.pause()

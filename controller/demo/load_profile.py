@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 
@@ -34,6 +34,10 @@ class LoadProfile:
     def rate_at(self, share: float) -> float:
         """The rate when `share` (0..1) of the time has passed."""
         return self.rates[min(int(share * len(self.rates)), len(self.rates) - 1)]
+
+    def scaled(self, factor: float) -> LoadProfile:
+        """The same shape at `factor` times the rates."""
+        return replace(self, rates=tuple(rate * factor for rate in self.rates))
 
 
 def synthetic_day() -> LoadProfile:

@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 from rich.console import RenderableType
 
 from controller.client.history import Verdict
-from controller.demo.story import POLICY, TOPIC, Seen
+from controller.demo.story import TOPIC, Seen
 from controller.entrypoints.output import rows_table
 
 _COLOURS = ("#3b6fb6", "#d1743b", "#4d9a5b", "#a34d8f", "#b5a23a", "#4fa3a5", "#8b5a3c", "#6d6fb0")
@@ -95,7 +95,7 @@ def _draw_load(figure: go.Figure, seen: Seen) -> None:
     )
     for knob, dash in (("split_msg_rate_in", "dash"), ("merge_msg_rate_in", "dot")):
         figure.add_hline(
-            y=POLICY[knob], line={"dash": dash, "color": "#444444"}, annotation_text=knob, row=1, col=1
+            y=seen.policy[knob], line={"dash": dash, "color": "#444444"}, annotation_text=knob, row=1, col=1
         )
 
 

@@ -1,7 +1,8 @@
 """Everything the demo runs on, started in the order that it needs and stopped in the reverse one.
 
-One embedded PostgreSQL with two databases (Cleave's and Airflow's), logins with least rights, a Spark Connect server
-where there is a Java, Airflow, one worker, one collector. Loopback only, passwords made at each start.
+One embedded PostgreSQL with two databases (Cleave's and Airflow's), logins with least rights, what the data plane is
+made of (`planes`), a Spark Connect server where there is a Java, Airflow, one worker, one collector. Loopback only,
+passwords made at each start.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Self
 import psycopg2
 from psycopg2 import sql
 
+from controller.demo.planes import EMBEDDED, Plane
 from controller.devstack.airflow import AirflowStandalone
 from controller.devstack.postgres import EmbeddedPostgres
 from controller.devstack.process import ChildProcess, DevstackFailed
@@ -43,12 +45,15 @@ CADENCE = {
 class Stack:
     """The running parts; `env` is what every process of Cleave is started with."""
 
-    def __init__(self, directory: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, directory: Path, say: Callable[[str], None], plane: Plane = EMBEDDED) -> None:
         self.directory = directory.resolve()
+        self.plane = plane
         self._say = say
         self._running = ExitStack()
         self._passwords = {login: secrets.token_urlsafe(18) for login in LOGINS}
         self.env: dict[str, str] = {}
+        self.plane_settings: Mapping[str, str] = {}
+        """Where the data plane is, by the names Cleave's settings have."""
         self.airflow: AirflowStandalone | None = None
         self.reader_url = ""
 
@@ -69,7 +74,10 @@ class Stack:
         postgres = self._running.enter_context(EmbeddedPostgres(self.directory / "postgres"))
         self._say(f"PostgreSQL is up on port {postgres.port}")
         owner_url = self._databases(postgres)
-        self.env = {**_inherited(), **CADENCE, **self._addresses(postgres)}
+        self.plane_settings = self.plane.start(self._running, self.directory)
+        for setting, address in self.plane_settings.items():
+            self._say(f"data plane {self.plane.name}: {setting}={address}")
+        self.env = {**_inherited(), **CADENCE, **self._addresses(postgres), **self.plane_settings}
         self.airflow = self._airflow(postgres, self._spark())
         self._say(f"Airflow is healthy at {self.airflow.url}")
         for name in ("worker", "collect"):

@@ -13,13 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from controller.client.history import Verdict, check, read_history
+from controller.demo.planes import NAMESPACE
 from controller.demo.stack import Stack
 from controller.devstack.process import ChildProcess, run_checked
 from controller.store import inspection
 from controller.store.engine import Store
 
-TOPIC, SUBSCRIPTION = "topic://demo/shop/orders", "billing"
+TOPIC, SUBSCRIPTION = f"topic://{NAMESPACE}/orders", "billing"
 PRODUCERS = 2
+TRAFFIC = (sys.executable, "-m", "controller.demo.traffic")
 CROWD = 7
 """Consumers at the busiest: more than the segments that load alone makes, so that some are made for consumers."""
 CROWD_COMES_AT, CROWD_GOES_AT = 0.50, 0.60
@@ -33,6 +36,12 @@ POLICY = {
     "split_vs_rebucket_min_msg_rate_in": 0,
     "max_segments": 12,
 }
+THRESHOLDS = ("split_msg_rate_in", "merge_msg_rate_in")
+
+
+def policy_at(load_share: float) -> dict[str, int]:
+    """The policy for this share of the day's rates: the thresholds fall with them, so the topic takes the same shapes."""
+    return POLICY | {knob: round(POLICY[knob] * load_share) for knob in THRESHOLDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +66,8 @@ class Seen:
     changes: list[dict[str, Any]] = field(default_factory=list)
     segments: list[dict[str, Any]] = field(default_factory=list)
     decisions: list[dict[str, Any]] = field(default_factory=list)
+    policy: dict[str, int] = field(default_factory=lambda: policy_at(1.0))
+    """What the topic was scaled by."""
 
     def count(self, kind: str, *, by_consumers: bool | None = None) -> int:
         """Committed automatic operations of a kind; of splits, those for consumers or those for load."""
@@ -93,7 +104,7 @@ class Story:
         self._consumers: dict[str, ChildProcess] = {}
         self._read: dict[Path, tuple[int, int]] = {}
         self.records = stack.directory / "records"
-        self.seen = Seen()
+        self.seen = Seen(policy=policy_at(stack.plane.load_share))
 
     def tell(self, show: Callable[[Moment], None]) -> Seen:
         """Run the day; `show` is told each moment. Returns when every consumer has read to the end."""
@@ -117,9 +128,9 @@ class Story:
         return self.seen
 
     def _prepare(self) -> None:
-        knobs = [f"{knob}={value}" for knob, value in POLICY.items()]
+        knobs = [f"{knob}={value}" for knob, value in self.seen.policy.items()]
         self._cleave("policy", "set", "cluster", *knobs)
-        self._cleave("topics", "create", TOPIC)
+        self._cleave("topics", "create", TOPIC, "--data-plane", self._stack.plane.name)
         self._cleave("subscriptions", "create", TOPIC, SUBSCRIPTION)
         self._come(1)
         self._say("policy: " + ", ".join(knobs))
@@ -137,7 +148,8 @@ class Story:
         name = f"shop-{index}"
         return self._traffic(
             "produce", TOPIC, name, str(self.records), "--begin-at", str(begin_at),
-            "--day-seconds", str(self._day_seconds), "--share", str(1 / PRODUCERS), *trace, name=name,
+            "--day-seconds", str(self._day_seconds), "--share", str(self._stack.plane.load_share / PRODUCERS), *trace,
+            name=name,
         )  # fmt: skip
 
     def _come(self, count: int) -> None:
@@ -153,7 +165,7 @@ class Story:
             self._consumers.pop(name).ask_to_end()
 
     def _traffic(self, *arguments: str, name: str) -> ChildProcess:
-        return self._stack.spawn(name, [sys.executable, "-m", "controller.demo.traffic", *arguments])
+        return self._stack.spawn(name, [*TRAFFIC, *arguments, "--plane", self._stack.plane.name])
 
     def _people(self, share: float) -> None:
         """The subscription gains consumers in the middle of the day and loses them again."""
@@ -208,9 +220,18 @@ class Story:
             self._read[path] = (offset + len(added), lines + added.count(b"\n"))
         return sum(self._read[path][1] for path in self.records.glob(pattern))
 
-    def _drain(self, patience_seconds: float = 30.0) -> None:
+    def verdict(self) -> Verdict:
+        """What the records say of every message so far."""
+        return check(
+            read_history(*self.records.glob("*.produced")), read_history(*self.records.glob("*.consumed"))
+        )
+
+    def _drain(self, patience_seconds: float = 60.0) -> None:
+        """Until everything produced is consumed; what is delivered twice does not make up for what is not yet."""
         deadline = time.monotonic() + patience_seconds
-        while self.consumed() < self.produced() and time.monotonic() < deadline:
+        while time.monotonic() < deadline:
+            if self.consumed() >= self.produced() and not self.verdict().lost:
+                return
             time.sleep(0.5)
 
     def _read_books(self) -> None:

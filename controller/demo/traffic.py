@@ -9,24 +9,28 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Annotated
 
 import typer
 
+from controller.bootstrap import plane_settings
 from controller.client.history import HistoryFile
 from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.stream_consumer import StreamConsumer
-from controller.dataplane.base import OutgoingMessage
-from controller.dataplane.registry import PlaneSettings, build_log_client
+from controller.dataplane.base import LogClient, OutgoingMessage
+from controller.dataplane.registry import build_log_client
 from controller.demo.load_profile import from_trace, synthetic_day
-from controller.settings import load_settings
+from controller.settings import Settings, load_settings
 
 KEYS = 500
 PAYLOAD_BYTES = 100
 TICK_SECONDS = 0.05
+
+PlaneName = Annotated[str, typer.Option("--plane", help="Data plane of the topic, as the settings know it.")]
 
 app = typer.Typer(pretty_exceptions_enable=False)
 
@@ -48,6 +52,10 @@ def _identity(payload: bytes) -> tuple[str, str, int]:
     return producer, key, int(number)
 
 
+def _logs(settings: Settings, plane: str) -> LogClient:
+    return build_log_client(plane, plane_settings(settings))
+
+
 @app.command()
 def produce(
     topic: str,
@@ -55,8 +63,9 @@ def produce(
     records: Path,
     begin_at: Annotated[float, typer.Option(help="Monotonic second at which the day begins.")],
     day_seconds: Annotated[float, typer.Option()],
-    share: Annotated[float, typer.Option(help="This producer's part of the whole rate.")] = 1.0,
+    share: Annotated[float, typer.Option(help="This producer's part of the profile's rate.")] = 1.0,
     trace: Annotated[Path | None, typer.Option()] = None,
+    plane: PlaneName = "embedded",
 ) -> None:
     """Send the day's traffic with uniformly drawn keys; leaves when the day is over or on SIGTERM."""
     profile = from_trace(trace) if trace else synthetic_day()
@@ -69,8 +78,10 @@ def produce(
             history.write(_identity(message.payload) for message in messages)
 
         source = PostgresSource(settings.database_url.get_secret_value())
-        logs = build_log_client("embedded", PlaneSettings(embedded_url=settings.embedded_dsn))
-        with Producer(source, logs, topic, name=name, batch_messages=200, on_stored=note) as producer:
+        with (
+            closing(_logs(settings, plane)) as logs,
+            Producer(source, logs, topic, name=name, batch_messages=200, on_stored=note) as producer,
+        ):
             owed = 0.0
             last = begin_at
             while not stop.asked:
@@ -91,12 +102,12 @@ def produce(
 
 
 @app.command()
-def consume(topic: str, subscription: str, name: str, records: Path) -> None:
+def consume(topic: str, subscription: str, name: str, records: Path, plane: PlaneName = "embedded") -> None:
     """Read in order until SIGTERM, noting every message with the instant at which it was received."""
     settings, stop = load_settings(), _Stop()
     source = PostgresSource(settings.database_url.get_secret_value())
-    logs = build_log_client("embedded", PlaneSettings(embedded_url=settings.embedded_dsn))
     with (
+        closing(_logs(settings, plane)) as logs,
         HistoryFile(records / f"{name}.consumed", where=name) as history,
         StreamConsumer(source, logs, topic, subscription, name) as consumer,
     ):

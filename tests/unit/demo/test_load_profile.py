@@ -67,6 +67,12 @@ def test_a_rate_is_that_of_the_step_in_progress(share: float, rate: float) -> No
     assert LoadProfile("four steps", (1.0, 2.0, 3.0, 4.0)).rate_at(share) == rate
 
 
+def test_a_scaled_day_has_the_same_shape_and_name() -> None:
+    day = synthetic_day()
+    assert day.scaled(1.0) == day
+    assert day.scaled(0.25) == LoadProfile(day.name, tuple(rate / 4 for rate in day.rates))
+
+
 @pytest.mark.parametrize("length", [2, 3, 100, STEPS, STEPS * 2, STEPS * 3 + 7])
 def test_a_trace_keeps_its_shape_at_the_demos_scale(tmp_path: Path, length: int) -> None:
     profile = from_trace(trace(tmp_path, [10 + n for n in range(length)]))

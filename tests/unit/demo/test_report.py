@@ -13,7 +13,7 @@ from plotly.subplots import make_subplots
 
 from controller.client.history import Verdict
 from controller.demo import report
-from controller.demo.story import POLICY, TOPIC, Moment, Seen
+from controller.demo.story import POLICY, TOPIC, Moment, Seen, policy_at
 
 BEGAN = datetime(2026, 5, 17, 12, tzinfo=UTC)
 LOST, AGAIN = ("p", "k", 3), ("p", "k", 4)
@@ -128,6 +128,15 @@ def test_a_segment_has_no_load_where_it_was_not_active(seen: Seen) -> None:
     }
     thresholds = sorted(shape.y0 for shape in figure.layout.shapes)
     assert thresholds == sorted([POLICY["split_msg_rate_in"], POLICY["merge_msg_rate_in"]])
+
+
+def test_the_thresholds_drawn_are_those_that_the_topic_was_scaled_by(seen: Seen) -> None:
+    figure, seen.policy = panels(), policy_at(0.5)
+
+    report._draw_load(figure, seen)
+
+    thresholds = sorted(shape.y0 for shape in figure.layout.shapes)
+    assert thresholds == [POLICY["merge_msg_rate_in"] / 2, POLICY["split_msg_rate_in"] / 2]
 
 
 def test_only_committed_acts_of_the_autoscaler_are_decisions(seen: Seen) -> None:

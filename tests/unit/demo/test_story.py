@@ -8,8 +8,21 @@ from typing import Any, cast
 
 import pytest
 
+from controller.client.history import HistoryFile
+from controller.demo.load_profile import synthetic_day
+from controller.demo.planes import EMBEDDED, PLANES, Plane
 from controller.demo.stack import Stack
-from controller.demo.story import CROWD, CROWD_COMES_AT, CROWD_GOES_AT, POLICY, Seen, Story
+from controller.demo.story import (
+    CROWD,
+    CROWD_COMES_AT,
+    CROWD_GOES_AT,
+    POLICY,
+    PRODUCERS,
+    THRESHOLDS,
+    Seen,
+    Story,
+    policy_at,
+)
 from controller.domain.policy import PolicyOverride
 
 NOON = datetime(2026, 5, 17, 12, tzinfo=UTC)
@@ -46,11 +59,23 @@ def test_splits_are_told_apart_by_what_asked_for_them() -> None:
     assert found == {None: 3, False: 2, True: 1}
 
 
-def test_the_demos_policy_is_one_that_may_be_set() -> None:
-    override = PolicyOverride.from_document(POLICY)
+@pytest.mark.parametrize("plane", PLANES.values(), ids=PLANES)
+def test_the_demos_policy_is_one_that_may_be_set(plane: Plane) -> None:
+    policy = policy_at(plane.load_share)
+    override = PolicyOverride.from_document(policy)
 
-    assert override.to_document() == POLICY
+    assert override.to_document() == policy
     assert POLICY["max_segments"] > CROWD
+
+
+@pytest.mark.parametrize("plane", PLANES.values(), ids=PLANES)
+def test_thresholds_keep_their_distance_from_the_load_on_every_plane(plane: Plane) -> None:
+    policy, peak = policy_at(plane.load_share), max(synthetic_day().scaled(plane.load_share).rates)
+
+    assert [policy[knob] / peak for knob in THRESHOLDS] == [
+        POLICY[knob] / max(synthetic_day().rates) for knob in THRESHOLDS
+    ]
+    assert {knob for knob in policy if policy[knob] != POLICY[knob]} <= set(THRESHOLDS)
 
 
 class Child:
@@ -67,8 +92,8 @@ class Child:
 class Standing:
     """A stack on which nothing runs: it notes what it is told to start."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory, self.env = directory, {}
+    def __init__(self, directory: Path, plane: Plane = EMBEDDED) -> None:
+        self.directory, self.env, self.plane = directory, {}, plane
         self.reader_url = "postgresql://nobody@localhost/nothing"
         self.children: dict[str, Child] = {}
         self.commands: dict[str, list[str]] = {}
@@ -83,6 +108,13 @@ class Standing:
     def present(self) -> list[str]:
         """Who was started and not asked to end."""
         return sorted(name for name, child in self.children.items() if not child.asked)
+
+
+def write(story: Story, name: str, *numbers: int) -> None:
+    """Messages of one key in a record."""
+    story.records.mkdir(exist_ok=True)
+    with HistoryFile(story.records / name) as history:
+        history.write(("shop", "order-1", number) for number in numbers)
 
 
 @pytest.fixture
@@ -130,6 +162,23 @@ def test_producers_share_the_load_and_begin_together(story: Story, stack: Standi
     assert "--trace" not in commands[0]
 
 
+@pytest.mark.parametrize("plane", PLANES.values(), ids=PLANES)
+def test_traffic_runs_on_the_stacks_plane_at_its_share(plane: Plane, tmp_path: Path) -> None:
+    stack = Standing(tmp_path, plane)
+    story = Story(cast("Stack", stack), day_seconds=100.0, trace=None, say=print)
+    story._come(1)
+    for index in range(PRODUCERS):
+        story._producer(index, 12.5)
+
+    commands = stack.commands
+    assert {command[command.index("--plane") + 1] for command in commands.values()} == {plane.name}
+    shares = [
+        float(command[command.index("--share") + 1]) for name, command in commands.items() if "shop" in name
+    ]
+    assert sum(shares) == plane.load_share
+    assert story.seen.policy == policy_at(plane.load_share)
+
+
 def test_a_trace_is_handed_to_the_producers(stack: Standing, tmp_path: Path) -> None:
     story = Story(cast("Stack", stack), day_seconds=1.0, trace=tmp_path / "t.csv", say=print)
     story._producer(0, 0.0)
@@ -155,8 +204,21 @@ def test_records_are_counted_as_they_grow_and_by_their_end(story: Story) -> None
 
 
 def test_draining_ends_at_once_when_everything_was_read(story: Story) -> None:
-    story.records.mkdir()
-    for name in ("a.produced", "a.consumed"):
-        (story.records / name).write_text("1\n")
+    write(story, "a.produced", 0, 1)
+    write(story, "a.consumed", 0, 1)
 
     story._drain(patience_seconds=3600.0)
+
+
+def test_a_message_delivered_twice_does_not_hide_one_that_is_still_to_come(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(story, "a.produced", 0, 1)
+    write(story, "a.consumed", 0, 0)
+    monkeypatch.setattr("controller.demo.story.time.sleep", lambda _seconds: write(story, "a.consumed", 1))
+
+    story._drain(patience_seconds=3600.0)
+
+    verdict = story.verdict()
+    assert verdict.in_order_and_complete
+    assert verdict.duplicated == (("shop", "order-1", 0),)
