@@ -30,6 +30,8 @@ SHORTEST_WAIT_SECONDS = 0.02
 """What is due but locked by somebody else must not make the loop spin."""
 REFUSED_PAUSE_SECONDS = 1.0
 """What was refused (a shard lease was lost) is still due: time for the leases to be put right."""
+BUSY_SECONDS = 0.03
+"""A thread at work takes what is intended meanwhile along in its next round; one that is slow gets help after this."""
 DUE_KEPT_SECONDS = 0.25
 """The next instant at which a sensor fires is not asked for again so soon, if only notifications came meanwhile."""
 
@@ -79,6 +81,7 @@ class WorkLoop:
         self._rings = 0
         self._later, self._later_at = NOTHING, math.inf
         self._due, self._due_at, self._due_until = NOTHING, 0.0, -math.inf
+        self._help_at = math.inf
 
     @property
     def is_stopping(self) -> bool:
@@ -141,8 +144,14 @@ class WorkLoop:
             self._start_operations(max(self._rings, intended, 1))
 
     def _start_operations(self, wanted: int) -> None:
-        """Have so many threads more drain the journal, up to `parallel_operations` in all."""
+        """Have so many threads more drain the journal, up to `parallel_operations` in all.
+
+        While one is at work a single new operation is left to it for a moment.
+        """
         self._running = {future for future in self._running if not future.done()}
+        if wanted == 1 and self._running:
+            self._help_at = min(self._help_at, self._clock.monotonic_seconds() + BUSY_SECONDS)
+            return
         for _ in range(min(wanted, self._parallel_operations - len(self._running))):
             future = self._pool.submit(self._drain_operations)
             future.add_done_callback(self._look_again)  # work may have come while it was leaving
@@ -216,11 +225,12 @@ class WorkLoop:
     def _due_in_seconds(self) -> float:
         """Seconds until a sensor fires, patience ends or the sweep comes; `_due` is what those that fire ask for."""
         now = self._clock.monotonic_seconds()
-        if now >= self._due_until:
+        if now >= min(self._due_until, self._help_at):
+            self._help_at = math.inf
             kept_until = now + DUE_KEPT_SECONDS  # counted from before the look, like a claim
             seconds, self._due = self._next_due()
             self._due_at, self._due_until = now + seconds, kept_until
-        return min(self._due_at, self._later_at) - self._clock.monotonic_seconds()
+        return min(self._due_at, self._later_at, self._help_at) - self._clock.monotonic_seconds()
 
     def _next_due(self) -> tuple[float, Work]:
         """Seconds until a sensor fires by itself or the sweep comes, and what all that fire by then ask for."""
