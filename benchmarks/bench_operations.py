@@ -3,7 +3,8 @@
 Each operation is the whole thing: intent, children with subscriptions, fence, the commit with journal, history and
 ledger linkage, clean-up, on the embedded data plane. The worker is a process of its own, as `cleave worker` is; this
 one submits the intents, in turns. pgbench runs with 2 clients before and after; the ratio is to
-the better of the two. Prints one line of JSON.
+the better of the two. Beside it stands where the time of one operation goes: processor time of the three parties,
+waits for the disk, transactions; and how busy the machine was with other things. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from sqlalchemy import make_url, text
 
 from benchmarks.machine import machine
@@ -72,13 +75,13 @@ def application(url: str) -> Iterator[Application]:
 
 
 @contextmanager
-def worker(url: str, parallel: int) -> Iterator[None]:
+def worker(url: str, parallel: int) -> Iterator[int]:
     """`cleave worker` on that database; it takes its shards while the topics are made."""
     env = {**os.environ, "CLEAVE_DATABASE_URL": url, "CLEAVE_WORKER_PARALLEL_OPERATIONS": str(parallel)}
     command = [sys.executable, "-c", "from controller.entrypoints.cli import main; main()", "worker"]
     process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        yield
+        yield process.pid
     finally:
         process.terminate()
         process.wait(timeout=60)
@@ -88,8 +91,67 @@ def _request(key: str) -> Request:
     return Request(key, Origin.MANUAL, "benchmark", "benchmark")
 
 
-def churn(app: Application, topics: int, seconds: float) -> tuple[int, float]:
-    """Split and merge `topics` topics over and over; operations done and the seconds they took."""
+def processor_seconds(*processes: psutil.Process) -> float:
+    """Of these and of their children, those that have ended included."""
+    total = 0.0
+    for process in processes:
+        times = process.cpu_times()
+        total += times.user + times.system + times.children_user + times.children_system
+        total += sum(sum(child.cpu_times()[:2]) for child in process.children(recursive=True))
+    return total
+
+
+@dataclass(frozen=True)
+class Account:
+    """What was spent until an instant, in seconds of processors and in counts."""
+
+    submitting: float
+    working: float
+    serving: float
+    machine: float
+    flushes: int
+    transactions: int
+
+    @classmethod
+    def now(cls, app: Application, worker_pid: int) -> Account:
+        """Read all of it; the server's own counters may be a second old."""
+        with app.store.transaction() as tx:
+            server = psutil.Process(tx.execute(text("SELECT pg_backend_pid()")).scalar_one()).parent()
+            flushes = tx.execute(
+                text("SELECT CAST(sum(fsyncs) AS bigint) FROM pg_stat_io WHERE object = 'wal'")
+            ).scalar_one()
+            transactions = tx.execute(
+                text("SELECT CAST(sum(xact_commit) AS bigint) FROM pg_stat_database")
+            ).scalar_one()
+        busy = psutil.cpu_times()
+        return cls(
+            submitting=processor_seconds(psutil.Process()) - processor_seconds(*psutil.Process().children()),
+            working=processor_seconds(psutil.Process(worker_pid)),
+            serving=processor_seconds(server) if server else 0.0,
+            machine=sum(busy) - busy.idle - busy.iowait,
+            flushes=flushes,
+            transactions=transactions,
+        )
+
+    def spent_since(self, earlier: Account, operations: int) -> dict[str, float]:
+        """An operation's share of what was spent in between; for the machine what others took."""
+        ours = {
+            party: getattr(self, party) - getattr(earlier, party)
+            for party in ("submitting", "working", "serving")
+        }
+        others = self.machine - earlier.machine - sum(ours.values())
+        return {
+            **{f"{party}_processor_ms": round(1000 * spent / operations, 2) for party, spent in ours.items()},
+            "others_processor_ms": round(1000 * max(others, 0.0) / operations, 2),
+            "flushes": round((self.flushes - earlier.flushes) / operations, 2),
+            "transactions": round((self.transactions - earlier.transactions) / operations, 2),
+        }
+
+
+def churn(
+    app: Application, topics: int, seconds: float, account: Callable[[], Account]
+) -> tuple[int, float, dict[str, float]]:
+    """Split and merge `topics` topics over and over; operations done, the seconds they took, what each cost."""
     for number in range(topics):
         topic_admin.create_topic(
             app.store, app.planes, f"topic://bench/ops/t{number}", _request(f"c{number}")
@@ -101,20 +163,32 @@ def churn(app: Application, topics: int, seconds: float) -> tuple[int, float]:
         )
     _wait_idle(app)
     done, turn, next_id = 0, 0, [0] * topics
-    started = time.perf_counter()
+    before, started, submitting_seconds = account(), time.perf_counter(), 0.0
     while time.perf_counter() - started < seconds:
         for number in range(topics):
             first = next_id[number]
             planner = (
                 segment_admin.splitting(first) if turn % 2 == 0 else segment_admin.merging(first, first + 1)
             )
+            asked = time.perf_counter()
             segment_admin.submit(
                 app.store, app.planes, f"topic://bench/ops/t{number}", planner, _request(f"{turn}-{number}")
             )
+            submitting_seconds += time.perf_counter() - asked
             next_id[number] += 1 if turn % 2 == 0 else 2
         _wait_idle(app)
         done, turn = done + topics, turn + 1
-    return done, time.perf_counter() - started
+    took = time.perf_counter() - started
+    costs = account().spent_since(before, done)
+    return (
+        done,
+        took,
+        {
+            "elapsed_ms": round(1000 * took / done, 2),
+            "submit_ms": round(1000 * submitting_seconds / done, 2),
+            **costs,
+        },
+    )
 
 
 def _wait_idle(app: Application) -> None:
@@ -131,8 +205,8 @@ def measure(url: str, seconds: int, topics: int, parallel: int) -> dict[str, obj
     """Both figures and their ratio."""
     before = pgbench(url, seconds, initialise=True)
     migrate(url)
-    with application(url) as app, worker(url, parallel):
-        done, took = churn(app, topics, float(seconds))
+    with application(url) as app, worker(url, parallel) as worker_pid:
+        done, took, costs = churn(app, topics, float(seconds), lambda: Account.now(app, worker_pid))
     after = pgbench(url, seconds, initialise=False)
     rate, rival = done / took, max(before, after)
     return {
@@ -142,6 +216,7 @@ def measure(url: str, seconds: int, topics: int, parallel: int) -> dict[str, obj
         "pgbench_tps": [round(before), round(after)],
         "ratio": round(rate / rival, 3),
         "goal": 0.2,
+        "of_one_operation": costs,
     }
 
 
