@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 from controller.domain.bundles.namespace_bundle import LAST_HASH, topic_hash
 from controller.landing.reports import REPORT_SCHEMAS
 from controller.store.bundle_loads import BASELINE_SCHEMAS, CHANGE_SCHEMAS
-from spark_jobs.bundle_load import RATES, ReportWindow
+from spark_jobs.bundle_load import RATES, ReportWindow, build, build_namespaces
 from spark_jobs.bundle_load_changes import SIGNALS
-from spark_jobs.run_bundle_load import compute
+from spark_jobs.run_bundle_load import BASELINE, REPORTS, compute
 from tests.spark.bundle_oracle import LIMITS, Answer, Given, Row
 
 WINDOW = ReportWindow(1_800_000_000_000, 180_000, 600_000)
@@ -238,6 +238,22 @@ def test_the_last_hash_and_both_sides_of_a_boundary(
         edges[3]: (0, 0.0, None),
     }
     assert found["clusters"].to_pylist()[0]["usage_mean"] == 1.0
+
+
+def test_topics_are_joined_by_one_sort_in_the_jvm(spark: SparkSession) -> None:
+    """No row meets every boundary, no Python runs, and topics are shuffled once."""
+    landed = {kind: spark.createDataFrame([], schema) for kind, schema in REPORTS.items()}
+    stored = spark.createDataFrame([], BASELINE["stored_boundaries"])
+    reports = spark.createDataFrame([("c", "b", 1)], "cluster STRING, broker STRING, instant_ms BIGINT")
+    namespaces = build_namespaces(landed["boundaries"], reports, stored, WINDOW)
+
+    figures = build(landed["topics"], landed["owned"], reports, namespaces)
+    plan = figures._jdf.queryExecution().executedPlan().toString()
+
+    assert "Python" not in plan
+    assert "NestedLoop" not in plan
+    assert "Cartesian" not in plan
+    assert plan.count("Window [") == 1
 
 
 def test_the_random_clusters_hold_what_they_are_meant_to() -> None:
