@@ -150,7 +150,12 @@ def main() -> None:
     """Starts the JVM, then answers line by line until the end of the input."""
     import jpype
 
-    jpype.startJVM("-Xmx512m", "-XX:+UseSerialGC", classpath=[f"{sys.argv[1]}/*"], convertStrings=True)
+    options = (
+        "-Xmx512m",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+    )  # compiling more costs more than it saves
+    jpype.startJVM(*options, classpath=[f"{sys.argv[1]}/*"], convertStrings=True)
     level = jpype.JClass("org.apache.logging.log4j.Level").OFF
     jpype.JClass("org.apache.logging.log4j.core.config.Configurator").setRootLevel(level)
     oracle = Oracle()

@@ -37,8 +37,8 @@ pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]
 SEED = 483
 SITUATIONS, SITUATIONS_BY_DEFAULT, PER_LAYOUT, POLICIES = 40_000, 20_000, 20, 250
 BATCH = 1_000
-TRAILS, ACTS = 1_500, 14  # about ten acts and looks each
-RANGES = 30_000
+TRAILS, ACTS = 600, 14  # about ten acts and looks each
+RANGES = 20_000
 CHANGES = 30_000
 ARGUMENT, STATE = "IllegalArgumentException", "IllegalStateException"
 
