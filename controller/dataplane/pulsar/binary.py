@@ -33,6 +33,8 @@ from controller.domain.errors import (
 )
 
 PARALLEL_OPENS = 8
+PARALLEL_FLUSHES = 64
+"""Appends under way at once; the library's flush holds a thread until the batch is answered."""
 Opened = TypeVar("Opened")
 
 
@@ -91,6 +93,7 @@ class Connections:
         self._lock = threading.Lock()
         self._shared: pulsar.Client | None = None
         self._threads = ThreadPoolExecutor(PARALLEL_OPENS, thread_name_prefix="pulsar-open")
+        self._flushing = ThreadPoolExecutor(PARALLEL_FLUSHES, thread_name_prefix="pulsar-flush")
 
     def open(self, act: str, deadline: Deadline, build: Callable[[pulsar.Client], Opened]) -> Opened:
         """What `build` opens on the shared client; errors of the library pass through unmapped."""
@@ -116,8 +119,18 @@ class Connections:
         with contextlib.suppress(RuntimeError):  # closed ourselves: so are they
             self._threads.submit(_close, *opened)
 
+    def run_aside(self, act: Callable[[], object]) -> None:
+        """Do it in another thread, whatever the library thinks of it."""
+
+        def quietly() -> None:
+            with contextlib.suppress(pulsar.PulsarException):
+                act()
+
+        self._flushing.submit(quietly)
+
     def close(self) -> None:
         """Close what is open; waits for what is being closed aside."""
+        self._flushing.shutdown(wait=False, cancel_futures=True)
         self._threads.shutdown(wait=True, cancel_futures=False)
         with self._lock:
             client, self._shared = self._shared, None

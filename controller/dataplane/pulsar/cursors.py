@@ -73,6 +73,10 @@ class Cursors:
         seen = self._subscription(backing_topic, subscription, deadline, "?getPreciseBacklog=true")
         return int(seen["msgBacklog"]) == 0
 
+    def is_terminated(self, backing_topic: str, deadline: Deadline) -> bool:
+        """Whether nothing can be appended any more."""
+        return bool(self._ask(backing_topic, "internalStats", deadline).get("state") == "Terminated")
+
     def end_of(self, backing_topic: str, deadline: Deadline) -> tuple[int, int]:
         """(ledger, entry) of the last entry, entry -1 in an empty topic. SegmentNotFound where there is no such topic:
         opening a producer might create it.

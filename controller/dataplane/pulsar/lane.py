@@ -18,7 +18,7 @@ from controller.dataplane.base import OutgoingMessage
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.binary import Connections, mapped, mapped_result
 from controller.dataplane.pulsar.cursors import Cursors
-from controller.dataplane.pulsar.messages import outgoing
+from controller.dataplane.pulsar.messages import incoming, outgoing
 from controller.domain.errors import CleaveError, DataPlaneTimeout, SegmentTerminated
 
 ENTRY_BYTES = 1024 * 1024
@@ -27,6 +27,10 @@ MAX_BATCH_MESSAGES = 1 << 16
 """The low bits of Pulsar's sequence ids number the messages of a batch."""
 _NEVER_MS = 24 * 3600 * 1000
 """The library's timer would cut entries by the clock."""
+LOOK_SECONDS = 0.1
+"""How often a producer that waits looks whether it lost its connection to a fence."""
+REST_OF_A_BATCH_MS = 100
+"""Messages of the last entry arrive together."""
 _SEND_SHARE = 0.8
 """Part of the time a send may take; what is left goes to opening and closing."""
 
@@ -53,7 +57,7 @@ class Lane:
                 stored = self._send(self._opened(deadline), messages, sequence, deadline)
             except SegmentTerminated:
                 self._drop_producer()
-                stored = self._count_found(deadline) if self._in_doubt == sequence else 0
+                stored = self._count_found(messages, deadline) if self._in_doubt == sequence else 0
                 if stored == 0:
                     raise
             if stored >= len(messages):
@@ -74,9 +78,9 @@ class Lane:
 
     def _opened(self, deadline: Deadline) -> pulsar.Producer:
         if self._producer is None:
-            end = self._cursors.end_of(self._backing_topic, deadline)
-            if self._behind is None and end[1] >= 0:
-                self._behind = pulsar.MessageId(-1, *end, -1)
+            end = self._end(deadline)
+            if self._behind is None and self._in_doubt is None:
+                self._behind = end
             try:
                 self._producer = self._connections.open(
                     self._act, deadline, lambda client: self._build(client, deadline)
@@ -112,16 +116,20 @@ class Lane:
         try:
             for index, message in enumerate(messages):
                 producer.send_async(**outgoing(message), callback=results, sequence_id=first + index)
-            with contextlib.suppress(pulsar.PulsarException):  # the results say more, message by message
-                producer.flush()
-            results.complete.wait(deadline.left_seconds)
         except pulsar.PulsarException as error:
             results.found.append((error, None))
+        self._connections.run_aside(producer.flush)  # its own outcome says less than the messages' results
+        terminated = self._await(producer, results, deadline)
         stored, failure = results.outcome(self._act)
-        if results.last_id is not None:
-            self._behind = results.last_id
         if failure is None:
+            # A repeat that the broker knew already has no position: then the topic's end lies behind it.
+            self._behind = results.last_id or self._end(deadline)
             return stored
+        if terminated is not None:
+            self._producer = None
+            self._connections.run_aside(producer.close)  # which waits for a connection that it cannot have
+            self._in_doubt = sequence
+            raise terminated
         self._drop_producer()
         if not isinstance(failure, SegmentTerminated):
             self._in_doubt = sequence
@@ -130,27 +138,66 @@ class Lane:
             raise failure
         return stored
 
-    def _count_found(self, deadline: Deadline) -> int:
-        """Messages of this producer behind the last one it knew to be stored, in a topic that is terminated."""
+    def _await(
+        self, producer: pulsar.Producer, results: _Results, deadline: Deadline
+    ) -> SegmentTerminated | None:
+        """Wait for the results; what a fence that fell meanwhile means, where the library goes on trying to connect."""
+        while not results.complete.wait(min(LOOK_SECONDS, deadline.left_seconds)):
+            if not deadline.left_seconds:
+                return None
+            if not producer.is_connected() and self._cursors.is_terminated(self._backing_topic, deadline):
+                return SegmentTerminated(
+                    f"{self._act}: it was terminated under way; look up the layout again", delay_seconds=0.0
+                )
+        return None
+
+    def _end(self, deadline: Deadline) -> pulsar.MessageId | None:
+        """The last message of the topic; None where there is none."""
+        ledger, entry = self._cursors.end_of(self._backing_topic, deadline)
+        return pulsar.MessageId(-1, ledger, entry, -1) if entry >= 0 else None
+
+    def _count_found(self, messages: Sequence[OutgoingMessage], deadline: Deadline) -> int:
+        """How many of the batch, from its front, lie in the terminated topic behind what was known to be stored."""
         start = self._behind or pulsar.MessageId.earliest
+        end = self._cursors.end_of(self._backing_topic, deadline)
+        if end[1] < 0 or (self._behind is not None and _place(start) >= end):
+            return 0  # and a reader that is opened at the end of a terminated topic is never told that it is open
         try:
             client, reader = self._connections.open_alone(
                 self._act, deadline, lambda client: client.create_reader(self._backing_topic, start)
             )
             try:
-                found = 0
-                while reader.has_message_available():
-                    if not deadline.left_seconds:
-                        raise DataPlaneTimeout(
-                            f"{self._act}: too much to read to tell what is stored; try again"
-                        )
-                    message = reader.read_next(max(1, int(deadline.left_seconds * 1000)))
-                    found += message.producer_name() == self._name
-                return found
+                return self._count_read(reader, messages, end, deadline)
             finally:
                 self._connections.close_aside(reader, client)
         except pulsar.PulsarException as error:
             raise mapped(error, self._act) from error
+
+    def _count_read(
+        self,
+        reader: pulsar.Reader,
+        messages: Sequence[OutgoingMessage],
+        end: tuple[int, int],
+        deadline: Deadline,
+    ) -> int:
+        found, at = 0, (-1, -1)
+        while found < len(messages):
+            patience_ms = REST_OF_A_BATCH_MS if at >= end else max(1, int(deadline.left_seconds * 1000))
+            try:
+                message = reader.read_next(patience_ms)
+            except pulsar.Timeout:
+                if at >= end:
+                    break
+                raise
+            at = _place(message.message_id())
+            if message.producer_name() == self._name:
+                read, wanted = incoming(message, ()), messages[found]
+                found += (read.key or None, read.payload) == (wanted.key or None, wanted.payload)
+        return found
+
+
+def _place(message_id: pulsar.MessageId) -> tuple[int, int]:
+    return (message_id.ledger_id(), message_id.entry_id())
 
 
 class _Results:
