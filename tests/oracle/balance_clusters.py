@@ -108,7 +108,7 @@ def _properties(rng: random.Random) -> dict[str, Any]:
         "lowerBoundarySheddingEnabled": rng.random() < 0.5,
         "loadBalancerMsgRateDifferenceShedderThreshold": rng.choice([0.0, 25.0, 50.0, 100.0]),
         "loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold": rng.choice([0.0, 1.5, 4.0]),
-        "maxUnloadPercentage": rng.choice([0.2, 0.5]),
+        "maxUnloadPercentage": rng.choice([0.2, 0.5, 1.0]),
         "minUnloadMessage": rng.choice([0, 100, 1000]),
         "minUnloadMessageThroughput": rng.choice([0, 1000, 1024 * 1024]),
         "maxUnloadBundleNumPerShedding": rng.choice([-1, -1, 1, 2]),

@@ -31,7 +31,7 @@ from controller.domain.bundles.shedding.base import Shedding
 from controller.domain.bundles.shedding.registry import shedder
 from tests.oracle.balance_clusters import NOW_MS, Case, CaseCycle, case
 
-pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(1200)]
 
 SEQUENCES = 3_400
 CYCLES = 3  # clusters: 10,200

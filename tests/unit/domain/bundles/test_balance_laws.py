@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from random import Random
 
-from hypothesis import given, target
+import pytest
+from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from controller.domain.bundles.balance_cycle import BalanceInputs, Proposals, balance, observed
@@ -16,30 +18,32 @@ from controller.domain.bundles.balance_json import (
     state_from_json,
     state_to_json,
 )
-from controller.domain.bundles.balance_settings import BalanceSettings, violations
+from controller.domain.bundles.balance_settings import SHEDDER_NAMES, BalanceSettings, violations
 from controller.domain.bundles.balance_state import BalanceState
 from controller.domain.bundles.cluster import Cluster, belongs_to_a_broker
 from controller.domain.bundles.shedding.registry import SHEDDERS
 from tests.unit.domain.bundles import clusters as make
 from tests.unit.domain.bundles.clusters import NOW_MS
 
+FEWER = settings(max_examples=40)  # each example is a whole cluster
+
 
 @st.composite
-def asked(draw: st.DrawFn) -> BalanceInputs:
+def asked(draw: st.DrawFn, shedders: tuple[str, ...] = SHEDDER_NAMES) -> BalanceInputs:
     return BalanceInputs(
         cluster=draw(make.clusters()),
-        settings=draw(make.settings()),
+        settings=draw(make.settings(shedders)),
         state=draw(make.states()),
         now_ms=NOW_MS,
     )
 
 
+@FEWER
 @given(asked())
 def test_a_cycle_moves_each_bundle_once_away_from_its_owner_to_a_broker_that_is_there(
     inputs: BalanceInputs,
 ) -> None:
     proposals = balance(inputs)
-    target(float(len(proposals.moves)))
     active = {name for name, _ in inputs.cluster.reporting}
 
     assert len({move.bundle_id for move in proposals.moves}) == len(proposals.moves)
@@ -54,16 +58,30 @@ def test_a_cycle_moves_each_bundle_once_away_from_its_owner_to_a_broker_that_is_
         assert found.load is not None
 
 
-@given(asked(), st.sampled_from(sorted(SHEDDERS)))
+@FEWER
+@given(asked(), st.sampled_from(SHEDDER_NAMES))
 def test_no_shedder_empties_a_broker(inputs: BalanceInputs, name: str) -> None:
     state = observed(inputs.cluster, inputs.settings, inputs.state, NOW_MS)
     shed = SHEDDERS[name](inputs.cluster, inputs.settings, state, NOW_MS)
     left = Counter(move.source for move in shed.moves)
-    target(float(sum(left.values())), label=name)
 
     assert all(left[source] < len(inputs.cluster.bundles_of(source)) for source in left)
+    assert all(move.destination != move.source for move in shed.moves)
 
 
+@pytest.mark.parametrize("name", SHEDDER_NAMES)
+def test_the_clusters_these_laws_are_asked_about_do_move(name: str) -> None:
+    """A law about moves says nothing of clusters where nothing moves."""
+    found = find(
+        asked((name,)),
+        lambda inputs: len(balance(inputs).moves) >= 2,
+        settings=settings(max_examples=300, database=None, phases=[Phase.generate]),
+        random=Random(0),
+    )
+    assert len(balance(found).moves) >= 2
+
+
+@FEWER
 @given(asked())
 def test_what_was_just_moved_stays(inputs: BalanceInputs) -> None:
     first = balance(inputs)
@@ -78,6 +96,7 @@ def test_what_was_just_moved_stays(inputs: BalanceInputs) -> None:
     assert not moved.keys() & {move.bundle_id for move in balance(later).moves}
 
 
+@FEWER
 @given(asked(), st.randoms(use_true_random=False))
 def test_the_order_in_which_it_was_gathered_does_not_matter(inputs: BalanceInputs, shuffler: object) -> None:
     def shuffled(values: tuple[object, ...]) -> tuple[object, ...]:
@@ -97,6 +116,7 @@ def test_the_order_in_which_it_was_gathered_does_not_matter(inputs: BalanceInput
     assert inputs_to_json(again) == inputs_to_json(inputs)
 
 
+@FEWER
 @given(asked())
 def test_a_stored_cycle_asked_again_gives_the_same_bytes(inputs: BalanceInputs) -> None:
     text = inputs_to_json(inputs)
@@ -114,11 +134,12 @@ def test_a_state_comes_back_from_its_text(state: BalanceState) -> None:
 
 
 @given(make.settings())
-def test_valid_settings_come_back_from_their_document(settings: BalanceSettings) -> None:
-    assert violations(settings) == ()
-    assert BalanceSettings.from_document(settings.to_document()) == settings
+def test_valid_settings_come_back_from_their_document(held: BalanceSettings) -> None:
+    assert violations(held) == ()
+    assert BalanceSettings.from_document(held.to_document()) == held
 
 
+@FEWER
 @given(asked())
 def test_departed_brokers_leave_nothing_in_the_state(inputs: BalanceInputs) -> None:
     state = balance(inputs).state
