@@ -28,6 +28,12 @@ class Rehearsal(Store):
             tx.execute(text("SET CONSTRAINTS ALL IMMEDIATE"))
             attempt.rollback()
 
+    @contextmanager
+    def single_statement(self) -> Iterator[Connection]:
+        """The same: a statement that would be a transaction by itself is taken back, too."""
+        with self.transaction() as tx:
+            yield tx
+
 
 @contextmanager
 def stage(app: Application, dry_run: bool) -> Iterator[Store]:
