@@ -16,6 +16,7 @@ from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Ask
 from controller.dataplane.pulsar.namespaces import Namespaces
 from controller.devstack.pulsar.jars import PULSAR_4, pulsar_jars
+from controller.devstack.pulsar.java_server import QUICK
 from controller.devstack.pulsar.standalone import CLUSTER_NAME, PulsarStandalone
 from controller.domain.errors import DataPlaneUnavailable, InvalidInput
 
@@ -73,7 +74,7 @@ class PulsarPlane:
 
     def start(self, running: ExitStack, directory: Path) -> Mapping[str, str]:
         """Broker, tenant, namespace; its log is `pulsar/pulsar.log`."""
-        broker = running.enter_context(PulsarStandalone(directory / "pulsar"))
+        broker = running.enter_context(PulsarStandalone(directory / "pulsar", jvm=QUICK))
         access = PulsarAccess(admin_url=broker.admin_url, service_url=broker.service_url)
         make_namespace(access)
         return {
