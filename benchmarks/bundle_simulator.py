@@ -184,7 +184,9 @@ def zipf_cluster(brokers: int, settings: BalanceSettings, seed: int, mean_usage:
     names = [f"t/ns{i % 64}/0x{i:08x}_0x{i + 1:08x}" for i in range(count)]
     traffic = {name: min(weight * scale, heaviest) for name, weight in zip(names, weights, strict=True)}
     owners = {name: _name(rng.randrange(brokers)) for name in names}
-    return Simulation({_name(i): capacity for i in range(brokers)}, traffic, owners, settings, seed, noise=0.05)
+    return Simulation(
+        {_name(i): capacity for i in range(brokers)}, traffic, owners, settings, seed, noise=0.05
+    )
 
 
 def _name(index: int) -> str:
