@@ -33,8 +33,8 @@ from tests.oracle.balance_clusters import NOW_MS, Case, CaseCycle, case
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(1200)]
 
-SEQUENCES = 3_400
-CYCLES = 3  # clusters: 10,200
+SEQUENCES = 3_340
+CYCLES = 3  # clusters: 10,020
 SHEDDERS = ("overload", "threshold", "uniform", "avg")
 PLACEMENTS = {
     "LeastLongTermMessageRate": "least_long_term_rate",
