@@ -45,6 +45,8 @@ class Trouble(Enum):
     """500, done."""
     SPLIT_BY_OTHERS = auto()
     """Somebody else halves the bundle just before."""
+    CLIENTS_FIRST = auto()
+    """Released, and clients ask twice: the first look-up has the destination, the others the old owner."""
     AWAY = auto()
     """307 to a host that is no broker."""
 
@@ -55,6 +57,8 @@ class StagedCluster:
     def __init__(self) -> None:
         self.lists: dict[str, NamespaceBundles] = {}
         self.owners: dict[NamespaceBundle, str] = {}
+        self.destinations: dict[NamespaceBundle, tuple[str, str]] = {}
+        """Of bundles that were released and not looked up: where the first look-up leads, and where every other."""
         self.topics: dict[str, dict[str, Any]] = {}
         self.is_extensible = False
         self.trouble: Trouble | None = None
@@ -121,7 +125,14 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if path in ("/admin/v2/brokers", "/admin/v2/brokers/staged"):
             self._answer(200, self._cluster.brokers)
+        elif path.startswith("/lookup/v2/topic/persistent/"):
+            bundle = self._cluster.bundle_of("persistent://" + path.split("/", 5)[5])
+            self._cluster.owners[bundle] = self._cluster.destinations.pop(bundle, (self._name, ""))[0]
+            self._answer(200, {})
         elif path.endswith("/ownedNamespaces"):
+            while self._cluster.destinations:  # clients were faster than whoever asks for owners
+                bundle, (_, old) = self._cluster.destinations.popitem()
+                self._cluster.owners[bundle] = old
             owned = [str(b) for b, owner in self._cluster.owners.items() if owner == self._name]
             heartbeat = f"pulsar/{self._name}/0x00000000_0xffffffff"
             self._answer(200, {text: {"is_active": True} for text in [*owned, heartbeat]})
@@ -162,7 +173,9 @@ class _Handler(BaseHTTPRequestHandler):
             cluster.split(bundle, [bundle.lower + bundle.width // 2])
         try:
             cluster.lists[bundle.namespace].require(bundle)
-            status, reason = self._split(bundle, document) if act == "split" else self._unload(bundle)
+            status, reason = (
+                self._split(bundle, document) if act == "split" else self._unload(bundle, trouble)
+            )
         except CleaveError as error:
             status, reason = 412, error.message
         if trouble is Trouble.SILENT_AFTER:
@@ -190,12 +203,14 @@ class _Handler(BaseHTTPRequestHandler):
             self._cluster.split(bundle, cuts)
         return 204, ""
 
-    def _unload(self, bundle: NamespaceBundle) -> tuple[int, str]:
+    def _unload(self, bundle: NamespaceBundle, trouble: Trouble | None) -> tuple[int, str]:
         destination = parse_qs(urlsplit(self.path).query).get("destinationBroker", [None])[0]
         if destination is not None and destination not in self._cluster.brokers:
             return 409, "Not allowed unload namespace bundle to inactive destination broker"
-        self._cluster.owners.pop(bundle, None)
-        if destination is not None:
+        old = self._cluster.owners.pop(bundle, None)
+        if destination is not None and trouble is Trouble.CLIENTS_FIRST:
+            self._cluster.destinations[bundle] = destination, old or self._name
+        elif destination is not None:
             self._cluster.owners[bundle] = destination
         return 204, ""
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
+from urllib.parse import quote
 
 import requests
 import tenacity
@@ -131,9 +133,30 @@ class BundleActs:
         if owner is not None and source is not None and owner != source:
             raise LostRace(f"bundle {bundle} is owned by {owner}, not by {source}; decide anew")
         parameters = {"destinationBroker": destination} if destination else {}
+        topic = self._topic_in(bundle) if destination else None
         path = f"/admin/v2/namespaces/{bundle.namespace}/{bundle.range_text}/unload"
         reply = self._ask(path, parameters, None)
+        if topic is not None:
+            self._look_up(topic)
         return self._settled_unload(bundle, owner, destination, reply)
+
+    def _topic_in(self, bundle: NamespaceBundle) -> str | None:
+        """A topic that stands for the bundle; None where it has none, or nobody says."""
+        with suppress(CleaveError):
+            return min(self._reader.topic_hashes(bundle), default=None)
+        return None
+
+    def _look_up(self, topic: str) -> None:
+        """Place the topic's bundle at once, before clients come back (they wait 0.1 s at first).
+
+        A broker gives the destination to the first look-up and forgets it: of several at a time, which the topics
+        of a bundle make, the others are sent elsewhere, and who claims the bundle first has it
+        (apache/pulsar#24884). Best effort: what came of it is read afterwards.
+        """
+        domain, _, name = topic.partition("://")
+        url = f"{self._admin_url}/lookup/v2/topic/{domain}/{quote(name)}"
+        with suppress(CleaveError):
+            send(self._session, "GET", url, self._reader.deadline(), trusted=self._reader.trusted())
 
     def _split(
         self, bundle: NamespaceBundle, algorithm: str, cuts: Sequence[int], unload: bool

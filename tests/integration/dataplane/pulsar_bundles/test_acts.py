@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.dataplane.pulsar_bundles import ActOutcome
-from controller.domain.bundles.namespace_bundle import NamespaceBundle
+from controller.domain.bundles.namespace_bundle import NamespaceBundle, topic_hash
 from controller.domain.errors import (
     BundleNotFound,
     Conflict,
@@ -164,6 +164,26 @@ def test_an_unload_goes_where_it_is_sent(bench: Bench) -> None:
     assert f"destinationBroker={second.replace(':', '%3A')}" in bench.cluster.acts[0][1]
     assert bench.acts.unload(LOWER, destination=second).outcome is ActOutcome.DONE_ALREADY
     assert len(bench.cluster.acts) == 1
+
+
+def test_an_unload_is_looked_up_before_its_clients_use_the_destination_up(bench: Bench) -> None:
+    """apache/pulsar#24884: the destination is for the first look-up only, and a bundle's topics make many."""
+    second = bench.cluster.brokers[1]
+    names = (f"persistent://{NAMESPACE}/orders-{number}" for number in range(99))
+    bench.cluster.publish(next(name for name in names if LOWER.contains(topic_hash(name))))
+    bench.cluster.trouble = Trouble.CLIENTS_FIRST
+
+    assert bench.acts.unload(LOWER, destination=second).owner == second
+
+
+def test_an_unload_whose_clients_were_faster_says_that_nothing_changed(bench: Bench) -> None:
+    """A bundle without topics has nothing that could be looked up."""
+    first, second = bench.cluster.brokers
+    bench.cluster.trouble = Trouble.CLIENTS_FIRST
+
+    result = bench.acts.unload(LOWER, destination=second)
+
+    assert (result.outcome, result.owner) == (ActOutcome.NOTHING_CHANGED, first)
 
 
 def test_an_unload_to_nobody_leaves_it_to_the_next_look_up(bench: Bench) -> None:
