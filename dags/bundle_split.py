@@ -36,9 +36,6 @@ PARTS = Param(2, type="integer", minimum=2, maximum=128, title="Parts", descript
 UNLOAD = Param(
     False, type="boolean", title="Unload the parts", description="At once, so that they find owners anew."
 )
-UNLOAD = Param(
-    False, type="boolean", title="Unload the parts", description="At once, so that they find owners anew."
-)
 
 
 @dag(
