@@ -13,7 +13,8 @@ from plotly.subplots import make_subplots
 
 from controller.client.history import Verdict
 from controller.demo import report
-from controller.demo.story import POLICY, TOPIC, Moment, Seen, policy_at
+from controller.demo.policy import POLICY, policy_at
+from controller.demo.story import TOPIC, Moment, Seen
 
 BEGAN = datetime(2026, 5, 17, 12, tzinfo=UTC)
 LOST, AGAIN = ("p", "k", 3), ("p", "k", 4)

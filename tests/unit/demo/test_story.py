@@ -11,17 +11,15 @@ import pytest
 from controller.client.history import HistoryFile
 from controller.demo.load_profile import synthetic_day
 from controller.demo.planes import EMBEDDED, PLANES, Plane
+from controller.demo.policy import POLICY, THRESHOLDS, policy_at
 from controller.demo.stack import Stack
 from controller.demo.story import (
     CROWD,
     CROWD_COMES_AT,
     CROWD_GOES_AT,
-    POLICY,
     PRODUCERS,
-    THRESHOLDS,
     Seen,
     Story,
-    policy_at,
 )
 from controller.domain.policy import PolicyOverride
 
