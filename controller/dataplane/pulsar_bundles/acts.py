@@ -136,8 +136,8 @@ class BundleActs:
         topic = self._topic_in(bundle) if destination else None
         path = f"/admin/v2/namespaces/{bundle.namespace}/{bundle.range_text}/unload"
         reply = self._ask(path, parameters, None)
-        if topic is not None:
-            self._look_up(topic)
+        if topic is not None and destination is not None and isinstance(reply, Reply) and reply.is_success:
+            self._look_up(topic, destination)
         return self._settled_unload(bundle, owner, destination, reply)
 
     def _topic_in(self, bundle: NamespaceBundle) -> str | None:
@@ -146,17 +146,25 @@ class BundleActs:
             return min(self._reader.topic_hashes(bundle), default=None)
         return None
 
-    def _look_up(self, topic: str) -> None:
-        """Place the topic's bundle at once, before clients come back (they wait 0.1 s at first).
+    def _look_up(self, topic: str, broker: str) -> None:
+        """Have the broker take the topic's bundle at once, before clients come back (they wait 0.1 s at first).
 
-        A broker gives the destination to the first look-up and forgets it: of several at a time, which the topics
+        The leader gives a destination to the first look-up and forgets it: of several at a time, which the topics
         of a bundle make, the others are sent elsewhere, and who claims the bundle first has it
-        (apache/pulsar#24884). Best effort: what came of it is read afterwards.
+        (apache/pulsar#24884). So this asks the destination itself, in the leader's place. Best effort: what came of
+        it is read afterwards.
         """
         domain, _, name = topic.partition("://")
-        url = f"{self._admin_url}/lookup/v2/topic/{domain}/{quote(name)}"
-        with suppress(CleaveError):
-            send(self._session, "GET", url, self._reader.deadline(), trusted=self._reader.trusted())
+        with suppress(CleaveError, StopIteration):  # a broker that left the list meanwhile
+            url = next(one.url for one in self._reader.brokers() if one.name == broker)
+            send(
+                self._session,
+                "GET",
+                f"{url}/lookup/v2/topic/{domain}/{quote(name)}",
+                self._reader.deadline(),
+                trusted=self._reader.trusted(),
+                parameters={"authoritative": "true"},
+            )
 
     def _split(
         self, bundle: NamespaceBundle, algorithm: str, cuts: Sequence[int], unload: bool
