@@ -23,7 +23,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from controller.devstack.pulsar.cluster import PulsarCluster
+from controller.devstack.pulsar.cluster import CALM, PulsarCluster
 from controller.devstack.pulsar.jars import PULSAR_4, PULSAR_5, MavenMissing, file_lock, pulsar_jars
 from controller.devstack.pulsar.java_server import QUICK, START_TIMEOUT_SECONDS
 from controller.devstack.pulsar.standalone import PulsarStandalone
@@ -110,7 +110,7 @@ def _launch_keeper(kind: str, home: Path) -> None:
 
 def _make(kind: str, directory: Path) -> PulsarStandalone | PulsarCluster:
     if kind == CLUSTER:
-        return PulsarCluster(directory, jvm=QUICK)
+        return PulsarCluster(directory, jvm=QUICK, properties=CALM)
     return PulsarStandalone(directory, _VERSION_OF[kind], jvm=QUICK)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from controller.devstack.ports import LOOPBACK, is_listening, release_port
 from controller.devstack.process import DevstackFailed, run_checked
@@ -27,6 +27,12 @@ from controller.devstack.pulsar.java_server import TUNED, JavaProgram, JavaServe
 from controller.devstack.pulsar.tokens import TokenAuthentication
 
 CLUSTER_NAME = "cleave"
+CALM: Final[Mapping[str, str]] = {
+    "loadBalancerSheddingEnabled": "false",
+    "loadBalancerAutoBundleSplitEnabled": "false",
+    "statsUpdateFrequencyInSecs": "5",
+}
+"""For brokers that move and split no bundle by themselves, and count rates every 5 s instead of every minute."""
 _BOOKIE_DRIVER = "org.apache.pulsar.metadata.bookkeeper.PulsarMetadataBookieDriver"
 
 

@@ -1,0 +1,38 @@
+"""One classic local Spark session for tests of this process, ended with its JVM."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from controller.devstack.java import java_home
+from spark_jobs.session import get_session
+
+MASTER = "local[2]"
+
+
+@contextmanager
+def local_session(home: Path) -> Iterator[SparkSession]:
+    """Whatever asks for `MASTER` meanwhile gets this session; files go to ``home``."""
+    os.environ.setdefault("JAVA_HOME", str(java_home(home)))
+    session = get_session(
+        MASTER,
+        {
+            "spark.driver.memory": "1g",
+            "spark.local.dir": str(home),
+            "spark.sql.warehouse.dir": str(home / "warehouse"),
+            "spark.sql.shuffle.partitions": "4",
+            "spark.log.level": "ERROR",
+        },
+    )
+    gateway = session.sparkContext._gateway
+    yield session
+    session.stop()
+    if gateway is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()  # the JVM ends when its standard input does
+        gateway.proc.wait(30)
