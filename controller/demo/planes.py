@@ -71,7 +71,7 @@ class PulsarPlane:
     name = "pulsar"
     load_share = 0.5
     """Broker, bookie and client library take the rest of two cores that also carry Airflow and Spark."""
-    warm_up_seconds = 120.0
+    warm_up_seconds = 240.0
 
     def prepare(self, say: Callable[[str], None]) -> None:
         """Fetch the broker unless it is in the cache. Raises MavenMissing, DevstackFailed."""

@@ -185,6 +185,13 @@ def test_a_trace_is_handed_to_the_producers(stack: Standing, tmp_path: Path) -> 
     assert command[command.index("--trace") + 1] == str(tmp_path / "t.csv")
 
 
+def test_the_embedded_day_begins_at_once(story: Story, said: list[str]) -> None:
+    """There is no database here that could be asked whether the first aggregation is in."""
+    story._warm_up()
+
+    assert said == []
+
+
 def test_records_are_counted_as_they_grow_and_by_their_end(story: Story) -> None:
     story.records.mkdir()
     assert (story.produced(), story.consumed()) == (0, 0)
