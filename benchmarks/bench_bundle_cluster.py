@@ -1,0 +1,221 @@
+"""A real cluster brought into balance: two brokers of Pulsar 4.2.4, all traffic on one, then the DAG `bundle_balance`.
+
+Everything is fresh: ZooKeeper, bookie, brokers, PostgreSQL, an Airflow home and a Spark session of this process. One
+namespace of eight bundles with uneven rates lies on the first broker. A run in dry run shows its proposals, then the
+namespace is automatic and the DAG runs until the brokers' message rates are level and every move has ended. Rates are
+what the brokers tell, asked directly; `std_over_mean` is their population standard deviation over their mean. The brokers
+move nothing by themselves; which knobs are in force and why, see `uneven_namespace`. Prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import requests
+from sqlalchemy import make_url
+
+from benchmarks.machine import machine
+from benchmarks.steady_traffic import PAYLOAD_BYTES, SteadyTraffic
+from benchmarks.uneven_namespace import CALL_SECONDS, KNOBS, UnevenNamespace, make, spread
+from controller.dataplane.pulsar_bundles import BundleActs, BundleReader
+from controller.dataplane.pulsar_load.brokers import BrokerList
+from controller.devstack.java import java_home
+from controller.devstack.postgres import DURABLE, EmbeddedPostgres
+from controller.devstack.pulsar.cluster import CALM, CLUSTER_NAME, PulsarCluster
+from controller.devstack.pulsar.java_server import QUICK
+from controller.domain.bundles.namespace_bundle import NamespaceBundle
+from controller.services import bundle_balancer
+from controller.settings import PROJECT_ROOT
+from controller.store import bundle_cycles, bundle_namespaces, bundle_proposals
+from controller.store.bundle_namespaces import BalancingMode
+from controller.store.bundle_proposals import ProposalRow, ProposalState
+from controller.store.engine import Store
+from controller.store.migrations import migrate
+from tests.support.airflow_home import prepare
+
+DAG, NAMESPACE = "bundle_balance", "bench/uneven"
+SHARES = (100, 60, 40, 30, 25, 20, 15, 10)
+"""Of the traffic, by bundle; two topics each."""
+GOAL = 0.25
+ENDED = (ProposalState.VERIFIED, ProposalState.FAILED)
+
+
+@dataclass
+class Runs:
+    """The DAG, run in this process, and how long each run and each task took."""
+
+    seconds: list[float] = field(default_factory=list)
+    tasks: dict[str, list[float]] = field(default_factory=dict)
+
+    def once(self) -> Any:
+        """One run; gives what `propose` gave."""
+        from airflow.dag_processing.dagbag import DagBag
+
+        path = str(PROJECT_ROOT / "dags" / f"{DAG}.py")
+        started = time.perf_counter()
+        run = DagBag(path, bundle_name="dags-folder").dags[DAG].test()
+        self.seconds.append(time.perf_counter() - started)
+        if run.state != "success":
+            raise RuntimeError(f"a run of {DAG} is {run.state}; its log is above")
+        instances = {one.task_id: one for one in run.get_task_instances()}
+        for name, one in instances.items():
+            self.tasks.setdefault(name, []).append(one.duration or 0.0)
+        return instances["propose"].xcom_pull(task_ids="propose")
+
+
+def surroundings(url: str, cluster: PulsarCluster, directory: Path) -> dict[str, str]:
+    """What tells the DAG where everything is."""
+    return {
+        "AIRFLOW_CONN_CLEAVE": make_url(url).set(drivername="postgres").render_as_string(hide_password=False),
+        "CLEAVE_PULSAR_ADMIN_URL": cluster.admin_url,
+        "CLEAVE_PULSAR_CLUSTER": CLUSTER_NAME,
+        "CLEAVE_BUNDLE_REPORTS_URL": str(directory / "reports"),
+        "CLEAVE_BUNDLE_BALANCE": json.dumps(dict(KNOBS)),
+        "CLEAVE_CALL_TIMEOUT_SECONDS": "30",
+        "SPARK_MASTER": "local[2]",
+        "JAVA_HOME": str(java_home(directory)),
+    }
+
+
+def of_cycles(store: Store, since: int) -> list[ProposalRow]:
+    """Proposals of the cycles after one."""
+    with store.transaction() as tx:
+        found = bundle_proposals.list_proposals(tx, CLUSTER_NAME)
+    return [row for row in found if row.cycle_id > since]
+
+
+def enable(store: Store) -> None:
+    """The namespace becomes automatic."""
+    with store.transaction() as tx:
+        seen = bundle_namespaces.get_namespace(tx, CLUSTER_NAME, NAMESPACE).row_version
+        mode, key = BalancingMode.AUTOMATIC, (CLUSTER_NAME, NAMESPACE)
+        bundle_namespaces.set_mode(tx, *key, mode, actor="benchmark", seen_row_version=seen)
+
+
+def replayed(store: Store) -> dict[str, int]:
+    """Stored cycles, and how many give another answer when they are decided again."""
+    with store.transaction() as tx:
+        cycles = bundle_cycles.list_cycles(tx, CLUSTER_NAME)
+    differing = sum(not bundle_balancer.replay(store, row.cycle_id).is_same for row in cycles)
+    return {"cycles": len(cycles), "differing": differing}
+
+
+def measure(store: Store, uneven: UnevenNamespace, most_cycles: int) -> dict[str, Any]:
+    """From uneven to level; the traffic flows meanwhile."""
+    full, runs = min(uneven.brokers), Runs()
+    uneven.move_all_to(full)
+    before = uneven.message_rates()
+    shown = runs.once()
+    owners = uneven.owners()
+    enable(store)
+    after, moves = before, []
+    for _ in range(most_cycles):
+        runs.once()
+        after, moves = uneven.message_rates(), of_cycles(store, shown["cycle_id"])
+        if spread(after) <= GOAL and all(row.state in ENDED for row in moves):
+            break
+    warm = runs.seconds[1:]
+    return {
+        "before": _told(before),
+        "dry_run": {"proposed": len(shown["proposals"]), "moved": sum(o != full for o in owners.values())},
+        "after": _told(after),
+        "goal_std_over_mean": GOAL,
+        "cycles": len(warm),
+        "moves": {
+            state.value: sum(row.state is state for row in moves) for state in {r.state for r in moves}
+        },
+        "moved_share": round(carried(moves) / sum(before.values()), 3),
+        "seconds_first_cycle": round(runs.seconds[0], 1),
+        "seconds_a_cycle": round(statistics.mean(warm), 1),
+        "seconds_a_task": {name: round(statistics.mean(told[1:]), 2) for name, told in runs.tasks.items()},
+        "replay": replayed(store),
+    }
+
+
+def carried(moves: list[ProposalRow]) -> float:
+    """Messages a second of the bundles whose move is verified."""
+    return sum(float(row.detail["load"]) for row in moves if row.state is ProposalState.VERIFIED)
+
+
+def destinations_kept(uneven: UnevenNamespace, rounds: int) -> dict[str, Any]:
+    """Moves that ended where they were sent: unloads as `pulsar-admin` does them, and Cleave's, under traffic."""
+    with requests.Session() as session:
+        brokers = BrokerList(session, [uneven.admin_url])
+        reader = BundleReader(
+            session, uneven.admin_url, brokers, cluster=CLUSTER_NAME, deadline_seconds=CALL_SECONDS
+        )
+        acts = BundleActs(session, uneven.admin_url, reader)
+
+        def by_cleave(bundle: NamespaceBundle, destination: str) -> str | None:
+            return acts.unload(bundle, destination=destination).owner
+
+        ways = {"plain": lambda bundle, to: uneven.unload(str(bundle), to), "cleave": by_cleave}
+        kept = dict.fromkeys(ways, 0)
+        for _ in range(rounds):
+            for name, way in ways.items():
+                for bundle in uneven.bundles.bundles:
+                    [other] = uneven.brokers.keys() - {uneven.owner_of(str(bundle))}
+                    way(bundle, other)
+                    kept[name] += uneven.owner_of(str(bundle)) == other
+    return {"moves_each": rounds * len(uneven.bundles.bundles), **kept}
+
+
+def _told(rates: dict[str, float]) -> dict[str, Any]:
+    return {
+        "messages_per_second_in_and_out": [round(rate, 1) for _, rate in sorted(rates.items())],
+        "std_over_mean": round(spread(rates), 3),
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rate", type=float, default=600.0, help="messages a second into the namespace")
+    parser.add_argument("--cycles", type=int, default=10, help="at most so many after the dry run")
+    parser.add_argument("--rounds", type=int, default=2, help="moves of each bundle, either way")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="cleave-bench-") as name, ExitStack() as running:
+        directory = Path(name)
+        server = EmbeddedPostgres(directory / "postgres", settings=DURABLE)
+        running.callback(server.destroy)
+        server.start()
+        url = server.create_database("cleave")
+        migrate(url)
+        store = Store(url, application_name="benchmark")
+        running.callback(store.dispose)
+        cluster = running.enter_context(PulsarCluster(directory / "pulsar", jvm=QUICK, properties=CALM))
+        os.environ |= surroundings(url, cluster, directory)
+        prepare(directory / "airflow")
+        brokers = {broker.broker_id: broker.admin_url for broker in cluster.brokers}
+        rates = [options.rate * share / sum(SHARES) for share in SHARES]
+        uneven = make(cluster.admin_url, brokers, NAMESPACE, rates)
+        with SteadyTraffic(cluster.service_url, uneven.rates) as traffic:
+            figures = measure(store, uneven, options.cycles)
+            figures["destination_kept"] = destinations_kept(uneven, options.rounds)
+            count = traffic.finish()
+    document = {
+        "benchmark": "bundle_cluster",
+        "machine": machine(),
+        "load_average": round(psutil.getloadavg()[0], 1),
+        "messages_per_second": options.rate,
+        "payload_bytes": PAYLOAD_BYTES,
+        "bundles": len(SHARES),
+        "topics": len(uneven.rates),
+        **figures,
+        "messages": asdict(count),
+    }
+    print(json.dumps(document))
+
+
+if __name__ == "__main__":
+    main()
