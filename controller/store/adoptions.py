@@ -125,6 +125,7 @@ def insert_generations(tx: Connection, topic: TopicRow, operation: Operation, at
             created_epoch=FIRST_EPOCH,
             created_at_ms=to_ms(at),
             bucket_splits=child.plan.bucket_splits,
+            merge_depth=1 if len(old_ids) > 1 else 0,  # as Pulsar counts it: they join several
         )
         for child in operation.children
     )

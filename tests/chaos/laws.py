@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller.domain.operation import Operation, OperationState, Step
+from controller.domain.operation import Operation, OperationKind, OperationState, Step
 from controller.services.operation_runner.claimed import LONGEST_DELAY_SECONDS
 from tests.chaos.scenarios import MESSAGES, OWN_CURSOR, Scenario
 from tests.support.bench import CALL_TIMEOUT_SECONDS, LEASE_SECONDS, Bench
@@ -78,8 +78,11 @@ def unwritable_ms_of(bench: Bench, operation_id: int) -> int:
 def _check_history(bench: Bench, scenario: Scenario, operation: Operation, *, knows_cursors: bool) -> None:
     """One epoch for what changed the layout, none for what gave up; children carry cursors nobody recorded."""
     changes_layout = "subscription" not in scenario.name and operation.state is OperationState.DONE
-    assert bench.scalar(_CHANGES, operation_id=operation.operation_id) == int(changes_layout)
-    if operation.kind.is_reshape and operation.state is OperationState.DONE:
+    epochs = (
+        2 if operation.kind is OperationKind.ADOPT else 1
+    )  # the topic as it was found, and what follows it
+    assert bench.scalar(_CHANGES, operation_id=operation.operation_id) == epochs * int(changes_layout)
+    if operation.kind.succeeds_logs and operation.state is OperationState.DONE:
         layout = bench.layout
         for child in operation.children:
             assert child.plan.segment_id in layout.segments

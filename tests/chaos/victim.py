@@ -35,7 +35,9 @@ def main(url: str, at: str, by: str, operation_id: int | None = None) -> None:
         f"victim-{os.getpid()}", planes={"embedded": plane.as_data_plane()}, checkpoint=strike
     )
     outcomes: list[Outcome] = []
-    if operation_id is None:  # a claim that ran out on a slow machine is taken up again, to come by the point yet
+    if (
+        operation_id is None
+    ):  # a claim that ran out on a slow machine is taken up again, to come by the point yet
         wait_until(lambda: run_due(context, limit=8) == 0 and not bench.live_operations())
         bench.close()
         return
