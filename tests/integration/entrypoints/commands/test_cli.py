@@ -20,7 +20,7 @@ MISTAKES = [
     (("topics", "create"), "Missing argument"),
     (("topics", "list", "--nonsense"), "No such option"),
     (("topics", "list", "--limit", "0"), "Input should be"),
-    (("topics", "create", "no-slashes"), "topic://tenant/namespace/name"),
+    (("topics", "create", "two/parts"), "topic://tenant/namespace/name"),
     (("topics", "create", T), "exists"),
     (("topics", "create", "a/b/c", "--segments", "0"), "Input should be"),
     (("topics", "create", "a/b/c", "--data-plane", "paper"), "choose one of embedded"),
