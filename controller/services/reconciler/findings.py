@@ -7,7 +7,7 @@ show unchanged and idle on both sides of a look is judged.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -73,7 +73,24 @@ def compare(topic: str, backing_topic: Callable[[str, str], str], seen: Seen, bo
 
     `backing_topic` is the data plane's naming rule, from which a log's name is known to be one of ours.
     """
-    return [*_orphans(topic, backing_topic, seen, books), *_differences(topic, seen, books)]
+    differences = _differences(topic, seen, books)
+    if _is_elsewhere(seen, differences):
+        count = len(seen.states)
+        why = (
+            f"none of the {count} logs of {topic} is on its data plane, so nothing is concluded from that: does the "
+            "address name the cluster they are on? If they are truly lost, delete the topic"
+        )
+        differences = [replace(one, error=why) for one in differences]
+    return [*_orphans(topic, backing_topic, seen, books), *differences]
+
+
+def _is_elsewhere(seen: Seen, differences: Sequence[Finding]) -> bool:
+    """Whether this looks like another cluster: unread logs are missing, and not one log is there.
+
+    Making the active ones anew would be the first step to counting the others as read to their end.
+    """
+    loses_data = any(one.kind is FindingKind.SEALED_MISSING for one in differences)
+    return loses_data and all(state is LogState.MISSING for state in seen.states.values())
 
 
 def _orphans(topic: str, backing_topic: Callable[[str, str], str], seen: Seen, books: Books) -> list[Finding]:

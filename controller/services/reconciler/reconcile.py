@@ -70,10 +70,15 @@ def reconcile(
         books = backing_logs.read_books(tx, topic_id)
         findings = compare(topic.name, plane.backing_topic, seen, books)
         if not dry_run:
-            findings = [_answer_in_books(tx, topic, plane, books, finding) for finding in findings]
+            findings = [
+                finding if finding.error else _answer_in_books(tx, topic, plane, books, finding)
+                for finding in findings
+            ]
     if dry_run:
         return tuple(findings)
-    return tuple(_answer_on_plane(plane, books, finding) for finding in findings)
+    return tuple(
+        finding if finding.error else _answer_on_plane(plane, books, finding) for finding in findings
+    )
 
 
 def _look(store: Store, plane: DataPlane, topic: topics.TopicRow) -> Seen:

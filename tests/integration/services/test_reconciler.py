@@ -133,6 +133,20 @@ def test_the_log_of_a_missing_sealed_segment_counts_as_drained(split_topic: Benc
     assert look(split_topic) == []
 
 
+def test_where_no_log_at_all_is_there_nothing_is_concluded(split_topic: Bench) -> None:
+    """The address may name another cluster: there everything is missing, and nothing of it is read or lost."""
+    for segment_id in (0, 1, 2):
+        split_topic.plane.delete_segment(split_topic.log_of(segment_id))
+
+    for _ in range(2):
+        findings = look(split_topic)
+        assert sorted(kinds(findings)) == ["active-missing", "active-missing", "sealed-missing"]
+        assert all("does the address name the cluster" in str(finding.error) for finding in findings)
+    assert split_topic.plane.list_segments(TOPIC) == []
+    with split_topic.store.transaction() as tx:
+        assert drains.drained(tx, split_topic.topic_id, "billing") == set()
+
+
 def test_an_orphan_goes_through_a_tombstone(bench: Bench) -> None:
     bench.topic_with()
     log = orphan(bench)
