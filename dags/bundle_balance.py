@@ -50,9 +50,13 @@ def bundle_balance() -> None:
     def verify() -> dict[str, Any]:
         return tasks.verify_bundles(**access(), claimant=run_name())
 
+    @cleave_task(retries=2)
+    def keep() -> dict[str, Any]:
+        return tasks.keep_bundles(**access())
+
     cycle = propose()
     collect() >> aggregate() >> cycle
-    apply(cycle) >> verify()
+    apply(cycle) >> verify() >> keep()
 
 
 bundle_balance()

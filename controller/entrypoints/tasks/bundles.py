@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import timedelta
 from typing import Any
 
 from controller.bootstrap_bundles import Bundles, bundles_of
@@ -18,7 +19,8 @@ from controller.domain.errors import Conflict, DataPlaneUnavailable
 from controller.entrypoints import bundle_acts
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.services.bundle_balancer import ActReport
-from controller.store import bundle_proposals
+from controller.store import bundle_cycles, bundle_proposals
+from controller.store.topics import database_now
 
 COLLECT_INTERVAL_SECONDS = 30.0
 
@@ -69,6 +71,15 @@ def verify_bundles(*, dsn: str, extras: Extras, claimant: str) -> dict[str, Any]
     """Read whether what was applied holds."""
     with _cluster(dsn, extras) as bundles:
         return {"verified": [_report(one) for one in bundles.verify(claimant)]}
+
+
+def keep_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:
+    """Delete reports older than `landing_keep_days`, and cycles older than `history_keep_days`."""
+    with _cluster(dsn, extras) as bundles, bundles.store.transaction() as tx:
+        now, settings = database_now(tx), bundles.settings
+        cycles = bundle_cycles.expire(tx, now - timedelta(days=settings.history_keep_days))
+        reports = bundles.area.expire(now.date() - timedelta(days=settings.landing_keep_days))
+    return {"expired_cycles": cycles, "expired_reports": list(reports)}
 
 
 def approve_bundles(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,12 @@ from typing import Any
 
 import pytest
 
+from controller.clock import SystemClock
 from controller.domain.bundles.namespace_bundle import topic_hash
+from controller.entrypoints import tasks
 from controller.entrypoints.bundle_acts import after
 from controller.entrypoints.bundle_picture import Arc
+from controller.landing.reports import REPORT_SCHEMAS, ReportArea
 from controller.store import bundle_namespaces, bundle_proposals
 from controller.store.bundle_namespaces import BalancingMode
 from tests.support import bundle_reports as rows
@@ -192,3 +196,24 @@ def test_a_mode_is_one_of_three(desk: Desk) -> None:
         desk.cleave.json("bundles", "mode", NAMESPACE, "automatic")["mode"] == BalancingMode.AUTOMATIC.value
     )
     assert "collect its reports first" in desk.cleave.refused("bundles", "mode", "acme/none", "automatic")
+
+
+def test_old_reports_go_and_young_ones_stay(desk: Desk) -> None:
+    desk.uneven()
+    desk.cleave.ok("bundles", "collect", "--once")
+    desk.cleave.ok("bundles", "propose")
+    extras = {"landing_keep_days": 1, "history_keep_days": 1}
+    settings = {
+        "pulsar_admin_url": f"http://{desk.bench.cluster.brokers[0]}",
+        "bundle_reports_url": os.environ["CLEAVE_BUNDLE_REPORTS_URL"],
+    }
+    url = os.environ["CLEAVE_DATABASE_URL"]
+
+    old_ms = SystemClock().now_ms() - 3 * 86_400_000
+    tables = {kind: schema.empty_table() for kind, schema in REPORT_SCHEMAS.items()}
+    ReportArea(settings["bundle_reports_url"]).append(old_ms, "old", tables)
+    kept = tasks.keep_bundles(dsn=url, extras={**settings, **extras})
+    assert kept["expired_cycles"] == 0
+    assert len(kept["expired_reports"]) == len(REPORT_SCHEMAS)
+    again = tasks.keep_bundles(dsn=url, extras={**settings, **extras})
+    assert again == {"expired_cycles": 0, "expired_reports": []}
