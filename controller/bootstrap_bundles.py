@@ -15,6 +15,7 @@ from controller.dataplane.pulsar.admin import bearer_session
 from controller.dataplane.pulsar_bundles import BundleActs, BundleReader
 from controller.dataplane.pulsar_load.brokers import BrokerList
 from controller.domain.bundles.balance_settings import BalanceSettings, validate
+from controller.domain.bundles.merge_answers import MergeVerdict
 from controller.domain.bundles.namespace_bundle import NamespaceBundle
 from controller.domain.bundles.splitting.base import BundleTopic
 from controller.domain.errors import InvalidInput
@@ -94,6 +95,12 @@ class Bundles:
     def replay(self, cycle_id: int) -> Replay:
         """Decide a stored cycle again, and compare."""
         return bundle_balancer.replay(self.store, cycle_id)
+
+    def merges(self) -> dict[str, MergeVerdict]:
+        """Which cold bundles could be one, by namespace."""
+        return bundle_balancer.merges(
+            self.store, self.area, cluster=self.cluster, settings=balance_settings(self.settings)
+        )
 
     def topics_of(self, bundle: NamespaceBundle) -> list[BundleTopic]:
         """The topics in a bundle with what each carries now, as its brokers report them."""

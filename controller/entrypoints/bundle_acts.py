@@ -17,6 +17,7 @@ from rich.console import Group, RenderableType
 
 from controller.bootstrap_bundles import Bundles
 from controller.domain.bundles.bundle_choice import BUNDLE_CHOICES, chosen_bundle
+from controller.domain.bundles.merge_answers import MergeVerdict
 from controller.domain.bundles.namespace_bundle import NamespaceBundle, parse_edge
 from controller.domain.bundles.split_thresholds import BundleReport
 from controller.domain.bundles.splitting.base import SplitOptions, SplitPlan, SplitRequest
@@ -162,6 +163,37 @@ def cycle_tables(cycle_id: int, proposals: Rows, why_not: Rows) -> RenderableTyp
             title="why not more",
         ),
     )
+
+
+def merge_answers(found: Mapping[str, MergeVerdict]) -> tuple[Rows, RenderableType]:
+    """For each namespace what could be joined, what it takes, and why the other cold bundles stay apart."""
+    document: Rows = []
+    tables: list[RenderableType] = []
+    for namespace, verdict in found.items():
+        plan = verdict.plan
+        joined = [
+            {
+                "merged": one.merged.range_text,
+                "of": len(one.members),
+                "byte_rate": round(one.latest.byte_rate),
+            }
+            for one in (plan.merges if plan else ())
+        ]
+        steps = [{"step": str(one.act), "what": one.sentence} for one in (plan.steps if plan else ())]
+        apart = [
+            {
+                "bundle": one.bundle.range_text,
+                "reason": str(one.reason),
+                "value": one.value,
+                "needed": one.needed,
+            }
+            for one in verdict.apart
+        ]
+        document.append({"namespace": namespace, "merges": joined, "steps": steps, "apart": apart})
+        tables.append(rows_table(joined, ("merged", "of", "byte_rate"), title=f"{namespace} could have"))
+        tables.append(rows_table(steps, ("step", "what"), title="an operator would") if steps else "")
+        tables.append(rows_table(apart, ("bundle", "reason", "value", "needed"), title="stays apart"))
+    return document, Group(*tables)
 
 
 def waiting(bundles: Bundles, cycle_id: int | None) -> Rows:

@@ -38,6 +38,8 @@ class CycleState:
     sampled_at: int | None = None
     hit_counts: Mapping[NamespaceBundle, int] = field(default_factory=dict)
     last_split_at_ms: Mapping[NamespaceBundle, int] = field(default_factory=dict)
+    cold_cycles: Mapping[NamespaceBundle, int] = field(default_factory=dict)
+    """How often in a row each bundle was seen cold, see ``merge_look``."""
 
     def sampled(self, cluster: Cluster, sampled_at: int) -> CycleState:
         """The averages one sample on; once for each ``sampled_at``. Bundles that are no more are forgotten."""
@@ -125,7 +127,7 @@ def _asked(inputs: CycleInputs) -> list[tuple[SplitCycle, _Where, TriggerSetting
         cycle = SplitCycle(
             now_ms=inputs.balance.now_ms,
             reports=[
-                _report(b) for b in cluster.bundles if b.namespace in namespaces and b.stats is not None
+                report_of(b) for b in cluster.bundles if b.namespace in namespaces and b.stats is not None
             ],
             bundle_counts={namespace: counts[namespace] for namespace in namespaces},
             broker_count=len(cluster.reporting),
@@ -145,7 +147,8 @@ def _of(held: Mapping[NamespaceBundle, int], namespaces: set[str]) -> dict[Names
     return {bundle: value for bundle, value in held.items() if bundle.namespace in namespaces}
 
 
-def _report(bundle: Bundle) -> BundleReport:
+def report_of(bundle: Bundle) -> BundleReport:
+    """A bundle as the split and merge rules see it; one without figures carries nothing."""
     stats = bundle.stats or BundleStats()
     if bundle.load is None:
         return BundleReport(NamespaceBundle.parse(bundle.bundle_id), stats)

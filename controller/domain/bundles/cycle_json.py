@@ -89,6 +89,7 @@ def state_to_json(state: CycleState) -> str:
             "sampled_at": state.sampled_at,
             "hit_counts": _write_counts(state.hit_counts),
             "last_split_at_ms": _write_counts(state.last_split_at_ms),
+            "cold_cycles": _write_counts(state.cold_cycles),
         }
     )
 
@@ -107,6 +108,7 @@ def state_from_json(text: str) -> CycleState:
         sampled_at=document["sampled_at"],
         hit_counts=_read_counts(document["hit_counts"]),
         last_split_at_ms=_read_counts(document["last_split_at_ms"]),
+        cold_cycles=_read_counts(document.get("cold_cycles", {})),
     )
 
 

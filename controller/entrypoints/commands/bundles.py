@@ -15,7 +15,7 @@ from controller.bootstrap_bundles import Bundles, bundles_of
 from controller.domain.bundles.namespace_bundle import edge_text, topic_hash
 from controller.domain.bundles.splitting.refusal import SplitRefusal
 from controller.domain.bundles.topic_name import canonical_topic_name, namespace_of
-from controller.domain.errors import Conflict, InvalidInput, StoreUnavailable
+from controller.domain.errors import Conflict, InvalidInput, NotFound, StoreUnavailable
 from controller.entrypoints import bundle_acts
 from controller.entrypoints.commands.options import AsJson, DryRun, Limit
 from controller.entrypoints.output import emit, rows_table
@@ -215,6 +215,20 @@ def replay(cycle_id: Annotated[int, typer.Argument(metavar="CYCLE")], as_json: A
     emit(as_json, found, rows_table([found]))
     if not found["is_same"]:
         raise typer.Exit(1)
+
+
+@app.command()
+def merges(namespace: Namespace = None, as_json: AsJson = False) -> None:
+    """Cold neighbours that could be one bundle, with the steps an operator would take: Pulsar cannot merge."""
+    with cluster() as bundles:
+        found = bundles.merges()
+    chosen = {name: verdict for name, verdict in found.items() if namespace in (None, name)}
+    if namespace is not None and not chosen:
+        raise NotFound(
+            f"no bundles of namespace {namespace} are known; collect and aggregate its reports first"
+        )
+    document, table = bundle_acts.merge_answers(chosen)
+    emit(as_json, document, table)
 
 
 @app.command()

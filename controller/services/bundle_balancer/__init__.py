@@ -1,13 +1,24 @@
 """Bundle balancer: proposes splits and moves of bundles from stored load, applies what is approved, looks afterwards.
 
 `propose` writes a cycle down, `apply` carries out what people or an automatic namespace approved, `verify` reads
-whether it holds, `replay` decides a stored cycle again and compares the texts. Each is complete by itself and may be
-repeated. Reading brokers and aggregating what they say are services of their own, which run before.
+whether it holds, `replay` decides a stored cycle again and compares the texts. `merges` shows what Pulsar
+cannot do. Each is complete by itself and may be repeated. Reading brokers and aggregating what they say are services of their own, which run before.
 """
 
 from controller.services.bundle_balancer.apply import ActReport, ApplySettings, apply
+from controller.services.bundle_balancer.merges import merges
 from controller.services.bundle_balancer.propose import ProposedCycle, propose
 from controller.services.bundle_balancer.replay import Replay, replay
 from controller.services.bundle_balancer.verify import verify
 
-__all__ = ["ActReport", "ApplySettings", "ProposedCycle", "Replay", "apply", "propose", "replay", "verify"]
+__all__ = [
+    "ActReport",
+    "ApplySettings",
+    "ProposedCycle",
+    "Replay",
+    "apply",
+    "merges",
+    "propose",
+    "replay",
+    "verify",
+]

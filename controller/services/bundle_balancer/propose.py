@@ -17,6 +17,7 @@ from controller.clock import to_datetime
 from controller.domain.bundles.balance_settings import BalanceSettings, validate
 from controller.domain.bundles.cycle import CODE_VERSION, CycleOutcome, CycleState, run_cycle
 from controller.domain.bundles.cycle_json import cycle_to_json, outcome_to_json, state_to_json
+from controller.domain.bundles.merge_look import look_for_merges
 from controller.domain.bundles.moves import Move
 from controller.domain.bundles.namespace_bundle import NamespaceBundle
 from controller.domain.bundles.trigger_answers import ChosenSplit
@@ -110,7 +111,14 @@ def _next_state(gathered: Gathered, outcome: CycleOutcome) -> CycleState:
         if gathered.modes.get(split.bundle.namespace) is BalancingMode.DRY_RUN:
             stamps.pop(split.bundle, None)
             hits[split.bundle] = gathered.inputs.hit_counts.get(split.bundle, 0)
-    return replace(gathered.state, balance=outcome.proposals.state, hit_counts=hits, last_split_at_ms=stamps)
+    looks = look_for_merges(gathered.inputs, gathered.state.cold_cycles).values()
+    return replace(
+        gathered.state,
+        balance=outcome.proposals.state,
+        hit_counts=hits,
+        last_split_at_ms=stamps,
+        cold_cycles={bundle: count for look in looks for bundle, count in look.cold_cycles.items()},
+    )
 
 
 def _split_proposal(split: ChosenSplit) -> NewProposal:

@@ -189,6 +189,19 @@ def test_collect_lands_a_tick_and_no_cluster_is_one_line(desk: Desk, monkeypatch
     assert "CLEAVE_PULSAR_ADMIN_URL" in desk.cleave.refused("bundles", "collect", "--once")
 
 
+def test_cold_neighbours_are_shown_with_what_it_would_take_and_only_when_cold_for_long(desk: Desk) -> None:
+    desk.uneven()
+    [told] = desk.cleave.json("bundles", "merges", NAMESPACE)
+    assert told["merges"] == []
+    assert {one["reason"] for one in told["apart"]} <= {"cold-cycles", "at-min-bundles", "no-cold-neighbour"}
+    assert told["apart"] != []
+    before = told["apart"][0]["value"]
+    desk.cleave.ok("bundles", "propose")
+    [later] = desk.cleave.json("bundles", "merges", NAMESPACE)
+    assert later["apart"][0]["value"] == before + 1
+    assert "no bundles" in desk.cleave.refused("bundles", "merges", "acme/none")
+
+
 def test_a_mode_is_one_of_three(desk: Desk) -> None:
     desk.uneven()
     assert desk.cleave("bundles", "mode", NAMESPACE, "maybe").code == 2
