@@ -28,7 +28,12 @@ def inputs(owners: list[str | None], brokers: list[Broker]) -> CycleInputs:
         Bundle(str(cut), owner, None if owner is None else BundleStats(topic_count=1))
         for cut, owner in zip(CUT, owners, strict=True)
     )
-    balance = BalanceInputs(Cluster(tuple(brokers), found), BalanceSettings(), BalanceState(), NOW_MS)
+    balance = BalanceInputs(
+        cluster=Cluster(tuple(brokers), found),
+        settings=BalanceSettings(),
+        state=BalanceState(),
+        now_ms=NOW_MS,
+    )
     return CycleInputs(balance=balance, policies={NAMESPACE: SplitPolicy()})
 
 
