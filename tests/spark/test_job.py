@@ -105,11 +105,12 @@ def test_masters_of_a_cluster_that_are_away_can_be_tried_again_and_cost_no_java(
 def test_a_setting_that_a_session_on_a_connect_server_may_not_have_is_named(
     connect: SparkConnectServer,
 ) -> None:
-    other = f"{connect.url.rstrip('/')}/;user_id=somebody"
+    other = f"{connect.url};user_id=somebody"
     with pytest.raises(InvalidInput, match=r"refuses a setting: .*spark\.cores\.max"):
         get_session(other, {"spark.cores.max": "2"})
 
 
+@pytest.mark.chaos  # minutes for a cluster's start
 def test_spark_submit_runs_the_same_job_on_two_workers(tmp_path: Path) -> None:
     cases = batch(3)
     scratch = tmp_path / "scratch"

@@ -96,6 +96,7 @@ def one_line(said: str) -> str:
     return line
 
 
+@pytest.mark.chaos  # five minutes of traffic and Spark
 def test_an_uneven_cluster_comes_into_balance_and_no_message_is_lost(
     bench: Bench,
     run: RunDag,

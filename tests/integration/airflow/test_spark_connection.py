@@ -38,6 +38,7 @@ def engine_of(bench: Bench) -> str:
 
 
 @pytest.mark.spark
+@pytest.mark.chaos  # minutes for a cluster's start; what the connection says is tried below on its own
 @pytest.mark.timeout(900)
 def test_the_aggregation_runs_on_the_cluster_that_the_connection_names(
     bench: Bench, airflow_home: None, controller_url: str, landing: str, loader: str, tmp_path: Path

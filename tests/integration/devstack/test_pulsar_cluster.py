@@ -24,6 +24,7 @@ def jars() -> Path:
     return demand_jars(PULSAR_4)
 
 
+@pytest.mark.chaos  # a broker of its own, started and killed
 def test_a_broker_dies_and_the_other_has_its_messages_until_it_returns(tmp_path: Path) -> None:
     cluster = PulsarCluster(tmp_path, load_manager=LoadManager.EXTENSIBLE, jvm=QUICK)
     first, second = cluster.brokers

@@ -52,6 +52,7 @@ def test_the_cluster_lists_two_brokers_and_each_answers(pulsar_cluster: SharedBr
 
 
 @pytest.mark.pulsar
+@pytest.mark.chaos  # a broker of its own, started and killed
 def test_one_server_serves_all_processes_and_ends_with_the_last_even_when_that_is_killed(
     tmp_path: Path,
 ) -> None:
