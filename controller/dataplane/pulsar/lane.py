@@ -163,15 +163,28 @@ class Lane:
         if end[1] < 0 or (self._behind is not None and _place(start) >= end):
             return 0  # and a reader that is opened at the end of a terminated topic is never told that it is open
         try:
-            client, reader = self._connections.open_alone(
-                self._act, deadline, lambda client: client.create_reader(self._backing_topic, start)
-            )
+            client, reader = self._opened_reader(start, deadline)
             try:
                 return self._count_read(reader, messages, end, deadline)
             finally:
                 self._connections.close_aside(reader, client)
         except pulsar.PulsarException as error:
             raise mapped(error, self._act) from error
+
+    def _opened_reader(
+        self, start: pulsar.MessageId, deadline: Deadline
+    ) -> tuple[pulsar.Client, pulsar.Reader]:
+        """Behind `start`; from the beginning where that is so near the end that the library is never told it is open."""
+        near = Deadline(deadline.left_seconds / 4)
+        try:
+            return self._reader_at(start, near)
+        except DataPlaneTimeout:
+            return self._reader_at(pulsar.MessageId.earliest, deadline)
+
+    def _reader_at(self, start: pulsar.MessageId, deadline: Deadline) -> tuple[pulsar.Client, pulsar.Reader]:
+        return self._connections.open_alone(
+            self._act, deadline, lambda client: client.create_reader(self._backing_topic, start)
+        )
 
     def _count_read(
         self,
@@ -181,6 +194,7 @@ class Lane:
         deadline: Deadline,
     ) -> int:
         found, at = 0, (-1, -1)
+        behind = (-1, -1) if self._behind is None else _place(self._behind)
         while found < len(messages):
             patience_ms = REST_OF_A_BATCH_MS if at >= end else max(1, int(deadline.left_seconds * 1000))
             try:
@@ -190,7 +204,7 @@ class Lane:
                     break
                 raise
             at = _place(message.message_id())
-            if message.producer_name() == self._name:
+            if at > behind and message.producer_name() == self._name:
                 read, wanted = incoming(message, ()), messages[found]
                 found += (read.key or None, read.payload) == (wanted.key or None, wanted.payload)
         return found
