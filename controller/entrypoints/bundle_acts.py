@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from controller.domain.bundles.topic_name import namespace_of
 from controller.domain.errors import InvalidInput, NotFound, Unsupported
 from controller.entrypoints.bundle_picture import Arc, Ring, write_rings
 from controller.entrypoints.output import rows_table
+from controller.services.bundle_balancer import ActReport
 from controller.services.bundle_collector import BundleCollector
 from controller.store import bundle_namespaces, bundle_proposals, inspection
 from controller.store.bundle_proposals import ProposalKind, ProposalState
@@ -221,6 +222,25 @@ def waiting(bundles: Bundles, cycle_id: int | None) -> Rows:
         for row in chosen
         if row.kind is not ProposalKind.MERGE
     ]
+
+
+def settle(store: Store, proposal_ids: Sequence[int], refuse: str | None, actor: str) -> Rows:
+    """Approve proposals, or refuse them for a reason; all or none."""
+    rows: Rows = []
+    with store.transaction() as tx:
+        for proposal_id in proposal_ids:
+            seen = bundle_proposals.get_proposal(tx, proposal_id).row_version
+            if refuse is None:
+                row = bundle_proposals.approve(tx, proposal_id, actor=actor, seen_row_version=seen)
+            else:
+                row = bundle_proposals.refuse(tx, proposal_id, refuse, actor=actor, seen_row_version=seen)
+            rows.append({"proposal_id": proposal_id, "bundle": str(row.bundle), "state": row.state.value})
+    return rows
+
+
+def report_row(one: ActReport) -> dict[str, Any]:
+    """What came of one act, as plain values."""
+    return {**asdict(one), "kind": one.kind.value, "state": one.state.value}
 
 
 def known_bundle(store: Store, cluster: str, topic: str) -> str | None:

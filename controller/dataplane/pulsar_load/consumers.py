@@ -54,6 +54,8 @@ class ConsumerReader:
         for topic, answer in asked.items():
             if not answer.done():
                 answer.cancel()
+                if topic in self._owners:  # its thread would say so only a moment after us
+                    self._quiet_until[self._owners[topic]] = time.monotonic() + QUIET_SECONDS
                 error = DataPlaneTimeout(f"nobody said in time who consumes from {topic}")
                 continue
             try:

@@ -19,8 +19,7 @@ from controller.domain.errors import Conflict, InvalidInput, NotFound, StoreUnav
 from controller.entrypoints import bundle_acts
 from controller.entrypoints.commands.options import AsJson, DryRun, Limit
 from controller.entrypoints.output import emit, rows_table
-from controller.services.bundle_balancer import ActReport
-from controller.store import bundle_namespaces, bundle_proposals
+from controller.store import bundle_namespaces
 from controller.store.bundle_namespaces import BalancingMode
 
 app = typer.Typer(
@@ -175,17 +174,8 @@ def approve(
     as_json: AsJson = False,
 ) -> None:
     """Consent to proposals, or refuse them; the next application carries them out."""
-    with application() as cleave, cleave.store.transaction() as tx:
-        rows = []
-        for proposal_id in proposal_ids:
-            seen = bundle_proposals.get_proposal(tx, proposal_id).row_version
-            if refuse is None:
-                row = bundle_proposals.approve(tx, proposal_id, actor=process_name(), seen_row_version=seen)
-            else:
-                row = bundle_proposals.refuse(
-                    tx, proposal_id, refuse, actor=process_name(), seen_row_version=seen
-                )
-            rows.append({"proposal_id": proposal_id, "bundle": str(row.bundle), "state": row.state.value})
+    with application() as cleave:
+        rows = bundle_acts.settle(cleave.store, proposal_ids, refuse, process_name())
     emit(as_json, rows, rows_table(rows))
 
 
@@ -203,7 +193,7 @@ def apply(
             rows = bundle_acts.waiting(bundles, cycle)
         else:
             reports = bundles.apply(cycle, process_name())
-            rows = [_report(one) for one in (*reports, *bundles.verify(process_name()))]
+            rows = [bundle_acts.report_row(one) for one in (*reports, *bundles.verify(process_name()))]
     emit(as_json, rows, rows_table(rows, title="would be applied" if dry_run else "applied and verified"))
 
 
@@ -244,7 +234,3 @@ def mode(
         row = bundle_namespaces.set_mode(tx, name, namespace, to, actor=process_name(), seen_row_version=seen)
     document = {"namespace": row.namespace, "mode": row.mode.value, "row_version": row.row_version}
     emit(as_json, document, rows_table([document]))
-
-
-def _report(one: ActReport) -> dict[str, Any]:
-    return {**asdict(one), "kind": one.kind.value, "state": one.state.value}

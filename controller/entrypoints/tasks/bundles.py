@@ -18,8 +18,7 @@ from controller.domain.bundles.splitting.refusal import SplitRefusal
 from controller.domain.errors import Conflict, DataPlaneUnavailable
 from controller.entrypoints import bundle_acts
 from controller.entrypoints.tasks.access import Extras, cleave_at
-from controller.services.bundle_balancer import ActReport
-from controller.store import bundle_cycles, bundle_proposals
+from controller.store import bundle_cycles
 from controller.store.topics import database_now
 
 COLLECT_INTERVAL_SECONDS = 30.0
@@ -64,13 +63,13 @@ def apply_bundles(
     with _cluster(dsn, extras) as bundles:
         if dry_run:
             return {"would_apply": _plain(bundle_acts.waiting(bundles, cycle_id))}
-        return {"applied": [_report(one) for one in bundles.apply(cycle_id, claimant)]}
+        return {"applied": [bundle_acts.report_row(one) for one in bundles.apply(cycle_id, claimant)]}
 
 
 def verify_bundles(*, dsn: str, extras: Extras, claimant: str) -> dict[str, Any]:
     """Read whether what was applied holds."""
     with _cluster(dsn, extras) as bundles:
-        return {"verified": [_report(one) for one in bundles.verify(claimant)]}
+        return {"verified": [bundle_acts.report_row(one) for one in bundles.verify(claimant)]}
 
 
 def keep_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:
@@ -86,18 +85,8 @@ def approve_bundles(
     *, dsn: str, extras: Extras, actor: str, params: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Consent to proposals, or refuse them with a reason. All or none."""
-    rows = []
-    with cleave_at(dsn, extras) as app, app.store.transaction() as tx:
-        for proposal_id in params["proposals"]:
-            seen = bundle_proposals.get_proposal(tx, int(proposal_id)).row_version
-            why = params.get("refuse") or None
-            row = (
-                bundle_proposals.approve(tx, int(proposal_id), actor=actor, seen_row_version=seen)
-                if why is None
-                else bundle_proposals.refuse(tx, int(proposal_id), why, actor=actor, seen_row_version=seen)
-            )
-            rows.append({"proposal_id": row.proposal_id, "bundle": str(row.bundle), "state": row.state.value})
-    return rows
+    with cleave_at(dsn, extras) as app:
+        return bundle_acts.settle(app.store, params["proposals"], params.get("refuse") or None, actor)
 
 
 def split_bundle(*, dsn: str, extras: Extras, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,10 +122,6 @@ def unload_bundle(*, dsn: str, extras: Extras, params: Mapping[str, Any]) -> dic
             }
         result = bundles.acts.unload(which, destination=destination)
     return {"bundle": str(which), "outcome": str(result.outcome), "owner": result.owner}
-
-
-def _report(one: ActReport) -> dict[str, Any]:
-    return {**asdict(one), "kind": one.kind.value, "state": one.state.value}
 
 
 def _plain(value: Any) -> Any:

@@ -119,9 +119,9 @@ def test_a_silent_broker_does_not_hold_up_every_call(brokers: list[StagedBroker]
     load.consumers([A, B])
     before = asked(brokers[1])
 
-    with pytest.raises(DataPlaneTimeout, match=r"did not answer lately|nobody said in time"):
+    with pytest.raises(DataPlaneTimeout, match="did not answer lately"):
         load.consumers([B])
-    assert asked(brokers[1]) <= before + 1
+    assert asked(brokers[1]) == before
     load.close()
 
 
