@@ -12,16 +12,27 @@ from typing import Any
 import pytest
 
 from controller.devstack.postgres import PostgresServer
+from controller.devstack.pulsar.java_server import QUICK
+from controller.devstack.pulsar.standalone import PulsarStandalone
 from tests.support.bench import Bench
+from tests.support.bench_planes import OnPulsar
+from tests.support.brokers import SharedBroker, demand_jars
 
 _rows: list[dict[str, Any]] = []
+_figures: list[str] = []
 _written_to: list[Path] = []
 
 
 @pytest.fixture
 def record_cell() -> Callable[..., None]:
-    """Put one row into the table."""
-    return lambda **row: _rows.append(row)
+    """Put one row into the table; `plane` is the embedded one where nothing is said."""
+    return lambda **row: _rows.append({"plane": "embedded", **row})
+
+
+@pytest.fixture
+def record_figure() -> Callable[[str], None]:
+    """Print a line at the end, of what was measured and is no law."""
+    return _figures.append
 
 
 @pytest.fixture
@@ -40,6 +51,40 @@ def new_bench(postgres_server: PostgresServer, migrated_template: str) -> Iterat
         postgres_server.drop_database(name)
 
 
+@pytest.fixture
+def new_pulsar_bench(
+    pulsar_broker: SharedBroker, postgres_server: PostgresServer, migrated_template: str
+) -> Iterator[Callable[[], Bench]]:
+    """Any number of benches on the run's broker, each with a database and a topic of its own."""
+    made: list[tuple[str, Bench]] = []
+
+    def make() -> Bench:
+        name = f"cleave_chaos_{secrets.token_hex(4)}"
+        url = postgres_server.create_database(name, template=migrated_template)
+        here = OnPulsar.fresh(pulsar_broker.admin_url, pulsar_broker.service_url, "chaos")
+        made.append((name, Bench(url, here)))
+        return made[-1][1]
+
+    yield make
+    for name, bench in made:
+        if bench.pulsar is not None:
+            bench.pulsar.remove(bench.plane)
+        bench.close()
+        postgres_server.drop_database(name)
+
+
+@pytest.fixture(scope="module")
+def killable_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarStandalone]:
+    """A Pulsar 4.2.4 of the module's own, which waits for the disk before it answers, as brokers do by default."""
+    server = PulsarStandalone(
+        tmp_path_factory.mktemp("killable"), jvm=QUICK, properties={"journalSyncData": "true"}
+    )
+    demand_jars(server.version)
+    server.start()
+    yield server
+    server.destroy()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _report(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Write the table down when the last cell has run."""
@@ -51,19 +96,26 @@ def _report(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print it, whether or not output is captured."""
+    if _figures:
+        terminalreporter.section("measured")
+    for figure in _figures:
+        terminalreporter.write_line(figure)
     if not _rows:
         return
     terminalreporter.section("kill matrix")
     for row in _rows:
         terminalreporter.write_line(
-            "{fault:<18} {scenario:<20} {path:<8} {at:<28} {ended:<8} "
+            "{plane:<8} {fault:<18} {scenario:<20} {path:<8} {at:<28} {ended:<8} "
             "found {findings:>2}  unwritable {unwritable_ms:>6} ms".format(**row)
         )
-    faults = Counter(row["fault"] for row in _rows)
-    longest = max(row["unwritable_ms"] for row in _rows)
-    terminalreporter.write_line(
-        f"{len(_rows)} cells: {', '.join(f'{count} {fault}' for fault, count in sorted(faults.items()))}; "
-        f"longest unwritable {longest} ms"
-    )
+    for plane in sorted({row["plane"] for row in _rows}):
+        rows = [row for row in _rows if row["plane"] == plane]
+        faults = Counter(row["fault"] for row in rows)
+        longest = max(row["unwritable_ms"] for row in rows)
+        terminalreporter.write_line(
+            f"{plane}: {len(rows)} cells: "
+            f"{', '.join(f'{count} {fault}' for fault, count in sorted(faults.items()))}; "
+            f"longest unwritable {longest} ms"
+        )
     for path in _written_to:
         terminalreporter.write_line(f"as JSON: {path}")

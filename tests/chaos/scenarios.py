@@ -16,11 +16,10 @@ from controller.services.reconciler import FindingKind, reconcile
 from controller.store.adoptions import Adoption, intend_adopt
 from controller.store.operations import get_operation
 from controller.store.subscriptions import SubscriptionKind
-from tests.support.bench import TOPIC, Bench
+from tests.support.bench import Bench
 
 OWN_CURSOR = "application-own"
 """A subscription that an application made directly on the first log: no row, but its data counts as well."""
-PLAIN_LOGS = ("persistent://t/n/old-partition-0", "persistent://t/n/old-partition-1")
 MESSAGES = 3
 """In each first log, unread by the subscription `billing`."""
 
@@ -57,22 +56,22 @@ def creating(bench: Bench, key: str) -> int:
     """Intend a topic of two segments."""
     request = bench.request(key)
     return topic_admin.create_topic(
-        bench.store, bench.planes, TOPIC, request, segments=2
+        bench.store, bench.planes, bench.topic_name, request, data_plane=bench.plane.name, segments=2
     ).operation.operation_id
 
 
 def two_plain_logs(bench: Bench) -> None:
     """Logs that applications made before there was a topic, with something unread."""
-    for name in PLAIN_LOGS:
+    for name in bench.plain_logs():
         bench.plane.create_segment(name, ["billing", OWN_CURSOR])
 
 
 def adopting(bench: Bench, key: str) -> int:
     """Intend a topic of two segments that follows them."""
     adoption = Adoption(
-        name=TOPIC,
+        name=bench.topic_name,
         data_plane=bench.plane.name,
-        old_topics=PLAIN_LOGS,
+        old_topics=bench.plain_logs(),
         subscriptions={"billing": SubscriptionKind.STREAM},
         segments=2,
         bucket_budget=4,
@@ -87,19 +86,23 @@ def adopting(bench: Bench, key: str) -> int:
 
 def deleting(bench: Bench, key: str) -> int:
     """Intend the topic's deletion."""
-    return topic_admin.delete_topic(bench.store, TOPIC, bench.request(key)).operation.operation_id
+    return topic_admin.delete_topic(bench.store, bench.topic_name, bench.request(key)).operation.operation_id
 
 
 def subscribing(bench: Bench, key: str) -> int:
     """Intend another subscription."""
     request = bench.request(key)
-    return topic_admin.create_subscription(bench.store, TOPIC, "audit", request).operation.operation_id
+    return topic_admin.create_subscription(
+        bench.store, bench.topic_name, "audit", request
+    ).operation.operation_id
 
 
 def unsubscribing(bench: Bench, key: str) -> int:
     """Intend the deletion of the subscription that has unread messages."""
     request = bench.request(key)
-    return topic_admin.delete_subscription(bench.store, TOPIC, "billing", request).operation.operation_id
+    return topic_admin.delete_subscription(
+        bench.store, bench.topic_name, "billing", request
+    ).operation.operation_id
 
 
 def a_drained_parent(bench: Bench) -> None:
@@ -126,7 +129,7 @@ def a_broken_log(bench: Bench) -> None:
 
 def healing(bench: Bench, _key: str) -> int:
     """Have the reconciler intend it, once: while it lives the segment is left alone."""
-    for finding in reconcile(bench.store, bench.planes, bench.topic_id):
+    for finding in reconcile(bench.store, bench.looking, bench.topic_id):
         if finding.kind is FindingKind.ACTIVE_TERMINATED and finding.operation_id is not None:
             return finding.operation_id
     return bench.live_operations()[0].operation_id

@@ -18,7 +18,7 @@ from controller.domain.errors import StoreUnavailable
 from controller.services.load_aggregation import publish_left_over
 from controller.store import loads
 from controller.store.engine import Store
-from tests.chaos.test_kill_matrix import start
+from tests.chaos.strikes import start
 from tests.support.aggregation import END_MS, MINUTE_MS, Run
 from tests.support.bench import Bench
 

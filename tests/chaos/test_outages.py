@@ -15,24 +15,19 @@ from pathlib import Path as FilePath
 
 import pytest
 
-from controller.client.history import Verdict, check, read_history
 from controller.devstack.postgres import EmbeddedPostgres
-from controller.domain.errors import DataPlaneUnavailable, StoreUnavailable
 from controller.domain.operation import OperationState
-from controller.services.operation_runner import run_operation
 from controller.store.migrations import migrate
 from tests.chaos.cells import FAST_OUTAGE_CELLS, OUTAGE_CELLS, Outage, OutageCell, Path, Side, steps_of
-from tests.chaos.laws import TAKEOVER_SECONDS, check_writable, unwritable_ms_of
+from tests.chaos.laws import check_writable, takeover_seconds, unwritable_ms_of
 from tests.chaos.scenarios import BY_NAME
-from tests.support.bench import TOPIC, Bench
-from tests.support.traffic import TrafficProcess
-from tests.support.waiting import wait_until
+from tests.chaos.scene import Scene
+from tests.support.bench import Bench
 
 pytestmark = pytest.mark.timeout(300)
 RELUCTANT = {"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}
 """Commits that do not wait for the disk are forgotten in a crash for as long as can be arranged."""
 SEGMENTS = {"split": 1, "merge": 2}
-AWAY = (StoreUnavailable, DataPlaneUnavailable)
 RecordCell = Callable[..., None]
 _CUT = """
     SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
@@ -49,35 +44,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgre
     server.destroy()
 
 
-class Scene:
-    """A topic with two producers and a consumer at work, and a runner in this process."""
+class DatabaseScene(Scene):
+    """Traffic on the embedded logs, and the server under it all."""
 
     def __init__(self, server: EmbeddedPostgres, directory: FilePath, running: ExitStack) -> None:
         self.server = server
-        self.url = server.create_database(f"outage_{secrets.token_hex(4)}")
-        migrate(self.url)
-        self.bench = Bench(self.url)
-        running.callback(self.bench.close)
-        self._directory, self._running = directory, running
+        url = server.create_database(f"outage_{secrets.token_hex(4)}")
+        migrate(url)
+        bench = Bench(url)
+        running.callback(bench.close)
+        super().__init__(bench, directory, running)
         self.outage_seconds = 0.0
-
-    def begin(self, segments: int) -> None:
-        """The topic, and traffic that flows."""
-        self.bench.topic_with(segments)
-        self.producers = [self._start("produce", name) for name in ("p1", "p2")]
-        self.consumer = self._start("consume", "c1")
-        self.advance()
-
-    def advance(self) -> None:
-        """Until everybody has done more, whatever happened."""
-        everybody = [*self.producers, self.consumer]
-        targets = [one.count + 300 for one in everybody]
-
-        def there() -> bool:
-            assert all(one.running for one in everybody), "see the processes' logs"
-            return all(one.count >= target for one, target in zip(everybody, targets, strict=True))
-
-        wait_until(there, timeout_seconds=90, message="traffic flows")
 
     def strike(self, outage: Outage) -> None:
         """Have the database fail; back when it answers again."""
@@ -86,40 +63,10 @@ class Scene:
             self.server.crash()
             self.server.start()
         else:
-            other = Bench(self.url)
+            other = Bench(self.bench.url)
             other.scalar(_CUT)
             other.close()
         self.outage_seconds += time.monotonic() - began
-
-    def drive(self, operation_id: int, checkpoint: Callable[[str], None]) -> None:
-        """Run it to its end, as a worker does: what is away is waited for."""
-        context = self.bench.context(checkpoint=checkpoint)
-
-        def ended() -> bool:
-            try:
-                run_operation(context, operation_id)
-                return not self.bench.operation(operation_id).state.is_live
-            except AWAY:
-                return False
-
-        wait_until(ended, timeout_seconds=60, message=f"operation {operation_id} ends")
-
-    def judge(self) -> Verdict:
-        """End the producers, let the consumer finish, and compare."""
-        for producer in self.producers:
-            producer.stop()
-        wait_until(
-            lambda: self.bench.unread("billing") == 0, timeout_seconds=90, message="the backlog is read"
-        )
-        self.consumer.stop()
-        sent = read_history(*(producer.history for producer in self.producers))
-        return check(sent, read_history(self.consumer.history))
-
-    def _start(self, role: str, name: str) -> TrafficProcess:
-        traffic = TrafficProcess(
-            role, name, url=self.url, topic=TOPIC, directory=self._directory, subscription="billing"
-        )
-        return self._running.enter_context(traffic)
 
 
 def check_outage(
@@ -128,7 +75,7 @@ def check_outage(
     """Strike at the cell's point, once, and see the laws hold."""
     scenario = BY_NAME[one.cell.scenario]
     with ExitStack() as running:
-        scene = Scene(server, directory, running)
+        scene = DatabaseScene(server, directory, running)
         scene.begin(SEGMENTS[scenario.name])
         operation_id = scenario.intend(scene.bench, "asked")
         points = {one.cell.checkpoint}
@@ -138,7 +85,7 @@ def check_outage(
                 points.discard(checkpoint)
                 scene.strike(one.outage)
 
-        scene.drive(operation_id, strike)
+        scene.drive(operation_id, scene.bench.context(checkpoint=strike))
         assert not points
         scene.advance()
 
@@ -147,7 +94,7 @@ def check_outage(
         assert verdict.in_order_and_complete, verdict
         assert scene.bench.operation(operation_id).state is OperationState.DONE
         unwritable_ms = unwritable_ms_of(scene.bench, operation_id)
-        check_writable(unwritable_ms, scene.outage_seconds + TAKEOVER_SECONDS)
+        check_writable(scene.bench, unwritable_ms, scene.outage_seconds + takeover_seconds(scene.bench))
         findings = scene.bench.settle()
         scene.bench.check_laws()
     record_cell(

@@ -15,7 +15,7 @@ import pytest
 from controller.domain.operation import OperationState
 from controller.services import segment_admin
 from controller.services.operation_runner import run_due
-from tests.chaos.test_kill_matrix import start
+from tests.chaos.strikes import start
 from tests.support.bench import Bench
 
 NewBench = Callable[[], Bench]

@@ -10,17 +10,28 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Mapping
 
 from controller.services.operation_runner import Outcome, run_due, run_operation
 from tests.support.bench import Bench
+from tests.support.bench_planes import OnPulsar
 from tests.support.faulty_data_plane import FaultyDataPlane
 from tests.support.waiting import wait_until
 
 ENDED = (Outcome.FINISHED, Outcome.FENCED_OUT, Outcome.STOPPED)
 
 
-def main(url: str, at: str, by: str, operation_id: int | None = None) -> None:
-    """Run the operation, or without one whatever is due side by side, to its end or to `at`."""
+def main(
+    url: str,
+    at: str,
+    by: str,
+    operation_id: int | None = None,
+    pulsar: Mapping[str, str] | None = None,
+) -> None:
+    """Run the operation, or without one whatever is due side by side, to its end or to `at`.
+
+    `pulsar`: the fields of an `OnPulsar`, where the topic is on a broker.
+    """
     points = {at}
 
     def strike(name: str) -> None:
@@ -28,12 +39,11 @@ def main(url: str, at: str, by: str, operation_id: int | None = None) -> None:
             points.discard(name)
             os.kill(os.getpid(), signal.Signals[by])
 
-    bench = Bench(url)
-    plane = FaultyDataPlane(bench.plane)
+    bench = Bench(url, None if pulsar is None else OnPulsar(**pulsar))
+    name = bench.plane.name
+    plane = FaultyDataPlane(bench.planes[name])
     plane.before_call = lambda _call, number: strike(f"call:{number}")
-    context = bench.context(
-        f"victim-{os.getpid()}", planes={"embedded": plane.as_data_plane()}, checkpoint=strike
-    )
+    context = bench.context(f"victim-{os.getpid()}", planes={name: plane.as_data_plane()}, checkpoint=strike)
     outcomes: list[Outcome] = []
     if (
         operation_id is None
@@ -46,7 +56,7 @@ def main(url: str, at: str, by: str, operation_id: int | None = None) -> None:
         outcomes.append(run_operation(context, operation_id))
         return outcomes[-1] in ENDED or not bench.operation(operation_id).state.is_live
 
-    wait_until(ended, message="the victim's run ends")
+    bench.wait_until(ended, message="the victim's run ends")
     bench.close()
     print(outcomes[-1], flush=True)  # noqa: T201 - its answer
 

@@ -1,21 +1,19 @@
 """A bench for operations: store, data planes and the shorthands that tests of services and of chaos share.
 
-Everything real: PostgreSQL, the embedded logs, the operation runner. Claims and calls are short, so that what waits
-for them to run out waits a second, not a minute.
+Everything real: PostgreSQL, the embedded logs or a broker's, the operation runner. Claims and calls are short, so that
+what waits for them to run out waits seconds, not a minute.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import text
 
 from controller.dataplane.base import DataPlane, LogState, OutgoingMessage
-from controller.dataplane.embedded.log_client import EmbeddedLogClient
-from controller.dataplane.embedded.plane import EmbeddedDataPlane
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation, OperationState, Origin
 from controller.domain.segment import SegmentState
@@ -25,29 +23,44 @@ from controller.services.reconciler import Finding, reconcile
 from controller.store import backing_logs, layouts, operations, topics
 from controller.store.engine import Store
 from controller.store.intents import Intent, Request
+from tests.support.bench_planes import (
+    CALL_TIMEOUT_SECONDS,
+    PLAIN_LOGS,
+    TOPIC,
+    OnPulsar,
+    bench_plane,
+)
 from tests.support.waiting import wait_until
 
-CALL_TIMEOUT_SECONDS = 0.4
-LEASE_SECONDS = 0.8
-TOPIC = "topic://acme/shop/orders"
+__all__ = ["CALL_TIMEOUT_SECONDS", "TOPIC", "Bench"]
+Found = TypeVar("Found")
+_ADOPTED = """
+    SELECT backing_topic FROM cleave.segment WHERE topic_id = :topic_id AND legacy_topic_name IS NOT NULL
+"""
 
 
 class Bench:
-    """One database, one topic (`TOPIC`), any number of runners."""
+    """One database, one topic (`topic_name`), any number of runners; on a broker where `pulsar` names one."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self, url: str, pulsar: OnPulsar | None = None) -> None:
+        self.url, self.pulsar = url, pulsar
         self.store = Store(url, application_name="bench")
-        self.plane = EmbeddedDataPlane(url, call_timeout_seconds=CALL_TIMEOUT_SECONDS)
-        self.planes: Mapping[str, DataPlane] = {"embedded": self.plane}
-        self.logs = EmbeddedLogClient(url)
+        self._ground = bench_plane(url, pulsar)
+        self.plane, self.logs = self._ground.plane, self._ground.logs
+        self.planes: Mapping[str, DataPlane] = {self.plane.name: self._ground.of_runners}
+        self.topic_name = pulsar.topic if pulsar else TOPIC
+        self.lease_seconds = self._ground.lease_seconds
         self._keys = itertools.count()
 
     def close(self) -> None:
         """Give back connections."""
-        self.logs.close()
-        self.plane.close()
+        self._ground.close()
         self.store.dispose()
+
+    @property
+    def call_timeout_seconds(self) -> float:
+        """The longest call of a runner."""
+        return self._ground.of_runners.call_timeout_seconds
 
     def request(self, key: str | None = None, deadline_seconds: float = 60.0) -> Request:
         """A manual request, with a fresh key unless one is given."""
@@ -61,7 +74,7 @@ class Bench:
             store=self.store,
             planes=self.planes,
             runner_id=runner_id,
-            lease_seconds=LEASE_SECONDS,
+            lease_seconds=self.lease_seconds,
             parallel_calls=1,
         )
         return replace(base, **changes)
@@ -71,25 +84,26 @@ class Bench:
     def topic_with(
         self, segments: int = 1, subscriptions: tuple[str, ...] = ("billing",), **options: Any
     ) -> int:
-        """Create `TOPIC` with its subscriptions, all done; returns its id."""
+        """Create the topic with its subscriptions, all done; returns its id."""
         self.create(segments, **options)
         for name in subscriptions:
-            self.finish(topic_admin.create_subscription(self.store, TOPIC, name, self.request()))
+            self.finish(topic_admin.create_subscription(self.store, self.topic_name, name, self.request()))
         return self.topic_id
 
     def create(self, segments: int = 1, **options: Any) -> Operation:
-        """Create `TOPIC`, done."""
-        request = self.request()
+        """Create the topic, done."""
+        options = {"segments": segments, "data_plane": self.plane.name, **options}
         return self.finish(
-            topic_admin.create_topic(self.store, self.planes, TOPIC, request, segments=segments, **options)
+            topic_admin.create_topic(self.store, self.planes, self.topic_name, self.request(), **options)
         )
 
     def intend(self, planner: segment_admin.Planner, request: Request | None = None) -> Intent:
-        """Intend a reshape of `TOPIC`."""
-        return segment_admin.submit(self.store, self.planes, TOPIC, planner, request or self.request())
+        """Intend a reshape of the topic."""
+        request = request or self.request()
+        return segment_admin.submit(self.store, self.planes, self.topic_name, planner, request)
 
     def reshape(self, planner: segment_admin.Planner) -> Operation:
-        """A reshape of `TOPIC`, done."""
+        """A reshape of the topic, done."""
         return self.finish(self.intend(planner))
 
     def publish(self, segment_id: int, count: int = 3) -> None:
@@ -113,7 +127,7 @@ class Bench:
             operation = self.operation(operation_id)
             return None if operation.state.is_live else operation
 
-        operation = wait_until(ended, message=f"operation {operation_id} ends")
+        operation = self.wait_until(ended, message=f"operation {operation_id} ends")
         assert operation is not None
         return operation
 
@@ -127,7 +141,7 @@ class Bench:
         def there() -> bool:
             return self.operation(operation_id).state is state
 
-        wait_until(lambda: there() or (self.run_once(operation_id, should_stop=there) and there()))
+        self.wait_until(lambda: there() or (self.run_once(operation_id, should_stop=there) and there()))
 
     def settle(self, *, collects: bool = False) -> list[Finding]:
         """Run, reconcile and sweep until nothing is left to do; returns what the reconciler found on the way.
@@ -140,7 +154,7 @@ class Bench:
             while run_due(self.context("settler")):
                 pass
             findings = [
-                one for one in reconcile(self.store, self.planes, self.topic_id) if one.kind.has_remedy
+                one for one in reconcile(self.store, self.looking, self.topic_id) if one.kind.has_remedy
             ]
             found.extend(findings)
             tombstone_sweeper.sweep(self.store, self.planes)
@@ -148,16 +162,32 @@ class Bench:
                 garbage_collector.collect(self.store, self.planes, retention_minutes=0)
             return not findings and not self.live_operations() and not self.undeleted_logs()
 
-        wait_until(settled, message="nothing is left to do")
+        self.wait_until(settled, message="nothing is left to do")
         return found
 
+    def wait_until(self, predicate: Callable[[], Found], *, message: str = "") -> Found:
+        """See `waiting`; for as long as claims and calls of the dead may take to run out here."""
+        return wait_until(predicate, timeout_seconds=self._ground.patience_seconds, message=message)
+
     # Looking.
+
+    @property
+    def looking(self) -> Mapping[str, DataPlane]:
+        """The plane as tests look at it, with more time for each call than runners have."""
+        return {self.plane.name: self.plane}
+
+    def plain_logs(self) -> tuple[str, str]:
+        """Names of two logs that applications made before there was a topic."""
+        if self.pulsar is None:
+            return PLAIN_LOGS
+        self.pulsar.make_plain_topic()
+        return self.pulsar.plain_logs
 
     @property
     def topic_id(self) -> int:
         """Id of the newest topic of the name, deleted or not."""
         newest = "SELECT max(topic_id) FROM cleave.topic WHERE name = :name"
-        return int(self.scalar(newest, name=TOPIC))
+        return int(self.scalar(newest, name=self.topic_name))
 
     @property
     def topic(self) -> topics.TopicRow:
@@ -182,7 +212,7 @@ class Bench:
             return operations.list_operations(tx, only_live=True)
 
     def log_of(self, segment_id: int) -> str:
-        """Backing topic of a segment of `TOPIC`, pruned or not."""
+        """Backing topic of a segment, pruned or not."""
         statement = (
             "SELECT backing_topic FROM cleave.segment WHERE topic_id = :topic_id AND segment_id = :segment_id"
         )
@@ -196,11 +226,13 @@ class Bench:
         """Logs on the data plane that no segment has."""
         with self.store.transaction() as tx:
             known = set(backing_logs.backing_topics(tx, self.topic_id))
-        return [name for name in self.plane.list_segments(TOPIC) if name not in known]
+        return [name for name in self.plane.list_segments(self.topic_name) if name not in known]
 
     def unread(self, subscription: str) -> int:
         """Messages it has not acknowledged, over all logs of the topic."""
-        return sum(self.plane.backlog(log, subscription) or 0 for log in self.plane.list_segments(TOPIC))
+        return sum(
+            self.plane.backlog(log, subscription) or 0 for log in self.plane.list_segments(self.topic_name)
+        )
 
     def scalar(self, statement: str, **parameters: object) -> Any:
         """One value from the database."""
@@ -218,15 +250,16 @@ class Bench:
         with self.store.transaction() as tx:
             books = backing_logs.read_books(tx, self.topic_id)
             uncovered = tx.execute(text("SELECT * FROM inspect.uncovered_ranges")).all()
+            adopted = set(tx.execute(text(_ADOPTED), {"topic_id": self.topic_id}).scalars())
         assert uncovered == []
         if books.topic_state == "live":
             layout.check_invariants()
         else:
             assert books.logs == ()
-        assert sorted(self.plane.list_segments(TOPIC)) == sorted(
+        assert sorted(self.plane.list_segments(self.topic_name)) == sorted(
             one.backing_topic
             for one in books.logs
-            if not one.backing_topic.startswith("persistent://")  # adopted: not named by the plane
+            if one.backing_topic not in adopted  # which the plane did not name
         )
         for one in books.logs:
             is_active = one.state is SegmentState.ACTIVE

@@ -1,7 +1,7 @@
 """Real producers and consumers as processes of their own, with their histories in files.
 
 `python -m tests.support.traffic produce|consume ...`, or `TrafficProcess` from a test. SIGTERM ends one in good
-order; anything harsher leaves what it had written.
+order; anything harsher leaves what it had written. They work on the embedded logs, or on a broker where one is named.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import itertools
 import random
 import signal
 import sys
+import threading
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,34 +21,43 @@ from controller.client.history import HistoryFile
 from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.stream_consumer import StreamConsumer
-from controller.dataplane.base import OutgoingMessage
+from controller.dataplane.base import LogClient, OutgoingMessage
 from controller.dataplane.embedded import EmbeddedLogClient
+from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.devstack.process import ChildProcess
+from tests.support.bench_planes import OnPulsar
 
 _ROOT = Path(__file__).resolve().parents[2]
 KEYS = 200
+ROUND_MESSAGES = 100
+ROUNDS_A_SECOND = 10
+"""Of a producer that keeps to a rate: what it sends at once is a tenth of a second's messages."""
+PATIENCE_SECONDS = 300.0
+"""A broker that is killed and started again on a busy machine is away for a minute and more."""
 
 
 class TrafficProcess:
     """One of them, started; `history` is its file."""
 
     def __init__(
-        self, role: str, name: str, *, url: str, topic: str, directory: Path, subscription: str = ""
+        self,
+        role: str,
+        name: str,
+        *,
+        url: str,
+        topic: str,
+        directory: Path,
+        subscription: str = "",
+        pulsar: OnPulsar | None = None,
+        rate: int = 0,
     ) -> None:
+        """`rate`: messages a second of a producer at most; 0 for as fast as it goes."""
         self.history = directory / f"{role}-{name}.history"
         self.history.touch()
+        where = ["--admin-url", pulsar.admin_url, "--service-url", pulsar.service_url] if pulsar else []
+        command = [sys.executable, "-m", "tests.support.traffic", *where, "--rate", str(rate)]
         self._child = ChildProcess(
-            [
-                sys.executable,
-                "-m",
-                "tests.support.traffic",
-                role,
-                name,
-                url,
-                topic,
-                self.history,
-                subscription,
-            ],
+            [*command, role, name, url, topic, self.history, subscription],
             log=directory / f"{role}-{name}.log",
             cwd=_ROOT,
         )
@@ -84,29 +95,38 @@ class TrafficProcess:
         self._child.kill()
 
 
-def _produce(name: str, url: str, topic: str, history: HistoryFile, ending: list[int]) -> None:
-    """Rounds of 100 random keys, each key numbered on its own, as fast as it goes."""
-    source, logs = PostgresSource(url), EmbeddedLogClient(url)
+def _produce(given: argparse.Namespace, logs: LogClient, history: HistoryFile, ending: list[int]) -> None:
+    """Rounds of random keys, each key numbered on its own, at the rate or as fast as it goes."""
+    name, source = given.name, PostgresSource(given.url)
     chooser = random.Random(name)
     numbers = {f"key-{i}": itertools.count() for i in range(KEYS)}
+    a_round = given.rate // ROUNDS_A_SECOND or ROUND_MESSAGES
+    pause, began = threading.Event(), time.monotonic()
 
     def note(batch: object) -> None:
         messages: list[OutgoingMessage] = list(batch)  # type: ignore[call-overload]
         history.write((name, (m.key or b"").decode(), int(m.payload.split(b" ")[1])) for m in messages)
 
-    producer = Producer(source, logs, topic, name=name, on_stored=note)
-    while not ending:
-        for key in chooser.choices(list(numbers), k=100):
+    producer = Producer(
+        source, logs, given.topic, name=name, on_stored=note, send_timeout_seconds=PATIENCE_SECONDS
+    )
+    for round_number in itertools.count(1):
+        for key in chooser.choices(list(numbers), k=a_round):
             producer.send(b"%s %d" % (name.encode(), next(numbers[key])), key)
         producer.flush()
+        if ending:
+            break
+        if given.rate:  # what a fence held up is made up for
+            pause.wait(max(0.0, began + round_number * a_round / given.rate - time.monotonic()))
     producer.close()
+    logs.close()
 
 
-def _consume(
-    name: str, url: str, topic: str, history: HistoryFile, subscription: str, ending: list[int]
-) -> None:
-    source, logs = PostgresSource(url), EmbeddedLogClient(url)
-    with StreamConsumer(source, logs, topic, subscription, name) as consumer:
+def _consume(given: argparse.Namespace, logs: LogClient, history: HistoryFile, ending: list[int]) -> None:
+    source = PostgresSource(given.url)
+    with StreamConsumer(
+        source, logs, given.topic, given.subscription, given.name, patience_seconds=PATIENCE_SECONDS
+    ) as consumer:
         while not ending:
             batch = consumer.receive(0.2)
             if batch is None:
@@ -123,14 +143,19 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for argument in ("role", "name", "url", "topic", "history", "subscription"):
         parser.add_argument(argument)
+    parser.add_argument("--admin-url")
+    parser.add_argument("--service-url")
+    parser.add_argument("--rate", type=int, default=0)
     given = parser.parse_args()
     ending: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: ending.append(number))
+    logs: LogClient
+    if given.admin_url:
+        logs = PulsarLogClient(OnPulsar(given.admin_url, given.service_url, given.topic).access)
+    else:
+        logs = EmbeddedLogClient(given.url)
     with HistoryFile(Path(given.history), given.name if given.role == "consume" else "") as history:
-        if given.role == "produce":
-            _produce(given.name, given.url, given.topic, history, ending)
-        else:
-            _consume(given.name, given.url, given.topic, history, given.subscription, ending)
+        (_produce if given.role == "produce" else _consume)(given, logs, history, ending)
 
 
 if __name__ == "__main__":

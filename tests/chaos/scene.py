@@ -1,0 +1,100 @@
+"""A topic under traffic: producers and consumers as processes of their own, and a runner in this one.
+
+What fails meanwhile is the test's business; here is what goes on around it, and the comparison of both ends.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path as FilePath
+
+from controller.client.history import Verdict, check, read_history
+from controller.domain.errors import DataPlaneUnavailable, StoreUnavailable
+from controller.services.operation_runner import RunnerContext, run_operation
+from tests.support.bench import Bench
+from tests.support.traffic import TrafficProcess
+from tests.support.waiting import wait_until
+
+AWAY = (StoreUnavailable, DataPlaneUnavailable)
+ENDS_WITHIN_SECONDS = 300.0
+"""For what waits until a server is back on a busy machine."""
+
+
+class Scene:
+    """Two producers and some consumers of one topic; whatever was started ends with `running`."""
+
+    def __init__(self, bench: Bench, directory: FilePath, running: ExitStack, *, rate: int = 0) -> None:
+        """`rate`: messages a second of each producer; 0 for as fast as it goes."""
+        self.bench = bench
+        self._directory, self._running, self._rate = directory, running, rate
+
+    def begin(self, segments: int, *, consumers: int = 1) -> None:
+        """The topic, and traffic that flows."""
+        self.bench.topic_with(segments)
+        self.producers = [self._start("produce", name) for name in ("p1", "p2")]
+        self.consumers = [self._start("consume", f"c{i + 1}") for i in range(consumers)]
+        self.advance()
+
+    def advance(self, by: int = 300) -> None:
+        """Until everybody has done so much more, whatever happened."""
+        everybody = [*self.producers, *self.consumers]
+        targets = [one.count + by for one in everybody]
+
+        def there() -> bool:
+            assert all(one.running for one in everybody), "see the processes' logs"
+            return all(one.count >= target for one, target in zip(everybody, targets, strict=True))
+
+        wait_until(there, timeout_seconds=ENDS_WITHIN_SECONDS, message="traffic flows")
+
+    def drive(self, operation_id: int, context: RunnerContext) -> None:
+        """Run it to its end, as a worker does: what is away is waited for."""
+
+        def ended() -> bool:
+            try:
+                run_operation(context, operation_id)
+                return not self.bench.operation(operation_id).state.is_live
+            except AWAY:
+                return False
+
+        wait_until(ended, timeout_seconds=ENDS_WITHIN_SECONDS, message=f"operation {operation_id} ends")
+
+    def judge(self) -> Verdict:
+        """End the producers, let the consumers finish, and compare."""
+        for producer in self.producers:
+            producer.stop()
+        wait_until(
+            lambda: self.bench.unread("billing") == 0,
+            timeout_seconds=ENDS_WITHIN_SECONDS,
+            message="the backlog is read",
+        )
+        for consumer in self.consumers:
+            consumer.stop()
+        sent = read_history(*(producer.history for producer in self.producers))
+        return check(sent, read_history(*(consumer.history for consumer in self.consumers)))
+
+    @property
+    def longest_pause_ms(self) -> int:
+        """The longest that a producer was without an acknowledgement between its first and its last.
+
+        A producer goes on only when all it has sent is stored, so this is no less than what any range was unwritable
+        for: it holds what its client took to find out and to come back, too.
+        """
+        longest_ns = 0
+        for producer in self.producers:
+            instants = (record.at_ns for record in read_history(producer.history))
+            longest_ns = max([longest_ns, *(after - before for before, after in pairwise(instants))])
+        return longest_ns // 1_000_000
+
+    def _start(self, role: str, name: str) -> TrafficProcess:
+        traffic = TrafficProcess(
+            role,
+            name,
+            url=self.bench.url,
+            topic=self.bench.topic_name,
+            directory=self._directory,
+            subscription="billing",
+            pulsar=self.bench.pulsar,
+            rate=self._rate,
+        )
+        return self._running.enter_context(traffic)

@@ -1,0 +1,174 @@
+"""A runner struck at one point of one operation, and what is checked afterwards; on any data plane.
+
+The kill matrix parametrizes these over its cells, with a bench on the embedded logs or on a broker.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path as FilePath
+
+from controller.domain.operation import OperationState, Step
+from controller.services import topic_admin
+from controller.services.operation_runner import Outcome
+from tests.chaos.cells import Cell, Path
+from tests.chaos.laws import settle_and_check
+from tests.chaos.scenarios import BY_NAME, Scenario, operation_of
+from tests.support.bench import Bench
+
+ROOT = FilePath(__file__).parents[2]
+LAST_STEPS = (Step.FINISH, Step.FINISH_ABORT)
+NewBench = Callable[[], Bench]
+RecordCell = Callable[..., None]
+
+
+def start(module: str, **arguments: object) -> subprocess.Popen[str]:
+    """Start a process of this package."""
+    command = [sys.executable, "-m", f"tests.chaos.{module}", json.dumps(arguments)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def kill_at(bench: Bench, operation_id: int, at: str) -> bool:
+    """Have a runner killed there; False when it ended without coming by."""
+    victim = _start_victim(bench, operation_id, at, "SIGKILL")
+    victim.communicate()
+    assert victim.returncode in (0, -signal.SIGKILL)
+    return victim.returncode != 0
+
+
+def pause_at(
+    bench: Bench, operation_id: int, at: str, meanwhile: Callable[[], object] = lambda: None
+) -> Outcome | None:
+    """Have a runner paused there, another finish, and the first woken: how it ended. None: it never came by.
+
+    `meanwhile` happens before the other takes over.
+    """
+    victim = _start_victim(bench, operation_id, at, "SIGSTOP")
+    try:
+        status = os.waitid(os.P_PID, victim.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        if status is None or status.si_code != os.CLD_STOPPED:
+            victim.communicate()
+            assert victim.returncode == 0
+            return None
+        meanwhile()
+        bench.drive(operation_id)
+        bench.settle()
+        victim.send_signal(signal.SIGCONT)
+        answer, _ = victim.communicate()
+        assert victim.returncode == 0
+        return Outcome(answer.split()[-1])
+    finally:
+        if victim.poll() is None:
+            victim.kill()
+            victim.communicate()
+
+
+def begin(bench: Bench, scenario: Scenario, path: Path = Path.FORWARD) -> int:
+    """Bring the scenario to where the path begins; returns the operation's id."""
+    scenario.prepare(bench)
+    operation_id = scenario.intend(bench, "asked")
+    assert operation_of(bench, operation_id) is scenario.kind
+    if path is not Path.FORWARD:
+        bench.run_until(operation_id, OperationState.PREPARED)
+    if path is Path.SYNC:
+        topic_admin.create_subscription(bench.store, bench.topic_name, "late", bench.request())
+    if path is Path.ABORT:
+        pass_deadline(bench, operation_id)
+    return operation_id
+
+
+def pass_deadline(bench: Bench, operation_id: int) -> None:
+    """Let the operation's time run out."""
+    bench.execute(
+        "UPDATE cleave.operation SET deadline = clock_timestamp(), row_version = row_version + 1"
+        " WHERE operation_id = :operation_id",
+        operation_id=operation_id,
+    )
+
+
+def check_killed(bench: Bench, cell: Cell, record_cell: RecordCell) -> None:
+    """Killed there, resumed by another."""
+    scenario = BY_NAME[cell.scenario]
+    operation_id = begin(bench, scenario, cell.path)
+    assert kill_at(bench, operation_id, cell.checkpoint)
+    bench.drive(operation_id)
+    row = settle_and_check(bench, scenario, operation_id)
+    assert row["ended"] == ("aborted" if cell.path is Path.ABORT else "done")
+    record_cell(fault="killed", scenario=cell.scenario, path=cell.path, at=cell.checkpoint, **row)
+
+
+def check_paused(bench: Bench, cell: Cell, record_cell: RecordCell) -> None:
+    """Paused there, woken after another has finished: it must be refused."""
+    scenario = BY_NAME[cell.scenario]
+    operation_id = begin(bench, scenario, cell.path)
+    outcome = pause_at(bench, operation_id, cell.checkpoint)
+    nothing_left = cell.step in LAST_STEPS and cell.side == "after"
+    assert outcome is (Outcome.FINISHED if nothing_left else Outcome.FENCED_OUT)
+    row = settle_and_check(bench, scenario, operation_id)
+    assert row["ended"] == ("aborted" if cell.path is Path.ABORT else "done")
+    record_cell(fault="paused", scenario=cell.scenario, path=cell.path, at=cell.checkpoint, **row)
+
+
+def check_killed_at_each_call(scenario: Scenario, new_bench: NewBench, record_cell: RecordCell) -> None:
+    """Killed just before its first data-plane call, then before its second, as long as there is one."""
+    number, struck = 0, True
+    while struck:
+        number += 1
+        bench = new_bench()
+        operation_id = begin(bench, scenario)
+        struck = kill_at(bench, operation_id, f"call:{number}")
+        bench.drive(operation_id)
+        row = settle_and_check(bench, scenario, operation_id)
+        if struck:
+            assert row["ended"] == "done"
+            record_cell(fault="killed", scenario=scenario.name, path=Path.FORWARD, at=f"call:{number}", **row)
+
+
+def check_late_calls(scenario: Scenario, new_bench: NewBench, record_cell: RecordCell) -> None:
+    """The runner is paused between its last look at the claim and the call: nothing can refuse that call."""
+    number, outcome = 0, None
+    while number == 0 or outcome is not None:
+        number += 1
+        bench = new_bench()
+        operation_id = begin(bench, scenario)
+        outcome = pause_at(bench, operation_id, f"call:{number}")
+        assert outcome in (None, Outcome.FENCED_OUT)
+        row = settle_and_check(bench, scenario, operation_id)
+        if outcome is not None:
+            record_cell(
+                fault="late call", scenario=scenario.name, path=Path.FORWARD, at=f"call:{number}", **row
+            )
+
+
+def check_calls_after_giving_up(scenario: Scenario, new_bench: NewBench, record_cell: RecordCell) -> None:
+    """The worst of late calls: the operation is aborted and its tombstones are closed when a child is created."""
+    number, gave_up = 0, True
+    while gave_up:
+        number += 1
+        bench = new_bench()
+        operation_id = begin(bench, scenario)
+
+        def give_up(bench: Bench = bench, operation_id: int = operation_id) -> None:
+            pass_deadline(bench, operation_id)
+            bench.drive(operation_id)
+            bench.wait_until(lambda: bench.settle() == [] and not bench.open_tombstones())
+
+        pause_at(bench, operation_id, f"call:{number}", give_up)
+        gave_up = bench.operation(operation_id).state is OperationState.ABORTED
+        row = settle_and_check(bench, scenario, operation_id)
+        if gave_up:
+            record_cell(
+                fault="late call", scenario=scenario.name, path=Path.ABORT, at=f"call:{number}", **row
+            )
+    assert number > 1
+
+
+def _start_victim(bench: Bench, operation_id: int, at: str, by: str) -> subprocess.Popen[str]:
+    pulsar = None if bench.pulsar is None else asdict(bench.pulsar)
+    return start("victim", url=bench.url, operation_id=operation_id, at=at, by=by, pulsar=pulsar)

@@ -1,0 +1,107 @@
+"""What a bench stands on: the embedded logs of its own database, or a topic of its own on a real broker.
+
+On a broker operations run with short calls and claims, since whoever takes over waits for both to run out; what a
+test itself asks and does is given more time, so that a busy machine fails no look.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+
+import requests
+
+from controller.dataplane.base import DataPlane, LogClient
+from controller.dataplane.embedded.log_client import EmbeddedLogClient
+from controller.dataplane.embedded.plane import EmbeddedDataPlane
+from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.log_client import PulsarLogClient
+from controller.dataplane.pulsar.plane import PulsarDataPlane
+from tests.support.pulsar_namespaces import make_namespace
+
+CALL_TIMEOUT_SECONDS = 0.4
+LEASE_SECONDS = 0.8
+TOPIC = "topic://acme/shop/orders"
+PLAIN_LOGS = ("persistent://t/n/old-partition-0", "persistent://t/n/old-partition-1")
+"""Logs that applications made before there was a topic; the embedded plane takes any name."""
+PULSAR_CALL_TIMEOUT_SECONDS = 2.0
+PULSAR_LEASE_SECONDS = 2.5
+_PATIENT_SECONDS = 25.0
+
+
+@dataclass(frozen=True, slots=True)
+class OnPulsar:
+    """A topic on a real broker that no other bench has; as JSON it travels to other processes."""
+
+    admin_url: str
+    service_url: str
+    topic: str
+
+    @classmethod
+    def fresh(cls, admin_url: str, service_url: str, namespace: str) -> OnPulsar:
+        """A name nobody used before, in a namespace that is made ready."""
+        access = PulsarAccess(admin_url=admin_url, service_url=service_url)
+        return cls(
+            admin_url,
+            service_url,
+            f"topic://{make_namespace(access, namespace)}/orders-{secrets.token_hex(4)}",
+        )
+
+    @property
+    def access(self) -> PulsarAccess:
+        """The broker's address, as the plane takes it."""
+        return PulsarAccess(admin_url=self.admin_url, service_url=self.service_url)
+
+    @property
+    def plain_logs(self) -> tuple[str, str]:
+        """Partitions of a topic without Cleave, beside `topic`; `make_plain_topic` makes them."""
+        old = f"{self.topic.replace('topic://', 'persistent://')}-old"
+        return f"{old}-partition-0", f"{old}-partition-1"
+
+    def make_plain_topic(self) -> None:
+        """A partitioned topic as an application has it."""
+        answer = requests.put(self._plain_url, json=len(self.plain_logs), timeout=_PATIENT_SECONDS)
+        answer.raise_for_status()
+
+    def remove(self, plane: DataPlane) -> None:
+        """Take away what is left of all this: a broker that many benches share has to carry it otherwise."""
+        for log in plane.list_segments(self.topic):
+            plane.delete_segment(log)
+        answer = requests.delete(f"{self._plain_url}?force=true", timeout=_PATIENT_SECONDS)
+        assert answer.status_code in (204, 404), answer.text[:200]
+
+    @property
+    def _plain_url(self) -> str:
+        return f"{self.admin_url}/admin/v2/{self.topic.replace('topic://', 'persistent/')}-old/partitions"
+
+
+@dataclass(frozen=True, slots=True)
+class BenchPlane:
+    """One data plane as a bench uses it: `plane` to look and act by hand, `of_runners` for operations."""
+
+    plane: DataPlane
+    of_runners: DataPlane
+    logs: LogClient
+    lease_seconds: float
+    patience_seconds: float
+    """For waiting until something ends that waits for claims to run out."""
+
+    def close(self) -> None:
+        """Give back connections."""
+        self.logs.close()
+        self.of_runners.close()
+        self.plane.close()
+
+
+def bench_plane(url: str, pulsar: OnPulsar | None) -> BenchPlane:
+    """The logs in the database at `url`, or those of the broker."""
+    if pulsar is None:
+        plane = EmbeddedDataPlane(url, call_timeout_seconds=CALL_TIMEOUT_SECONDS)
+        return BenchPlane(plane, plane, EmbeddedLogClient(url), LEASE_SECONDS, 30.0)
+    return BenchPlane(
+        PulsarDataPlane(pulsar.access, call_timeout_seconds=_PATIENT_SECONDS),
+        PulsarDataPlane(pulsar.access, call_timeout_seconds=PULSAR_CALL_TIMEOUT_SECONDS),
+        PulsarLogClient(pulsar.access, call_timeout_seconds=_PATIENT_SECONDS),
+        PULSAR_LEASE_SECONDS,
+        90.0,
+    )
