@@ -63,11 +63,15 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back: `document` is the JSON, None where the body is empty; `broker` is host:port of who answered."""
+    """What came back: `document` is the JSON, None where the body is empty; `broker` is host:port of who answered.
+
+    Names of `headers` are found in any case.
+    """
 
     status: int
     document: Any
     broker: str
+    headers: Mapping[str, str]
 
 
 class AdminCalls:
@@ -180,7 +184,7 @@ class AdminCalls:
             raise refusal(ask.act, status, reason.strip(), retry_after=response.headers.get("Retry-After"))
         if document is _NO_JSON and not is_refusal:
             raise half_answer(ask.act, status, f"not JSON: {text[:80]}")
-        return Answer(status, document, urlsplit(response.url).netloc)
+        return Answer(status, document, urlsplit(response.url).netloc, response.headers)
 
     def _headers(self) -> dict[str, str]:
         token = self._access.current_token()

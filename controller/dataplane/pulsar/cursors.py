@@ -12,6 +12,7 @@ from typing import Any
 
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
 from controller.dataplane.pulsar.names import subscription_path, topic_path
+from controller.dataplane.pulsar.stored import SentBatch, stored_of
 from controller.domain.errors import DataPlaneUnavailable, SegmentNotFound, SubscriptionNotFound
 
 OWNER, READER = "cleave.owner", "cleave.reader"
@@ -85,6 +86,13 @@ class Cursors:
             self._ask(backing_topic, "internalStats", deadline)["lastConfirmedEntry"]
         ).partition(":")
         return int(ledger), int(entry)
+
+    def stored_of(
+        self, backing_topic: str, batch: SentBatch, behind: tuple[int, int], deadline: Deadline
+    ) -> int:
+        """How much of the batch lies in the terminated topic; see `stored`."""
+        internal = self._ask(backing_topic, "internalStats", deadline)
+        return stored_of(self._admin, backing_topic, batch, behind, internal, deadline)
 
     def _subscription(
         self, backing_topic: str, subscription: str, deadline: Deadline, query: str = ""

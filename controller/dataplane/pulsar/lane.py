@@ -18,7 +18,8 @@ from controller.dataplane.base import OutgoingMessage
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.binary import Connections, mapped, mapped_result
 from controller.dataplane.pulsar.cursors import Cursors
-from controller.dataplane.pulsar.messages import incoming, outgoing
+from controller.dataplane.pulsar.messages import outgoing
+from controller.dataplane.pulsar.stored import NOWHERE, SentBatch
 from controller.domain.errors import CleaveError, DataPlaneTimeout, SegmentTerminated
 
 ENTRY_BYTES = 1024 * 1024
@@ -29,8 +30,6 @@ _NEVER_MS = 24 * 3600 * 1000
 """The library's timer would cut entries by the clock."""
 LOOK_SECONDS = 0.1
 """How often a producer that waits looks whether it lost its connection to a fence."""
-REST_OF_A_BATCH_MS = 100
-"""Messages of the last entry arrive together."""
 _SEND_SHARE = 0.8
 """Part of the time a send may take; what is left goes to opening and closing."""
 
@@ -45,7 +44,9 @@ class Lane:
         self._lock = threading.Lock()
         self._producer: pulsar.Producer | None = None
         self._stored = -1  # the last sequence known to be stored whole
-        self._behind: pulsar.MessageId | None = None  # nothing of a batch in doubt lies before it
+        self._behind: tuple[int, int] | None = (
+            None  # (ledger, entry); nothing of a batch in doubt lies before it
+        )
         self._in_doubt: int | None = None
 
     def append(self, messages: Sequence[OutgoingMessage], sequence: int, deadline: Deadline) -> int:
@@ -57,7 +58,7 @@ class Lane:
                 stored = self._send(self._opened(deadline), messages, sequence, deadline)
             except SegmentTerminated:
                 self._drop_producer()
-                stored = self._count_found(messages, deadline) if self._in_doubt == sequence else 0
+                stored = self._count_found(messages, sequence, deadline) if self._in_doubt == sequence else 0
                 if stored == 0:
                     raise
             if stored >= len(messages):
@@ -111,7 +112,7 @@ class Lane:
         """Send and wait: how many are stored, from the front. Raises what kept the first one from being stored, and
         whatever leaves it open what is.
         """
-        first = (sequence + 1) * MAX_BATCH_MESSAGES  # the library takes 0 for none given
+        first = _first_sequence_id(sequence)
         results = _Results(len(messages))
         try:
             for index, message in enumerate(messages):
@@ -123,7 +124,7 @@ class Lane:
         stored, failure = results.outcome(self._act)
         if failure is None:
             # A repeat that the broker knew already has no position: then the topic's end lies behind it.
-            self._behind = results.last_id or self._end(deadline)
+            self._behind = results.last_place or self._end(deadline)
             return stored
         if terminated is not None:
             self._producer = None
@@ -151,67 +152,18 @@ class Lane:
                 )
         return None
 
-    def _end(self, deadline: Deadline) -> pulsar.MessageId | None:
-        """The last message of the topic; None where there is none."""
-        ledger, entry = self._cursors.end_of(self._backing_topic, deadline)
-        return pulsar.MessageId(-1, ledger, entry, -1) if entry >= 0 else None
+    def _end(self, deadline: Deadline) -> tuple[int, int]:
+        """The place of the topic's last entry."""
+        return self._cursors.end_of(self._backing_topic, deadline)
 
-    def _count_found(self, messages: Sequence[OutgoingMessage], deadline: Deadline) -> int:
-        """How many of the batch, from its front, lie in the terminated topic behind what was known to be stored."""
-        start = self._behind or pulsar.MessageId.earliest
-        end = self._cursors.end_of(self._backing_topic, deadline)
-        if end[1] < 0 or (self._behind is not None and _place(start) >= end):
-            return 0  # and a reader that is opened at the end of a terminated topic is never told that it is open
-        try:
-            client, reader = self._opened_reader(start, deadline)
-            try:
-                return self._count_read(reader, messages, end, deadline)
-            finally:
-                self._connections.close_aside(reader, client)
-        except pulsar.PulsarException as error:
-            raise mapped(error, self._act) from error
-
-    def _opened_reader(
-        self, start: pulsar.MessageId, deadline: Deadline
-    ) -> tuple[pulsar.Client, pulsar.Reader]:
-        """Behind `start`; from the beginning where that is so near the end that the library is never told it is open."""
-        near = Deadline(deadline.left_seconds / 4)
-        try:
-            return self._reader_at(start, near)
-        except DataPlaneTimeout:
-            return self._reader_at(pulsar.MessageId.earliest, deadline)
-
-    def _reader_at(self, start: pulsar.MessageId, deadline: Deadline) -> tuple[pulsar.Client, pulsar.Reader]:
-        return self._connections.open_alone(
-            self._act, deadline, lambda client: client.create_reader(self._backing_topic, start)
-        )
-
-    def _count_read(
-        self,
-        reader: pulsar.Reader,
-        messages: Sequence[OutgoingMessage],
-        end: tuple[int, int],
-        deadline: Deadline,
-    ) -> int:
-        found, at = 0, (-1, -1)
-        behind = (-1, -1) if self._behind is None else _place(self._behind)
-        while found < len(messages):
-            patience_ms = REST_OF_A_BATCH_MS if at >= end else max(1, int(deadline.left_seconds * 1000))
-            try:
-                message = reader.read_next(patience_ms)
-            except pulsar.Timeout:
-                if at >= end:
-                    break
-                raise
-            at = _place(message.message_id())
-            if at > behind and message.producer_name() == self._name:
-                read, wanted = incoming(message, ()), messages[found]
-                found += (read.key or None, read.payload) == (wanted.key or None, wanted.payload)
-        return found
+    def _count_found(self, messages: Sequence[OutgoingMessage], sequence: int, deadline: Deadline) -> int:
+        """How many of the batch, from its front, lie in the terminated topic."""
+        batch = SentBatch(self._name, _first_sequence_id(sequence), len(messages))
+        return self._cursors.stored_of(self._backing_topic, batch, self._behind or NOWHERE, deadline)
 
 
-def _place(message_id: pulsar.MessageId) -> tuple[int, int]:
-    return (message_id.ledger_id(), message_id.entry_id())
+def _first_sequence_id(sequence: int) -> int:
+    return (sequence + 1) * MAX_BATCH_MESSAGES  # the library takes 0 for none given
 
 
 class _Results:
@@ -221,7 +173,7 @@ class _Results:
         self._expected = expected
         self.found: list[tuple[object, pulsar.MessageId | None]] = []
         self.complete = threading.Event()
-        self.last_id: pulsar.MessageId | None = None
+        self.last_place: tuple[int, int] | None = None
 
     def __call__(self, result: pulsar.Result, message_id: pulsar.MessageId) -> None:
         self.found.append((result, message_id))
@@ -238,7 +190,7 @@ class _Results:
                 return stored, mapped_result(result, act)
             stored += 1
             if message_id is not None and message_id.ledger_id() >= 0:  # a repeat has no place of its own
-                self.last_id = pulsar.MessageId.wrap(message_id)
+                self.last_place = (message_id.ledger_id(), message_id.entry_id())
         if stored < self._expected:
             return stored, DataPlaneTimeout(f"{act}: {stored} of {self._expected} messages answered in time")
         return stored, None

@@ -4,6 +4,9 @@ The broker allows one consumer at a time and breaks its connection when the curs
 connect again by itself and go on as if nothing had happened; a reader ends there instead, and says why at its next
 call. So what it acknowledges never undoes somebody's seek, and a stale owner learns that it is one. A connection
 that breaks because all of a terminated topic is acknowledged (see `binary`) is no loss: the reader has finished.
+
+A broker writes a cursor down once a second at most (`managedLedgerDefaultMarkDeleteRateLimit`), and the last position up
+to a minute later. Who is told that a topic is drained may build on it, so that answer waits for the disk.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import pulsar
 
 from controller import telemetry
 from controller.dataplane.base import LogMessage, Position
+from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.binary import Connections, mapped
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.messages import incoming, position_of
@@ -58,6 +62,7 @@ class PulsarReader:
         self._paused = False
         self._interrupted = threading.Event()
         self._lost: CleaveError | None = None
+        self._is_written_down = False
         self._closing = threading.Lock()
         self._opened: tuple[pulsar.Client, pulsar.Consumer] | None = None
 
@@ -137,7 +142,10 @@ class PulsarReader:
             raise self._why_lost(mapped(error, f"acknowledge {self._backing_topic}")) from error
 
     def is_drained(self) -> bool:
-        """Whether the topic is terminated and acknowledged to its end; waits for an acknowledgement on its way."""
+        """Whether the topic is terminated and acknowledged to its end, for good; waits for an acknowledgement on its way.
+
+        The reader has finished then: its connection is broken.
+        """
         self._demand_held()
         deadline = self._cursors.deadline()
         patience = threading.Event()
@@ -149,7 +157,16 @@ class PulsarReader:
             patience.wait(_POLL_SECONDS)
             waited += _POLL_SECONDS
         self._demand_held()
+        self._write_down(deadline)
         return True
+
+    def _write_down(self, deadline: Deadline) -> None:
+        """Have the broker keep the end as the cursor's place, crash or no crash: a move, be it to where the cursor is,
+        is answered when it is on the disk.
+        """
+        if not self._is_written_down:
+            self._cursors.cut_off(self._backing_topic, self._subscription, deadline)
+            self._is_written_down = True
 
     def close(self) -> None:
         """Let go of the cursor; acknowledgements on their way arrive before the next reader is let in."""
