@@ -9,14 +9,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import socket
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
-from controller import telemetry
 from controller.clock import SystemClock
 from controller.dataplane.base import DataPlane, LogClient
 from controller.dataplane.pulsar.access import PulsarAccess
@@ -24,7 +21,7 @@ from controller.dataplane.pulsar_load import LoadSettings
 from controller.dataplane.registry import PlaneSettings, build_log_client, build_planes
 from controller.devstack.java import system_java_home
 from controller.domain.decision import Lane
-from controller.domain.errors import InvalidInput, Retryable
+from controller.domain.errors import InvalidInput
 from controller.domain.load_window import LoadWindow
 from controller.landing.area import LandingArea
 from controller.landing.history import RateHistory
@@ -45,18 +42,14 @@ from controller.services.tombstone_sweeper import sweep
 from controller.services.worker.sensors import default_sensors
 from controller.services.worker.shard_leases import ShardLeases
 from controller.services.worker.work_loop import WorkLoop
+from controller.services.worker.worker import Worker
 from controller.settings import Settings, load_settings
 from controller.store.engine import Store
 from controller.store.notifications import Listener
 from controller.store.shards import Shards
 
-log = telemetry.get_logger(__name__)
-
 OTHER_CONNECTIONS = 5
 """Besides its operations a process may at once evaluate, look for what is due, mirror, hold its leases and be asked."""
-FIRST_WAIT_SECONDS = 0.5
-LONGEST_WAIT_SECONDS = 15.0
-"""A worker that finds PostgreSQL away at its start tries again after these, doubling from the first to the longest."""
 OPERATIONS_TOGETHER = 32
 """Fresh reshapes a thread claims at once where the data plane takes calls set-wise; of others it claims one."""
 
@@ -152,66 +145,6 @@ def application(settings: Settings | None = None, *, name: str = "cleave") -> It
         yield app
     finally:
         app.close()
-
-
-class Beside(Protocol):
-    """Something a worker does beside its loop."""
-
-    def run(self) -> None:
-        """Until told to stop."""
-
-    def stop(self) -> None:
-        """Leave soon."""
-
-
-@dataclass(frozen=True)
-class Worker:
-    """The control loop with its leases; `run` blocks until `stop`."""
-
-    loop: WorkLoop
-    leases: ShardLeases
-    listener: Listener
-    beside: tuple[Beside, ...] = ()
-    """What goes on in threads of its own meanwhile, and is not waited for at the end."""
-
-    def run(self) -> None:
-        """Take shards, then work; resign the leases at the end. A store that is away is waited for from the start."""
-        if not self._take_shards():
-            self.listener.close()
-            return
-        changed = threading.Thread(
-            target=self.leases.run, args=(self.loop.rescan,), name="leases", daemon=True
-        )
-        changed.start()
-        for other in self.beside:
-            threading.Thread(target=other.run, name=type(other).__name__, daemon=True).start()
-        try:
-            self.loop.run()
-        finally:
-            for other in self.beside:
-                other.stop()
-            self.leases.stop()
-            changed.join()  # a round in hand would take leases that were given back
-            self.leases.resign()
-            self.listener.close()
-
-    def _take_shards(self) -> bool:
-        """The first round of leases; False when told to stop before there was one."""
-        delay_seconds = FIRST_WAIT_SECONDS
-        while not self.loop.is_stopping:
-            try:
-                self.leases.round()
-            except Retryable as error:
-                log.warning("the worker waits to begin", error=str(error), next_try_in_seconds=delay_seconds)
-                self.loop.pause(delay_seconds)
-                delay_seconds = min(2 * delay_seconds, LONGEST_WAIT_SECONDS)
-            else:
-                return True
-        return False
-
-    def stop(self) -> None:
-        """Finish the step in hand and leave; safe in a signal handler."""
-        self.loop.stop()
 
 
 def build_worker(app: Application, worker_id: str | None = None) -> Worker:

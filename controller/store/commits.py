@@ -20,17 +20,17 @@ from controller.domain.errors import InvariantViolated, LostRace
 from controller.domain.operation import Operation, OperationKind, OperationState, Step
 from controller.domain.segment import Segment
 from controller.store import adoptions, drains, layouts, operations, tombstones, topics
+from controller.store.common_commits import (
+    ABORT_PAUSE_SECONDS,
+    demand_alone,
+    end_segments,
+    end_topic,
+    pause_decisions,
+    write_history,
+)
 from controller.store.tables import TOPIC
 from controller.store.topics import TopicRow, TopicState
 
-ABORT_PAUSE_SECONDS = 30.0
-"""After an abort nothing is decided automatically about the topic for this long."""
-
-_CHANGE = """
-    WITH noted AS (UPDATE cleave.operation SET epoch = :epoch WHERE operation_id = :operation_id)
-    INSERT INTO cleave.layout_change (topic_id, epoch, kind, operation_id, origin, actor, reason)
-    VALUES (:topic_id, :epoch, :kind, :operation_id, :origin, :actor, :reason) RETURNING committed_at
-"""
 _SEAL = """
     UPDATE cleave.segment s
        SET state = 'SEALED', sealed_epoch = :epoch, sealed_at = :at,
@@ -45,13 +45,6 @@ _PRUNE = """
      WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids) AND state = 'SEALED' AND pruned_epoch IS NULL
  RETURNING segment_id, backing_topic
 """
-_END_ALL = """
-    UPDATE cleave.segment
-       SET state = 'SEALED', sealed_epoch = coalesce(sealed_epoch, :epoch), sealed_at = coalesce(sealed_at, :at),
-           pruned_epoch = :epoch, pruned_at = :at
-     WHERE topic_id = :topic_id AND pruned_epoch IS NULL
- RETURNING segment_id, backing_topic
-"""
 STAMPS: Mapping[OperationKind, tuple[str, ...]] = {
     OperationKind.SPLIT: ("last_split_at",),
     OperationKind.MERGE: ("last_merge_at",),
@@ -62,23 +55,12 @@ _INTENDED_AT = text("SELECT intended_at FROM cleave.operation WHERE operation_id
     column("intended_at", DateTime(timezone=True))
 )
 _HAS_HISTORY = "SELECT EXISTS (SELECT FROM cleave.layout_change WHERE topic_id = :topic_id)"
-_OTHERS_LIVE = """
-    SELECT count(*) FROM cleave.operation
-     WHERE topic_id = :topic_id AND operation_id <> :operation_id AND state NOT IN ('done', 'aborted')
-"""
 _FORGET_LOADS = (
     "DELETE FROM cleave.segment_load WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids)"
 )
-_FORGET_SUBSCRIPTIONS = "DELETE FROM cleave.subscription WHERE topic_id = :topic_id"
 _FORGET_SUBSCRIPTION = (
     "DELETE FROM cleave.subscription WHERE topic_id = :topic_id AND name = :name AND state = 'deleting'"
 )
-_FORGET_WORK = "DELETE FROM cleave.evaluation WHERE topic_id = :topic_id"
-_PAUSE = """
-    UPDATE cleave.evaluation
-       SET not_before = greatest(not_before, clock_timestamp() + make_interval(secs => :seconds))
-     WHERE topic_id = :topic_id
-"""
 
 
 def commit(tx: Connection, operation: Operation, runner: str, *, started_at: datetime) -> Operation:
@@ -119,10 +101,9 @@ def abort(
     logs = {child.plan.segment_id: child.backing_topic for child in operation.children}
     _bury(tx, topic, operation, logs, f"{operation.kind} was aborted")
     if topic.state is TopicState.CREATING:
-        tx.execute(text(_FORGET_SUBSCRIPTIONS), {"topic_id": topic.topic_id})
-        _end_topic(tx, topic, topic.epoch, topics.database_now(tx))
+        end_topic(tx, topic, topic.epoch, topics.database_now(tx))
     else:
-        tx.execute(text(_PAUSE), {"topic_id": topic.topic_id, "seconds": pause_seconds})
+        pause_decisions(tx, topic.topic_id, pause_seconds)
     return aborted
 
 
@@ -130,7 +111,7 @@ def _create(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -
     if topic.state is not TopicState.CREATING:
         raise LostRace(f"topic {topic.name} is {topic.state} by now; look again", 0.0)
     _demand_noted(topic, operation)
-    at = _write_history(tx, topic, operation, epoch)
+    at = write_history(tx, topic, operation, epoch)
     now = to_ms(at)
     segments = (
         Segment(c.plan.segment_id, c.plan.hash_range, bucket_splits=c.plan.bucket_splits, created_at_ms=now)
@@ -146,8 +127,8 @@ def _adopt(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) ->
     if topic.state not in (TopicState.CREATING, TopicState.DELETING):
         raise InvariantViolated(f"topic {topic.name} is {topic.state} under its adoption")
     _demand_noted(topic, operation)
-    _write_history(tx, topic, operation, adoptions.FOUND_EPOCH)
-    at = _write_history(tx, topic, operation, epoch)
+    write_history(tx, topic, operation, adoptions.FOUND_EPOCH)
+    at = write_history(tx, topic, operation, epoch)
     adoptions.insert_generations(tx, topic, operation, at)
     state = TopicState.LIVE if topic.state is TopicState.CREATING else topic.state
     topics.update_topic(tx, topic, state=state.value, epoch=epoch)
@@ -161,7 +142,7 @@ def _reshape(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) 
         )
     _demand_noted(topic, operation)
     before = layouts.load_layout(tx, topic.topic_id)
-    at = _write_history(tx, topic, operation, epoch)
+    at = write_history(tx, topic, operation, epoch)
     plans = [child.plan for child in operation.children]
     after = before.reshape(operation.parent_ids, plans, to_ms(at))
     seal = {
@@ -186,17 +167,10 @@ def _reshape(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) 
 
 
 def _delete(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -> bool:
-    of_topic = {"topic_id": topic.topic_id, "operation_id": operation.operation_id}
-    others = tx.execute(text(_OTHERS_LIVE), of_topic).scalar_one()
-    if others:
-        raise LostRace(f"{others} older operation(s) of topic {topic.name} still live; wait for them", 0.1)
-    at = _write_history(tx, topic, operation, epoch)
-    ended = tx.execute(text(_END_ALL), {"topic_id": topic.topic_id, "epoch": epoch, "at": at})
-    logs = {row.segment_id: row.backing_topic for row in ended}
-    _bury(tx, topic, operation, logs, "the topic was deleted")
-    tx.execute(text(_FORGET_LOADS), {"topic_id": topic.topic_id, "segment_ids": list(logs)})
-    tx.execute(text(_FORGET_SUBSCRIPTIONS), {"topic_id": topic.topic_id})
-    _end_topic(tx, topic, epoch, at)
+    demand_alone(tx, topic, operation)
+    at = write_history(tx, topic, operation, epoch)
+    _bury(tx, topic, operation, end_segments(tx, topic.topic_id, epoch, at), "the topic was deleted")
+    end_topic(tx, topic, epoch, at)
     return True
 
 
@@ -206,7 +180,7 @@ def _prune(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) ->
     ready = [i for i in operation.parent_ids if i not in waiting]
     if not ready:
         return False
-    at = _write_history(tx, topic, operation, epoch)
+    at = write_history(tx, topic, operation, epoch)
     of_segments = {"topic_id": topic.topic_id, "segment_ids": ready}
     logs = {
         row.segment_id: row.backing_topic
@@ -254,20 +228,6 @@ def _demand_noted(topic: TopicRow, operation: Operation) -> None:
         )
 
 
-def _write_history(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -> datetime:
-    change = {
-        "topic_id": topic.topic_id,
-        "epoch": epoch,
-        "kind": operation.kind.value,
-        "operation_id": operation.operation_id,
-        "origin": operation.origin.value,
-        "actor": operation.actor,
-        "reason": operation.reason,
-    }
-    committed_at: datetime = tx.execute(text(_CHANGE), change).scalar_one()
-    return committed_at
-
-
 def _bury(
     tx: Connection, topic: TopicRow, operation: Operation, logs: Mapping[int, str], reason: str
 ) -> None:
@@ -279,11 +239,6 @@ def _bury(
         reason=reason,
         operation_id=operation.operation_id,
     )
-
-
-def _end_topic(tx: Connection, topic: TopicRow, epoch: int, at: datetime) -> None:
-    topics.update_topic(tx, topic, state=TopicState.DELETED.value, epoch=epoch, deleted_at=at)
-    tx.execute(text(_FORGET_WORK), {"topic_id": topic.topic_id})
 
 
 def _backing_topics(operation: Operation) -> dict[int, str]:

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Row, insert, text
 from controller.clock import to_datetime
 from controller.domain.layout import SegmentLayout
 from controller.domain.mirroring import LayoutStep, steps_between
+from controller.domain.operation import Operation
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment, backing_topic_name
 from controller.store import layouts, topics
@@ -23,6 +24,7 @@ from controller.store.tables import SEGMENT, SEGMENT_PARENT
 from controller.store.topics import TopicRow
 
 _CHANGE = """
+    WITH noted AS (UPDATE cleave.operation SET epoch = :epoch WHERE operation_id = :operation_id)
     INSERT INTO cleave.layout_change (topic_id, epoch, kind, operation_id, origin, actor, reason, mirrored_from)
     VALUES (:topic_id, :epoch, :kind, :operation_id, :origin, :actor, :reason, :mirrored_from)
 """
@@ -46,7 +48,6 @@ _OURS = """
      WHERE o.topic_id = :topic_id AND o.epoch IS NULL AND p.segment_id = ANY (:segment_ids)
      GROUP BY o.operation_id ORDER BY o.operation_id
 """
-_NOTE_EPOCH = "UPDATE cleave.operation SET epoch = :epoch WHERE operation_id = :operation_id"
 _STAMPS: Mapping[ReshapeKind, str] = {
     ReshapeKind.SPLIT: "last_split_at",
     ReshapeKind.MERGE: "last_merge_at",
@@ -56,12 +57,13 @@ FOREIGN = {"operation_id": None, "origin": "broker", "actor": "pulsar"}
 """Who is named for what we did not ask for: the broker, on its own or for somebody with an admin client."""
 
 
-def adopt_layout(tx: Connection, topic: TopicRow, layout: SegmentLayout, by: Mapping[str, object]) -> None:
-    """The first reading: every segment as it is, and one row of history. `by`: operation, origin, actor, reason."""
+def adopt_layout(tx: Connection, topic: TopicRow, layout: SegmentLayout, operation: Operation) -> None:
+    """The first reading: every segment as it is, and one row of history by the operation that attaches the topic."""
     topics.update_topic(tx, topic, state="live", epoch=layout.epoch, next_segment_id=_next_id(topic, layout))
     _insert(tx, topic, layout, layout.segments, known=())
     change = {"topic_id": topic.topic_id, "epoch": layout.epoch, "kind": "mirrored", "mirrored_from": 0}
-    tx.execute(text(_CHANGE), {**change, **by})
+    by = {"operation_id": operation.operation_id, "origin": operation.origin.value}
+    tx.execute(text(_CHANGE), {**change, **by, "actor": operation.actor, "reason": operation.reason})
 
 
 def follow_layout(tx: Connection, topic: TopicRow, layout: SegmentLayout) -> tuple[LayoutStep, ...]:
@@ -139,7 +141,6 @@ def _write_history(
                 "mirrored_from": None,
             }
             tx.execute(text(_CHANGE), {**change, **by, "reason": row.reason + late})
-            tx.execute(text(_NOTE_EPOCH), {"epoch": step.epoch, "operation_id": row.operation_id})
         at_epoch = step.epoch
     if layout.epoch > at_epoch:
         _mirrored(tx, topic, at_epoch, layout.epoch, "segments pruned by the broker")

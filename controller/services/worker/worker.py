@@ -1,0 +1,82 @@
+"""The worker as a whole: leases taken first, then the control loop with what goes on beside it, and all given back.
+
+Decides nothing and runs no operation itself: `work_loop` does, in the shards that `shard_leases` holds.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Protocol
+
+from controller import telemetry
+from controller.domain.errors import Retryable
+from controller.services.worker.shard_leases import ShardLeases
+from controller.services.worker.work_loop import WorkLoop
+from controller.store.notifications import Listener
+
+log = telemetry.get_logger(__name__)
+
+FIRST_WAIT_SECONDS = 0.5
+LONGEST_WAIT_SECONDS = 15.0
+"""A worker that finds PostgreSQL away at its start tries again after these, doubling from the first to the longest."""
+
+
+class Beside(Protocol):
+    """Something a worker does beside its loop."""
+
+    def run(self) -> None:
+        """Until told to stop."""
+
+    def stop(self) -> None:
+        """Leave soon."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """The control loop with its leases; `run` blocks until `stop`."""
+
+    loop: WorkLoop
+    leases: ShardLeases
+    listener: Listener
+    beside: tuple[Beside, ...] = ()
+    """What goes on in threads of its own meanwhile, and is not waited for at the end."""
+
+    def run(self) -> None:
+        """Take shards, then work; resign the leases at the end. A store that is away is waited for from the start."""
+        if not self._take_shards():
+            self.listener.close()
+            return
+        changed = threading.Thread(
+            target=self.leases.run, args=(self.loop.rescan,), name="leases", daemon=True
+        )
+        changed.start()
+        for other in self.beside:
+            threading.Thread(target=other.run, name=type(other).__name__, daemon=True).start()
+        try:
+            self.loop.run()
+        finally:
+            for other in self.beside:
+                other.stop()
+            self.leases.stop()
+            changed.join()  # a round in hand would take leases that were given back
+            self.leases.resign()
+            self.listener.close()
+
+    def _take_shards(self) -> bool:
+        """The first round of leases; False when told to stop before there was one."""
+        delay_seconds = FIRST_WAIT_SECONDS
+        while not self.loop.is_stopping:
+            try:
+                self.leases.round()
+            except Retryable as error:
+                log.warning("the worker waits to begin", error=str(error), next_try_in_seconds=delay_seconds)
+                self.loop.pause(delay_seconds)
+                delay_seconds = min(2 * delay_seconds, LONGEST_WAIT_SECONDS)
+            else:
+                return True
+        return False
+
+    def stop(self) -> None:
+        """Finish the step in hand and leave; safe in a signal handler."""
+        self.loop.stop()
