@@ -18,7 +18,7 @@ from tests.spark.random_cases import CASES, WINDOW, batch, check, expected
 
 seeds = given(seed=st.integers(0, 2**32))
 quickly = settings(
-    max_examples=8,
+    max_examples=3,
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # a smaller seed is no smaller batch
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
