@@ -31,7 +31,9 @@ _ROOT = Path(__file__).resolve().parents[2]
 KEYS = 200
 ROUND_MESSAGES = 100
 ROUNDS_A_SECOND = 10
-"""Of a producer that keeps to a rate: what it sends at once is a tenth of a second's messages."""
+"""Of a producer that keeps to a rate, where nothing holds it up."""
+LARGEST_ROUND = 5000
+"""Messages sent at once by a producer that was held up."""
 PATIENCE_SECONDS = 300.0
 """A broker that is killed and started again on a busy machine is away for a minute and more."""
 
@@ -95,13 +97,30 @@ class TrafficProcess:
         self._child.kill()
 
 
+class _Pace:
+    """How many messages are due: at a rate as many as time has come for, whatever held them up; else a round."""
+
+    def __init__(self, rate: int) -> None:
+        self._rate, self._sent, self._began = rate, 0, time.monotonic()
+        self._pause = threading.Event()
+
+    def wait_due(self) -> int:
+        """Wait for the next round; its size."""
+        if not self._rate:
+            return ROUND_MESSAGES
+        next_at = self._began + self._sent / self._rate + 1 / ROUNDS_A_SECOND
+        self._pause.wait(max(0.0, next_at - time.monotonic()))
+        due = min(int((time.monotonic() - self._began) * self._rate) - self._sent, LARGEST_ROUND)
+        self._sent += due
+        return due
+
+
 def _produce(given: argparse.Namespace, logs: LogClient, history: HistoryFile, ending: list[int]) -> None:
     """Rounds of random keys, each key numbered on its own, at the rate or as fast as it goes."""
     name, source = given.name, PostgresSource(given.url)
     chooser = random.Random(name)
     numbers = {f"key-{i}": itertools.count() for i in range(KEYS)}
-    a_round = given.rate // ROUNDS_A_SECOND or ROUND_MESSAGES
-    pause, began = threading.Event(), time.monotonic()
+    pace = _Pace(given.rate)
 
     def note(batch: object) -> None:
         messages: list[OutgoingMessage] = list(batch)  # type: ignore[call-overload]
@@ -110,14 +129,10 @@ def _produce(given: argparse.Namespace, logs: LogClient, history: HistoryFile, e
     producer = Producer(
         source, logs, given.topic, name=name, on_stored=note, send_timeout_seconds=PATIENCE_SECONDS
     )
-    for round_number in itertools.count(1):
-        for key in chooser.choices(list(numbers), k=a_round):
+    while not ending:
+        for key in chooser.choices(list(numbers), k=pace.wait_due()):
             producer.send(b"%s %d" % (name.encode(), next(numbers[key])), key)
         producer.flush()
-        if ending:
-            break
-        if given.rate:  # what a fence held up is made up for
-            pause.wait(max(0.0, began + round_number * a_round / given.rate - time.monotonic()))
     producer.close()
     logs.close()
 
