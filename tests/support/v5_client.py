@@ -17,8 +17,7 @@ from typing import Any
 import jpype
 
 from controller.client.history import HistoryFile
-from controller.devstack.java import java_home
-from controller.devstack.pulsar.jars import PULSAR_5, pulsar_jars
+from controller.devstack.pulsar.v5_client import open_v5_client
 
 KEYS = 50
 PRODUCER = "v5"
@@ -30,12 +29,7 @@ def main(service_url: str, topic: str, subscription: str, directory: str, rate: 
     home = Path(directory)
     words = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # Java's logging goes to the first stream it finds
-    library = next(Path(java_home(home)).rglob("libjvm.so"))
-    jpype.startJVM(
-        str(library), "-Xmx256m", classpath=[str(pulsar_jars(PULSAR_5) / "*")], convertStrings=True
-    )
-    v5 = jpype.JPackage("org").apache.pulsar.client.api.v5
-    client = v5.PulsarClient.builder().serviceUrl(service_url).build()
+    v5, client = open_v5_client(service_url, home)
     schema = v5.schema.Schema.string()
     earliest = v5.config.SubscriptionInitialPosition.EARLIEST
     consumer = (

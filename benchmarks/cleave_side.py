@@ -1,0 +1,86 @@
+"""The stock pulsar-client on segments, routed by Cleave's layout, as a measured application of the plane `pulsar`.
+
+`python -m benchmarks.cleave_side SERVICE_URL ADMIN_URL DIRECTORY`, with Cleave's database in CLEAVE_DATABASE_URL;
+spoken to as in `paced_client`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from benchmarks.paced_client import PAYLOAD, Acknowledgements, ClientSide, random_key
+from benchmarks.talking_process import answer_requests
+from controller.client.postgres_source import PostgresSource
+from controller.client.producer import Producer
+from controller.client.stream_consumer import StreamConsumer
+from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.log_client import PulsarLogClient
+
+LOOK_SECONDS = 0.2
+_BYTES = PAYLOAD.encode()
+
+
+class CleaveSide(ClientSide):
+    """Sends what is owed as a batch to each segment and waits for the acknowledgements, as this client does."""
+
+    def __init__(self, database_url: str, access: PulsarAccess) -> None:
+        super().__init__()
+        self._source, self._logs = PostgresSource(database_url), PulsarLogClient(access)
+        self._consumers: list[tuple[StreamConsumer, threading.Thread]] = []
+        self._leaving = threading.Event()
+
+    def open_producer(
+        self, topic: str, acknowledgements: Acknowledgements, note_every: int
+    ) -> tuple[Callable[[int], None], Callable[[], None]]:
+        """See `ClientSide`; a batch is acknowledged as a whole, so every one is noted."""
+        del note_every
+        producer = Producer(
+            self._source,
+            self._logs,
+            topic,
+            name="bench",
+            on_stored=lambda messages: acknowledgements.note(len(messages)),
+        )
+
+        def send(count: int) -> None:
+            for _ in range(count):
+                producer.send(_BYTES, random_key())
+            producer.flush()
+
+        return send, producer.close
+
+    def open_consumer(self, topic: str, subscription: str, name: str) -> None:
+        """A stream consumer; it counts as soon as its row is there, and reads in a thread of its own."""
+        consumer = StreamConsumer(self._source, self._logs, topic, subscription, name)
+        reading = threading.Thread(target=self._read, args=(consumer,), daemon=True)
+        self._consumers.append((consumer, reading))
+        reading.start()
+
+    def _read(self, consumer: StreamConsumer) -> None:
+        while not self._leaving.is_set():
+            batch = consumer.receive(LOOK_SECONDS)
+            if batch is not None:
+                consumer.acknowledge(batch)
+
+    def leave(self) -> Mapping[str, Any]:
+        """Close them."""
+        self._leaving.set()
+        while self._consumers:
+            consumer, reading = self._consumers.pop()
+            reading.join()
+            consumer.close()
+        self._leaving.clear()
+        return {}
+
+
+if __name__ == "__main__":
+    SERVICE_URL, ADMIN_URL = sys.argv[1:]
+    answer_requests(
+        lambda: CleaveSide(
+            os.environ["CLEAVE_DATABASE_URL"], PulsarAccess(admin_url=ADMIN_URL, service_url=SERVICE_URL)
+        ).handlers()
+    )

@@ -1,0 +1,153 @@
+"""One application of a measured topic: a producer at a steady rate that notes every acknowledgement, and consumers.
+
+What `v5_side` (Pulsar's Java client) and `cleave_side` (pulsar-client routed by Cleave's layout) have in common, so
+that both are paced, timed and counted alike. Instants are seconds of the machine's monotonic clock.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+
+from benchmarks.talking_process import Handler
+
+PAYLOAD = "x" * 100
+TICK_SECONDS = 0.005
+INSTANTS_KEPT = 200_000
+
+
+def random_key() -> str:
+    """Keys never repeat, so the ring is loaded evenly down to its smallest parts."""
+    return f"{random.getrandbits(64):016x}"
+
+
+class Acknowledgements:
+    """Of one producer: when they came, how many messages they were for, how many sends failed."""
+
+    def __init__(self) -> None:
+        self._instants: deque[float] = deque(maxlen=INSTANTS_KEPT)
+        self.messages = self.failed = 0
+        self.first_failure = ""
+
+    def note(self, messages: int) -> None:
+        """An acknowledgement came just now."""
+        self._instants.append(time.monotonic())
+        self.messages += messages
+
+    def note_failure(self, messages: int, reason: str) -> None:
+        """An error came in its place."""
+        self.failed += messages
+        self.first_failure = self.first_failure or reason
+
+    def worst_gap_ms(self, begin: float, end: float) -> float:
+        """The longest time between two acknowledgements that follow one another, of those that touch the window."""
+        instants = sorted(self._instants)
+        first = max(bisect_left(instants, begin) - 1, 0)
+        last = min(bisect_left(instants, end) + 1, len(instants))
+        seen = instants[first:last]
+        if len(seen) < 2:
+            raise ValueError("fewer than two acknowledgements in the window: nothing was produced")
+        return max(later - earlier for earlier, later in pairwise(seen)) * 1000
+
+
+class PacedProducer:
+    """Calls `send(count)` from a thread of its own, every few milliseconds, for as many messages as are owed."""
+
+    def __init__(self, send: Callable[[int], None], rate: float) -> None:
+        self._send, self._rate = send, rate
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.error: Exception | None = None
+        self._thread.start()
+
+    def _run(self) -> None:
+        began, sent = time.monotonic(), 0
+        try:
+            while not self._stopping.wait(TICK_SECONDS):
+                owed = int((time.monotonic() - began) * self._rate) - sent
+                self._send(
+                    min(owed, round(self._rate))
+                )  # a second's worth at most: it looks for the stop between
+                sent += min(owed, round(self._rate))
+        except Exception as error:  # noqa: BLE001 - told when the producer is stopped
+            self.error = error
+
+    def stop(self) -> None:
+        """Send no more. Raises what the sending ended with before."""
+        self._stopping.set()
+        self._thread.join()
+        if self.error is not None:
+            raise self.error
+
+
+class ClientSide(ABC):
+    """One producer at a time and any number of consumers; the requests a measuring parent may make are `handlers`."""
+
+    def __init__(self) -> None:
+        self._acknowledgements = Acknowledgements()
+        self._producer: PacedProducer | None = None
+        self._close_producer: Callable[[], None] = lambda: None
+
+    @abstractmethod
+    def open_producer(
+        self, topic: str, acknowledgements: Acknowledgements, note_every: int
+    ) -> tuple[Callable[[int], None], Callable[[], None]]:
+        """What sends so many messages with random keys, and what closes the producer.
+
+        `note_every`: one of so many messages stands for all of them where each is acknowledged for itself.
+        """
+
+    @abstractmethod
+    def open_consumer(self, topic: str, subscription: str, name: str) -> None:
+        """Returns when it is subscribed; it stays so until `leave`."""
+
+    @abstractmethod
+    def leave(self) -> Mapping[str, Any]:
+        """Close every consumer."""
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """For `answer_requests`."""
+        return {
+            "subscribe": self._subscribe,
+            "leave": self.leave,
+            "produce": self._produce,
+            "gaps": self._gaps,
+            "count": self._count,
+            "stop": self._stop,
+        }
+
+    def _subscribe(self, topic: str, subscription: str, name: str) -> Mapping[str, Any]:
+        began = time.monotonic()
+        self.open_consumer(topic, subscription, name)
+        return {"began": began, "took_ms": (time.monotonic() - began) * 1000}
+
+    def _produce(self, topic: str, rate: float, note_every: int = 1) -> Mapping[str, Any]:
+        self._acknowledgements = Acknowledgements()
+        send, self._close_producer = self.open_producer(topic, self._acknowledgements, note_every)
+        self._producer = PacedProducer(send, rate)
+        return {}
+
+    def _gaps(self, windows: Sequence[tuple[float, float]]) -> Mapping[str, Any]:
+        return {"worst_ms": [self._acknowledgements.worst_gap_ms(*window) for window in windows]}
+
+    def _count(self) -> Mapping[str, Any]:
+        seen = self._acknowledgements
+        return {"messages": seen.messages, "failed": seen.failed, "first_failure": seen.first_failure}
+
+    def _stop(self) -> Mapping[str, Any]:
+        producer, self._producer = self._producer, None
+        try:
+            if producer is not None:
+                producer.stop()
+        finally:
+            with suppress(Exception):  # what it had sent last may have failed with its topic
+                self._close_producer()
+        return self._count()

@@ -1,0 +1,154 @@
+"""Latencies of a controller: a second consumer until there are two segments, a split until it is done, the gap it makes.
+
+Rounds of the systems in turns, each with a fresh topic; what is timed from where to where says
+`bench_pulsar_controllers`.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import text
+
+from benchmarks.pulsar_systems import NATIVE, PULSAR, SCALABLE, SUBSCRIPTION, CleaveSystem, System
+
+WARM_UP_ROUNDS = 3
+LOOK_SECONDS = 0.003
+PATIENCE_SECONDS = 30.0
+SETTLE_SECONDS = 1.5
+GAP_SECONDS = 1.5
+GOALS = {
+    "second_consumer": {PULSAR: 120, SCALABLE: 200},
+    "split": {PULSAR: 90},
+}
+"""Medians, in milliseconds."""
+
+
+def wait_active(system: System, topic: str, wanted: int) -> float:
+    """The instant at which so many segments were seen active."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while len(system.layout(topic).active) < wanted:
+        if time.monotonic() > deadline:
+            raise RuntimeError(
+                f"{system.name}: {topic} has no {wanted} active segments after {PATIENCE_SECONDS:g} s"
+            )
+        time.sleep(LOOK_SECONDS)
+    return time.monotonic()
+
+
+def join(system: System, topic: str) -> dict[str, float]:
+    """A second consumer joins one that is there already."""
+    system.create(topic)
+    system.client.ask("subscribe", topic=topic, subscription=SUBSCRIPTION, name="first")
+    time.sleep(SETTLE_SECONDS)  # the first one is counted by now
+    system.client.tell("subscribe", topic=topic, subscription=SUBSCRIPTION, name="second")
+    active_at, active_at_wall = wait_active(system, topic, 2), time.time()
+    answer = system.client.hear()
+    took = {"active_ms": (active_at - answer["began"]) * 1000, "subscribe_ms": answer["took_ms"]}
+    if isinstance(system, CleaveSystem):
+        took["counted_ms"] = (active_at_wall - counted_at(system, topic)) * 1000
+    system.client.ask("leave")
+    system.retire(topic)
+    return took
+
+
+def counted_at(system: CleaveSystem, topic: str) -> float:
+    """When the second consumer was in the database, seconds since the Unix epoch by the clock of this machine."""
+    statement = text(
+        "SELECT extract(epoch FROM greatest((SELECT max(registered_at) FROM cleave.consumer c WHERE c.topic_id = t.topic_id),"
+        " (SELECT max(changed_at) FROM cleave.observed_subscription o WHERE o.topic_id = t.topic_id)))"
+        " FROM cleave.topic t WHERE t.name = :topic AND t.state = 'live'"
+    )
+    with system.app.store.transaction() as tx:
+        return float(tx.execute(statement, {"topic": topic}).scalar_one())
+
+
+def split(system: System, topic: str, rate: float) -> dict[str, float]:
+    """One split, with that many messages a second."""
+    system.create(topic)
+    if rate:
+        system.client.ask("produce", topic=topic, rate=rate)
+        time.sleep(SETTLE_SECONDS + GAP_SECONDS)
+    [segment] = system.layout(topic).active
+    with ThreadPoolExecutor(1) as asking:
+        began = time.monotonic()
+        answered = asking.submit(lambda: (system.split(topic, segment.segment_id), time.monotonic())[1])
+        active_at = wait_active(system, topic, 2)
+        took = {"active_ms": (active_at - began) * 1000, "answered_ms": (answered.result() - began) * 1000}
+    if rate:
+        time.sleep(max(0.0, began + GAP_SECONDS - time.monotonic()))
+        windows = [(began - GAP_SECONDS, began), (began, began + GAP_SECONDS)]
+        took["quiet_gap_ms"], took["gap_ms"] = system.client.ask("gaps", windows=windows)["worst_ms"]
+        took["failed_sends"] = system.client.ask("stop")["failed"]
+    system.retire(topic)
+    return took
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """What was measured of each system, a dictionary a round."""
+
+    by_system: dict[str, list[dict[str, float]]]
+
+    def summary(self, figure: str) -> dict[str, dict[str, float]]:
+        """Of one figure, by system."""
+        return {
+            name: _summary([one[figure] for one in rounds if figure in one])
+            for name, rounds in self.by_system.items()
+            if any(figure in one for one in rounds)
+        }
+
+    def total(self, figure: str) -> dict[str, int]:
+        """Its sum, by system."""
+        return {name: round(sum(one[figure] for one in rounds)) for name, rounds in self.by_system.items()}
+
+
+def _summary(values: Sequence[float]) -> dict[str, float]:
+    ordered = sorted(values)
+    return {
+        "least": round(ordered[0], 1),
+        "p50": round(statistics.median(ordered), 1),
+        "p99": round(ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))], 1),
+        "worst": round(ordered[-1], 1),
+    }
+
+
+def latencies(systems: Sequence[System], rounds: int, rate: float) -> dict[str, Any]:
+    """All of it but the burst; the systems take turns."""
+    acts: dict[str, Callable[[System, str], dict[str, float]]] = {
+        "join": join,
+        "split": lambda system, topic: split(system, topic, 0),
+        "traffic": lambda system, topic: split(system, topic, rate),
+    }
+    seen = {}
+    for name, act in acts.items():
+        seen[name] = Rounds({system.name: [] for system in systems})
+        for number in range(WARM_UP_ROUNDS + rounds):
+            for system in systems:
+                took = act(system, f"topic://{system.namespace}/{name}-{system.name}-{number}")
+                if number >= WARM_UP_ROUNDS:
+                    seen[name].by_system[system.name].append(took)
+    return {
+        "second_consumer": {
+            "active_ms": seen["join"].summary("active_ms"),
+            "counted_ms": seen["join"].summary("counted_ms"),
+            "subscribe_ms": seen["join"].summary("subscribe_ms"),
+            "goal_p50_ms": GOALS["second_consumer"],
+        },
+        "split": {
+            "idle_active_ms": seen["split"].summary("active_ms"),
+            "traffic_active_ms": seen["traffic"].summary("active_ms"),
+            "answered_ms": {NATIVE: seen["split"].summary("answered_ms")[NATIVE]},
+            "goal_p50_ms": GOALS["split"],
+        },
+        "publish_gap": {
+            "ms": seen["traffic"].summary("gap_ms"),
+            "quiet_ms": seen["traffic"].summary("quiet_gap_ms"),
+            "failed_sends": seen["traffic"].total("failed_sends"),
+        },
+    }

@@ -1,0 +1,217 @@
+"""The systems that `bench_pulsar_controllers` measures: a controller, its broker, and an application's client process.
+
+`NativeSystem` is 5.0.0-M1 with its own controller, `CleaveSystem` Cleave with a worker (and a collector where brokers
+are asked who consumes or how much) in processes of their own. Both make topics of one segment with one stream
+subscription, say how many segments are active and split one. What is measured is the bench's affair.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+from benchmarks.talking_process import TalkingProcess
+from controller.bootstrap import Application
+from controller.client.patience import patiently
+from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar_scalable import PulsarScalableDataPlane
+from controller.demo.planes import NAMESPACE, make_namespace
+from controller.devstack.process import ChildProcess
+from controller.devstack.pulsar.standalone import PulsarStandalone
+from controller.domain.layout import SegmentLayout
+from controller.domain.operation import OperationState, Origin
+from controller.domain.policy import PolicyOverride
+from controller.domain.reshape import ReshapeKind
+from controller.services import segment_admin, topic_admin
+from controller.services.operation_wait import wait_for
+from controller.settings import PROJECT_ROOT, Settings
+from controller.store import layouts, topics
+from controller.store.engine import Store
+from controller.store.intents import Intent, Request
+
+SUBSCRIPTION = "s"
+CALL_SECONDS = 30.0
+CLUSTER_PATIENCE_SECONDS = 60.0
+NATIVE, PULSAR, SCALABLE = "native", "pulsar", "pulsar_scalable"
+
+
+class System(ABC):
+    """One controller at work; `client` is the application's process."""
+
+    namespace = "public/default"
+
+    def __init__(self, name: str, client: TalkingProcess) -> None:
+        self.name, self.client = name, client
+
+    @abstractmethod
+    def create(self, topic: str, knobs: Mapping[str, int] | None = None) -> None:
+        """A topic of one segment with `SUBSCRIPTION`, ready; `knobs` of its policy by Cleave's names."""
+
+    @abstractmethod
+    def layout(self, topic: str) -> SegmentLayout:
+        """As clients see it now."""
+
+    @abstractmethod
+    def split(self, topic: str, segment_id: int) -> None:
+        """Ask for it as an operator does; returns when the controller has answered."""
+
+    @abstractmethod
+    def retire(self, topic: str) -> None:
+        """Delete it with its data."""
+
+
+class NativeSystem(System):
+    """Pulsar 5's own controller: asked over its REST API, with its defaults unless `knobs` say otherwise."""
+
+    def __init__(self, client: TalkingProcess, keeper: PulsarScalableDataPlane) -> None:
+        super().__init__(NATIVE, client)
+        self._keeper = keeper
+
+    def create(self, topic: str, knobs: Mapping[str, int] | None = None) -> None:
+        """See `System`."""
+        patiently(lambda: self._keeper.create_topic(topic, 1), seconds=CLUSTER_PATIENCE_SECONDS)
+        [log] = self._keeper.list_segments(topic)
+        self._keeper.create_subscription(log, SUBSCRIPTION)
+        if knobs:
+            self._keeper.set_auto_scaler(topic, {"enabled": True, **_in_pulsars_names(knobs)})
+
+    def layout(self, topic: str) -> SegmentLayout:
+        """The broker's."""
+        return self._keeper.read_layout(topic)
+
+    def split(self, topic: str, segment_id: int) -> None:
+        """The broker answers when it is done."""
+        self._keeper.ask_reshape(topic, ReshapeKind.SPLIT, [segment_id], 1)
+
+    def retire(self, topic: str) -> None:
+        """See `System`."""
+        self._keeper.delete_topic(topic)
+
+
+class CleaveSystem(System):
+    """Cleave on one data plane; `keeper` is the broker's own view where the broker keeps the layout."""
+
+    def __init__(
+        self, name: str, client: TalkingProcess, app: Application, keeper: PulsarScalableDataPlane | None
+    ) -> None:
+        super().__init__(name, client)
+        self.app, self._keeper = app, keeper
+        self._numbers = itertools.count()
+        if keeper is None:
+            self.namespace = NAMESPACE
+
+    def create(self, topic: str, knobs: Mapping[str, int] | None = None) -> None:
+        """See `System`; returns when the worker has done it."""
+        policy = PolicyOverride(**knobs) if knobs else None
+        self._finish(
+            topic_admin.create_topic(
+                self.app.store, self.app.planes, topic, self._request(), data_plane=self.name, policy=policy
+            )
+        )
+        if self._keeper is None:
+            self._finish(
+                topic_admin.create_subscription(self.app.store, topic, SUBSCRIPTION, self._request())
+            )
+        else:
+            [log] = self._keeper.list_segments(topic)
+            self._keeper.create_subscription(log, SUBSCRIPTION)
+
+    def layout(self, topic: str) -> SegmentLayout:
+        """The rows; where the broker keeps it, the broker's, which its clients follow."""
+        if self._keeper is not None:
+            return self._keeper.read_layout(topic)
+        with self.app.store.transaction() as tx:
+            return layouts.load_layout(tx, topics.find_topic(tx, topic).topic_id)
+
+    def split(self, topic: str, segment_id: int) -> None:
+        """The intent is written here, as the REST API and the command do; the worker does it."""
+        planner = segment_admin.splitting(segment_id)
+        segment_admin.submit(self.app.store, self.app.planes, topic, planner, self._request())
+
+    def retire(self, topic: str) -> None:
+        """See `System`."""
+        self._finish(topic_admin.delete_topic(self.app.store, topic, self._request()))
+
+    def _request(self) -> Request:
+        return Request(f"{self.name}-{next(self._numbers)}", Origin.MANUAL, "benchmark", "benchmark")
+
+    def _finish(self, intent: Intent) -> None:
+        ended = wait_for(self.app.store, intent.operation.operation_id, timeout_seconds=CALL_SECONDS)
+        if ended.state is not OperationState.DONE:
+            raise RuntimeError(f"operation {ended.operation_id} ({ended.kind}) is {ended.state}")
+
+
+def v5_process(running: ExitStack, broker: PulsarStandalone, directory: Path) -> TalkingProcess:
+    """Pulsar's Java client on a 5.0.0-M1 broker."""
+    arguments = [broker.service_url, str(directory)]
+    return running.enter_context(TalkingProcess("benchmarks.v5_side", arguments, directory / "v5_side.log"))
+
+
+def scalable_plane(running: ExitStack, broker: PulsarStandalone) -> PulsarScalableDataPlane:
+    """The scalable topics of a 5.0.0-M1 broker over its REST API."""
+    access = PulsarAccess(admin_url=broker.admin_url, service_url=broker.service_url)
+    return running.enter_context(closing(PulsarScalableDataPlane(access, call_timeout_seconds=CALL_SECONDS)))
+
+
+def cleave_system(
+    running: ExitStack,
+    broker: PulsarStandalone,
+    url: str,
+    directory: Path,
+    *,
+    v5: TalkingProcess | None = None,
+    collects: bool = False,
+    settings: Mapping[str, str] | None = None,
+) -> CleaveSystem:
+    """Cleave on that broker with a migrated database: a worker, and with `collects` a collector.
+
+    With `v5`, the broker's scalable topics and that client; else `persistent://` topics and a client of its own.
+    `settings` are those of the processes, by their names in the environment.
+    """
+    named = {
+        "CLEAVE_DATABASE_URL": url,
+        "CLEAVE_PULSAR_ADMIN_URL": broker.admin_url,
+        "CLEAVE_PULSAR_SERVICE_URL": broker.service_url,
+        "CLEAVE_LANDING_URL": str(directory / "landing"),
+        **(settings or {}),
+    }
+    env = {key: value for key, value in os.environ.items() if not key.startswith("CLEAVE_")} | named
+    for program in ("worker", "collect") if collects else ("worker",):
+        child = ChildProcess(
+            [sys.executable, "-m", "controller.entrypoints.cli", program],
+            log=directory / f"{program}.log",
+            cwd=PROJECT_ROOT,
+            env=env,
+        )
+        running.callback(child.stop)
+        child.start()
+    app = running.enter_context(closing(Application(_settings(named), Store(url, pool_size=8))))
+    if v5 is not None:
+        return CleaveSystem(SCALABLE, v5, app, scalable_plane(running, broker))
+    make_namespace(PulsarAccess(admin_url=broker.admin_url))
+    client = TalkingProcess(
+        "benchmarks.cleave_side", [broker.service_url, broker.admin_url], directory / "cleave_side.log", env
+    )
+    return CleaveSystem(PULSAR, running.enter_context(client), app, None)
+
+
+def _settings(named: Mapping[str, str]) -> Settings:
+    fields: dict[str, Any] = {key.removeprefix("CLEAVE_").lower(): value for key, value in named.items()}
+    return Settings(**fields, SPARK_MASTER="none")
+
+
+_PULSARS_NAMES = {
+    "split_msg_rate_in": "splitMsgRateInThreshold",
+    "merge_msg_rate_in": "mergeMsgRateInThreshold",
+    "split_cooldown_seconds": "splitCooldownSeconds",
+}
+
+
+def _in_pulsars_names(knobs: Mapping[str, int]) -> dict[str, int]:
+    return {_PULSARS_NAMES[knob]: value for knob, value in knobs.items()}

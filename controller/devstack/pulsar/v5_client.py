@@ -1,0 +1,27 @@
+"""Pulsar's own Java client of scalable topics, run inside this process: no Python client speaks them.
+
+`open_v5_client` starts the JVM, which a process can do once, with the jars that the 5.0.0-M1 broker comes with. The
+client's threads are no daemons: end the process with `os._exit`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from controller.devstack.java import java_home
+from controller.devstack.pulsar.jars import PULSAR_5, pulsar_jars
+
+
+def open_v5_client(service_url: str, directory: Path, *, heap: str = "256m") -> tuple[Any, Any]:
+    """The package `org.apache.pulsar.client.api.v5` and a client; Java strings come back as `str`.
+
+    Java logs to this process's standard output. Raises DevstackFailed where there is no Java.
+    """
+    import jpype
+
+    library = next(java_home(directory).rglob("libjvm.so"))
+    jars = str(pulsar_jars(PULSAR_5) / "*")
+    jpype.startJVM(str(library), f"-Xmx{heap}", classpath=[jars], convertStrings=True)
+    v5 = jpype.JPackage("org").apache.pulsar.client.api.v5
+    return v5, v5.PulsarClient.builder().serviceUrl(service_url).build()
