@@ -141,8 +141,8 @@ def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         print(json.dumps(answer(json.loads(line))), flush=True)  # noqa: T201 -- the pipe is the interface
 
 
-def main() -> None:
-    """Starts the JVM, then serves."""
+def run(oracle: Callable[[], Any]) -> None:
+    """Starts the JVM, then serves with what ``oracle`` makes in it."""
     import jpype
 
     jpype.startJVM(
@@ -153,10 +153,10 @@ def main() -> None:
         convertStrings=True,
     )
     _quiet()
-    serve(Oracle().answer)
+    serve(oracle().answer)
     sys.stdout.flush()
     os._exit(0)  # threads of Pulsar's libraries are no daemons
 
 
 if __name__ == "__main__":
-    main()
+    run(Oracle)

@@ -7,21 +7,14 @@ with figures rounded as Pulsar rounds them, which must then agree to the last bi
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from controller.devstack.process import DevstackFailed
-from controller.devstack.pulsar.jars import PULSAR_4, pulsar_jars
+from controller.devstack.pulsar.jars import PULSAR_4
 from controller.domain.bundles.balance_state import BalanceState
 from controller.domain.bundles.cluster import Cluster
 from controller.domain.bundles.moves import Move
@@ -30,6 +23,8 @@ from controller.domain.bundles.placement.registry import placement
 from controller.domain.bundles.shedding.base import Shedding
 from controller.domain.bundles.shedding.registry import shedder
 from tests.oracle.balance_clusters import NOW_MS, Case, CaseCycle, case
+from tests.oracle.worker_pipe import ask_all
+from tests.support.brokers import demand_jars
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(1200)]
 
@@ -55,38 +50,10 @@ class Tally:
 
 
 @pytest.fixture(scope="module")
-def jars() -> Path:
-    try:
-        return pulsar_jars(PULSAR_4)
-    except DevstackFailed as error:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(str(error))
-
-
-@pytest.fixture(scope="module")
-def answered(jars: Path) -> list[tuple[Case, dict[str, Any]]]:
+def answered() -> list[tuple[Case, dict[str, Any]]]:
+    jars = demand_jars(PULSAR_4)
     cases = [case(seed, CYCLES) for seed in range(SEQUENCES)]
-    worker = Path(__file__).with_name("balance_worker.py")
-    with (
-        subprocess.Popen(
-            [sys.executable, str(worker), str(jars)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as process,
-        ThreadPoolExecutor(1) as writer,
-    ):
-        assert process.stdin is not None
-        assert process.stdout is not None
-        stdin = process.stdin
-
-        def ask() -> None:
-            with stdin:
-                for one in cases:
-                    stdin.write(json.dumps(one.request()) + "\n")
-
-        asked = writer.submit(ask)
-        answers = [json.loads(line) for line in process.stdout]
-        asked.result()
-    assert process.returncode == 0
+    answers = ask_all("balance_worker.py", jars, [one.request() for one in cases])
     return list(zip(cases, answers, strict=True))
 
 

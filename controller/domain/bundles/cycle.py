@@ -25,7 +25,7 @@ from controller.domain.bundles.stats import BundleStats
 from controller.domain.bundles.trigger_answers import ChosenSplit, HeldSplit, SplitCycle
 from controller.domain.bundles.triggers import TriggerSettings, decide_splits
 
-CODE_VERSION = "1"
+CODE_VERSION = "2"
 """Raised whenever a stored cycle would be answered otherwise."""
 
 

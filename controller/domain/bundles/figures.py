@@ -5,6 +5,7 @@ Values in, new values out; nothing here remembers. What a bundle reports at one 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
@@ -105,17 +106,22 @@ def broker_totals(loads: Iterable[BundleLoad | None]) -> BrokerTotals:
 def bundle_order(stats: BundleStats) -> tuple[int, int, int, int, int]:
     """Sorts bundles by weight, lightest first, alike as long as they fall into the same buckets.
 
-    Byte rate in and out (by 1e5), messages (by 100), topics and sessions (by 500), cache (by 1e5). An older
-    rule of Pulsar's, "equal if the difference is small", is no order and broke sorting
+    Byte rate in and out (by 1e5) and messages (by 100), rounded; topics and sessions (by 500) and cache (by 1e5),
+    cut off. An older rule of Pulsar's, "equal if the difference is small", is no order and broke sorting
     (apache/pulsar#24754).
     """
     return (
-        int(stats.byte_rate_in / 1e5),
-        int(stats.byte_rate_out / 1e5),
-        int(stats.msg_rate / 100),
+        _rounded(stats.byte_rate_in / 1e5),
+        _rounded(stats.byte_rate_out / 1e5),
+        _rounded(stats.msg_rate / 100),
         int((stats.topic_count + stats.session_count) / 500),
         int(stats.cache_size_bytes / 1e5),
     )
+
+
+def _rounded(value: float) -> int:
+    """As Java does: halves go up."""
+    return math.floor(value + 0.5)
 
 
 def top_bundles(

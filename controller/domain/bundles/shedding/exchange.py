@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from controller.domain.bundles.balance_settings import BalanceSettings
 from controller.domain.bundles.balance_state import BalanceState
-from controller.domain.bundles.cluster import BrokerReport, Bundle, Cluster
+from controller.domain.bundles.cluster import BrokerReport, Bundle, Cluster, is_system_namespace
 from controller.domain.bundles.figures import top_bundles
 from controller.domain.bundles.moves import Held, HeldReason, Move, MoveReason
 from controller.domain.bundles.placement.occupancy import Occupancy
@@ -34,12 +34,21 @@ def transferable(
 
 
 def reported_bundles(cluster: Cluster, broker: str, settings: BalanceSettings) -> tuple[Bundle, ...]:
-    """The heaviest of a broker's bundles that count, the lightest of them first."""
+    """The heaviest of a broker's bundles that count, the lightest of them first.
+
+    Those of Pulsar's own and of excluded namespaces do not count, nor those without traffic.
+    """
+
+    def counts(bundle: Bundle) -> bool:
+        namespace = bundle.namespace
+        if is_system_namespace(namespace) or settings.excludes(namespace) or not byte_rate_of(bundle) > 0:
+            return False
+        return settings.shed_bundles_with_policies or not cluster.policy_of(namespace).binds
+
     stats = {
         bundle.bundle_id: bundle.stats
         for bundle in cluster.bundles_of(broker)
-        if bundle.stats is not None
-        and (settings.shed_bundles_with_policies or not cluster.policy_of(bundle.namespace).binds)
+        if bundle.stats is not None and counts(bundle)
     }
     return tuple(cluster.bundle_by_id[name] for name in top_bundles(stats, settings.transfer_top_bundles))
 
@@ -51,16 +60,21 @@ def byte_rate_of(bundle: Bundle) -> float:
 
 @dataclass(slots=True)
 class Exchange:
-    """The bundles between two brokers as they are decided on; bytes per second throughout."""
+    """The bundles between two brokers as they are decided on; bytes per second throughout.
+
+    ``spare``: how many of its own bundles the destination may give back.
+    """
 
     source: str
     destination: str
     reason: MoveReason
     reports: Mapping[str, BrokerReport]
     settings: BalanceSettings
+    spare: int
     moves: list[Move] = field(default_factory=list)
     _given: float = 0.0
     _gained: float = 0.0
+    _returned: int = 0
 
     @property
     def net_share(self) -> float:
@@ -90,8 +104,6 @@ class Exchange:
             if remaining <= 1:
                 break
             rate = byte_rate_of(bundle)
-            if not rate > 0:
-                continue
             swapped: list[Bundle] | None = []
             if self._given - self._gained + rate > target:
                 swapped = self._swap(rate, back)
@@ -114,6 +126,8 @@ class Exchange:
         source, destination = had - net, self.reports[self.destination].stats.byte_rate + net
         accepted: list[Bundle] = []
         for bundle in back:
+            if self._returned + len(accepted) >= self.spare:
+                return None
             returned = byte_rate_of(bundle)
             if source + returned < had and destination - returned < had:
                 accepted.append(bundle)
@@ -129,6 +143,7 @@ class Exchange:
             self.moves.append(
                 Move(other.bundle_id, self.destination, self.source, rate, "byte_rate", MoveReason.SWAP)
             )
+            self._returned += 1
             self._gained += 0.0 if self.settings.strict_pulsar else rate
         rate = byte_rate_of(bundle)
         destination = self.destination if transfer else None

@@ -7,8 +7,9 @@ the emptiest one: of their ``transfer_top_bundles`` heaviest bundles the lightes
 in exchange for others.
 
 Different here: what is swapped back counts as gained (Pulsar adds it only while debug logging is on;
-``strict_pulsar`` leaves it out too), brokers whose report is too old are no longer picked, and a bundle swapped back
-must be one that may move. Kept: within ``transfer_delay_seconds`` of a broker's shedding the whole cycle waits, the
+``strict_pulsar`` leaves it out too), brokers whose report is too old are no longer picked, a bundle swapped back must be
+one that may move and never the destination's last, and a broker that reports no usage gives nothing (Pulsar divides 0 by
+0, which bounds nothing). Kept: within ``transfer_delay_seconds`` of a broker's shedding the whole cycle waits, the
 mean is not recomputed, and of a broker with one reported bundle nothing is taken.
 """
 
@@ -139,7 +140,8 @@ def _exchange_all(
             break
         (source, highest), (destination, lowest) = levels.highest, levels.lowest
         levels.high -= 1
-        exchange = Exchange(source, destination, reason, cluster.report_of, settings)
+        spare = max(0, len(cluster.bundles_of(destination)) - 1)
+        exchange = Exchange(source, destination, reason, cluster.report_of, settings, spare)
         refusal = exchange.refusal(cluster, highest.usage)
         if refusal is None:
             refusal = exchange.run(
@@ -167,8 +169,7 @@ def _swappable(
     state: BalanceState,
     now_ms: int,
 ) -> Iterator[Bundle]:
-    """Bundles the destination may give back, all but its last."""
+    """Bundles the destination may give back."""
     if not settings.transfer_enabled:
         return iter(())
-    back = transferable(cluster, destination, source, occupancy, settings, state, now_ms)
-    return iter(back[: max(0, len(cluster.bundles_of(destination)) - 1)])
+    return iter(transferable(cluster, destination, source, occupancy, settings, state, now_ms))

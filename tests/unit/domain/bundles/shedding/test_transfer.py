@@ -76,12 +76,19 @@ def test_a_heavy_bundle_goes_in_exchange_for_a_light_one() -> None:
     assert ask(sole).moves == ()
 
 
+def test_of_what_may_come_back_one_stays_whichever_it_is() -> None:
+    """The light one brings nothing, the heavy one alone does: the light one stays, though it is looked at first."""
+    cluster = make.cluster({"a": 90, "b": 20}, {"a": [70, 30], "b": [1, 43]})
+    shed = ask(cluster, unloaded_bundles={bundle_id(1): NOW_MS})
+    assert [(m.bundle_id, m.source) for m in shed.moves] == [(bundle_id(3), "b"), (bundle_id(0), "a")]
+
+
 @pytest.mark.parametrize(("strict", "relieved"), [(False, 40 / 90), (True, 45 / 90)])
 def test_what_comes_back_counts_but_for_strict_pulsar(strict: bool, relieved: float) -> None:
     """Pulsar adds it only while debug logging is on."""
     cluster = make.cluster({"a": 90, "b": 10}, {"a": [45, 45], "b": [5, 5]})
     settings = replace(AT_ONCE, strict_pulsar=strict)
-    exchange = Exchange("a", "b", MoveReason.OVERLOADED, cluster.report_of, settings)
+    exchange = Exchange("a", "b", MoveReason.OVERLOADED, cluster.report_of, settings, spare=1)
     assert exchange.run(cluster.bundles_of("a"), iter(cluster.bundles_of("b")[:1]), 40 / 90, 2) is None
     assert exchange.net_share == pytest.approx(relieved)
 
@@ -116,6 +123,22 @@ def test_bundles_with_policies_stay_where_they_are_not_to_be_shed() -> None:
     assert len(ask(bound).moves) == 2
     shed = ask(bound, replace(AT_ONCE, shed_bundles_with_policies=False))
     assert only_reason(shed) is HeldReason.SOLE_BUNDLE
+
+
+@pytest.mark.parametrize(
+    ("namespace", "rate", "excluded"),
+    [("pulsar/system", 40, ""), ("t/spare", 40, "t/spare"), ("t/ns", 0, "")],
+)
+def test_of_two_bundles_one_stays_whatever_else_is_there_that_is_not_reported(
+    namespace: str, rate: float, excluded: str
+) -> None:
+    """Brokers list neither Pulsar's own bundles nor excluded nor idle ones, and one of the list stays."""
+    other = make.bundle(9, "a", rate, namespace=namespace)
+    light, heavy = make.bundle(0, "a", 10), make.bundle(1, "a", 20)
+    brokers = (make.broker("a", 90, [light, heavy, other]), make.broker("b", 10, []))
+    shed = ask(Cluster(brokers, (light, heavy, other)), replace(AT_ONCE, excluded_namespaces=excluded))
+
+    assert [move.bundle_id for move in shed.moves] == [light.bundle_id]
 
 
 def test_at_most_so_many_sources_a_cycle() -> None:
