@@ -7,7 +7,8 @@ bundles with fewer than two topics alone and keep namespaces at or under their c
 
 Unlike upstream the walk is in a fixed order, hottest first (the reading furthest above its limit), then by
 name. A bundle that cannot be cut is held with the reason and uses up no room. A bundle beyond the
-cycle's limit still has this cycle counted. A plan counts for all the bundles it adds, not for one. And a
+cycle's limit still has this cycle counted. One that is passed over (too few topics, owned elsewhere, too narrow)
+begins its count anew, where upstream keeps it. A plan counts for all the bundles it adds, not for one. And a
 split under way holds only bundles of the same range: upstream compares texts, and ``t/ns`` also means
 ``t/ns2``. The cool-down is not in Pulsar; it is 0 unless set.
 """
