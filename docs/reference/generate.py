@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from docs.reference.pages import model, program, views
+from docs.reference.pages import model, program, reasons, views
 
 HERE = Path(__file__).resolve().parent
 NOTICE = "<!-- Written by docs/reference/generate.py from the code. Do not edit. -->\n"
@@ -21,7 +21,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "settings.md": program.settings_page,
     "metrics.md": program.metrics,
     "policy.md": model.policy_page,
-    "reasons.md": model.reasons,
+    "reasons.md": reasons.reasons,
     "errors.md": model.errors_page,
     "inspect.md": views.views,
 }

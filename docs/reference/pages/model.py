@@ -1,11 +1,10 @@
-"""Pages about the model: policy knobs, reasons of refusals, errors."""
+"""Pages about the model: policy knobs and errors."""
 
 from __future__ import annotations
 
 import inspect
-import re
 
-from controller.domain import decision, errors, policy
+from controller.domain import errors, policy
 from controller.domain.errors import CleaveError
 from controller.entrypoints.cli import exit_code
 from docs.reference.pages.markdown import code, page, table
@@ -63,28 +62,6 @@ def policy_page() -> str:
         "[set policies](../how-to/set-policies.md).",
         table(("knob", "default", "bounds", "what it does"), rows),
         "Rates are per segment and second. The defaults are those of PIP-483 and PIP-486 where Pulsar has the knob.",
-    )
-
-
-def reasons() -> str:
-    """Every reason of a refusal, from the enum and the comments in it."""
-    parts: list[str] = []
-    rows: list[tuple[str, str]] = []
-    for line in [*inspect.getsource(decision.RefusalReason).splitlines(), "    # end."]:
-        if heading := re.match(r"    # ([^:]+)(?:: (.+))?\.$", line):
-            parts += [table(("reason", "`value`; `needed`"), rows)] if rows else []
-            rows = []
-            parts += [
-                f"## {heading[1]}",
-                *([f"{heading[2][0].upper()}{heading[2][1:]}."] if heading[2] else []),
-            ]
-        elif member := re.match(r'    [A-Z_]+ = "([\w-]+)"(?:  # (.+))?$', line):
-            rows.append((code(member[1]), member[2] or ""))
-    return page(
-        "Reasons",
-        "Why something was not done: `cleave decide`, `cleave decisions --why-not` and `inspect.why_not` give one for "
-        "everything that was left alone.",
-        *parts[:-1],
     )
 
 

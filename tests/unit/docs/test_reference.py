@@ -10,7 +10,7 @@ from controller.domain.decision import RefusalReason
 from controller.domain.policy import KNOBS
 from controller.settings import Settings
 from docs.reference import generate
-from docs.reference.pages import model
+from docs.reference.pages import model, reasons
 
 
 @pytest.mark.parametrize("page", generate.PAGES)
@@ -23,8 +23,9 @@ def test_each_knob_setting_and_reason_is_there() -> None:
     assert set(model.KNOBS) == set(KNOBS)
     settings_page = generate.render("settings.md")
     assert [name for name in Settings.model_fields if name.upper() not in settings_page] == []
-    reasons = generate.render("reasons.md")
-    assert [reason for reason in RefusalReason if f"| `{reason.value}` |" not in reasons] == []
+    reasons_page = generate.render("reasons.md")
+    kinds = (RefusalReason, *(kind for kind, _, _ in reasons.BUNDLES))
+    assert [one for kind in kinds for one in kind if f"| `{one.value}` |" not in reasons_page] == []
 
 
 def test_a_page_that_is_out_of_date_is_found_and_written_anew(

@@ -1,0 +1,59 @@
+"""The page of reasons: every enum of "why not", read off its source with the comments that stand in it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from enum import StrEnum
+
+from controller.domain.bundles.merge_answers import ApartReason
+from controller.domain.bundles.moves import HeldReason
+from controller.domain.bundles.splitting.refusal import SplitReason
+from controller.domain.bundles.trigger_answers import HoldReason
+from controller.domain.decision import RefusalReason
+from docs.reference.pages.markdown import code, page, table
+
+BUNDLES: tuple[tuple[type[StrEnum], str, str], ...] = (
+    (
+        HeldReason,
+        "Bundles that stay where they are",
+        "`rule` in `inspect.bundles_why_not` and in `cleave bundles propose` is the shedder's name.",
+    ),
+    (HoldReason, "Hot bundles that are not split", "`rule` is `split`."),
+    (
+        SplitReason,
+        "Bundles that cannot be cut, and what a cut leaves undone",
+        "`cleave bundles split` and the `rule` `split` give these as a sentence with the figures.",
+    ),
+    (ApartReason, "Cold bundles that stay apart", "From `cleave bundles merges`."),
+)
+"""Each enum of bundle balancing, the heading over it and where its reasons are read."""
+
+
+def reasons() -> str:
+    """Every reason of a refusal: topics first, then bundles."""
+    bundles = [
+        part for kind, title, where in BUNDLES for part in (f"## {title}", where, *_of(kind, heading="###"))
+    ]
+    return page(
+        "Reasons",
+        "Why something was not done: `cleave decide`, `cleave decisions --why-not` and `inspect.why_not` give one for "
+        "everything that was left alone; for bundles `cleave bundles propose` and `inspect.bundles_why_not` do.",
+        *_of(RefusalReason, heading="##"),
+        *bundles,
+    )
+
+
+def _of(kind: type[StrEnum], *, heading: str) -> list[str]:
+    """A heading and a table for each group of an enum's members, as its comments group them."""
+    parts: list[str] = []
+    rows: list[tuple[str, str]] = []
+    for line in [*inspect.getsource(kind).splitlines(), "    # end."]:
+        if group := re.match(r"    # ([^:]+)(?:: (.+))?\.$", line):
+            parts += [table(("reason", "`value`; `needed`"), rows)] if rows else []
+            rows = []
+            said = [f"{group[2][0].upper()}{group[2][1:]}."] if group[2] else []
+            parts += [f"{heading} {group[1]}", *said]
+        elif member := re.match(r'    [A-Z_]+ = "([\w-]+)"(?:  # (.+))?$', line):
+            rows.append((code(member[1]), member[2] or ""))
+    return parts[:-1]
