@@ -6,10 +6,8 @@ balancer's.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +15,12 @@ from rich.console import Group, RenderableType
 
 from controller.bootstrap_bundles import Bundles
 from controller.domain.bundles.bundle_choice import BUNDLE_CHOICES, chosen_bundle
+from controller.domain.bundles.cluster import Bundle
+from controller.domain.bundles.cycle import report_of
+from controller.domain.bundles.cycle_json import state_from_json
+from controller.domain.bundles.figures import BundleLoad
 from controller.domain.bundles.merge_answers import MergeVerdict
 from controller.domain.bundles.namespace_bundle import NamespaceBundle, parse_edge
-from controller.domain.bundles.split_thresholds import BundleReport
 from controller.domain.bundles.splitting.base import SplitOptions, SplitPlan, SplitRequest
 from controller.domain.bundles.splitting.refusal import SplitRefusal
 from controller.domain.bundles.splitting.registry import DEFAULT_SPLIT_ALGORITHM, plan_split
@@ -29,8 +30,7 @@ from controller.domain.errors import InvalidInput, NotFound, Unsupported
 from controller.entrypoints.bundle_picture import Arc, Ring, write_rings
 from controller.entrypoints.output import rows_table
 from controller.services.bundle_balancer import ActReport
-from controller.services.bundle_collector import BundleCollector
-from controller.store import bundle_namespaces, bundle_proposals, inspection
+from controller.store import bundle_cycles, bundle_namespaces, bundle_proposals, inspection
 from controller.store.bundle_proposals import ProposalKind, ProposalState
 from controller.store.engine import Store
 
@@ -100,20 +100,23 @@ def _namespace(text: str) -> str:
 
 
 def which(bundles: Bundles, text: str) -> NamespaceBundle:
-    """The bundle a person means: by its text, or the LARGEST or HOT one of a namespace, as last aggregated."""
+    """The bundle a person means: by its text, or the LARGEST or HOT one of a namespace, as last aggregated.
+
+    HOT goes by the averages that cycles carry on; before the first cycle by the reading alone.
+    """
     choice = text.rpartition("/")[2]
     if choice not in BUNDLE_CHOICES:
         return NamespaceBundle.parse(text)
-    reports = [
-        BundleReport(
-            NamespaceBundle(row["namespace"], row["lower_bound"], row["upper_bound"]),
-            stats := BundleStats(
-                byte_rate_in=float(row["byte_rate"] or 0), topic_count=int(row["topic_count"] or 0)
-            ),
-            stats,
+    with bundles.store.transaction() as tx:
+        averages = state_from_json(bundle_cycles.get_state(tx, bundles.cluster).state).averages
+    reports = []
+    for row in shown(bundles, _namespace(text), 100_000):
+        name = str(NamespaceBundle(row["namespace"], row["lower_bound"], row["upper_bound"]))
+        stats = BundleStats(
+            byte_rate_in=float(row["byte_rate"] or 0), topic_count=int(row["topic_count"] or 0)
         )
-        for row in shown(bundles, _namespace(text), 100_000)
-    ]
+        load = averages.get(name) or BundleLoad().with_sample(stats)
+        reports.append(report_of(Bundle(name, row["broker"], stats, load)))
     return chosen_bundle(choice, reports)
 
 
@@ -287,17 +290,5 @@ def after(arcs: Sequence[Arc], proposals: Sequence[bundle_proposals.ProposalRow]
     return [
         Arc(part, moved.get(str(arc.bundle), arc.broker), arc.byte_rate * part.width / arc.bundle.width)
         for arc in arcs
-        for part in _parts(arc.bundle, cut.get(str(arc.bundle), ()))
+        for part in arc.bundle.parts(cut.get(str(arc.bundle), ()))
     ]
-
-
-def _parts(bundle: NamespaceBundle, cuts: Sequence[int]) -> list[NamespaceBundle]:
-    edges = [bundle.lower, *sorted(cuts), bundle.upper]
-    return [NamespaceBundle(bundle.namespace, low, high) for low, high in pairwise(edges)]
-
-
-def run_until_told(collector: BundleCollector) -> None:
-    """Tick until SIGTERM or SIGINT."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: collector.stop())
-    collector.run()

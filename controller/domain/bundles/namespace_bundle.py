@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import total_ordering
+from itertools import pairwise
 
 from controller.domain.bundles.topic_name import canonical_topic_name, checked_namespace
 from controller.domain.errors import InvalidInput, InvalidRange
@@ -78,6 +80,14 @@ class NamespaceBundle:
 
     def contains(self, hash_value: int) -> bool:
         return self.lower <= hash_value < self.upper or hash_value == self.upper == LAST_HASH
+
+    def parts(self, cuts: Iterable[int]) -> tuple[NamespaceBundle, ...]:
+        """What cuts at these points, each the first hash of a part, make of it: rising; itself without any.
+
+        Raises InvalidRange for a point on or outside its ends, or given twice.
+        """
+        edges = pairwise((self.lower, *sorted(cuts), self.upper))
+        return tuple(NamespaceBundle(self.namespace, low, high) for low, high in edges)
 
     def overlaps(self, other: NamespaceBundle) -> bool:
         """True of two bundles of one namespace with a hash in common."""

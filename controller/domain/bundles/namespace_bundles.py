@@ -145,8 +145,7 @@ class NamespaceBundles:
                     f"give {edge_text(bundle.lower)} < point < {edge_text(bundle.upper)}"
                 )
         after = replace(self, boundaries=tuple(sorted([*self.boundaries, *points])))
-        edges = pairwise((bundle.lower, *points, bundle.upper))
-        return BundleSplit(after, tuple(NamespaceBundle(self.namespace, low, high) for low, high in edges))
+        return BundleSplit(after, bundle.parts(points))
 
     def split_evenly(self, bundle: NamespaceBundle, parts: int = 2) -> BundleSplit:
         """Equal widths of (upper - lower) // parts, the remainder going to the last part.

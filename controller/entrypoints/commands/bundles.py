@@ -19,6 +19,7 @@ from controller.domain.errors import Conflict, InvalidInput, NotFound, StoreUnav
 from controller.entrypoints import bundle_acts
 from controller.entrypoints.commands.options import AsJson, DryRun, Limit
 from controller.entrypoints.output import emit, rows_table
+from controller.entrypoints.stop_signals import on_stop_signals
 from controller.store import bundle_namespaces
 from controller.store.bundle_namespaces import BalancingMode
 
@@ -146,7 +147,8 @@ def collect(
             tick = asdict(collector.tick())
             emit(as_json, tick, rows_table([tick]))
         else:
-            bundle_acts.run_until_told(collector)
+            on_stop_signals(collector.stop)
+            collector.run()
 
 
 @app.command()

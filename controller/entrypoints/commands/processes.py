@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 import threading
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -14,6 +12,7 @@ from controller.bootstrap import application, build_collector, build_consumer_wa
 from controller.domain.errors import InvalidInput
 from controller.entrypoints.commands.options import AsJson, DryRun
 from controller.entrypoints.output import emit, rows_table
+from controller.entrypoints.stop_signals import on_stop_signals
 from controller.settings import load_settings
 from controller.store import migrations
 
@@ -55,7 +54,7 @@ def worker(
     _serve_metrics(metrics_host, metrics_port)
     with application(name="cleave-worker") as cleave:
         running = build_worker(cleave, name)
-        _on_stop_signals(running.stop)
+        on_stop_signals(running.stop)
         running.run()
 
 
@@ -75,7 +74,7 @@ def collect(
             collector.tick()
             watch.round()
             return
-        _on_stop_signals(collector.stop)
+        on_stop_signals(collector.stop)
         watching = threading.Thread(target=watch.run, name="consumers", daemon=True)
         if watch.sees_anything:
             watching.start()
@@ -85,12 +84,6 @@ def collect(
             watch.stop()
             if watch.sees_anything:
                 watching.join()
-
-
-def _on_stop_signals(stop: Callable[[], None]) -> None:
-    """SIGTERM and SIGINT finish the step in hand and leave."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _signal, _frame: stop())
 
 
 def _serve_metrics(host: str, port: int | None) -> None:

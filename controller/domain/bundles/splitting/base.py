@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 from typing import Protocol, Self
@@ -169,10 +169,8 @@ class SplitPlan:
         hashes = [topic.hash_value for topic in request.topics]
         first = [0, *(bisect_left(hashes, cut) for cut in cuts), len(hashes)]
         parts = tuple(
-            _part(replace(bundle, lower=low, upper=high), request.topics[start:end])
-            for (low, high), (start, end) in zip(
-                pairwise((bundle.lower, *cuts, bundle.upper)), pairwise(first), strict=True
-            )
+            _part(part, request.topics[start:end])
+            for part, (start, end) in zip(bundle.parts(cuts), pairwise(first), strict=True)
         )
         return cls(bundle, algorithm, cuts, parts, answer.left_undone)
 

@@ -38,26 +38,36 @@ class Desk:
     bench: Bench
     driver: StoreDriver
 
-    def uneven(self) -> tuple[str, str]:
+    def uneven(self, low: float = 60.0, high: float = 20.0) -> tuple[str, str]:
         """Load as one aggregation run leaves it: the first broker is full, the second idle."""
         first, second = self.bench.cluster.brokers
         self.bench.cluster.owners = dict.fromkeys(self.bench.cluster.owners, first)
-        changes: dict[str, list[dict[str, Any]]] = {
-            "boundaries": [rows.boundaries(HALF)],
-            "bundles": [
-                rows.bundle(0, HALF, 60.0, broker=first, topic_count=9),
-                rows.bundle(HALF, LAST, 20.0, broker=first, topic_count=3),
-            ],
-            "brokers": [
-                rows.broker(first, 90.0, byte_rate_in=80.0, byte_rate_out=80.0),
-                rows.broker(second, 5.0),
-            ],
+        brokers = [
+            rows.broker(first, 90.0, byte_rate_in=80.0, byte_rate_out=80.0),
+            rows.broker(second, 5.0),
+        ]
+        self._merge(0, {"boundaries": [rows.boundaries(HALF)], "brokers": brokers}, low, high)
+        return first, second
+
+    def later(self, minutes: int, low: float, high: float) -> None:
+        """The load of the two bundles as the run of that minute has it; one run a minute."""
+        self._merge(minutes, {}, low, high)
+
+    def _merge(self, minutes: int, changes: dict[str, list[dict[str, Any]]], low: float, high: float) -> None:
+        first, _ = self.bench.cluster.brokers
+        seen = {
+            "seen_row_version": minutes,
+            "seen_namespace_version": min(minutes, 1),
+            "modified_at_ms": rows.NOW_MS + minutes * 60_000,
         }
+        changes["bundles"] = [
+            rows.bundle(0, HALF, low, broker=first, topic_count=9, **seen),
+            rows.bundle(HALF, LAST, high, broker=first, topic_count=3, **seen),
+        ]
         for table in changes.values():
             for row in table:
                 row["cluster"] = CLUSTER
-        self.driver.do(rows.merge, "run-0", changes, minutes=0)
-        return first, second
+        self.driver.do(rows.merge, f"run-{minutes}", changes, minutes=minutes)
 
 
 @pytest.fixture
@@ -147,6 +157,23 @@ def test_a_bundle_is_unloaded_to_a_broker(desk: Desk) -> None:
         desk.cleave.json("bundles", "unload", f"{NAMESPACE}/LARGEST", "--to", second)["outcome"]
         == "done-already"
     )
+
+
+def test_hot_is_what_was_hot_for_long_and_not_just_now(desk: Desk) -> None:
+    def hot() -> str:
+        document = desk.cleave.json("bundles", "unload", f"{NAMESPACE}/HOT", "--dry-run")
+        return str(document["bundle"])
+
+    desk.uneven(20.0, 60.0)
+    assert hot() == HIGH  # no cycle yet: all that is known is the reading
+    desk.cleave.ok("bundles", "propose")
+    desk.later(1, 70.0, 40.0)
+    assert hot() == HIGH
+    desk.cleave.ok("bundles", "propose")
+    assert hot() == HIGH  # 50 on average against 45
+    desk.later(2, 70.0, 40.0)
+    desk.cleave.ok("bundles", "propose")
+    assert hot() == LOW
 
 
 def test_a_cycle_is_proposed_approved_applied_and_replayed(desk: Desk) -> None:
