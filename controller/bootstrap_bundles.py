@@ -104,12 +104,13 @@ class Bundles:
 
     def topics_of(self, bundle: NamespaceBundle) -> list[BundleTopic]:
         """The topics in a bundle with what each carries now, as its brokers report them."""
-        return [
+        found = (
             BundleTopic.of(topic.topic, topic.stats)
             for broker in self.reader.brokers()
             for topic in self.reader.topics(broker)
-            if topic.namespace == bundle.namespace and topic.bundle == bundle.range_text
-        ]
+            if topic.namespace == bundle.namespace
+        )
+        return [topic for topic in found if bundle.contains(topic.hash_value)]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What `cleave bundles` and the tasks of its DAGs have in common: asking for a split, rows to show, and the picture.
+"""What `cleave bundles` and the tasks of its DAGs have in common: rows to show, consent, and the picture.
 
 Reads the cluster, the store's views and the pure rules; performs nothing itself, that is `BundleActs`' and the
 balancer's.
@@ -7,26 +7,18 @@ balancer's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
 
 from controller.bootstrap_bundles import Bundles
-from controller.domain.bundles.bundle_choice import BUNDLE_CHOICES, chosen_bundle
-from controller.domain.bundles.cluster import Bundle
-from controller.domain.bundles.cycle import report_of
-from controller.domain.bundles.cycle_json import state_from_json
-from controller.domain.bundles.figures import BundleLoad
 from controller.domain.bundles.merge_answers import MergeVerdict
-from controller.domain.bundles.namespace_bundle import NamespaceBundle, parse_edge
-from controller.domain.bundles.splitting.base import SplitOptions, SplitPlan, SplitRequest
-from controller.domain.bundles.splitting.refusal import SplitRefusal
-from controller.domain.bundles.splitting.registry import DEFAULT_SPLIT_ALGORITHM, plan_split
-from controller.domain.bundles.stats import BundleStats
+from controller.domain.bundles.namespace_bundle import NamespaceBundle
+from controller.domain.bundles.splitting.base import SplitPlan
 from controller.domain.bundles.topic_name import namespace_of
-from controller.domain.errors import InvalidInput, NotFound, Unsupported
+from controller.domain.errors import NotFound
 from controller.entrypoints.bundle_picture import Arc, Ring, write_rings
 from controller.entrypoints.output import rows_table
 from controller.services.bundle_balancer import ActReport
@@ -54,72 +46,6 @@ _WHY_NOT = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class SplitWish:
-    """What a person asks for. `bundle` is a bundle's text, or a namespace's with LARGEST or HOT behind it."""
-
-    bundle: str
-    algorithm: str | None = None
-    positions: Sequence[str] = ()
-    topics: Sequence[str] = ()
-    parts: int = 2
-
-
-def plan(bundles: Bundles, wish: SplitWish) -> SplitPlan | SplitRefusal:
-    """Where the cuts would be and what each part would carry, by the topics that the brokers report now.
-
-    Positions mean specified_positions_divide, topics isolate_outstanding, neither range_equally_divide, unless an
-    algorithm is named. Raises InvalidInput, Unsupported for an algorithm that the settings do not allow,
-    BundleNotFound, and what reading the cluster raises.
-    """
-    name = wish.algorithm or _implied(wish)
-    allowed = bundles.settings.bundle_split_algorithms
-    if name not in allowed:
-        raise Unsupported(f"split algorithm {name!r} is not allowed here; choose one of {', '.join(allowed)}")
-    bundle = which(bundles, wish.bundle)
-    bundle = bundles.reader.bundles(bundle.namespace).require(bundle)
-    options = SplitOptions(
-        positions=tuple(parse_edge(text) for text in wish.positions),
-        topics=tuple(wish.topics),
-        parts=wish.parts,
-        force=bool(wish.positions),
-    )
-    return plan_split(name, SplitRequest(bundle, bundles.topics_of(bundle), options))
-
-
-def _implied(wish: SplitWish) -> str:
-    if wish.positions and wish.topics:
-        raise InvalidInput("give positions or topics, not both; or name the algorithm")
-    if wish.positions:
-        return "specified_positions_divide"
-    return "isolate_outstanding" if wish.topics else DEFAULT_SPLIT_ALGORITHM
-
-
-def _namespace(text: str) -> str:
-    return "/".join(text.split("/")[:2])
-
-
-def which(bundles: Bundles, text: str) -> NamespaceBundle:
-    """The bundle a person means: by its text, or the LARGEST or HOT one of a namespace, as last aggregated.
-
-    HOT goes by the averages that cycles carry on; before the first cycle by the reading alone.
-    """
-    choice = text.rpartition("/")[2]
-    if choice not in BUNDLE_CHOICES:
-        return NamespaceBundle.parse(text)
-    with bundles.store.transaction() as tx:
-        averages = state_from_json(bundle_cycles.get_state(tx, bundles.cluster).state).averages
-    reports = []
-    for row in shown(bundles, _namespace(text), 100_000):
-        name = str(NamespaceBundle(row["namespace"], row["lower_bound"], row["upper_bound"]))
-        stats = BundleStats(
-            byte_rate_in=float(row["byte_rate"] or 0), topic_count=int(row["topic_count"] or 0)
-        )
-        load = averages.get(name) or BundleLoad().with_sample(stats)
-        reports.append(report_of(Bundle(name, row["broker"], stats, load)))
-    return chosen_bundle(choice, reports)
-
-
 def part_rows(plan: SplitPlan) -> Rows:
     """One row a part."""
     return [
@@ -134,9 +60,12 @@ def part_rows(plan: SplitPlan) -> Rows:
 
 
 def shown(bundles: Bundles, namespace: str | None, limit: int) -> Rows:
-    """Bundles with owner and load, as last aggregated."""
+    """Bundles with owner and load, as last aggregated. Raises NotFound for a namespace without any."""
     with bundles.store.transaction() as tx:
-        return inspection.rows(tx, _SHOW, cluster=bundles.cluster, namespace=namespace, limit=limit)
+        rows = inspection.rows(tx, _SHOW, cluster=bundles.cluster, namespace=namespace, limit=limit)
+    if namespace is not None and not rows:
+        raise unknown_namespace(namespace)
+    return rows
 
 
 def of_cycle(bundles: Bundles, cycle_id: int) -> tuple[Rows, Rows]:
@@ -200,6 +129,16 @@ def merge_answers(found: Mapping[str, MergeVerdict]) -> tuple[Rows, RenderableTy
     return document, Group(*tables)
 
 
+def require_cycle(bundles: Bundles, cycle_id: int) -> None:
+    """Raises NotFound for a cycle that this cluster never had."""
+    with bundles.store.transaction() as tx:
+        found = bundle_cycles.get_cycle(tx, cycle_id)
+    if found.cluster != bundles.cluster:
+        raise NotFound(
+            f"cycle {cycle_id} is of cluster {found.cluster}, not of {bundles.cluster}; name one of its own"
+        )
+
+
 def waiting(bundles: Bundles, cycle_id: int | None) -> Rows:
     """What an application would carry out: approved acts, and a cycle's own where its namespaces are automatic."""
     with bundles.store.transaction() as tx:
@@ -256,13 +195,14 @@ def known_bundle(store: Store, cluster: str, topic: str) -> str | None:
     return str(row.bundles.bundle_of(topic))
 
 
+def unknown_namespace(namespace: str) -> NotFound:
+    """What to say of one whose bundles were never aggregated."""
+    return NotFound(f"no bundles of namespace {namespace} are known; collect and aggregate its reports first")
+
+
 def draw(bundles: Bundles, namespace: str, path: Path) -> None:
     """The ring as it is, and as the newest cycle's live proposals would make it."""
     rows = shown(bundles, namespace, 100_000)
-    if not rows:
-        raise NotFound(
-            f"no bundles of namespace {namespace} are known; collect and aggregate its reports first"
-        )
     arcs = [
         Arc(
             NamespaceBundle(namespace, row["lower_bound"], row["upper_bound"]),

@@ -15,8 +15,8 @@ from controller.bootstrap_bundles import Bundles, bundles_of
 from controller.domain.bundles.namespace_bundle import edge_text, topic_hash
 from controller.domain.bundles.splitting.refusal import SplitRefusal
 from controller.domain.bundles.topic_name import canonical_topic_name, namespace_of
-from controller.domain.errors import Conflict, InvalidInput, NotFound, StoreUnavailable
-from controller.entrypoints import bundle_acts
+from controller.domain.errors import Conflict, InvalidInput, StoreUnavailable
+from controller.entrypoints import bundle_acts, bundle_wishes
 from controller.entrypoints.commands.options import AsJson, DryRun, Limit
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.stop_signals import on_stop_signals
@@ -100,8 +100,8 @@ def split(
 ) -> None:
     """Split a bundle where an algorithm, positions or topics say."""
     with cluster() as bundles:
-        wanted = bundle_acts.SplitWish(bundle, algorithm, tuple(position or ()), tuple(topic or ()), parts)
-        plan = bundle_acts.plan(bundles, wanted)
+        wanted = bundle_wishes.SplitWish(bundle, algorithm, tuple(position or ()), tuple(topic or ()), parts)
+        plan = bundle_wishes.plan(bundles, wanted)
         if isinstance(plan, SplitRefusal):
             raise Conflict(plan.sentence)
         rows = bundle_acts.part_rows(plan)
@@ -125,8 +125,7 @@ def unload(
 ) -> None:
     """Take a bundle from its owner, towards a broker if one is named."""
     with cluster() as bundles:
-        which = bundle_acts.which(bundles, bundle)
-        owner = bundles.reader.owner(which, first=[to] if to else [])
+        which, owner = bundle_wishes.movable(bundles, bundle, to)
         document: dict[str, Any] = {"bundle": str(which), "owner": owner, "destination": to}
         if not dry_run:
             result = bundles.acts.unload(which, destination=to)
@@ -191,6 +190,8 @@ def apply(
 ) -> None:
     """Carry out what is approved, and read whether what was done before holds."""
     with cluster() as bundles:
+        if cycle is not None:
+            bundle_acts.require_cycle(bundles, cycle)
         if dry_run:
             rows = bundle_acts.waiting(bundles, cycle)
         else:
@@ -216,9 +217,7 @@ def merges(namespace: Namespace = None, as_json: AsJson = False) -> None:
         found = bundles.merges()
     chosen = {name: verdict for name, verdict in found.items() if namespace in (None, name)}
     if namespace is not None and not chosen:
-        raise NotFound(
-            f"no bundles of namespace {namespace} are known; collect and aggregate its reports first"
-        )
+        raise bundle_acts.unknown_namespace(namespace)
     document, table = bundle_acts.merge_answers(chosen)
     emit(as_json, document, table)
 

@@ -16,7 +16,7 @@ from typing import Any
 from controller.bootstrap_bundles import Bundles, bundles_of
 from controller.domain.bundles.splitting.refusal import SplitRefusal
 from controller.domain.errors import Conflict, DataPlaneUnavailable
-from controller.entrypoints import bundle_acts
+from controller.entrypoints import bundle_acts, bundle_wishes
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.store import bundle_cycles
 from controller.store.topics import database_now
@@ -92,14 +92,14 @@ def approve_bundles(
 def split_bundle(*, dsn: str, extras: Extras, params: Mapping[str, Any]) -> dict[str, Any]:
     """Split by hand; a repeat finds the cuts made and changes nothing."""
     with _cluster(dsn, extras) as bundles:
-        wish = bundle_acts.SplitWish(
+        wish = bundle_wishes.SplitWish(
             params["bundle"],
             params.get("algorithm") or None,
             tuple(params.get("positions") or ()),
             tuple(params.get("topics") or ()),
             int(params.get("parts") or 2),
         )
-        plan = bundle_acts.plan(bundles, wish)
+        plan = bundle_wishes.plan(bundles, wish)
         if isinstance(plan, SplitRefusal):
             raise Conflict(plan.sentence)
         document = {"bundle": str(plan.bundle), "parts": bundle_acts.part_rows(plan)}
@@ -112,14 +112,10 @@ def split_bundle(*, dsn: str, extras: Extras, params: Mapping[str, Any]) -> dict
 def unload_bundle(*, dsn: str, extras: Extras, params: Mapping[str, Any]) -> dict[str, Any]:
     """Move by hand; a bundle that is at its destination stays there."""
     with _cluster(dsn, extras) as bundles:
-        which = bundle_acts.which(bundles, params["bundle"])
         destination = params.get("destination") or None
+        which, owner = bundle_wishes.movable(bundles, params["bundle"], destination)
         if params.get("dry_run"):
-            return {
-                "would_unload": str(which),
-                "owner": bundles.reader.owner(which),
-                "destination": destination,
-            }
+            return {"would_unload": str(which), "owner": owner, "destination": destination}
         result = bundles.acts.unload(which, destination=destination)
     return {"bundle": str(which), "outcome": str(result.outcome), "owner": result.owner}
 

@@ -1,0 +1,131 @@
+"""`cleave bundles split` and `unload` on two brokers that behave as spec'd: what they do, rehearse and refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from controller.domain.bundles.namespace_bundle import topic_hash
+from tests.support.bundle_desk import HIGH, LOW, NAMESPACE, TOPICS, Desk, bundle_desk
+from tests.support.bundle_reports import HALF
+
+
+@pytest.fixture
+def desk(
+    database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Desk]:
+    with bundle_desk(database, tmp_path, capsys, monkeypatch) as desk:
+        yield desk
+
+
+def test_a_bundle_is_split_at_positions_after_a_look(desk: Desk) -> None:
+    for name in TOPICS:
+        desk.bench.cluster.publish(name)
+    said = desk.cleave.rehearsed("bundles", "split", LOW, "--position", "0x40000000")
+    assert "0x00000000_0x40000000" in said
+    assert desk.bench.cluster.acts == []
+
+    parts = desk.cleave.json("bundles", "split", LOW, "--position", "0x40000000")["parts"]
+    assert [part["part"] for part in parts] == ["0x00000000_0x40000000", "0x40000000_0x80000000"]
+    assert sum(part["topics"] for part in parts) == sum(topic_hash(name) < HALF for name in TOPICS)
+    assert desk.bench.cluster.lists[NAMESPACE].count == 3
+
+
+def test_a_split_at_positions_that_was_made_is_found_made(desk: Desk) -> None:
+    for name in TOPICS:
+        desk.bench.cluster.publish(name)
+    words = ("bundles", "split", LOW, "--position", "0x40000000", "--position", "0x60000000")
+    first = desk.cleave.json(*words)
+    acts = list(desk.bench.cluster.acts)
+
+    assert desk.cleave.json(*words) == first
+    assert "done-already" in desk.cleave.ok(*words)
+    assert desk.bench.cluster.acts == acts
+    assert "invalid upper boundary" in desk.cleave.refused(
+        "bundles", "split", LOW, "--position", "0x50000000"
+    )
+
+
+def test_algorithms_are_those_of_the_setting(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLEAVE_BUNDLE_SPLIT_ALGORITHMS", '["topic_count_equally_divide"]')
+    said = desk.cleave.refused("bundles", "split", LOW)
+    assert "'range_equally_divide' is not allowed here; choose one of topic_count_equally_divide" in said
+
+
+def test_a_topic_gets_a_bundle_of_its_own(desk: Desk) -> None:
+    for name in TOPICS:
+        desk.bench.cluster.publish(name)
+    mine = next(name for name in TOPICS if topic_hash(name) < HALF)
+    parts = desk.cleave.json("bundles", "split", LOW, "--topic", mine)["parts"]
+
+    assert [part["topics"] for part in parts if int(part["part"][2:10], 16) == topic_hash(mine)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((LOW, "--position", "0x90000000"), "inside"),
+        ((LOW, "--algorithm", "no_such_divide"), "is not allowed here"),
+        ((f"{NAMESPACE}/0x00000000_0x70000000",), "upper boundary"),
+        ((LOW, "--topic", TOPICS[0], "--position", "0x40000000"), "not both"),
+        ((LOW, "-a", "range_equally_divide", "--position", "0x40000000"), "takes no positions"),
+        ((LOW, "-a", "topic_count_equally_divide", "--topic", TOPICS[0]), "takes no topics"),
+        ((LOW, "-a", "topic_count_equally_divide", "--parts", "3"), "takes no parts"),
+        ((LOW, "-a", "specified_positions_divide"), "at least one, strictly inside"),
+        ((LOW, "--position", "banana"), "is not a hash"),
+        ((LOW, "--topic", "nope"), "0 topics in it"),
+        (("nonsense",), "bundle"),
+        (("LARGEST",), "write it as tenant/namespace"),
+        (("acme/none/HOT",), "no bundles of namespace acme/none are known"),
+        (("acme/none/0x00000000_0x80000000",), "no namespace acme/none"),
+    ],
+)
+def test_a_split_that_cannot_be_is_one_line(desk: Desk, arguments: tuple[str, ...], words: str) -> None:
+    assert words in desk.cleave.refused("bundles", "split", *arguments)
+    assert desk.bench.cluster.acts == []
+
+
+def test_a_bundle_is_unloaded_to_a_broker(desk: Desk) -> None:
+    _, second = desk.uneven()
+    assert second in desk.cleave.rehearsed("bundles", "unload", LOW, "--to", second)
+    assert desk.cleave.json("bundles", "unload", LOW, "--to", second)["owner"] == second
+    assert (
+        desk.cleave.json("bundles", "unload", f"{NAMESPACE}/LARGEST", "--to", second)["outcome"]
+        == "done-already"
+    )
+
+
+@pytest.mark.parametrize("how", [(), ("--dry-run",)], ids=["done", "rehearsed"])
+@pytest.mark.parametrize(
+    ("bundle", "to", "words"),
+    [
+        (LOW, "nobody:1", "nobody:1 is no active broker of cluster staged; choose one of"),
+        (f"{NAMESPACE}/0x00000000_0x70000000", None, "upper boundary"),
+        (f"{NAMESPACE}/LARGEST", None, f"no bundles of namespace {NAMESPACE} are known"),
+    ],
+)
+def test_an_unload_that_cannot_be_is_one_line_rehearsed_or_not(
+    desk: Desk, bundle: str, to: str | None, words: str, how: tuple[str, ...]
+) -> None:
+    destination = () if to is None else ("--to", to)
+    assert words in desk.cleave.refused("bundles", "unload", bundle, *destination, *how)
+    assert desk.bench.cluster.acts == []
+
+
+def test_hot_is_what_was_hot_for_long_and_not_just_now(desk: Desk) -> None:
+    def hot() -> str:
+        document = desk.cleave.json("bundles", "unload", f"{NAMESPACE}/HOT", "--dry-run")
+        return str(document["bundle"])
+
+    desk.uneven(20.0, 60.0)
+    assert hot() == HIGH  # no cycle yet: all that is known is the reading
+    desk.cleave.ok("bundles", "propose")
+    desk.later(1, 70.0, 40.0)
+    assert hot() == HIGH
+    desk.cleave.ok("bundles", "propose")
+    assert hot() == HIGH  # 50 on average against 45
+    desk.later(2, 70.0, 40.0)
+    desk.cleave.ok("bundles", "propose")
+    assert hot() == LOW
