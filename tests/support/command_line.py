@@ -11,6 +11,7 @@ from sqlalchemy import text
 
 from controller.entrypoints.cli import run
 from controller.store.engine import Store
+from tests.support.log_settings import logging_kept
 
 _TABLES = text("""
     SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -38,7 +39,8 @@ class CommandLine:
     def __call__(self, *arguments: str) -> Answer:
         """Run it, however it ends."""
         self._capsys.readouterr()
-        code = run(list(arguments))
+        with logging_kept():
+            code = run(list(arguments))
         said = self._capsys.readouterr()
         return Answer(code, said.out, said.err)
 

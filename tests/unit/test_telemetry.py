@@ -8,16 +8,16 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-import structlog
 
 from controller import telemetry
+from tests.support.log_settings import logging_kept
 
 
 @pytest.fixture(autouse=True)
 def as_it_was() -> Iterator[None]:
-    """Configuration is global to the process: leave it as other tests expect it."""
-    yield
-    structlog.reset_defaults()
+    """Leave what other tests expect."""
+    with logging_kept():
+        yield
 
 
 def test_a_stream_that_was_closed_since_is_not_written_to(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import structlog
 
 from tests.integration.entrypoints.commands.conftest import TOPIC
 from tests.support.command_line import CommandLine
@@ -186,3 +187,12 @@ def test_logs_never_mix_with_what_programs_read(database: str) -> None:
     )
 
     assert json.loads(done.stdout) == []
+
+
+def test_a_command_tried_in_this_process_leaves_its_log_settings(cleave: CommandLine) -> None:
+    """Airflow's are there too where DAGs are tested, and what they print is looked at."""
+    before = structlog.get_config()
+
+    cleave.ok("topics", "list")
+
+    assert structlog.get_config() == before
