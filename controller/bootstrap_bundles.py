@@ -16,8 +16,9 @@ from controller.dataplane.pulsar_bundles import BundleActs, BundleReader
 from controller.dataplane.pulsar_load.brokers import BrokerList
 from controller.domain.bundles.balance_settings import BalanceSettings, validate
 from controller.domain.bundles.merge_answers import MergeVerdict
-from controller.domain.bundles.namespace_bundle import NamespaceBundle
+from controller.domain.bundles.namespace_bundle import NamespaceBundle, topic_hash
 from controller.domain.bundles.splitting.base import BundleTopic
+from controller.domain.bundles.stats import BundleStats
 from controller.domain.errors import InvalidInput
 from controller.landing.reports import ReportArea
 from controller.services import bundle_balancer
@@ -103,14 +104,13 @@ class Bundles:
         )
 
     def topics_of(self, bundle: NamespaceBundle) -> list[BundleTopic]:
-        """The topics in a bundle with what each carries now, as its brokers report them."""
-        found = (
-            BundleTopic.of(topic.topic, topic.stats)
-            for broker in self.reader.brokers()
-            for topic in self.reader.topics(broker)
-            if topic.namespace == bundle.namespace
-        )
-        return [topic for topic in found if bundle.contains(topic.hash_value)]
+        """The topics in a bundle with what each carries now, as its brokers report them; nothing where nobody uses it."""
+        found = dict.fromkeys(self.reader.topic_hashes(bundle), BundleStats(topic_count=1))
+        for broker in self.reader.brokers():
+            for topic in self.reader.topics(broker):
+                if topic.namespace == bundle.namespace and bundle.contains(topic_hash(topic.topic)):
+                    found[topic.topic] = topic.stats
+        return [BundleTopic.of(name, stats) for name, stats in found.items()]
 
 
 @contextmanager

@@ -18,10 +18,11 @@ from controller.domain.bundles.merge_answers import MergeVerdict
 from controller.domain.bundles.namespace_bundle import NamespaceBundle
 from controller.domain.bundles.splitting.base import SplitPlan
 from controller.domain.bundles.topic_name import namespace_of
-from controller.domain.errors import NotFound
+from controller.domain.errors import DataPlaneUnavailable, NotFound
 from controller.entrypoints.bundle_picture import Arc, Ring, write_rings
 from controller.entrypoints.output import rows_table
 from controller.services.bundle_balancer import ActReport
+from controller.services.bundle_collector import BundleCollector
 from controller.store import bundle_cycles, bundle_namespaces, bundle_proposals, inspection
 from controller.store.bundle_proposals import ProposalKind, ProposalState
 from controller.store.engine import Store
@@ -44,6 +45,14 @@ _WHY_NOT = """
     SELECT namespace, bundle, broker, rule, reason, value, needed FROM inspect.bundles_why_not
      WHERE cluster = :cluster AND cycle_id = :cycle_id AND proposal_id IS NULL ORDER BY namespace, bundle, broker, rule
 """
+
+
+def one_tick(collector: BundleCollector) -> dict[str, Any]:
+    """Read every broker once and land the reports. Raises DataPlaneUnavailable where nobody answered."""
+    tick = collector.tick()
+    if tick.path is None:
+        raise DataPlaneUnavailable(f"no broker of the cluster answered ({', '.join(tick.silent)}); try again")
+    return {**asdict(tick), "silent": list(tick.silent)}
 
 
 def part_rows(plan: SplitPlan) -> Rows:

@@ -16,6 +16,7 @@ from controller.domain.bundles.cycle import report_of
 from controller.domain.bundles.cycle_json import state_from_json
 from controller.domain.bundles.figures import BundleLoad
 from controller.domain.bundles.namespace_bundle import NamespaceBundle, parse_edge
+from controller.domain.bundles.namespace_bundles import NamespaceBundles
 from controller.domain.bundles.splitting.base import SplitOptions, SplitPlan, SplitRequest
 from controller.domain.bundles.splitting.refusal import SplitRefusal
 from controller.domain.bundles.splitting.registry import DEFAULT_SPLIT_ALGORITHM, plan_split
@@ -64,17 +65,25 @@ def plan(bundles: Bundles, wish: SplitWish) -> SplitPlan | SplitRefusal:
             )
     bundle = which(bundles, wish.bundle)
     positions = tuple(parse_edge(text) for text in wish.positions)
-    listed = bundles.reader.bundles(bundle.namespace)
-    is_cut_there = positions and {bundle.lower, *positions, bundle.upper} <= set(listed.boundaries)
-    if not is_cut_there:  # else a repeat, which the act finds done
-        listed.require(bundle)
+    parts = _parts_now(bundles.reader.bundles(bundle.namespace), bundle, set(positions))
+    topics = [topic for part in parts for topic in bundles.topics_of(part)]
     options = SplitOptions(
         positions=positions,
         topics=tuple(wish.topics),
         parts=wish.parts,
         force=bool(wish.positions),
     )
-    return plan_split(name, SplitRequest(bundle, bundles.topics_of(bundle), options))
+    return plan_split(name, SplitRequest(bundle, topics, options))
+
+
+def _parts_now(
+    listed: NamespaceBundles, bundle: NamespaceBundle, cuts: set[int]
+) -> tuple[NamespaceBundle, ...]:
+    """The bundle, or what it was cut into at just these places: a repeat, which the act finds done."""
+    is_inside = cuts and all(bundle.lower < cut < bundle.upper for cut in cuts)
+    if is_inside and {bundle.lower, *cuts, bundle.upper} <= set(listed.boundaries):
+        return bundle.parts(cuts)
+    return (listed.require(bundle),)
 
 
 def _implied(wish: SplitWish) -> str:

@@ -60,6 +60,8 @@ class StagedCluster:
         self.destinations: dict[NamespaceBundle, tuple[str, str]] = {}
         """Of bundles that were released and not looked up: where the first look-up leads, and where every other."""
         self.topics: dict[str, dict[str, Any]] = {}
+        self.idle: set[str] = set()
+        """Topics that nobody uses: their bundle lists them, statistics do not."""
         self.is_extensible = False
         self.trouble: Trouble | None = None
         self.silent: set[str] = set()
@@ -257,7 +259,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, {"boundaries": edges, "numBundles": len(edges) - 1})
         else:
             bundle = NamespaceBundle.parse(f"{namespace}/{parts[6]}")
-            inside = {t: topic_hash(t) for t in self._cluster.topics if self._cluster.bundle_of(t) == bundle}
+            existing = self._cluster.topics.keys() | self._cluster.idle
+            inside = {t: topic_hash(t) for t in existing if self._cluster.bundle_of(t) == bundle}
             known = bundle in self._cluster.owners
             self._answer(
                 200 if known else 412,

@@ -105,12 +105,13 @@ def split(
         if isinstance(plan, SplitRefusal):
             raise Conflict(plan.sentence)
         rows = bundle_acts.part_rows(plan)
+        document: dict[str, Any] = {"bundle": str(plan.bundle), "parts": rows}
         if dry_run:
             title = f"{plan.bundle} would become"
         else:
-            result = bundles.acts.split_at(plan.bundle, plan.cuts, unload=unload)
-            title = f"{plan.bundle}: {result.outcome}, now"
-    emit(as_json, {"bundle": str(plan.bundle), "parts": rows}, rows_table(rows, title=title))
+            document["outcome"] = str(bundles.acts.split_at(plan.bundle, plan.cuts, unload=unload).outcome)
+            title = f"{plan.bundle}: {document['outcome']}, now"
+    emit(as_json, document, rows_table(rows, title=title))
 
 
 @app.command()
@@ -143,7 +144,7 @@ def collect(
     with cluster() as bundles:
         collector = bundles.collector(interval_seconds)
         if once:
-            tick = asdict(collector.tick())
+            tick = bundle_acts.one_tick(collector)
             emit(as_json, tick, rows_table([tick]))
         else:
             on_stop_signals(collector.stop)

@@ -15,7 +15,7 @@ from typing import Any
 
 from controller.bootstrap_bundles import Bundles, bundles_of
 from controller.domain.bundles.splitting.refusal import SplitRefusal
-from controller.domain.errors import Conflict, DataPlaneUnavailable
+from controller.domain.errors import Conflict
 from controller.entrypoints import bundle_acts, bundle_wishes
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.store import bundle_cycles
@@ -33,12 +33,7 @@ def _cluster(dsn: str, extras: Extras) -> Iterator[Bundles]:
 def collect_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:
     """Read every broker once and land the reports. Raises DataPlaneUnavailable where nobody answered."""
     with _cluster(dsn, extras) as bundles:
-        tick = bundles.collector(COLLECT_INTERVAL_SECONDS).tick()
-    if tick.path is None:
-        raise DataPlaneUnavailable(
-            f"no broker of the cluster answered ({', '.join(tick.silent)}); trying again"
-        )
-    return {**asdict(tick), "silent": list(tick.silent)}
+        return bundle_acts.one_tick(bundles.collector(COLLECT_INTERVAL_SECONDS))
 
 
 def aggregate_bundles(*, dsn: str, extras: Extras, run_id: str) -> dict[str, Any]:

@@ -88,6 +88,10 @@ def test_collect_lands_a_tick_and_no_cluster_is_one_line(desk: Desk, monkeypatch
     tick = desk.cleave.json("bundles", "collect", "--once")
     assert (tick["brokers"], tick["topics"], tick["silent"]) == (2, len(TOPICS), [])
 
+    monkeypatch.setenv("CLEAVE_PULSAR_ADMIN_URL", "http://127.0.0.1:9")
+    nobody = desk.cleave("bundles", "collect", "--once")
+    assert (nobody.code, nobody.out) == (75, "")
+    assert "no broker of the cluster answered (staged)" in nobody.err.splitlines()[-1]
     monkeypatch.delenv("CLEAVE_PULSAR_ADMIN_URL")
     assert "CLEAVE_PULSAR_ADMIN_URL" in desk.cleave.refused("bundles", "collect", "--once")
 

@@ -40,8 +40,9 @@ def test_a_split_at_positions_that_was_made_is_found_made(desk: Desk) -> None:
     first = desk.cleave.json(*words)
     acts = list(desk.bench.cluster.acts)
 
-    assert desk.cleave.json(*words) == first
-    assert "done-already" in desk.cleave.ok(*words)
+    assert first["outcome"] == "done"
+    assert desk.cleave.json(*words) == {**first, "outcome": "done-already"}
+    assert "done-already, now" in desk.cleave.ok(*words)
     assert desk.bench.cluster.acts == acts
     assert "invalid upper boundary" in desk.cleave.refused(
         "bundles", "split", LOW, "--position", "0x50000000"
@@ -63,10 +64,26 @@ def test_a_topic_gets_a_bundle_of_its_own(desk: Desk) -> None:
     assert [part["topics"] for part in parts if int(part["part"][2:10], 16) == topic_hash(mine)] == [1]
 
 
+def test_topics_that_nobody_uses_count_and_can_be_named(desk: Desk) -> None:
+    """Brokers tell statistics of topics in use alone; a bundle lists all of its own."""
+    mine = sorted((name for name in TOPICS if topic_hash(name) < HALF), key=topic_hash)
+    desk.bench.cluster.publish(mine[0])
+    desk.bench.cluster.idle.update(mine[1:])
+
+    halves = desk.cleave.json("bundles", "split", LOW, "-a", "topic_count_equally_divide", "--dry-run")[
+        "parts"
+    ]
+    assert [part["topics"] for part in halves] == [len(mine) // 2, len(mine) - len(mine) // 2]
+    assert [part["msg_rate"] for part in halves] == [2.0, 0.0]
+    parts = desk.cleave.json("bundles", "split", LOW, "--topic", mine[-1])["parts"]
+    assert [part["topics"] for part in parts if int(part["part"][2:10], 16) == topic_hash(mine[-1])] == [1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ((LOW, "--position", "0x90000000"), "inside"),
+        ((LOW, "--position", "0x0"), "strictly inside"),
         ((LOW, "--algorithm", "no_such_divide"), "is not allowed here"),
         ((f"{NAMESPACE}/0x00000000_0x70000000",), "upper boundary"),
         ((LOW, "--topic", TOPICS[0], "--position", "0x40000000"), "not both"),
