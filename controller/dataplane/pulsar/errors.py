@@ -77,6 +77,11 @@ _TABLE: tuple[tuple[range, str, Callable[[str], CleaveError]], ...] = (
     (range(412, 413), "ownership|not served|unload", _retryable(0.5, "it is on its way to another broker")),
     (
         range(412, 413),
+        "subscription busy|failed to fence|failed to disconnect",
+        _retryable(0.2, "its consumers come or go at this moment"),
+    ),
+    (
+        range(412, 413),
         "",
         _terminal(Conflict, "the broker's own limits or rules forbid it: change them or the request"),
     ),

@@ -80,7 +80,9 @@ class PulsarLogClient:
         """Take the cursor by being the subscription's one consumer; see `LogClient.open_reader`.
 
         A holder that is gone is cut off by moving the cursor to where it is. A consumer that is not Cleave's is
-        never cut off: LostRace names its address.
+        never cut off: LostRace names its address. Nothing connects to a topic that is closed and read to its end: the
+        broker says so before it says that a consumer is subscribed, at which the library gives up the connection and
+        tries again for ever (see `binary`).
         """
         deadline = self._admin.deadline()
         topic = full_name(backing_topic)
@@ -89,6 +91,8 @@ class PulsarLogClient:
             if holder is not None:
                 _demand_gone(holder, topic, subscription, owner, live_owners)
                 self._cursors.cut_off(topic, subscription, deadline)
+            if self._cursors.is_drained(topic, subscription, deadline):
+                return self._kept(self._reader(topic, subscription, owner, on_arrival))
             try:
                 return self._subscribe(topic, subscription, owner, on_arrival, deadline)
             except pulsar.ConsumerBusy:
@@ -136,17 +140,7 @@ class PulsarLogClient:
         on_arrival: Callable[[], None],
         deadline: Deadline,
     ) -> PulsarReader:
-        mark = next(self._marks)
-        reader = PulsarReader(
-            self._cursors,
-            self._connections,
-            backing_topic=backing_topic,
-            subscription=subscription,
-            owner=owner,
-            mark=mark,
-            on_arrival=on_arrival,
-            on_close=self._forget,
-        )
+        reader = self._reader(backing_topic, subscription, owner, on_arrival)
         client, consumer = self._connections.open_alone(
             f"read {backing_topic}",
             deadline,
@@ -155,7 +149,7 @@ class PulsarLogClient:
                 subscription,
                 consumer_type=pulsar.ConsumerType.Exclusive,
                 consumer_name=owner,
-                properties={OWNER: owner, READER: mark},
+                properties={OWNER: owner, READER: reader.mark},
                 initial_position=pulsar.InitialPosition.Earliest,
                 receiver_queue_size=PREFETCH_MESSAGES,
                 batch_index_ack_enabled=True,
@@ -163,6 +157,24 @@ class PulsarLogClient:
             ),
         )
         reader.attach(client, consumer)
+        return self._kept(reader)
+
+    def _reader(
+        self, backing_topic: str, subscription: str, owner: str, on_arrival: Callable[[], None]
+    ) -> PulsarReader:
+        return PulsarReader(
+            self._cursors,
+            self._connections,
+            backing_topic=backing_topic,
+            subscription=subscription,
+            owner=owner,
+            mark=next(self._marks),
+            on_arrival=on_arrival,
+            on_close=self._forget,
+        )
+
+    def _kept(self, reader: PulsarReader) -> PulsarReader:
+        """Looked after from now on."""
         with self._lock:
             self._readers.add(reader)
             if self._watch is None:

@@ -52,7 +52,7 @@ class PulsarReader:
     ) -> None:
         self._cursors, self._connections = cursors, connections
         self._backing_topic, self._subscription = backing_topic, subscription
-        self._owner, self._mark = owner, mark
+        self._owner, self.mark = owner, mark
         self._on_arrival, self._on_close = on_arrival, on_close
         self._arrived: deque[tuple[Position, pulsar.Message]] = deque()
         self._unacknowledged: deque[tuple[Position, pulsar.MessageId]] = deque()
@@ -62,13 +62,13 @@ class PulsarReader:
         self._paused = False
         self._interrupted = threading.Event()
         self._lost: CleaveError | None = None
-        self._is_written_down = False
+        self._is_attached = self._is_written_down = False
         self._closing = threading.Lock()
         self._opened: tuple[pulsar.Client, pulsar.Consumer] | None = None
 
     def attach(self, client: pulsar.Client, consumer: pulsar.Consumer) -> None:
-        """The connection it reads through; before the reader is handed out."""
-        self._opened = (client, consumer)
+        """The connection it reads through; before the reader is handed out. Without one there was nothing to read."""
+        self._opened, self._is_attached = (client, consumer), True
 
     def on_message(self, consumer: pulsar.Consumer, message: pulsar.Message) -> None:
         """The library's listener. What was sent before coming again means another connection in between."""
@@ -151,6 +151,9 @@ class PulsarReader:
         patience = threading.Event()
         waited = 0.0
         while not self._cursors.is_drained(self._backing_topic, self._subscription, deadline):
+            if not self._is_attached:  # drained when it was opened: somebody has moved the cursor back
+                self.interrupt()
+                self._demand_held()
             on_its_way = not self._unacknowledged and not self._arrived and self._acknowledged != ()
             if not on_its_way or waited >= ACKNOWLEDGED_WITHIN_SECONDS:
                 return False
@@ -215,7 +218,7 @@ class PulsarReader:
             holder = self._cursors.holder(self._backing_topic, self._subscription, self._cursors.deadline())
         except NotFound as gone:
             return gone
-        if holder is None or holder.reader == self._mark:
+        if holder is None or holder.reader == self.mark:
             return None
         if holder.owner == self._owner:
             return FencedOut(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.stream_consumer import StreamConsumer
 from controller.dataplane.base import LogClient, LogState, OutgoingMessage
+from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.domain.errors import InvalidInput, LostRace, SegmentTerminated
 from tests.integration.dataplane.pulsar_house import PulsarHouse
 from tests.support.waiting import wait_until
@@ -183,6 +185,47 @@ def test_a_topics_end_disturbs_no_other_reader(house: PulsarHouse, logs: LogClie
     assert [m.payload for m in wait_until(lambda: other.read(1))] == [b"goes on"]
     ending.close()
     other.close()
+
+
+@pytest.mark.parametrize("messages", [0, 2])
+def test_a_log_that_is_closed_and_read_to_its_end_is_opened_without_a_connection(
+    house: PulsarHouse, logs: LogClient, messages: int
+) -> None:
+    """Sealed before anything came, or read by somebody who died before saying so: the library may never open it."""
+    house.create(1, "s")
+    log, plane = house.log_of(0), house.app.planes["pulsar"]
+    for number in range(messages):
+        logs.append(log, [OutgoingMessage(b"m")], producer="p", sequence=number)
+    plane.skip_all(log, "s")
+    plane.terminate_segment(log)
+    nowhere = PulsarLogClient(replace(house.access, service_url="pulsar://127.0.0.1:9"))
+
+    reader = nowhere.open_reader(log, "s", owner="r", live_owners=(), on_arrival=lambda: None)
+
+    assert list(reader.read(1)) == []
+    assert reader.is_drained()
+    assert list(reader.read(1)) == []
+    nowhere.close()
+
+
+def test_a_closed_log_that_is_moved_back_is_read_again_by_a_new_reader(
+    house: PulsarHouse, logs: LogClient
+) -> None:
+    house.create(1, "s")
+    log, plane = house.log_of(0), house.app.planes["pulsar"]
+    logs.append(log, [OutgoingMessage(b"m")], producer="p", sequence=1)
+    plane.skip_all(log, "s")
+    plane.terminate_segment(log)
+    reader = logs.open_reader(log, "s", owner="r", live_owners=(), on_arrival=lambda: None)
+
+    plane.seek(log, "s", 0)
+
+    with pytest.raises(LostRace):
+        reader.is_drained()
+    reader.close()
+    heir = logs.open_reader(log, "s", owner="r", live_owners=(), on_arrival=lambda: None)
+    assert [m.payload for m in wait_until(lambda: heir.read(1))] == [b"m"]
+    heir.close()
 
 
 def test_messages_of_other_clients_are_read_as_they_are(house: PulsarHouse, logs: LogClient) -> None:

@@ -34,6 +34,12 @@ from controller.domain.errors import (
         (409, "Concurrent modification", DataPlaneUnavailable, "at this moment"),
         (412, "Topic does not exist and cannot be auto-created", SegmentNotFound, "look up the layout"),
         (412, "Failed to find ownership for topic", DataPlaneUnavailable, "another broker"),
+        (
+            412,
+            "Failed for Subscription Busy: Failed to fence subscription",
+            DataPlaneUnavailable,
+            "come or go",
+        ),
         (412, "Exceed maximum number of topics in namespace.", Conflict, "limits"),
         (408, "", DataPlaneUnavailable, "gave up waiting"),
         (429, "Too many requests", DataPlaneUnavailable, "patience"),
