@@ -1,4 +1,4 @@
-"""Ours against Pulsar's own ``TransferShedder`` of 4.2.4, on random clusters, and what brokers report to it.
+"""Ours against Pulsar's own ``TransferShedder`` of 4.2.4, on random clusters, what brokers report to it, and the placement.
 
 Half of the cases are asked with Pulsar's debug logging on, when it counts what is swapped back, against ours as it is; the
 other half without, against ``strict_pulsar``. Each difference is of a documented kind, known by its cause, and counted.
@@ -19,6 +19,8 @@ from controller.domain.bundles.balance_state import BalanceState
 from controller.domain.bundles.cluster import Cluster, belongs_to_a_broker
 from controller.domain.bundles.figures import bundle_order
 from controller.domain.bundles.moves import HeldReason
+from controller.domain.bundles.placement.least_usage import least_reported_usage
+from controller.domain.bundles.placement.occupancy import Occupancy
 from controller.domain.bundles.shedding.base import Shedding
 from controller.domain.bundles.shedding.transfer import transfer
 from tests.oracle.transfer_clusters import TTL_SECONDS, TransferCase, TransferCycle, transfer_case
@@ -107,6 +109,24 @@ def test_brokers_report_the_same_averages_and_the_same_bundles_but_for_equals(
                 assert _orders(cycle.cluster, mine) == _orders(cycle.cluster, theirs), (one.seed, broker)
                 lists += len(theirs) > 1
     assert lists >= 10_000
+
+
+def test_the_placement_by_reported_usage_chooses_among_the_same_brokers(
+    answered: list[tuple[TransferCase, list[dict[str, Any]]]],
+) -> None:
+    clusters = well_below = 0
+    for one, answers in answered:
+        state = one.state
+        for cycle, told in zip(one.cycles, answers, strict=True):
+            state = observed(cycle.cluster, one.settings, state, cycle.now_ms)
+            candidates = cycle.document["candidates"]
+            occupancy = Occupancy(cycle.cluster, one.settings)
+            among = least_reported_usage("t/x", candidates, occupancy, one.settings, state).among
+            assert set(told["chosen"]) <= set(among or [""]), (one.seed, told["chosen"], among)
+            clusters += bool(candidates)
+            well_below += 0 < len(among) < len(candidates)
+    assert clusters >= 10_000
+    assert well_below >= 3_000
 
 
 def _orders(cluster: Cluster, bundles: Sequence[str]) -> list[tuple[int, ...]]:

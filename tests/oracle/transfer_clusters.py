@@ -135,6 +135,7 @@ def _cycle(
             "bundles": json.dumps(
                 {b.bundle_id: _stats(b.stats) for b in plain.bundles if b.stats is not None}
             ),
+            "candidates": heard[: max(2, len(heard) - (now_ms - NOW_MS) // MINUTE_MS)],
             "available": [broker.name for broker in plain.brokers],
             "now_ms": now_ms,
             "told_ms_ago": {name: ages[name] for name in heard},

@@ -1,4 +1,4 @@
-"""Pulsar's ``TransferShedder`` and what feeds it, asked over a pipe: a line of JSON in, a line of JSON out.
+"""Pulsar's ``TransferShedder``, what feeds it, and the placement beside it, asked over a pipe: a line of JSON in, a line of JSON out.
 
 The shedder wants a load manager's context: two stores, the settings and the registry of brokers are interfaces, and stand
 here on plain maps. Asked without a ``PulsarService``, as its own tests do it, it takes every bundle for transferable:
@@ -59,19 +59,35 @@ class Oracle:
         conf.setLoadBalancerSheddingExcludedNamespaces(excluded)
         counter = self._java(_MANAGER + "models.UnloadCounter")()
         shedder = self._java(_MANAGER + "scheduler.TransferShedder")(counter)
+        placement = self._java(_MANAGER + "strategy.LeastResourceUsageWithWeight")()
         known: dict[str, Any] = {}
-        return {"cycles": [self._cycle(cycle, conf, shedder, counter, known) for cycle in request["cycles"]]}
+        cycles = []
+        for cycle in request["cycles"]:
+            now = self._java("java.lang.System").currentTimeMillis()
+            loads = self._loads(cycle, conf, known, now)
+            cycles.append(self._cycle(cycle, conf, now, loads, shedder, counter, placement))
+        return {"cycles": cycles}
 
-    def _cycle(
-        self, cycle: dict[str, Any], conf: Any, shedder: Any, counter: Any, known: dict[str, Any]
-    ) -> dict[str, Any]:
-        now = self._java("java.lang.System").currentTimeMillis()
+    def _loads(self, cycle: dict[str, Any], conf: Any, known: dict[str, Any], now: int) -> Any:
+        """What brokers report of themselves, by name, told as long before now as the case says."""
         local = self._mapper.readValue(cycle["brokers"], self._brokers)
         loads = self._ordered()
         for name, told_ms_ago in cycle["told_ms_ago"].items():
             told_at = cycle["now_ms"] - told_ms_ago  # as the case has it; the shedder reads the clock
             loads.put(name, self._report(known, name, local.get(name), conf, told_at))
             self._set(loads.get(name), "updatedAt", now - told_ms_ago)
+        return loads
+
+    def _cycle(
+        self,
+        cycle: dict[str, Any],
+        conf: Any,
+        now: int,
+        loads: Any,
+        shedder: Any,
+        counter: Any,
+        placement: Any,
+    ) -> dict[str, Any]:
         stats = self._mapper.readValue(cycle["bundles"], self._stats)
         tops = self._ordered()
         for name, bundles in cycle["tops"].items():
@@ -92,7 +108,11 @@ class Oracle:
             )
         ]
         after = self._skips(counter)
+        candidates = self._java("java.util.LinkedHashSet")()
+        for name in cycle["candidates"]:
+            candidates.add(name)
         return {
+            "chosen": [str(placement.select(candidates, None, context).orElse("")) for _ in range(2)],
             "unloads": unloads,
             "skipped": [reason for reason, count in after.items() if count > before.get(reason, 0)],
             "usage": {name: loads.get(name).getWeightedMaxEMA() for name in cycle["told_ms_ago"]},
