@@ -45,13 +45,32 @@ def run(name: str) -> bool:
     return True
 
 
-def flat(document: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Leaves of a document with their dotted names."""
-    if isinstance(document, dict):
-        for key, value in document.items():
-            yield from flat(value, f"{path}.{key}" if path else key)
-    else:
-        yield path, document
+def records(document: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """The innermost sections of a document with the names that lead there."""
+    own = {key: value for key, value in document.items() if not isinstance(value, dict)}
+    if own:
+        yield path, own
+    for key, value in document.items():
+        if isinstance(value, dict):
+            yield from records(value, (*path, key))
+
+
+def figures(document: dict[str, Any]) -> list[str]:
+    """Markdown: sections that hold the same figures are the rows of one table, the others a list of names and values."""
+    lines: list[str] = []
+    by_shape: dict[tuple[str, tuple[str, ...]], list[tuple[str, dict[str, Any]]]] = {}
+    alone: list[tuple[str, Any]] = []
+    for path, found in records(document):
+        by_shape.setdefault((path[0] if path else "", tuple(found)), []).append((", ".join(path[1:]), found))
+    for (section, names), rows in by_shape.items():
+        if len(rows) == 1:
+            label = ".".join(part for part in (section, rows[0][0].replace(", ", ".")) if part)
+            alone += [(f"{label}.{name}" if label else name, value) for name, value in rows[0][1].items()]
+            continue
+        lines += ["", f"| {section} | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+        lines += [f"| {label} | {' | '.join(str(row[name]) for name in names)} |" for label, row in rows]
+    head = ["", "| figure | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in alone)]
+    return (head if alone else []) + lines
 
 
 def report() -> str:
@@ -69,8 +88,7 @@ def report() -> str:
         day = kept.pop("measured_at")
         parts += ["", f"## {path.stem}", "", f"`.venv/bin/python -m benchmarks.bench_{path.stem}`", ""]
         place = ", ".join(f"{key} {value}" for key, value in machine.items())
-        parts += [f"Measured {day} on: {place}.", "", "| figure | value |", "|---|---|"]
-        parts += [f"| {name} | {value} |" for name, value in flat(kept)]
+        parts += [f"Measured {day} on: {place}.", *figures(kept)]
     return "\n".join(parts) + "\n"
 
 
