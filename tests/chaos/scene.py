@@ -29,9 +29,9 @@ class Scene:
         self.bench = bench
         self._directory, self._running, self._rate = directory, running, rate
 
-    def begin(self, segments: int, *, consumers: int = 1) -> None:
-        """The topic, and traffic that flows."""
-        self.bench.topic_with(segments)
+    def begin(self, segments: int, *, consumers: int = 1, unread_by: tuple[str, ...] = ()) -> None:
+        """The topic, and traffic that flows. `unread_by`: subscriptions beside the consumers', which nobody reads."""
+        self.bench.topic_with(segments, ("billing", *unread_by))
         self.producers = [self._start("produce", name) for name in ("p1", "p2")]
         self.consumers = [self._start("consume", f"c{i + 1}") for i in range(consumers)]
         self.advance()
@@ -63,11 +63,23 @@ class Scene:
         """End the producers, let the consumers finish, and compare."""
         for producer in self.producers:
             producer.stop()
-        wait_until(self._is_read, timeout_seconds=ENDS_WITHIN_SECONDS, message="the backlog is read")
+        wait_until(
+            lambda: self.unread("billing") == 0,
+            timeout_seconds=ENDS_WITHIN_SECONDS,
+            message="the backlog is read",
+        )
         for consumer in self.consumers:
+            assert consumer.running, "see the processes' logs"
             consumer.stop()
         sent = read_history(*(producer.history for producer in self.producers))
         return check(sent, read_history(*(consumer.history for consumer in self.consumers)))
+
+    def unread(self, subscription: str) -> int | None:
+        """What it has left over all logs; None while it cannot be known: one that has just come back fails at calls."""
+        try:
+            return self.bench.unread(subscription)
+        except AWAY:
+            return None
 
     @property
     def longest_pause_ms(self) -> int:
@@ -81,12 +93,6 @@ class Scene:
             instants = (record.at_ns for record in read_history(producer.history))
             longest_ns = max([longest_ns, *(after - before for before, after in pairwise(instants))])
         return longest_ns // 1_000_000
-
-    def _is_read(self) -> bool:
-        try:
-            return self.bench.unread("billing") == 0
-        except AWAY:  # a broker that has just come back fails at single calls
-            return False
 
     def _start(self, role: str, name: str) -> TrafficProcess:
         traffic = TrafficProcess(

@@ -30,10 +30,13 @@ from tests.chaos.scene import Scene
 from tests.support.bench import Bench
 from tests.support.bench_planes import OnPulsar
 from tests.support.faulty_data_plane import FaultyDataPlane
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]
 MESSAGES_A_SECOND = 500
 """Of each producer."""
+AUDIT = "audit"
+"""A subscription that nobody reads: what it has left is what the logs hold."""
 DEADLINE_SECONDS = 600.0
 """Before the fence an operation gives up at its deadline: here it is not to, however slow the machine."""
 RecordCell = Callable[..., None]
@@ -162,7 +165,7 @@ def check_broker_outage(
         bench = Bench(url, OnPulsar.fresh(server.admin_url, server.service_url, "outages"))
         running.callback(bench.close)
         scene = Scene(bench, directory, running, rate=MESSAGES_A_SECOND)
-        scene.begin(plan.segments)
+        scene.begin(plan.segments, unread_by=(AUDIT,))
         striker = Striker(server, cell)
         plane = FaultyDataPlane(bench.planes["pulsar"])
         plane.before_call = lambda _call, _number: striker.look(Moment.DURING)
@@ -178,6 +181,8 @@ def check_broker_outage(
 
         assert verdict.in_order_and_complete, verdict
         assert verdict.sent > 0
+        stored = wait_until(lambda: scene.unread(AUDIT), message="the messages in the logs are counted")
+        assert stored == verdict.sent, "a batch that was repeated is stored once"
         assert bench.operation(operation_id).state is OperationState.DONE
         pause_ms = scene.longest_pause_ms
         check_writable(bench, pause_ms, striker.away_seconds)
