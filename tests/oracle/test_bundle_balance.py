@@ -26,7 +26,11 @@ from tests.oracle.balance_clusters import NOW_MS, Case, CaseCycle, case
 from tests.oracle.worker_pipe import ask_all
 from tests.support.brokers import demand_jars
 
-pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.pulsar,
+    pytest.mark.timeout(1200),
+    pytest.mark.xdist_group("oracle_balance"),  # its answers are asked for once
+]
 
 SEQUENCES = 3_340
 CYCLES = 3  # clusters: 10,020

@@ -27,7 +27,11 @@ from tests.oracle.transfer_clusters import TTL_SECONDS, TransferCase, TransferCy
 from tests.oracle.worker_pipe import ask_all
 from tests.support.brokers import demand_jars
 
-pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.pulsar,
+    pytest.mark.timeout(1200),
+    pytest.mark.xdist_group("oracle_transfer"),  # its answers are asked for once
+]
 
 SEQUENCES, CYCLES = 3_700, 3
 STALE = "an old report is picked from"

@@ -23,7 +23,7 @@ from tests.support.brokers import demand_jars
 from tests.support.certificates import Authority
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.pulsar
+pytestmark = [pytest.mark.pulsar, pytest.mark.xdist_group("secured_broker")]  # one broker of its own
 
 PATIENCE_SECONDS = 30.0
 """A broker among other busy servers may take its time; nothing here is about speed."""
