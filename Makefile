@@ -35,7 +35,7 @@ test-fast: $(READY) ## Tests that start nothing: seconds
 	@$(PYTEST) tests -m "not (integration or spark or airflow or pulsar or chaos or browser)" $(ARGS)
 
 .PHONY: chaos
-chaos: $(READY) ## Minutes of kills, pauses and partitions under load, then the laws are checked
+chaos: $(READY) ## Hours of kills, pauses and outages under load, brokers' too, then the laws are checked
 	@$(PY) -m pytest tests -m chaos --timeout 1800 $(ARGS)
 
 .PHONY: bench
