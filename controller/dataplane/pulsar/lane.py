@@ -120,7 +120,11 @@ class Lane:
         except pulsar.PulsarException as error:
             results.found.append((error, None))
         self._connections.run_aside(producer.flush)  # its own outcome says less than the messages' results
-        terminated = self._await(producer, results, deadline)
+        try:
+            terminated = self._await(producer, results, deadline)
+        except CleaveError:  # the broker is away: nobody can say what of the batch it stored
+            self._in_doubt = sequence
+            raise
         stored, failure = results.outcome(self._act)
         if failure is None:
             # A repeat that the broker knew already has no position: then the topic's end lies behind it.
