@@ -141,6 +141,7 @@ def burst(system: System, pace: Pace, *, seconds: float, threshold: int) -> dict
         "active_at_the_end": seen[-1][1],
         "settled_seconds": settled_seconds,
         "active_over_time": [list(one) for one in seen],
+        "asked_per_second": rate,
         "acknowledged_per_second": round(count["messages"] / seconds),
         "failed_sends": count["failed"],
     }
