@@ -122,6 +122,7 @@ class TestSegments:
 
         assert list(planes.plane.list_segments(topic)) == [log]
         assert list(planes.plane.list_subscriptions(log)) == [name]
+        planes.reader(log, name, owner="gone")  # who is taken over from by the next one
         assert planes.drain(log, name) == [b"1"]
 
     @pytest.mark.parametrize("topic", ["orders", "persistent://t/n/orders", ""])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
-from controller.dataplane.pulsar.names import subscription_path, topic_path
+from controller.dataplane.pulsar.names import cursor_name, subscription_path, topic_path
 from controller.dataplane.pulsar.stored import SentBatch, stored_of
 from controller.domain.errors import DataPlaneUnavailable, SegmentNotFound, SubscriptionNotFound
 
@@ -54,8 +54,8 @@ class Cursors:
 
         What is acknowledged between the look and the move is delivered again, a batch acknowledged in part as well.
         """
-        internal = self._internal(backing_topic, subscription, deadline)
-        ledger, _, entry = str(internal["cursors"][subscription]["markDeletePosition"]).partition(":")
+        cursor = self._cursor(self._internal(backing_topic, deadline), backing_topic, subscription)
+        ledger, _, entry = str(cursor["markDeletePosition"]).partition(":")
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/resetcursor"
         next_entry = {
             "ledgerId": int(ledger),
@@ -69,14 +69,16 @@ class Cursors:
 
     def is_drained(self, backing_topic: str, subscription: str, deadline: Deadline) -> bool:
         """Whether the topic is terminated and the subscription has acknowledged all of it."""
-        if self._internal(backing_topic, subscription, deadline)["state"] != "Terminated":
+        internal = self._internal(backing_topic, deadline)
+        self._cursor(internal, backing_topic, subscription)
+        if internal["state"] != "Terminated":
             return False
         seen = self._subscription(backing_topic, subscription, deadline, "?getPreciseBacklog=true")
         return int(seen["msgBacklog"]) == 0
 
     def is_terminated(self, backing_topic: str, deadline: Deadline) -> bool:
         """Whether nothing can be appended any more."""
-        return bool(self._ask(backing_topic, "internalStats", deadline).get("state") == "Terminated")
+        return bool(self._internal(backing_topic, deadline).get("state") == "Terminated")
 
     def end_of(self, backing_topic: str, deadline: Deadline) -> tuple[int, int]:
         """(ledger, entry) of the last entry, entry -1 in an empty topic. SegmentNotFound where there is no such topic:
@@ -91,7 +93,7 @@ class Cursors:
         self, backing_topic: str, batch: SentBatch, behind: tuple[int, int], deadline: Deadline
     ) -> int:
         """How much of the batch lies in the terminated topic; see `stored`."""
-        internal = self._ask(backing_topic, "internalStats", deadline)
+        internal = self._internal(backing_topic, deadline)
         return stored_of(self._admin, backing_topic, batch, behind, internal, deadline)
 
     def _subscription(
@@ -100,10 +102,14 @@ class Cursors:
         stats = self._ask(backing_topic, f"stats{query}", deadline)
         return _of(stats.get("subscriptions") or {}, backing_topic, subscription)
 
-    def _internal(self, backing_topic: str, subscription: str, deadline: Deadline) -> Mapping[str, Any]:
-        internal = self._ask(backing_topic, "internalStats", deadline)
-        _of(internal["cursors"], backing_topic, subscription)
-        return internal
+    def _internal(self, backing_topic: str, deadline: Deadline) -> Mapping[str, Any]:
+        return self._ask(backing_topic, "internalStats", deadline)
+
+    def _cursor(
+        self, internal: Mapping[str, Any], backing_topic: str, subscription: str
+    ) -> Mapping[str, Any]:
+        """A ledger's cursors go by their subscriptions' names as `cursor_name` writes them."""
+        return _of(internal["cursors"], backing_topic, subscription, key=cursor_name(subscription))
 
     def _ask(self, backing_topic: str, what: str, deadline: Deadline) -> Mapping[str, Any]:
         act = f"look at {backing_topic}"
@@ -119,10 +125,13 @@ class Cursors:
         return answer.document
 
 
-def _of(found: Mapping[str, Any], backing_topic: str, subscription: str) -> Mapping[str, Any]:
-    if subscription not in found:
+def _of(
+    found: Mapping[str, Any], backing_topic: str, subscription: str, *, key: str | None = None
+) -> Mapping[str, Any]:
+    key = subscription if key is None else key
+    if key not in found:
         raise SubscriptionNotFound(
             f"there is no subscription {subscription!r} on {backing_topic}; create the subscription first"
         )
-    one: Mapping[str, Any] = found[subscription]
+    one: Mapping[str, Any] = found[key]
     return one

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 from controller.domain.errors import InvalidInput
 from controller.domain.segment import parse_segment_descriptor
@@ -81,6 +81,11 @@ def subscription_path(subscription: str) -> str:
             f"subscription {subscription[:60]!r}… is longer than {MAX_NAME_BYTES // 2} bytes; shorten it"
         )
     return quote(_quoted(subscription), safe="")
+
+
+def cursor_name(subscription: str) -> str:
+    """What a managed ledger calls the subscription's cursor: form-encoded as Java does it, `größe` is `gr%C3%B6%C3%9Fe`."""
+    return quote_plus(subscription, safe="*").replace("~", "%7E")
 
 
 def segments_of(topic: str, backing_topics: Iterable[str]) -> list[str]:

@@ -152,3 +152,20 @@ def test_a_subscription_that_cannot_be_written_is_refused(text: str, words: str)
 def test_no_namespace(text: str) -> None:
     with pytest.raises(InvalidInput):
         names.namespace_path(text)
+
+
+@pytest.mark.parametrize(
+    ("subscription", "cursor"),
+    [
+        ("billing", "billing"),
+        ("a_b-c.d*e", "a_b-c.d*e"),
+        ("a b", "a+b"),
+        ("100%", "100%25"),
+        ("o'reilly", "o%27reilly"),
+        ("größe", "gr%C3%B6%C3%9Fe"),
+        ("a~b", "a%7Eb"),
+        ("a/b", "a%2Fb"),
+    ],
+)
+def test_a_cursor_is_called_as_java_encodes_forms(subscription: str, cursor: str) -> None:
+    assert names.cursor_name(subscription) == cursor
