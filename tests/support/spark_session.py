@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from controller.devstack.java import java_home
@@ -17,7 +18,14 @@ MASTER = "local[2]"
 
 @contextmanager
 def local_session(home: Path) -> Iterator[SparkSession]:
-    """Whatever asks for `MASTER` meanwhile gets this session; files go to ``home``."""
+    """Whatever asks for `MASTER` meanwhile gets this session; files go to ``home``.
+
+    Inside another one it is that one, which lives on.
+    """
+    running = SparkContext._active_spark_context
+    if running is not None:
+        yield SparkSession(running)
+        return
     os.environ.setdefault("JAVA_HOME", str(java_home(home)))
     session = get_session(
         MASTER,
@@ -36,3 +44,4 @@ def local_session(home: Path) -> Iterator[SparkSession]:
         gateway.shutdown()
         gateway.proc.stdin.close()  # the JVM ends when its standard input does
         gateway.proc.wait(30)
+        SparkContext._gateway = SparkContext._jvm = None  # else the next session asks the JVM that has ended

@@ -75,7 +75,7 @@ def test_the_clusters_these_laws_are_asked_about_do_move(name: str) -> None:
     found = find(
         asked((name,)),
         lambda inputs: len(balance(inputs).moves) >= 2,
-        settings=settings(max_examples=300, database=None, phases=[Phase.generate]),
+        settings=settings(max_examples=5_000, database=None, phases=[Phase.generate]),
         random=Random(0),
     )
     assert len(balance(found).moves) >= 2
