@@ -90,7 +90,7 @@ def main() -> None:
         "--consumers-seconds", type=float, default=0.1, help="between two looks at who consumes"
     )
     parser.add_argument(
-        "--burst-seconds", type=float, default=180.0, help="watched of each burst; 0 leaves it out"
+        "--burst-seconds", type=float, default=120.0, help="watched of each burst; 0 leaves it out"
     )
     parser.add_argument("--burst-threshold", type=int, default=500, help="messages a second and segment")
     parser.add_argument(
