@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any
@@ -64,28 +65,22 @@ class PacedProducer:
     def __init__(self, send: Callable[[int], None], rate: float) -> None:
         self._send, self._rate = send, rate
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.error: Exception | None = None
-        self._thread.start()
+        threads = ThreadPoolExecutor(1, thread_name_prefix="producer")
+        self._ended = threads.submit(self._run)
+        threads.shutdown(wait=False)
 
     def _run(self) -> None:
         began, sent = time.monotonic(), 0
-        try:
-            while not self._stopping.wait(TICK_SECONDS):
-                owed = int((time.monotonic() - began) * self._rate) - sent
-                self._send(
-                    min(owed, round(self._rate))
-                )  # a second's worth at most: it looks for the stop between
-                sent += min(owed, round(self._rate))
-        except Exception as error:  # noqa: BLE001 - told when the producer is stopped
-            self.error = error
+        while not self._stopping.wait(TICK_SECONDS):
+            owed = int((time.monotonic() - began) * self._rate) - sent
+            now = min(owed, round(self._rate))  # a second's worth at most: it looks for the stop between
+            self._send(now)
+            sent += now
 
     def stop(self) -> None:
         """Send no more. Raises what the sending ended with before."""
         self._stopping.set()
-        self._thread.join()
-        if self.error is not None:
-            raise self.error
+        self._ended.result()
 
 
 class ClientSide(ABC):

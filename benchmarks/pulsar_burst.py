@@ -7,9 +7,11 @@ Every burst has a broker of its own, and with Cleave a database, worker and coll
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,26 +92,21 @@ def own_system(name: str, pace: Pace, server: EmbeddedPostgres, directory: Path)
 @contextmanager
 def _aggregating(system: CleaveSystem) -> Iterator[None]:
     """Rates from samples as the Airflow DAG has them made, in SQL; the time it takes is the machine's to spare."""
-    stopping, failed = threading.Event(), list[Exception]()
+    stopping = threading.Event()
 
     def run() -> None:
-        number = 0
-        while not stopping.wait(AGGREGATION_SECONDS):
-            number += 1
-            try:
-                run_aggregation(system.app.settings, run_id=f"burst-{number}")
-            except Exception as error:  # noqa: BLE001 - raised below
-                failed.append(error)
+        for number in itertools.count(1):
+            if stopping.wait(AGGREGATION_SECONDS):
+                return
+            run_aggregation(system.app.settings, run_id=f"burst-{number}")
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stopping.set()
-        thread.join()
-    if failed:
-        raise failed[0]
+    with ThreadPoolExecutor(1, thread_name_prefix="aggregation") as threads:
+        running = threads.submit(run)
+        try:
+            yield
+        finally:
+            stopping.set()
+        running.result()
 
 
 def burst(system: System, pace: Pace, *, seconds: float, threshold: int) -> dict[str, Any]:

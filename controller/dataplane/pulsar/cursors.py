@@ -84,9 +84,8 @@ class Cursors:
         """(ledger, entry) of the last entry, entry -1 in an empty topic. SegmentNotFound where there is no such topic:
         opening a producer might create it.
         """
-        ledger, _, entry = str(
-            self._ask(backing_topic, "internalStats", deadline)["lastConfirmedEntry"]
-        ).partition(":")
+        last = self._internal(backing_topic, deadline)["lastConfirmedEntry"]
+        ledger, _, entry = str(last).partition(":")
         return int(ledger), int(entry)
 
     def stored_of(

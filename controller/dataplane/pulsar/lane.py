@@ -44,9 +44,8 @@ class Lane:
         self._lock = threading.Lock()
         self._producer: pulsar.Producer | None = None
         self._stored = -1  # the last sequence known to be stored whole
-        self._behind: tuple[int, int] | None = (
-            None  # (ledger, entry); nothing of a batch in doubt lies before it
-        )
+        # (ledger, entry): nothing of a batch in doubt lies before it
+        self._behind: tuple[int, int] | None = None
         self._in_doubt: int | None = None
 
     def append(self, messages: Sequence[OutgoingMessage], sequence: int, deadline: Deadline) -> int:
