@@ -58,12 +58,14 @@ class Split:
     """One segment into two or more; ``at`` as in ``plan_split``, empty for the midpoint.
 
     ``reason`` is Pulsar's: ``consumer-count`` or the metric (``msgRateIn``, ``byteRateIn``,
-    ``msgRateOut``, ``byteRateOut``).
+    ``msgRateOut``, ``byteRateOut``). ``otherwise``: where it would be cut if the data plane cut anywhere;
+    None where it does, since it is cut there then.
     """
 
     segment_id: int
     at: tuple[int, ...] = ()
     reason: str = ""
+    otherwise: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

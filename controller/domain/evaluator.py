@@ -19,7 +19,7 @@ from controller.domain.lanes.ground import Ground
 from controller.domain.policy import violations
 from controller.domain.situation import Situation
 
-CODE_VERSION = "pip483-2"
+CODE_VERSION = "pip483-3"
 """Of the rule set; raised whenever the same situation could give another answer. Stored in the ledger."""
 
 ALL_LANES = frozenset(Lane)

@@ -7,7 +7,7 @@ slow (PIP-486); where they cannot, a consumer without a segment means a split, u
 
 from __future__ import annotations
 
-from controller.domain.decision import Decision, Lane, Rebucket, RefusalReason, Split
+from controller.domain.decision import Decision, Lane, Rebucket, RefusalReason
 from controller.domain.lanes.ground import Ground
 
 
@@ -40,7 +40,7 @@ def answer(ground: Ground) -> tuple[Decision, ...]:
     segment_id = ground.active[busiest].segment_id
     if ground.refuse_split_now(Lane.CONSUMER, segment_id):
         return ()
-    return (Split(segment_id, (), "consumer-count"),)
+    return (ground.split(busiest, "consumer-count"),)
 
 
 def _busiest(ground: Ground, rates: list[float]) -> int | None:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from controller.domain.decision import Lane, Refusal, RefusalReason
+from controller.domain.decision import Lane, Refusal, RefusalReason, Split
 from controller.domain.load import LoadRecord
 from controller.domain.reshape import ReshapeKind
 from controller.domain.situation import Situation
+from controller.domain.split_points.midpoint import midpoint
 
 # A re-cut both divides and joins, so it counts for both cooldowns; a heal changes nothing and for none.
 _SPLITTING = (ReshapeKind.SPLIT, ReshapeKind.RECUT)
@@ -125,6 +126,15 @@ class Ground:
         if not_before is not None:
             self.wake_at(not_before)
         self.refusals.append(Refusal(segment_id, lane, reason, metric, value, needed, not_before, other_id))
+
+    def split(self, index: int, reason: str) -> Split:
+        """A split of the segment at ``index`` where the profile cuts, which is the midpoint.
+
+        The ledger is told of that choice where the data plane leaves none.
+        """
+        segment = self.active[index]
+        has_no_choice = self.situation.capabilities.midpoint_only and segment.hash_range.width > 1
+        return Split(segment.segment_id, (), reason, midpoint(segment.hash_range) if has_no_choice else None)
 
     def refuse_stale(self, lane: Lane, index: int, other_id: int | None = None) -> bool:
         """Refuses the segment at ``index`` if its reading is stale, else notes when it becomes so."""

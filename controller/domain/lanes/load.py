@@ -46,7 +46,7 @@ def answer(ground: Ground, acted: tuple[Decision, ...]) -> tuple[Decision, ...]:
             ground.refuse(
                 Lane.LOAD, RefusalReason.LOWER_SCORE, ids[hot.position], metric, hot.score, best.score
             )
-    return (Split(ids[best.position], (), REASONS[best.metric]),)
+    return (ground.split(best.position, REASONS[best.metric]),)
 
 
 def _hot(ground: Ground) -> list[_Hot]:

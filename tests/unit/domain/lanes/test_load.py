@@ -12,7 +12,7 @@ from controller.domain.load import LoadStats
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment
-from controller.domain.situation import History, LiveReshape, Situation
+from controller.domain.situation import Capabilities, History, LiveReshape, Situation
 from tests.unit.domain.situations import NOW, ago, record, topic
 
 
@@ -53,6 +53,15 @@ def test_the_hottest_is_split_and_the_others_hear_how_far_behind_they_were() -> 
         Refusal(0, Lane.LOAD, RefusalReason.LOWER_SCORE, "msg_rate_in", 1.2, 3.0),
         Refusal(2, Lane.LOAD, RefusalReason.LOWER_SCORE, "msg_rate_in", 1.1, 3.0),
     )
+
+
+def test_where_only_midpoints_can_be_cut_the_act_tells_what_would_have_been_chosen() -> None:
+    broker = Capabilities(midpoint_only=True)
+    [act] = ask(topic(9, 20_000, capabilities=broker)).decisions
+    assert act == Split(1, (), "msgRateIn", otherwise=(0xC000,))
+    assert ask(topic(20_000, capabilities=broker)).to_document()["decisions"] == [
+        {"kind": "split", "segment_id": 0, "at": (), "reason": "msgRateIn", "otherwise": (0x8000,)}
+    ]
 
 
 def test_equal_scores_go_by_range_and_not_by_id() -> None:
