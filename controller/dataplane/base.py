@@ -129,10 +129,15 @@ class Born:
 
 
 class SetWiseDataPlane(DataPlane, Protocol):
-    """A data plane that acts on many logs in one call, all or none of them, at the price of one.
+    """A data plane that acts on many logs in one call, at the price of one or of the slowest.
 
-    What such a call means for each log is what `DataPlane` says of the call for one.
+    What such a call means for each log is what `DataPlane` says of the call for one. An error may leave some of it
+    done, which a repeat finds, unless the adapter says that all is done or nothing.
     """
+
+    @property
+    def shares_calls(self) -> bool:
+        """Whether operations may share a call: not where a log that does not answer would hold up the others."""
 
     @property
     def shares_server(self) -> bool:

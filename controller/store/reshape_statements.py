@@ -13,16 +13,21 @@ from controller.store.prepared import Prepared
 _OPEN = "o.state NOT IN ('done', 'aborted') AND o.not_before <= (SELECT clock_timestamp()) AND o.kind = ANY (:kinds)"
 _FRESH = """o.state = 'intended' AND o.attempts = 0 AND o.claimed_by IS NULL AND o.kind = ANY (:reshapes)
             AND EXISTS (SELECT FROM cleave.topic t
-                         WHERE t.topic_id = o.topic_id AND t.state = 'live' AND t.data_plane = ANY (:planes))"""
-# Fresh reshapes as many as asked for, and one of whatever else is due, so that neither waits for the other for ever.
+                         WHERE t.topic_id = o.topic_id AND t.state = 'live' AND t.data_plane = ANY ({planes}))"""
+_FRESH_TOGETHER, _FRESH_ALONE = (
+    _FRESH.format(planes=":planes_together"),
+    _FRESH.format(planes=":planes_alone"),
+)
+# Fresh reshapes as many as asked for where they share calls, and one of whatever else is due, a fresh reshape that has
+# calls of its own or not, so that neither waits for the other for ever.
 _CLAIM = f"""
     WITH fresh AS MATERIALIZED (
         SELECT o.operation_id FROM cleave.operation o
-         WHERE {_OPEN} AND {_FRESH} AND {{which}}
+         WHERE {_OPEN} AND {_FRESH_TOGETHER} AND {{which}}
          ORDER BY o.not_before, o.operation_id LIMIT :fresh_limit FOR UPDATE OF o SKIP LOCKED)
     , other AS MATERIALIZED (
-        SELECT o.operation_id FROM cleave.operation o
-         WHERE {_OPEN} AND NOT ({_FRESH}) AND {{which}}
+        SELECT o.operation_id, {_FRESH_ALONE} AS is_fresh FROM cleave.operation o
+         WHERE {_OPEN} AND NOT ({_FRESH_TOGETHER}) AND {{which}}
            AND (o.claimed_by IS NULL
                 OR o.claim_expires_at <= (SELECT clock_timestamp()) - make_interval(secs => :call_timeout_seconds))
          ORDER BY o.not_before, o.operation_id
@@ -32,7 +37,7 @@ _CLAIM = f"""
            SET claimed_by = :runner, claim_term = o.claim_term + 1, row_version = o.row_version + 1,
                claim_expires_at = clock_timestamp() + make_interval(secs => :lease_seconds)
           FROM (SELECT operation_id, true AS is_fresh FROM fresh
-                UNION ALL SELECT operation_id, false FROM other) due
+                UNION ALL SELECT operation_id, is_fresh FROM other) due
          WHERE o.operation_id = due.operation_id
      RETURNING o.*, due.is_fresh)
     SELECT {READ_COLUMNS}, o.is_fresh, clock_timestamp() AS now, t.epoch AS topic_epoch, t.next_segment_id,
@@ -59,7 +64,8 @@ _CLAIM_TYPES = {
     "fresh_limit": "bigint",
     "kinds": "text[]",
     "reshapes": "text[]",
-    "planes": "text[]",
+    "planes_together": "text[]",
+    "planes_alone": "text[]",
     "live": "text",
 }
 CLAIM = Prepared("claim_reshapes", _CLAIM.replace("{which}", "TRUE"), _CLAIM_TYPES)

@@ -63,12 +63,14 @@ def claim(
     lease_seconds: float,
     call_timeout_seconds: float,
     limit: int,
-    planes: Collection[str],
+    planes_together: Collection[str],
+    planes_alone: Collection[str] = (),
     shards: Shards | None = None,
 ) -> list[Claimed]:
-    """Claims fresh reshapes on these planes and one other due operation, ``limit`` in all; see ``operations.claim``.
+    """Claims fresh reshapes on ``planes_together`` and one other due operation, ``limit`` in all.
 
-    Fresh: intended, never tried, nobody's, on a live topic.
+    Fresh: intended, never tried, nobody's, on a live topic. The other one may be such a reshape too, on one of
+    ``planes_alone``. See ``operations.claim``.
     """
     parameters: dict[str, object] = {
         "runner": runner,
@@ -78,7 +80,8 @@ def claim(
         "fresh_limit": max(limit - 1, 1),
         "kinds": [kind.value for kind in OperationKind],
         "reshapes": [kind.value for kind in ReshapeKind],
-        "planes": list(planes),
+        "planes_together": list(planes_together),
+        "planes_alone": list(planes_alone),
         "live": SubscriptionState.LIVE.value,
         **({} if shards is None else shards.parameters),
     }

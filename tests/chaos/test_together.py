@@ -1,14 +1,17 @@
-"""A runner of several reshapes at once is killed, or paused and woken after others took over, at each of its points.
+"""A runner of fresh reshapes is killed, or paused and woken after others took over, at each of its points.
 
+On the embedded logs it runs several side by side, on a broker one after the other, by calls for all logs of each.
 Two splits of one topic and, on the way there, a merge of what one split made: the layouts of one topic follow one
-another within the same round. Struck just before and just after each commit, and before each data-plane call.
+another. Struck just before and just after each commit, and before each data-plane call.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Callable
+from dataclasses import asdict
 
 import pytest
 
@@ -21,6 +24,7 @@ from tests.support.bench import Bench
 NewBench = Callable[[], Bench]
 STEPS = ("create-children", "set-fencing", "terminate-parents", "commit", "finish")
 POINTS = (*(f"{step}:{side}" for step in STEPS for side in ("before", "after")), "call:1", "call:2", "call:3")
+FAST_POINTS_ON_A_BROKER = ("call:2", "commit:before")
 FAST_POINTS = ("set-fencing:after", "commit:before", "commit:after")
 PLANS = {
     "splits": lambda: [segment_admin.splitting(0), segment_admin.splitting(1)],
@@ -52,11 +56,38 @@ def check(bench: Bench, operation_ids: list[int]) -> None:
         assert bench.scalar(steps, id=operation_id) == len(STEPS)
 
 
+def start_victim(bench: Bench, at: str, by: str) -> subprocess.Popen[str]:
+    """Of whatever is due."""
+    pulsar = None if bench.pulsar is None else asdict(bench.pulsar)
+    return start("victim", url=bench.url, at=at, by=by, pulsar=pulsar)
+
+
 def check_killed(bench: Bench, plan: str, at: str) -> None:
     operation_ids = begin(bench, plan)
-    victim = start("victim", url=bench.url, at=at, by="SIGKILL")
+    victim = start_victim(bench, at, "SIGKILL")
     victim.communicate()
     assert victim.returncode == -signal.SIGKILL
+    check(bench, operation_ids)
+
+
+def check_paused(bench: Bench, plan: str, at: str) -> None:
+    operation_ids = begin(bench, plan)
+    victim = start_victim(bench, at, "SIGSTOP")
+    try:
+        status = os.waitid(os.P_PID, victim.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        assert status is not None
+        assert status.si_code == os.CLD_STOPPED
+        for operation_id in operation_ids:
+            bench.drive(operation_id)
+        while run_due(bench.context("other"), limit=8):
+            pass
+        victim.send_signal(signal.SIGCONT)
+        victim.communicate()
+        assert victim.returncode == 0
+    finally:
+        if victim.poll() is None:
+            victim.kill()
+            victim.communicate()
     check(bench, operation_ids)
 
 
@@ -79,22 +110,30 @@ def test_reshapes_of_a_killed_runner_are_taken_up(plan: str, at: str, new_bench:
 def test_a_runner_of_many_that_wakes_after_others_took_over_does_no_harm(
     plan: str, at: str, new_bench: NewBench
 ) -> None:
-    bench = new_bench()
-    operation_ids = begin(bench, plan)
-    victim = start("victim", url=bench.url, at=at, by="SIGSTOP")
-    try:
-        status = os.waitid(os.P_PID, victim.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-        assert status is not None
-        assert status.si_code == os.CLD_STOPPED
-        for operation_id in operation_ids:
-            bench.drive(operation_id)
-        while run_due(bench.context("other"), limit=8):
-            pass
-        victim.send_signal(signal.SIGCONT)
-        victim.communicate()
-        assert victim.returncode == 0
-    finally:
-        if victim.poll() is None:
-            victim.kill()
-            victim.communicate()
-    check(bench, operation_ids)
+    check_paused(new_bench(), plan, at)
+
+
+@pytest.mark.pulsar
+@pytest.mark.parametrize("at", FAST_POINTS_ON_A_BROKER)
+def test_fast_subset_a_reshape_on_a_broker_is_taken_up(at: str, new_pulsar_bench: NewBench) -> None:
+    check_killed(new_pulsar_bench(), "splits", at)
+
+
+@pytest.mark.pulsar
+@pytest.mark.chaos
+@pytest.mark.parametrize("at", POINTS)
+@pytest.mark.parametrize("plan", PLANS)
+def test_reshapes_on_a_broker_of_a_killed_runner_are_taken_up(
+    plan: str, at: str, new_pulsar_bench: NewBench
+) -> None:
+    check_killed(new_pulsar_bench(), plan, at)
+
+
+@pytest.mark.pulsar
+@pytest.mark.chaos
+@pytest.mark.parametrize("at", POINTS)
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_runner_on_a_broker_that_wakes_after_others_took_over_does_no_harm(
+    plan: str, at: str, new_pulsar_bench: NewBench
+) -> None:
+    check_paused(new_pulsar_bench(), plan, at)

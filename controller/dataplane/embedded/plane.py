@@ -61,6 +61,11 @@ class EmbeddedDataPlane:
         return self._shares_server
 
     @property
+    def shares_calls(self) -> bool:
+        """A set-wise call is one statement, all or nothing."""
+        return True
+
+    @property
     def call_timeout_seconds(self) -> float:
         """The longest any one call may take."""
         return self._calls.call_timeout_seconds

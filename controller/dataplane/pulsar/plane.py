@@ -1,8 +1,7 @@
 """What the controller does to topics of a Pulsar cluster, through its admin REST API.
 
 Every call looks at what is there, so that a repeat is harmless: what exists already, or is gone already, is success.
-A subscription is one that outlives its consumers: readers' temporary ones and the broker's own are none of ours.
-Producing and consuming are in `log_client`.
+What is asked and how answers are read is in `asks`; producing and consuming are in `log_client`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,8 @@ from typing import Any
 
 from controller.clock import SystemClock
 from controller.dataplane.adoptable import FoundTopic
-from controller.dataplane.base import Counters, LogState
+from controller.dataplane.base import Born, Counters, LogState, Successor
+from controller.dataplane.pulsar import asks, set_wise
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
 from controller.dataplane.pulsar.existing import describe_topic
@@ -28,17 +28,12 @@ from controller.dataplane.pulsar_load import LoadSettings, PulsarLoad
 from controller.domain.attached import AttachedConsumer
 from controller.domain.errors import (
     CleaveError,
-    DataPlaneUnavailable,
     SegmentNotFound,
 )
 from controller.domain.situation import Capabilities
 
-EARLIEST = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
 FAR_FUTURE_MS = 4_000_000_000_000
 """Behind every message: a seek there acknowledges all there is."""
-_BROKERS_OWN = frozenset({"__compaction"})
-_EXISTS = frozenset({409})
-_GONE = frozenset({404})
 
 
 class PulsarDataPlane:
@@ -71,70 +66,60 @@ class PulsarDataPlane:
 
     def create_segment(self, backing_topic: str, subscriptions: Sequence[str]) -> None:
         """Create the topic, without partitions, with each subscription at earliest; several at a time."""
-        deadline, path = self._admin.deadline(), topic_path(backing_topic)
-        asks = [_create_cursor(backing_topic, name) for name in sorted({*subscriptions})]
-        self._admin.ask(Ask("PUT", path, f"create {backing_topic}", accept=_EXISTS), deadline)
-        self._admin.demand_all(asks, deadline)
+        deadline = self._admin.deadline()
+        self._admin.ask(asks.create_topic(backing_topic), deadline)
+        cursors = [asks.create_cursor(backing_topic, name) for name in sorted({*subscriptions})]
+        self._admin.demand_all(cursors, deadline)
 
     def terminate_segment(self, backing_topic: str) -> str:
         """Close the topic for producers; the position is `ledger:entry` of its last entry."""
-        ask = Ask("POST", f"{topic_path(backing_topic)}/terminate", f"terminate {backing_topic}")
-        position = self._admin.ask(ask, self._admin.deadline()).document
-        try:
-            return f"{position['ledgerId']}:{position['entryId']}"
-        except (TypeError, KeyError):
-            raise _unreadable(ask.act, position) from None
+        ask = asks.terminate(backing_topic)
+        return asks.position(ask, self._admin.ask(ask, self._admin.deadline()))
 
     def delete_segment(self, backing_topic: str) -> None:
         """Delete the topic whoever is connected; a missing one is success."""
         act = f"delete {backing_topic}"
-        ask = Ask("DELETE", f"{topic_path(backing_topic)}?force=true", act, accept=_GONE)
+        ask = Ask("DELETE", f"{topic_path(backing_topic)}?force=true", act, accept=asks.GONE)
         self._admin.ask(ask, self._admin.deadline())
 
     def segment_state(self, backing_topic: str) -> LogState:
-        """What the topic is now; the ordinary statistics do not say whether it is terminated."""
-        ask = Ask(
-            "GET", f"{topic_path(backing_topic)}/internalStats", f"look at {backing_topic}", accept=_GONE
-        )
-        answer = self._admin.ask(ask, self._admin.deadline())
-        if answer.status in _GONE:
-            return LogState.MISSING
-        if not isinstance(answer.document, Mapping) or "state" not in answer.document:
-            raise _unreadable(ask.act, answer.document)
-        return LogState.TERMINATED if answer.document["state"] == "Terminated" else LogState.OPEN
+        """What the topic is now."""
+        ask = asks.internal_stats(backing_topic)
+        return asks.state(ask, self._admin.ask(ask, self._admin.deadline()))
 
     def create_subscription(self, backing_topic: str, subscription: str) -> None:
         """Create it at earliest. Looks first: where topics are created on demand, the broker would make a new one."""
         deadline = self._admin.deadline()
-        stats = self._stats(backing_topic, f"subscribe {subscription!r} to {backing_topic}", deadline)
-        if stats is None:
+        act = f"subscribe {subscription!r} to {backing_topic}"
+        existing = self._subscriptions(backing_topic, act, deadline)
+        if existing is None:
             raise SegmentNotFound(
                 f"no topic {backing_topic} to subscribe {subscription!r} to; look up the layout again"
             )
-        if subscription not in _durable(stats):
-            self._admin.ask(_create_cursor(backing_topic, subscription), deadline)
+        if subscription not in existing:
+            self._admin.ask(asks.create_cursor(backing_topic, subscription), deadline)
 
     def delete_subscription(self, backing_topic: str, subscription: str) -> None:
         """Delete it whoever consumes; a missing one is success."""
         act = f"unsubscribe {subscription!r} from {backing_topic}"
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}?force=true"
-        self._admin.ask(Ask("DELETE", path, act, accept=_GONE), self._admin.deadline())
+        self._admin.ask(Ask("DELETE", path, act, accept=asks.GONE), self._admin.deadline())
 
     def list_segments(self, topic: str) -> Sequence[str]:
         """Topics of the namespace whose names are those of segments of `topic`, sorted."""
         namespace = namespace_path(namespace_of(segment_topic(topic, "")))
-        ask = Ask("GET", f"persistent/{namespace}", f"list topics of {namespace}", accept=_GONE)
+        ask = Ask("GET", f"persistent/{namespace}", f"list topics of {namespace}", accept=asks.GONE)
         answer = self._admin.ask(ask, self._admin.deadline())
-        if answer.status in _GONE:
+        if answer.status in asks.GONE:
             return []
         if not isinstance(answer.document, list):
-            raise _unreadable(ask.act, answer.document)
+            raise asks.unreadable(ask.act, answer.document)
         return segments_of(topic, answer.document)
 
     def list_subscriptions(self, backing_topic: str) -> Sequence[str]:
         """Durable subscriptions, sorted, whoever made them; empty if the topic is missing."""
-        stats = self._stats(backing_topic, f"list subscriptions of {backing_topic}", self._admin.deadline())
-        return sorted(_durable(stats or {}))
+        act = f"list subscriptions of {backing_topic}"
+        return sorted(self._subscriptions(backing_topic, act, self._admin.deadline()) or ())
 
     def backlog(self, backing_topic: str, subscription: str) -> int | None:
         """Unacknowledged messages; None where the topic or the subscription is missing.
@@ -143,21 +128,21 @@ class PulsarDataPlane:
         `subscriptionBacklogScanMaxEntries` says (10,000); beyond them, the mean of those stands for the rest.
         """
         deadline, act = self._admin.deadline(), f"backlog of {subscription!r} on {backing_topic}"
-        stats = self._stats(backing_topic, act, deadline, "?getPreciseBacklog=true")
-        cursor = _durable(stats or {}).get(subscription)
+        found = self._subscriptions(backing_topic, act, deadline, "?getPreciseBacklog=true")
+        cursor = (found or {}).get(subscription)
         if cursor is None:
             return None
         entries = int(cursor["msgBacklog"])
         if entries == 0:
             return 0
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/analyzeBacklog"
-        counted = self._admin.ask(Ask("POST", path, act, accept=_GONE), deadline)
-        if counted.status in _GONE:
+        counted = self._admin.ask(Ask("POST", path, act, accept=asks.GONE), deadline)
+        if counted.status in asks.GONE:
             return None
         try:
             seen, messages = int(counted.document["entries"]), int(counted.document["messages"])
         except (KeyError, TypeError):
-            raise _unreadable(act, counted.document) from None
+            raise asks.unreadable(act, counted.document) from None
         if not counted.document.get("aborted") or seen == 0:
             return messages
         return messages + round((entries - seen) * messages / seen)
@@ -180,15 +165,15 @@ class PulsarDataPlane:
         """
         if self._load.reads_pages_for(backing_topics):
             return self._load.sample(backing_topics)
-        asks = [_ask_stats(name, f"sample {name}") for name in backing_topics]
-        found = self._admin.ask_all(asks, self._admin.deadline())
+        sampling = [asks.stats(name, f"sample {name}") for name in backing_topics]
+        found = self._admin.ask_all(sampling, self._admin.deadline())
         errors = [one for one in found if isinstance(one, CleaveError)]
         if errors and len(errors) == len(found):
             raise errors[0]
         return {
             name: self._counters(name, answer)
             for name, answer in zip(backing_topics, found, strict=True)
-            if isinstance(answer, Answer) and answer.status not in _GONE
+            if isinstance(answer, Answer) and answer.status not in asks.GONE
         }
 
     @property
@@ -203,6 +188,28 @@ class PulsarDataPlane:
     def describe_topic(self, name: str) -> FoundTopic:
         """See `Adoptable`."""
         return describe_topic(self._admin, name)
+
+    @property
+    def shares_server(self) -> bool:
+        """Never: the journal is on its disk before a topic is closed."""
+        return False
+
+    @property
+    def shares_calls(self) -> bool:
+        """Not: a topic that does not answer would hold up the fences of others until the call times out."""
+        return False
+
+    def create_successors(self, successors: Sequence[Successor]) -> Mapping[str, Born]:
+        """Create each topic with its subscriptions at earliest; fills in those an existing one lacks."""
+        return set_wise.create(self._admin, successors)
+
+    def terminate_segments(self, backing_topics: Sequence[str]) -> Mapping[str, str]:
+        """Close those that exist, side by side."""
+        return set_wise.terminate(self._admin, backing_topics)
+
+    def subscriptions_of(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        """Durable subscriptions of each topic, sorted; one that is missing or has none is absent."""
+        return set_wise.subscriptions(self._admin, backing_topics)
 
     def close(self) -> None:
         """Give back connections."""
@@ -222,41 +229,14 @@ class PulsarDataPlane:
                 byte_out=int(stats["bytesOutCounter"]),
             )
         except (AttributeError, KeyError, TypeError):
-            raise _unreadable(f"sample {name}", stats) from None
+            raise asks.unreadable(f"sample {name}", stats) from None
 
-    def _stats(
+    def _subscriptions(
         self, backing_topic: str, act: str, deadline: Deadline, query: str = ""
-    ) -> Mapping[str, Any] | None:
-        answer = self._admin.ask(_ask_stats(backing_topic, act, query), deadline)
-        if answer.status in _GONE:
-            return None
-        if not isinstance(answer.document, Mapping) or "subscriptions" not in answer.document:
-            raise _unreadable(act, answer.document)
-        return answer.document
+    ) -> Mapping[str, Mapping[str, Any]] | None:
+        ask = asks.stats(backing_topic, act, query)
+        return asks.subscriptions(ask, self._admin.ask(ask, deadline))
 
     def _reset(self, backing_topic: str, subscription: str, instant_ms: int, deadline: Deadline) -> None:
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/resetcursor/{instant_ms}"
         self._admin.ask(Ask("POST", path, f"seek {subscription!r} on {backing_topic}"), deadline)
-
-
-def _ask_stats(backing_topic: str, act: str, query: str = "") -> Ask:
-    return Ask("GET", f"{topic_path(backing_topic)}/stats{query}", act, accept=_GONE)
-
-
-def _create_cursor(backing_topic: str, subscription: str) -> Ask:
-    act = f"subscribe {subscription!r} to {backing_topic}"
-    path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}"
-    return Ask("PUT", path, act, body=EARLIEST, accept=_EXISTS)
-
-
-def _durable(stats: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    found = stats.get("subscriptions") or {}
-    return {
-        name: one for name, one in found.items() if one.get("isDurable", True) and name not in _BROKERS_OWN
-    }
-
-
-def _unreadable(act: str, document: object) -> DataPlaneUnavailable:
-    return DataPlaneUnavailable(
-        f"{act}: the broker's answer says nothing of it ({str(document)[:120]}); try again"
-    )

@@ -6,7 +6,7 @@ calls go through `call_all`, which keeps the claim alive around them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -24,6 +24,12 @@ class CallAll(Protocol):
     """Make calls under the claim, several at a time; results in order, the first error raised."""
 
     def __call__(self, calls: Sequence[Callable[[], Result]]) -> list[Result]: ...
+
+
+def subscriptions_noted(wanted: Collection[str], recorded: Collection[str]) -> Detail:
+    """What the journal keeps of the children's subscriptions: all, and those no row told of."""
+    unrecorded = sorted({*wanted} - {*recorded})
+    return {"subscriptions": sorted(wanted)} | ({"made by applications": unrecorded} if unrecorded else {})
 
 
 class Acts:
@@ -60,8 +66,7 @@ class Acts:
         """Each reserved log, with every subscription at earliest: the recorded and those found on the parents."""
         wanted = self._wanted_subscriptions()
         self._create(self._child_topics, wanted)
-        unrecorded = sorted(set(wanted) - set(self._recorded_subscriptions()[0]))
-        return {"subscriptions": wanted} | ({"made by applications": unrecorded} if unrecorded else {})
+        return subscriptions_noted(wanted, self._recorded_subscriptions()[0])
 
     def _confirm_children(self) -> Detail:
         """Look once more while giving up is still free: from the next step on there is no way back.

@@ -58,11 +58,15 @@ def run_operation(context: RunnerContext, operation_id: int) -> Outcome:
 def run_due(context: RunnerContext, *, limit: int = 1, shards: Shards | None = None) -> int:
     """Claim and run up to `limit` operations that are due; returns how many were run.
 
-    Fresh reshapes on a data plane that takes calls set-wise run side by side, whatever else is due one after the
-    other. Raises StoreUnavailable only. Threads may call it side by side: operations on disjoint segments of one
+    Fresh reshapes run side by side where they can share calls, whatever else is due one after the other. Raises StoreUnavailable only. Threads may call it side by side: operations on disjoint segments of one
     topic do not wait for each other.
     """
     count = 0
+    planes = {
+        name: found.shares_calls
+        for name, plane in context.planes.items()
+        if (found := set_wise(plane)) is not None
+    }
     while count < limit and not context.should_stop():
         asked_at = context.clock.monotonic_seconds()  # the claim counts from here: the answer may be slow
         with context.store.single_statement() as tx:
@@ -72,7 +76,8 @@ def run_due(context: RunnerContext, *, limit: int = 1, shards: Shards | None = N
                 lease_seconds=context.lease_seconds,
                 call_timeout_seconds=context.call_timeout_seconds,
                 limit=limit - count,
-                planes=[name for name, plane in context.planes.items() if set_wise(plane)],
+                planes_together=[name for name, shares_calls in planes.items() if shares_calls],
+                planes_alone=[name for name, shares_calls in planes.items() if not shares_calls],
                 shards=shards,
             )
         if not claimed:

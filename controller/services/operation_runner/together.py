@@ -1,4 +1,4 @@
-"""Fresh reshapes of several topics run side by side, step by step, on a data plane that takes calls set-wise.
+"""Fresh reshapes run step by step on a data plane that takes calls set-wise: several where they share calls, or one.
 
 The same steps in the same order as `claimed` takes, for the price of one operation: children created, fences
 announced, parents terminated, layouts moved, done. Whatever is out of the ordinary (a child found terminated, a
@@ -20,6 +20,7 @@ from controller.dataplane.base import DataPlane, LogState, SetWiseDataPlane, Suc
 from controller.domain.errors import CleaveError, StoreUnavailable
 from controller.domain.operation import MOVES, Operation, OperationKind, OperationState, Step, next_step
 from controller.domain.segment import Segment
+from controller.services.operation_runner.acts import subscriptions_noted
 from controller.services.operation_runner.context import RunnerContext
 from controller.store import reshapes
 from controller.store.reshapes import Claimed, Given
@@ -143,7 +144,7 @@ class Together:
         given = [
             Given(
                 replace(one.operation, subscription_version=one.claimed.observed.subscription_version),
-                {"subscriptions": sorted(one.subscriptions)},
+                subscriptions_noted(one.subscriptions, one.claimed.live_subscriptions),
             )
             for one in self._under_way()
         ]

@@ -1,0 +1,68 @@
+"""Calls about the topics of one operation: requests that do not need each other's answers are sent side by side.
+
+Serves `plane` alone. Nothing here is all or nothing: what was done before an error stays done, and a repeat finds
+it. A topic that this very call made is known to be open; one that was there before is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from controller.dataplane.base import Born, LogState, Successor
+from controller.dataplane.pulsar import asks
+from controller.dataplane.pulsar.admin import AdminCalls
+from controller.domain.errors import CleaveError, SegmentNotFound
+
+
+def create(admin: AdminCalls, successors: Sequence[Successor]) -> dict[str, Born]:
+    """What each topic is afterwards, by name: made while its predecessors are asked for their subscriptions."""
+    deadline = admin.deadline()
+    making = [asks.create_topic(one.backing_topic) for one in successors]
+    predecessors = sorted({name for one in successors for name in one.predecessors})
+    listing = [asks.stats(name, f"list subscriptions of {name}") for name in predecessors]
+    answers = admin.demand_all([*making, *listing], deadline)
+    found = {
+        name: frozenset(asks.subscriptions(ask, answer) or ())
+        for name, ask, answer in zip(predecessors, listing, answers[len(making) :], strict=True)
+    }
+    wanted = {one.backing_topic: _wanted(one, found) for one in successors}
+    older = [
+        one.backing_topic
+        for one, answer in zip(successors, answers, strict=False)
+        if answer.status in asks.EXISTS
+    ]
+    looking = [asks.internal_stats(name) for name in older]
+    subscribing = [asks.create_cursor(log, name) for log, names in wanted.items() for name in names]
+    seen = admin.demand_all([*looking, *subscribing], deadline)
+    states = {name: asks.state(ask, answer) for name, ask, answer in zip(older, looking, seen, strict=False)}
+    return {log: Born(states.get(log, LogState.OPEN), names) for log, names in wanted.items()}
+
+
+def _wanted(successor: Successor, found: Mapping[str, frozenset[str]]) -> tuple[str, ...]:
+    inherited = frozenset().union(*(found[name] for name in successor.predecessors))
+    return tuple(sorted({*successor.subscriptions, *inherited} - {*successor.excepted}))
+
+
+def terminate(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, str]:
+    """The last position of each topic that exists, by name. All have been asked when an error is raised."""
+    closing = [asks.terminate(name) for name in backing_topics]
+    answers = admin.ask_all(closing, admin.deadline())
+    for answer in answers:
+        if isinstance(answer, CleaveError) and not isinstance(answer, SegmentNotFound):
+            raise answer
+    return {
+        name: asks.position(ask, answer)
+        for name, ask, answer in zip(backing_topics, closing, answers, strict=True)
+        if not isinstance(answer, CleaveError)
+    }
+
+
+def subscriptions(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, list[str]]:
+    """Durable ones by the topic's name; a topic that is missing or has none is absent."""
+    listing = [asks.stats(name, f"list subscriptions of {name}") for name in backing_topics]
+    answers = admin.demand_all(listing, admin.deadline())
+    return {
+        name: sorted(names)
+        for name, ask, answer in zip(backing_topics, listing, answers, strict=True)
+        if (names := asks.subscriptions(ask, answer))
+    }
