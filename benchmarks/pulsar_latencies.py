@@ -18,7 +18,8 @@ from sqlalchemy import text
 from benchmarks.pulsar_systems import NATIVE, PULSAR, SCALABLE, SUBSCRIPTION, CleaveSystem, System
 
 WARM_UP_ROUNDS = 3
-LOOK_SECONDS = 0.003
+WARM_UP_SPLITS = 30
+"""Of each system before anything is timed: a JVM compiles what it has done often."""
 PATIENCE_SECONDS = 30.0
 SETTLE_SECONDS = 1.5
 GAP_SECONDS = 1.5
@@ -37,8 +38,19 @@ def wait_active(system: System, topic: str, wanted: int) -> float:
             raise RuntimeError(
                 f"{system.name}: {topic} has no {wanted} active segments after {PATIENCE_SECONDS:g} s"
             )
-        time.sleep(LOOK_SECONDS)
+        system.wait_change()
     return time.monotonic()
+
+
+def warm_up(system: System) -> None:
+    """Splits that nobody times."""
+    for number in range(WARM_UP_SPLITS):
+        topic = f"topic://{system.namespace}/warm-{system.name}-{number}"
+        system.create(topic)
+        [segment] = system.layout(topic).active
+        system.split(topic, segment.segment_id)
+        wait_active(system, topic, 2)
+        system.retire(topic)
 
 
 def join(system: System, topic: str) -> dict[str, float]:
@@ -73,7 +85,10 @@ def split(system: System, topic: str, rate: float) -> dict[str, float]:
     system.create(topic)
     if rate:
         system.client.ask("produce", topic=topic, rate=rate)
-        time.sleep(SETTLE_SECONDS + GAP_SECONDS)
+        time.sleep(GAP_SECONDS)
+    time.sleep(
+        SETTLE_SECONDS
+    )  # what follows the making of one topic and the deletion of another is over by now
     [segment] = system.layout(topic).active
     with ThreadPoolExecutor(1) as asking:
         began = time.monotonic()
@@ -126,6 +141,8 @@ def latencies(systems: Sequence[System], rounds: int, rate: float) -> dict[str, 
         "traffic": lambda system, topic: split(system, topic, rate),
     }
     seen = {}
+    for system in systems:
+        warm_up(system)
     for name, act in acts.items():
         seen[name] = Rounds({system.name: [] for system in systems})
         for number in range(WARM_UP_ROUNDS + rounds):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
@@ -34,9 +35,12 @@ from controller.settings import PROJECT_ROOT, Settings
 from controller.store import layouts, topics
 from controller.store.engine import Store
 from controller.store.intents import Intent, Request
+from controller.store.notifications import Listener
 
 SUBSCRIPTION = "s"
 CALL_SECONDS = 30.0
+LOOK_SECONDS = 0.005
+"""Between two looks at a broker's layout: each takes it a millisecond or two, on the processors that do the split."""
 CLUSTER_PATIENCE_SECONDS = 60.0
 NATIVE, PULSAR, SCALABLE = "native", "pulsar", "pulsar_scalable"
 
@@ -56,6 +60,10 @@ class System(ABC):
     @abstractmethod
     def layout(self, topic: str) -> SegmentLayout:
         """As clients see it now."""
+
+    def wait_change(self) -> None:
+        """Until the layout is worth another look: told where one is told, else soon."""
+        time.sleep(LOOK_SECONDS)
 
     @abstractmethod
     def split(self, topic: str, segment_id: int) -> None:
@@ -103,6 +111,7 @@ class CleaveSystem(System):
         super().__init__(name, client)
         self.app, self._keeper = app, keeper
         self._numbers = itertools.count()
+        self._changes = Listener(app.store.url, ["cleave_layout"])
         if keeper is None:
             self.namespace = NAMESPACE
 
@@ -128,6 +137,17 @@ class CleaveSystem(System):
             return self._keeper.read_layout(topic)
         with self.app.store.transaction() as tx:
             return layouts.load_layout(tx, topics.find_topic(tx, topic).topic_id)
+
+    def wait_change(self) -> None:
+        """As clients are told: by PostgreSQL, where the rows are the layout."""
+        if self._keeper is None:
+            self._changes.wait(LOOK_SECONDS * 10)
+        else:
+            super().wait_change()
+
+    def close(self) -> None:
+        """Give back what listens."""
+        self._changes.close()
 
     def split(self, topic: str, segment_id: int) -> None:
         """The intent is written here, as the REST API and the command do; the worker does it."""
@@ -193,12 +213,14 @@ def cleave_system(
         child.start()
     app = running.enter_context(closing(Application(_settings(named), Store(url, pool_size=8))))
     if v5 is not None:
-        return CleaveSystem(SCALABLE, v5, app, scalable_plane(running, broker))
+        return running.enter_context(
+            closing(CleaveSystem(SCALABLE, v5, app, scalable_plane(running, broker)))
+        )
     make_namespace(PulsarAccess(admin_url=broker.admin_url))
     client = TalkingProcess(
         "benchmarks.cleave_side", [broker.service_url, broker.admin_url], directory / "cleave_side.log", env
     )
-    return CleaveSystem(PULSAR, running.enter_context(client), app, None)
+    return running.enter_context(closing(CleaveSystem(PULSAR, running.enter_context(client), app, None)))
 
 
 def _settings(named: Mapping[str, str]) -> Settings:
