@@ -28,8 +28,10 @@ MAX_BATCH_MESSAGES = 1 << 16
 """The low bits of Pulsar's sequence ids number the messages of a batch."""
 _NEVER_MS = 24 * 3600 * 1000
 """The library's timer would cut entries by the clock."""
-LOOK_SECONDS = 0.1
-"""How often a producer that waits looks whether it lost its connection to a fence."""
+FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.01, 0.16
+"""A producer that waits looks so often whether it lost its connection to a fence: a range has no writer until it has
+found out. Looks that find nothing grow rarer by doubling, since each asks a broker that may be away.
+"""
 _SEND_SHARE = 0.8
 """Part of the time a send may take; what is left goes to opening and closing."""
 
@@ -146,13 +148,17 @@ class Lane:
         self, producer: pulsar.Producer, results: _Results, deadline: Deadline
     ) -> SegmentTerminated | None:
         """Wait for the results; what a fence that fell meanwhile means, where the library goes on trying to connect."""
-        while not results.complete.wait(min(LOOK_SECONDS, deadline.left_seconds)):
+        look_seconds = FIRST_LOOK_SECONDS
+        while not results.complete.wait(min(look_seconds, deadline.left_seconds)):
             if not deadline.left_seconds:
                 return None
-            if not producer.is_connected() and self._cursors.is_terminated(self._backing_topic, deadline):
+            if producer.is_connected():
+                continue
+            if self._cursors.is_terminated(self._backing_topic, deadline):
                 return SegmentTerminated(
                     f"{self._act}: it was terminated under way; look up the layout again", delay_seconds=0.0
                 )
+            look_seconds = min(2 * look_seconds, LONGEST_LOOK_SECONDS)
         return None
 
     def _end(self, deadline: Deadline) -> tuple[int, int]:
