@@ -18,26 +18,35 @@ _FRESH_TOGETHER, _FRESH_ALONE = (
     _FRESH.format(planes=":planes_together"),
     _FRESH.format(planes=":planes_alone"),
 )
-# Fresh reshapes as many as asked for where they share calls, and one of whatever else is due, a fresh reshape that has
-# calls of its own or not, so that neither waits for the other for ever.
+_CLAIMABLE = """(o.claimed_by IS NULL
+                OR o.claim_expires_at <= (SELECT clock_timestamp()) - make_interval(secs => :call_timeout_seconds))"""
+_FENCED = "o.state IN ('fencing', 'fenced')"
+# Beside fresh reshapes that share calls, as many as asked for, one of whatever else is due, so that neither waits for
+# the other for ever. What is fenced waits for nobody: its range has no log to write to until it commits.
 _CLAIM = f"""
-    WITH fresh AS MATERIALIZED (
+    WITH fenced AS MATERIALIZED (
+        SELECT o.operation_id FROM cleave.operation o
+         WHERE {_OPEN} AND {_FENCED} AND {{which}} AND {_CLAIMABLE}
+         ORDER BY o.not_before, o.operation_id LIMIT 1 FOR UPDATE OF o SKIP LOCKED)
+    , fresh AS MATERIALIZED (
         SELECT o.operation_id FROM cleave.operation o
          WHERE {_OPEN} AND {_FRESH_TOGETHER} AND {{which}}
-         ORDER BY o.not_before, o.operation_id LIMIT :fresh_limit FOR UPDATE OF o SKIP LOCKED)
+         ORDER BY o.not_before, o.operation_id
+         LIMIT (SELECT greatest(:limit - 1, 1 - count(*)) FROM fenced) FOR UPDATE OF o SKIP LOCKED)
     , other AS MATERIALIZED (
         SELECT o.operation_id, {_FRESH_ALONE} AS is_fresh FROM cleave.operation o
-         WHERE {_OPEN} AND NOT ({_FRESH_TOGETHER}) AND {{which}}
-           AND (o.claimed_by IS NULL
-                OR o.claim_expires_at <= (SELECT clock_timestamp()) - make_interval(secs => :call_timeout_seconds))
+         WHERE {_OPEN} AND NOT ({_FRESH_TOGETHER}) AND NOT {_FENCED} AND {{which}} AND {_CLAIMABLE}
          ORDER BY o.not_before, o.operation_id
-         LIMIT (SELECT CASE WHEN count(*) < :limit THEN 1 ELSE 0 END FROM fresh) FOR UPDATE OF o SKIP LOCKED)
+         LIMIT CASE WHEN EXISTS (SELECT FROM fenced) THEN 0
+                    ELSE (SELECT CASE WHEN count(*) < :limit THEN 1 ELSE 0 END FROM fresh) END
+           FOR UPDATE OF o SKIP LOCKED)
     , taken AS (
         UPDATE cleave.operation o
            SET claimed_by = :runner, claim_term = o.claim_term + 1, row_version = o.row_version + 1,
                claim_expires_at = clock_timestamp() + make_interval(secs => :lease_seconds)
           FROM (SELECT operation_id, true AS is_fresh FROM fresh
-                UNION ALL SELECT operation_id, is_fresh FROM other) due
+                UNION ALL SELECT operation_id, is_fresh FROM other
+                UNION ALL SELECT operation_id, false FROM fenced) due
          WHERE o.operation_id = due.operation_id
      RETURNING o.*, due.is_fresh)
     SELECT {READ_COLUMNS}, o.is_fresh, clock_timestamp() AS now, t.epoch AS topic_epoch, t.next_segment_id,
@@ -61,7 +70,6 @@ _CLAIM_TYPES = {
     "lease_seconds": "float8",
     "call_timeout_seconds": "float8",
     "limit": "bigint",
-    "fresh_limit": "bigint",
     "kinds": "text[]",
     "reshapes": "text[]",
     "planes_together": "text[]",

@@ -70,14 +70,13 @@ def claim(
     """Claims fresh reshapes on ``planes_together`` and one other due operation, ``limit`` in all.
 
     Fresh: intended, never tried, nobody's, on a live topic. The other one may be such a reshape too, on one of
-    ``planes_alone``. See ``operations.claim``.
+    ``planes_alone``; while any is past the announcement of its fence it is one of those. See ``operations.claim``.
     """
     parameters: dict[str, object] = {
         "runner": runner,
         "lease_seconds": lease_seconds,
         "call_timeout_seconds": call_timeout_seconds,
         "limit": limit,
-        "fresh_limit": max(limit - 1, 1),
         "kinds": [kind.value for kind in OperationKind],
         "reshapes": [kind.value for kind in ReshapeKind],
         "planes_together": list(planes_together),

@@ -1,14 +1,14 @@
 """Running operations in a task, where no worker is up to do it.
 
-An operation is run until it ends or defers itself; the clock is looked at between operations only, because past its
-fence a range has no writable log until its operation commits.
+An operation is run until it ends or defers itself; the clock is looked at between rounds of some of them only, because
+past its fence a range has no writable log until its operation commits.
 """
 
 from __future__ import annotations
 
 import time
 
-from controller.bootstrap import Application
+from controller.bootstrap import OPERATIONS_TOGETHER, Application
 from controller.entrypoints.running import worker_is_up
 from controller.services.operation_runner import run_due
 from controller.store import operations, topics
@@ -27,8 +27,9 @@ def run_where_no_worker_is(app: Application, budget_seconds: float = BUDGET_SECO
         return 0
     context, runs, give_up_at = app.runner(), 0, time.monotonic() + budget_seconds
     while time.monotonic() < give_up_at:
-        if run_due(context):
-            runs += 1
+        ran = run_due(context, limit=OPERATIONS_TOGETHER)
+        if ran:
+            runs += ran
             continue
         with app.store.transaction() as tx:
             due = operations.next_due(tx, call_timeout_seconds=context.call_timeout_seconds)

@@ -1,5 +1,7 @@
 """One claimed operation under way: choose the step, have it done, record it, until final or out of luck.
 
+`due` claims it and says whether it runs alone, as here, or beside others (`together`).
+
 A claim is a term and an expiry by the database's clock. A data-plane call is made only while the claim will
 outlive it, and a takeover waits for the expiry plus the longest call, so two runners never act at once; what a
 stale one still tries to write is refused (FencedOut). Errors before the fence lead to an abort, afterwards to
@@ -34,10 +36,7 @@ from controller.domain.operation import Observed, Operation, OperationState, Ste
 from controller.services.operation_runner.acts import Acts
 from controller.services.operation_runner.broker_acts import BrokerActs
 from controller.services.operation_runner.context import Outcome, RunnerContext
-from controller.services.operation_runner.together import Together, is_ordinary, set_wise
-from controller.store import commits, mirror_commits, operations, reshapes
-from controller.store.reshapes import Claimed
-from controller.store.shards import Shards
+from controller.store import commits, mirror_commits, operations
 
 log = telemetry.get_logger(__name__)
 
@@ -49,84 +48,7 @@ LOST_RACES_IN_A_ROW = 8
 Result = TypeVar("Result")
 
 
-def run_operation(context: RunnerContext, operation_id: int) -> Outcome:
-    """Claim one operation and run it as far as it goes. Raises StoreUnavailable only."""
-    run = _claim(context, operation_id=operation_id)
-    return Outcome.NOT_CLAIMED if run is None else run.drive()
-
-
-def run_due(context: RunnerContext, *, limit: int = 1, shards: Shards | None = None) -> int:
-    """Claim and run up to `limit` operations that are due; returns how many were run.
-
-    Fresh reshapes run side by side where they can share calls, whatever else is due one after the other. Raises StoreUnavailable only. Threads may call it side by side: operations on disjoint segments of one
-    topic do not wait for each other.
-    """
-    count = 0
-    planes = {
-        name: found.shares_calls
-        for name, plane in context.planes.items()
-        if (found := set_wise(plane)) is not None
-    }
-    while count < limit and not context.should_stop():
-        asked_at = context.clock.monotonic_seconds()  # the claim counts from here: the answer may be slow
-        with context.store.single_statement() as tx:
-            claimed = reshapes.claim(
-                tx,
-                runner=context.runner_id,
-                lease_seconds=context.lease_seconds,
-                call_timeout_seconds=context.call_timeout_seconds,
-                limit=limit - count,
-                planes_together=[name for name, shares_calls in planes.items() if shares_calls],
-                planes_alone=[name for name, shares_calls in planes.items() if not shares_calls],
-                shards=shards,
-            )
-        if not claimed:
-            break
-        _run_claimed(context, claimed, asked_at + context.lease_seconds)
-        count += len(claimed)
-    return count
-
-
-def _run_claimed(context: RunnerContext, claimed: Sequence[Claimed], claimed_until: float) -> None:
-    failed: list[tuple[Operation, CleaveError]] = []
-    alone: list[Operation] = []
-    fellows: dict[str, list[Claimed]] = {}
-    for one in claimed:
-        if is_ordinary(one):
-            fellows.setdefault(one.operation.data_plane, []).append(one)
-        else:
-            alone.append(one.operation)
-    for name, members in fellows.items():
-        plane = set_wise(context.planes[name])
-        if plane is None:
-            alone += [one.operation for one in members]
-            continue
-        together = Together(context, plane, members, claimed_until)
-        error = together.drive()
-        if isinstance(error, DataPlaneUnavailable | DataPlaneTimeout):
-            failed += [(operation, error) for operation in together.left()]
-        else:
-            alone += together.left()
-    for operation, error in failed:  # first, since what timed out may be under way still
-        _Run(context, operation, claimed_until).fail(error)
-    for operation in alone:
-        _Run(context, operation, claimed_until).drive()
-
-
-def _claim(context: RunnerContext, *, operation_id: int) -> _Run | None:
-    asked_at = context.clock.monotonic_seconds()
-    with context.store.single_statement() as tx:
-        claimed = operations.claim(
-            tx,
-            runner=context.runner_id,
-            lease_seconds=context.lease_seconds,
-            call_timeout_seconds=context.call_timeout_seconds,
-            operation_id=operation_id,
-        )
-    return _Run(context, claimed[0], asked_at + context.lease_seconds) if claimed else None
-
-
-class _Run:
+class Run:
     """One claimed operation, from the last recorded step on."""
 
     def __init__(self, context: RunnerContext, operation: Operation, claimed_until: float) -> None:

@@ -27,6 +27,8 @@ from controller.store.reshapes import Claimed, Given
 
 log = telemetry.get_logger(__name__)
 
+MOST_CURSORS = 500
+"""Of all children of one operation: alone they are made child by child, each in a call with a time-out of its own."""
 _STEPS = (Step.CREATE_CHILDREN, Step.SET_FENCING, Step.TERMINATE_PARENTS, Step.COMMIT, Step.FINISH)
 
 
@@ -38,7 +40,7 @@ def set_wise(plane: DataPlane) -> SetWiseDataPlane | None:
 def is_ordinary(claimed: Claimed) -> bool:
     """Whether the operation may run with others: the table gives it those steps, and nothing else is needed.
 
-    The depth of a child of several parents depends on ancestors that are not read here, unless the parents are
+    Nor so many cursors that one call could not make them in time. The depth of a child of several parents depends on ancestors that are not read here, unless the parents are
     all there is of one split.
     """
     operation, layout = claimed.operation, claimed.layout
@@ -46,6 +48,8 @@ def is_ordinary(claimed: Claimed) -> bool:
         return False
     if next_step(operation, claimed.observed)[0] is not Step.CREATE_CHILDREN:
         return False  # its time is up
+    if len(operation.children) * len(claimed.live_subscriptions) > MOST_CURSORS:
+        return False
     families = {segment.parent_ids for segment in layout.segments.values()}
     return len(operation.parent_ids) == 1 or (
         len(families) == 1 and all(len(parents) == 1 for parents in families)
