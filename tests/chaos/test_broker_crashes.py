@@ -57,7 +57,7 @@ def test_a_batch_that_a_dying_broker_stored_is_known_behind_the_fence(
     well, it would be there twice.
     """
     here = OnPulsar.fresh(killable_broker.admin_url, killable_broker.service_url, "outages")
-    plane, logs = PulsarDataPlane(here.access), PulsarLogClient(here.access, call_timeout_seconds=60.0)
+    plane, logs = PulsarDataPlane(here.access), PulsarLogClient(here.access, call_timeout_seconds=20.0)
     log = plane.backing_topic(here.topic, "0000-ffff-0")
     plane.create_segment(log, ["billing"])
     batch = [OutgoingMessage(b"1"), OutgoingMessage(b"2")]

@@ -20,7 +20,7 @@ from controller.dataplane.pulsar.binary import Connections, mapped, mapped_resul
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.messages import outgoing
 from controller.dataplane.pulsar.stored import NOWHERE, SentBatch
-from controller.domain.errors import CleaveError, DataPlaneTimeout, SegmentTerminated
+from controller.domain.errors import CleaveError, DataPlaneTimeout, DataPlaneUnavailable, SegmentTerminated
 
 ENTRY_BYTES = 1024 * 1024
 """Payload of one entry at most, unless one message is longer; brokers take 5 MiB (`maxMessageSize`)."""
@@ -29,9 +29,11 @@ MAX_BATCH_MESSAGES = 1 << 16
 _NEVER_MS = 24 * 3600 * 1000
 """The library's timer would cut entries by the clock."""
 FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.01, 0.16
-"""A producer that waits looks so often whether it lost its connection to a fence: a range has no writer until it has
-found out. Looks that find nothing grow rarer by doubling, since each asks a broker that may be away.
+"""A producer that lost its connection looks so often whether to a fence: it cannot write until it has found out.
+Looks that find none grow rarer by doubling, since each asks a broker that may be away.
 """
+LOOK_ANSWER_SECONDS = 1.0
+"""A look is worth no longer a wait: the answers to the messages may come meanwhile."""
 _SEND_SHARE = 0.8
 """Part of the time a send may take; what is left goes to opening and closing."""
 
@@ -123,7 +125,7 @@ class Lane:
         self._connections.run_aside(producer.flush)  # its own outcome says less than the messages' results
         try:
             terminated = self._await(producer, results, deadline)
-        except CleaveError:  # the broker is away: nobody can say what of the batch it stored
+        except CleaveError:  # the topic is gone, say: nobody can tell what of the batch was stored
             self._in_doubt = sequence
             raise
         stored, failure = results.outcome(self._act)
@@ -154,12 +156,20 @@ class Lane:
                 return None
             if producer.is_connected():
                 continue
-            if self._cursors.is_terminated(self._backing_topic, deadline):
+            if self._is_terminated(deadline):
                 return SegmentTerminated(
                     f"{self._act}: it was terminated under way; look up the layout again", delay_seconds=0.0
                 )
             look_seconds = min(2 * look_seconds, LONGEST_LOOK_SECONDS)
         return None
+
+    def _is_terminated(self, deadline: Deadline) -> bool:
+        """As far as anybody can say: while no broker answers the library goes on trying to connect."""
+        soon = Deadline(min(LOOK_ANSWER_SECONDS, deadline.left_seconds))
+        try:
+            return self._cursors.is_terminated(self._backing_topic, soon)
+        except DataPlaneUnavailable:
+            return False
 
     def _end(self, deadline: Deadline) -> tuple[int, int]:
         """The place of the topic's last entry."""
