@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from itertools import count
 
 import pulsar
 import pytest
@@ -23,6 +26,47 @@ from tests.support.waiting import wait_until
 
 KEYS, BEFORE, AFTER = 6, 4, 3
 """Messages for each key, before the adoption and after it."""
+
+
+class Till(threading.Thread):
+    """An application that sends key after key, one message at a time, until the broker refuses it."""
+
+    def __init__(self, client: pulsar.Client, topic: str) -> None:
+        """The producer is there at once."""
+        super().__init__(daemon=True)
+        self._producer = client.create_producer(topic, producer_name="till")
+        self.acknowledged: list[bytes] = []
+        self.ended: Exception | None = None
+
+    def run(self) -> None:
+        for number in count(BEFORE):
+            for key in range(KEYS):
+                payload = f"{key} {number}".encode()
+                try:
+                    self._producer.send(payload, partition_key=f"key-{key}")
+                except Exception as error:  # noqa: BLE001 - what it is, the test judges
+                    self.ended = error
+                    return
+                self.acknowledged.append(payload)
+
+
+def read_until(house: PulsarHouse, subscription: str, enough: Callable[[list[bytes]], bool]) -> list[bytes]:
+    """What a consumer of Cleave's is given, each message acknowledged, until that is enough."""
+    url = house.app.settings.database_url.get_secret_value()
+    logs = build_log_client("pulsar", plane_settings(house.app.settings))
+    read: list[bytes] = []
+    with StreamConsumer(PostgresSource(url), logs, house.topic, subscription, "one") as consumer:
+
+        def all_read() -> bool:
+            batch = consumer.receive(timeout_seconds=0.5)
+            if batch is not None:
+                read.extend(message.payload for message in batch.messages)
+                consumer.acknowledge(batch)
+            return enough(read)
+
+        wait_until(all_read, timeout_seconds=60, message="everything unread is read")
+    logs.close()
+    return read
 
 
 @pytest.fixture
@@ -94,25 +138,47 @@ def test_what_was_in_it_is_read_first_and_each_key_in_order(house: PulsarHouse, 
             for key in range(KEYS):
                 producer.send(f"{key} {number}".encode(), key=f"key-{key}")
         producer.flush()
-    read: list[tuple[int, int]] = []
-    with StreamConsumer(PostgresSource(url), logs, house.topic, "billing", "one") as consumer:
-
-        def all_read() -> bool:
-            batch = consumer.receive(timeout_seconds=0.5)
-            if batch is not None:
-                for message in batch.messages:
-                    key, number = message.payload.decode().split()
-                    read.append((int(key), int(number)))
-                consumer.acknowledge(batch)
-            return len(read) >= KEYS * (BEFORE + AFTER) - KEYS
-
-        wait_until(all_read, timeout_seconds=60, message="everything unread is read")
     logs.close()
+    payloads = read_until(house, "billing", lambda got: len(got) >= KEYS * (BEFORE + AFTER) - KEYS)
+    read = [(int(key), int(number)) for key, number in (payload.split() for payload in payloads)]
     assert len(set(read)) == len(read)
     for key in range(KEYS):
         numbers = [number for one, number in read if one == key]
         assert numbers == sorted(numbers)
         assert numbers[-AFTER:] == list(range(BEFORE, BEFORE + AFTER))
+
+
+def test_cut_off_while_in_use_nothing_that_was_acknowledged_is_lost(
+    house: PulsarHouse, partitioned: str
+) -> None:
+    """The producer is told that the topic has ended; whoever consumes reads on, and Cleave's consumers read the rest."""
+    client = house.client()
+    consumer = client.subscribe(partitioned, "billing", consumer_name="clerk")
+    till = Till(client, partitioned)
+    till.start()
+    wait_until(lambda: len(till.acknowledged) >= 3 * KEYS, message="the till is at work")
+
+    house.cleave.ok("topics", "adopt", partitioned, "--segments", "2", "--cut-off")
+
+    till.join(timeout=60)
+    assert isinstance(till.ended, pulsar.TopicTerminated), till.ended
+    assert house.states(0, 1, 2) == [LogState.TERMINATED] * 3
+    assert [str(segment) for segment in house.layout.active] == ["3 (0000-7fff)", "4 (8000-ffff)"]
+    clerks = []
+    for _ in range(KEYS):
+        message = consumer.receive(timeout_millis=20_000)
+        clerks.append(message.data())
+        consumer.acknowledge(message)
+    consumer.close()
+    with contextlib.suppress(pulsar.AlreadyClosed):  # what the library says of the producer that was ended
+        client.close()
+
+    unread = KEYS * (BEFORE - 1) + len(till.acknowledged)  # at the adoption; the clerk then read some
+    read = read_until(house, "billing", lambda got: len({*clerks, *got}) >= unread)
+    assert {*till.acknowledged} <= {*clerks, *read}
+    for key in range(KEYS):
+        numbers = [int(n) for one, n in (payload.split() for payload in read) if int(one) == key]
+        assert numbers == sorted({*numbers})
 
 
 def test_until_the_fence_deleting_the_new_topic_undoes_everything(
