@@ -111,9 +111,9 @@ class CleaveSystem(System):
         super().__init__(name, client)
         self.app, self._keeper = app, keeper
         self._numbers = itertools.count()
-        self._changes = Listener(app.store.url, ["cleave_layout"])
+        self._changes: Listener | None = None
         if keeper is None:
-            self.namespace = NAMESPACE
+            self.namespace, self._changes = NAMESPACE, Listener(app.store.url, ["cleave_layout"])
 
     def create(self, topic: str, knobs: Mapping[str, int] | None = None) -> None:
         """See `System`; returns when the worker has done it."""
@@ -140,14 +140,15 @@ class CleaveSystem(System):
 
     def wait_change(self) -> None:
         """As clients are told: by PostgreSQL, where the rows are the layout."""
-        if self._keeper is None:
+        if self._changes is not None:
             self._changes.wait(LOOK_SECONDS * 10)
         else:
             super().wait_change()
 
     def close(self) -> None:
         """Give back what listens."""
-        self._changes.close()
+        if self._changes is not None:
+            self._changes.close()
 
     def split(self, topic: str, segment_id: int) -> None:
         """The intent is written here, as the REST API and the command do; the worker does it."""

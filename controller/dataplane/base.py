@@ -122,7 +122,7 @@ class Successor:
 
 @dataclass(frozen=True, slots=True)
 class Born:
-    """A successor as it is after the call."""
+    """A successor as it is after the call; at least the subscriptions it was to have."""
 
     state: LogState
     subscriptions: tuple[str, ...]

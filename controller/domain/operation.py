@@ -83,7 +83,7 @@ class Step(StrEnum):
     SET_FENCING = "set-fencing"
     """Commit that the fence may fall from now on."""
     TERMINATE_PARENTS = "terminate-parents"
-    """Close the parents for appends, in order."""
+    """Close the parents for appends, all of them before anything is committed."""
     SYNC_SUBSCRIPTIONS = "sync-subscriptions"
     """Subscriptions changed since the children were made: apply the difference to the children."""
     COMMIT = "commit"

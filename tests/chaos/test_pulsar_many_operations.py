@@ -74,7 +74,9 @@ def check_many(count: int, bench: Bench, directory: FilePath, record_figure: Rec
         scene.begin(FEWEST, consumers=2)
         began, sent_before = time.monotonic(), sum(one.count for one in scene.producers)
         for number in range(1, count + 1):
-            operation = bench.reshape(next_planner(bench.layout, chooser))
+            intent = bench.intend(next_planner(bench.layout, chooser))
+            run_due(bench.context("worker"))  # as a worker finds it: fresh
+            operation = bench.finish(intent)
             assert operation.state is OperationState.DONE
             kinds[operation.kind.value] += 1
             if number % COLLECT_EVERY == 0:

@@ -29,6 +29,10 @@ FAST_POINTS = ("set-fencing:after", "commit:before", "commit:after")
 PLANS = {
     "splits": lambda: [segment_admin.splitting(0), segment_admin.splitting(1)],
     "merge and split": lambda: [segment_admin.merging(2, 3), segment_admin.splitting(1)],
+    "rebucket and re-cut": lambda: [
+        segment_admin.rebucketing(1, 8),
+        segment_admin.recutting([2, 3], [0x2000]),
+    ],
 }
 
 
@@ -37,7 +41,7 @@ def begin(bench: Bench, plan: str) -> list[int]:
     bench.topic_with(segments=2)
     for segment_id in (0, 1):
         bench.publish(segment_id)
-    if plan == "merge and split":
+    if plan != "splits":
         bench.reshape(segment_admin.splitting(0))
     return [bench.intend(planner).operation.operation_id for planner in PLANS[plan]()]
 

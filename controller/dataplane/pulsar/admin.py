@@ -110,7 +110,7 @@ class AdminCalls:
         return found
 
     def demand_all(self, asks: Sequence[Ask], deadline: Deadline) -> list[Answer]:
-        """Several at a time; the first error is raised when all have ended."""
+        """Several at a time; the first error is raised when all have ended, or their time has."""
         answers = []
         for found in self.ask_all(asks, deadline):
             if isinstance(found, CleaveError):

@@ -1,7 +1,8 @@
 """Calls about the topics of one operation: requests that do not need each other's answers are sent side by side.
 
 Serves `plane` alone. Nothing here is all or nothing: what was done before an error stays done, and a repeat finds
-it. A topic that this very call made is known to be open; one that was there before is looked at.
+it. A topic that this very call made is taken for open; one that was there before is looked at. So a child that somebody
+closes by hand in the moments before the fence is not seen here: the reconciler finds and heals it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def _wanted(successor: Successor, found: Mapping[str, frozenset[str]]) -> tuple[
 
 
 def terminate(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, str]:
-    """The last position of each topic that exists, by name. All have been asked when an error is raised."""
+    """The last position of each topic that exists, by name. After an error some others may be closed, too."""
     closing = [asks.terminate(name) for name in backing_topics]
     answers = admin.ask_all(closing, admin.deadline())
     for answer in answers:

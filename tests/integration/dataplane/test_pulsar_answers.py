@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.dataplane.base import LogState
+from controller.dataplane.base import LogState, Successor
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.namespaces import Namespaces, Severity
 from controller.dataplane.pulsar.plane import PulsarDataPlane
@@ -73,6 +73,48 @@ class TestTime:
             plane.terminate_segment(LOG)
 
         assert len(broker.heard) == 1
+
+
+class TestManyAtOnce:
+    """Calls for all logs of an operation: one request that fails fails the call, and a repeat finds what was done."""
+
+    left, right = Successor(f"{LOG}1", (LOG,), ("s",)), Successor(f"{LOG}2", (LOG,), ("s",))
+
+    def test_what_one_broker_refuses_for_now_is_an_error_of_the_whole_call(
+        self, broker: CrookedBroker, plane: PulsarDataPlane
+    ) -> None:
+        broker.behaves(broker.says(204), broker.says(503), broker.says(200, {"subscriptions": {}}))
+
+        with pytest.raises(DataPlaneUnavailable):
+            plane.create_successors([self.left, self.right])
+        assert all("/subscription/" not in heard.path for heard in broker.heard)
+
+    def test_a_predecessor_that_says_nothing_stops_it_before_any_cursor(
+        self, broker: CrookedBroker, plane: PulsarDataPlane
+    ) -> None:
+        broker.behaves(broker.says(200, {"publishers": []}))
+
+        with pytest.raises(DataPlaneUnavailable, match="says nothing of it"):
+            plane.create_successors([self.left])
+
+    def test_what_is_late_ends_with_the_call(self, broker: CrookedBroker, plane: PulsarDataPlane) -> None:
+        broker.behaves(broker.is_silent())
+
+        for call in (plane.terminate_segments, plane.subscriptions_of):
+            with pytest.raises(DataPlaneTimeout, match=r"no answer within 0.4 s"):
+                call([LOG, f"{LOG}1"])
+
+    def test_a_missing_topic_is_left_out_and_another_error_is_not(
+        self, broker: CrookedBroker, plane: PulsarDataPlane
+    ) -> None:
+        gone = broker.says(404, {"reason": "Topic not found"})
+        broker.behaves(gone)
+        assert plane.terminate_segments([LOG]) == {}
+        assert plane.subscriptions_of([LOG]) == {}
+
+        broker.behaves(broker.says(403, {"reason": "no"}))
+        with pytest.raises(Terminal):
+            plane.terminate_segments([LOG])
 
 
 class TestConnections:

@@ -28,6 +28,11 @@ def test_a_topic_is_created_split_merged_and_deleted(house: PulsarHouse) -> None
     active = [segment.segment_id for segment in house.layout.active]
     assert house.states(*active) == [OPEN] * 4
     assert house.states(0, 1, 2, 3) == [TERMINATED] * 4
+    recorded = house.scalar(
+        "SELECT jsonb_object_agg(backing_topic, terminated_position) FROM cleave.segment WHERE state = 'SEALED'"
+    )
+    plane = house.app.planes["pulsar"]
+    assert recorded == {house.log_of(one): plane.terminate_segment(house.log_of(one)) for one in (0, 1, 2, 3)}
     assert all(house.cursors(one) == ["billing"] for one in (*active, 0, 1, 2, 3))
 
     logs = [house.log_of(one) for one in house.layout.segments]

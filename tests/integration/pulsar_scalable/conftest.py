@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -16,6 +17,7 @@ from controller.store import operations
 from controller.store.engine import Store
 from controller.store.intents import Intent, Request
 from tests.support.brokers import SharedBroker
+from tests.support.waiting import wait_until
 
 PLANE = "pulsar_scalable"
 
@@ -52,13 +54,19 @@ Finish = Callable[[Intent], OperationState]
 
 @pytest.fixture
 def finish(store: Store, keeper: PulsarScalableDataPlane) -> Finish:
-    """Run the intended operation and say how it ended."""
+    """Run the intended operation, unless a worker has it already, and say how it ended."""
     context = RunnerContext(store=store, planes={PLANE: keeper}, runner_id="test", lease_seconds=90.0)
 
-    def run(intent: Intent) -> OperationState:
-        run_operation(context, intent.operation.operation_id)
+    def ended(operation_id: int) -> OperationState | None:
+        run_operation(context, operation_id)
         with store.transaction() as tx:
-            return operations.get_operation(tx, intent.operation.operation_id).state
+            state = operations.get_operation(tx, operation_id).state
+        return None if state.is_live else state
+
+    def run(intent: Intent) -> OperationState:
+        state = wait_until(partial(ended, intent.operation.operation_id), timeout_seconds=100.0)
+        assert state is not None
+        return state
 
     return run
 

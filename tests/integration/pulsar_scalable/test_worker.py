@@ -9,11 +9,13 @@ import pytest
 
 from controller.bootstrap import Application, build_worker
 from controller.dataplane.pulsar_scalable import PulsarScalableDataPlane
+from controller.domain.attached import SubscriptionUse
 from controller.domain.reshape import ReshapeKind
 from controller.services import segment_admin
 from controller.settings import Settings
-from controller.store import topics
+from controller.store import observed_consumers, topics
 from controller.store.engine import Store
+from controller.store.observed_consumers import Observation
 from tests.integration.pulsar_scalable.conftest import PLANE, request
 from tests.support.brokers import SharedBroker
 from tests.support.waiting import wait_until
@@ -54,3 +56,24 @@ def test_it_follows_the_broker_and_runs_what_was_intended(
     segment_admin.submit(store, {PLANE: keeper}, attached, segment_admin.splitting(1), request("more"))
     wait_until(lambda: epoch(store, attached) == 2, message="the split asked for is done")
     assert keeper.read_layout(attached).epoch == 2
+
+
+@pytest.mark.usefixtures("worker")
+def test_the_ledger_keeps_where_a_split_would_have_been_cut_anywhere_else(
+    store: Store, keeper: PulsarScalableDataPlane, attached: str
+) -> None:
+    with store.transaction() as tx:
+        topic_id = topics.find_topic(tx, attached).topic_id
+        uses = {"s": SubscriptionUse("Exclusive", 3, ("a", "b", "c"))}
+        observed_consumers.record(tx, [Observation(topic_id, uses, is_whole=True)])
+
+    wait_until(lambda: epoch(store, attached) == 1, message="a third consumer has a segment")
+    with store.transaction() as tx:
+        acts = tx.exec_driver_sql("SELECT decisions FROM cleave.decision WHERE decisions <> '[]'").scalars()
+        [[act]] = acts
+    assert (act["reason"], act["at"], act["otherwise"]) == ("consumer-count", [], [0x4000])
+    assert [segment.hash_range.start for segment in keeper.read_layout(attached).active] == [
+        0,
+        0x4000,
+        0x8000,
+    ]
