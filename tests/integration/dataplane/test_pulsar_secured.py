@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import requests
 
+from controller.bootstrap import application
 from controller.dataplane.base import LogState, OutgoingMessage
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.log_client import PulsarLogClient
@@ -19,8 +21,10 @@ from controller.devstack.pulsar.jars import PULSAR_4
 from controller.devstack.pulsar.standalone import PulsarStandalone
 from controller.devstack.pulsar.tokens import TokenAuthentication
 from controller.domain.errors import DataPlaneUnavailable, Terminal
+from controller.entrypoints.tasks.access import settings_at
 from tests.support.brokers import demand_jars
 from tests.support.certificates import Authority
+from tests.support.command_line import CommandLine
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.xdist_group("secured_broker")]  # one broker of its own
@@ -109,6 +113,46 @@ def test_with_both_a_segment_lives_its_life(secured: Secured) -> None:
     plane.delete_segment(log)
     assert plane.segment_state(log) is LogState.MISSING
     plane.close()
+
+
+def test_settings_and_the_extras_of_a_connection_let_in_too_and_a_renewed_token_needs_no_restart(
+    secured: Secured,
+    database: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)  # no .env of ours
+    token = tmp_path / "token"
+    said = {
+        "pulsar_admin_url": secured.access.admin_url,
+        "pulsar_service_url": str(secured.access.service_url),
+        "pulsar_token_file": str(token),
+        "pulsar_ca_file": str(secured.access.ca_file),
+        "call_timeout_seconds": "25",
+    }
+    for name, value in said.items():
+        monkeypatch.setenv(f"CLEAVE_{name.upper()}", value)
+    monkeypatch.setenv("CLEAVE_DATABASE_URL", database)
+    token.write_text(str(secured.access.token))
+    topic = f"topic://{secured.namespace}/{secrets.token_hex(6)}"
+    cleave = CommandLine(database, capsys)
+    cleave.ok("topics", "create", topic, "--data-plane", "pulsar")
+    cleave.ok("segments", "split", topic, "0")
+    cleave.store.dispose()
+    for name in said:
+        monkeypatch.delenv(f"CLEAVE_{name.upper()}")
+
+    with application(settings_at(database, said)) as app:
+        plane = app.planes["pulsar"]
+        logs = plane.list_segments(topic)
+        assert len(logs) == 3
+        token.write_text("no.token.at.all")
+        with pytest.raises(Terminal, match="CLEAVE_PULSAR_TOKEN"):
+            plane.segment_state(logs[0])
+        token.write_text(secured.tokens.token())
+        states = [plane.segment_state(log) for log in logs]
+    assert Counter(states) == {LogState.OPEN: 2, LogState.TERMINATED: 1}
 
 
 @pytest.mark.parametrize("token", [None, "no.token.at.all"])
