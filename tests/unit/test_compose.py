@@ -1,7 +1,7 @@
 """docker-compose.yml, read: no engine is needed to see that it names only what exists and gives no secret away.
 
 What its services run is tried elsewhere with the same commands: the database's set-up, Airflow, Spark Connect, the
-worker, the collector.
+worker, the collector. What it says of Pulsar: `test_compose_pulsar`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import typer
 import yaml
 from packaging.requirements import Requirement
 
-from controller.devstack.pulsar.jars import PULSAR_4
 from controller.entrypoints.cli import app
 from controller.settings import Settings
 
@@ -93,7 +92,9 @@ def test_no_secret_has_a_default() -> None:
 def test_whatever_is_called_a_secret_comes_from_the_environment() -> None:
     for name, service in SERVICES.items():
         for variable, value in service.get("environment", {}).items():
-            if re.search(r"PASSWORD$|SECRET|TOKEN|_KEY$", variable):
+            if variable.endswith("_FILE"):  # where a secret is
+                assert value is None or str(value).startswith("/"), f"{name}: {variable}"
+            elif re.search(r"PASSWORD$|SECRET|TOKEN|_KEY$", variable):
                 assert re.fullmatch(r"\$\{\w+:\?[^}]*\}", value), f"{name}: {variable}"
             assert not re.search(r"://[^/:]+:(?!\$\{)[^/@]+@", str(value)), f"{name}: {variable}"
 
@@ -113,38 +114,6 @@ def test_the_metadata_of_airflow_is_for_airflow_only() -> None:
     for name in ("cleave-worker", "cleave-collector", "spark-master", "spark-worker", "spark-connect"):
         told = " ".join(f"{k}={v}" for k, v in SERVICES[name].get("environment", {}).items())
         assert not re.search("AIRFLOW|OWNER|POSTGRES_PASSWORD", told), name
-
-
-def test_a_broker_comes_with_its_profile_only_and_is_the_one_that_tests_run() -> None:
-    assert {name: service["profiles"] for name, service in SERVICES.items() if "profiles" in service} == {
-        "pulsar": ["pulsar"]
-    }
-    assert SERVICES["pulsar"]["image"] == f"apachepulsar/pulsar:{PULSAR_4}"
-    check = SERVICES["pulsar"]["healthcheck"]["test"]
-    assert check[-1] == "http://127.0.0.1:8080/admin/v2/brokers/health"
-
-
-def test_where_pulsar_is_comes_from_the_environment_or_not_at_all() -> None:
-    """A key without a value is handed on where it is set; one with an empty value would be an address that is none."""
-    settings = ("CLEAVE_PULSAR_ADMIN_URL", "CLEAVE_PULSAR_SERVICE_URL")
-    for name in ("cleave-worker", "cleave-collector", "airflow-scheduler", "airflow-dag-processor"):
-        environment = SERVICES[name]["environment"]
-        assert [environment[one] for one in settings] == [None, None], name
-
-    offered = dict(
-        line.removeprefix("#").split("=", 1)
-        for line in (ROOT / ".env.example").read_text().splitlines()
-        if re.match(r"#[A-Z_]+=", line)
-    )
-    assert offered == {
-        "COMPOSE_PROFILES": "pulsar",
-        "CLEAVE_PULSAR_ADMIN_URL": "http://pulsar:8080",
-        "CLEAVE_PULSAR_SERVICE_URL": "pulsar://pulsar:6650",
-    }
-    advertised = SERVICES["pulsar"]["command"][
-        SERVICES["pulsar"]["command"].index("--advertised-address") + 1
-    ]
-    assert advertised == SERVICES["pulsar"]["hostname"] == "pulsar"
 
 
 def test_commands_of_cleave_exist_with_their_options() -> None:
