@@ -76,10 +76,12 @@ def _attach(tx: Connection, topic: TopicRow, operation: Operation, layout: Segme
 
 
 def _reshape(tx: Connection, topic: TopicRow, operation: Operation, layout: SegmentLayout) -> int:
-    """The mirror may have been here first: then the history has our row already."""
-    follow_layout(tx, topic, layout)
+    """The mirror, or another operation's commit, may have been here first: then the history has our row already."""
     of_operation = {"topic_id": topic.topic_id, "operation_id": operation.operation_id}
     epoch = tx.execute(text(_EPOCH_OF), of_operation).scalar_one_or_none()
+    if layout.epoch > topic.epoch or epoch is None:  # else somebody has written a later look than ours
+        follow_layout(tx, topic, layout)
+        epoch = tx.execute(text(_EPOCH_OF), of_operation).scalar_one_or_none()
     if epoch is None:
         raise InvariantViolated(
             f"operation {operation.operation_id} of {topic.name} is done on the broker, but no epoch up to "

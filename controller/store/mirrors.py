@@ -45,7 +45,8 @@ _MIRROR = (
     "SELECT topic_id, policy_before, paused_reason, row_version FROM cleave.mirror WHERE topic_id = :topic_id"
 )
 _REMEMBER = """
-    INSERT INTO cleave.mirror (topic_id, policy_before) VALUES (:topic_id, CAST(:policy AS jsonb))
+    INSERT INTO cleave.mirror (topic_id, policy_before)
+    SELECT topic_id, CAST(:policy AS jsonb) FROM cleave.topic WHERE topic_id = :topic_id AND state = 'creating' FOR SHARE
     ON CONFLICT (topic_id) DO NOTHING
 """
 _SEEN = """
@@ -68,10 +69,17 @@ def get_mirror(tx: Connection, topic_id: int) -> Mirror | None:
     return None if row is None else Mirror(*row)
 
 
-def remember_policy(tx: Connection, topic_id: int, policy: Mapping[str, Any] | None) -> None:
-    """What the broker's auto-scaler was set to for the topic before we touched it; the first word stands."""
+def remember_policy(tx: Connection, topic_id: int, policy: Mapping[str, Any] | None) -> Mirror:
+    """What the broker's auto-scaler was set to for the topic before we touched it; the first word stands.
+
+    Raises LostRace for a topic that is given up or gone: nobody would put back what were remembered of it.
+    """
     document = None if policy is None else json.dumps(dict(policy))
     tx.execute(text(_REMEMBER), {"topic_id": topic_id, "policy": document})
+    mirror = get_mirror(tx, topic_id)
+    if mirror is None:
+        raise LostRace(f"topic {topic_id} is being attached no more; look again", 0.0)
+    return mirror
 
 
 def record_look(tx: Connection, mirror: Mirror, paused_reason: str | None) -> None:

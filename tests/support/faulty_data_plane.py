@@ -33,9 +33,16 @@ CALLS = frozenset(
         "seek",
         "skip_all",
         "sample",
+        "create_topic",
+        "delete_topic",
+        "read_layout",
+        "ask_reshape",
+        "auto_scaler",
+        "set_auto_scaler",
+        "topic_subscriptions",
     }
 )
-"""The calls that reach the outside, and so can fail."""
+"""The calls that reach the outside, and so can fail: of any data plane, and of one that keeps layouts."""
 
 
 class Fault(StrEnum):
@@ -83,6 +90,11 @@ class FaultyDataPlane:
     def as_data_plane(self) -> DataPlane:
         """The same object, for the type checker."""
         return cast(DataPlane, self)
+
+    @property
+    def __class__(self) -> type[Any]:
+        """Of the wrapped one, since callers ask a plane whether it is a `LayoutKeeper`."""
+        return type(self._wrapped)
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._wrapped, name)

@@ -34,6 +34,8 @@ from controller.domain.situation import Capabilities
 _EXISTS = frozenset({409})
 _GONE = frozenset({404})
 _FAILED = frozenset({500})
+_NO_CALL = "answer 404"
+"""Of a path that no part of the broker knows: not the broker's own 404, which gives a reason."""
 _MESSAGE = re.compile(r"Message: (.*)")
 _FOR_GOOD = re.compile(r"IllegalArgumentException|Segments are not adjacent|Cannot split|Segment not found")
 
@@ -87,7 +89,13 @@ class PulsarScalableDataPlane(LayoutKeeper):
                 f"a broker that keeps the layout of {topic} cannot {kind}; split and merge instead"
             )
         act = f"{kind} of segment {ids} of {topic}"
-        answer = self._ask(Ask("POST", f"{topic_path(topic)}/{kind}/{ids}{query}", act, accept=_FAILED))
+        try:
+            answer = self._ask(Ask("POST", f"{topic_path(topic)}/{kind}/{ids}{query}", act, accept=_FAILED))
+        except DataPlaneUnavailable as error:
+            if kind is not ReshapeKind.REBUCKET or _NO_CALL not in str(error):
+                raise
+            self.read_layout(topic)  # the address is a broker's, then, and the topic is there
+            raise Unsupported(f"{act}: this broker has no such call; split the segment instead") from error
         if answer.status in _FAILED:
             raise _engine_error(act, answer)
 

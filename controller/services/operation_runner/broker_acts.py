@@ -8,19 +8,27 @@ auto-scaler, which has to be safe before that is turned off.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 from controller.dataplane.base import DataPlane
 from controller.dataplane.layout_keeper import LayoutKeeper
-from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable, TopicNotFound, Unsupported
+from controller.domain.errors import (
+    Conflict,
+    DataPlaneTimeout,
+    DataPlaneUnavailable,
+    TopicNotFound,
+    Unsupported,
+)
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
 from controller.domain.mirroring import has_taken_over
-from controller.domain.operation import Operation, OperationKind, Step
+from controller.domain.operation import Operation, OperationKind, OperationState, Step
 from controller.domain.reshape import ReshapeKind
 from controller.services.operation_runner.acts import CallAll, Detail, Result
-from controller.store import mirrors
+from controller.store import mirrors, operations, topics
 from controller.store.engine import Store
+from controller.store.topics import TopicState
 
 OFF: Mapping[str, object] = {"enabled": False}
 """What the broker's auto-scaler is set to while Cleave decides."""
@@ -65,9 +73,28 @@ class BrokerActs:
             self._call(partial(keeper.create_topic, self._topic, segments))
         before = self._call(partial(keeper.auto_scaler, self._topic))
         with self._store.transaction() as tx:
-            mirrors.remember_policy(tx, self._operation.topic_id, before)
+            before = mirrors.remember_policy(tx, self._operation.topic_id, before).policy_before
         self._call(partial(keeper.set_auto_scaler, self._topic, dict(OFF)))
+        if not self._is_wanted():
+            with suppress(TopicNotFound):
+                keeper.set_auto_scaler(self._topic, before)
         return {"auto_scaler_before": before}
+
+    def _is_wanted(self) -> bool:
+        """Whether the broker's auto-scaler has to be off still.
+
+        A process may sleep between its last look at the claim and the call, and wake when others have given up and put
+        the setting back. Then nobody else would: whoever was late does, without the claim that is lost by now.
+        """
+        with self._store.transaction() as tx:
+            operation = operations.get_operation(tx, self._operation.operation_id)
+            try:
+                topic = topics.find_topic(tx, self._topic)
+            except TopicNotFound:
+                return False
+        is_given_up = operation.state in (OperationState.ABORTING, OperationState.ABORTED)
+        is_ours = topic.topic_id == operation.topic_id
+        return topic.state in (TopicState.CREATING, TopicState.LIVE) and not (is_ours and is_given_up)
 
     def _give_back(self) -> Detail:
         """As it was before; a topic that is gone has nothing to be given back."""
@@ -85,7 +112,8 @@ class BrokerActs:
     def _reshape(self) -> Detail:
         """Ask once, and believe the layout alone: asked or not, it is done when the layout shows it.
 
-        A segment can be reshaped once, so a call that was lost and one that follows it cannot both take effect.
+        A segment can be reshaped once, so a call that was lost and one that follows it cannot both take effect; where
+        the lost one arrives late, the broker refuses the other.
         """
         keeper, operation = self._keeper(), self._operation
         layout = self._layout()
@@ -93,7 +121,7 @@ class BrokerActs:
             kind, buckets = ReshapeKind(operation.kind.value), int(str(operation.parameters["bucket_count"]))
             try:
                 self._call(partial(keeper.ask_reshape, self._topic, kind, operation.parent_ids, buckets))
-            except (DataPlaneTimeout, DataPlaneUnavailable):
+            except (DataPlaneTimeout, DataPlaneUnavailable, Conflict):
                 if not self._is_done(self._layout()):
                     raise
             else:
