@@ -17,6 +17,7 @@ from controller.dataplane.embedded.plane import EmbeddedDataPlane
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.plane import PulsarDataPlane
+from controller.dataplane.pulsar_scalable import PulsarScalableDataPlane
 from tests.support.pulsar_namespaces import make_namespace
 
 CALL_TIMEOUT_SECONDS = 0.4
@@ -36,6 +37,8 @@ class OnPulsar:
     admin_url: str
     service_url: str
     topic: str
+    keeps_layout: bool = False
+    """Whether it is one of Pulsar 5's scalable topics."""
 
     @classmethod
     def fresh(cls, admin_url: str, service_url: str, namespace: str) -> OnPulsar:
@@ -98,9 +101,10 @@ def bench_plane(url: str, pulsar: OnPulsar | None) -> BenchPlane:
     if pulsar is None:
         plane = EmbeddedDataPlane(url, call_timeout_seconds=CALL_TIMEOUT_SECONDS)
         return BenchPlane(plane, plane, EmbeddedLogClient(url), LEASE_SECONDS, 30.0)
+    adapter = PulsarScalableDataPlane if pulsar.keeps_layout else PulsarDataPlane
     return BenchPlane(
-        PulsarDataPlane(pulsar.access, call_timeout_seconds=_PATIENT_SECONDS),
-        PulsarDataPlane(pulsar.access, call_timeout_seconds=PULSAR_CALL_TIMEOUT_SECONDS),
+        adapter(pulsar.access, call_timeout_seconds=_PATIENT_SECONDS),
+        adapter(pulsar.access, call_timeout_seconds=PULSAR_CALL_TIMEOUT_SECONDS),
         PulsarLogClient(pulsar.access, call_timeout_seconds=_PATIENT_SECONDS),
         PULSAR_LEASE_SECONDS,
         90.0,
