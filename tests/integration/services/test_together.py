@@ -9,7 +9,7 @@ import pytest
 from controller.domain.errors import SegmentNotFound
 from controller.domain.operation import OperationState
 from controller.services import segment_admin, topic_admin
-from controller.services.operation_runner import run_due
+from controller.services.operation_runner import run_due, together
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
 from tests.support.waiting import wait_until
@@ -191,6 +191,21 @@ def test_a_claim_that_runs_short_is_not_acted_under(bench: Bench) -> None:
     run_due(context, limit=8)
 
     assert "create_successors" not in [name for name, _ in plane.log]
+    assert finish(bench, operation_ids) == [OperationState.DONE] * 2
+
+
+def test_one_with_more_cursors_than_a_call_can_make_goes_alone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operation_ids = two_splits(bench)
+    plane = FaultyDataPlane(bench.plane)
+    monkeypatch.setattr(together, "MOST_CURSORS", 1)  # each has two children with one subscription
+
+    run_due(bench.context(planes={"embedded": plane.as_data_plane()}), limit=8)
+
+    called = [name for name, _ in plane.log]
+    assert "create_successors" not in called
+    assert called.count("create_segment") == 4
     assert finish(bench, operation_ids) == [OperationState.DONE] * 2
 
 
