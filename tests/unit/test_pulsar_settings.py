@@ -79,6 +79,20 @@ def test_each_setting_reaches_its_place_and_no_other(
     assert "hush" not in f"{settings!r} {pulsar_access(settings)!r}"
 
 
+def test_extras_may_be_json_outrank_the_environment_and_stay_out_of_the_databases_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CLEAVE_PULSAR_ADMIN_URL", "http://of-the-environment:8080")
+    monkeypatch.setenv("CLEAVE_PULSAR_CA_FILE", "ca.pem")
+
+    settings = settings_at(DSN, {**ADMIN, "pulsar_verify_hostname": False, "pulsar_token": "hush"})
+
+    assert pulsar_access(settings) == PulsarAccess(
+        admin_url=ADMIN["pulsar_admin_url"], token="hush", ca_file="ca.pem", verify_hostname=False
+    )
+    assert settings.database_url.get_secret_value() == DSN
+
+
 def test_every_field_of_the_access_has_its_setting() -> None:
     assert {f"pulsar_{field.name}" for field in fields(PulsarAccess)} <= set(Settings.model_fields)
 
