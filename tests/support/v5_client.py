@@ -30,7 +30,7 @@ def main(service_url: str, topic: str, subscription: str, directory: str, rate: 
     words = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # Java's logging goes to the first stream it finds
     v5, client = open_v5_client(service_url, home)
-    schema = v5.schema.Schema.string()
+    schema = v5.schema.Schema.bytes()  # another one may be refused on a segment that was just made (5.0.0-M1)
     earliest = v5.config.SubscriptionInitialPosition.EARLIEST
     consumer = (
         client.newStreamConsumer(schema)
@@ -63,7 +63,7 @@ def produce(producer: Any, path: Path, rate: float, quiet: threading.Event) -> N
         count, began = 0, time.monotonic()
         while not quiet.is_set():
             number, key = divmod(count, KEYS)
-            producer.newMessage().key(f"k{key}").value(str(number)).send()
+            producer.newMessage().key(f"k{key}").value(str(number).encode()).send()
             sent.write([(PRODUCER, f"k{key}", number)])
             count += 1
             time.sleep(max(0.0, began + count / rate - time.monotonic()))
@@ -77,7 +77,7 @@ def consume(consumer: Any, path: Path) -> None:
         while True:
             message = consumer.receive(wait)
             if message is not None:
-                delivered.write([(PRODUCER, str(message.key().get()), int(str(message.value())))])
+                delivered.write([(PRODUCER, str(message.key().get()), int(bytes(message.value())))])
                 last, pending = message.id(), pending + 1
             if last is not None and (message is None or pending >= ACKNOWLEDGE_EVERY):
                 consumer.acknowledgeCumulative(last)
