@@ -35,11 +35,12 @@ from tests.support.brokers import demand_jars
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]
 
 SEED = 483
-SITUATIONS, SITUATIONS_BY_DEFAULT, PER_LAYOUT, POLICIES = 40_000, 20_000, 20, 250
+SITUATIONS, SITUATIONS_BY_DEFAULT, PER_LAYOUT, POLICIES = 50_000, 20_000, 20, 250
 BATCH = 1_000
 TRAILS, ACTS = 600, 14  # about ten acts and looks each
 RANGES = 20_000
 CHANGES = 30_000
+"""Under the strict profile more than 100,000 states in all."""
 ARGUMENT, STATE = "IllegalArgumentException", "IllegalStateException"
 
 

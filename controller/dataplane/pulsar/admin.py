@@ -22,7 +22,7 @@ from requests.adapters import HTTPAdapter
 from requests.auth import AuthBase
 
 from controller.dataplane.pulsar.access import PulsarAccess
-from controller.dataplane.pulsar.errors import half_answer, late, network_failure, refusal
+from controller.dataplane.pulsar.errors import half_answer, late, network_failure, refusal, unknown_address
 from controller.dataplane.pulsar_load import AuthorizedSession
 from controller.domain.errors import CleaveError, Terminal
 
@@ -178,7 +178,7 @@ class AdminCalls:
         is_refusal = status >= 300
         if is_refusal and status == 404 and not (isinstance(document, Mapping) and "reason" in document):
             # A proxy or another program says 404 of everything; taken for a broker's, logs would count as missing.
-            raise half_answer(ask.act, status, text[:80] or "empty")
+            raise unknown_address(ask.act, status, text[:80] or "empty")
         if is_refusal and status not in ask.accept:
             reason = str(document.get("reason")) if isinstance(document, Mapping) else text
             raise refusal(ask.act, status, reason.strip(), retry_after=response.headers.get("Retry-After"))

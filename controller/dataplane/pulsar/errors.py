@@ -119,6 +119,15 @@ def half_answer(act: str, status: int, what: str) -> DataPlaneUnavailable:
     )
 
 
+class UnknownAddress(DataPlaneUnavailable):
+    """404 without a reason, which a broker always gives: it has no such call, or who answers is no broker."""
+
+
+def unknown_address(act: str, status: int, what: str) -> UnknownAddress:
+    """For a caller to tell apart which of the two it is."""
+    return UnknownAddress(str(half_answer(act, status, what)))
+
+
 def late(act: str, seconds: float) -> DataPlaneTimeout:
     """No whole answer in time."""
     return DataPlaneTimeout(f"{act}: no answer within {seconds:g} s; look before repeating")

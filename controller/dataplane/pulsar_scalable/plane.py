@@ -15,6 +15,7 @@ from controller.dataplane.base import Counters, LogState
 from controller.dataplane.layout_keeper import LayoutKeeper, segment_log
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask
+from controller.dataplane.pulsar.errors import UnknownAddress
 from controller.dataplane.pulsar.names import subscription_path
 from controller.dataplane.pulsar_load import LoadSettings, PulsarLoad
 from controller.dataplane.pulsar_scalable.names import segment_path, topic_of, topic_path
@@ -34,8 +35,6 @@ from controller.domain.situation import Capabilities
 _EXISTS = frozenset({409})
 _GONE = frozenset({404})
 _FAILED = frozenset({500})
-_NO_CALL = "answer 404"
-"""Of a path that no part of the broker knows: not the broker's own 404, which gives a reason."""
 _MESSAGE = re.compile(r"Message: (.*)")
 _FOR_GOOD = re.compile(r"IllegalArgumentException|Segments are not adjacent|Cannot split|Segment not found")
 
@@ -91,8 +90,8 @@ class PulsarScalableDataPlane(LayoutKeeper):
         act = f"{kind} of segment {ids} of {topic}"
         try:
             answer = self._ask(Ask("POST", f"{topic_path(topic)}/{kind}/{ids}{query}", act, accept=_FAILED))
-        except DataPlaneUnavailable as error:
-            if kind is not ReshapeKind.REBUCKET or _NO_CALL not in str(error):
+        except UnknownAddress as error:
+            if kind is not ReshapeKind.REBUCKET:
                 raise
             self.read_layout(topic)  # the address is a broker's, then, and the topic is there
             raise Unsupported(f"{act}: this broker has no such call; split the segment instead") from error
