@@ -86,9 +86,7 @@ def split(system: System, topic: str, rate: float) -> dict[str, float]:
     if rate:
         system.client.ask("produce", topic=topic, rate=rate)
         time.sleep(GAP_SECONDS)
-    time.sleep(
-        SETTLE_SECONDS
-    )  # what follows the making of one topic and the deletion of another is over by now
+    time.sleep(SETTLE_SECONDS)  # what follows the making of one topic and the deletion of another
     [segment] = system.layout(topic).active
     with ThreadPoolExecutor(1) as asking:
         began = time.monotonic()

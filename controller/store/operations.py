@@ -37,8 +37,7 @@ __all__ = [
 ]
 
 # The clock is asked once, in a sub-select, so that the index can be searched by it. Materialized, because a
-# sub-select that locks rows must not run twice. What is fenced comes first: its range has no log to write to. Kinds of
-# a newer program are left to it.
+# sub-select that locks rows must not run twice. Kinds of a newer program are left to it.
 _CLAIM = """
     WITH due AS MATERIALIZED (
         SELECT operation_id FROM cleave.operation
@@ -46,7 +45,7 @@ _CLAIM = """
            AND (claimed_by IS NULL
                 OR claim_expires_at <= (SELECT clock_timestamp()) - make_interval(secs => :call_timeout_seconds))
            AND kind = ANY (:kinds) AND {which}
-         ORDER BY state NOT IN ('fencing', 'fenced'), not_before, operation_id LIMIT :limit FOR UPDATE SKIP LOCKED)
+         ORDER BY not_before, operation_id LIMIT :limit FOR UPDATE SKIP LOCKED)
     , taken AS (
         UPDATE cleave.operation o
            SET claimed_by = :runner, claim_term = o.claim_term + 1, row_version = o.row_version + 1,

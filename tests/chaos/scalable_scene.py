@@ -209,9 +209,8 @@ def settle_and_check(bench: ScalableBench, scenario: Scenario, operation_id: int
     changes = bench.scalar(_CHANGES, operation_id=operation_id)
     acts = 0 if (epoch := epoch_of(bench)) is None else epoch - bench.epoch_before
     if scenario.kind.is_reshape:
-        assert (
-            changes == acts <= 1
-        )  # given up here, it may yet have been done there: once, and known to be ours
+        # Given up here, it may yet have been done there: once, and known to be ours.
+        assert changes == acts <= 1
         assert acts == 1 or operation.state is OperationState.ABORTED
     else:
         assert (acts, changes) == (0, int(operation.state is OperationState.DONE))

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,11 +71,11 @@ def read(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Rea
     ids=lambda row: " ".join(row) or "-",
 )
 def test_each_setting_reaches_its_place_and_no_other(
-    read: Reads, given: dict[str, str], expected: dict[str, object]
+    read: Reads, given: dict[str, str], expected: dict[str, Any]
 ) -> None:
     settings = read({**ADMIN, **given})
 
-    access = PulsarAccess(admin_url=ADMIN["pulsar_admin_url"], **expected)  # type: ignore[arg-type]
+    access = PulsarAccess(admin_url=ADMIN["pulsar_admin_url"], **expected)
     assert pulsar_access(settings) == plane_settings(settings).pulsar == access
     assert "hush" not in f"{settings!r} {pulsar_access(settings)!r}"
 

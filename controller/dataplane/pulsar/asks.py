@@ -1,4 +1,4 @@
-"""Requests about one topic, and how their answers are read; for `plane` and `set_wise`, which send them.
+"""Requests about one topic, and how their answers are read; for `plane`, `set_wise` and `existing`, which send them.
 
 A subscription is one that outlives its consumers: readers' temporary ones and the broker's own are none of ours.
 """

@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from controller.dataplane.adoptable import FoundTopic
+from controller.dataplane.base import LogState
+from controller.dataplane.pulsar import asks
 from controller.dataplane.pulsar.admin import AdminCalls, Ask
 from controller.dataplane.pulsar.names import full_name, topic_path
-from controller.domain.errors import DataPlaneUnavailable, InvalidInput, TopicNotFound
+from controller.domain.errors import InvalidInput, TopicNotFound
 
-_GONE = frozenset({404})
 _MANY = 10_000
 """Partitions of one topic beyond any that was meant."""
 
@@ -24,23 +25,23 @@ def describe_topic(admin: AdminCalls, name: str) -> FoundTopic:
     if not name.startswith("persistent://"):
         raise InvalidInput(f"{name} is not persistent: what is in it ends with its broker; make a new topic")
     path = topic_path(name)
-    partitions = admin.ask(Ask("GET", f"{path}/partitions", f"partitions of {name}", accept=_GONE), deadline)
-    count = int((partitions.document or {}).get("partitions", 0)) if partitions.status not in _GONE else 0
+    partitions = admin.ask(
+        Ask("GET", f"{path}/partitions", f"partitions of {name}", accept=asks.GONE), deadline
+    )
+    count = int((partitions.document or {}).get("partitions", 0)) if partitions.status not in asks.GONE else 0
     if count > _MANY:
         raise InvalidInput(f"{name} has {count} partitions; Cleave adopts up to {_MANY}")
     logs = tuple(f"{name}-partition-{i}" for i in range(count)) or (name,)
-    asks = [
-        Ask("GET", f"{topic_path(log)}/{what}", f"look at {log}", accept=_GONE)
-        for log in logs
-        for what in ("stats", "internalStats")
-    ]
-    answers = admin.demand_all(asks, deadline)
-    stats, internal = answers[0::2], answers[1::2]
-    missing = [log for log, answer in zip(logs, stats, strict=True) if answer.status in _GONE]
+    looking = [asks.internal_stats(log) for log in logs]
+    answers = admin.demand_all([*(asks.stats(log, f"look at {log}") for log in logs), *looking], deadline)
+    stats, internal = answers[: len(logs)], answers[len(logs) :]
+    missing = [log for log, answer in zip(logs, stats, strict=True) if answer.status in asks.GONE]
     if missing and not count:
         raise TopicNotFound(f"the cluster has no topic {name}; check tenant, namespace and name")
     found = {
-        log: _mapping(log, a.document) for log, a in zip(logs, stats, strict=True) if a.status not in _GONE
+        log: _mapping(log, a.document)
+        for log, a in zip(logs, stats, strict=True)
+        if a.status not in asks.GONE
     }
     return FoundTopic(
         name=name,
@@ -48,8 +49,8 @@ def describe_topic(admin: AdminCalls, name: str) -> FoundTopic:
         missing=tuple(missing),
         terminated=tuple(
             log
-            for log, answer in zip(logs, internal, strict=True)
-            if answer.status not in _GONE and _mapping(log, answer.document).get("state") == "Terminated"
+            for log, ask, answer in zip(logs, looking, internal, strict=True)
+            if asks.state(ask, answer) is LogState.TERMINATED
         ),
         producers=tuple(sorted({who for log, one in found.items() for who in _producers(log, one)})),
         consumers=tuple(sorted({who for log, one in found.items() for who in _consumers(log, one)})),
@@ -79,5 +80,5 @@ def _subscriptions(stats: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
 
 def _mapping(log: str, document: object) -> Mapping[str, Any]:
     if not isinstance(document, Mapping):
-        raise DataPlaneUnavailable(f"look at {log}: the broker's answer says nothing of it; try again")
+        raise asks.unreadable(f"look at {log}", document)
     return document

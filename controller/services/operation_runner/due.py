@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable
+from controller.dataplane.base import SetWiseDataPlane
+from controller.domain.errors import DataPlaneUnavailable
 from controller.domain.operation import Operation
 from controller.services.operation_runner.claimed import Run
 from controller.services.operation_runner.context import Outcome, RunnerContext
@@ -60,34 +61,33 @@ def run_due(context: RunnerContext, *, limit: int = 1, shards: Shards | None = N
 def _run_claimed(context: RunnerContext, claimed: Sequence[Claimed], claimed_until: float) -> None:
     """Those that share calls first, which is soon done; a plane that does not answer holds up what comes behind it."""
     alone: list[Operation] = []
-    together: dict[str, list[Claimed]] = {}
-    by_itself: list[Claimed] = []
+    groups: dict[object, tuple[SetWiseDataPlane, list[Claimed]]] = {}
     for one in claimed:
         plane = set_wise(context.planes[one.operation.data_plane]) if is_ordinary(one) else None
         if plane is None:
             alone.append(one.operation)
-        elif plane.shares_calls:
-            together.setdefault(one.operation.data_plane, []).append(one)
-        else:
-            by_itself.append(one)
-    for members in together.values():
-        _run_together(context, members, claimed_until)
+            continue
+        fellows = plane.name if plane.shares_calls else one.operation.operation_id
+        groups.setdefault(fellows, (plane, []))[1].append(one)
+    for plane, members in groups.values():
+        if plane.shares_calls:
+            _run_together(context, plane, members, claimed_until)
     for operation in alone:
         Run(context, operation, claimed_until).drive()
-    for one in by_itself:
-        _run_together(context, [one], claimed_until)
+    for plane, members in groups.values():
+        if not plane.shares_calls:
+            _run_together(context, plane, members, claimed_until)
 
 
-def _run_together(context: RunnerContext, members: Sequence[Claimed], claimed_until: float) -> None:
-    """Side by side, all on one data plane; those that are left go on alone, later where the plane was away."""
-    plane = set_wise(context.planes[members[0].operation.data_plane])
-    if plane is None:
-        raise ValueError(f"data plane {members[0].operation.data_plane!r} takes no calls for many logs")
+def _run_together(
+    context: RunnerContext, plane: SetWiseDataPlane, members: Sequence[Claimed], claimed_until: float
+) -> None:
+    """Side by side; those that are left go on alone, later where the plane was away."""
     together = Together(context, plane, members, claimed_until)
     error = together.drive()
     for operation in together.left():
         run = Run(context, operation, claimed_until)
-        if isinstance(error, DataPlaneUnavailable | DataPlaneTimeout):
+        if isinstance(error, DataPlaneUnavailable):
             run.fail(error)  # what timed out may be under way still
         else:
             run.drive()

@@ -40,8 +40,8 @@ def set_wise(plane: DataPlane) -> SetWiseDataPlane | None:
 def is_ordinary(claimed: Claimed) -> bool:
     """Whether the operation may run with others: the table gives it those steps, and nothing else is needed.
 
-    Nor so many cursors that one call could not make them in time. The depth of a child of several parents depends on ancestors that are not read here, unless the parents are
-    all there is of one split.
+    Nor so many cursors that one call could not make them in time. The depth of a child of several parents depends on
+    ancestors that are not read here, unless the parents are all there is of one split.
     """
     operation, layout = claimed.operation, claimed.layout
     if layout is None or operation.kind not in _ORDINARY_KINDS:

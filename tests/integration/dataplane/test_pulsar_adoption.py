@@ -36,7 +36,7 @@ class Till(threading.Thread):
         super().__init__(daemon=True)
         self._producer = client.create_producer(topic, producer_name="till")
         self.acknowledged: list[bytes] = []
-        self.ended: Exception | None = None
+        self.ended: pulsar.PulsarException | None = None
 
     def run(self) -> None:
         for number in count(BEFORE):
@@ -44,7 +44,7 @@ class Till(threading.Thread):
                 payload = f"{key} {number}".encode()
                 try:
                     self._producer.send(payload, partition_key=f"key-{key}")
-                except Exception as error:  # noqa: BLE001 - what it is, the test judges
+                except pulsar.PulsarException as error:
                     self.ended = error
                     return
                 self.acknowledged.append(payload)
