@@ -73,26 +73,30 @@ def paths_of(kind: OperationKind) -> list[Path]:
     return paths
 
 
-def steps_of(kind: OperationKind, path: Path) -> list[Step]:
-    """The steps a runner takes on that path, in order; those before the path begins are left to `FORWARD`."""
-    children = (
-        (ReservedChild(ChildPlan(1, FULL_RANGE), "log"),) if OperationState.PREPARED in MOVES[kind] else ()
-    )
-    operation = Operation(
+def some_operation(kind: OperationKind, state: OperationState) -> Operation:
+    """Of that kind in that state, to walk the table of moves with."""
+    return Operation(
         operation_id=1,
         topic_id=1,
         topic_name="t",
         data_plane="embedded",
         kind=kind,
-        state=OperationState.INTENDED if path is Path.FORWARD else OperationState.PREPARED,
+        state=state,
         origin=Origin.MANUAL,
         actor="",
         reason="",
         request_key="",
-        children=children,
-        subscription_version=0,
         deadline_at_ms=1,
     )
+
+
+def steps_of(kind: OperationKind, path: Path) -> list[Step]:
+    """The steps a runner takes on that path, in order; those before the path begins are left to `FORWARD`."""
+    children = (
+        (ReservedChild(ChildPlan(1, FULL_RANGE), "log"),) if OperationState.PREPARED in MOVES[kind] else ()
+    )
+    state = OperationState.INTENDED if path is Path.FORWARD else OperationState.PREPARED
+    operation = replace(some_operation(kind, state), children=children, subscription_version=0)
     observed = Observed(now_ms=0, subscription_version=0)
     if path is Path.SYNC:
         observed = replace(observed, subscription_version=1)

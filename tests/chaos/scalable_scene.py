@@ -22,7 +22,6 @@ from controller.domain.operation import (
     Operation,
     OperationKind,
     OperationState,
-    Origin,
     Step,
     next_step,
 )
@@ -31,7 +30,7 @@ from controller.services.operation_runner import run_due
 from controller.services.reconciler import Finding
 from controller.store import mirrors
 from controller.store.topics import TopicState
-from tests.chaos.cells import Cell, Path, Side
+from tests.chaos.cells import Cell, Path, Side, some_operation
 from tests.chaos.laws import unwritable_ms_of
 from tests.chaos.scenarios import Scenario, creating, deleting, operation_of, reshaping
 from tests.chaos.strikes import pass_deadline
@@ -122,20 +121,8 @@ def last_abortable(kind: OperationKind) -> OperationState:
 def steps_of(kind: OperationKind, path: Path) -> list[Step]:
     """The steps that are recorded on that path, in order; what the broker refuses is given up at its first."""
     gives_up = path is Path.ABORT or kind in REFUSED
-    operation = Operation(
-        operation_id=1,
-        topic_id=1,
-        topic_name="t",
-        data_plane="pulsar_scalable",
-        kind=kind,
-        state=last_abortable(kind) if gives_up else OperationState.INTENDED,
-        origin=Origin.MANUAL,
-        actor="",
-        reason="",
-        request_key="",
-        parameters={ON_BROKER: True},
-        deadline_at_ms=1,
-    )
+    state = last_abortable(kind) if gives_up else OperationState.INTENDED
+    operation = replace(some_operation(kind, state), parameters={ON_BROKER: True})
     observed = Observed(now_ms=0, subscription_version=0, abort_requested=gives_up)
     steps: list[Step] = []
     while operation.state.is_live:

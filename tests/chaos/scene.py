@@ -5,6 +5,7 @@ What fails meanwhile is the test's business; here is what goes on around it, and
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
@@ -30,6 +31,7 @@ class Scene:
         """`rate`: messages a second of each producer; 0 for as fast as it goes."""
         self.bench = bench
         self._directory, self._running, self._rate = directory, running, rate
+        self._uncounted: Exception | None = None
 
     def begin(self, segments: int, *, consumers: int = 1, unread_by: tuple[str, ...] = ()) -> None:
         """The topic, and traffic that flows. `unread_by`: subscriptions beside the consumers', which nobody reads."""
@@ -47,7 +49,7 @@ class Scene:
             assert all(one.running for one in everybody), "see the processes' logs"
             return all(one.count >= target for one, target in zip(everybody, targets, strict=True))
 
-        wait_until(there, timeout_seconds=ENDS_WITHIN_SECONDS, message="traffic flows")
+        self._wait_until(there, "traffic flows")
 
     def drive(self, operation_id: int, context: RunnerContext, *, set_wise: bool = False) -> None:
         """Run it to its end, as a worker does: what is away is waited for.
@@ -65,13 +67,13 @@ class Scene:
             except AWAY:
                 return False
 
-        wait_until(ended, timeout_seconds=ENDS_WITHIN_SECONDS, message=f"operation {operation_id} ends")
+        self._wait_until(ended, f"operation {operation_id} ends")
 
     def judge(self) -> Verdict:
         """End the producers, let the consumers finish, and compare."""
         for producer in self.producers:
             producer.stop()
-        wait_until(self._is_read, timeout_seconds=ENDS_WITHIN_SECONDS, message="the backlog is read")
+        self._wait_until(self._is_read, "the backlog is read")
         for consumer in self.consumers:
             assert consumer.running, "see the processes' logs"
             consumer.stop()
@@ -103,8 +105,17 @@ class Scene:
     def _is_read(self) -> bool:
         try:
             return self.bench.unread("billing") == 0
-        except AWAY:  # as above
+        except AWAY as error:  # as above
+            self._uncounted = error
             return False
+
+    def _wait_until(self, predicate: Callable[[], bool], message: str) -> None:
+        """For what is long away on a busy machine; what never comes is told with where everybody stands."""
+        try:
+            wait_until(predicate, timeout_seconds=ENDS_WITHIN_SECONDS, message=message)
+        except AssertionError as late:
+            told = [one.whereabouts() for one in (*self.producers, *self.consumers)]
+            raise AssertionError("\n\n".join([f"{late}; not counted: {self._uncounted!r}", *told])) from late
 
     @property
     def longest_pause_ms(self) -> int:

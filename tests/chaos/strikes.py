@@ -10,9 +10,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path as FilePath
+from typing import Any
 
 from controller.domain.operation import OperationState, Step
 from controller.services import topic_admin
@@ -34,9 +35,15 @@ def start(module: str, **arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
+def start_victim(bench: Bench, at: str, by: str, operation_id: int | None = None) -> subprocess.Popen[str]:
+    """Start a runner of that operation, or without one of whatever is due, that strikes itself there."""
+    pulsar = None if bench.pulsar is None else asdict(bench.pulsar)
+    return start("victim", url=bench.url, operation_id=operation_id, at=at, by=by, pulsar=pulsar)
+
+
 def kill_at(bench: Bench, operation_id: int, at: str) -> bool:
     """Have a runner killed there; False when it ended without coming by."""
-    victim = _start_victim(bench, operation_id, at, "SIGKILL")
+    victim = start_victim(bench, at, "SIGKILL", operation_id)
     victim.communicate()
     assert victim.returncode in (0, -signal.SIGKILL)
     return victim.returncode != 0
@@ -49,20 +56,32 @@ def pause_at(
 
     `meanwhile` happens before the other takes over.
     """
-    victim = _start_victim(bench, operation_id, at, "SIGSTOP")
+
+    def others() -> None:
+        meanwhile()
+        bench.drive(operation_id)
+        bench.settle()
+
+    answer = pause(start_victim(bench, at, "SIGSTOP", operation_id), others)
+    return None if answer is None else Outcome(answer.split()[-1])
+
+
+def pause(victim: subprocess.Popen[str], others: Callable[[], object]) -> str | None:
+    """Let others act while the victim is stopped, wake it and let it end: what it printed. None: it never stopped.
+
+    Its process group must not be an orphan: the kernel wakes the stopped members of such a one.
+    """
     try:
         status = os.waitid(os.P_PID, victim.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         if status is None or status.si_code != os.CLD_STOPPED:
             victim.communicate()
             assert victim.returncode == 0
             return None
-        meanwhile()
-        bench.drive(operation_id)
-        bench.settle()
+        others()
         victim.send_signal(signal.SIGCONT)
         answer, _ = victim.communicate()
         assert victim.returncode == 0
-        return Outcome(answer.split()[-1])
+        return answer
     finally:
         if victim.poll() is None:
             victim.kill()
@@ -92,58 +111,84 @@ def pass_deadline(bench: Bench, operation_id: int) -> None:
     )
 
 
-def check_killed(bench: Bench, cell: Cell, record_cell: RecordCell) -> None:
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """What one kill matrix has of its own: how a scenario begins, what must hold at its end, and how it ends."""
+
+    scenarios: Mapping[str, Scenario]
+    begin: Callable[[Any, Scenario, Path], int]
+    settle_and_check: Callable[[Any, Scenario, int], dict[str, Any]]
+    ended_as: Callable[[Scenario, Path], str]
+
+
+def ended_as(_scenario: Scenario, path: Path) -> str:
+    """How an operation ends when every fault was one of ours."""
+    return "aborted" if path is Path.ABORT else "done"
+
+
+OF_LOGS = Matrix(BY_NAME, begin, settle_and_check, ended_as)
+"""Of topics whose layout Cleave keeps."""
+
+
+def check_killed(bench: Bench, cell: Cell, record_cell: RecordCell, matrix: Matrix = OF_LOGS) -> None:
     """Killed there, resumed by another."""
-    scenario = BY_NAME[cell.scenario]
-    operation_id = begin(bench, scenario, cell.path)
+    scenario = matrix.scenarios[cell.scenario]
+    operation_id = matrix.begin(bench, scenario, cell.path)
     assert kill_at(bench, operation_id, cell.checkpoint)
     bench.drive(operation_id)
-    row = settle_and_check(bench, scenario, operation_id)
-    assert row["ended"] == ("aborted" if cell.path is Path.ABORT else "done")
+    row = matrix.settle_and_check(bench, scenario, operation_id)
+    assert row["ended"] == matrix.ended_as(scenario, cell.path)
     record_cell(fault="killed", scenario=cell.scenario, path=cell.path, at=cell.checkpoint, **row)
 
 
-def check_paused(bench: Bench, cell: Cell, record_cell: RecordCell) -> None:
+def check_paused(bench: Bench, cell: Cell, record_cell: RecordCell, matrix: Matrix = OF_LOGS) -> None:
     """Paused there, woken after another has finished: it must be refused."""
-    scenario = BY_NAME[cell.scenario]
-    operation_id = begin(bench, scenario, cell.path)
+    scenario = matrix.scenarios[cell.scenario]
+    operation_id = matrix.begin(bench, scenario, cell.path)
     outcome = pause_at(bench, operation_id, cell.checkpoint)
     nothing_left = cell.step in LAST_STEPS and cell.side == "after"
     assert outcome is (Outcome.FINISHED if nothing_left else Outcome.FENCED_OUT)
-    row = settle_and_check(bench, scenario, operation_id)
-    assert row["ended"] == ("aborted" if cell.path is Path.ABORT else "done")
+    row = matrix.settle_and_check(bench, scenario, operation_id)
+    assert row["ended"] == matrix.ended_as(scenario, cell.path)
     record_cell(fault="paused", scenario=cell.scenario, path=cell.path, at=cell.checkpoint, **row)
 
 
-def check_killed_at_each_call(scenario: Scenario, new_bench: NewBench, record_cell: RecordCell) -> None:
-    """Killed just before its first data-plane call, then before its second, as long as there is one."""
+def check_killed_at_each_call(
+    scenario: Scenario, new_bench: NewBench, record_cell: RecordCell, matrix: Matrix = OF_LOGS
+) -> int:
+    """Killed just before its first data-plane call, then before its second, as long as there is one; how many."""
     number, struck = 0, True
     while struck:
         number += 1
         bench = new_bench()
-        operation_id = begin(bench, scenario)
+        operation_id = matrix.begin(bench, scenario, Path.FORWARD)
         struck = kill_at(bench, operation_id, f"call:{number}")
         bench.drive(operation_id)
-        row = settle_and_check(bench, scenario, operation_id)
+        row = matrix.settle_and_check(bench, scenario, operation_id)
+        assert row["ended"] == matrix.ended_as(scenario, Path.FORWARD)
         if struck:
-            assert row["ended"] == "done"
             record_cell(fault="killed", scenario=scenario.name, path=Path.FORWARD, at=f"call:{number}", **row)
+    return number - 1
 
 
-def check_late_calls(scenario: Scenario, new_bench: NewBench, record_cell: RecordCell) -> None:
-    """The runner is paused between its last look at the claim and the call: nothing can refuse that call."""
+def check_late_calls(
+    scenario: Scenario, new_bench: NewBench, record_cell: RecordCell, matrix: Matrix = OF_LOGS
+) -> int:
+    """The runner is paused between its last look at the claim and the call: nothing can refuse that call. How many."""
     number, outcome = 0, None
     while number == 0 or outcome is not None:
         number += 1
         bench = new_bench()
-        operation_id = begin(bench, scenario)
+        operation_id = matrix.begin(bench, scenario, Path.FORWARD)
         outcome = pause_at(bench, operation_id, f"call:{number}")
         assert outcome in (None, Outcome.FENCED_OUT)
-        row = settle_and_check(bench, scenario, operation_id)
+        row = matrix.settle_and_check(bench, scenario, operation_id)
         if outcome is not None:
+            assert row["ended"] == matrix.ended_as(scenario, Path.FORWARD)
             record_cell(
                 fault="late call", scenario=scenario.name, path=Path.FORWARD, at=f"call:{number}", **row
             )
+    return number - 1
 
 
 def check_calls_after_giving_up(scenario: Scenario, new_bench: NewBench, record_cell: RecordCell) -> None:
@@ -167,8 +212,3 @@ def check_calls_after_giving_up(scenario: Scenario, new_bench: NewBench, record_
                 fault="late call", scenario=scenario.name, path=Path.ABORT, at=f"call:{number}", **row
             )
     assert number > 1
-
-
-def _start_victim(bench: Bench, operation_id: int, at: str, by: str) -> subprocess.Popen[str]:
-    pulsar = None if bench.pulsar is None else asdict(bench.pulsar)
-    return start("victim", url=bench.url, operation_id=operation_id, at=at, by=by, pulsar=pulsar)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
 from controller.devstack.postgres import PostgresServer
 from controller.domain.operation import BROKER_MOVES, OperationKind, OperationState, Step
-from controller.services.operation_runner import Outcome
 from tests.chaos.cells import Cell, Path, Side
 from tests.chaos.scalable_scene import (
     ABORTABLES,
@@ -28,7 +28,17 @@ from tests.chaos.scalable_scene import (
     settle_and_check,
 )
 from tests.chaos.scenarios import Scenario
-from tests.chaos.strikes import LAST_STEPS, RecordCell, kill_at, pass_deadline, pause_at
+from tests.chaos.strikes import (
+    Matrix,
+    RecordCell,
+    check_killed,
+    check_killed_at_each_call,
+    check_late_calls,
+    check_paused,
+    kill_at,
+    pass_deadline,
+    pause_at,
+)
 from tests.support.brokers import SharedBroker
 from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
 
@@ -66,27 +76,7 @@ def ended_as(scenario: Scenario, path: Path) -> str:
     return "aborted" if path is Path.ABORT or scenario.kind in REFUSED else "done"
 
 
-def check_killed(bench: ScalableBench, cell: Cell, record_cell: RecordCell) -> None:
-    """Killed there, resumed by another."""
-    scenario = BY_NAME[cell.scenario]
-    operation_id = begin(bench, scenario, cell.path)
-    assert kill_at(bench, operation_id, cell.checkpoint)
-    bench.drive(operation_id)
-    row = settle_and_check(bench, scenario, operation_id)
-    assert row["ended"] == ended_as(scenario, cell.path)
-    record_cell(fault="killed", scenario=cell.scenario, path=cell.path, at=cell.checkpoint, **row)
-
-
-def check_paused(bench: ScalableBench, cell: Cell, record_cell: RecordCell) -> None:
-    """Paused there, woken after another has finished: it must be refused."""
-    scenario = BY_NAME[cell.scenario]
-    operation_id = begin(bench, scenario, cell.path)
-    outcome = pause_at(bench, operation_id, cell.checkpoint)
-    nothing_left = cell.step in LAST_STEPS and cell.side == "after"
-    assert outcome is (Outcome.FINISHED if nothing_left else Outcome.FENCED_OUT)
-    row = settle_and_check(bench, scenario, operation_id)
-    assert row["ended"] == ended_as(scenario, cell.path)
-    record_cell(fault="paused", scenario=cell.scenario, path=cell.path, at=cell.checkpoint, **row)
+MATRIX = Matrix(BY_NAME, begin, settle_and_check, ended_as)
 
 
 def test_every_move_on_a_broker_is_in_the_matrix() -> None:
@@ -105,14 +95,14 @@ def _forward(kind: OperationKind) -> list[Step]:
 def test_fast_subset_a_killed_runner_is_resumed(
     cell: Cell, new_scalable_bench: NewBench, record_cell: RecordCell
 ) -> None:
-    check_killed(new_scalable_bench(), cell, record_cell)
+    check_killed(new_scalable_bench(), cell, record_cell, MATRIX)
 
 
 @pytest.mark.parametrize("cell", FAST[1:2], ids=str)
 def test_fast_subset_a_paused_runner_is_refused(
     cell: Cell, new_scalable_bench: NewBench, record_cell: RecordCell
 ) -> None:
-    check_paused(new_scalable_bench(), cell, record_cell)
+    check_paused(new_scalable_bench(), cell, record_cell, MATRIX)
 
 
 @pytest.mark.chaos
@@ -120,7 +110,7 @@ def test_fast_subset_a_paused_runner_is_refused(
 def test_a_runner_killed_beside_a_commit_is_resumed(
     cell: Cell, new_scalable_bench: NewBench, record_cell: RecordCell
 ) -> None:
-    check_killed(new_scalable_bench(), cell, record_cell)
+    check_killed(new_scalable_bench(), cell, record_cell, MATRIX)
 
 
 @pytest.mark.chaos
@@ -128,7 +118,7 @@ def test_a_runner_killed_beside_a_commit_is_resumed(
 def test_a_runner_paused_beside_a_commit_is_refused_when_it_wakes(
     cell: Cell, new_scalable_bench: NewBench, record_cell: RecordCell
 ) -> None:
-    check_paused(new_scalable_bench(), cell, record_cell)
+    check_paused(new_scalable_bench(), cell, record_cell, MATRIX)
 
 
 @pytest.mark.chaos
@@ -136,18 +126,7 @@ def test_a_runner_paused_beside_a_commit_is_refused_when_it_wakes(
 def test_a_runner_killed_at_each_call_is_resumed(
     scenario: Scenario, new_scalable_bench: NewBench, record_cell: RecordCell
 ) -> None:
-    number, struck = 0, True
-    while struck:
-        number += 1
-        bench = new_scalable_bench()
-        operation_id = begin(bench, scenario)
-        struck = kill_at(bench, operation_id, f"call:{number}")
-        bench.drive(operation_id)
-        row = settle_and_check(bench, scenario, operation_id)
-        assert row["ended"] == ended_as(scenario, Path.FORWARD)
-        if struck:
-            record_cell(fault="killed", scenario=scenario.name, path=Path.FORWARD, at=f"call:{number}", **row)
-    assert number > 1
+    assert check_killed_at_each_call(scenario, new_scalable_bench, record_cell, MATRIX) > 0
 
 
 @pytest.mark.chaos
@@ -176,20 +155,7 @@ def test_what_a_runner_killed_at_each_call_left_is_given_up_when_its_time_is_ove
 def test_a_call_that_is_made_long_after_the_takeover_does_no_harm(
     scenario: Scenario, new_scalable_bench: NewBench, record_cell: RecordCell
 ) -> None:
-    number, outcome = 0, None
-    while number == 0 or outcome is not None:
-        number += 1
-        bench = new_scalable_bench()
-        operation_id = begin(bench, scenario)
-        outcome = pause_at(bench, operation_id, f"call:{number}")
-        assert outcome in (None, Outcome.FENCED_OUT)
-        row = settle_and_check(bench, scenario, operation_id)
-        if outcome is not None:
-            assert row["ended"] == ended_as(scenario, Path.FORWARD)
-            record_cell(
-                fault="late call", scenario=scenario.name, path=Path.FORWARD, at=f"call:{number}", **row
-            )
-    assert number > 1
+    assert check_late_calls(scenario, new_scalable_bench, record_cell, MATRIX) > 0
 
 
 @pytest.mark.chaos
@@ -202,8 +168,8 @@ def test_a_call_made_after_others_gave_up_leaves_the_broker_as_it_was(
         number += 1
         bench = new_scalable_bench()
         operation_id = begin(bench, scenario)
-        meanwhile = lambda bench=bench, operation_id=operation_id: pass_deadline(bench, operation_id)  # noqa: E731
-        outcome = pause_at(bench, operation_id, f"call:{number}", meanwhile)
+        its_time_is_over = partial(pass_deadline, bench, operation_id)
+        outcome = pause_at(bench, operation_id, f"call:{number}", its_time_is_over)
         row = settle_and_check(bench, scenario, operation_id)
         gave_up = outcome is not None and row["ended"] == "aborted"
         if gave_up:

@@ -7,18 +7,15 @@ another. Struck just before and just after each commit, and before each data-pla
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 from collections.abc import Callable
-from dataclasses import asdict
 
 import pytest
 
 from controller.domain.operation import OperationState
 from controller.services import segment_admin
 from controller.services.operation_runner import run_due
-from tests.chaos.strikes import start
+from tests.chaos.strikes import pause, start_victim
 from tests.support.bench import Bench
 
 NewBench = Callable[[], Bench]
@@ -60,12 +57,6 @@ def check(bench: Bench, operation_ids: list[int]) -> None:
         assert bench.scalar(steps, id=operation_id) == len(STEPS)
 
 
-def start_victim(bench: Bench, at: str, by: str) -> subprocess.Popen[str]:
-    """Of whatever is due."""
-    pulsar = None if bench.pulsar is None else asdict(bench.pulsar)
-    return start("victim", url=bench.url, at=at, by=by, pulsar=pulsar)
-
-
 def check_killed(bench: Bench, plan: str, at: str) -> None:
     operation_ids = begin(bench, plan)
     victim = start_victim(bench, at, "SIGKILL")
@@ -74,25 +65,11 @@ def check_killed(bench: Bench, plan: str, at: str) -> None:
     check(bench, operation_ids)
 
 
-def check_paused(bench: Bench, plan: str, at: str) -> None:
-    operation_ids = begin(bench, plan)
-    victim = start_victim(bench, at, "SIGSTOP")
-    try:
-        status = os.waitid(os.P_PID, victim.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-        assert status is not None
-        assert status.si_code == os.CLD_STOPPED
-        for operation_id in operation_ids:
-            bench.drive(operation_id)
-        while run_due(bench.context("other"), limit=8):
-            pass
-        victim.send_signal(signal.SIGCONT)
-        victim.communicate()
-        assert victim.returncode == 0
-    finally:
-        if victim.poll() is None:
-            victim.kill()
-            victim.communicate()
-    check(bench, operation_ids)
+@pytest.fixture(params=["new_bench", pytest.param("new_pulsar_bench", marks=pytest.mark.pulsar)])
+def bench(request: pytest.FixtureRequest) -> Bench:
+    """On the embedded logs, and on a broker."""
+    new: NewBench = request.getfixturevalue(request.param)
+    return new()
 
 
 @pytest.mark.integration
@@ -101,43 +78,30 @@ def test_fast_subset_reshapes_of_a_killed_runner_are_taken_up(at: str, new_bench
     check_killed(new_bench(), "splits", at)
 
 
-@pytest.mark.chaos
-@pytest.mark.parametrize("at", POINTS)
-@pytest.mark.parametrize("plan", PLANS)
-def test_reshapes_of_a_killed_runner_are_taken_up(plan: str, at: str, new_bench: NewBench) -> None:
-    check_killed(new_bench(), plan, at)
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("at", POINTS)
-@pytest.mark.parametrize("plan", PLANS)
-def test_a_runner_of_many_that_wakes_after_others_took_over_does_no_harm(
-    plan: str, at: str, new_bench: NewBench
-) -> None:
-    check_paused(new_bench(), plan, at)
-
-
 @pytest.mark.pulsar
 @pytest.mark.parametrize("at", FAST_POINTS_ON_A_BROKER)
 def test_fast_subset_a_reshape_on_a_broker_is_taken_up(at: str, new_pulsar_bench: NewBench) -> None:
     check_killed(new_pulsar_bench(), "splits", at)
 
 
-@pytest.mark.pulsar
 @pytest.mark.chaos
 @pytest.mark.parametrize("at", POINTS)
 @pytest.mark.parametrize("plan", PLANS)
-def test_reshapes_on_a_broker_of_a_killed_runner_are_taken_up(
-    plan: str, at: str, new_pulsar_bench: NewBench
-) -> None:
-    check_killed(new_pulsar_bench(), plan, at)
+def test_reshapes_of_a_killed_runner_are_taken_up(plan: str, at: str, bench: Bench) -> None:
+    check_killed(bench, plan, at)
 
 
-@pytest.mark.pulsar
 @pytest.mark.chaos
 @pytest.mark.parametrize("at", POINTS)
 @pytest.mark.parametrize("plan", PLANS)
-def test_a_runner_on_a_broker_that_wakes_after_others_took_over_does_no_harm(
-    plan: str, at: str, new_pulsar_bench: NewBench
-) -> None:
-    check_paused(new_pulsar_bench(), plan, at)
+def test_a_runner_that_wakes_after_others_took_over_does_no_harm(plan: str, at: str, bench: Bench) -> None:
+    operation_ids = begin(bench, plan)
+
+    def others() -> None:
+        for operation_id in operation_ids:
+            bench.drive(operation_id)
+        while run_due(bench.context("other"), limit=8):
+            pass
+
+    assert pause(start_victim(bench, at, "SIGSTOP"), others) is not None
+    check(bench, operation_ids)

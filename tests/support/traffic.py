@@ -7,7 +7,10 @@ order; anything harsher leaves what it had written. They work on the embedded lo
 from __future__ import annotations
 
 import argparse
+import contextlib
+import faulthandler
 import itertools
+import os
 import random
 import signal
 import sys
@@ -26,6 +29,7 @@ from controller.dataplane.embedded import EmbeddedLogClient
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.devstack.process import ChildProcess
 from tests.support.bench_planes import OnPulsar
+from tests.support.waiting import wait_until
 
 _ROOT = Path(__file__).resolve().parents[2]
 KEYS = 200
@@ -54,13 +58,13 @@ class TrafficProcess:
         rate: int = 0,
     ) -> None:
         """`rate`: messages a second of a producer at most; 0 for as fast as it goes."""
-        self.history = directory / f"{role}-{name}.history"
+        self.history, self._log = directory / f"{role}-{name}.history", directory / f"{role}-{name}.log"
         self.history.touch()
         where = ["--admin-url", pulsar.admin_url, "--service-url", pulsar.service_url] if pulsar else []
         command = [sys.executable, "-m", "tests.support.traffic", *where, "--rate", str(rate)]
         self._child = ChildProcess(
             [*command, role, name, url, topic, self.history, subscription],
-            log=directory / f"{role}-{name}.log",
+            log=self._log,
             cwd=_ROOT,
         )
         self._child.start()
@@ -87,6 +91,15 @@ class TrafficProcess:
     def count(self) -> int:
         """Messages in its history so far."""
         return self.history.read_bytes().count(b"\n")
+
+    def whereabouts(self) -> str:
+        """Where each of its threads is, and what it wrote before: for the message of a test that waited in vain."""
+        written = self._log.stat().st_size
+        if self.running:
+            os.kill(self.pid, signal.SIGUSR1)
+            with contextlib.suppress(AssertionError):
+                wait_until(lambda: self._log.stat().st_size > written, timeout_seconds=5)
+        return f"{self.history.stem}, {self.count} messages:\n{self._log.read_text(errors='replace')}"
 
     def stop(self) -> None:
         """End it in good order: what it has sent is flushed, what it was given is acknowledged."""
@@ -162,6 +175,7 @@ def main() -> None:
     parser.add_argument("--service-url")
     parser.add_argument("--rate", type=int, default=0)
     given = parser.parse_args()
+    faulthandler.register(signal.SIGUSR1)
     ending: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: ending.append(number))
     logs: LogClient
