@@ -2,14 +2,17 @@
 
 Each operation is the whole thing: intent, children with subscriptions, fence, the commit with journal, history and
 ledger linkage, clean-up, on the embedded data plane. The worker is a process of its own, as `cleave worker` is; this
-one submits the intents, in turns. pgbench runs with 2 clients before and after; the ratio is to
-the better of the two. Beside it stands where the time of one operation goes: processor time of the three parties,
-waits for the disk, transactions; and how busy the machine was with other things. Prints one line of JSON.
+one asks for operations by the auto-scaler's door, as many in a transaction as its passes, and then, for comparison,
+for one at a time as people do. Both take turns with pgbench's 2 clients, several times, since machines are not equally
+fast from minute to minute; the ratio is of the means. Beside it stands where the time of one operation goes: processor
+time of the three parties, waits for the disk, transactions; and how busy the machine was with other things. Prints one
+line of JSON.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -17,23 +20,29 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import psutil
 from sqlalchemy import make_url, text
 
 from benchmarks.machine import machine
 from controller.bootstrap import Application
+from controller.dataplane.layout_keeper import naming
 from controller.devstack.postgres import DURABLE, EmbeddedPostgres
 from controller.devstack.postgres_home import wheel_binaries
 from controller.domain.operation import Origin
+from controller.domain.policy import AutoScalePolicy
 from controller.services import segment_admin, topic_admin
+from controller.services.autoscaler.batch import ACTING_TOPICS
+from controller.services.segment_admin import Planner
 from controller.settings import Settings
+from controller.store import intents
 from controller.store.engine import Store
-from controller.store.intents import Request
+from controller.store.intents import Intent, Request, Wanted
 from controller.store.migrations import migrate
 
 
@@ -97,7 +106,9 @@ def processor_seconds(*processes: psutil.Process) -> float:
     for process in processes:
         times = process.cpu_times()
         total += times.user + times.system + times.children_user + times.children_system
-        total += sum(sum(child.cpu_times()[:2]) for child in process.children(recursive=True))
+        for child in process.children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):  # it ends just now
+                total += sum(child.cpu_times()[:2])
     return total
 
 
@@ -148,83 +159,144 @@ class Account:
         }
 
 
-def churn(
-    app: Application, topics: int, seconds: float, account: Callable[[], Account]
-) -> tuple[int, float, dict[str, float]]:
-    """Split and merge `topics` topics over and over; operations done, the seconds they took, what each cost."""
-    for number in range(topics):
+ROUNDS = 3
+Ask = Callable[[Sequence[int], int], None]
+"""Have the topics of these numbers split in even turns, merged in odd ones."""
+
+
+def make_topics(app: Application, topics: int) -> list[int]:
+    """So many with a subscription each; their ids."""
+    topic_ids = [
         topic_admin.create_topic(
-            app.store, app.planes, f"topic://bench/ops/t{number}", _request(f"c{number}")
-        )
-    _wait_idle(app)
+            app.store, app.planes, _name(number), _request(f"c{number}")
+        ).operation.topic_id
+        for number in range(topics)
+    ]
+    _wait_idle(app, topic_ids)
     for number in range(topics):
-        topic_admin.create_subscription(
-            app.store, f"topic://bench/ops/t{number}", "s", _request(f"s{number}")
-        )
-    _wait_idle(app)
-    done, turn, next_id = 0, 0, [0] * topics
-    before, started, submitting_seconds = account(), time.perf_counter(), 0.0
-    while time.perf_counter() - started < seconds:
-        for number in range(topics):
-            first = next_id[number]
-            planner = (
-                segment_admin.splitting(first) if turn % 2 == 0 else segment_admin.merging(first, first + 1)
-            )
-            asked = time.perf_counter()
-            segment_admin.submit(
-                app.store, app.planes, f"topic://bench/ops/t{number}", planner, _request(f"{turn}-{number}")
-            )
-            submitting_seconds += time.perf_counter() - asked
-            next_id[number] += 1 if turn % 2 == 0 else 2
-        _wait_idle(app)
-        done, turn = done + topics, turn + 1
-    took = time.perf_counter() - started
-    costs = account().spent_since(before, done)
-    return (
-        done,
-        took,
-        {
-            "elapsed_ms": round(1000 * took / done, 2),
-            "submit_ms": round(1000 * submitting_seconds / done, 2),
-            **costs,
-        },
-    )
+        topic_admin.create_subscription(app.store, _name(number), "s", _request(f"s{number}"))
+    _wait_idle(app, topic_ids)
+    return topic_ids
 
 
-def _wait_idle(app: Application) -> None:
+def _planner(turn: int) -> Planner:
+    """Each second turn makes two segments of one, the others make one of them again: three ids a round."""
+    first = turn // 2 * 3
+    return segment_admin.splitting(first) if turn % 2 == 0 else segment_admin.merging(first + 1, first + 2)
+
+
+def ask_together(app: Application, topic_ids: Sequence[int]) -> Ask:
+    """As a pass of the auto-scaler does."""
+    max_buckets = AutoScalePolicy().entry_bucket_max_per_segment
+
+    def ask(numbers: Sequence[int], turn: int) -> None:
+        planner = _planner(turn)
+        wanted = [
+            Wanted(
+                topic_ids[number],
+                lambda layout: planner(layout, max_buckets),
+                naming(app.planes["embedded"]),
+                _request(f"together-{turn}-{number}"),
+            )
+            for number in numbers
+        ]
+        with app.store.transaction() as tx:
+            for found in intents.intend_reshapes(tx, wanted):
+                if not isinstance(found, Intent):
+                    raise found
+
+    return ask
+
+
+def ask_one_by_one(app: Application) -> Ask:
+    """As people do."""
+
+    def ask(numbers: Sequence[int], turn: int) -> None:
+        for number in numbers:
+            request = _request(f"alone-{turn}-{number}")
+            segment_admin.submit(app.store, app.planes, _name(number), _planner(turn), request)
+
+    return ask
+
+
+def churn(
+    app: Application, topic_ids: Sequence[int], first_turn: int, seconds: float, ask: Ask
+) -> tuple[int, int]:
+    """Turn after turn for so long, an even number of them, one group of topics after the other; a group waits for its
+    operations before it is asked again. Returns turns and operations.
+    """
+    numbers = range(len(topic_ids))
+    groups = [numbers[first : first + ACTING_TOPICS] for first in numbers[::ACTING_TOPICS]]
+    turns, started = 0, time.perf_counter()
+    while time.perf_counter() - started < seconds or turns % 2:
+        for group in groups:
+            _wait_idle(app, [topic_ids[number] for number in group])
+            ask(group, first_turn + turns)
+        turns += 1
+    _wait_idle(app, topic_ids)
+    return turns, turns * len(topic_ids)
+
+
+def _wait_idle(app: Application, topic_ids: Sequence[int]) -> None:
     """Looks by the cheapest statement there is, so that waiting takes little from what is measured."""
-    live = text("SELECT EXISTS (SELECT FROM cleave.operation WHERE state NOT IN ('done', 'aborted'))")
+    live = text(
+        "SELECT EXISTS (SELECT FROM cleave.operation"
+        " WHERE finished_at IS NULL AND topic_id = ANY (:topic_ids))"
+    )
     while True:
         with app.store.single_statement() as tx:
-            if not tx.execute(live).scalar_one():
+            if not tx.execute(live, {"topic_ids": list(topic_ids)}).scalar_one():
                 return
         time.sleep(0.01)
 
 
+def _name(number: int) -> str:
+    return f"topic://bench/ops/t{number}"
+
+
 def measure(url: str, seconds: int, topics: int, parallel: int) -> dict[str, object]:
-    """Both figures and their ratio."""
-    before = pgbench(url, seconds, initialise=True)
+    """Both ways of asking beside pgbench, which runs before and after each of several rounds."""
+    rival = [pgbench(url, seconds, initialise=True)]
     migrate(url)
+    counts, elapsed = [0, 0], [0.0, 0.0]
+    costs: list[dict[str, float]] = []
+    turn = 0
     with application(url) as app, worker(url, parallel) as worker_pid:
-        done, took, costs = churn(app, topics, float(seconds), lambda: Account.now(app, worker_pid))
-    after = pgbench(url, seconds, initialise=False)
-    rate, rival = done / took, max(before, after)
+        topic_ids = make_topics(app, topics)
+        asks = (ask_together(app, topic_ids), ask_one_by_one(app))
+        for number in range(ROUNDS):
+            for way, ask in enumerate(asks):
+                account, started = Account.now(app, worker_pid), time.perf_counter()
+                turns, done = churn(app, topic_ids, turn, float(seconds), ask)
+                elapsed[way] += time.perf_counter() - started
+                counts[way] += done
+                turn += turns
+                if number == 0:
+                    costs.append(Account.now(app, worker_pid).spent_since(account, done))
+            rival.append(pgbench(url, seconds, initialise=False))
+    rates, tps = [done / took for done, took in zip(counts, elapsed, strict=True)], fmean(rival)
     return {
-        "operations_per_second": round(rate, 1),
-        "operations": done,
+        "operations_per_second": round(rates[0], 1),
+        "asked_for_at_once": ACTING_TOPICS,
+        "topics": topics,
         "parallel_operations": parallel,
-        "pgbench_tps": [round(before), round(after)],
-        "ratio": round(rate / rival, 3),
+        "pgbench_tps": [round(one) for one in rival],
+        "ratio": round(rates[0] / tps, 3),
         "goal": 0.2,
-        "of_one_operation": costs,
+        "of_one_operation": costs[0],
+        "asked_one_by_one": {
+            "operations_per_second": round(rates[1], 1),
+            "ratio": round(rates[1] / tps, 3),
+            "of_one_operation": costs[1],
+        },
     }
 
 
 def main() -> None:
     """Measure on a private server and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=int, default=15)
-    parser.add_argument("--topics", type=int, default=50)
+    parser.add_argument("--seconds", type=int, default=6)
+    parser.add_argument("--topics", type=int, default=6 * ACTING_TOPICS)
     parser.add_argument("--parallel", type=int, default=Settings().worker_parallel_operations)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:

@@ -50,7 +50,7 @@ from controller.store.shards import Shards
 
 OTHER_CONNECTIONS = 5
 """Besides its operations a process may at once evaluate, look for what is due, mirror, hold its leases and be asked."""
-OPERATIONS_TOGETHER = 32
+OPERATIONS_TOGETHER = 64
 """Fresh reshapes a thread claims at once where the data plane takes calls set-wise; of others it claims one."""
 
 

@@ -142,9 +142,9 @@ DECLARE
     topic_epoch bigint;
     covered     bigint;
 BEGIN
-    SELECT state, epoch INTO topic_state, topic_epoch FROM cleave.topic WHERE topic_id = NEW.topic_id;
-    SELECT coalesce(sum(range_end - range_start + 1), 0) INTO covered
-        FROM cleave.segment WHERE topic_id = NEW.topic_id AND state = 'ACTIVE';
+    SELECT t.state, t.epoch, (SELECT coalesce(sum(s.range_end - s.range_start + 1), 0)
+                                FROM cleave.segment s WHERE s.topic_id = t.topic_id AND s.state = 'ACTIVE')
+        INTO topic_state, topic_epoch, covered FROM cleave.topic t WHERE t.topic_id = NEW.topic_id;
     IF NOT (covered = 65536 AND topic_state IN ('live', 'deleting') OR covered = 0 AND topic_state IN ('creating', 'deleted')) THEN
         RAISE EXCEPTION 'ACTIVE segments of % topic % cover % of 65536 hashes at epoch %.', topic_state, NEW.topic_id, covered, NEW.epoch
             USING ERRCODE = 'check_violation', CONSTRAINT = 'layout_tiles_ring';
@@ -345,8 +345,8 @@ CREATE FUNCTION cleave.on_layout_change() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
 BEGIN
-    PERFORM cleave.raise_input(ARRAY[NEW.topic_id]);
-    PERFORM pg_notify('cleave_layout', NEW.topic_id || ':' || NEW.epoch);
+    PERFORM cleave.raise_input(ARRAY(SELECT DISTINCT topic_id FROM added));
+    PERFORM pg_notify('cleave_layout', topic_id || ':' || epoch) FROM added ORDER BY topic_id, epoch;
     RETURN NULL;
 END $$;
 
@@ -452,7 +452,8 @@ CREATE FUNCTION cleave.raise_input(topics bigint[]) RETURNS void
     AS $$
     -- ordered, so that two raisers never wait for each other crosswise
     UPDATE cleave.evaluation SET input_version = input_version + 1
-     WHERE topic_id IN (SELECT topic_id FROM cleave.evaluation WHERE topic_id = ANY (topics) ORDER BY topic_id FOR UPDATE);
+     WHERE topic_id = ANY (ARRAY(
+           SELECT topic_id FROM cleave.evaluation WHERE topic_id = ANY (topics) ORDER BY topic_id FOR UPDATE));
 $$;
 
 CREATE FUNCTION cleave.rates_are_valid(msg_rate_in double precision, byte_rate_in double precision, msg_rate_out double precision, byte_rate_out double precision) RETURNS boolean
@@ -1145,7 +1146,8 @@ CREATE TABLE cleave.operation (
     CONSTRAINT operation_kind_known CHECK ((kind = ANY (ARRAY['create'::text, 'split'::text, 'merge'::text, 'rebucket'::text, 'recut'::text, 'heal'::text, 'prune'::text, 'seek'::text, 'adopt'::text, 'attach'::text, 'detach'::text, 'delete'::text, 'subscription_create'::text, 'subscription_delete'::text]))),
     CONSTRAINT operation_origin_known CHECK ((origin = ANY (ARRAY['auto'::text, 'manual'::text, 'api'::text, 'reconciler'::text]))),
     CONSTRAINT operation_state_known CHECK ((state = ANY (ARRAY['intended'::text, 'prepared'::text, 'fencing'::text, 'fenced'::text, 'committed'::text, 'done'::text, 'aborting'::text, 'aborted'::text])))
-);
+)
+WITH (fillfactor='50');
 
 COMMENT ON CONSTRAINT operation_claim_whole ON cleave.operation IS 'A claim has a holder and an expiry, or neither.';
 
@@ -1976,7 +1978,7 @@ CREATE VIEW inspect.operations AS
     o.topic_id,
     o.kind,
     o.state,
-    (o.state <> ALL (ARRAY['done'::text, 'aborted'::text])) AS live,
+    (o.finished_at IS NULL) AS live,
     o.origin,
     o.actor,
     o.reason,
@@ -2144,7 +2146,7 @@ CREATE VIEW inspect.topics AS
           WHERE ((s.topic_id = t.topic_id) AND (s.state = 'SEALED'::text) AND (s.pruned_epoch IS NULL))) AS sealed_segments,
     ( SELECT count(*) AS count
            FROM cleave.operation o
-          WHERE ((o.topic_id = t.topic_id) AND (o.state <> ALL (ARRAY['done'::text, 'aborted'::text])))) AS live_operations,
+          WHERE ((o.topic_id = t.topic_id) AND (o.finished_at IS NULL))) AS live_operations,
     last_split_at,
     last_merge_at,
     last_rebucket_at,
@@ -2532,9 +2534,9 @@ CREATE INDEX load_run_watermark ON cleave.load_run USING btree (window_end DESC)
 
 CREATE INDEX mirror_by_age ON cleave.mirror USING btree (seen_at);
 
-CREATE INDEX operation_live ON cleave.operation USING btree (not_before, operation_id) WHERE (state <> ALL (ARRAY['done'::text, 'aborted'::text]));
+CREATE INDEX operation_live ON cleave.operation USING btree (not_before, operation_id) WHERE (finished_at IS NULL);
 
-CREATE INDEX operation_live_of_topic ON cleave.operation USING btree (topic_id) WHERE (state <> ALL (ARRAY['done'::text, 'aborted'::text]));
+CREATE INDEX operation_live_of_topic ON cleave.operation USING btree (topic_id) WHERE (finished_at IS NULL);
 
 CREATE INDEX operation_of_topic ON cleave.operation USING btree (topic_id, operation_id);
 
@@ -2602,7 +2604,7 @@ CREATE TRIGGER consumer_insert AFTER INSERT ON cleave.consumer REFERENCING NEW T
 
 CREATE TRIGGER layout_change_before_insert BEFORE INSERT ON cleave.layout_change FOR EACH ROW EXECUTE FUNCTION cleave.layout_change_before_insert();
 
-CREATE TRIGGER layout_change_insert AFTER INSERT ON cleave.layout_change FOR EACH ROW EXECUTE FUNCTION cleave.on_layout_change();
+CREATE TRIGGER layout_change_insert AFTER INSERT ON cleave.layout_change REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_layout_change();
 
 CREATE TRIGGER layout_change_is_history BEFORE DELETE OR UPDATE ON cleave.layout_change FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
 

@@ -21,7 +21,7 @@ from controller.domain.reshape import Reshape, ReshapeKind
 from controller.store import intents, layouts, policies, topics
 from controller.store.engine import Store
 from controller.store.intents import Intent, Request
-from controller.store.reshape_intents import Seen
+from controller.store.reshape_drafts import Seen
 
 Planner = Callable[[SegmentLayout, int], Reshape]
 """Builds the reshape from the layout of the moment and the policy's cap of buckets a segment."""

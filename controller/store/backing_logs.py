@@ -82,12 +82,12 @@ _LOGS = text("""
 _RESERVED = text("""
     SELECT c.backing_topic
       FROM cleave.operation_child c JOIN cleave.operation o USING (operation_id)
-     WHERE o.topic_id = :topic_id AND o.state NOT IN ('done', 'aborted')""")
+     WHERE o.topic_id = :topic_id AND o.finished_at IS NULL""")
 
 _TOPIC = text("""
     SELECT t.state, t.epoch, t.next_segment_id, t.data_plane,
            EXISTS (SELECT FROM cleave.operation o
-                    WHERE o.topic_id = t.topic_id AND o.state NOT IN ('done', 'aborted')
+                    WHERE o.topic_id = t.topic_id AND o.finished_at IS NULL
                       AND o.kind IN ('subscription_create', 'subscription_delete')) AS changes_subscriptions
       FROM cleave.topic t WHERE t.topic_id = :topic_id""")
 

@@ -24,7 +24,7 @@ _CHANGE = """
 """
 _OTHERS_LIVE = """
     SELECT count(*) FROM cleave.operation
-     WHERE topic_id = :topic_id AND operation_id <> :operation_id AND state NOT IN ('done', 'aborted')
+     WHERE topic_id = :topic_id AND operation_id <> :operation_id AND finished_at IS NULL
 """
 _PAUSE = """
     UPDATE cleave.evaluation

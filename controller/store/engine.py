@@ -28,7 +28,8 @@ PING_AFTER_SECONDS = 5.0
 
 _SESSION = (
     f"-c timezone=UTC -c lock_timeout={LOCK_TIMEOUT_SECONDS}s "
-    "-c idle_in_transaction_session_timeout=120s -c default_transaction_isolation=read\\ committed"
+    "-c idle_in_transaction_session_timeout=120s -c default_transaction_isolation=read\\ committed "
+    "-c plan_cache_mode=force_generic_plan"  # for prepared statements only: others are planned for their values
 )
 _DEAD_PEER = {"connect_timeout": 10, "keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3}
 

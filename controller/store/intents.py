@@ -3,34 +3,25 @@
 Each function demands, under the topic's lock or by its row version, that the topic is live, that the segments asked
 for are ACTIVE and in no live operation and that the inputs decided on are unchanged, reserves ids and writes
 operation, parents and children. Nothing is done to any log; runners take it from there. A request key is used once: a repeat gets the
-first one's operation, also when both come at the same time.
+first one's operation, also when both come at the same time. Reshapes are in ``reshape_intents``, in their own words.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from collections.abc import Collection, Mapping
 
 from sqlalchemy import Connection, text
-from sqlalchemy.exc import IntegrityError
 
-from controller.domain.errors import Conflict, InvalidInput, LostRace, TopicNotLive
+from controller.domain.errors import Conflict, InvalidInput, TopicNotLive
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import ON_BROKER, Operation, OperationKind
 from controller.domain.policy import PolicyOverride
-from controller.domain.reshape import ChildPlan, Reshape
-from controller.store import drains, mirrors, reshape_intents, subscriptions, topics
-from controller.store.engine import Store
-from controller.store.intent_guards import Intent, demand_free, first_free_id, is_same, once, repeat
-from controller.store.journal import (
-    BackingTopic,
-    Draft,
-    Request,
-    find_by_request_key,
-    get_operation,
-    write_operation,
-)
+from controller.domain.reshape import ChildPlan
+from controller.store import drains, mirrors, subscriptions, topics
+from controller.store.intent_guards import Intent, demand_free, first_free_id, is_same, once
+from controller.store.journal import BackingTopic, Draft, Request, write_operation
+from controller.store.reshape_intents import Wanted, ask_reshape, intend_reshape, intend_reshapes
 from controller.store.subscriptions import SubscriptionKind, SubscriptionState
 from controller.store.topics import TopicState
 
@@ -38,17 +29,16 @@ __all__ = [
     "BackingTopic",
     "Intent",
     "Request",
+    "Wanted",
     "ask_reshape",
     "intend_create",
     "intend_delete",
     "intend_prune",
     "intend_reshape",
+    "intend_reshapes",
     "intend_subscription_create",
     "intend_subscription_delete",
 ]
-
-UNLOCKED_ATTEMPTS = 3
-"""So often a request looks again before it locks the topic and waits its turn."""
 
 _NEW_TOPIC = """
     INSERT INTO cleave.topic (name, namespace, data_plane, properties, policy, next_segment_id)
@@ -107,90 +97,6 @@ def intend_create(
     return once(
         tx, request, act, lambda first: first.topic_name == name and first.kind is OperationKind.CREATE
     )
-
-
-def intend_reshape(
-    tx: Connection,
-    topic_id: int,
-    build: Callable[[SegmentLayout], Reshape],
-    *,
-    backing_topic: BackingTopic | None,
-    request: Request,
-    seen_epoch: int | None = None,
-    seen_input_version: int | None = None,
-) -> Intent:
-    """Seal some segments in favour of others, as ``build`` plans it on the topic's ACTIVE segments.
-
-    ``backing_topic`` None: a broker keeps the layout and chooses ids and names (see ``mirrors``).
-    ``seen_*``: what the decision was made on; LostRace when it has moved. Raises TopicNotLive, SegmentBusy
-    naming the operation in the way, and what ``build`` raises. ``build`` may be called more than once.
-    """
-
-    if backing_topic is None:
-        return mirrors.intend_on_broker(
-            tx, topic_id, build, request=request, seen_epoch=seen_epoch, seen_input_version=seen_input_version
-        )
-
-    def attempt() -> Intent | None:
-        seen = reshape_intents.look(tx, topic_id, request.request_key)
-        if seen.first_id is not None:
-            return repeat(get_operation(tx, seen.first_id), request, _is_reshape_of(topic_id))
-        planned = reshape_intents.plan(tx, seen, build, epoch=seen_epoch, input_version=seen_input_version)
-        try:
-            with tx.begin_nested():
-                written = reshape_intents.write(
-                    tx, seen, planned, request, backing_topic, input_version=seen_input_version
-                )
-        except IntegrityError:  # the key, used on another topic at the same time
-            first = find_by_request_key(tx, request.request_key)
-            if first is None:
-                raise
-            return repeat(first, request, _is_reshape_of(topic_id))
-        return None if written is None else Intent(written, repeated=False)
-
-    intent = attempt()
-    if intent is None:  # somebody was faster: behind him, and with nobody before us
-        topics.get_topic(tx, topic_id, lock=True)
-        intent = attempt()
-    if intent is None:
-        raise LostRace(f"inputs of topic {topic_id} changed meanwhile; decide again", 0.0)
-    return intent
-
-
-def ask_reshape(
-    store: Store,
-    topic: str,
-    build: Callable[[reshape_intents.Seen, SegmentLayout], Reshape],
-    *,
-    backing_topic: Callable[[reshape_intents.Seen], BackingTopic | None],
-    request: Request,
-) -> Intent:
-    """``intend_reshape`` by itself, by the topic's name: two statements where nobody comes in between.
-
-    Raises TopicNotFound besides. A topic that others change all the time is locked in the end.
-    """
-    attempts = 0
-    while True:
-        with store.single_statement() as tx:  # a plan that does not fit reads once more, to say why
-            seen = reshape_intents.look(tx, topic, request.request_key)
-            named = backing_topic(seen)
-            if seen.first_id is not None or named is None or attempts == UNLOCKED_ATTEMPTS:
-                break
-            planned = reshape_intents.plan(tx, seen, partial(build, seen))
-        attempts += 1
-        try:
-            with store.single_statement() as tx:
-                written = reshape_intents.write(tx, seen, planned, request, named)
-        except Conflict:  # the key, or a segment; told apart below
-            break
-        if written is not None:
-            return Intent(written, repeated=False)
-    with store.transaction() as tx:
-        return intend_reshape(tx, seen.topic_id, partial(build, seen), backing_topic=named, request=request)
-
-
-def _is_reshape_of(topic_id: int) -> Callable[[Operation], bool]:
-    return lambda first: first.topic_id == topic_id and first.kind.is_reshape
 
 
 def intend_delete(tx: Connection, topic_id: int, request: Request) -> Intent:

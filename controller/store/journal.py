@@ -66,7 +66,7 @@ _PAGE = (
     _READ
     + """
      WHERE (CAST(:topic_id AS bigint) IS NULL OR o.topic_id = :topic_id)
-       AND (NOT :only_live OR o.state NOT IN ('done', 'aborted'))
+       AND (NOT :only_live OR o.finished_at IS NULL)
        AND o.operation_id < :before
      ORDER BY o.operation_id DESC LIMIT :limit
 """

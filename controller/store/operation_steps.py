@@ -23,7 +23,7 @@ HELD = "operation_id = :operation_id AND claimed_by = :runner AND claim_term = :
 
 _OBSERVED = """clock_timestamp() AS now, t.subscription_version AS topic_subscription_version, t.state AS topic_state,
            (SELECT count(*) FROM cleave.operation o WHERE o.topic_id = t.topic_id
-               AND o.operation_id < :operation_id AND o.state NOT IN ('done', 'aborted')) AS older"""
+               AND o.operation_id < :operation_id AND o.finished_at IS NULL) AS older"""
 _OBSERVE = f"SELECT {_OBSERVED} FROM cleave.topic t WHERE t.topic_id = :topic_id"  # noqa: S608
 _REPEATABLE = frozenset({OperationState.PREPARED, OperationState.FENCED, OperationState.DONE})
 """States whose recording need not wait for the disk.

@@ -41,7 +41,7 @@ __all__ = [
 _CLAIM = """
     WITH due AS MATERIALIZED (
         SELECT operation_id FROM cleave.operation
-         WHERE state NOT IN ('done', 'aborted') AND not_before <= (SELECT clock_timestamp())
+         WHERE finished_at IS NULL AND not_before <= (SELECT clock_timestamp())
            AND (claimed_by IS NULL
                 OR claim_expires_at <= (SELECT clock_timestamp()) - make_interval(secs => :call_timeout_seconds))
            AND kind = ANY (:kinds) AND {which}
@@ -60,7 +60,7 @@ _IN_SHARDS = "topic_id % :shard_count = ANY (:shards)"
 
 _NEXT_DUE = """
     SELECT min(greatest(not_before, intended_at, claim_expires_at + make_interval(secs => :call_timeout_seconds)))
-      FROM cleave.operation WHERE state NOT IN ('done', 'aborted') AND kind = ANY (:kinds) AND {which}
+      FROM cleave.operation WHERE finished_at IS NULL AND kind = ANY (:kinds) AND {which}
 """
 
 _RENEW = f"""

@@ -2,7 +2,9 @@
 
 A statement of many parts takes PostgreSQL milliseconds to plan and a fraction of one to execute. Such a one is
 written like any other, with ``:name`` parameters, and given the types of those; the first use on a connection
-prepares it, with one plan for all values. That plan is made anew when statistics or tables change.
+prepares it, with one plan for all values (the store's sessions ask for that: ``plan_cache_mode``). That plan is made
+for tables that will be large, however small they are today: it finds rows by index, and joins by looking up. When
+statistics or tables change it is made anew from those.
 """
 
 from __future__ import annotations
@@ -13,24 +15,32 @@ from collections.abc import Mapping
 from sqlalchemy import Connection, CursorResult
 
 _PARAMETER = re.compile(r"(?<!:):([a-z_]+)")
-_ONE_PLAN = "SET plan_cache_mode = force_generic_plan;"
-"""For prepared statements only: what is planned each time is planned for its values, as ever."""
+_UNWANTED = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin")
+"""What reads a whole table. Of one that is empty the planner thinks that this is the cheapest, and keeps to it until
+somebody has counted the rows.
+"""
 
 
 class Prepared:
     """One statement; ``types`` by parameter, in PostgreSQL's words. Give each name to one statement only."""
 
     def __init__(self, name: str, statement: str, types: Mapping[str, str]) -> None:
-        order = tuple(types)
+        self.parameters = tuple(types)
         used = set(_PARAMETER.findall(statement))
-        if used != set(order):
-            raise ValueError(f"statement {name} uses {sorted(used)}, types are given for {sorted(order)}")
-        numbered = _PARAMETER.sub(lambda found: f"${order.index(found[1]) + 1}", statement)
+        if used != set(types):
+            raise ValueError(f"statement {name} uses {sorted(used)}, types are given for {sorted(types)}")
+        numbered = _PARAMETER.sub(lambda found: f"${self.parameters.index(found[1]) + 1}", statement)
         self.name = f"cleave_{name}"
         self.statement = statement
-        self._order = order
-        self._prepare = f"{_ONE_PLAN} PREPARE {self.name} ({', '.join(types.values())}) AS {numbered}"
-        self._execute = f"EXECUTE {self.name} ({', '.join(f'%({one})s' for one in order)})"
+        self._prepare = "; ".join(
+            [
+                f"PREPARE {self.name} ({', '.join(types.values())}) AS {numbered}",
+                *(f"SET {one} = off" for one in _UNWANTED),
+                f"EXPLAIN EXECUTE {self.name} ({', '.join('NULL' for _ in types)})",  # which plans it
+                *(f"RESET {one}" for one in _UNWANTED),
+            ]
+        )
+        self._execute = f"EXECUTE {self.name} ({', '.join(f'%({one})s' for one in types)})"
 
     def execute(self, tx: Connection, parameters: Mapping[str, object]) -> CursorResult[tuple[object, ...]]:
         """The statement's result. Raises KeyError for a parameter that is not given."""
@@ -38,4 +48,4 @@ class Prepared:
         if self.name not in known:
             tx.exec_driver_sql(self._prepare.replace("%", "%%"))
             known.add(self.name)
-        return tx.exec_driver_sql(self._execute, {one: parameters[one] for one in self._order})
+        return tx.exec_driver_sql(self._execute, {one: parameters[one] for one in self.parameters})

@@ -10,10 +10,10 @@ from __future__ import annotations
 from controller.store.journal import READ_COLUMNS
 from controller.store.prepared import Prepared
 
-_OPEN = "o.state NOT IN ('done', 'aborted') AND o.not_before <= (SELECT clock_timestamp()) AND o.kind = ANY (:kinds)"
+_OPEN = "o.finished_at IS NULL AND o.not_before <= (SELECT clock_timestamp()) AND o.kind = ANY (:kinds)"
 _FRESH = """o.state = 'intended' AND o.attempts = 0 AND o.claimed_by IS NULL AND o.kind = ANY (:reshapes)
-            AND EXISTS (SELECT FROM cleave.topic t
-                         WHERE t.topic_id = o.topic_id AND t.state = 'live' AND t.data_plane = ANY ({planes}))"""
+            AND (SELECT t.state = 'live' AND t.data_plane = ANY ({planes}) FROM cleave.topic t
+                  WHERE t.topic_id = o.topic_id)"""
 _FRESH_TOGETHER, _FRESH_ALONE = (
     _FRESH.format(planes=":planes_together"),
     _FRESH.format(planes=":planes_alone"),
@@ -86,9 +86,18 @@ CLAIM_IN_SHARDS = Prepared(
 _GIVEN = """
     WITH given AS MATERIALIZED (
         SELECT * FROM jsonb_to_recordset(CAST(:given AS jsonb)) AS g (
-            operation_id bigint, topic_id bigint, term bigint, subscription_version bigint, detail jsonb, stamps text[]))
+            operation_id bigint, topic_id bigint, term bigint, subscription_version bigint, detail jsonb, stamps text[],
+            children jsonb))
 """
-_STEP_TYPES = {"given": "text", "runner": "text", "started_at": "timestamptz", "first": "text"}
+# States are parameters where one row is sought by its key: of a state that it knows the planner may think that so few
+# rows have it that it had better read all of them.
+_STEP_TYPES = {
+    "given": "text",
+    "runner": "text",
+    "state": "text",
+    "started_at": "timestamptz",
+    "first": "text",
+}
 _HELD = "o.claimed_by = :runner AND o.claim_term = g.term AND o.claim_expires_at > clock_timestamp()"
 # Rows of two steps that one transaction records: the second begins where the first ended.
 _JOURNAL = """
@@ -109,9 +118,9 @@ ANNOUNCE = Prepared(
     , moved AS (
         UPDATE cleave.operation o
            SET state = 'fencing', row_version = o.row_version + 1, subscription_version = g.subscription_version
-          FROM given g JOIN cleave.topic t USING (topic_id)
-         WHERE o.operation_id = g.operation_id AND {_HELD} AND o.state = 'intended'
-           AND t.state = 'live' AND o.deadline > clock_timestamp()
+          FROM given g
+         WHERE o.operation_id = g.operation_id AND {_HELD} AND o.state = :state AND o.deadline > clock_timestamp()
+           AND (SELECT t.state FROM cleave.topic t WHERE t.topic_id = g.topic_id) = 'live'
      RETURNING o.operation_id, o.claim_term, g.detail)
     , journal AS ({_TWO_STEPS})
     SELECT operation_id, clock_timestamp() AS now,
@@ -126,9 +135,9 @@ COMMIT = Prepared(
     , locked AS MATERIALIZED (
         SELECT topic_id FROM cleave.topic WHERE topic_id = ANY (:topic_ids) ORDER BY topic_id FOR NO KEY UPDATE)
     , held AS MATERIALIZED (
-        SELECT o.operation_id, o.intended_at, g.topic_id, g.subscription_version, g.stamps, g.detail
-          FROM locked JOIN given g USING (topic_id) JOIN cleave.operation o ON o.operation_id = g.operation_id
-         WHERE {_HELD} AND o.state = 'fencing'
+        SELECT o.operation_id, o.intended_at, g.topic_id, g.subscription_version, g.stamps, g.detail, g.children
+          FROM given g JOIN cleave.operation o USING (operation_id)
+         WHERE g.topic_id = ANY (ARRAY(SELECT topic_id FROM locked)) AND {_HELD} AND o.state = :state
            FOR NO KEY UPDATE OF o)
     , raised AS (
         UPDATE cleave.topic t
@@ -142,37 +151,41 @@ COMMIT = Prepared(
           FROM held h
          WHERE t.topic_id = h.topic_id AND t.subscription_version = h.subscription_version
            AND t.state IN ('live', 'deleting')
-     RETURNING t.topic_id, t.epoch, h.operation_id, h.detail)
+     RETURNING t.topic_id, t.epoch, h.operation_id, h.detail, h.children)
     , moved AS (
         UPDATE cleave.operation o
            SET state = 'committed', row_version = o.row_version + 1, epoch = r.epoch,
                fenced_at = clock_timestamp(), committed_at = clock_timestamp()
           FROM raised r WHERE o.operation_id = r.operation_id
-     RETURNING o.operation_id, o.topic_id, o.claim_term, o.kind, o.origin, o.actor, o.reason, o.epoch, r.detail)
+     RETURNING o.operation_id, o.topic_id, o.claim_term, o.kind, o.origin, o.actor, o.reason, o.epoch, r.detail,
+               r.children)
     , change AS (
         INSERT INTO cleave.layout_change (topic_id, epoch, kind, operation_id, origin, actor, reason)
         SELECT topic_id, epoch, kind, operation_id, origin, actor, reason FROM moved ORDER BY topic_id
      RETURNING topic_id, epoch, operation_id, committed_at)
+    , placed AS MATERIALIZED (
+        SELECT operation_id, c.topic_id, c.epoch, c.committed_at, m.detail -> 'positions' AS positions, m.children
+          FROM change c JOIN moved m USING (operation_id))
     , sealed AS (
         UPDATE cleave.segment s
            SET state = 'SEALED', sealed_epoch = c.epoch, sealed_at = c.committed_at,
-               terminated_position = m.detail -> 'positions' ->> s.backing_topic
-          FROM change c JOIN moved m USING (operation_id) JOIN cleave.operation_parent p USING (operation_id)
-         WHERE s.topic_id = c.topic_id AND s.segment_id = p.segment_id AND s.state = 'ACTIVE')
+               terminated_position = c.positions ->> s.backing_topic
+          FROM placed c JOIN cleave.operation_parent p USING (operation_id)
+         WHERE s.topic_id = p.topic_id AND s.segment_id = p.segment_id AND s.sealed_epoch IS NULL)
     , child AS (
         INSERT INTO cleave.segment (topic_id, segment_id, range_start, range_end, merge_depth, bucket_splits,
                                     created_epoch, created_at, backing_topic)
         SELECT c.topic_id, r.segment_id, r.range_start, r.range_end, d.merge_depth, r.bucket_splits, c.epoch,
                c.committed_at, r.backing_topic
-          FROM change c JOIN cleave.operation_child r USING (operation_id)
-          JOIN jsonb_to_recordset(CAST(:depths AS jsonb)) AS d (topic_id bigint, segment_id bigint, merge_depth integer)
-            ON d.topic_id = c.topic_id AND d.segment_id = r.segment_id)
+          FROM placed c JOIN cleave.operation_child r USING (operation_id)
+          JOIN LATERAL jsonb_to_recordset(c.children) AS d (segment_id bigint, merge_depth integer)
+            ON d.segment_id = r.segment_id)
     , link AS (
         INSERT INTO cleave.segment_parent (topic_id, child_id, parent_id, ordinal)
-        SELECT c.topic_id, k.child_id, k.parent_id, k.ordinal
-          FROM change c
-          JOIN jsonb_to_recordset(CAST(:links AS jsonb)) AS k (
-               topic_id bigint, child_id bigint, parent_id bigint, ordinal smallint) ON k.topic_id = c.topic_id)
+        SELECT c.topic_id, d.segment_id, p.parent_id, p.ordinal - 1
+          FROM placed c
+         CROSS JOIN LATERAL jsonb_to_recordset(c.children) AS d (segment_id bigint, parent_ids bigint[])
+         CROSS JOIN LATERAL unnest(d.parent_ids) WITH ORDINALITY AS p (parent_id, ordinal))
     , freed AS (
         UPDATE cleave.operation_parent p SET live = false FROM moved m
          WHERE p.operation_id = m.operation_id AND p.live)
@@ -181,7 +194,7 @@ COMMIT = Prepared(
            ARRAY(SELECT u.name FROM cleave.subscription u WHERE u.topic_id = m.topic_id) AS subscriptions
       FROM moved m
 """,  # noqa: S608
-    _STEP_TYPES | {"second": "text", "topic_ids": "bigint[]", "depths": "text", "links": "text"},
+    _STEP_TYPES | {"second": "text", "topic_ids": "bigint[]"},
 )
 
 FINISH = Prepared(
@@ -191,10 +204,11 @@ FINISH = Prepared(
         UPDATE cleave.operation o
            SET state = 'done', row_version = o.row_version + 1, finished_at = clock_timestamp(),
                claimed_by = NULL, claim_expires_at = NULL
-          FROM given g WHERE o.operation_id = g.operation_id AND {_HELD} AND o.state = 'committed'
+          FROM given g
+         WHERE o.operation_id = ANY (:operation_ids) AND o.operation_id = g.operation_id AND {_HELD} AND o.state = :state
      RETURNING o.operation_id, o.claim_term, g.detail)
     , journal AS ({_ONE_STEP})
     SELECT operation_id, set_config('synchronous_commit', 'off', true) FROM moved
 """,  # noqa: S608
-    _STEP_TYPES,
+    _STEP_TYPES | {"operation_ids": "bigint[]"},
 )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import Connection, Row
@@ -18,7 +19,7 @@ from sqlalchemy import Connection, Row
 from controller.clock import to_datetime, to_ms
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
-from controller.domain.operation import Observed, Operation, OperationKind, Step
+from controller.domain.operation import Observed, Operation, OperationKind, OperationState, Step
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment
 from controller.store.commits import STAMPS
@@ -97,7 +98,7 @@ def announce_fences(
     in the same server. Returns when (milliseconds since the epoch), by id of those that moved. The others' claim,
     topic or deadline has passed.
     """
-    parameters = _parameters(given, runner, started_at_ms) | {
+    parameters = _parameters(given, runner, OperationState.INTENDED, started_at_ms) | {
         "first": Step.CREATE_CHILDREN.value,
         "second": Step.SET_FENCING.value,
         "may_be_late": may_be_late,
@@ -119,26 +120,10 @@ def commit(
     Those whose claim or topic has moved on, or whose subscriptions are not as noted, are left out. Raises
     InvariantViolated when a law of some layout would break: then nothing was committed for any.
     """
-    parents_of = [
-        (one.operation.topic_id, child) for one in given for child in children[one.operation.operation_id]
-    ]
-    parameters = _parameters(given, runner, started_at_ms) | {
+    parameters = _parameters(given, runner, OperationState.FENCING, started_at_ms, children) | {
         "first": Step.TERMINATE_PARENTS.value,
         "second": Step.COMMIT.value,
         "topic_ids": [one.operation.topic_id for one in given],
-        "depths": json.dumps(
-            [
-                {"topic_id": topic_id, "segment_id": child.segment_id, "merge_depth": child.merge_depth}
-                for topic_id, child in parents_of
-            ]
-        ),
-        "links": json.dumps(
-            [
-                {"topic_id": topic_id, "child_id": child.segment_id, "parent_id": parent, "ordinal": ordinal}
-                for topic_id, child in parents_of
-                for ordinal, parent in enumerate(child.parent_ids)
-            ]
-        ),
     }
     return {
         row.operation_id: Committed(row.epoch, to_ms(row.now), frozenset(row.subscriptions))
@@ -148,11 +133,20 @@ def commit(
 
 def finish(tx: Connection, given: Sequence[Given], runner: str, *, started_at_ms: int) -> set[int]:
     """The operations are done; returns those that were still the runner's. Forgetting it costs a repetition only."""
-    parameters = _parameters(given, runner, started_at_ms) | {"first": Step.FINISH.value}
+    parameters = _parameters(given, runner, OperationState.COMMITTED, started_at_ms) | {
+        "first": Step.FINISH.value,
+        "operation_ids": [one.operation.operation_id for one in given],
+    }
     return {row.operation_id for row in FINISH.execute(tx, parameters)}
 
 
-def _parameters(given: Sequence[Given], runner: str, started_at_ms: int) -> dict[str, object]:
+def _parameters(
+    given: Sequence[Given],
+    runner: str,
+    state: OperationState,
+    started_at_ms: int,
+    children: Mapping[int, Sequence[Segment]] = MappingProxyType({}),
+) -> dict[str, object]:
     documents = [
         {
             "operation_id": one.operation.operation_id,
@@ -161,10 +155,23 @@ def _parameters(given: Sequence[Given], runner: str, started_at_ms: int) -> dict
             "subscription_version": one.operation.subscription_version,
             "detail": one.detail,
             "stamps": STAMPS.get(one.operation.kind, ()),
+            "children": [
+                {
+                    "segment_id": child.segment_id,
+                    "merge_depth": child.merge_depth,
+                    "parent_ids": child.parent_ids,
+                }
+                for child in children.get(one.operation.operation_id, ())
+            ],
         }
         for one in given
     ]
-    return {"given": json.dumps(documents), "runner": runner, "started_at": to_datetime(started_at_ms)}
+    return {
+        "given": json.dumps(documents),
+        "runner": runner,
+        "state": state.value,
+        "started_at": to_datetime(started_at_ms),
+    }
 
 
 def _claimed(row: Row[Any]) -> Claimed:

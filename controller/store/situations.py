@@ -28,8 +28,11 @@ from controller.domain.segment import Segment
 from controller.domain.situation import Capabilities, History, LiveReshape, Situation
 from controller.store.layouts import load_layouts
 from controller.store.policies import read_policy
+from controller.store.prepared import Prepared
 
-_TOPICS = text("""
+_TOPICS = Prepared(
+    "situation_topics",
+    """
     SELECT t.topic_id, t.epoch, t.next_segment_id, t.data_plane, t.last_split_at, t.last_merge_at, t.last_rebucket_at,
            CAST(c.policy AS text) AS cluster, CAST(n.policy AS text) AS namespace, CAST(t.policy AS text) AS topic,
            m.paused_reason IS NOT NULL AS foreign_controller, clock_timestamp() AS now
@@ -38,8 +41,12 @@ _TOPICS = text("""
       LEFT JOIN cleave.mirror m ON m.topic_id = t.topic_id
      CROSS JOIN cleave.cluster_policy c
      WHERE t.topic_id = ANY (:topic_ids) AND t.state = 'live'
-""")
-_SEGMENTS = text("""
+""",
+    {"topic_ids": "bigint[]"},
+)
+_SEGMENTS = Prepared(
+    "situation_segments",
+    """
     SELECT s.topic_id, s.segment_id, s.range_start, s.range_end, s.bucket_splits, s.merge_depth, s.created_epoch, s.created_at,
            ARRAY(SELECT p.parent_id FROM cleave.segment_parent p
                   WHERE p.topic_id = s.topic_id AND p.child_id = s.segment_id ORDER BY p.ordinal) AS parent_ids,
@@ -49,10 +56,14 @@ _SEGMENTS = text("""
       LEFT JOIN cleave.segment_load l ON l.topic_id = s.topic_id AND l.segment_id = s.segment_id
       LEFT JOIN cleave.load_source o ON o.source = l.source
      WHERE s.topic_id = ANY (:topic_ids) AND s.state = 'ACTIVE'
-""")
+""",
+    {"topic_ids": "bigint[]"},
+)
 # Who registers is counted as registered, sessions in their grace included; a subscription nobody registers with is
 # counted as its brokers list it, unless it is read as a queue.
-_CONSUMERS = text("""
+_CONSUMERS = Prepared(
+    "situation_consumers",
+    """
     SELECT u.topic_id, u.name, coalesce(nullif(count(c.name), 0), max(o.consumers), 0) AS consumers
       FROM cleave.subscription u
       LEFT JOIN cleave.consumer c ON c.topic_id = u.topic_id AND c.subscription = u.name
@@ -66,23 +77,33 @@ _CONSUMERS = text("""
      WHERE o.topic_id = ANY (:topic_ids) AND o.subscription_type <> 'Shared'
        AND NOT EXISTS (SELECT FROM cleave.subscription u WHERE u.topic_id = o.topic_id AND u.name = o.name)
      ORDER BY topic_id, name
-""")
+""",
+    {"topic_ids": "bigint[]"},
+)
 # A committed reshape is in the layout and in the cooldown stamps already; an aborting one still holds its parents.
-_IN_FLIGHT = text("""
+_IN_FLIGHT = Prepared(
+    "situation_in_flight",
+    """
     SELECT o.topic_id, o.operation_id, o.kind, o.intended_at,
            ARRAY(SELECT p.segment_id FROM cleave.operation_parent p
                   WHERE p.operation_id = o.operation_id ORDER BY p.ordinal) AS parent_ids,
            CASE WHEN o.parameters ? 'child_ranges' THEN jsonb_array_length(o.parameters -> 'child_ranges')
                 ELSE (SELECT count(*) FROM cleave.operation_child c WHERE c.operation_id = o.operation_id) END AS child_count
       FROM cleave.operation o
-     WHERE o.topic_id = ANY (:topic_ids) AND o.state NOT IN ('done', 'aborted') AND o.state <> 'committed'
+     WHERE o.topic_id = ANY (:topic_ids) AND o.finished_at IS NULL AND o.state <> 'committed'
        AND o.kind = ANY (:kinds)
      ORDER BY o.operation_id
-""")
-_LOCK = text("""
+""",
+    {"topic_ids": "bigint[]", "kinds": "text[]"},
+)
+_LOCK = Prepared(
+    "lock_free_topics",
+    """
     SELECT topic_id, data_plane, epoch, next_segment_id FROM cleave.topic
      WHERE topic_id = ANY (:topic_ids) AND state = 'live' ORDER BY topic_id FOR NO KEY UPDATE SKIP LOCKED
-""")
+""",
+    {"topic_ids": "bigint[]"},
+)
 _ELSEWHERE = text("""
     SELECT topic_id, data_plane FROM cleave.topic
      WHERE topic_id = ANY (:topic_ids) AND state = 'live' AND data_plane <> ALL (:planes)
@@ -98,7 +119,7 @@ def load_situations(
     not live. `recent_loads` is empty: no profile looks back yet.
     """
     of_topics: dict[str, object] = {"topic_ids": list(topic_ids)}
-    topics = [row for row in tx.execute(_TOPICS, of_topics) if row.data_plane in capabilities]
+    topics = [row for row in _TOPICS.execute(tx, of_topics) if row.data_plane in capabilities]
     of_topics["topic_ids"] = [row.topic_id for row in topics]
     segments = _grouped(tx, of_topics, _SEGMENTS)
     consumers = _grouped(tx, of_topics, _CONSUMERS)
@@ -142,8 +163,11 @@ def lock_free_topics(tx: Connection, topic_ids: Collection[int]) -> dict[int, Lo
     Never waits, so it may be called while `evaluation` rows are held, against the usual order of locks (topic
     before evaluation); intents that follow find the lock taken.
     """
-    rows = tx.execute(_LOCK, {"topic_ids": sorted(topic_ids)})
-    return {row.topic_id: LockedTopic(*row) for row in rows}
+    rows = _LOCK.execute(tx, {"topic_ids": sorted(topic_ids)})
+    return {
+        row.topic_id: LockedTopic(row.topic_id, row.data_plane, row.epoch, row.next_segment_id)
+        for row in rows
+    }
 
 
 def live_elsewhere(tx: Connection, topic_ids: Collection[int], planes: Collection[str]) -> dict[int, str]:
@@ -155,9 +179,9 @@ def live_elsewhere(tx: Connection, topic_ids: Collection[int], planes: Collectio
 Rows = defaultdict[int, list[Row[Any]]]
 
 
-def _grouped(tx: Connection, parameters: Mapping[str, object], statement: Any) -> Rows:
+def _grouped(tx: Connection, parameters: Mapping[str, object], statement: Prepared) -> Rows:
     rows: Rows = defaultdict(list)
-    for row in tx.execute(statement, parameters):
+    for row in statement.execute(tx, parameters):
         rows[row.topic_id].append(row)
     return rows
 

@@ -2,7 +2,7 @@
 
 CREATE VIEW inspect.operations AS
 SELECT o.operation_id, t.name AS topic, o.topic_id, o.kind, o.state,
-       o.state NOT IN ('done', 'aborted') AS live, o.origin, o.actor, o.reason, o.decision_id,
+       o.finished_at IS NULL AS live, o.origin, o.actor, o.reason, o.decision_id,
        ARRAY(SELECT p.segment_id FROM cleave.operation_parent p
               WHERE p.operation_id = o.operation_id ORDER BY p.ordinal) AS parents,
        ARRAY(SELECT c.segment_id || ':' || inspect.hash_range_text(c.range_start, c.range_end) FROM cleave.operation_child c

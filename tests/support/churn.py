@@ -21,7 +21,7 @@ from controller.services.operation_runner import RunnerContext, run_due
 from controller.services.tombstone_sweeper import sweep
 from controller.store import intents, policies, subscriptions, topics
 from controller.store.engine import Store
-from controller.store.intents import Intent, Request
+from controller.store.intents import Intent, Request, Wanted
 from controller.store.subscriptions import SubscriptionKind
 from controller.store.topics import TopicRow
 
@@ -144,7 +144,7 @@ class _Player:
     def _intend_reshape(self, topic: TopicRow, request: Request) -> Intent:
         with self._store.transaction() as tx:
             return intents.intend_reshape(
-                tx, topic.topic_id, self._plan, backing_topic=self._plane.backing_topic, request=request
+                tx, Wanted(topic.topic_id, self._plan, self._plane.backing_topic, request)
             )
 
     def _reshape(self, topic: TopicRow) -> None:

@@ -18,6 +18,7 @@ from controller.domain.operation import Operation, OperationState, Origin, Step,
 from controller.domain.reshape import Reshape, plan_split
 from controller.store import commits, intents, layouts, operations, topics
 from controller.store.engine import Store
+from controller.store.intents import Wanted
 from controller.store.subscriptions import SubscriptionKind
 from controller.store.topics import TopicRow
 
@@ -75,9 +76,7 @@ class StoreDriver:
         self, topic_id: int, build: Callable[[SegmentLayout], Reshape], key: str | None = None
     ) -> Operation:
         """The intent of a reshape alone."""
-        return self.do(
-            intents.intend_reshape, topic_id, build, backing_topic=backing_topic, request=request(key)
-        ).operation
+        return self.do(intents.intend_reshape, Wanted(topic_id, build, backing_topic, request(key))).operation
 
     def claim(
         self, operation: Operation, runner: str = RUNNER, lease_seconds: float = LEASE_SECONDS

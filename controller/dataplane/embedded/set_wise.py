@@ -17,18 +17,21 @@ from controller.dataplane.embedded.names import ARRIVALS, checked
 
 _LATE = "SELECT set_config('synchronous_commit', 'off', true);"
 # As in `plane`: statements of one message, each with a view of its own. Nobody can be waiting at a log that this
-# very transaction has made, so only older ones are rung for.
+# very transaction has made, so only older ones are rung for. Rows are looked up one by one where a join would do, too:
+# the planner, which cannot know how few there are, would read whole tables for it.
 _CREATE = f"""
     INSERT INTO embedded.log (name) SELECT unnest(%(logs)s::text[]) ORDER BY 1 ON CONFLICT (name) DO NOTHING;
     SELECT FROM embedded.log WHERE name = ANY (%(logs)s) ORDER BY name FOR KEY SHARE;
     INSERT INTO embedded.cursor (log_id, subscription)
-    SELECT DISTINCT l.log_id, s.subscription
+    SELECT DISTINCT (SELECT l.log_id FROM embedded.log l WHERE l.name = w.log), s.subscription
       FROM jsonb_to_recordset(%(successors)s::jsonb) AS w (log text, predecessors text[], subscriptions text[], excepted text[])
-      JOIN embedded.log l ON l.name = w.log
      CROSS JOIN LATERAL (
            SELECT unnest(w.subscriptions) AS subscription
-            UNION SELECT c.subscription FROM embedded.log p JOIN embedded.cursor c USING (log_id)
-                   WHERE p.name = ANY (w.predecessors)) s
+            UNION SELECT c.subscription
+                    FROM unnest(w.predecessors) AS p (name)
+                   CROSS JOIN LATERAL (
+                         SELECT subscription FROM embedded.cursor
+                          WHERE log_id = (SELECT l.log_id FROM embedded.log l WHERE l.name = p.name) OFFSET 0) c) s
      WHERE s.subscription <> ALL (w.excepted)
      ORDER BY 1, 2 ON CONFLICT DO NOTHING;
     SELECT l.name, l.terminated_at IS NOT NULL,
@@ -44,8 +47,8 @@ _TERMINATE = f"""
     SELECT name, position, pg_notify('{ARRIVALS}', log_id::text) FROM closed
 """  # noqa: S608
 _SUBSCRIPTIONS = """
-    SELECT l.name, array_agg(c.subscription ORDER BY c.subscription)
-      FROM embedded.log l JOIN embedded.cursor c USING (log_id) WHERE l.name = ANY (%(logs)s) GROUP BY l.name
+    SELECT l.name, ARRAY(SELECT c.subscription FROM embedded.cursor c WHERE c.log_id = l.log_id ORDER BY 1)
+      FROM embedded.log l WHERE l.name = ANY (%(logs)s)
 """
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,6 +20,7 @@ from controller.domain.situation import Situation
 from controller.services.autoscaler.verdicts import digest, plan
 from controller.store import evaluations, intents, ledger, situations
 from controller.store.evaluations import Finished, PendingEvaluation
+from controller.store.intents import Intent, Wanted
 from controller.store.ledger import LedgerRow
 from controller.store.situations import LockedTopic
 
@@ -103,8 +103,7 @@ class Batch:
         self.evaluate([t for t, topic in locked.items() if not topic.is_unmoved(self.situations[t].layout)])
         new = self._new_topics()
         self._decision_ids = dict(zip(new, ledger.reserve_ids(self._tx, len(new)), strict=True))
-        for topic_id in sorted(self._acting()):
-            self._intend(locked[topic_id])
+        self._intend([locked[topic_id] for topic_id in sorted(self._acting())])
         ledger.record(self._tx, [self._ledger_row(t) for t in new if t in self.verdicts])
         kept = {*self.left, *self.postponed}
         finished = [self._finished(p) for p in self.pending.values() if p.topic_id not in kept]
@@ -118,33 +117,51 @@ class Batch:
             for t in self._new_topics()
         ]
 
-    def _intend(self, topic: LockedTopic) -> None:
+    def _intend(self, acting: Sequence[LockedTopic]) -> None:
+        """Where one act was decided, all at once; several of one topic stand or fall together."""
+        wanted = {topic.topic_id: self._wanted(topic) for topic in acting}
+        alone = [acts[0] for acts in wanted.values() if len(acts) == 1]
+        for act, found in zip(alone, intents.intend_reshapes(self._tx, alone), strict=True):
+            if isinstance(found, Intent):
+                self._operation_ids[act.topic_id] = (found.operation.operation_id,)
+            else:
+                self._refused(act.topic_id, found)
+        for topic_id, acts in wanted.items():
+            if len(acts) == 1:
+                continue
+            try:
+                with self._tx.begin_nested():
+                    found_all = [intents.intend_reshape(self._tx, act) for act in acts]
+            except (CleaveError, IntegrityError) as error:
+                self._refused(topic_id, error)
+            else:
+                self._operation_ids[topic_id] = tuple(one.operation.operation_id for one in found_all)
+
+    def _wanted(self, topic: LockedTopic) -> list[Wanted]:
         topic_id = topic.topic_id
         situation = self.situations[topic_id]
-        acts = self.verdicts[topic_id].decisions
-        try:
-            # An intent undoes itself when it fails; several stand or fall together.
-            with self._tx.begin_nested() if len(acts) > 1 else nullcontext():
-                self._operation_ids[topic_id] = tuple(
-                    intents.intend_reshape(
-                        self._tx,
-                        topic_id,
-                        partial(plan, act, max_buckets=situation.policy.entry_bucket_max_per_segment),
-                        backing_topic=naming(self._planes[topic.data_plane]),
-                        request=self._request(topic_id, act, ordinal),
-                        seen_epoch=situation.layout.epoch,
-                        seen_input_version=self.pending[topic_id].input_version,
-                    ).operation.operation_id
-                    for ordinal, act in enumerate(acts)
-                )
-        except (LostRace, SegmentBusy) as error:
+        return [
+            Wanted(
+                topic_id,
+                partial(plan, act, max_buckets=situation.policy.entry_bucket_max_per_segment),
+                naming(self._planes[topic.data_plane]),
+                self._request(topic_id, act, ordinal),
+                seen_epoch=situation.layout.epoch,
+                seen_input_version=self.pending[topic_id].input_version,
+            )
+            for ordinal, act in enumerate(self.verdicts[topic_id].decisions)
+        ]
+
+    def _refused(self, topic_id: int, error: CleaveError | IntegrityError) -> None:
+        """By the door, after all: soon again where somebody was faster, else later."""
+        if isinstance(error, LostRace | SegmentBusy):
             log.info(
                 "a topic moved while it was decided; left for the next pass",
                 topic_id=topic_id,
                 error=str(error),
             )
             self._leave(topic_id)
-        except (CleaveError, IntegrityError) as error:
+        else:
             log.error("a decision could not be written as an intent", topic_id=topic_id, error=str(error))
             self._pause(topic_id)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -50,6 +51,8 @@ class RunnerContext:
     checkpoint: Checkpoint = _ignore
     should_stop: Callable[[], bool] = _never
     clock: Clock = field(default_factory=SystemClock)
+    claiming: threading.Lock = field(default_factory=threading.Lock)
+    """Threads claim one after the other: side by side they would tear what can go together."""
 
     def __post_init__(self) -> None:
         if self.lease_seconds <= self.call_timeout_seconds:

@@ -39,8 +39,8 @@ def run_due(context: RunnerContext, *, limit: int = 1, shards: Shards | None = N
         if (found := set_wise(plane)) is not None
     }
     while count < limit and not context.should_stop():
-        asked_at = context.clock.monotonic_seconds()  # the claim counts from here: the answer may be slow
-        with context.store.single_statement() as tx:
+        with context.claiming, context.store.single_statement() as tx:
+            asked_at = context.clock.monotonic_seconds()  # the claim counts from here: the answer may be slow
             claimed = reshapes.claim(
                 tx,
                 runner=context.runner_id,

@@ -18,7 +18,7 @@ from controller.services.reconciler.findings import Finding, FindingKind, Seen, 
 from controller.store import backing_logs, drains, intents, tombstones, topics
 from controller.store.backing_logs import Books
 from controller.store.engine import Store
-from controller.store.intents import Request
+from controller.store.intents import Request, Wanted
 from controller.store.shards import Shards
 
 log = telemetry.get_logger(__name__)
@@ -126,14 +126,11 @@ def _heal(tx: Connection, topic: topics.TopicRow, plane: DataPlane, books: Books
     """Intend the reshape 1 → 1; an attempt that was aborted reserved an id, so the next one has another key."""
     key = f"heal/{topic.topic_id}/{segment_id}/{books.next_segment_id}"
     reason = f"log of active segment {segment_id} is terminated"
-    intent = intents.intend_reshape(
-        tx,
-        topic.topic_id,
-        lambda layout: plan_heal(layout, segment_id),
-        backing_topic=plane.backing_topic,
-        request=Request(key, Origin.RECONCILER, "reconciler", reason),
+    request = Request(key, Origin.RECONCILER, "reconciler", reason)
+    wanted = Wanted(
+        topic.topic_id, lambda layout: plan_heal(layout, segment_id), plane.backing_topic, request
     )
-    return intent.operation.operation_id
+    return intents.intend_reshape(tx, wanted).operation.operation_id
 
 
 def _answer_on_plane(plane: DataPlane, books: Books, finding: Finding) -> Finding:

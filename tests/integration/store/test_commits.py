@@ -140,10 +140,12 @@ def test_an_aborted_reshape_gives_its_logs_to_tombstones_and_pauses_decisions(dr
     topic_id = driver.create().topic_id
     operation = driver.do(
         intents.intend_reshape,
-        topic_id,
-        lambda layout: plan_split(layout, 0),
-        backing_topic=lambda topic, descriptor: f"{topic}/{descriptor}",
-        request=request(deadline_seconds=0.0),
+        intents.Wanted(
+            topic_id,
+            lambda layout: plan_split(layout, 0),
+            lambda topic, descriptor: f"{topic}/{descriptor}",
+            request(deadline_seconds=0.0),
+        ),
     ).operation
     [(version,)] = driver.sql("SELECT input_version FROM cleave.evaluation")
 

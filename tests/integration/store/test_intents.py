@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import IntegrityError
 
 from controller.domain.errors import (
     CleaveError,
@@ -15,8 +16,10 @@ from controller.domain.errors import (
     InvalidLayoutChange,
     LostRace,
     SegmentBusy,
+    SegmentNotFound,
     SubscriptionNotFound,
     TopicExists,
+    TopicNotFound,
     TopicNotLive,
 )
 from controller.domain.layout import SegmentLayout
@@ -24,6 +27,8 @@ from controller.domain.operation import OperationKind, OperationState
 from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import Reshape, plan_merge, plan_split
 from controller.store import drains, intents, subscriptions, topics
+from controller.store.intents import Wanted
+from controller.store.journal import get_operation
 from controller.store.subscriptions import SubscriptionKind, SubscriptionState
 from controller.store.topics import TopicState
 from tests.support.store_driver import StoreDriver, backing_topic, request
@@ -100,11 +105,7 @@ def test_a_reshape_reserves_fresh_ids_and_leaves_the_layout_alone(driver: StoreD
 def test_ids_reserved_by_an_aborted_operation_are_gone_for_good(driver: StoreDriver) -> None:
     topic_id = driver.create().topic_id
     operation = driver.do(
-        intents.intend_reshape,
-        topic_id,
-        _split(0),
-        backing_topic=backing_topic,
-        request=request(deadline_seconds=0.0),
+        intents.intend_reshape, Wanted(topic_id, _split(0), backing_topic, request(deadline_seconds=0.0))
     ).operation
     assert driver.run(operation).state is OperationState.ABORTED
 
@@ -119,12 +120,7 @@ def test_what_a_decision_was_made_on_must_still_hold(driver: StoreDriver) -> Non
     def intend(*, epoch: int, input_version: int) -> object:
         return driver.do(
             intents.intend_reshape,
-            topic_id,
-            _split(1),
-            backing_topic=backing_topic,
-            request=request(),
-            seen_epoch=epoch,
-            seen_input_version=input_version,
+            Wanted(topic_id, _split(1), backing_topic, request(), epoch, input_version),
         )
 
     with pytest.raises(LostRace, match="at epoch 1, not 0"):
@@ -132,6 +128,96 @@ def test_what_a_decision_was_made_on_must_still_hold(driver: StoreDriver) -> Non
     with pytest.raises(LostRace, match="decide again"):
         intend(epoch=1, input_version=version - 1)
     assert intend(epoch=1, input_version=version)
+
+
+def _outcome(found: intents.Intent | CleaveError | IntegrityError) -> object:
+    """What came of one of several: its operation's parents, or the class of what stood in its way."""
+    return found.operation.parent_ids if isinstance(found, intents.Intent) else type(found)
+
+
+def _wanted(topic_id: int, segment_id: int, key: str | None = None, *, epoch: int | None = None) -> Wanted:
+    return Wanted(topic_id, _split(segment_id), backing_topic, request(key), epoch)
+
+
+def test_reshapes_of_many_topics_are_written_at_once_as_each_would_be(driver: StoreDriver) -> None:
+    topic_ids = [driver.create(f"topic://t/n/{name}", segments=2).topic_id for name in "abc"]
+
+    found = driver.do(
+        intents.intend_reshapes, [_wanted(topic_id, 1, f"k{topic_id}") for topic_id in reversed(topic_ids)]
+    )
+
+    assert [_outcome(one) for one in found] == [(1,)] * 3
+    for topic_id in topic_ids:
+        [written] = [
+            one.operation
+            for one in found
+            if isinstance(one, intents.Intent) and one.operation.topic_id == topic_id
+        ]
+        assert written == driver.do(get_operation, written.operation_id)
+        assert written.request_key == f"k{topic_id}"
+        assert [str(child.plan.hash_range) for child in written.children] == ["8000-bfff", "c000-ffff"]
+        assert driver.layout(topic_id).next_segment_id == 4
+
+
+def test_what_stands_in_the_way_of_one_reshape_leaves_the_others_alone(driver: StoreDriver) -> None:
+    free, busy, moved, again, mistaken = (
+        driver.create(f"topic://t/n/{name}", segments=2).topic_id for name in "abcde"
+    )
+    driver.intend(busy, _split(0))
+    driver.split(moved, 1)
+    first = driver.intend(again, _split(0), key="again")
+
+    found = driver.do(
+        intents.intend_reshapes,
+        [
+            _wanted(busy, 0),
+            _wanted(moved, 0, epoch=0),
+            _wanted(again, 0, "again"),
+            _wanted(mistaken, 7),
+            _wanted(10**9, 0),
+            _wanted(free, 0),
+        ],
+    )
+
+    assert [_outcome(one) for one in found] == [
+        SegmentBusy, LostRace, (0,), SegmentNotFound, TopicNotFound, (0,)
+    ]  # fmt: skip
+    assert isinstance(found[2], intents.Intent)
+    assert (found[2].repeated, found[2].operation.operation_id) == (True, first.operation_id)
+
+
+def test_two_of_many_reshapes_with_one_request_key_are_told_apart(driver: StoreDriver) -> None:
+    one, other = (driver.create(f"topic://t/n/{name}").topic_id for name in "ab")
+
+    found = driver.do(intents.intend_reshapes, [_wanted(one, 0, "k"), _wanted(other, 0, "k")])
+
+    assert [_outcome(each) for each in found] == [(0,), Conflict]
+    assert driver.layout(other).next_segment_id == 1
+
+
+def test_a_reshape_among_many_waits_for_whoever_holds_its_topic_and_then_looks_again(
+    driver: StoreDriver,
+) -> None:
+    """Two batches of the same topics at the same time: every topic gets both its reshapes, in either order."""
+    topic_ids = [driver.create(f"topic://t/n/{number}", segments=2).topic_id for number in range(20)]
+    together, outcomes = threading.Barrier(2, timeout=20), list[object]()
+
+    def ask(segment_id: int, order: list[int]) -> None:
+        together.wait()
+        found = driver.do(intents.intend_reshapes, [_wanted(topic_id, segment_id) for topic_id in order])
+        outcomes.extend(_outcome(one) for one in found)
+
+    threads = [
+        threading.Thread(target=ask, args=(0, topic_ids)),
+        threading.Thread(target=ask, args=(1, topic_ids[::-1])),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(map(str, outcomes)) == ["(0,)"] * 20 + ["(1,)"] * 20
+    assert {driver.layout(topic_id).next_segment_id for topic_id in topic_ids} == {6}
 
 
 def test_a_plan_the_layout_refuses_leaves_no_trace(driver: StoreDriver) -> None:
@@ -239,7 +325,7 @@ def test_the_same_request_made_at_the_same_time_is_one_operation(driver: StoreDr
     acts: dict[str, Callable[[], intents.Intent]] = {
         "create": lambda: driver.intend_create("topic://t/n/a", key="k"),
         "split": lambda: driver.do(
-            intents.intend_reshape, topic_id, _split(0), backing_topic=backing_topic, request=request("k")
+            intents.intend_reshape, Wanted(topic_id, _split(0), backing_topic, request("k"))
         ),
         "delete": lambda: driver.do(intents.intend_delete, topic_id, request("k")),
         "subscribe": lambda: driver.do(

@@ -11,7 +11,19 @@ import pytest
 from sqlalchemy import Connection, event, text
 
 from controller.devstack.postgres import PostgresServer
-from controller.store import consumers, drains, layouts, operations, subscriptions, tombstones, topics
+from controller.store import (
+    consumers,
+    draft_statements,
+    drains,
+    layouts,
+    operations,
+    reshape_statements,
+    situations,
+    subscriptions,
+    tombstones,
+    topics,
+)
+from controller.store.prepared import Prepared
 from controller.store.shards import Shards
 from tests.support.store_driver import StoreDriver
 
@@ -169,3 +181,38 @@ def test_a_hot_statement_reads_by_index(
 
     assert indexes <= {node["Index Name"] for node in nodes if "Index Name" in node}
     assert [node["Relation Name"] for node in nodes if node["Node Type"] == "Seq Scan"] == []
+
+
+PREPARED = [
+    one
+    for module in (draft_statements, reshape_statements, situations)
+    for one in vars(module).values()
+    if isinstance(one, Prepared)
+]
+
+
+@pytest.mark.parametrize("statement", PREPARED, ids=lambda statement: statement.name)
+def test_a_prepared_statement_is_planned_for_large_tables_though_they_are_empty(
+    driver: StoreDriver, statement: Prepared
+) -> None:
+    """Statistics come a minute later at the earliest: what a worker starts with in between it keeps to."""
+    nothing = ", ".join("NULL" for _ in statement.parameters)
+    with driver.store.transaction() as tx:
+        statement.execute(tx, dict.fromkeys(statement.parameters))
+        [(plan,)] = tx.exec_driver_sql(f"EXPLAIN (FORMAT JSON) EXECUTE {statement.name} ({nothing})")
+    nodes = list(_nodes(plan))
+
+    assert [
+        (node["Relation Name"], node.get("Index Name"))
+        for node in nodes
+        if node.get("Relation Name") not in (None, "cluster_policy")  # which has one row
+        and "Bitmap" not in node["Node Type"]
+        and node["Node Type"] != "ModifyTable"
+        and "Index Cond" not in node
+    ] == []
+    assert [
+        node["Index Name"]
+        for node in nodes
+        if node["Node Type"] == "Bitmap Index Scan" and "Index Cond" not in node
+    ] == []
+    assert any("Index Name" in node for node in nodes)

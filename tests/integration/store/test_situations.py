@@ -223,11 +223,12 @@ def test_five_hundred_topics_take_as_many_statements_as_one_all_on_indexes(drive
         insert_fleet(tx, 20_000, 2)
     with driver.store.transaction() as tx:
         analyze(tx)
+        count(tx, 1)  # which prepares them
         assert count(tx, 500) == count(tx, 1) == 4
         plans = plans_of(tx, lambda: load_situations(tx, range(1, 51), PLANES))
 
     assert "topic_pkey" in plans[0]
-    assert "segment_active" in plans[1]
+    assert "topic_id = ANY" in plans[1]  # where all are ACTIVE any index on topics will do
     assert "segment_load_pkey" in plans[1]
     big = ("topic t", "segment s", "segment_load l", "segment_parent p")
     assert not [plan for plan in plans if any(f"Seq Scan on {table}" in plan for table in big)]
