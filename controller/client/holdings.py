@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from controller.client.layout_source import TopicSnapshot
 from controller.dataplane.base import LogClient, LogReader, Position
-from controller.domain.errors import LostRace, NotFound
+from controller.domain.errors import DataPlaneUnavailable, LostRace, NotFound
 
 _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.02, 1.0
 """A cursor that somebody still holds is tried again after this, doubling; a hand-over takes milliseconds."""
@@ -39,10 +39,17 @@ class Held:
 
 @dataclass(slots=True)
 class _Awaited:
-    """A segment of ours whose cursor somebody else still has."""
+    """A segment of ours whose cursor somebody else still has, or whose log is out of reach: then `error` says why."""
 
     next_try_at: float = 0.0
     delay_seconds: float = _FIRST_RETRY_SECONDS
+    error: DataPlaneUnavailable | None = None
+
+    def try_later(self, took_seconds: float, error: DataPlaneUnavailable | None = None) -> None:
+        """Not before as much time has passed as the try took: meanwhile other segments are read."""
+        self.error = error
+        self.next_try_at = time.monotonic() + max(self.delay_seconds, took_seconds)
+        self.delay_seconds = min(self.delay_seconds * 2, _LONGEST_RETRY_SECONDS)
 
 
 class Holdings:
@@ -65,6 +72,13 @@ class Holdings:
         """When the next cursor is worth another try, `time.monotonic` seconds; infinity when none is awaited."""
         return min((awaited.next_try_at for awaited in self._awaited.values()), default=float("inf"))
 
+    def demand_reached(self) -> None:
+        """Raises why a segment of ours could not be opened when it was last tried; it is tried again by the next look."""
+        for awaited in self._awaited.values():
+            if awaited.error is not None:
+                awaited.next_try_at = 0.0
+                raise awaited.error
+
     def adopt(self, mine: Collection[int], snapshot: TopicSnapshot, peers: Collection[str]) -> None:
         """Keep to a new assignment. A cursor held by one of `peers` is waited for, by anybody else taken over."""
         self._peers = peers
@@ -81,13 +95,14 @@ class Holdings:
         """Open the readers whose time for a try has come."""
         now = time.monotonic()
         for segment_id in [i for i, awaited in self._awaited.items() if awaited.next_try_at <= now]:
+            awaited, began = self._awaited[segment_id], time.monotonic()
             try:
                 self._held[segment_id] = self._open(segment_id, snapshot)
                 del self._awaited[segment_id]
             except (LostRace, NotFound):  # a peer still has it, or the cursor is still being made
-                awaited = self._awaited[segment_id]
-                awaited.next_try_at = now + awaited.delay_seconds
-                awaited.delay_seconds = min(awaited.delay_seconds * 2, _LONGEST_RETRY_SECONDS)
+                awaited.try_later(time.monotonic() - began)
+            except DataPlaneUnavailable as error:
+                awaited.try_later(time.monotonic() - began, error)
 
     def with_something_new(self) -> Iterator[Held]:
         """The segments worth a read, each its turn; stop where you found something."""

@@ -134,7 +134,10 @@ class StreamConsumer:
         self._source.unregister(self._topic_id, self._subscription, self.name)
 
     def _look(self) -> Batch | None:
-        """One round: follow the layout, take what is ours, and read from the next segment that has something."""
+        """One round: follow the layout, take what is ours, and read from the next segment that has something.
+
+        A segment that is out of reach keeps nobody from the others: it is told of when they have nothing.
+        """
         if time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + LOOK_SECONDS
             self._watch.look_again()
@@ -146,6 +149,7 @@ class StreamConsumer:
             batch = self._read(held)
             if batch is not None:
                 return batch
+        self._holdings.demand_reached()
         return None
 
     def _follow(self) -> None:

@@ -1,4 +1,4 @@
-"""A `LogClient` whose appends go wrong on purpose; everything else is the wrapped one's."""
+"""A `LogClient` whose appends and openings go wrong on purpose; everything else is the wrapped one's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable
 
 
 class FaultyLogs:
-    """Set one of the counts: the next so many appends suffer it."""
+    """Set one of the counts, the next so many appends suffer it; name a log, and no reader of it is opened."""
 
     def __init__(self, wrapped: LogClient) -> None:
         self._wrapped = wrapped
@@ -19,6 +19,7 @@ class FaultyLogs:
         """Store so many messages of the next batch and say so, as a plane without atomic batches may at a fence."""
         self.appended: list[str] = []
         """Backing topics of the appends that reached the wrapped one."""
+        self.out_of_reach: set[str] = set()
 
     def append(
         self, backing_topic: str, messages: Sequence[OutgoingMessage], *, producer: str, sequence: int
@@ -44,7 +45,9 @@ class FaultyLogs:
         live_owners: Collection[str],
         on_arrival: Callable[[], None],
     ) -> LogReader:
-        """The wrapped one's."""
+        """The wrapped one's, or none."""
+        if backing_topic in self.out_of_reach:
+            raise DataPlaneUnavailable(f"injected: {backing_topic} is out of reach", delay_seconds=0.01)
         return self._wrapped.open_reader(
             backing_topic, subscription, owner=owner, live_owners=live_owners, on_arrival=on_arrival
         )

@@ -60,6 +60,7 @@ class PulsarReader:
         self._read: Position = ()
         self._acknowledged: Position = ()
         self._paused = False
+        self._pausing = threading.Lock()  # what is noted and what the library is told must not come apart
         self._interrupted = threading.Event()
         self._lost: CleaveError | None = None
         self._is_attached = self._is_written_down = False
@@ -78,9 +79,10 @@ class PulsarReader:
             return
         self._last_arrived = position
         self._arrived.append((position, message))
-        if len(self._arrived) >= PREFETCH_MESSAGES and not self._paused:
-            self._paused = True
-            consumer.pause_message_listener()
+        with self._pausing:
+            if len(self._arrived) >= PREFETCH_MESSAGES and not self._paused:
+                self._paused = True
+                consumer.pause_message_listener()
         self.ring()
 
     def ring(self) -> None:
@@ -113,9 +115,10 @@ class PulsarReader:
         self._demand_held()
         taken = [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
         opened = self._opened
-        if self._paused and len(self._arrived) < PREFETCH_MESSAGES // 2 and opened is not None:
-            self._paused = False
-            opened[1].resume_message_listener()
+        with self._pausing:
+            if self._paused and len(self._arrived) < PREFETCH_MESSAGES // 2 and opened is not None:
+                self._paused = False
+                opened[1].resume_message_listener()
         for position, message in taken:
             self._unacknowledged.append((position, message.message_id()))
             self._read = position

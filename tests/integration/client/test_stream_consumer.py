@@ -9,11 +9,12 @@ import pytest
 from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.stream_consumer import Batch, StreamConsumer
-from controller.domain.errors import FencedOut, SubscriptionNotFound
+from controller.domain.errors import DataPlaneUnavailable, FencedOut, SubscriptionNotFound
 from controller.domain.key_hash import key_hash
 from controller.services import topic_admin
 from controller.services.segment_admin import merging, splitting
 from tests.support.bench import TOPIC, Bench
+from tests.support.faulty_logs import FaultyLogs
 from tests.support.waiting import wait_until
 
 KEYS = [f"key-{i}" for i in range(20)]
@@ -132,6 +133,26 @@ def test_two_consumers_share_the_segments(bench: Bench, producer: Producer, join
 
     readers = {1: "a", 2: "b"}
     assert take(a, b, count=len(KEYS)) == {key: [(readers[segment_of(bench, key)], 0)] for key in KEYS}
+
+
+def test_a_segment_out_of_reach_keeps_nobody_from_the_others_and_is_told_of_when_they_have_nothing(
+    bench: Bench, source: PostgresSource, producer: Producer
+) -> None:
+    bench.reshape(splitting(0))
+    logs = FaultyLogs(bench.logs)
+    logs.out_of_reach = {bench.log_of(1)}
+    send(producer, 0, 1, 2)
+    within_reach = [key for key in KEYS if segment_of(bench, key) == 2]
+
+    with StreamConsumer(source, logs, TOPIC, "billing", "a", patience_seconds=2.0) as consumer:
+        first = take(consumer, count=3 * len(within_reach))
+        with pytest.raises(DataPlaneUnavailable, match="out of reach"):
+            wait_until(lambda: consumer.receive(0.1))
+        logs.out_of_reach.clear()
+        rest = take(consumer, count=3 * (len(KEYS) - len(within_reach)))
+
+    assert set(first) == set(within_reach)
+    assert first | rest == everything("a", 0, 1, 2)
 
 
 def test_a_segment_changes_hands_only_when_its_messages_are_acknowledged(
