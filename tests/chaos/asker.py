@@ -14,6 +14,7 @@ import sys
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
+from controller.store.draft_statements import WRITE
 from tests.chaos.scenarios import BY_NAME
 from tests.support.bench import Bench
 
@@ -32,6 +33,11 @@ def main(url: str, scenario: str, key: str, side: str) -> None:
             if "INSERT INTO cleave.operation\n" in statement:
                 wrote.append(True)
 
+        def die_unwritten(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
+            if statement.startswith(f"EXECUTE {WRITE.name} "):  # which is a transaction by itself
+                die()
+
+        event.listen(Engine, "before_cursor_execute", die_unwritten)
         event.listen(Engine, "after_cursor_execute", note)
         event.listen(Engine, "commit", lambda _connection: die() if wrote else None)
     BY_NAME[scenario].intend(bench, key)

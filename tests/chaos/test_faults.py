@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from controller.domain.errors import DataPlaneUnavailable, SegmentNotFound
-from controller.domain.operation import OperationState
+from controller.domain.operation import OperationKind, OperationState
 from controller.services import segment_admin
 from controller.services.operation_runner import Outcome
 from tests.chaos.laws import settle_and_check
@@ -93,7 +93,7 @@ def test_a_data_plane_away_past_the_deadline_aborts_before_the_fence_and_is_wait
         )
         bench.drive(operation_id)  # the data plane is back
         row = settle_and_check(bench, scenario, operation_id)
-        can_give_up = scenario.kind.is_reshape or scenario.name == "create"
+        can_give_up = scenario.kind.is_reshape or scenario.kind in (OperationKind.CREATE, OperationKind.ADOPT)
         assert row["ended"] == ("aborted" if gives_up and can_give_up else "done")
         record_cell(fault="away", scenario=scenario.name, path="forward", at=f"call:{number}", **row)
 

@@ -110,6 +110,18 @@ def test_a_killed_runner_holds_up_its_own_operation_only(new_bench: NewBench) ->
 def test_a_task_killed_beside_the_commit_of_its_intent_and_retried_asks_once(
     scenario: Scenario, side: str, new_bench: NewBench, record_cell: RecordCell
 ) -> None:
+    check_asks_once(scenario, side, new_bench, record_cell)
+
+
+@pytest.mark.parametrize("side", ["before", "after"])
+def test_fast_subset_a_task_killed_beside_the_commit_of_its_intent_and_retried_asks_once(
+    side: str, new_bench: NewBench, record_cell: RecordCell
+) -> None:
+    check_asks_once(BY_NAME["split"], side, new_bench, record_cell)
+
+
+def check_asks_once(scenario: Scenario, side: str, new_bench: NewBench, record_cell: RecordCell) -> None:
+    """Kill the task on that side of its commit, ask again, and see one operation."""
     bench = new_bench()
     scenario.prepare(bench)
     asker = start("asker", url=bench.url, scenario=scenario.name, key="asked", side=side)
