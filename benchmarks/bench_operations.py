@@ -1,9 +1,9 @@
 """How many splits and merges a second one worker commits, against pgbench's TPC-B-like on the same server.
 
-Each operation is the whole thing: intent, children with subscriptions, fence, the commit with journal, history and
-ledger linkage, clean-up, on the embedded data plane. The worker is a process of its own, as `cleave worker` is; this
-one asks for operations by the auto-scaler's door, as many in a transaction as its passes, and then, for comparison,
-for one at a time as people do. Both take turns with pgbench's 2 clients, several times, since machines are not equally
+Each operation is the whole thing: intent, children with subscriptions, fence, the commit with journal and history,
+clean-up, on the embedded data plane. The worker is a process of its own, as `cleave worker` is; this
+one asks for operations by the auto-scaler's door, as many in a transaction as its passes and with a row in the ledger
+for each, and then, for comparison, for one at a time as people do. Both take turns with pgbench's 2 clients, several times, since machines are not equally
 fast from minute to minute; the ratio is of the means. Beside it stands where the time of one operation goes: processor
 time of the three parties, waits for the disk, transactions; and how busy the machine was with other things. Prints one
 line of JSON.
@@ -12,68 +12,37 @@ line of JSON.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
-import psutil
-from sqlalchemy import make_url, text
+from sqlalchemy import text
 
 from benchmarks.machine import machine
+from benchmarks.operation_costs import Account, pgbench
 from controller.bootstrap import Application
 from controller.dataplane.layout_keeper import naming
 from controller.devstack.postgres import DURABLE, EmbeddedPostgres
-from controller.devstack.postgres_home import wheel_binaries
+from controller.domain.evaluator import ALL_LANES, CODE_VERSION, decide
 from controller.domain.operation import Origin
 from controller.domain.policy import AutoScalePolicy
 from controller.services import segment_admin, topic_admin
 from controller.services.autoscaler.batch import ACTING_TOPICS
 from controller.services.segment_admin import Planner
 from controller.settings import Settings
-from controller.store import intents
+from controller.store import intents, ledger, situations
 from controller.store.engine import Store
 from controller.store.intents import Intent, Request, Wanted
+from controller.store.ledger import LedgerRow
 from controller.store.migrations import migrate
-
-
-def pgbench(url: str, seconds: int, *, initialise: bool) -> float:
-    """TPC-B-like transactions a second with 2 clients."""
-    address = make_url(url)
-    env = {**os.environ, "PGPASSWORD": address.password or ""}
-    base = [
-        str(wheel_binaries() / "pgbench"),
-        "-h",
-        str(address.host),
-        "-p",
-        str(address.port),
-        "-U",
-        str(address.username),
-    ]
-    if initialise:
-        subprocess.run(
-            [*base, "-i", "-q", "-s", "10", str(address.database)], env=env, check=True, capture_output=True
-        )
-    done = subprocess.run(
-        [*base, "-c", "2", "-j", "2", "-T", str(seconds), str(address.database)],
-        env=env,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    found = re.search(r"tps = ([0-9.]+)", done.stdout)
-    if found is None:
-        raise RuntimeError(f"pgbench printed no figure: {done.stdout}")
-    return float(found.group(1))
 
 
 @contextmanager
@@ -98,65 +67,6 @@ def worker(url: str, parallel: int) -> Iterator[int]:
 
 def _request(key: str) -> Request:
     return Request(key, Origin.MANUAL, "benchmark", "benchmark")
-
-
-def processor_seconds(*processes: psutil.Process) -> float:
-    """Of these and of their children, those that have ended included."""
-    total = 0.0
-    for process in processes:
-        times = process.cpu_times()
-        total += times.user + times.system + times.children_user + times.children_system
-        for child in process.children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):  # it ends just now
-                total += sum(child.cpu_times()[:2])
-    return total
-
-
-@dataclass(frozen=True)
-class Account:
-    """What was spent until an instant, in seconds of processors and in counts."""
-
-    submitting: float
-    working: float
-    serving: float
-    machine: float
-    flushes: int
-    transactions: int
-
-    @classmethod
-    def now(cls, app: Application, worker_pid: int) -> Account:
-        """Read all of it; the server's own counters may be a second old."""
-        with app.store.transaction() as tx:
-            server = psutil.Process(tx.execute(text("SELECT pg_backend_pid()")).scalar_one()).parent()
-            flushes = tx.execute(
-                text("SELECT CAST(sum(fsyncs) AS bigint) FROM pg_stat_io WHERE object = 'wal'")
-            ).scalar_one()
-            transactions = tx.execute(
-                text("SELECT CAST(sum(xact_commit) AS bigint) FROM pg_stat_database")
-            ).scalar_one()
-        busy = psutil.cpu_times()
-        return cls(
-            submitting=processor_seconds(psutil.Process()) - processor_seconds(*psutil.Process().children()),
-            working=processor_seconds(psutil.Process(worker_pid)),
-            serving=processor_seconds(server) if server else 0.0,
-            machine=sum(busy) - busy.idle - busy.iowait,
-            flushes=flushes,
-            transactions=transactions,
-        )
-
-    def spent_since(self, earlier: Account, operations: int) -> dict[str, float]:
-        """An operation's share of what was spent in between; for the machine what others took."""
-        ours = {
-            party: getattr(self, party) - getattr(earlier, party)
-            for party in ("submitting", "working", "serving")
-        }
-        others = self.machine - earlier.machine - sum(ours.values())
-        return {
-            **{f"{party}_processor_ms": round(1000 * spent / operations, 2) for party, spent in ours.items()},
-            "others_processor_ms": round(1000 * max(others, 0.0) / operations, 2),
-            "flushes": round((self.flushes - earlier.flushes) / operations, 2),
-            "transactions": round((self.transactions - earlier.transactions) / operations, 2),
-        }
 
 
 ROUNDS = 3
@@ -186,24 +96,46 @@ def _planner(turn: int) -> Planner:
 
 
 def ask_together(app: Application, topic_ids: Sequence[int]) -> Ask:
-    """As a pass of the auto-scaler does."""
+    """As a pass of the auto-scaler does, with a row in the ledger for each; what stands there was decided once before."""
     max_buckets = AutoScalePolicy().entry_bucket_max_per_segment
+    with app.store.transaction() as tx:
+        capabilities = {"embedded": app.planes["embedded"].capabilities}
+        found = situations.load_situations(tx, topic_ids, capabilities)
+    rows = {
+        topic_id: LedgerRow(
+            decision_id=0,
+            topic_id=topic_id,
+            decided_at=situation.now,
+            epoch=situation.layout.epoch,
+            input_version=1,
+            lanes=ALL_LANES,
+            decided_by="benchmark",
+            code_version=CODE_VERSION,
+            evaluation=decide(situation, ALL_LANES),
+            situation=situation.to_json(),
+        )
+        for topic_id, situation in found.items()
+    }
 
     def ask(numbers: Sequence[int], turn: int) -> None:
         planner = _planner(turn)
-        wanted = [
-            Wanted(
-                topic_ids[number],
-                lambda layout: planner(layout, max_buckets),
-                naming(app.planes["embedded"]),
-                _request(f"together-{turn}-{number}"),
-            )
-            for number in numbers
-        ]
         with app.store.transaction() as tx:
+            decision_ids = dict(zip(numbers, ledger.reserve_ids(tx, len(numbers)), strict=True))
+            wanted = [
+                Wanted(
+                    topic_ids[number],
+                    lambda layout: planner(layout, max_buckets),
+                    naming(app.planes["embedded"]),
+                    replace(_request(f"together-{turn}-{number}"), decision_id=decision_id),
+                )
+                for number, decision_id in decision_ids.items()
+            ]
             for found in intents.intend_reshapes(tx, wanted):
                 if not isinstance(found, Intent):
                     raise found
+            ledger.record(
+                tx, [replace(rows[topic_ids[n]], decision_id=number) for n, number in decision_ids.items()]
+            )
 
     return ask
 

@@ -1,8 +1,8 @@
 """Intents of reshapes in two statements, for one topic or many: one looks, one writes what has not moved since.
 
-Serves ``reshape_intents``, which is part of the one door. The look takes everything from one snapshot and locks nothing. The write hangs on
-the topic's row version, which every intent and every commit raises, so that a plan made on what has changed writes
-nothing. Operation, parents and children are written by the same statement, all or none.
+Serves ``reshape_intents``, which is part of the one door. The look takes everything from one snapshot and locks
+nothing. The write hangs on the topic's row version, which every intent and every commit raises, so that a plan made on
+what has changed writes nothing. Operation, parents and children are written by the same statement, all or none.
 """
 
 from __future__ import annotations
@@ -75,7 +75,13 @@ def look(tx: Connection, topic: int | str, request_key: str) -> Seen:
         if isinstance(topic, int)
         else _looked(LOOK_BY_NAME, tx, [topic], [request_key])
     )
-    return demand_found(seen, topic)
+    if seen is None:
+        raise TopicNotFound(
+            f"topic {topic} does not exist; look its id up by name"
+            if isinstance(topic, int)
+            else f"topic {topic} does not exist; create it or check the name"
+        )
+    return seen
 
 
 def look_by_id(tx: Connection, topic_ids: Sequence[int], request_keys: Sequence[str]) -> list[Seen | None]:
@@ -89,17 +95,6 @@ def _looked(
     rows = statement.execute(tx, {"topics": list(topics), "request_keys": list(request_keys)})
     found = {row.ordinal: _seen(row) for row in rows}
     return [found.get(ordinal) for ordinal in range(1, len(topics) + 1)]
-
-
-def demand_found(seen: Seen | None, topic: int | str) -> Seen:
-    """What was seen of it. Raises TopicNotFound."""
-    if seen is None:
-        raise TopicNotFound(
-            f"topic {topic} does not exist; look its id up by name"
-            if isinstance(topic, int)
-            else f"topic {topic} does not exist; create it or check the name"
-        )
-    return seen
 
 
 def plan(

@@ -42,9 +42,13 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a statement is told about one operation; ``detail`` goes to the first step's row."""
+    """What a statement is told about one operation; ``detail`` goes to the first step's row.
+
+    ``subscription_version``: of the subscriptions that its children have.
+    """
 
     operation: Operation
+    subscription_version: int | None
     detail: Mapping[str, object]
 
 
@@ -152,7 +156,7 @@ def _parameters(
             "operation_id": one.operation.operation_id,
             "topic_id": one.operation.topic_id,
             "term": one.operation.claim_term,
-            "subscription_version": one.operation.subscription_version,
+            "subscription_version": one.subscription_version,
             "detail": one.detail,
             "stamps": STAMPS.get(one.operation.kind, ()),
             "children": [

@@ -29,8 +29,8 @@ log = telemetry.get_logger(__name__)
 PAUSE_SECONDS = 60.0
 """How long a topic that cannot be decided or acted on here is left alone."""
 
-ACTING_TOPICS = 50
-"""Topics acted on in one transaction: an intent takes milliseconds, and the batch's rows are held meanwhile."""
+ACTING_TOPICS = 100
+"""Topics acted on in one transaction: their intents take tens of milliseconds, and the batch's rows are held meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ handed back as it is recorded and goes on alone, which every step allows.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import cast
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 from sqlalchemy import Connection
 
@@ -69,12 +69,26 @@ _ORDINARY_KINDS = frozenset(kind for kind in OperationKind if kind.is_reshape an
 
 @dataclass(slots=True)
 class _Member:
-    """One of them: its claim, its row as recorded last, and the subscriptions known to be on its children."""
+    """One of them: its claim, what was recorded since, and the subscriptions known to be on its children."""
 
     claimed: Claimed
-    operation: Operation
+    recorded: dict[str, Any] = field(default_factory=dict)
     subscriptions: frozenset[str] = frozenset()
     is_under_way: bool = True
+
+    @property
+    def operation(self) -> Operation:
+        """As it was claimed."""
+        return self.claimed.operation
+
+    def given(self, detail: Mapping[str, object]) -> Given:
+        """For a statement: its children have the subscriptions that were seen with the claim."""
+        return Given(self.operation, self.claimed.observed.subscription_version, detail)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.recorded.get("state") is OperationState.DONE
 
     def children(self) -> list[Segment]:
         """The segments to be, with parents and depth; the epoch is for the commit to say."""
@@ -107,7 +121,7 @@ class Together:
     ) -> None:
         self._context = context
         self._plane = plane
-        self._members = {one.operation.operation_id: _Member(one, one.operation) for one in claimed}
+        self._members = {one.operation.operation_id: _Member(one) for one in claimed}
         self._claimed_until = claimed_until
         self._now_ms = max(one.observed.now_ms for one in claimed)
 
@@ -125,7 +139,10 @@ class Together:
 
     def left(self) -> list[Operation]:
         """Those that have to go on alone, as they are recorded."""
-        return [one.operation for one in self._members.values() if one.operation.state.is_live]
+        as_recorded = (
+            replace(one.operation, **one.recorded) for one in self._members.values() if not one.is_done
+        )
+        return list(as_recorded)
 
     def _under_way(self) -> list[_Member]:
         return [one for one in self._members.values() if one.is_under_way]
@@ -146,10 +163,7 @@ class Together:
             one.is_under_way = len(alive) == len(born)
             one.subscriptions = frozenset(name for log in alive for name in log.subscriptions)
         given = [
-            Given(
-                replace(one.operation, subscription_version=one.claimed.observed.subscription_version),
-                subscriptions_noted(one.subscriptions, one.claimed.live_subscriptions),
-            )
+            one.given(subscriptions_noted(one.subscriptions, one.claimed.live_subscriptions))
             for one in self._under_way()
         ]
         with self._recording(Step.CREATE_CHILDREN, Step.SET_FENCING) as tx:
@@ -161,6 +175,9 @@ class Together:
                 may_be_late=self._plane.shares_server,
             )
             self._keep(given, moved, OperationState.FENCING)
+        for number in moved:
+            one = self._members[number]
+            one.recorded["subscription_version"] = one.claimed.observed.subscription_version
         self._now_ms = max(moved.values(), default=self._now_ms)
 
     def _terminate_and_commit(self) -> None:
@@ -171,9 +188,7 @@ class Together:
             one.is_under_way = all(log in positions for log in one.operation.parent_topics)
         for turn in _one_a_topic(self._under_way()):
             given = [
-                Given(
-                    one.operation, {"positions": {log: positions[log] for log in one.operation.parent_topics}}
-                )
+                one.given({"positions": {log: positions[log] for log in one.operation.parent_topics}})
                 for one in turn
             ]
             children = {one.operation.operation_id: one.children() for one in turn}
@@ -184,7 +199,7 @@ class Together:
                 self._keep(given, committed, OperationState.COMMITTED)
             for number, seen in committed.items():
                 one = self._members[number]
-                one.operation = replace(one.operation, epoch=seen.epoch)
+                one.recorded["epoch"] = seen.epoch
                 one.subscriptions |= seen.subscriptions
                 self._now_ms = max(self._now_ms, seen.now_ms)
 
@@ -195,13 +210,13 @@ class Together:
         for one in self._under_way():
             names = {name for log in one.operation.parent_topics for name in found.get(log, ())}
             one.is_under_way = names <= one.subscriptions
-        given = [Given(one.operation, {}) for one in self._under_way()]
+        given = [one.given({}) for one in self._under_way()]
         with self._recording(Step.FINISH) as tx:
             ended = reshapes.finish(tx, given, self._context.runner_id, started_at_ms=self._now_ms)
             self._keep(given, ended, OperationState.DONE)
         for number in ended:
             operation = self._members[number].operation
-            telemetry.OPERATIONS.labels(operation.kind, operation.origin, operation.state).inc()
+            telemetry.OPERATIONS.labels(operation.kind, operation.origin, OperationState.DONE).inc()
         log.info("operations ended", operations=sorted(ended), state=OperationState.DONE)
 
     @contextmanager
@@ -214,12 +229,12 @@ class Together:
             self._context.checkpoint(f"{step}:after")
 
     def _keep(self, given: Sequence[Given], moved: Collection[int], state: OperationState) -> None:
-        """Those that moved are as given and in that state; the others go on alone."""
+        """Those that moved are in that state; the others go on alone."""
         for operation in (one.operation for one in given):
             member = self._members[operation.operation_id]
             member.is_under_way = operation.operation_id in moved
             if member.is_under_way:
-                member.operation = replace(operation, state=state, attempts=0)
+                member.recorded |= {"state": state, "attempts": 0}
 
 
 def _one_a_topic(members: Sequence[_Member]) -> Iterator[list[_Member]]:

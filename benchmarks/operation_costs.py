@@ -1,0 +1,107 @@
+"""What operations cost whom: processor time of the three parties, waits for the disk, transactions; and their rival.
+
+Read by the benchmark of operations alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+
+import psutil
+from sqlalchemy import make_url, text
+
+from controller.bootstrap import Application
+from controller.devstack.postgres_home import wheel_binaries
+
+
+def pgbench(url: str, seconds: int, *, initialise: bool) -> float:
+    """TPC-B-like transactions a second with 2 clients."""
+    address = make_url(url)
+    env = {**os.environ, "PGPASSWORD": address.password or ""}
+    base = [
+        str(wheel_binaries() / "pgbench"),
+        "-h",
+        str(address.host),
+        "-p",
+        str(address.port),
+        "-U",
+        str(address.username),
+    ]
+    if initialise:
+        subprocess.run(
+            [*base, "-i", "-q", "-s", "10", str(address.database)], env=env, check=True, capture_output=True
+        )
+    done = subprocess.run(
+        [*base, "-c", "2", "-j", "2", "-T", str(seconds), str(address.database)],
+        env=env,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    found = re.search(r"tps = ([0-9.]+)", done.stdout)
+    if found is None:
+        raise RuntimeError(f"pgbench printed no figure: {done.stdout}")
+    return float(found.group(1))
+
+
+def processor_seconds(*processes: psutil.Process) -> float:
+    """Of these and of their children, those that have ended included."""
+    total = 0.0
+    for process in processes:
+        times = process.cpu_times()
+        total += times.user + times.system + times.children_user + times.children_system
+        for child in process.children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):  # it ends just now
+                total += sum(child.cpu_times()[:2])
+    return total
+
+
+@dataclass(frozen=True)
+class Account:
+    """What was spent until an instant, in seconds of processors and in counts."""
+
+    submitting: float
+    working: float
+    serving: float
+    machine: float
+    flushes: int
+    transactions: int
+
+    @classmethod
+    def now(cls, app: Application, worker_pid: int) -> Account:
+        """Read all of it; the server's own counters may be a second old."""
+        with app.store.transaction() as tx:
+            server = psutil.Process(tx.execute(text("SELECT pg_backend_pid()")).scalar_one()).parent()
+            flushes = tx.execute(
+                text("SELECT CAST(sum(fsyncs) AS bigint) FROM pg_stat_io WHERE object = 'wal'")
+            ).scalar_one()
+            transactions = tx.execute(
+                text("SELECT CAST(sum(xact_commit) AS bigint) FROM pg_stat_database")
+            ).scalar_one()
+        busy = psutil.cpu_times()
+        return cls(
+            submitting=processor_seconds(psutil.Process()) - processor_seconds(*psutil.Process().children()),
+            working=processor_seconds(psutil.Process(worker_pid)),
+            serving=processor_seconds(server) if server else 0.0,
+            machine=sum(busy) - busy.idle - busy.iowait,
+            flushes=flushes,
+            transactions=transactions,
+        )
+
+    def spent_since(self, earlier: Account, operations: int) -> dict[str, float]:
+        """An operation's share of what was spent in between; for the machine what others took."""
+        ours = {
+            party: getattr(self, party) - getattr(earlier, party)
+            for party in ("submitting", "working", "serving")
+        }
+        others = self.machine - earlier.machine - sum(ours.values())
+        return {
+            **{f"{party}_processor_ms": round(1000 * spent / operations, 2) for party, spent in ours.items()},
+            "others_processor_ms": round(1000 * max(others, 0.0) / operations, 2),
+            "flushes": round((self.flushes - earlier.flushes) / operations, 2),
+            "transactions": round((self.transactions - earlier.transactions) / operations, 2),
+        }
