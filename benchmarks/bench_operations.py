@@ -69,7 +69,7 @@ def _request(key: str) -> Request:
     return Request(key, Origin.MANUAL, "benchmark", "benchmark")
 
 
-ROUNDS = 3
+ROUNDS, ROUNDS_ONE_BY_ONE = 8, 2
 Ask = Callable[[Sequence[int], int], None]
 """Have the topics of these numbers split in even turns, merged in odd ones."""
 
@@ -197,7 +197,7 @@ def measure(url: str, seconds: int, topics: int, parallel: int) -> dict[str, obj
         topic_ids = make_topics(app, topics)
         asks = (ask_together(app, topic_ids), ask_one_by_one(app))
         for number in range(ROUNDS):
-            for way, ask in enumerate(asks):
+            for way, ask in enumerate(asks if number < ROUNDS_ONE_BY_ONE else asks[:1]):
                 account, started = Account.now(app, worker_pid), time.perf_counter()
                 turns, done = churn(app, topic_ids, turn, float(seconds), ask)
                 elapsed[way] += time.perf_counter() - started
@@ -227,7 +227,7 @@ def measure(url: str, seconds: int, topics: int, parallel: int) -> dict[str, obj
 def main() -> None:
     """Measure on a private server and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=int, default=6)
+    parser.add_argument("--seconds", type=int, default=4)
     parser.add_argument("--topics", type=int, default=6 * ACTING_TOPICS)
     parser.add_argument("--parallel", type=int, default=Settings().worker_parallel_operations)
     options = parser.parse_args()

@@ -142,7 +142,9 @@ class Connections:
         try:
             return future.result(timeout=deadline.left_seconds)
         except NotYet:
-            future.add_done_callback(_close_late)
+            # What waits for a thread still would some day take a cursor that nobody reads from.
+            if not future.cancel():
+                future.add_done_callback(_close_late)
             raise DataPlaneTimeout(
                 f"{act}: {self._access.service_url} did not open it within {deadline.seconds:g} s"
             ) from None

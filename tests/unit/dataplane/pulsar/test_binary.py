@@ -1,0 +1,35 @@
+"""What is opened over the binary protocol ends with its deadline, also while it waits for a thread."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pulsar
+import pytest
+
+from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.admin import Deadline
+from controller.dataplane.pulsar.binary import PARALLEL_OPENS, Connections
+from controller.domain.errors import DataPlaneTimeout
+
+
+def test_what_found_no_thread_in_time_is_not_opened_later() -> None:
+    access = PulsarAccess(admin_url="http://127.0.0.1:1", service_url="pulsar://127.0.0.1:1")
+    connections = Connections(access, call_timeout_seconds=5.0)
+    all_busy, released, opened = threading.Barrier(PARALLEL_OPENS + 1), threading.Event(), list[str]()
+
+    def hold(_client: pulsar.Client) -> None:
+        all_busy.wait(20)
+        released.wait(20)
+
+    with ThreadPoolExecutor(PARALLEL_OPENS) as others:
+        for _ in range(PARALLEL_OPENS):
+            others.submit(connections.open, "hold", Deadline(30), hold)
+        all_busy.wait(20)
+        with pytest.raises(DataPlaneTimeout, match="did not open it within"):
+            connections.open("late", Deadline(0.05), lambda _client: opened.append("late"))
+        released.set()
+    connections.close()
+
+    assert opened == []
