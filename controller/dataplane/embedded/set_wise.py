@@ -87,4 +87,4 @@ def subscriptions(
 ) -> dict[str, Sequence[str]]:
     """Cursors by the log's name."""
     cursor.execute(_SUBSCRIPTIONS, {"logs": list(backing_topics)})
-    return dict(cursor.fetchall())
+    return {name: names for name, names in cursor.fetchall() if names}
