@@ -69,7 +69,7 @@ def _request(key: str) -> Request:
     return Request(key, Origin.MANUAL, "benchmark", "benchmark")
 
 
-ROUNDS, ROUNDS_ONE_BY_ONE = 8, 2
+ROUNDS, ROUNDS_ONE_BY_ONE = 5, 1
 Ask = Callable[[Sequence[int], int], None]
 """Have the topics of these numbers split in even turns, merged in odd ones."""
 
@@ -227,7 +227,7 @@ def measure(url: str, seconds: int, topics: int, parallel: int) -> dict[str, obj
 def main() -> None:
     """Measure on a private server and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=int, default=4)
+    parser.add_argument("--seconds", type=int, default=3)
     parser.add_argument("--topics", type=int, default=6 * ACTING_TOPICS)
     parser.add_argument("--parallel", type=int, default=Settings().worker_parallel_operations)
     options = parser.parse_args()
