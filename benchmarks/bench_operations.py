@@ -1,12 +1,12 @@
 """How many splits and merges a second one worker commits, against pgbench's TPC-B-like on the same server.
 
 Each operation is the whole thing: intent, children with subscriptions, fence, the commit with journal and history,
-clean-up, on the embedded data plane. The worker is a process of its own, as `cleave worker` is; this
-one asks for operations by the auto-scaler's door, as many in a transaction as its passes and with a row in the ledger
-for each, and then, for comparison, for one at a time as people do. Both take turns with pgbench's 2 clients, several times, since machines are not equally
-fast from minute to minute; the ratio is of the means. Beside it stands where the time of one operation goes: processor
-time of the three parties, waits for the disk, transactions; and how busy the machine was with other things. Prints one
-line of JSON.
+clean-up, on the embedded data plane. The worker is a process of its own, as `cleave worker` is; this one asks for
+operations by the auto-scaler's door, as many in a transaction as its passes and with a row in the ledger for each, and
+then, for comparison, for one at a time as people do. pgbench's 2 clients take turns with them, several times, since
+machines are not equally fast from minute to minute; the ratio is of the means. Beside it stands where the time of one
+operation goes: processor time of the three parties, waits for the disk, transactions; and how busy the machine was with
+other things. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -44,6 +44,10 @@ from controller.store.intents import Intent, Request, Wanted
 from controller.store.ledger import LedgerRow
 from controller.store.migrations import migrate
 
+ROUNDS, ROUNDS_ONE_BY_ONE = 5, 1
+Ask = Callable[[Sequence[int], int], None]
+"""Have the topics of these numbers split in even turns, merged in odd ones."""
+
 
 @contextmanager
 def application(url: str) -> Iterator[Application]:
@@ -67,11 +71,6 @@ def worker(url: str, parallel: int) -> Iterator[int]:
 
 def _request(key: str) -> Request:
     return Request(key, Origin.MANUAL, "benchmark", "benchmark")
-
-
-ROUNDS, ROUNDS_ONE_BY_ONE = 5, 1
-Ask = Callable[[Sequence[int], int], None]
-"""Have the topics of these numbers split in even turns, merged in odd ones."""
 
 
 def make_topics(app: Application, topics: int) -> list[int]:

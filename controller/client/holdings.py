@@ -73,10 +73,9 @@ class Holdings:
         return min((awaited.next_try_at for awaited in self._awaited.values()), default=float("inf"))
 
     def demand_reached(self) -> None:
-        """Raises why a segment of ours could not be opened when it was last tried; it is tried again by the next look."""
+        """Raises why a segment of ours could not be opened when it was last tried."""
         for awaited in self._awaited.values():
             if awaited.error is not None:
-                awaited.next_try_at = 0.0
                 raise awaited.error
 
     def adopt(self, mine: Collection[int], snapshot: TopicSnapshot, peers: Collection[str]) -> None:

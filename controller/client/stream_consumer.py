@@ -99,6 +99,7 @@ class StreamConsumer:
             except (DataPlaneUnavailable, StoreUnavailable) as error:
                 self._away_since = self._away_since or time.monotonic()
                 if time.monotonic() - self._away_since > self._patience_seconds:
+                    self._away_since = None  # whoever calls again has patience again
                     raise
                 self._watch.look_again()
                 pause = error.delay_seconds

@@ -58,7 +58,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class ReshapeDraft:
     """What `write` is to make of a topic that still is as it was seen. ``input_version`` None: whatever that is."""
 
     seen: Seen
@@ -130,7 +130,7 @@ def plan(
     return planned
 
 
-def write(tx: Connection, drafts: Sequence[Draft]) -> dict[int, Operation]:
+def write(tx: Connection, drafts: Sequence[ReshapeDraft]) -> dict[int, Operation]:
     """The operations by topic id, reserved ids and all; without those whose topic has moved on: look again.
 
     One draft a topic at most. A request key in use, or a segment that is busy after all, fails them all.
@@ -173,7 +173,7 @@ def write(tx: Connection, drafts: Sequence[Draft]) -> dict[int, Operation]:
     }
 
 
-def _operation(draft: Draft, children: tuple[ReservedChild, ...], row: Row[Any]) -> Operation:
+def _operation(draft: ReshapeDraft, children: tuple[ReservedChild, ...], row: Row[Any]) -> Operation:
     seen, planned, request = draft.seen, draft.planned, draft.request
     return Operation(
         operation_id=row.operation_id,

@@ -20,7 +20,7 @@ from controller.store import mirrors, reshape_drafts, topics
 from controller.store.engine import Store
 from controller.store.intent_guards import Intent, repeat
 from controller.store.journal import BackingTopic, Request, find_by_request_key, get_operation
-from controller.store.reshape_drafts import Draft, Seen
+from controller.store.reshape_drafts import ReshapeDraft, Seen
 
 UNLOCKED_ATTEMPTS = 3
 """So often a request looks again before it locks the topic and waits its turn."""
@@ -119,13 +119,13 @@ def _by_itself(tx: Connection, wanted: Wanted) -> Intent | CleaveError | Integri
         return error
 
 
-def _draft(tx: Connection, wanted: Wanted, seen: Seen) -> Draft:
+def _draft(tx: Connection, wanted: Wanted, seen: Seen) -> ReshapeDraft:
     if wanted.backing_topic is None:
         raise ValueError(f"logs of topic {seen.name} are named by its broker")
     planned = reshape_drafts.plan(
         tx, seen, wanted.build, epoch=wanted.seen_epoch, input_version=wanted.seen_input_version
     )
-    return Draft(seen, planned, wanted.request, wanted.backing_topic, wanted.seen_input_version)
+    return ReshapeDraft(seen, planned, wanted.request, wanted.backing_topic, wanted.seen_input_version)
 
 
 def ask_reshape(
