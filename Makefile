@@ -62,7 +62,7 @@ contract: $(READY) ## The floors: who may import whom
 
 .PHONY: schema-check
 schema-check: $(READY) ## sql/schema.sql is what the migrations build
-	@$(PY) -m controller.store.schema_dump --check
+	@$(PY) -m controller.store.postgres.schema_dump --check
 
 .PHONY: lock
 lock: $(READY) ## Resolve pyproject.toml anew into constraints.txt

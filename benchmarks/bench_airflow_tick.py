@@ -32,7 +32,7 @@ from controller.devstack.spark_connect import SparkConnectServer
 from controller.landing.area import LandingArea
 from controller.landing.schemas import SAMPLE_SCHEMA
 from controller.settings import PROJECT_ROOT
-from controller.store.migrations import migrate
+from controller.store.postgres.migrations import migrate
 
 SEGMENTS = 4
 CADENCES = ("AGGREGATION", "MERGE_PASS", "SPLIT_PASS", "MAINTENANCE")

@@ -27,20 +27,22 @@ from sqlalchemy import make_url
 from benchmarks.machine import machine
 from benchmarks.steady_traffic import PAYLOAD_BYTES, SteadyTraffic
 from benchmarks.uneven_namespace import CALL_SECONDS, KNOBS, UnevenNamespace, make, spread
-from controller.dataplane.pulsar_bundles import BundleActs, BundleReader
+from controller.bundles.brokers import BundleActs, BundleReader
+from controller.bundles.domain.namespace_bundle import NamespaceBundle
+from controller.bundles.services import balancer as bundle_balancer
+from controller.bundles.store import cycles as bundle_cycles
+from controller.bundles.store import namespaces as bundle_namespaces
+from controller.bundles.store import proposals as bundle_proposals
+from controller.bundles.store.namespaces import BalancingMode
+from controller.bundles.store.proposals import ProposalRow, ProposalState
 from controller.dataplane.pulsar_load.brokers import BrokerList
 from controller.devstack.java import java_home
 from controller.devstack.postgres import DURABLE, EmbeddedPostgres
 from controller.devstack.pulsar.cluster import CALM, CLUSTER_NAME, PulsarCluster
 from controller.devstack.pulsar.java_server import QUICK
-from controller.domain.bundles.namespace_bundle import NamespaceBundle
-from controller.services import bundle_balancer
 from controller.settings import PROJECT_ROOT
-from controller.store import bundle_cycles, bundle_namespaces, bundle_proposals
-from controller.store.bundle_namespaces import BalancingMode
-from controller.store.bundle_proposals import ProposalRow, ProposalState
-from controller.store.engine import Store
-from controller.store.migrations import migrate
+from controller.store.postgres.engine import Store
+from controller.store.postgres.migrations import migrate
 from tests.support.airflow_home import prepare
 
 DAG, NAMESPACE = "bundle_balance", "bench/uneven"

@@ -24,13 +24,13 @@ from pyspark.sql import SparkSession
 
 from benchmarks.bench_spark_vs_duckdb import jvm_peak_mib
 from benchmarks.machine import machine
+from controller.bundles.reports import REPORT_SCHEMAS
+from controller.bundles.store import loads as bundle_loads
+from controller.bundles.store.loads import BASELINE_SCHEMAS, BundleRun
 from controller.devstack.java import java_home
 from controller.devstack.postgres import EmbeddedPostgres
-from controller.landing.reports import REPORT_SCHEMAS
-from controller.store import bundle_loads
-from controller.store.bundle_loads import BASELINE_SCHEMAS, BundleRun
-from controller.store.engine import Store
-from controller.store.migrations import migrate
+from controller.store.postgres.engine import Store
+from controller.store.postgres.migrations import migrate
 from spark_jobs.bundle_load import ReportWindow
 from spark_jobs.run_bundle_load import compute
 from spark_jobs.session import get_session

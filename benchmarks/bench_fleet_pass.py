@@ -18,8 +18,8 @@ from controller.dataplane.embedded import EmbeddedDataPlane
 from controller.devstack.postgres import DURABLE, EmbeddedPostgres
 from controller.domain.evaluator import ALL_LANES
 from controller.services.autoscaler import PassResult, run_pass
-from controller.store.engine import Store
-from controller.store.migrations import migrate
+from controller.store.postgres.engine import Store
+from controller.store.postgres.migrations import migrate
 
 
 def measure(url: str, topics: int, segments: int, change_every: int) -> dict[str, object]:

@@ -26,9 +26,9 @@ from controller.devstack.java import java_home
 from controller.devstack.postgres import DURABLE, EmbeddedPostgres
 from controller.devstack.spark_connect import SparkConnectServer, spark_home
 from controller.landing.schemas import RATE_SCHEMA
-from controller.store import load_twin
-from controller.store.engine import Store
-from controller.store.loads import RECORD_SCHEMA, SOURCE_SCHEMA, THRESHOLD_SCHEMA, Baseline
+from controller.store.load import twin as load_twin
+from controller.store.load.records import RECORD_SCHEMA, SOURCE_SCHEMA, THRESHOLD_SCHEMA, Baseline
+from controller.store.postgres.engine import Store
 from spark_jobs.run_load_aggregation import compute
 from spark_jobs.session import get_session, with_session
 

@@ -38,11 +38,12 @@ from controller.services import segment_admin, topic_admin
 from controller.services.autoscaler.batch import ACTING_TOPICS
 from controller.services.segment_admin import Planner
 from controller.settings import Settings
-from controller.store import intents, ledger, situations
-from controller.store.engine import Store
-from controller.store.intents import Intent, Request, Wanted
-from controller.store.ledger import LedgerRow
-from controller.store.migrations import migrate
+from controller.store.decisions import ledger, situations
+from controller.store.decisions.ledger import LedgerRow
+from controller.store.journal import intents
+from controller.store.journal.intents import Intent, Request, Wanted
+from controller.store.postgres.engine import Store
+from controller.store.postgres.migrations import migrate
 
 ROUNDS, ROUNDS_ONE_BY_ONE = 5, 1
 Ask = Callable[[Sequence[int], int], None]

@@ -50,7 +50,7 @@ from benchmarks.pulsar_systems import (
 from controller.devstack.postgres import DURABLE, EmbeddedPostgres
 from controller.devstack.pulsar.jars import PULSAR_4, PULSAR_5
 from controller.devstack.pulsar.standalone import PulsarStandalone
-from controller.store.migrations import migrate
+from controller.store.postgres.migrations import migrate
 
 
 def side_by_side(

@@ -27,10 +27,11 @@ from controller.devstack.process import ChildProcess
 from controller.domain.operation import Origin
 from controller.services import topic_admin
 from controller.settings import PROJECT_ROOT
-from controller.store import consumers, operations, topics
-from controller.store.intents import Request
-from controller.store.migrations import migrate
-from controller.store.notifications import Listener
+from controller.store.journal import claims as operations
+from controller.store.journal.intents import Request
+from controller.store.postgres.migrations import migrate
+from controller.store.postgres.notifications import Listener
+from controller.store.topics import consumers, topics
 
 
 def prepare(app: Application, rounds: int) -> list[int]:

@@ -34,9 +34,9 @@ from controller.domain.operation import Origin
 from controller.services import topic_admin
 from controller.services.operation_runner import run_due
 from controller.settings import Settings
-from controller.store.engine import Store
-from controller.store.intents import Request
-from controller.store.migrations import migrate
+from controller.store.journal.intents import Request
+from controller.store.postgres.engine import Store
+from controller.store.postgres.migrations import migrate
 
 GOAL = 20_000
 PAYLOAD_BYTES = 100

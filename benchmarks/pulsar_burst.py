@@ -32,7 +32,7 @@ from controller.devstack.postgres import EmbeddedPostgres
 from controller.devstack.pulsar.jars import PULSAR_4, PULSAR_5
 from controller.devstack.pulsar.standalone import PulsarStandalone
 from controller.domain.hash_range import RING_SIZE
-from controller.store.migrations import migrate
+from controller.store.postgres.migrations import migrate
 
 TIMES = 16
 LOOK_SECONDS = 0.5

@@ -32,10 +32,10 @@ from controller.domain.reshape import ReshapeKind
 from controller.services import segment_admin, topic_admin
 from controller.services.operation_wait import wait_for
 from controller.settings import PROJECT_ROOT, Settings
-from controller.store import layouts, topics
-from controller.store.engine import Store
-from controller.store.intents import Intent, Request
-from controller.store.notifications import Listener
+from controller.store.journal.intents import Intent, Request
+from controller.store.postgres.engine import Store
+from controller.store.postgres.notifications import Listener
+from controller.store.topics import layouts, topics
 
 SUBSCRIPTION = "s"
 CALL_SECONDS = 30.0

@@ -17,8 +17,8 @@ import requests
 from requests.adapters import HTTPAdapter
 from urllib3 import Retry
 
-from controller.domain.bundles.namespace_bundle import topic_hash
-from controller.domain.bundles.namespace_bundles import NamespaceBundles
+from controller.bundles.domain.namespace_bundle import topic_hash
+from controller.bundles.domain.namespace_bundles import NamespaceBundles
 
 CALL_SECONDS = 60.0
 KNOBS: Final[Mapping[str, float | str]] = {

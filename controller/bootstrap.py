@@ -44,8 +44,8 @@ from controller.services.worker.shard_leases import ShardLeases
 from controller.services.worker.work_loop import WorkLoop
 from controller.services.worker.worker import Worker
 from controller.settings import Settings, load_settings
-from controller.store.engine import Store
-from controller.store.notifications import Listener
+from controller.store.postgres.engine import Store
+from controller.store.postgres.notifications import Listener
 from controller.store.shards import Shards
 
 OTHER_CONNECTIONS = 5

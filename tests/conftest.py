@@ -60,7 +60,7 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgr
 @pytest.fixture(scope="session")
 def migrated_template(postgres_server: PostgresServer) -> Iterator[str]:
     """Name of a database with the current schema in it, to copy from; never connect to it."""
-    from controller.store.migrations import migrate
+    from controller.store.postgres.migrations import migrate
 
     name = f"cleave_template_{secrets.token_hex(4)}"
     migrate(postgres_server.create_database(name))

@@ -25,7 +25,7 @@ from controller.devstack.postgres import EmbeddedPostgres
 from controller.devstack.process import ChildProcess, DevstackFailed
 from controller.devstack.spark_connect import SparkConnectServer
 from controller.settings import PROJECT_ROOT
-from controller.store.migrations import migrate
+from controller.store.postgres.migrations import migrate
 
 DATABASE, METADATA = "cleave", "airflow"
 LOGINS = {

@@ -18,8 +18,8 @@ from controller.demo.planes import NAMESPACE
 from controller.demo.policy import policy_at
 from controller.demo.stack import Stack
 from controller.devstack.process import ChildProcess, run_checked
-from controller.store import inspection
-from controller.store.engine import Store
+from controller.store.postgres import inspection
+from controller.store.postgres.engine import Store
 
 TOPIC, SUBSCRIPTION = f"topic://{NAMESPACE}/orders", "billing"
 PRODUCERS = 2

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from sqlalchemy import Connection, text
 
 from controller.bootstrap import Application
-from controller.store.engine import Store
+from controller.store.postgres.engine import Store
 
 
 class Rehearsal(Store):

@@ -19,9 +19,10 @@ from controller.dataplane.base import DataPlane
 from controller.dataplane.observation import ObservesConsumers
 from controller.domain.attached import AttachedConsumer, subscription_uses
 from controller.domain.errors import CleaveError, InvalidInput
-from controller.store import observed_consumers, watch_list
-from controller.store.engine import Store
-from controller.store.observed_consumers import Observation
+from controller.store.postgres.engine import Store
+from controller.store.topics import observed_consumers
+from controller.store.topics import watched_logs as watch_list
+from controller.store.topics.observed_consumers import Observation
 
 log = telemetry.get_logger(__name__)
 

@@ -15,12 +15,13 @@ from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import CleaveError, Retryable, StoreUnavailable
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Origin
-from controller.store import backing_logs, drains, intents, layouts
-from controller.store.backing_logs import Books
-from controller.store.engine import Store
-from controller.store.intents import Request
-from controller.store.sealed import ExpiredTopic, expired_topics
+from controller.store.journal import intents
+from controller.store.journal.intents import Request
+from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
+from controller.store.topics import backing_logs, drains, layouts
+from controller.store.topics.backing_logs import Books
+from controller.store.topics.retention import ExpiredTopic, expired_topics
 
 DEADLINE_SECONDS = 60.0
 

@@ -22,9 +22,9 @@ from controller.dataplane.observation import SamplesByPage
 from controller.domain.errors import CleaveError, InvalidInput, Retryable
 from controller.landing.area import LandingArea
 from controller.landing.schemas import SAMPLE_SCHEMA
-from controller.store import watch_list
-from controller.store.engine import Store
-from controller.store.watch_list import WatchedLog
+from controller.store.postgres.engine import Store
+from controller.store.topics import watched_logs as watch_list
+from controller.store.topics.watched_logs import WatchedLog
 
 log = telemetry.get_logger(__name__)
 

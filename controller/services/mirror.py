@@ -17,10 +17,11 @@ from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import CleaveError, StoreUnavailable, TopicNotFound, Unsupported
 from controller.domain.layout import SegmentLayout
 from controller.domain.mirroring import LayoutStep
-from controller.store import mirrors, topics
-from controller.store.engine import Store
-from controller.store.mirroring import follow_layout
+from controller.store.mirrors import mirrors
+from controller.store.mirrors.mirroring import follow_layout
+from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
+from controller.store.topics import topics
 
 log = telemetry.get_logger(__name__)
 

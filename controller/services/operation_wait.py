@@ -9,8 +9,8 @@ from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wa
 
 from controller.domain.errors import Retryable
 from controller.domain.operation import Operation
-from controller.store import operations
-from controller.store.engine import Store
+from controller.store.journal import claims as operations
+from controller.store.postgres.engine import Store
 
 
 def wait_for(store: Store, operation_id: int, timeout_seconds: float) -> Operation:

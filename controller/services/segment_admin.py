@@ -18,10 +18,11 @@ from controller.domain import reshape
 from controller.domain.errors import InvalidInput, Unsupported
 from controller.domain.layout import SegmentLayout
 from controller.domain.reshape import Reshape, ReshapeKind
-from controller.store import intents, layouts, policies, topics
-from controller.store.engine import Store
-from controller.store.intents import Intent, Request
-from controller.store.reshape_drafts import Seen
+from controller.store.journal import intents
+from controller.store.journal.intents import Intent, Request
+from controller.store.journal.reshape_drafts import Seen
+from controller.store.postgres.engine import Store
+from controller.store.topics import layouts, policies, topics
 
 Planner = Callable[[SegmentLayout, int], Reshape]
 """Builds the reshape from the layout of the moment and the policy's cap of buckets a segment."""

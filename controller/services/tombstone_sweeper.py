@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from controller import telemetry
 from controller.dataplane.base import DataPlane, LogState
 from controller.domain.errors import CleaveError, StoreUnavailable
-from controller.store import tombstones
-from controller.store.engine import Store
-from controller.store.tombstones import Tombstone
+from controller.store.journal import tombstones
+from controller.store.journal.tombstones import Tombstone
+from controller.store.postgres.engine import Store
 
 log = telemetry.get_logger(__name__)
 

@@ -13,11 +13,13 @@ from controller.dataplane.base import DataPlane
 from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import Conflict, InvalidInput, Unsupported
 from controller.domain.policy import PolicyOverride
-from controller.store import intents, mirrors, policies, topics
-from controller.store.engine import Store
-from controller.store.intents import Intent, Request
-from controller.store.sealed import RETENTION_PROPERTY
-from controller.store.subscriptions import SubscriptionKind
+from controller.store.journal import intents
+from controller.store.journal.intents import Intent, Request
+from controller.store.mirrors import mirrors
+from controller.store.postgres.engine import Store
+from controller.store.topics import policies, topics
+from controller.store.topics.retention import RETENTION_PROPERTY
+from controller.store.topics.subscriptions import SubscriptionKind
 
 
 def create_topic(

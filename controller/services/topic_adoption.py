@@ -13,11 +13,12 @@ from controller.dataplane.adoptable import Adoptable, FoundTopic
 from controller.dataplane.base import DataPlane
 from controller.domain.errors import Conflict, InvalidInput, Unsupported
 from controller.domain.policy import PolicyOverride
-from controller.store import adoptions, policies
-from controller.store.adoptions import Adoption
-from controller.store.engine import Store
-from controller.store.intents import Intent, Request
-from controller.store.subscriptions import SubscriptionKind
+from controller.store.journal import adoptions
+from controller.store.journal.adoptions import Adoption
+from controller.store.journal.intents import Intent, Request
+from controller.store.postgres.engine import Store
+from controller.store.topics import policies
+from controller.store.topics.subscriptions import SubscriptionKind
 
 _NAMED = 5
 """So many connections are named in a refusal; the dry run names all."""

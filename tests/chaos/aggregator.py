@@ -23,8 +23,8 @@ from controller.landing.location import Location
 from controller.landing.names import LandedFile
 from controller.landing.schemas import RATE_SCHEMA
 from controller.services.load_aggregation import SqlTwinEngine
-from controller.store import loads
-from controller.store.engine import Store
+from controller.store.load import records as loads
+from controller.store.postgres.engine import Store
 from tests.support.aggregation import Run
 from tests.support.bench import Bench
 

@@ -28,8 +28,8 @@ from controller.domain.operation import (
 from controller.services import mirror, segment_admin, topic_admin
 from controller.services.operation_runner import run_due
 from controller.services.reconciler import Finding
-from controller.store import mirrors
-from controller.store.topics import TopicState
+from controller.store.mirrors import mirrors
+from controller.store.topics.topics import TopicState
 from tests.chaos.cells import Cell, Path, Side, some_operation
 from tests.chaos.laws import unwritable_ms_of
 from tests.chaos.scenarios import Scenario, creating, deleting, operation_of, reshaping

@@ -13,9 +13,9 @@ from controller.domain.operation import OperationKind
 from controller.services import segment_admin, topic_admin
 from controller.services.garbage_collector import collect
 from controller.services.reconciler import FindingKind, reconcile
-from controller.store.adoptions import Adoption, intend_adopt
-from controller.store.operations import get_operation
-from controller.store.subscriptions import SubscriptionKind
+from controller.store.journal.adoptions import Adoption, intend_adopt
+from controller.store.journal.claims import get_operation
+from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import Bench
 
 OWN_CURSOR = "application-own"

@@ -16,8 +16,8 @@ from sqlalchemy import make_url
 
 from controller.domain.errors import StoreUnavailable
 from controller.services.load_aggregation import publish_left_over
-from controller.store import loads
-from controller.store.engine import Store
+from controller.store.load import records as loads
+from controller.store.postgres.engine import Store
 from tests.chaos.strikes import start
 from tests.support.aggregation import END_MS, MINUTE_MS, Run
 from tests.support.bench import Bench

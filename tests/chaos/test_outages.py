@@ -17,7 +17,7 @@ import pytest
 
 from controller.devstack.postgres import EmbeddedPostgres
 from controller.domain.operation import OperationState
-from controller.store.migrations import migrate
+from controller.store.postgres.migrations import migrate
 from tests.chaos.cells import FAST_OUTAGE_CELLS, OUTAGE_CELLS, Outage, OutageCell, Path, Side, steps_of
 from tests.chaos.laws import check_writable, takeover_seconds, unwritable_ms_of
 from tests.chaos.scenarios import BY_NAME

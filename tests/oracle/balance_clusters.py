@@ -13,17 +13,17 @@ import struct
 from dataclasses import dataclass, replace
 from typing import Any
 
-from controller.domain.bundles.balance_settings import MIB, BalanceSettings
-from controller.domain.bundles.balance_state import BalanceState
-from controller.domain.bundles.cluster import Broker, BrokerReport, Bundle, Cluster
-from controller.domain.bundles.figures import BundleLoad, TimeAverage
-from controller.domain.bundles.resources import (
+from controller.bundles.domain.balance_settings import MIB, BalanceSettings
+from controller.bundles.domain.balance_state import BalanceState
+from controller.bundles.domain.cluster import Broker, BrokerReport, Bundle, Cluster
+from controller.bundles.domain.figures import BundleLoad, TimeAverage
+from controller.bundles.domain.resources import (
     RESOURCES,
     BrokerResources,
     ResourceUsage,
     weights_from_properties,
 )
-from controller.domain.bundles.stats import BundleStats
+from controller.bundles.domain.stats import BundleStats
 
 _SPARE = "t/spare/0x00000000_0xffffffff"  # nobody's, so that there is always a bundle to place
 NOW_MS = 1_800_000_000_000

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
+from controller.bundles.domain.balance_state import BalanceState
+from controller.bundles.domain.cluster import Cluster
+from controller.bundles.domain.moves import Move
+from controller.bundles.domain.placement.occupancy import Occupancy
+from controller.bundles.domain.placement.registry import placement
+from controller.bundles.domain.shedding.base import Shedding
+from controller.bundles.domain.shedding.registry import shedder
 from controller.devstack.pulsar.jars import PULSAR_4
-from controller.domain.bundles.balance_state import BalanceState
-from controller.domain.bundles.cluster import Cluster
-from controller.domain.bundles.moves import Move
-from controller.domain.bundles.placement.occupancy import Occupancy
-from controller.domain.bundles.placement.registry import placement
-from controller.domain.bundles.shedding.base import Shedding
-from controller.domain.bundles.shedding.registry import shedder
 from tests.oracle.balance_clusters import NOW_MS, Case, CaseCycle, case
 from tests.oracle.worker_pipe import ask_all
 from tests.support.brokers import demand_jars

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
+from controller.bundles.domain.balance_cycle import observed
+from controller.bundles.domain.balance_state import BalanceState
+from controller.bundles.domain.cluster import Cluster, belongs_to_a_broker
+from controller.bundles.domain.figures import bundle_order
+from controller.bundles.domain.moves import HeldReason
+from controller.bundles.domain.placement.least_usage import least_reported_usage
+from controller.bundles.domain.placement.occupancy import Occupancy
+from controller.bundles.domain.shedding.base import Shedding
+from controller.bundles.domain.shedding.transfer import transfer
 from controller.devstack.pulsar.jars import PULSAR_4
-from controller.domain.bundles.balance_cycle import observed
-from controller.domain.bundles.balance_state import BalanceState
-from controller.domain.bundles.cluster import Cluster, belongs_to_a_broker
-from controller.domain.bundles.figures import bundle_order
-from controller.domain.bundles.moves import HeldReason
-from controller.domain.bundles.placement.least_usage import least_reported_usage
-from controller.domain.bundles.placement.occupancy import Occupancy
-from controller.domain.bundles.shedding.base import Shedding
-from controller.domain.bundles.shedding.transfer import transfer
 from tests.oracle.transfer_clusters import TTL_SECONDS, TransferCase, TransferCycle, transfer_case
 from tests.oracle.worker_pipe import ask_all
 from tests.support.brokers import demand_jars

@@ -18,7 +18,7 @@ from controller.domain.load import (
 )
 from controller.domain.load_window import LoadWindow
 from controller.landing.schemas import SAMPLE_SCHEMA
-from controller.store.loads import RECORD_SCHEMA, SOURCE_SCHEMA, THRESHOLD_SCHEMA
+from controller.store.load.records import RECORD_SCHEMA, SOURCE_SCHEMA, THRESHOLD_SCHEMA
 
 Values = tuple[object, ...]
 

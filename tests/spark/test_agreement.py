@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from controller.landing.schemas import RATE_SCHEMA
-from controller.store import load_twin
-from controller.store.engine import Store
-from controller.store.loads import Baseline
+from controller.store.load import twin as load_twin
+from controller.store.load.records import Baseline
+from controller.store.postgres.engine import Store
 from spark_jobs.load_aggregation import build_changes, build_heard, build_rates
 from tests.spark.oracle import tables
 from tests.spark.random_cases import CASES, WINDOW, batch, check, expected

@@ -10,16 +10,16 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import make_url
 
+from controller.bundles.domain.balance_settings import BalanceSettings
+from controller.bundles.reports import ReportArea
+from controller.bundles.services import balancer as bundle_balancer
+from controller.bundles.services.aggregation import BundleAggregation, aggregate
+from controller.bundles.services.balancer import ApplySettings
+from controller.bundles.services.collector import BundleCollector
+from controller.bundles.store import namespaces as bundle_namespaces
+from controller.bundles.store.namespaces import BalancingMode
 from controller.clock import SystemClock
-from controller.domain.bundles.balance_settings import BalanceSettings
-from controller.landing.reports import ReportArea
-from controller.services import bundle_balancer
-from controller.services.bundle_aggregation import BundleAggregation, aggregate
-from controller.services.bundle_balancer import ApplySettings
-from controller.services.bundle_collector import BundleCollector
-from controller.store import bundle_namespaces
-from controller.store.bundle_namespaces import BalancingMode
-from controller.store.engine import Store
+from controller.store.postgres.engine import Store
 from spark_jobs.bundle_load import ReportWindow
 from tests.support.bundle_brokers import CLUSTER, Bench, staged_bench
 from tests.support.store_driver import StoreDriver

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from controller.domain.bundles.namespace_bundle import LAST_HASH, topic_hash
-from controller.landing.reports import REPORT_SCHEMAS
-from controller.store.bundle_loads import BASELINE_SCHEMAS, CHANGE_SCHEMAS
+from controller.bundles.domain.namespace_bundle import LAST_HASH, topic_hash
+from controller.bundles.reports import REPORT_SCHEMAS
+from controller.bundles.store.loads import BASELINE_SCHEMAS, CHANGE_SCHEMAS
 from spark_jobs.bundle_load import RATES, ReportWindow, build, build_namespaces
 from spark_jobs.bundle_load_changes import SIGNALS
 from spark_jobs.run_bundle_load import BASELINE, REPORTS, compute

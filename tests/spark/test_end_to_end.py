@@ -16,7 +16,7 @@ from controller.landing.area import LandingArea
 from controller.landing.history import RateHistory
 from controller.landing.schemas import SAMPLE_SCHEMA
 from controller.services.load_aggregation import AggregationResult, SparkEngine, SqlTwinEngine, aggregate
-from controller.store.engine import Store
+from controller.store.postgres.engine import Store
 from tests.support.bench import Bench
 
 END = 1_800_000_000_000

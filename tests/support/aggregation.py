@@ -16,7 +16,7 @@ from controller.landing.area import LandingArea
 from controller.landing.history import RateHistory
 from controller.landing.schemas import SAMPLE_SCHEMA
 from controller.services.load_aggregation import AggregationResult, Engine, SqlTwinEngine, aggregate
-from controller.store.engine import Store
+from controller.store.postgres.engine import Store
 from tests.support.bench import Bench
 
 END_MS = to_ms(datetime(2026, 5, 17, 12, 0, tzinfo=UTC))

@@ -20,9 +20,10 @@ from controller.domain.segment import SegmentState
 from controller.services import garbage_collector, segment_admin, tombstone_sweeper, topic_admin
 from controller.services.operation_runner import Outcome, RunnerContext, run_due, run_operation
 from controller.services.reconciler import Finding, reconcile
-from controller.store import backing_logs, layouts, operations, topics
-from controller.store.engine import Store
-from controller.store.intents import Intent, Request
+from controller.store.journal import claims as operations
+from controller.store.journal.intents import Intent, Request
+from controller.store.postgres.engine import Store
+from controller.store.topics import backing_logs, layouts, topics
 from tests.support.bench_planes import (
     CALL_TIMEOUT_SECONDS,
     PLAIN_LOGS,

@@ -17,10 +17,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import requests
 
-from controller.dataplane.pulsar_bundles import BundleActs, BundleReader
+from controller.bundles.brokers import BundleActs, BundleReader
+from controller.bundles.domain.namespace_bundle import NamespaceBundle, edge_text, topic_hash
+from controller.bundles.domain.namespace_bundles import NamespaceBundles
 from controller.dataplane.pulsar_load.brokers import BrokerList
-from controller.domain.bundles.namespace_bundle import NamespaceBundle, edge_text, topic_hash
-from controller.domain.bundles.namespace_bundles import NamespaceBundles
 from controller.domain.errors import CleaveError
 
 CLUSTER = "staged"

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 from sqlalchemy import Connection
 
-from controller.store import bundle_loads
-from controller.store.bundle_loads import CHANGE_SCHEMAS, SIGNALS, BundleRun
-from controller.store.loads import MergeResult
+from controller.bundles.store import loads as bundle_loads
+from controller.bundles.store.loads import CHANGE_SCHEMAS, SIGNALS, BundleRun
+from controller.store.load.records import MergeResult
 
 NOW = datetime(2026, 5, 17, 12, 0, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1000)

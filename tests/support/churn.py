@@ -19,11 +19,12 @@ from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import Reshape, plan_merge, plan_rebucket, plan_split
 from controller.services.operation_runner import RunnerContext, run_due
 from controller.services.tombstone_sweeper import sweep
-from controller.store import intents, policies, subscriptions, topics
-from controller.store.engine import Store
-from controller.store.intents import Intent, Request, Wanted
-from controller.store.subscriptions import SubscriptionKind
-from controller.store.topics import TopicRow
+from controller.store.journal import intents
+from controller.store.journal.intents import Intent, Request, Wanted
+from controller.store.postgres.engine import Store
+from controller.store.topics import policies, subscriptions, topics
+from controller.store.topics.subscriptions import SubscriptionKind
+from controller.store.topics.topics import TopicRow
 
 NAMESPACE = "t/n"
 CALL_TIMEOUT_SECONDS = 3.0

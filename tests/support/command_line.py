@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from controller.entrypoints.cli import run
-from controller.store.engine import Store
+from controller.store.postgres.engine import Store
 from tests.support.log_settings import logging_kept
 
 _TABLES = text("""

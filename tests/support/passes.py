@@ -10,7 +10,7 @@ from controller.domain.decision import Lane
 from controller.domain.evaluator import ALL_LANES
 from controller.services import autoscaler
 from controller.services.autoscaler import PassResult
-from controller.store import evaluations, ledger
+from controller.store.decisions import evaluations, ledger
 from tests.support.bench import Bench
 from tests.support.reports import report_load
 

@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 from sqlalchemy import Connection, text
 
-from controller.store.loads import CHANGE_SCHEMA, LoadRun, MergeResult, stage_and_merge
+from controller.store.load.records import CHANGE_SCHEMA, LoadRun, stage_and_merge
+from controller.store.postgres.arrow_copy import MergeResult
 
 _SEEN = text("""
     SELECT segment_id, row_version FROM cleave.segment_load WHERE topic_id = :topic_id

@@ -16,11 +16,13 @@ from sqlalchemy import Connection, text
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation, OperationState, Origin, Step, next_step
 from controller.domain.reshape import Reshape, plan_split
-from controller.store import commits, intents, layouts, operations, topics
-from controller.store.engine import Store
-from controller.store.intents import Wanted
-from controller.store.subscriptions import SubscriptionKind
-from controller.store.topics import TopicRow
+from controller.store.journal import claims as operations
+from controller.store.journal import commits, intents
+from controller.store.journal.intents import Wanted
+from controller.store.postgres.engine import Store
+from controller.store.topics import layouts, topics
+from controller.store.topics.subscriptions import SubscriptionKind
+from controller.store.topics.topics import TopicRow
 
 P = ParamSpec("P")
 Result = TypeVar("Result")

@@ -11,17 +11,18 @@ from typing import Annotated, Any
 import typer
 
 from controller.bootstrap import application, process_name
-from controller.bootstrap_bundles import Bundles, bundles_of
-from controller.domain.bundles.namespace_bundle import edge_text, topic_hash
-from controller.domain.bundles.splitting.refusal import SplitRefusal
-from controller.domain.bundles.topic_name import canonical_topic_name, namespace_of
+from controller.bundles.bootstrap import Bundles, bundles_of
+from controller.bundles.domain.namespace_bundle import edge_text, topic_hash
+from controller.bundles.domain.splitting.refusal import SplitRefusal
+from controller.bundles.domain.topic_name import canonical_topic_name, namespace_of
+from controller.bundles.store import namespaces as bundle_namespaces
+from controller.bundles.store.namespaces import BalancingMode
 from controller.domain.errors import Conflict, InvalidInput, StoreUnavailable
-from controller.entrypoints import bundle_acts, bundle_wishes
+from controller.entrypoints.bundles import acts as bundle_acts
+from controller.entrypoints.bundles import wishes as bundle_wishes
 from controller.entrypoints.commands.options import AsJson, DryRun, Limit
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.stop_signals import on_stop_signals
-from controller.store import bundle_namespaces
-from controller.store.bundle_namespaces import BalancingMode
 
 app = typer.Typer(
     help="Namespace bundles: show, hash, split, unload, collect, aggregate, propose, approve, apply, replay.",

@@ -18,7 +18,8 @@ from controller.domain.evaluator import decide as ask
 from controller.domain.situation import Capabilities, Situation
 from controller.entrypoints.commands.options import AsJson, topic_name
 from controller.entrypoints.output import cell, emit, rows_table, say
-from controller.store import situations, topics
+from controller.store.decisions import situations
+from controller.store.topics import topics
 
 _COLUMNS = ("verdict", "segment", "lane", "reason", "metric", "value", "needed", "not_before")
 _INSTANTS = ("_at", "_since")

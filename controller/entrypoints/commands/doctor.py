@@ -22,8 +22,9 @@ from controller.entrypoints.commands import doctor_pulsar
 from controller.entrypoints.commands.findings import Finding, Note
 from controller.entrypoints.commands.options import AsJson
 from controller.entrypoints.output import emit, rows_table
-from controller.store import leases, migrations
-from controller.store.engine import Store
+from controller.store import leases
+from controller.store.postgres import migrations
+from controller.store.postgres.engine import Store
 
 OLDEST_POSTGRES = 150_000
 LANDING_LOOK_BACK_MS = 3_600_000

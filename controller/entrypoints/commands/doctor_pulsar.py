@@ -11,7 +11,7 @@ from controller.bootstrap import Application, pulsar_access
 from controller.dataplane.pulsar.namespaces import Namespaces, Severity, Unmet
 from controller.domain.errors import CleaveError, StoreUnavailable, Terminal
 from controller.entrypoints.commands.findings import Finding, Note
-from controller.store import topics
+from controller.store.topics import topics
 
 
 def cluster(cleave: Application) -> str:

@@ -13,7 +13,8 @@ from controller.domain.errors import InvalidInput
 from controller.domain.layout import SegmentLayout
 from controller.entrypoints.commands.options import AsJson, Limit, Topic, topic_name
 from controller.entrypoints.output import console, emit, layout_rows, rows_table
-from controller.store import inspection, layouts, topics
+from controller.store.postgres import inspection
+from controller.store.topics import layouts, topics
 
 _DECISIONS = """
     SELECT * FROM inspect.decisions

@@ -16,7 +16,7 @@ from controller.entrypoints.commands.options import AsJson, DryRun, Topic, topic
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.rehearsal import stage
 from controller.entrypoints.running import manual_request
-from controller.store import policies, topics
+from controller.store.topics import policies, topics
 
 app = typer.Typer(help="Auto-scaling policies: cluster, namespace, topic.", no_args_is_help=True)
 

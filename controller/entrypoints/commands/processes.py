@@ -14,7 +14,7 @@ from controller.entrypoints.commands.options import AsJson, DryRun
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.stop_signals import on_stop_signals
 from controller.settings import load_settings
-from controller.store import migrations
+from controller.store.postgres import migrations
 
 JsonLogs = Annotated[bool, typer.Option("--json-logs", help="One JSON object a log line.")]
 MetricsPort = Annotated[

@@ -22,8 +22,9 @@ from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.rehearsal import stage
 from controller.entrypoints.running import manual_request
 from controller.services import topic_admin
-from controller.store import consumers, inspection, topics
-from controller.store.subscriptions import SubscriptionKind
+from controller.store.postgres import inspection
+from controller.store.topics import consumers, topics
+from controller.store.topics.subscriptions import SubscriptionKind
 
 app = typer.Typer(help="Subscriptions: create, list, delete.", no_args_is_help=True)
 consumers_app = typer.Typer(

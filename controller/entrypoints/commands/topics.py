@@ -24,9 +24,9 @@ from controller.entrypoints.output import emit, layout_rows, operation_document,
 from controller.entrypoints.rehearsal import stage
 from controller.entrypoints.running import manual_request, see_through
 from controller.services import topic_admin, topic_adoption
-from controller.store import layouts, subscriptions, topics
-from controller.store.intents import Intent
-from controller.store.topics import TopicRow
+from controller.store.journal.intents import Intent
+from controller.store.topics import layouts, subscriptions, topics
+from controller.store.topics.topics import TopicRow
 
 app = typer.Typer(help="Topics: create, adopt, attach, detach, list, show, delete.", no_args_is_help=True)
 

@@ -13,13 +13,14 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
-from controller.bootstrap_bundles import Bundles, bundles_of
-from controller.domain.bundles.splitting.refusal import SplitRefusal
+from controller.bundles.bootstrap import Bundles, bundles_of
+from controller.bundles.domain.splitting.refusal import SplitRefusal
+from controller.bundles.store import cycles as bundle_cycles
 from controller.domain.errors import Conflict
-from controller.entrypoints import bundle_acts, bundle_wishes
+from controller.entrypoints.bundles import acts as bundle_acts
+from controller.entrypoints.bundles import wishes as bundle_wishes
 from controller.entrypoints.tasks.access import Extras, cleave_at
-from controller.store import bundle_cycles
-from controller.store.topics import database_now
+from controller.store.topics.topics import database_now
 
 COLLECT_INTERVAL_SECONDS = 30.0
 

@@ -7,7 +7,9 @@ from datetime import datetime
 from controller.domain.decision import Lane
 from controller.entrypoints.running import worker_is_up
 from controller.entrypoints.tasks.access import Extras, cleave_at
-from controller.store import evaluations, operations, topics
+from controller.store.decisions import evaluations
+from controller.store.journal import claims as operations
+from controller.store.topics import topics
 
 
 def split_pass_has_work(*, dsn: str, extras: Extras) -> bool:

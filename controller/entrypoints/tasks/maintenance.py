@@ -18,8 +18,11 @@ from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.entrypoints.tasks.operations_here import run_where_no_worker_is
 from controller.services import garbage_collector, reconciler, tombstone_sweeper
-from controller.store import inspection, ledger, tombstones, topics
+from controller.store.decisions import ledger
+from controller.store.journal import tombstones
+from controller.store.postgres import inspection
 from controller.store.shards import Shards
+from controller.store.topics import topics
 
 log = telemetry.get_logger(__name__)
 

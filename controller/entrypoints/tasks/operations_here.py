@@ -11,7 +11,8 @@ import time
 from controller.bootstrap import OPERATIONS_TOGETHER, Application
 from controller.entrypoints.running import worker_is_up
 from controller.services.operation_runner import run_due
-from controller.store import operations, topics
+from controller.store.journal import claims as operations
+from controller.store.topics import topics
 
 BUDGET_SECONDS = 40.0
 SOON_SECONDS = 6.0

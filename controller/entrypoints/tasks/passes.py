@@ -19,7 +19,7 @@ from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.entrypoints.tasks.operations_here import run_where_no_worker_is
 from controller.services import autoscaler
 from controller.services.autoscaler import PassResult
-from controller.store import inspection
+from controller.store.postgres import inspection
 from controller.store.shards import Shards
 
 log = telemetry.get_logger(__name__)

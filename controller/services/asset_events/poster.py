@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 from controller import telemetry
 from controller.domain.errors import CleaveError, Retryable
-from controller.store import layout_events
-from controller.store.engine import Store
-from controller.store.layout_events import LayoutEvent
-from controller.store.notifications import Listener, Notification
+from controller.store.postgres.engine import Store
+from controller.store.postgres.notifications import Listener, Notification
 from controller.store.shards import Shards
+from controller.store.topics import layout_changes as layout_events
+from controller.store.topics.layout_changes import LayoutEvent
 
 CHANNELS = ("cleave_layout",)
 PENDING_AT_MOST = 1000

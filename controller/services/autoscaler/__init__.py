@@ -19,8 +19,8 @@ from controller.dataplane.base import DataPlane
 from controller.domain.decision import Lane
 from controller.services.autoscaler.batch import ACTING_TOPICS, Batch, Outcome
 from controller.services.autoscaler.verdicts import lane_of
-from controller.store import evaluations
-from controller.store.engine import Store
+from controller.store.decisions import evaluations
+from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
 
 __all__ = ["Outcome", "PassResult", "run_pass"]

@@ -18,11 +18,12 @@ from controller.domain.evaluator import CODE_VERSION, decide
 from controller.domain.operation import Origin
 from controller.domain.situation import Situation
 from controller.services.autoscaler.verdicts import digest, plan
-from controller.store import evaluations, intents, ledger, situations
-from controller.store.evaluations import Finished, PendingEvaluation
-from controller.store.intents import Intent, Wanted
-from controller.store.ledger import LedgerRow
-from controller.store.situations import LockedTopic
+from controller.store.decisions import evaluations, ledger, situations
+from controller.store.decisions.evaluations import Finished, PendingEvaluation
+from controller.store.decisions.ledger import LedgerRow
+from controller.store.decisions.situations import LockedTopic
+from controller.store.journal import intents
+from controller.store.journal.intents import Intent, Wanted
 
 log = telemetry.get_logger(__name__)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from controller import telemetry
 from controller.landing.history import RateHistory
-from controller.store.engine import Store
-from controller.store.load_runs import RunOfWindow, merged
+from controller.store.load.runs import RunOfWindow, merged
+from controller.store.postgres.engine import Store
 
 log = telemetry.get_logger(__name__)
 

@@ -22,9 +22,10 @@ from controller.landing.area import Examined, LandingArea, Rejected
 from controller.landing.history import RateHistory, Scratch
 from controller.landing.names import LandedFile
 from controller.services.load_aggregation.recovery import publish_left_over
-from controller.store import loads
-from controller.store.engine import Store
-from controller.store.loads import CHANGE_SCHEMA, SOURCE_SCHEMA, LoadRun, MergeResult
+from controller.store.load import records as loads
+from controller.store.load.records import CHANGE_SCHEMA, SOURCE_SCHEMA, LoadRun
+from controller.store.postgres.arrow_copy import MergeResult
+from controller.store.postgres.engine import Store
 
 log = telemetry.get_logger(__name__)
 

@@ -8,9 +8,9 @@ from controller.landing.area import LandingArea
 from controller.landing.history import Scratch
 from controller.landing.names import LandedFile
 from controller.landing.schemas import RATE_SCHEMA
-from controller.store import load_twin
-from controller.store.engine import Store
-from controller.store.loads import RECORD_SCHEMA, SOURCE_SCHEMA, THRESHOLD_SCHEMA, Baseline
+from controller.store.load import twin as load_twin
+from controller.store.load.records import RECORD_SCHEMA, SOURCE_SCHEMA, THRESHOLD_SCHEMA, Baseline
+from controller.store.postgres.engine import Store
 
 log = telemetry.get_logger(__name__)
 

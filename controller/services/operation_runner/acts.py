@@ -13,8 +13,8 @@ from typing import Protocol, TypeVar
 from controller.dataplane.base import DataPlane, LogState
 from controller.domain.errors import Conflict, SegmentNotFound
 from controller.domain.operation import Operation, Step
-from controller.store import backing_logs, subscriptions
-from controller.store.engine import Store
+from controller.store.postgres.engine import Store
+from controller.store.topics import backing_logs, subscriptions
 
 Result = TypeVar("Result")
 Detail = Mapping[str, object]

@@ -26,9 +26,11 @@ from controller.domain.mirroring import has_taken_over
 from controller.domain.operation import Operation, OperationKind, OperationState, Step
 from controller.domain.reshape import ReshapeKind
 from controller.services.operation_runner.acts import CallAll, Detail, Result
-from controller.store import mirrors, operations, topics
-from controller.store.engine import Store
-from controller.store.topics import TopicState
+from controller.store.journal import claims as operations
+from controller.store.mirrors import mirrors
+from controller.store.postgres.engine import Store
+from controller.store.topics import topics
+from controller.store.topics.topics import TopicState
 
 OFF: Mapping[str, object] = {"enabled": False}
 """What the broker's auto-scaler is set to while Cleave decides."""

@@ -36,7 +36,9 @@ from controller.domain.operation import Observed, Operation, OperationState, Ste
 from controller.services.operation_runner.acts import Acts
 from controller.services.operation_runner.broker_acts import BrokerActs
 from controller.services.operation_runner.context import Outcome, RunnerContext
-from controller.store import commits, mirror_commits, operations
+from controller.store.journal import claims as operations
+from controller.store.journal import commits
+from controller.store.mirrors import commits as mirror_commits
 
 log = telemetry.get_logger(__name__)
 

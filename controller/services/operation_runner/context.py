@@ -10,7 +10,7 @@ from enum import StrEnum
 from controller.clock import Clock, SystemClock
 from controller.dataplane.base import DataPlane
 from controller.domain.errors import InvalidInput
-from controller.store.engine import Store
+from controller.store.postgres.engine import Store
 
 PARALLEL_CALLS = 4
 

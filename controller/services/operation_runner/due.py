@@ -14,8 +14,9 @@ from controller.domain.operation import Operation
 from controller.services.operation_runner.claimed import Run
 from controller.services.operation_runner.context import Outcome, RunnerContext
 from controller.services.operation_runner.together import Together, is_ordinary, set_wise
-from controller.store import operations, reshapes
-from controller.store.reshapes import Claimed
+from controller.store.journal import claims as operations
+from controller.store.journal import reshapes
+from controller.store.journal.reshapes import Claimed
 from controller.store.shards import Shards
 
 

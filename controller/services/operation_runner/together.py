@@ -22,8 +22,8 @@ from controller.domain.operation import MOVES, Operation, OperationKind, Operati
 from controller.domain.segment import Segment
 from controller.services.operation_runner.acts import subscriptions_noted
 from controller.services.operation_runner.context import RunnerContext
-from controller.store import reshapes
-from controller.store.reshapes import Claimed, Given
+from controller.store.journal import reshapes
+from controller.store.journal.reshapes import Claimed, Given
 
 log = telemetry.get_logger(__name__)
 

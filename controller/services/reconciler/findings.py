@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from controller.dataplane.base import LogState
 from controller.domain.segment import SegmentState
-from controller.store.backing_logs import BackingLog, Books
+from controller.store.topics.backing_logs import BackingLog, Books
 
 _DESCRIPTOR_AT_END = re.compile(r"([0-9a-f]{4}-[0-9a-f]{4}-([0-9]+))$")
 

@@ -15,11 +15,12 @@ from controller.domain.operation import Origin
 from controller.domain.reshape import plan_heal
 from controller.domain.segment import SegmentState
 from controller.services.reconciler.findings import Finding, FindingKind, Seen, compare
-from controller.store import backing_logs, drains, intents, tombstones, topics
-from controller.store.backing_logs import Books
-from controller.store.engine import Store
-from controller.store.intents import Request, Wanted
+from controller.store.journal import intents, tombstones
+from controller.store.journal.intents import Request, Wanted
+from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
+from controller.store.topics import backing_logs, drains, topics
+from controller.store.topics.backing_logs import Books
 
 log = telemetry.get_logger(__name__)
 

@@ -14,7 +14,9 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from controller.domain.decision import Lane
-from controller.store import evaluations, operations, tombstones
+from controller.store.decisions import evaluations
+from controller.store.journal import claims as operations
+from controller.store.journal import tombstones
 from controller.store.shards import Shards
 
 

@@ -20,8 +20,8 @@ from controller import telemetry
 from controller.clock import Clock
 from controller.domain.errors import CleaveError, FencedOut, Retryable
 from controller.store import leases
-from controller.store.engine import Store
 from controller.store.leases import Lease
+from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
 
 log = telemetry.get_logger(__name__)

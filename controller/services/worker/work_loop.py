@@ -19,10 +19,10 @@ from controller.clock import Clock, to_ms
 from controller.domain.decision import Lane
 from controller.domain.errors import CleaveError, Retryable
 from controller.services.worker.sensors import NOTHING, Sensor, Work, everything, topic_of
-from controller.store.engine import Store
-from controller.store.notifications import Listener, Notification
+from controller.store.postgres.engine import Store
+from controller.store.postgres.notifications import Listener, Notification
 from controller.store.shards import Shards
-from controller.store.topics import database_now
+from controller.store.topics.topics import database_now
 
 log = telemetry.get_logger(__name__)
 

@@ -13,7 +13,7 @@ from controller import telemetry
 from controller.domain.errors import Retryable
 from controller.services.worker.shard_leases import ShardLeases
 from controller.services.worker.work_loop import WorkLoop
-from controller.store.notifications import Listener
+from controller.store.postgres.notifications import Listener
 
 log = telemetry.get_logger(__name__)
 

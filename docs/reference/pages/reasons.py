@@ -6,10 +6,10 @@ import inspect
 import re
 from enum import StrEnum
 
-from controller.domain.bundles.merge_answers import ApartReason
-from controller.domain.bundles.moves import HeldReason
-from controller.domain.bundles.splitting.refusal import SplitReason
-from controller.domain.bundles.trigger_answers import HoldReason
+from controller.bundles.domain.merge_answers import ApartReason
+from controller.bundles.domain.moves import HeldReason
+from controller.bundles.domain.splitting.refusal import SplitReason
+from controller.bundles.domain.trigger_answers import HoldReason
 from controller.domain.decision import RefusalReason
 from docs.reference.pages.markdown import code, page, table
 

@@ -16,11 +16,13 @@ import pytest
 
 from benchmarks.steady_traffic import SteadyTraffic
 from benchmarks.uneven_namespace import KNOBS, UnevenNamespace, make, spread
-from controller.domain.bundles.namespace_bundle import NamespaceBundle, edge_text, topic_hash
-from controller.services import bundle_balancer
-from controller.store import bundle_cycles, bundle_namespaces, bundle_proposals
-from controller.store.bundle_namespaces import BalancingMode
-from controller.store.bundle_proposals import ProposalRow, ProposalState
+from controller.bundles.domain.namespace_bundle import NamespaceBundle, edge_text, topic_hash
+from controller.bundles.services import balancer as bundle_balancer
+from controller.bundles.store import cycles as bundle_cycles
+from controller.bundles.store import namespaces as bundle_namespaces
+from controller.bundles.store import proposals as bundle_proposals
+from controller.bundles.store.namespaces import BalancingMode
+from controller.bundles.store.proposals import ProposalRow, ProposalState
 from tests.integration.airflow.conftest import RunDag
 from tests.support.bench import Bench
 from tests.support.brokers import SharedBroker

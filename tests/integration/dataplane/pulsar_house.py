@@ -15,7 +15,7 @@ from controller.dataplane.base import LogState
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.domain.layout import SegmentLayout
 from controller.services.reconciler import Finding, reconcile
-from controller.store import layouts, topics
+from controller.store.topics import layouts, topics
 from tests.support.command_line import CommandLine
 
 

@@ -19,8 +19,9 @@ from controller.dataplane.registry import build_log_client
 from controller.domain.operation import OperationState, Origin
 from controller.services import topic_admin, topic_adoption
 from controller.services.operation_runner import run_due, run_operation
-from controller.store import intents, operations
-from controller.store.subscriptions import SubscriptionKind, list_subscriptions
+from controller.store.journal import claims as operations
+from controller.store.journal import intents
+from controller.store.topics.subscriptions import SubscriptionKind, list_subscriptions
 from tests.integration.dataplane.pulsar_house import PulsarHouse
 from tests.support.waiting import wait_until
 

@@ -10,7 +10,7 @@ import pytest
 from controller.dataplane.base import LogState
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.services import tombstone_sweeper
-from controller.store.subscriptions import list_subscriptions
+from controller.store.topics.subscriptions import list_subscriptions
 from tests.integration.dataplane.pulsar_house import PulsarHouse
 
 OPEN, TERMINATED, MISSING = LogState.OPEN, LogState.TERMINATED, LogState.MISSING

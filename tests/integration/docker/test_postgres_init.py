@@ -14,8 +14,8 @@ from controller.devstack.postgres import FORGETFUL, EmbeddedPostgres
 from controller.devstack.postgres_home import wheel_binaries
 from controller.domain.errors import StoreUnavailable, Terminal
 from controller.settings import PROJECT_ROOT
-from controller.store.engine import Store
-from controller.store.migrations import migrate
+from controller.store.postgres.engine import Store
+from controller.store.postgres.migrations import migrate
 
 # What a password may hold that SQL or a shell could trip over.
 PASSWORDS = {

@@ -19,9 +19,9 @@ from sqlalchemy import text
 
 from benchmarks.steady_traffic import SteadyTraffic
 from benchmarks.uneven_namespace import KNOBS, UnevenNamespace, make
-from controller.domain.bundles.namespace_bundle import NamespaceBundle
-from controller.store import bundle_proposals
-from controller.store.bundle_proposals import ProposalRow, ProposalState
+from controller.bundles.domain.namespace_bundle import NamespaceBundle
+from controller.bundles.store import proposals as bundle_proposals
+from controller.bundles.store.proposals import ProposalRow, ProposalState
 from tests.support.brokers import SharedBroker
 from tests.support.command_line import CommandLine
 from tests.support.spark_session import MASTER, local_session

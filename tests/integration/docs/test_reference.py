@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from sqlalchemy import text
 
-from controller.store.engine import Store
+from controller.store.postgres.engine import Store
 from docs.reference.pages.markdown import ROOT
 from docs.reference.pages.views import view_columns
 

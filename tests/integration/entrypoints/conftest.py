@@ -13,7 +13,7 @@ from controller.bootstrap import Application
 from controller.devstack.process import ChildProcess
 from controller.settings import PROJECT_ROOT, Settings
 from controller.store import leases
-from controller.store.engine import Store
+from controller.store.postgres.engine import Store
 from tests.support.bench import Bench
 from tests.support.waiting import wait_until
 

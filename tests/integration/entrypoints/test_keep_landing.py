@@ -14,7 +14,7 @@ from controller.entrypoints.tasks import keep_landing
 from controller.landing.area import LandingArea
 from controller.landing.history import RateHistory
 from controller.landing.schemas import RATE_SCHEMA, SAMPLE_SCHEMA
-from controller.store.engine import Store
+from controller.store.postgres.engine import Store
 
 TODAY = datetime.now(UTC)
 

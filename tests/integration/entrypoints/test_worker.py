@@ -10,7 +10,8 @@ from sqlalchemy import text
 from controller.domain.operation import OperationState
 from controller.domain.policy import PolicyOverride
 from controller.services import segment_admin
-from controller.store import consumers, inspection, policies
+from controller.store.postgres import inspection
+from controller.store.topics import consumers, policies
 from tests.integration.entrypoints.conftest import StartWorker, held_by
 from tests.support.bench import Bench
 from tests.support.waiting import wait_until

@@ -15,8 +15,8 @@ from controller.dataplane.pulsar_scalable import PulsarScalableDataPlane
 from controller.domain.attached import AttachedConsumer
 from controller.domain.operation import OperationState
 from controller.services import segment_admin
-from controller.store import layouts, topics
-from controller.store.engine import Store
+from controller.store.postgres.engine import Store
+from controller.store.topics import layouts, topics
 from tests.integration.pulsar_scalable.conftest import PLANE, Finish, request
 from tests.support.brokers import SharedBroker
 from tests.support.waiting import wait_until

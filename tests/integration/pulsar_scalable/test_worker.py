@@ -13,9 +13,9 @@ from controller.domain.attached import SubscriptionUse
 from controller.domain.reshape import ReshapeKind
 from controller.services import segment_admin
 from controller.settings import Settings
-from controller.store import observed_consumers, topics
-from controller.store.engine import Store
-from controller.store.observed_consumers import Observation
+from controller.store.postgres.engine import Store
+from controller.store.topics import observed_consumers, topics
+from controller.store.topics.observed_consumers import Observation
 from tests.integration.pulsar_scalable.conftest import PLANE, request
 from tests.support.brokers import SharedBroker
 from tests.support.waiting import wait_until

@@ -15,8 +15,8 @@ from controller.domain.policy import PolicyOverride
 from controller.domain.situation import Capabilities, Situation
 from controller.services import autoscaler
 from controller.services.autoscaler import PassResult
-from controller.store import policies
 from controller.store.shards import Shards
+from controller.store.topics import policies
 from tests.support.bench import Bench
 from tests.support.passes import COLD, HOT, LOAD, WARM, decisions, owed, register, report, run
 

@@ -17,7 +17,7 @@ from controller.domain.situation import Situation
 from controller.services import autoscaler, segment_admin
 from controller.services.autoscaler import PassResult
 from controller.services.operation_runner import run_due
-from controller.store import policies
+from controller.store.topics import policies
 from tests.support.bench import Bench
 from tests.support.passes import COLD, HOT, LOAD, WARM, decisions, owed, register, report, run
 

@@ -12,7 +12,7 @@ from controller.devstack.postgres import EmbeddedPostgres
 from controller.domain.operation import OperationState, Step
 from controller.services import segment_admin
 from controller.services.operation_runner import run_due
-from controller.store.migrations import migrate
+from controller.store.postgres.migrations import migrate
 from tests.integration.services.test_server_crashes import RELUCTANT
 from tests.support.bench import CALL_TIMEOUT_SECONDS, Bench
 

@@ -9,8 +9,8 @@ from controller.domain.segment import SegmentState
 from controller.services import topic_admin
 from controller.services.garbage_collector import Collected, collect
 from controller.services.segment_admin import merging, splitting
-from controller.store import drains
-from controller.store.subscriptions import SubscriptionKind
+from controller.store.topics import drains
+from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
 

@@ -22,7 +22,7 @@ from controller.landing.history import Scratch
 from controller.landing.names import LandedFile
 from controller.landing.schemas import SAMPLE_SCHEMA
 from controller.services.load_aggregation import AggregationResult, SqlTwinEngine, upcoming
-from controller.store.engine import Store
+from controller.store.postgres.engine import Store
 from tests.support.aggregation import BROKER, END_MS, MINUTE_MS, OTHER, Run
 from tests.support.bench import Bench
 

@@ -12,7 +12,7 @@ from controller.domain.operation import OperationKind, OperationState, Origin
 from controller.services import topic_admin
 from controller.services.reconciler import Finding, FindingKind, reconcile, reconcile_topics
 from controller.services.segment_admin import splitting
-from controller.store import drains
+from controller.store.topics import drains
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
 

@@ -14,8 +14,8 @@ from controller.domain.reshape import Reshape
 from controller.domain.situation import Capabilities
 from controller.services import segment_admin
 from controller.services.segment_admin import Planner, merging, rebucketing, recutting, splitting
-from controller.store.intents import Intent
-from controller.store.reshape_intents import UNLOCKED_ATTEMPTS
+from controller.store.journal.intents import Intent
+from controller.store.journal.reshape_intents import UNLOCKED_ATTEMPTS
 from tests.support.bench import TOPIC, Bench
 
 

@@ -9,7 +9,7 @@ import pytest
 from controller.devstack.postgres import EmbeddedPostgres
 from controller.domain.operation import OperationState, Step
 from controller.services import segment_admin
-from controller.store.migrations import migrate
+from controller.store.postgres.migrations import migrate
 from tests.support.bench import Bench
 
 RELUCTANT: Mapping[str, str] = {"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}

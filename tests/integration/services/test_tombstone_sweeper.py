@@ -6,8 +6,8 @@ from controller.dataplane.base import LogState
 from controller.domain.operation import OperationState
 from controller.services.segment_admin import splitting
 from controller.services.tombstone_sweeper import sweep
-from controller.store import tombstones
-from controller.store.tombstones import Tombstone
+from controller.store.journal import tombstones
+from controller.store.journal.tombstones import Tombstone
 from tests.support.bench import CALL_TIMEOUT_SECONDS, Bench
 from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
 from tests.support.waiting import wait_until

@@ -16,7 +16,7 @@ from controller.domain.errors import (
 from controller.domain.operation import OperationState
 from controller.services import topic_admin
 from controller.services.segment_admin import splitting
-from controller.store.subscriptions import SubscriptionKind
+from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
 
 

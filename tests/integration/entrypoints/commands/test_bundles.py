@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from controller.bundles.reports import REPORT_SCHEMAS, ReportArea
+from controller.bundles.store import namespaces as bundle_namespaces
+from controller.bundles.store import proposals as bundle_proposals
+from controller.bundles.store.namespaces import BalancingMode
 from controller.clock import SystemClock
 from controller.entrypoints import tasks
-from controller.entrypoints.bundle_acts import after
-from controller.entrypoints.bundle_picture import Arc
-from controller.landing.reports import REPORT_SCHEMAS, ReportArea
-from controller.store import bundle_namespaces, bundle_proposals
-from controller.store.bundle_namespaces import BalancingMode
+from controller.entrypoints.bundles.acts import after
+from controller.entrypoints.bundles.picture import Arc
 from tests.support.bundle_desk import CLUSTER, HIGH, LOW, NAMESPACE, TOPICS, Desk, bundle_desk
 
 

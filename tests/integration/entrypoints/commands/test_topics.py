@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from controller.store import topics as stored
+from controller.store.topics import topics as stored
 from tests.support.command_line import CommandLine
 
 

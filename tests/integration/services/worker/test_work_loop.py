@@ -15,7 +15,7 @@ from controller.domain.decision import Lane
 from controller.domain.errors import FencedOut
 from controller.services.worker.sensors import NOTHING, ConsumerSensor, Sensor, Work
 from controller.services.worker.work_loop import Evaluate, WorkLoop
-from controller.store.notifications import Listener
+from controller.store.postgres.notifications import Listener
 from controller.store.shards import Shards
 from tests.support.bench import Bench
 from tests.support.waiting import wait_until

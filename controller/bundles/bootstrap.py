@@ -1,0 +1,153 @@
+"""Composition root of bundle balancing: one cluster's reader and acts, and its services with this process's settings.
+
+The counterpart of `bootstrap` for `cleave bundles` and the tasks of its DAGs. Building it touches no network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from controller.bootstrap import Application, process_name, pulsar_access
+from controller.bundles.brokers import BundleActs, BundleReader
+from controller.bundles.domain.balance_settings import BalanceSettings, validate
+from controller.bundles.domain.merge_answers import MergeVerdict
+from controller.bundles.domain.namespace_bundle import NamespaceBundle, topic_hash
+from controller.bundles.domain.splitting.base import BundleTopic
+from controller.bundles.domain.stats import BundleStats
+from controller.bundles.reports import ReportArea
+from controller.bundles.services import balancer as bundle_balancer
+from controller.bundles.services.aggregation import BundleAggregation, aggregate
+from controller.bundles.services.balancer import ActReport, ApplySettings, ProposedCycle, Replay
+from controller.bundles.services.collector import BundleCollector
+from controller.clock import SystemClock
+from controller.dataplane.pulsar.admin import bearer_session
+from controller.dataplane.pulsar_load.brokers import BrokerList
+from controller.domain.errors import InvalidInput
+from controller.settings import Settings
+from controller.store.postgres.engine import Store
+
+
+@dataclass(frozen=True)
+class Bundles:
+    """One cluster: what is read of it, done to it and written of it."""
+
+    settings: Settings
+    store: Store
+    reader: BundleReader
+    acts: BundleActs
+    area: ReportArea
+
+    @property
+    def cluster(self) -> str:
+        """Pulsar's name of it."""
+        return self.reader.cluster
+
+    def collector(self, interval_seconds: float) -> BundleCollector:
+        """Reads the cluster's brokers at that interval."""
+        name = process_name().replace(":", "-").lstrip("-")
+        return BundleCollector(
+            [self.reader], self.area, name=name, interval_seconds=interval_seconds, clock=SystemClock()
+        )
+
+    def aggregate(self, run_id: str, window_end_ms: int | None = None) -> BundleAggregation:
+        """Load of the window that ends now (or then), on Spark, as the loader."""
+        from spark_jobs.bundle_load import ReportWindow
+
+        length_ms = round(self.settings.bundle_window_seconds * 1000)
+        end_ms = window_end_ms or SystemClock().now_ms()
+        window = ReportWindow(end_ms, length_ms, max(length_ms, ReportWindow(0).gone_after_ms))
+        store = Store(self.settings.loader_dsn, application_name="cleave-bundle-load", pool_size=1)
+        try:
+            return aggregate(store, self.area, self.settings.spark_master, window, run_id=run_id)
+        finally:
+            store.dispose()
+
+    def propose(self, request_key: str, decided_by: str) -> ProposedCycle:
+        """Decide one cycle and write it down."""
+        return bundle_balancer.propose(
+            self.store,
+            self.area,
+            cluster=self.cluster,
+            settings=balance_settings(self.settings),
+            request_key=request_key,
+            decided_by=decided_by,
+        )
+
+    def apply(self, cycle_id: int | None, claimant: str) -> list[ActReport]:
+        """Carry out what is approved, and what `cycle_id` proposed in automatic namespaces."""
+        limits = ApplySettings(
+            max_splits=self.settings.bundle_max_splits, max_unloads=self.settings.bundle_max_unloads
+        )
+        return bundle_balancer.apply(
+            self.store,
+            self.acts,
+            cluster=self.cluster,
+            cycle_id=cycle_id,
+            settings=limits,
+            claimant=claimant,
+        )
+
+    def verify(self, claimant: str) -> list[ActReport]:
+        """Read whether what was applied holds."""
+        return bundle_balancer.verify(self.store, self.reader, claimant=claimant)
+
+    def replay(self, cycle_id: int) -> Replay:
+        """Decide a stored cycle again, and compare."""
+        return bundle_balancer.replay(self.store, cycle_id)
+
+    def merges(self) -> dict[str, MergeVerdict]:
+        """Which cold bundles could be one, by namespace."""
+        return bundle_balancer.merges(
+            self.store, self.area, cluster=self.cluster, settings=balance_settings(self.settings)
+        )
+
+    def topics_of(self, bundle: NamespaceBundle) -> list[BundleTopic]:
+        """The topics in a bundle with what each carries now, as its brokers report them; nothing where nobody uses it."""
+        found = dict.fromkeys(self.reader.topic_hashes(bundle), BundleStats(topic_count=1))
+        for broker in self.reader.brokers():
+            for topic in self.reader.topics(broker):
+                if topic.namespace == bundle.namespace and bundle.contains(topic_hash(topic.topic)):
+                    found[topic.topic] = topic.stats
+        return [BundleTopic.of(name, stats) for name, stats in found.items()]
+
+
+@contextmanager
+def bundles_of(app: Application) -> Iterator[Bundles]:
+    """The cluster that the settings name. Raises InvalidInput where they name none."""
+    settings = app.settings
+    access = pulsar_access(settings)
+    if access is None:
+        raise InvalidInput("no cluster to look at: set CLEAVE_PULSAR_ADMIN_URL (and CLEAVE_PULSAR_CLUSTER)")
+    session, admin_url = bearer_session(access), access.admin_urls[0]
+    brokers = BrokerList(
+        session,
+        access.admin_urls,
+        cluster=settings.pulsar_cluster,
+        broker_url=settings.pulsar_broker_url,
+    )
+    reader = BundleReader(
+        session,
+        admin_url,
+        brokers,
+        cluster=settings.pulsar_cluster,
+        deadline_seconds=settings.call_timeout_seconds,
+    )
+    try:
+        yield Bundles(
+            settings,
+            app.store,
+            reader,
+            BundleActs(session, admin_url, reader),
+            ReportArea(settings.bundle_reports_location),
+        )
+    finally:
+        session.close()
+
+
+def balance_settings(settings: Settings) -> BalanceSettings:
+    """The knobs in force. Raises InvalidPolicy naming the one that is wrong."""
+    found = BalanceSettings.from_document(settings.bundle_balance)
+    validate(found)
+    return found

@@ -1,0 +1,303 @@
+"""The two acts on bundles, each settled by reading: what happened is what can be seen, whatever was answered.
+
+A broker answers 204 to a split that changes nothing, 412 to a split of what somebody else has split, and nothing at
+all when it is slow. So each act looks before, asks once, and looks after. Nothing is asked twice here: who gets
+DataPlaneTimeout knows that the act may still happen, and finds it done the next time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+from urllib.parse import quote
+
+import requests
+import tenacity
+
+from controller.bundles.brokers.calls import Reply, refusal, send
+from controller.bundles.brokers.reader import BundleReader
+from controller.bundles.domain.namespace_bundle import NamespaceBundle, edge_text
+from controller.bundles.domain.namespace_bundles import NamespaceBundles
+from controller.domain.errors import (
+    BundleNotFound,
+    CleaveError,
+    Conflict,
+    DataPlaneTimeout,
+    DataPlaneUnavailable,
+    InvalidInput,
+    LostRace,
+    NotFound,
+)
+
+SPECIFIED_POSITIONS = "specified_positions_divide"
+_FIRST_LOOK_SECONDS, _LAST_LOOK_SECONDS = 0.05, 1.0
+
+Seen = TypeVar("Seen")
+
+
+class ActOutcome(StrEnum):
+    """What an act that raised nothing came to."""
+
+    DONE = "done"
+    DONE_ALREADY = "done-already"
+    """It was so before anybody was asked."""
+    NOTHING_CHANGED = "nothing-changed"
+    """The broker answered with success and did nothing: its algorithm found no cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitResult:
+    """The namespace's list after the act, and what the bundle has become (itself where nothing changed)."""
+
+    outcome: ActOutcome
+    bundles: NamespaceBundles
+    children: tuple[NamespaceBundle, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadResult:
+    """Who owns the bundle after the act; None: nobody until a client looks it up."""
+
+    outcome: ActOutcome
+    owner: str | None
+
+
+class BundleActs:
+    """Splits and unloads in one cluster."""
+
+    def __init__(
+        self, session: requests.Session, admin_url: str, reader: BundleReader, *, settle_seconds: float = 10.0
+    ) -> None:
+        """An unknown outcome is looked for during `settle_seconds` before it is called unknown."""
+        self._session, self._reader = session, reader
+        self._admin_url = admin_url.rstrip("/")
+        self._settle_seconds = settle_seconds
+
+    def split_at(
+        self, bundle: NamespaceBundle, positions: Collection[int], *, unload: bool = False
+    ) -> SplitResult:
+        """Split a bundle at these places; `unload` has the broker close the parts at once.
+
+        In one call where the broker takes it. The extensible load manager refuses more than one place, and 4.2.4
+        never answers a list with a repetition: then one after the other. What was begun before is gone on with.
+        Raises BundleNotFound where somebody else split it elsewhere, InvalidInput for what a broker never does,
+        DataPlaneTimeout where nobody knows whether it will still happen.
+        """
+        cuts = sorted(set(positions))
+        if not cuts:
+            raise InvalidInput(f"no position to split bundle {bundle} at; give at least one")
+        for cut in cuts:
+            if not bundle.lower < cut < bundle.upper:
+                raise InvalidInput(f"position {edge_text(cut)} is not strictly inside bundle {bundle}")
+        bundles = self._reader.bundles(bundle.namespace)
+        outcome, at_once = ActOutcome.DONE_ALREADY, len(cuts)
+        while open_cuts := _left_to_cut(bundles, bundle, cuts):
+            part = bundles.bundle_at(open_cuts[0])
+            now = [cut for cut in open_cuts if part.contains(cut)][:at_once]
+            try:
+                result = self._split(part, SPECIFIED_POSITIONS, now, unload)
+            except InvalidInput:
+                if len(now) == 1:
+                    raise
+                at_once = 1
+                continue
+            outcome, bundles = result.outcome, result.bundles
+            if outcome is ActOutcome.NOTHING_CHANGED:
+                break
+        return SplitResult(outcome, bundles, _children(bundles, bundle))
+
+    def split_by(self, bundle: NamespaceBundle, algorithm: str, *, unload: bool = False) -> SplitResult:
+        """Split a bundle where an algorithm of the broker's own says. Raises as `split_at` does."""
+        _demand_present(self._reader.bundles(bundle.namespace), bundle)
+        return self._split(bundle, algorithm, (), unload)
+
+    def unload(
+        self, bundle: NamespaceBundle, *, destination: str | None = None, source: str | None = None
+    ) -> UnloadResult:
+        """Take a bundle from its owner, towards `destination` (`host:port` as brokers are listed) if given.
+
+        `source`, if given, is who is expected to own it: where somebody else does the act is a LostRace. Raises
+        BundleNotFound where it has been split, Conflict for a destination that is not active, DataPlaneTimeout.
+        """
+        first = [name for name in (source, destination) if name]
+        _demand_present(self._reader.bundles(bundle.namespace), bundle)
+        owner = self._reader.owner(bundle, first=first)
+        if owner is not None and owner == destination:
+            return UnloadResult(ActOutcome.DONE_ALREADY, owner)
+        if owner is None and destination is None:
+            return UnloadResult(ActOutcome.DONE_ALREADY, None)
+        if owner is not None and source is not None and owner != source:
+            raise LostRace(f"bundle {bundle} is owned by {owner}, not by {source}; decide anew")
+        parameters = {"destinationBroker": destination} if destination else {}
+        topic = self._topic_in(bundle) if destination else None
+        path = f"/admin/v2/namespaces/{bundle.namespace}/{bundle.range_text}/unload"
+        reply = self._ask(path, parameters, None)
+        if topic is not None and destination is not None and isinstance(reply, Reply) and reply.is_success:
+            self._look_up(topic, destination)
+        return self._settled_unload(bundle, owner, destination, reply)
+
+    def _topic_in(self, bundle: NamespaceBundle) -> str | None:
+        """A topic that stands for the bundle; None where it has none, or nobody says."""
+        with suppress(CleaveError):
+            return min(self._reader.topic_hashes(bundle), default=None)
+        return None
+
+    def _look_up(self, topic: str, broker: str) -> None:
+        """Have the broker take the topic's bundle at once, before clients come back (they wait 0.1 s at first).
+
+        The leader gives a destination to the first look-up and forgets it: of several at a time, which the topics
+        of a bundle make, the others are sent elsewhere, and who claims the bundle first has it
+        (apache/pulsar#24884). So this asks the destination itself, in the leader's place. Best effort: what came of
+        it is read afterwards.
+        """
+        domain, _, name = topic.partition("://")
+        with suppress(CleaveError, StopIteration):  # a broker that left the list meanwhile
+            url = next(one.url for one in self._reader.brokers() if one.name == broker)
+            send(
+                self._session,
+                "GET",
+                f"{url}/lookup/v2/topic/{domain}/{quote(name)}",
+                self._reader.deadline(),
+                trusted=self._reader.trusted(),
+                parameters={"authoritative": "true"},
+            )
+
+    def _split(
+        self, bundle: NamespaceBundle, algorithm: str, cuts: Sequence[int], unload: bool
+    ) -> SplitResult:
+        parameters = {"unload": str(unload).lower(), "splitAlgorithmName": algorithm}
+        path = f"/admin/v2/namespaces/{bundle.namespace}/{bundle.range_text}/split"
+        return self._settled_split(bundle, cuts, self._ask(path, parameters, list(cuts) or None))
+
+    def _ask(
+        self, path: str, parameters: dict[str, str], document: list[int] | None
+    ) -> Reply | DataPlaneTimeout:
+        """One request; an answer, or the error of an unknown outcome as a value. 5xx is no better than silence."""
+        try:
+            reply = send(
+                self._session,
+                "PUT",
+                self._admin_url + path,
+                self._reader.deadline(),
+                trusted=self._reader.trusted(),
+                parameters=parameters,
+                document=document,
+            )
+        except DataPlaneTimeout as error:
+            return error
+        return DataPlaneTimeout(refusal(reply).message, 5.0) if reply.status >= 500 else reply
+
+    def _settled_split(
+        self, bundle: NamespaceBundle, cuts: Sequence[int], reply: Reply | DataPlaneTimeout
+    ) -> SplitResult:
+        unknown = isinstance(reply, DataPlaneTimeout)
+        after = self._look(
+            lambda: self._reader.bundles(bundle.namespace),
+            until=lambda bundles: not unknown or not _is_present(bundles, bundle),
+        )
+        if not _is_present(after, bundle):
+            refused = isinstance(reply, Reply) and not reply.is_success
+            if (refused and not cuts) or not {bundle.lower, bundle.upper, *cuts} <= set(after.boundaries):
+                raise _split_by_others(bundle, after)
+            return SplitResult(ActOutcome.DONE, after, _children(after, bundle))
+        if isinstance(reply, DataPlaneTimeout):
+            raise DataPlaneTimeout(
+                f"whether bundle {bundle} will be split is not known yet ({reply.message}); look again",
+                reply.delay_seconds,
+            )
+        if reply.is_success:
+            return SplitResult(ActOutcome.NOTHING_CHANGED, after, (bundle,))
+        raise _refused("split", bundle, reply)
+
+    def _settled_unload(
+        self,
+        bundle: NamespaceBundle,
+        before: str | None,
+        destination: str | None,
+        reply: Reply | DataPlaneTimeout,
+    ) -> UnloadResult:
+        if isinstance(reply, Reply) and not reply.is_success:
+            _demand_present(self._reader.bundles(bundle.namespace), bundle)
+            raise _refused("unload", bundle, reply)
+        first = [name for name in (before, destination) if name]
+        owner = self._look(
+            lambda: self._reader.owner(bundle, first=first),
+            until=lambda seen: seen != before or before is None,
+        )
+        if owner != before or before is None:
+            return UnloadResult(ActOutcome.DONE, owner)
+        if isinstance(reply, DataPlaneTimeout):
+            raise DataPlaneTimeout(
+                f"whether bundle {bundle} will leave {before} is not known yet ({reply.message}); look again",
+                reply.delay_seconds,
+            )
+        # Unloaded, and looked up by a client at once: the placement gave it back.
+        return UnloadResult(ActOutcome.NOTHING_CHANGED, owner)
+
+    def _look(self, read: Callable[[], Seen], until: Callable[[Seen], bool]) -> Seen:
+        """What is seen, once it is as expected or time is up. Raises the last error where nothing was seen."""
+        looked: Seen = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(DataPlaneUnavailable)
+            | tenacity.retry_if_result(lambda seen: not until(seen)),
+            wait=tenacity.wait_exponential(_FIRST_LOOK_SECONDS, _LAST_LOOK_SECONDS, min=_FIRST_LOOK_SECONDS),
+            stop=tenacity.stop_after_delay(self._settle_seconds),
+            retry_error_callback=_result,
+            sleep=time.sleep,
+        )(read)
+        return looked
+
+
+def _result(state: tenacity.RetryCallState) -> object:
+    assert state.outcome is not None  # noqa: S101  # tenacity calls this only after an attempt
+    return state.outcome.result()
+
+
+def _is_present(bundles: NamespaceBundles, bundle: NamespaceBundle) -> bool:
+    try:
+        bundles.require(bundle)
+    except BundleNotFound:
+        return False
+    return True
+
+
+def _demand_present(bundles: NamespaceBundles, bundle: NamespaceBundle) -> None:
+    if not _is_present(bundles, bundle):
+        raise _split_by_others(bundle, bundles)
+
+
+def _split_by_others(bundle: NamespaceBundle, bundles: NamespaceBundles) -> BundleNotFound:
+    inside = _children(bundles, bundle)
+    now = ", ".join(child.range_text for child in inside) if inside else "other bundles"
+    return BundleNotFound(f"bundle {bundle} is no more: somebody else split it into {now}; decide anew")
+
+
+def _left_to_cut(bundles: NamespaceBundles, bundle: NamespaceBundle, cuts: Sequence[int]) -> list[int]:
+    """The places that are no boundaries yet. Raises BundleNotFound where somebody cut the bundle elsewhere."""
+    edges = set(bundles.boundaries)
+    inside = {edge for edge in edges if bundle.lower < edge < bundle.upper}
+    left = [cut for cut in cuts if cut not in edges]
+    if not {bundle.lower, bundle.upper} <= edges or (left and not inside <= set(cuts)):
+        raise _split_by_others(bundle, bundles)
+    return left
+
+
+def _children(bundles: NamespaceBundles, bundle: NamespaceBundle) -> tuple[NamespaceBundle, ...]:
+    return tuple(
+        child for child in bundles.bundles if bundle.lower <= child.lower and child.upper <= bundle.upper
+    )
+
+
+def _refused(act: str, bundle: NamespaceBundle, reply: Reply) -> CleaveError:
+    """What a broker refuses although the bundle is still there."""
+    said = reply.reason or f"status {reply.status}"
+    if reply.status == 404:
+        return NotFound(f"cannot {act} bundle {bundle}: {said}")
+    if reply.status == 409:
+        return Conflict(f"cannot {act} bundle {bundle} now: {said}")
+    if reply.status == 412:
+        return InvalidInput(f"the broker refuses to {act} bundle {bundle}: {said}")
+    return refusal(reply)

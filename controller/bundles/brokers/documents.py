@@ -1,0 +1,202 @@
+"""What brokers answer, read into values: load report, statistics of topics, boundaries, ownership, metrics page.
+
+Only the fields that are used are decoded, by their types, so that the statistics of 100,000 topics with all their
+publishers and consumers cost what the counts cost. A document of another shape is no report: whoever asked treats
+the broker as silent. Nothing here calls anybody.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from controller.bundles.domain.namespace_bundle import NamespaceBundle, parse_edge, parse_range
+from controller.bundles.domain.resources import RESOURCES, BrokerResources, ResourceUsage
+from controller.bundles.domain.stats import BundleStats
+from controller.domain.errors import DataPlaneUnavailable, InvalidInput
+
+Document = TypeVar("Document")
+
+
+@dataclass(frozen=True, slots=True)
+class SystemReport:
+    """A broker's own word on its resources as of now; `source` is `load-report` or `metrics`.
+
+    `cache_size_bytes` is by bundle, where the broker tells it.
+    """
+
+    source: str
+    version: str
+    resources: BrokerResources
+    cache_size_bytes: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicReport:
+    """One topic as its broker reports it; `bundle` is the range the broker has it in."""
+
+    namespace: str
+    bundle: str
+    topic: str
+    stats: BundleStats
+
+
+class _Usage(msgspec.Struct):
+    usage: float = 0.0
+    limit: float = 0.0
+
+
+class _LastStats(msgspec.Struct):
+    cache_size: int = msgspec.field(default=0, name="cacheSize")
+
+
+class _LoadReport(msgspec.Struct):
+    cpu: _Usage
+    memory: _Usage
+    direct_memory: _Usage = msgspec.field(name="directMemory")
+    bandwidth_in: _Usage = msgspec.field(name="bandwidthIn")
+    bandwidth_out: _Usage = msgspec.field(name="bandwidthOut")
+    version: str = msgspec.field(default="", name="brokerVersionString")
+    last_stats: dict[str, _LastStats] = msgspec.field(default_factory=dict, name="lastStats")
+
+
+class _Nothing(msgspec.Struct):
+    pass
+
+
+class _Subscription(msgspec.Struct):
+    consumers: list[_Nothing] = msgspec.field(default_factory=list)
+
+
+class _Topic(msgspec.Struct):
+    msg_rate_in: float = msgspec.field(default=0.0, name="msgRateIn")
+    msg_rate_out: float = msgspec.field(default=0.0, name="msgRateOut")
+    byte_rate_in: float = msgspec.field(default=0.0, name="msgThroughputIn")
+    byte_rate_out: float = msgspec.field(default=0.0, name="msgThroughputOut")
+    producer_count: int = msgspec.field(default=0, name="producerCount")
+    subscriptions: dict[str, _Subscription] = msgspec.field(default_factory=dict)
+
+
+class _Boundaries(msgspec.Struct):
+    boundaries: list[str]
+
+
+class _HashPositions(msgspec.Struct):
+    positions: dict[str, int] = msgspec.field(name="topicHashPositions")
+
+
+_LOAD_REPORT = msgspec.json.Decoder(_LoadReport)
+_TOPICS = msgspec.json.Decoder(dict[str, dict[str, dict[str, dict[str, _Topic]]]])
+_BOUNDARIES = msgspec.json.Decoder(_Boundaries)
+_OWNED = msgspec.json.Decoder(dict[str, _Nothing])
+_POSITIONS = msgspec.json.Decoder(_HashPositions)
+_NAMES = msgspec.json.Decoder(list[str])
+
+_GAUGE = re.compile(
+    rb"^pulsar_(?:lb_(cpu|memory|directMemory|bandwidth_in|bandwidth_out)_usage|version_info)\{([^\n]*)\} (\S+)",
+    re.MULTILINE,
+)
+_VERSION = re.compile(rb'(?:^|,)version="([^"]*)"')
+_SIGNALS = {b"directMemory": "direct_memory"}
+
+
+def load_report(body: bytes) -> SystemReport:
+    """`/admin/v2/broker-stats/load-report` of the modular load manager."""
+    report = _read(_LOAD_REPORT, body, "load report")
+    usages = {name: getattr(report, name) for name in RESOURCES}
+    return SystemReport(
+        "load-report",
+        report.version,
+        BrokerResources(**{name: _usage(one.usage, one.limit) for name, one in usages.items()}),
+        {bundle: max(one.cache_size, 0) for bundle, one in report.last_stats.items()},
+    )
+
+
+def metrics_report(page: bytes) -> SystemReport:
+    """System figures of a metrics page, which every load manager writes: percentages, so the limit is 100."""
+    found: dict[str, ResourceUsage] = {}
+    version = ""
+    for signal, labels, value in _GAUGE.findall(page):
+        if signal:
+            found[_SIGNALS.get(signal, signal.decode())] = _usage(float(value), 100.0)
+        elif told := _VERSION.search(labels):
+            version = told[1].decode()
+    if "cpu" not in found:
+        raise DataPlaneUnavailable(
+            "the metrics page tells no usage of its broker: pulsar_lb_cpu_usage is missing"
+        )
+    return SystemReport("metrics", version, BrokerResources(**found), {})
+
+
+def topics(body: bytes) -> Iterator[TopicReport]:
+    """`/admin/v2/broker-stats/topics`: every topic of the broker, persistent or not, each partition its own."""
+    for namespace, bundles in _read(_TOPICS, body, "statistics of topics").items():
+        for bundle, domains in bundles.items():
+            for named in domains.values():
+                for name, topic in named.items():
+                    yield TopicReport(namespace, bundle, name, _stats(topic))
+
+
+def boundaries(body: bytes) -> tuple[int, ...]:
+    """`/admin/v2/namespaces/T/N/bundles`."""
+    texts = _read(_BOUNDARIES, body, "list of bundles").boundaries
+    try:
+        return tuple(parse_edge(text) for text in texts)
+    except InvalidInput as error:
+        raise DataPlaneUnavailable(f"a list of bundles holds what is no boundary: {error}") from error
+
+
+def owned_bundles(body: bytes) -> tuple[NamespaceBundle, ...]:
+    """`/admin/v2/brokers/C/B/ownedNamespaces`, sorted; what is no bundle of a plain namespace is left out."""
+    found = []
+    for text in _read(_OWNED, body, "list of owned bundles"):
+        try:
+            namespace, _, range_text = text.rpartition("/")
+            found.append(NamespaceBundle(namespace, *parse_range(range_text)))
+        except InvalidInput:  # pulsar/CLUSTER/HOST:PORT of old brokers
+            continue
+    return tuple(sorted(found, key=lambda bundle: (bundle.namespace, bundle.lower)))
+
+
+def topic_hashes(body: bytes) -> dict[str, int]:
+    """`…/{bundle}/topicHashPositions`: hash by the topic's complete name."""
+    return _read(_POSITIONS, body, "list of topic hashes").positions
+
+
+def names(body: bytes) -> list[str]:
+    """A list of names: tenants, namespaces of a tenant."""
+    return _read(_NAMES, body, "list of names")
+
+
+def _read(decoder: msgspec.json.Decoder[Document], body: bytes, what: str) -> Document:
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DataPlaneUnavailable(f"this is no {what}: {error}") from None
+
+
+def _usage(usage: float, limit: float) -> ResourceUsage:
+    """Figures that are no numbers count as unknown."""
+    return ResourceUsage(usage, limit) if math.isfinite(usage) and math.isfinite(limit) else ResourceUsage()
+
+
+def _stats(topic: _Topic) -> BundleStats:
+    """Rates that are no numbers (a broker divides by the time since its last look) count as none."""
+    return BundleStats(
+        msg_rate_in=_rate(topic.msg_rate_in),
+        msg_rate_out=_rate(topic.msg_rate_out),
+        byte_rate_in=_rate(topic.byte_rate_in),
+        byte_rate_out=_rate(topic.byte_rate_out),
+        topic_count=1,
+        producer_count=max(topic.producer_count, 0),
+        consumer_count=sum(len(one.consumers) for one in topic.subscriptions.values()),
+    )
+
+
+def _rate(rate: float) -> float:
+    return rate if math.isfinite(rate) and rate > 0 else 0.0

@@ -1,0 +1,164 @@
+"""The cluster as one balance cycle sees it: brokers with what they report, bundles with owner and load.
+
+Values only, the same whatever order they were gathered in. What follows from them is for the shedders and
+the placement; who gathers them is above the domain.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Self
+
+from controller.bundles.domain.figures import BundleLoad
+from controller.bundles.domain.resources import BrokerResources
+from controller.bundles.domain.stats import BundleStats
+from controller.domain.errors import InvalidInput
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerReport:
+    """A broker's own word on its resources and totals, made at ``reported_at`` (ms since the Unix epoch)."""
+
+    resources: BrokerResources
+    stats: BundleStats
+    reported_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A broker that may own bundles now; ``report`` None: not heard of. ``failure_domain`` is any label."""
+
+    name: str
+    report: BrokerReport | None = None
+    failure_domain: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A bundle by its text id ``tenant/namespace/0x…_0x…``.
+
+    ``owner`` None: nobody serves it. ``stats`` is the latest reading and ``load`` its averages, None where
+    nothing was reported yet; such a bundle is never moved.
+    """
+
+    bundle_id: str
+    owner: str | None = None
+    stats: BundleStats | None = None
+    load: BundleLoad | None = None
+
+    @property
+    def namespace(self) -> str:
+        """``tenant/namespace``."""
+        return namespace_of(self.bundle_id)
+
+
+@dataclass(frozen=True, slots=True)
+class NamespacePolicy:
+    """Where a namespace's bundles may be.
+
+    ``brokers`` are those its isolation policy leaves it, resolved to names by whoever gathers (None: it has
+    no such policy). Namespaces of one ``anti_affinity_group`` keep apart.
+    """
+
+    brokers: frozenset[str] | None = None
+    anti_affinity_group: str | None = None
+
+    @property
+    def binds(self) -> bool:
+        """Whether it says anything at all."""
+        return self.brokers is not None or self.anti_affinity_group is not None
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Brokers and bundles, sorted by name; policies by namespace.
+
+    Raises InvalidInput for a name that occurs twice. An owner that is no broker of the cluster is kept: it
+    has left, and nobody can be asked to move its bundles.
+    """
+
+    brokers: tuple[Broker, ...] = ()
+    bundles: tuple[Bundle, ...] = ()
+    policies: Mapping[str, NamespacePolicy] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _refuse_repeats("broker", (broker.name for broker in self.brokers))
+        _refuse_repeats("bundle", (bundle.bundle_id for bundle in self.bundles))
+        object.__setattr__(self, "brokers", tuple(sorted(self.brokers, key=lambda b: b.name)))
+        object.__setattr__(self, "bundles", tuple(sorted(self.bundles, key=lambda b: b.bundle_id)))
+
+    @cached_property
+    def broker_by_name(self) -> Mapping[str, Broker]:
+        """Brokers by name."""
+        return {broker.name: broker for broker in self.brokers}
+
+    @cached_property
+    def bundle_by_id(self) -> Mapping[str, Bundle]:
+        """Bundles by text id."""
+        return {bundle.bundle_id: bundle for bundle in self.bundles}
+
+    @cached_property
+    def _bundles_by_owner(self) -> Mapping[str | None, tuple[Bundle, ...]]:
+        owned = defaultdict(list)
+        for bundle in self.bundles:
+            owned[bundle.owner].append(bundle)
+        return {owner: tuple(bundles) for owner, bundles in owned.items()}
+
+    def bundles_of(self, broker: str) -> tuple[Bundle, ...]:
+        """What a broker owns, by bundle id."""
+        return self._bundles_by_owner.get(broker, ())
+
+    @cached_property
+    def reporting(self) -> tuple[tuple[str, BrokerReport], ...]:
+        """Brokers that were heard of, by name."""
+        return tuple((broker.name, broker.report) for broker in self.brokers if broker.report is not None)
+
+    @cached_property
+    def report_of(self) -> Mapping[str, BrokerReport]:
+        """The same by name."""
+        return dict(self.reporting)
+
+    def policy_of(self, namespace: str) -> NamespacePolicy:
+        """The namespace's policy; none if it has none."""
+        return self.policies.get(namespace, _NO_POLICY)
+
+    def with_owners(self, owners: Mapping[str, str | None]) -> Self:
+        """The same cluster after these bundles have changed hands."""
+        return replace(
+            self,
+            bundles=tuple(
+                replace(bundle, owner=owners[bundle.bundle_id]) if bundle.bundle_id in owners else bundle
+                for bundle in self.bundles
+            ),
+        )
+
+
+_NO_POLICY = NamespacePolicy()
+
+
+def namespace_of(bundle_id: str) -> str:
+    """``tenant/namespace`` of a bundle's text id."""
+    return bundle_id.rpartition("/")[0]
+
+
+def belongs_to_a_broker(namespace: str) -> bool:
+    """Whether it is of one broker and must stay there: heartbeats ``pulsar/HOST:PORT`` and ``sla-monitor/HOST:PORT``."""
+    return _OF_ONE_BROKER.fullmatch(namespace) is not None
+
+
+def is_system_namespace(namespace: str) -> bool:
+    """Whether Pulsar keeps it for itself: always spread evenly, but shed like any other unless of one broker."""
+    return namespace == "pulsar/system" or belongs_to_a_broker(namespace)
+
+
+_OF_ONE_BROKER = re.compile(r"(?:pulsar|sla-monitor)/[^:]+:\d+")
+
+
+def _refuse_repeats(kind: str, names: Iterable[str]) -> None:
+    repeated = sorted(name for name, times in Counter(names).items() if times > 1)
+    if repeated:
+        raise InvalidInput(f"{kind} {repeated[0]} is given more than once; give each {kind} once")

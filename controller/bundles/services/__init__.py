@@ -1,0 +1,1 @@
+"""One use case a file: collect reports, aggregate them, propose, apply and verify what balances a cluster."""

@@ -1,0 +1,125 @@
+"""Bundle aggregation: from landed reports to stored load of bundles, namespaces and brokers, one run a window.
+
+The frame around `spark_jobs.run_bundle_load`: baseline out of the store, files that cannot be read set aside, Spark,
+one merge by compare-and-set. Everything runs with the loader's rights. A run is of one window and may be repeated:
+its id and the watermark make a repeat change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from controller import telemetry
+from controller.bundles.domain.split_policy import SplitPolicy
+from controller.bundles.reports import LandedReports, ReportArea
+from controller.bundles.store import loads as bundle_loads
+from controller.bundles.store.loads import BASELINE_SCHEMAS, BundleRun
+from controller.clock import to_datetime, to_ms
+from controller.domain.errors import InvalidPolicy
+from controller.landing.history import Scratch
+from controller.store.postgres.arrow_copy import MergeResult
+from controller.store.postgres.engine import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_jobs.bundle_load import ReportWindow
+
+log = telemetry.get_logger(__name__)
+
+TICK_SLACK_MS = 60_000
+"""A file's tick may be this far from the instants inside the file."""
+
+_LIMITS = ("max_topics", "max_sessions", "max_msg_rate", "max_byte_rate")
+LIMIT_SCHEMA = pa.schema(
+    [("cluster", pa.string()), ("namespace", pa.string()), *((name, pa.float64()) for name in _LIMITS)]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BundleAggregation:
+    """What a run did; `applied` False: nothing to do, or a newer window has been merged already."""
+
+    run_id: str
+    window_end_ms: int
+    brokers: int
+    topics: int
+    written: int
+    outrun: int
+    applied: bool
+    quarantined: tuple[str, ...]
+
+
+def aggregate(
+    store: Store, area: ReportArea, master: str, window: ReportWindow, *, run_id: str
+) -> BundleAggregation:
+    """Aggregate one window on the Spark session for `master`. `store` logs in as the loader.
+
+    One area holds the reports of every cluster of a database: the watermark is common to them.
+
+    Raises StoreUnavailable, what Spark's session raises, and OSError when the storage does not answer.
+    """
+    with store.transaction() as tx:
+        baseline = bundle_loads.baseline(tx)
+        settings = bundle_loads.split_settings(tx)
+        watermark = bundle_loads.watermark(tx)
+    landed = area.landed(window.start_ms - TICK_SLACK_MS, window.end_ms + TICK_SLACK_MS)
+    quarantined = tuple(area.quarantine(landed))
+    for one in landed.rejected:
+        log.warning("file set aside", path=one.path, reason=one.reason)
+    is_late = watermark is not None and to_ms(watermark) >= window.end_ms
+    if is_late or not landed.files["brokers"]:
+        return BundleAggregation(run_id, window.end_ms, 0, 0, 0, 0, False, quarantined)
+    scratch = Scratch(area.location, f"_runs/{run_id}-{token_hex(4)}")
+    try:
+        for name in BASELINE_SCHEMAS:
+            scratch.write(name, baseline[name])
+        scratch.write("limits", _limits(settings))
+        changes = _compute(master, area, landed, scratch, window)
+        merged = _merge(
+            store, BundleRun(run_id, to_datetime(window.end_ms), "spark", landed.topics, quarantined), changes
+        )
+        if merged.applied:
+            area.publish_hot_topics(window.end_ms, changes["hot_topics"])
+    finally:
+        scratch.discard()
+    heard = changes["brokers"].num_rows
+    counts = {"brokers": heard, "topics": landed.topics, "written": merged.written, "outrun": merged.outrun}
+    log.info("bundle load aggregated", run_id=run_id, applied=merged.applied, **counts)
+    return BundleAggregation(run_id, window.end_ms, applied=merged.applied, quarantined=quarantined, **counts)
+
+
+def _compute(
+    master: str, area: ReportArea, landed: LandedReports, scratch: Scratch, window: ReportWindow
+) -> dict[str, pa.Table]:
+    from spark_jobs.run_bundle_load import compute
+    from spark_jobs.session import with_session
+
+    def run(spark: SparkSession) -> dict[str, pa.Table]:
+        return compute(spark, area.urls(landed), scratch.url, window)
+
+    return with_session(master, run)
+
+
+def _merge(store: Store, run: BundleRun, changes: Mapping[str, pa.Table]) -> MergeResult:
+    with store.transaction() as tx:
+        return bundle_loads.stage_and_merge(tx, run, changes)
+
+
+def _limits(settings: Mapping[tuple[str, str], Mapping[str, Any]]) -> pa.Table:
+    """Limits in force of each known namespace; one whose settings cannot be read has the defaults."""
+    rows = []
+    for (cluster, namespace), held in settings.items():
+        try:
+            policy = SplitPolicy.from_document(held)
+        except InvalidPolicy as error:
+            log.warning("split settings not understood", namespace=namespace, error=str(error))
+            policy = SplitPolicy()
+        limits = {name: float(getattr(policy, name)) for name in _LIMITS}
+        rows.append({"cluster": cluster, "namespace": namespace, **limits})
+    return pa.Table.from_pylist(rows, LIMIT_SCHEMA)

@@ -1,0 +1,166 @@
+"""Carries out what was approved, a limited number each time, and writes down what came of each act.
+
+The approval is the intent: an act that a crash cut off is claimed again when the claim has passed, looks first, and
+finds itself done. Nothing is done in a namespace in dry run: its proposals are never approved, and one that went back
+to dry run is not claimed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from controller import telemetry
+from controller.bundles.brokers.acts import ActOutcome, BundleActs
+from controller.bundles.store import claims as bundle_claims
+from controller.bundles.store import namespaces as bundle_namespaces
+from controller.bundles.store import proposals as bundle_proposals
+from controller.bundles.store.proposals import ProposalKind, ProposalRow, ProposalState
+from controller.domain.errors import CleaveError, InvalidInput, LostRace, Retryable
+from controller.store.postgres.engine import Store
+
+log = telemetry.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ApplySettings:
+    """Limits of one call: acts of each kind, and how often one that meets trouble is tried again.
+
+    ``claim_seconds`` must outlast one act with its looking.
+    """
+
+    max_splits: int = 10
+    max_unloads: int = 16
+    max_attempts: int = 5
+    claim_seconds: float = 180.0
+
+    def __post_init__(self) -> None:
+        if min(self.max_splits, self.max_unloads) < 0 or self.max_attempts < 1 or self.claim_seconds <= 0:
+            raise InvalidInput(f"{self}: give limits >= 0, at least one attempt, and a claim longer than 0 s")
+
+    def limit(self, kind: ProposalKind) -> int:
+        """The most acts of the kind; what cannot be done is refused without limit."""
+        return {ProposalKind.SPLIT: self.max_splits, ProposalKind.UNLOAD: self.max_unloads}.get(kind, 100)
+
+
+@dataclass(frozen=True, slots=True)
+class ActReport:
+    """What came of one act: the proposal's state now, and a sentence."""
+
+    proposal_id: int
+    kind: ProposalKind
+    bundle: str
+    state: ProposalState
+    outcome: str
+
+
+def apply(
+    store: Store,
+    acts: BundleActs,
+    *,
+    cluster: str,
+    cycle_id: int | None,
+    settings: ApplySettings,
+    claimant: str,
+) -> list[ActReport]:
+    """Approve what `cycle_id` proposed in automatic namespaces (None: nothing new), then do what is approved.
+
+    Splits come first. One act's trouble never stops the others. Raises StoreUnavailable.
+    """
+    done = []
+    for kind in (ProposalKind.SPLIT, ProposalKind.UNLOAD, ProposalKind.MERGE):
+        limit = settings.limit(kind)
+        with store.transaction() as tx:
+            if cycle_id is not None:
+                bundle_proposals.approve_automatic(tx, cycle_id, kind, limit=limit, actor=claimant)
+            claimed = bundle_claims.claim(
+                tx,
+                cluster,
+                ProposalState.APPROVED,
+                claimant=claimant,
+                seconds=settings.claim_seconds,
+                limit=limit,
+                kinds=[kind],
+            )
+        done += [_one(store, acts, row, settings, claimant) for row in claimed]
+    return done
+
+
+def _one(
+    store: Store, acts: BundleActs, row: ProposalRow, settings: ApplySettings, claimant: str
+) -> ActReport:
+    try:
+        state, said = _ACTS[row.kind](store, acts, row)
+    except Retryable as error:
+        if row.attempts < settings.max_attempts:
+            return _put_back(store, row, error, claimant)
+        state, said = ProposalState.FAILED, f"given up after {row.attempts} attempts: {error.message}"
+    except CleaveError as error:
+        state, said = ProposalState.FAILED, error.message
+    log.info(
+        "bundle act", proposal_id=row.proposal_id, bundle=str(row.bundle), state=state.value, outcome=said
+    )
+    with store.transaction() as tx:
+        bundle_proposals.move(
+            tx, row.proposal_id, state, actor=claimant, outcome=said, seen_row_version=row.row_version
+        )
+    return ActReport(row.proposal_id, row.kind, str(row.bundle), state, said)
+
+
+def _put_back(store: Store, row: ProposalRow, error: Retryable, claimant: str) -> ActReport:
+    with store.transaction() as tx:
+        bundle_claims.release(
+            tx, row, claimant=claimant, delay_seconds=error.delay_seconds, why=error.message
+        )
+    return ActReport(row.proposal_id, row.kind, str(row.bundle), ProposalState.APPROVED, error.message)
+
+
+def _split(store: Store, acts: BundleActs, row: ProposalRow) -> tuple[ProposalState, str]:
+    result = acts.split_at(row.bundle, row.cut_points)
+    if result.outcome is ActOutcome.NOTHING_CHANGED:
+        return ProposalState.FAILED, "the broker answered with success and changed nothing"
+    _store_boundaries(store, row, result.bundles.boundaries)
+    parts = ", ".join(child.range_text for child in result.children)
+    return ProposalState.APPLIED, f"{result.outcome.value}: {parts}"
+
+
+def _store_boundaries(store: Store, row: ProposalRow, boundaries: tuple[int, ...]) -> None:
+    """So that the next cycle sees the parts before the next report does; who was faster is no matter."""
+    try:
+        with store.transaction() as tx:
+            held = bundle_namespaces.get_namespace(tx, row.cluster, row.namespace)
+            if held.boundaries != boundaries:
+                bundle_namespaces.set_boundaries(
+                    tx,
+                    row.cluster,
+                    row.namespace,
+                    boundaries,
+                    actor="balancer",
+                    seen_row_version=held.row_version,
+                )
+    except LostRace:
+        log.info("boundaries were written by somebody else", namespace=row.namespace)
+
+
+def _unload(_store: Store, acts: BundleActs, row: ProposalRow) -> tuple[ProposalState, str]:
+    result = acts.unload(row.bundle, destination=row.destination, source=row.broker)
+    if result.outcome is ActOutcome.NOTHING_CHANGED:
+        return ProposalState.FAILED, f"unloaded, and {result.owner} has it again"
+    return (
+        ProposalState.APPLIED,
+        f"{result.outcome.value}: owner {result.owner or 'none until it is looked up'}",
+    )
+
+
+def _merge(_store: Store, _acts: BundleActs, _row: ProposalRow) -> tuple[ProposalState, str]:
+    return (
+        ProposalState.REFUSED,
+        "Pulsar's admin API cannot merge bundles; create the namespace anew with fewer",
+    )
+
+
+_ACTS: Mapping[ProposalKind, Callable[[Store, BundleActs, ProposalRow], tuple[ProposalState, str]]] = {
+    ProposalKind.SPLIT: _split,
+    ProposalKind.UNLOAD: _unload,
+    ProposalKind.MERGE: _merge,
+}

@@ -1,0 +1,163 @@
+"""Everything one cycle may look at, read in one transaction: load, boundaries, policies, state, acts under way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from controller import telemetry
+from controller.bundles.domain.balance_cycle import BalanceInputs
+from controller.bundles.domain.balance_settings import BalanceSettings
+from controller.bundles.domain.balance_state import BalanceState
+from controller.bundles.domain.cluster import Broker, BrokerReport, Bundle, Cluster
+from controller.bundles.domain.cycle import CycleInputs, CycleState
+from controller.bundles.domain.cycle_json import state_from_json
+from controller.bundles.domain.moves import Move, MoveReason
+from controller.bundles.domain.namespace_bundle import NamespaceBundle
+from controller.bundles.domain.resources import RESOURCES, BrokerResources, ResourceUsage
+from controller.bundles.domain.split_policy import SplitPolicy
+from controller.bundles.domain.splitting.base import BundleTopic
+from controller.bundles.domain.stats import BundleStats
+from controller.bundles.reports import ReportArea
+from controller.bundles.store import cycles as bundle_cycles
+from controller.bundles.store import loads as bundle_loads
+from controller.bundles.store import namespaces as bundle_namespaces
+from controller.bundles.store import proposals as bundle_proposals
+from controller.bundles.store.namespaces import BalancingMode, NamespaceRow
+from controller.bundles.store.proposals import ProposalKind
+from controller.clock import to_ms
+from controller.domain.errors import InvalidPolicy
+
+log = telemetry.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Inputs of a cycle, the state they began with, and how each namespace is balanced."""
+
+    inputs: CycleInputs
+    state: CycleState
+    state_version: int
+    modes: Mapping[str, BalancingMode]
+
+
+def gather(tx: Connection, area: ReportArea, cluster_name: str, settings: BalanceSettings) -> Gathered:
+    """Reads it all. Where some namespace is enabled, those in dry run are looked at and left where they are."""
+    now_ms = to_ms(tx.execute(text("SELECT clock_timestamp()")).scalar_one())
+    namespaces = bundle_namespaces.list_namespaces(tx, cluster_name)
+    held = bundle_cycles.get_state(tx, cluster_name)
+    watermark = bundle_loads.watermark(tx)
+    sampled_at = 0 if watermark is None else to_ms(watermark)
+    plain = _cluster(tx, cluster_name, namespaces)
+    state = state_from_json(held.state).sampled(plain, sampled_at)
+    cluster = replace(
+        plain,
+        bundles=tuple(replace(b, load=state.averages.get(b.bundle_id)) for b in plain.bundles),
+    )
+    modes = {row.namespace: row.mode for row in namespaces}
+    balance = BalanceInputs(
+        cluster=cluster,
+        settings=_without_dry_run(settings, modes),
+        state=_after_acts(tx, cluster_name, state.balance, settings),
+        now_ms=now_ms,
+    )
+    inputs = CycleInputs(
+        balance=balance,
+        policies=_policies(namespaces),
+        topics=_topics(area, cluster_name, sampled_at, {b.bundle_id for b in cluster.bundles}),
+        busy=frozenset(str(row.bundle) for row in bundle_proposals.under_way(tx, cluster_name)),
+        hit_counts=state.hit_counts,
+        last_split_at_ms=state.last_split_at_ms,
+    )
+    return Gathered(inputs, state, held.row_version, modes)
+
+
+def _cluster(tx: Connection, cluster: str, namespaces: list[NamespaceRow]) -> Cluster:
+    loads = {
+        (row["namespace"], row["lower_bound"], row["upper_bound"]): row
+        for row in bundle_loads.bundles_of(tx, cluster)
+    }
+    bundles = []
+    for row in namespaces:
+        for one in row.bundles.bundles:
+            found = loads.get((one.namespace, one.lower, one.upper))
+            owner, stats = (None, None) if found is None else (found["broker"], _stats(found))
+            bundles.append(Bundle(str(one), owner, stats))
+    brokers = [_broker(row) for row in bundle_loads.brokers_of(tx, cluster)]
+    return Cluster(tuple(brokers), tuple(bundles))
+
+
+def _stats(row: Mapping[str, Any]) -> BundleStats:
+    return BundleStats(
+        row["msg_rate_in"],
+        row["msg_rate_out"],
+        row["byte_rate_in"],
+        row["byte_rate_out"],
+        row["topic_count"],
+        row["producer_count"],
+        row["consumer_count"],
+        row.get("cache_size_bytes", 0),
+    )
+
+
+def _broker(row: Mapping[str, Any]) -> Broker:
+    usages = {name: ResourceUsage(row[f"{name}_usage"], row[f"{name}_limit"]) for name in RESOURCES}
+    report = BrokerReport(BrokerResources(**usages), _stats(row), to_ms(row["observed_at"]))
+    return Broker(row["broker"], report)
+
+
+def _without_dry_run(settings: BalanceSettings, modes: Mapping[str, BalancingMode]) -> BalanceSettings:
+    """Moves are chosen among what may move; where nothing may, among everything, to be shown."""
+    resting = {name for name, mode in modes.items() if mode is BalancingMode.DRY_RUN}
+    if len(resting) == len(modes):
+        return settings
+    excluded = {name.strip() for name in settings.excluded_namespaces.split(",") if name.strip()} | resting
+    return replace(settings, excluded_namespaces=",".join(sorted(excluded)))
+
+
+def _after_acts(tx: Connection, cluster: str, state: BalanceState, settings: BalanceSettings) -> BalanceState:
+    """The state once the unloads that were done are in it; doing this again changes nothing."""
+    remembered = max(settings.grace_seconds, settings.transfer_delay_seconds, settings.even_settle_seconds)
+    for row in bundle_proposals.applied_within(tx, cluster, ProposalKind.UNLOAD, remembered):
+        if row.broker is not None and row.applied_at is not None:
+            move = Move(str(row.bundle), row.broker, row.destination, 0.0, "byte_rate", MoveReason.OVERLOADED)
+            state = state.after([move], to_ms(row.applied_at))
+    return state
+
+
+def _policies(namespaces: list[NamespaceRow]) -> dict[str, SplitPolicy]:
+    """Split policies; a namespace whose settings this program cannot read is not split."""
+    found = {}
+    for row in namespaces:
+        try:
+            found[row.namespace] = SplitPolicy.from_document(row.split_settings)
+        except InvalidPolicy as error:
+            log.warning("namespace is not split", namespace=row.namespace, error=str(error))
+    return found
+
+
+def _topics(
+    area: ReportArea, cluster: str, sampled_at: int, bundles: set[str]
+) -> dict[str, tuple[BundleTopic, ...]]:
+    """Topics of the bundles that were hot in the last window, each once; none where they are not kept."""
+    table = area.hot_topics(sampled_at) if sampled_at else None
+    if table is None:
+        return {}
+    ranges = {(b.namespace, b.lower): b for b in map(NamespaceBundle.parse, sorted(bundles))}
+    found: dict[str, dict[str, tuple[tuple[int, str], BundleTopic]]] = {}
+    for row in table.to_pylist():
+        bundle = ranges.get((row["namespace"], row["lower_bound"]))
+        if row["cluster"] != cluster or bundle is None or not bundle.contains(row["hash"]):
+            continue
+        told = (row["instant_ms"], row["broker"])
+        topic = BundleTopic(row["topic"], row["hash"], _stats(row | {"topic_count": 1}))
+        known = found.setdefault(str(bundle), {})
+        if topic.name not in known or told > known[topic.name][0]:
+            known[topic.name] = (told, topic)
+    return {
+        bundle: tuple(topic for _, topic in sorted(known.values(), key=lambda one: one[1].name))
+        for bundle, known in found.items()
+    }

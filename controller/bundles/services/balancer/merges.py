@@ -1,0 +1,22 @@
+"""Which cold bundles could be one, by the load that is stored now; shown to people, never carried out.
+
+A look of this kind is made with each cycle, which counts how long a bundle has been cold; asking here counts nothing.
+"""
+
+from __future__ import annotations
+
+from controller.bundles.domain.balance_settings import BalanceSettings
+from controller.bundles.domain.merge_answers import MergeVerdict
+from controller.bundles.domain.merge_look import look_for_merges
+from controller.bundles.reports import ReportArea
+from controller.bundles.services.balancer.gather import gather
+from controller.store.postgres.engine import Store
+
+
+def merges(
+    store: Store, area: ReportArea, *, cluster: str, settings: BalanceSettings
+) -> dict[str, MergeVerdict]:
+    """The verdict on each namespace of the cluster, by name. Raises StoreUnavailable."""
+    with store.transaction() as tx:
+        gathered = gather(tx, area, cluster, settings)
+    return look_for_merges(gathered.inputs, gathered.state.cold_cycles)

@@ -1,0 +1,190 @@
+"""One cycle: gather, decide, write down. Nothing is done to any broker here.
+
+A request is one cycle, however often it is made. Splits and moves become proposals; whatever was left alone is kept
+with its reason. A lost race (another cycle ended meanwhile) begins again, a few times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tenacity
+
+from controller import telemetry
+from controller.bundles.domain.balance_settings import BalanceSettings, validate
+from controller.bundles.domain.cycle import CODE_VERSION, CycleOutcome, CycleState, run_cycle
+from controller.bundles.domain.cycle_json import cycle_to_json, outcome_to_json, state_to_json
+from controller.bundles.domain.merge_look import look_for_merges
+from controller.bundles.domain.moves import Move
+from controller.bundles.domain.namespace_bundle import NamespaceBundle
+from controller.bundles.domain.trigger_answers import ChosenSplit
+from controller.bundles.reports import ReportArea
+from controller.bundles.services.balancer.gather import Gathered, gather
+from controller.bundles.store import cycles as bundle_cycles
+from controller.bundles.store.cycles import NewCycle
+from controller.bundles.store.namespaces import BalancingMode
+from controller.bundles.store.proposals import NewProposal, ProposalKind
+from controller.clock import to_datetime
+from controller.domain.errors import LostRace
+from controller.store.postgres.engine import Store
+
+log = telemetry.get_logger(__name__)
+
+_TRIES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ProposedCycle:
+    """A cycle on record; `is_repeat`: it had been made before, and the counts are not told again."""
+
+    cycle_id: int
+    splits: int
+    moves: int
+    held: int
+    is_repeat: bool = False
+
+
+def propose(
+    store: Store,
+    area: ReportArea,
+    *,
+    cluster: str,
+    settings: BalanceSettings,
+    request_key: str,
+    decided_by: str,
+) -> ProposedCycle:
+    """Decide one cycle of a cluster and record it. Raises InvalidPolicy, StoreUnavailable, LostRace in the end."""
+    validate(settings)
+    attempts = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(LostRace),
+        stop=tenacity.stop_after_attempt(_TRIES),
+        reraise=True,
+    )
+    return attempts(_once, store, area, cluster, settings, request_key, decided_by)
+
+
+def _once(
+    store: Store, area: ReportArea, cluster: str, settings: BalanceSettings, request_key: str, decided_by: str
+) -> ProposedCycle:
+    with store.transaction() as tx:
+        known = bundle_cycles.find_request(tx, request_key)
+        if known is not None:
+            return ProposedCycle(known, 0, 0, 0, is_repeat=True)
+        gathered = gather(tx, area, cluster, settings)
+    outcome = run_cycle(gathered.inputs)
+    refusals = list(_refusals(outcome, settings))
+    proposals = [*map(_split_proposal, outcome.splits), *map(_move_proposal, outcome.proposals.moves)]
+    cycle = NewCycle(
+        cluster=cluster,
+        request_key=request_key,
+        decided_at=to_datetime(gathered.inputs.balance.now_ms),
+        decided_by=decided_by,
+        code_version=CODE_VERSION,
+        inputs=cycle_to_json(gathered.inputs),
+        outcome=outcome_to_json(outcome),
+        refusals=refusals,
+        proposals=proposals,
+    )
+    next_state = state_to_json(_next_state(gathered, outcome))
+    with store.transaction() as tx:
+        cycle_id = bundle_cycles.record(
+            tx, cycle, next_state=next_state, seen_state_version=gathered.state_version
+        )
+    made = ProposedCycle(cycle_id, len(outcome.splits), len(outcome.proposals.moves), len(refusals))
+    log.info(
+        "bundle cycle",
+        cluster=cluster,
+        cycle_id=cycle_id,
+        splits=made.splits,
+        moves=made.moves,
+        held=made.held,
+    )
+    return made
+
+
+def _next_state(gathered: Gathered, outcome: CycleOutcome) -> CycleState:
+    """Where a split is only shown, its bundle stays as hot as it was, so that the next cycle shows it again."""
+    hits, stamps = dict(outcome.hit_counts), dict(outcome.last_split_at_ms)
+    for split in outcome.splits:
+        if gathered.modes.get(split.bundle.namespace) is BalancingMode.DRY_RUN:
+            stamps.pop(split.bundle, None)
+            hits[split.bundle] = gathered.inputs.hit_counts.get(split.bundle, 0)
+    looks = look_for_merges(gathered.inputs, gathered.state.cold_cycles).values()
+    return replace(
+        gathered.state,
+        balance=outcome.proposals.state,
+        hit_counts=hits,
+        last_split_at_ms=stamps,
+        cold_cycles={bundle: count for look in looks for bundle, count in look.cold_cycles.items()},
+    )
+
+
+def _split_proposal(split: ChosenSplit) -> NewProposal:
+    because, plan = split.because, split.plan
+    parts = [
+        {
+            "bundle": part.bundle.range_text,
+            "topic_count": part.topic_count,
+            "msg_rate": part.msg_rate,
+            "byte_rate": part.byte_rate,
+        }
+        for part in plan.parts
+    ]
+    return NewProposal(
+        bundle=split.bundle,
+        kind=ProposalKind.SPLIT,
+        reason=f"{because.metric} {because.value:g} is above {because.limit:g}",
+        cut_points=plan.cuts,
+        detail={
+            "algorithm": plan.algorithm,
+            "parts": parts,
+            "left_undone": [refusal.sentence for refusal in plan.left_undone],
+        },
+    )
+
+
+def _move_proposal(move: Move) -> NewProposal:
+    return NewProposal(
+        bundle=NamespaceBundle.parse(move.bundle_id),
+        kind=ProposalKind.UNLOAD,
+        reason=f"{move.reason.value}: {move.metric} {move.load:g}",
+        broker=move.source,
+        destination=move.destination,
+        detail={"metric": move.metric, "load": move.load, "reason": move.reason.value},
+    )
+
+
+def _refusals(outcome: CycleOutcome, settings: BalanceSettings) -> Iterator[Mapping[str, Any]]:
+    """What people read in inspect.bundles_why_not."""
+    for held in outcome.proposals.held:
+        namespace, _, bundle = (held.bundle_id or "").rpartition("/")
+        yield {
+            "rule": settings.shedder,
+            "reason": held.reason.value,
+            "broker": held.broker,
+            "namespace": namespace or None,
+            "bundle": bundle or None,
+            "metric": held.metric,
+            "value": held.value,
+            "needed": held.needed,
+        }
+    for split in outcome.held_splits:
+        yield {
+            "rule": "split",
+            "reason": split.refusal.sentence if split.refusal else split.reason.value,
+            "namespace": split.bundle.namespace,
+            "bundle": split.bundle.range_text,
+            "metric": split.metric,
+            "value": split.value,
+            "needed": split.needed,
+        }
+    for bundle_id in outcome.passed_over:
+        namespace, _, bundle = bundle_id.rpartition("/")
+        yield {
+            "rule": settings.shedder,
+            "reason": "gives way to a split, or to an act under way",
+            "namespace": namespace,
+            "bundle": bundle,
+        }

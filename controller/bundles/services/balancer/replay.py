@@ -1,0 +1,71 @@
+"""Decides a stored cycle again, from its own text, and compares the answers byte by byte."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from controller.bundles.domain.cycle import CODE_VERSION, run_cycle
+from controller.bundles.domain.cycle_json import cycle_from_json, cycle_to_json, outcome_to_json
+from controller.bundles.store import cycles as bundle_cycles
+from controller.store.postgres.engine import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Whether the same inputs gave the same text, and where the first difference is (None: nowhere).
+
+    Under another code version than the stored one a difference is news, not an error.
+    """
+
+    cycle_id: int
+    is_same: bool
+    stored_version: str
+    version: str
+    difference: str | None
+
+
+def replay(store: Store, cycle_id: int) -> Replay:
+    """Decide cycle `cycle_id` again. Raises NotFound, and InvalidInput for a text this program cannot read."""
+    with store.transaction() as tx:
+        row = bundle_cycles.get_cycle(tx, cycle_id)
+    inputs = cycle_from_json(row.inputs)
+    difference = difference_of("inputs", row.inputs, cycle_to_json(inputs)) or difference_of(
+        "outcome", row.outcome, outcome_to_json(run_cycle(inputs))
+    )
+    return Replay(cycle_id, difference is None, row.code_version, CODE_VERSION, difference)
+
+
+def difference_of(name: str, stored: str, replayed: str) -> str | None:
+    """Where two texts differ first, as a path with both values; None for equal bytes."""
+    if stored.encode() == replayed.encode():
+        return None
+    found = _first(name, json.loads(stored), json.loads(replayed))
+    if found is not None:
+        return found
+    at = next(
+        (place for place, pair in enumerate(zip(stored, replayed, strict=False)) if pair[0] != pair[1]),
+        min(len(stored), len(replayed)),
+    )
+    return f"{name}: the same values written otherwise from character {at}: {stored[at : at + 40]!r}, {replayed[at : at + 40]!r}"
+
+
+def _first(path: str, stored: Any, replayed: Any) -> str | None:
+    if isinstance(stored, dict) and isinstance(replayed, dict):
+        for key in sorted(stored.keys() | replayed.keys()):
+            if (key in stored) != (key in replayed):
+                return f"{path}.{key}: only {'stored' if key in stored else 'replayed'}"
+            if found := _first(f"{path}.{key}", stored[key], replayed[key]):
+                return found
+        return None
+    if isinstance(stored, list) and isinstance(replayed, list):
+        for place, (one, other) in enumerate(zip(stored, replayed, strict=False)):
+            if found := _first(f"{path}[{place}]", one, other):
+                return found
+        if len(stored) != len(replayed):
+            return f"{path}: {len(stored)} stored, {len(replayed)} replayed"
+        return None
+    if type(stored) is type(replayed) and stored == replayed:
+        return None
+    return f"{path}: {json.dumps(stored)[:200]} stored, {json.dumps(replayed)[:200]} replayed"

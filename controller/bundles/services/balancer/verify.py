@@ -1,0 +1,77 @@
+"""Looks whether applied acts hold, by reading brokers: boundaries for a split, the owner for an unload."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from controller import telemetry
+from controller.bundles.brokers.reader import BundleReader
+from controller.bundles.services.balancer.apply import ActReport
+from controller.bundles.store import claims as bundle_claims
+from controller.bundles.store import proposals as bundle_proposals
+from controller.bundles.store.proposals import ProposalKind, ProposalRow, ProposalState
+from controller.domain.errors import CleaveError, Retryable
+from controller.store.postgres.engine import Store
+
+log = telemetry.get_logger(__name__)
+
+PATIENCE_SECONDS = 300.0
+"""How long a bundle that nobody owns after its unload may wait for a client to look it up."""
+_CLAIM_SECONDS, _AGAIN_SECONDS, _AT_ONCE = 120.0, 20.0, 100
+
+
+def verify(store: Store, reader: BundleReader, *, claimant: str) -> list[ActReport]:
+    """Verify what was applied in the reader's cluster; what cannot be seen yet stays applied. Raises StoreUnavailable."""
+    with store.transaction() as tx:
+        claimed = bundle_claims.claim(
+            tx,
+            reader.cluster,
+            ProposalState.APPLIED,
+            claimant=claimant,
+            seconds=_CLAIM_SECONDS,
+            limit=_AT_ONCE,
+        )
+    return [_one(store, reader, row, claimant) for row in claimed]
+
+
+def _one(store: Store, reader: BundleReader, row: ProposalRow, claimant: str) -> ActReport:
+    try:
+        state, said = _look(reader, row)
+    except Retryable as error:
+        state, said = ProposalState.APPLIED, error.message
+    except CleaveError as error:
+        state, said = ProposalState.FAILED, error.message
+    with store.transaction() as tx:
+        if state is ProposalState.APPLIED:
+            bundle_claims.release(tx, row, claimant=claimant, delay_seconds=_AGAIN_SECONDS, why=said)
+        else:
+            bundle_proposals.move(
+                tx, row.proposal_id, state, actor=claimant, outcome=said, seen_row_version=row.row_version
+            )
+    log.info("bundle act looked at", proposal_id=row.proposal_id, state=state.value, outcome=said)
+    return ActReport(row.proposal_id, row.kind, str(row.bundle), state, said)
+
+
+def _look(reader: BundleReader, row: ProposalRow) -> tuple[ProposalState, str]:
+    if row.kind is ProposalKind.SPLIT:
+        bundles = reader.bundles(row.namespace)
+        missing = [cut for cut in row.cut_points if cut not in bundles.boundaries]
+        if missing:
+            return ProposalState.FAILED, f"{len(missing)} of {len(row.cut_points)} cuts are no boundaries"
+        return ProposalState.VERIFIED, f"every cut is a boundary; {row.namespace} has {bundles.count} bundles"
+    return _look_at_owner(reader, row)
+
+
+def _look_at_owner(reader: BundleReader, row: ProposalRow) -> tuple[ProposalState, str]:
+    first = [name for name in (row.destination, row.broker) if name]
+    owner = reader.owner(row.bundle, first=first)
+    if owner is None:
+        age = datetime.now(UTC) - (row.applied_at or row.changed_at)
+        if row.destination is not None and age.total_seconds() < PATIENCE_SECONDS:
+            return ProposalState.APPLIED, "nobody has looked it up since"
+        return ProposalState.VERIFIED, "released; no client has looked it up since"
+    if owner == row.broker:
+        return ProposalState.FAILED, f"{owner} has it again"
+    if row.destination is not None and owner != row.destination:
+        return ProposalState.FAILED, f"{owner} has it, not {row.destination}"
+    return ProposalState.VERIFIED, f"owned by {owner}"

@@ -1,0 +1,223 @@
+"""Bundle collector: each tick reads every broker's load and ownership and lands it as files, computing nothing.
+
+A broker that does not answer whole is silent for the tick, and its bundles are neither cold nor gone. How namespaces
+are cut is read where a report names a bundle that the list known here has not, and of a few others in turn, so that
+a tick of a fleet costs its brokers and not its namespaces. The brokers' own namespaces are left out.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from controller import telemetry
+from controller.bundles.brokers.documents import SystemReport, TopicReport
+from controller.bundles.brokers.reader import BundleReader
+from controller.bundles.domain.cluster import is_system_namespace
+from controller.bundles.domain.namespace_bundle import NamespaceBundle
+from controller.bundles.domain.namespace_bundles import NamespaceBundles
+from controller.bundles.domain.resources import RESOURCES
+from controller.bundles.reports import REPORT_SCHEMAS, ReportArea
+from controller.clock import Clock
+from controller.dataplane.pulsar_load.brokers import Broker
+from controller.domain.errors import CleaveError, InvalidInput, Retryable
+
+log = telemetry.get_logger(__name__)
+
+AT_ONCE = 16
+"""Calls to brokers under way at one time."""
+LOOKED_AT_AGAIN = 32
+"""Namespaces whose boundaries are read again each tick although nothing speaks against them."""
+
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class BundleTick:
+    """What one tick brought."""
+
+    instant_ms: int
+    brokers: int
+    silent: tuple[str, ...]
+    """Brokers that said nothing or not all; the cluster's name where nobody listed them."""
+    topics: int
+    namespaces: int
+    path: str | None
+    """The brokers' file; None when nobody answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    broker: Broker
+    instant_ms: int
+    system: SystemReport
+    topics: Sequence[TopicReport]
+    owned: Sequence[NamespaceBundle]
+
+
+@dataclass(slots=True)
+class _Known:
+    """Boundaries as last read, by namespace, the longest unread first."""
+
+    read: dict[str, tuple[NamespaceBundles, int]] = field(default_factory=dict)
+
+    def doubtful(self, reports: Sequence[_Report]) -> list[str]:
+        """Namespaces to read: new ones, those with a bundle that is not in their list, and some of the rest."""
+        named: dict[str, set[str]] = {}
+        for report in reports:
+            for bundle in report.owned:
+                named.setdefault(bundle.namespace, set()).add(bundle.range_text)
+            for topic in report.topics:
+                named.setdefault(topic.namespace, set()).add(topic.bundle)
+        for gone in self.read.keys() - named.keys():
+            del self.read[gone]
+        doubted = [n for n, ranges in named.items() if n not in self.read or not ranges <= self._ranges(n)]
+        rest = [namespace for namespace in self.read if namespace not in doubted]
+        return sorted(doubted) + rest[:LOOKED_AT_AGAIN]
+
+    def note(self, bundles: NamespaceBundles, instant_ms: int) -> None:
+        self.read.pop(bundles.namespace, None)
+        self.read[bundles.namespace] = (bundles, instant_ms)
+
+    def _ranges(self, namespace: str) -> set[str]:
+        return {bundle.range_text for bundle in self.read[namespace][0].bundles}
+
+
+class BundleCollector:
+    """Reads any number of clusters into one area."""
+
+    def __init__(
+        self,
+        readers: Sequence[BundleReader],
+        area: ReportArea,
+        *,
+        name: str,
+        interval_seconds: float,
+        clock: Clock,
+    ) -> None:
+        """`name` stands in file names: two collectors of one area have two names and different clusters."""
+        if interval_seconds <= 0:
+            raise InvalidInput(f"a collector's interval of {interval_seconds:g} s is not longer than 0")
+        self._readers, self._area, self._name, self._clock = tuple(readers), area, name, clock
+        self._interval_ms = round(interval_seconds * 1000)
+        self._known = {reader.cluster: _Known() for reader in self._readers}
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Finish the tick in hand and leave; safe in a signal handler."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Tick at multiples of the interval until `stop`. A tick that fails is logged; the next one comes."""
+        while not self._stopping.wait((self._interval_ms - self._clock.now_ms() % self._interval_ms) / 1000):
+            try:
+                self.tick()
+            except (Retryable, OSError) as error:
+                log.warning("tick failed", error=str(error))
+
+    def tick(self) -> BundleTick:
+        """Read everything once and land it. Raises OSError when storage is away."""
+        instant_ms = self._clock.now_ms()
+        rows: dict[str, list[dict[str, Any]]] = {kind: [] for kind in REPORT_SCHEMAS}
+        silent: list[str] = []
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="bundle-collector") as pool:
+            for reader in self._readers:
+                silent += self._read(reader, pool, rows)
+        path = None
+        if rows["brokers"]:
+            tables = {
+                kind: pa.Table.from_pylist(rows[kind], schema) for kind, schema in REPORT_SCHEMAS.items()
+            }
+            path = self._area.append(instant_ms, self._name, tables)
+        counts = {"brokers": len(rows["brokers"]), "topics": len(rows["topics"])}
+        log.info("bundles read", **counts, silent=silent)
+        return BundleTick(
+            instant_ms, silent=tuple(silent), namespaces=len(rows["boundaries"]), path=path, **counts
+        )
+
+    def _read(
+        self, reader: BundleReader, pool: ThreadPoolExecutor, rows: Mapping[str, list[dict[str, Any]]]
+    ) -> list[str]:
+        """Adds a cluster's rows; returns who was silent."""
+        try:
+            brokers = reader.brokers()
+        except CleaveError as error:
+            log.warning("nobody lists the brokers", cluster=reader.cluster, error=str(error))
+            return [reader.cluster]
+        reports = _asked(pool, lambda broker: self._report(reader, broker), brokers)
+        known = self._known[reader.cluster]
+        cuts = _asked(pool, reader.bundles, known.doubtful(list(reports.values())))
+        for bundles in cuts.values():
+            known.note(bundles, self._clock.now_ms())
+        for report in reports.values():
+            _add(rows, reader.cluster, report)
+        rows["boundaries"].extend(
+            {
+                "cluster": reader.cluster,
+                "namespace": namespace,
+                "instant_ms": read_ms,
+                "boundaries": list(bundles.boundaries),
+            }
+            for namespace, (bundles, read_ms) in sorted(known.read.items())
+        )
+        return [broker.name for broker in brokers if broker not in reports]
+
+    def _report(self, reader: BundleReader, broker: Broker) -> _Report:
+        instant_ms = self._clock.now_ms()  # ours: a broker's clock may be anything
+        topics = [topic for topic in reader.topics(broker) if not is_system_namespace(topic.namespace)]
+        owned = [bundle for bundle in reader.owned(broker) if not is_system_namespace(bundle.namespace)]
+        return _Report(broker, instant_ms, reader.system(broker), topics, owned)
+
+
+def _asked(
+    pool: ThreadPoolExecutor, ask: Callable[[Asked], Answer], many: Iterable[Asked]
+) -> dict[Asked, Answer]:
+    """The answers of those that answered."""
+
+    def one(asked: Asked) -> Answer | None:
+        try:
+            return ask(asked)
+        except CleaveError as error:
+            log.warning("not read", what=str(asked), error=str(error))
+            return None
+
+    everyone = list(many)
+    answers = zip(everyone, pool.map(one, everyone), strict=True)
+    return {asked: answer for asked, answer in answers if answer is not None}
+
+
+def _add(rows: Mapping[str, list[dict[str, Any]]], cluster: str, report: _Report) -> None:
+    where = {"cluster": cluster, "broker": report.broker.name, "instant_ms": report.instant_ms}
+    rows["topics"].extend(
+        where | {"namespace": one.namespace, "topic": one.topic} | asdict(one.stats) for one in report.topics
+    )
+    rows["owned"].extend(
+        where
+        | {
+            "namespace": bundle.namespace,
+            "lower_bound": bundle.lower,
+            "upper_bound": bundle.upper,
+            "cache_size_bytes": report.system.cache_size_bytes.get(str(bundle), 0),
+        }
+        for bundle in report.owned
+    )
+    usages = {
+        f"{name}_{part}": float(getattr(getattr(report.system.resources, name), part))
+        for name in RESOURCES
+        for part in ("usage", "limit")
+    }
+    rows["brokers"].append(
+        where
+        | usages
+        | {
+            "topic_count": len(report.topics),
+            "report": report.system.source,
+            "version": report.system.version,
+        }
+    )

@@ -1,0 +1,77 @@
+"""Claims on proposals of the balancer: one holder at a time, for a while.
+
+Whoever applies or verifies a proposal claims it first; a claim that has passed is anybody's. The step that ends it is
+`bundle_proposals.move`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, text
+
+from controller.bundles.store.proposals import (
+    COLUMNS,
+    ProposalKind,
+    ProposalRow,
+    ProposalState,
+    read_proposal,
+)
+from controller.domain.errors import LostRace
+
+_CLAIM = text(f"""
+    UPDATE cleave.bundle_proposal
+       SET claimed_by = :claimant, claimed_until = clock_timestamp() + make_interval(secs => :seconds), attempts = attempts + 1
+     WHERE proposal_id IN (
+           SELECT proposal_id FROM cleave.bundle_proposal
+            WHERE cluster = :cluster AND state = :state AND kind = ANY (:kinds)
+              AND (claimed_until IS NULL OR claimed_until < clock_timestamp())
+              AND (state <> 'approved' OR (cluster, namespace) IN (
+                   SELECT n.cluster, n.namespace FROM cleave.namespace_bundles n WHERE n.mode <> 'dry-run'))
+            ORDER BY proposal_id LIMIT :limit FOR UPDATE SKIP LOCKED)
+    RETURNING {COLUMNS}
+""")  # noqa: S608
+_RELEASE = text("""
+    UPDATE cleave.bundle_proposal
+       SET claimed_by = :claimant, claimed_until = clock_timestamp() + make_interval(secs => :delay_seconds), outcome = :outcome
+     WHERE proposal_id = :proposal_id AND row_version = :seen
+""")
+
+
+def claim(
+    tx: Connection,
+    cluster: str,
+    state: ProposalState,
+    *,
+    claimant: str,
+    seconds: float,
+    limit: int,
+    kinds: Sequence[ProposalKind] = tuple(ProposalKind),
+) -> list[ProposalRow]:
+    """The oldest proposals in a state that nobody else holds, held for `seconds` from now.
+
+    One that is approved waits while its namespace is back in dry run.
+    """
+    values = {
+        "cluster": cluster,
+        "state": state.value,
+        "kinds": [kind.value for kind in kinds],
+        "claimant": claimant,
+        "seconds": seconds,
+        "limit": limit,
+    }
+    found = [read_proposal(row._mapping) for row in tx.execute(_CLAIM, values)]
+    return sorted(found, key=lambda row: row.proposal_id)
+
+
+def release(tx: Connection, row: ProposalRow, *, claimant: str, delay_seconds: float, why: str) -> None:
+    """Lets go of a claim, to be taken again after the delay. Raises LostRace where it was lost."""
+    values = {
+        "proposal_id": row.proposal_id,
+        "claimant": claimant,
+        "delay_seconds": delay_seconds,
+        "outcome": why,
+        "seen": row.row_version,
+    }
+    if tx.execute(_RELEASE, values).rowcount != 1:
+        raise LostRace(f"proposal {row.proposal_id} was taken by somebody else; read it again")

@@ -1,0 +1,152 @@
+"""Cycles of the balancer: everything one looked at, all it answered, its proposals, and the state it hands on.
+
+Inputs and outcome are the domain's canonical texts, stored as they are, so that a cycle can be replayed bit for bit
+with the code version beside them. A cycle and the state it leaves are written in one transaction, by compare-and-set
+on the state it began with: of two cycles at once one is written, and the other is to begin again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from controller.bundles.store import proposals as bundle_proposals
+from controller.bundles.store.proposals import NewProposal
+from controller.domain.errors import LostRace, NotFound
+
+
+@dataclass(frozen=True, slots=True)
+class StateRow:
+    """What goes from cycle to cycle in a cluster; before the first cycle the text is "{}" and the version 0."""
+
+    cluster: str
+    state: str
+    cycle_id: int | None
+    row_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewCycle:
+    """A cycle to write down. `refusals` are for people (inspect.bundles_why_not); the outcome holds them too."""
+
+    cluster: str
+    request_key: str
+    decided_at: datetime
+    decided_by: str
+    code_version: str
+    inputs: str
+    outcome: str
+    refusals: Sequence[Mapping[str, Any]] = ()
+    proposals: Sequence[NewProposal] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class CycleRow:
+    """A cycle as it was written."""
+
+    cycle_id: int
+    cluster: str
+    request_key: str
+    decided_at: datetime
+    decided_by: str
+    code_version: str
+    inputs: str
+    outcome: str
+    refusals: Sequence[Mapping[str, Any]]
+    recorded_at: datetime
+
+
+_COLUMNS = "cycle_id, cluster, request_key, decided_at, decided_by, code_version, inputs, outcome, refusals, recorded_at"
+_GET = text(f"SELECT {_COLUMNS} FROM cleave.bundle_decision WHERE cycle_id = :cycle_id")  # noqa: S608  # our own names
+_LIST = text(f"""
+    SELECT {_COLUMNS} FROM cleave.bundle_decision WHERE cluster = :cluster AND cycle_id < :before
+     ORDER BY cycle_id DESC LIMIT :limit
+""")  # noqa: S608
+_BY_REQUEST = text("SELECT cycle_id FROM cleave.bundle_decision WHERE request_key = :request_key")
+_RECORD = text("""
+    INSERT INTO cleave.bundle_decision
+           (cluster, request_key, decided_at, decided_by, code_version, inputs, outcome, refusals)
+    VALUES (:cluster, :request_key, :decided_at, :decided_by, :code_version, :inputs, :outcome, CAST(:refusals AS jsonb))
+    RETURNING cycle_id
+""")
+_STATE = text(
+    "SELECT cluster, state, cycle_id, row_version FROM cleave.bundle_state WHERE cluster = :cluster"
+)
+_SET_STATE = text("""
+    INSERT INTO cleave.bundle_state AS s (cluster, state, cycle_id) VALUES (:cluster, :state, :cycle_id)
+    ON CONFLICT (cluster) DO UPDATE
+       SET state = excluded.state, cycle_id = excluded.cycle_id, row_version = s.row_version + 1, updated_at = clock_timestamp()
+     WHERE s.row_version = :seen
+""")
+_NOT_THERE = text("SELECT NOT EXISTS (SELECT FROM cleave.bundle_state WHERE cluster = :cluster)")
+
+
+def get_state(tx: Connection, cluster: str) -> StateRow:
+    """The state the next cycle begins with."""
+    row = tx.execute(_STATE, {"cluster": cluster}).one_or_none()
+    return StateRow(cluster, "{}", None, 0) if row is None else StateRow(**row._mapping)
+
+
+def find_request(tx: Connection, request_key: str) -> int | None:
+    """The cycle a request was answered with, None where it has not been made yet."""
+    found: int | None = tx.execute(_BY_REQUEST, {"request_key": request_key}).scalar_one_or_none()
+    return found
+
+
+def record(tx: Connection, cycle: NewCycle, *, next_state: str, seen_state_version: int) -> int:
+    """Writes the cycle, its proposals and the next state; returns its id.
+
+    Proposals of earlier cycles give way to its own, see `bundle_proposals.supersede`. Raises LostRace where the state
+    is not the version seen, Conflict where the request was answered by another cycle meanwhile.
+    """
+    values = {
+        "cluster": cycle.cluster,
+        "request_key": cycle.request_key,
+        "decided_at": cycle.decided_at,
+        "decided_by": cycle.decided_by,
+        "code_version": cycle.code_version,
+        "inputs": cycle.inputs,
+        "outcome": cycle.outcome,
+        "refusals": json.dumps([dict(refusal) for refusal in cycle.refusals]),
+    }
+    cycle_id: int = tx.execute(_RECORD, values).scalar_one()
+    _set_state(tx, cycle.cluster, next_state, cycle_id, seen_state_version)
+    bundle_proposals.add(tx, cycle_id, cycle.cluster, cycle.proposals, actor=cycle.decided_by)
+    bundle_proposals.supersede(tx, cycle.cluster, cycle_id)
+    return cycle_id
+
+
+def get_cycle(tx: Connection, cycle_id: int) -> CycleRow:
+    """One cycle. Raises NotFound."""
+    row = tx.execute(_GET, {"cycle_id": cycle_id}).one_or_none()
+    if row is None:
+        raise NotFound(f"no cycle {cycle_id}; list those on record with inspect.bundles_imbalance")
+    return CycleRow(**row._mapping)
+
+
+def list_cycles(tx: Connection, cluster: str, *, limit: int = 100, before: int = 2**63 - 1) -> list[CycleRow]:
+    """A cluster's cycles, newest first; for the next page give the last row's id as `before`."""
+    rows = tx.execute(_LIST, {"cluster": cluster, "before": before, "limit": limit})
+    return [CycleRow(**row._mapping) for row in rows]
+
+
+def expire(tx: Connection, older_than: datetime) -> int:
+    """Removes cycles recorded before `older_than` with their proposals, open ones aside, and runs; returns how many cycles."""
+    removed: int = tx.execute(
+        text("SELECT cleave.expire_bundle_history(:older_than)"), {"older_than": older_than}
+    ).scalar_one()
+    return removed
+
+
+def _set_state(tx: Connection, cluster: str, state: str, cycle_id: int, seen: int) -> None:
+    values = {"cluster": cluster, "state": state, "cycle_id": cycle_id, "seen": seen}
+    missing = tx.execute(_NOT_THERE, {"cluster": cluster}).scalar_one()
+    if missing != (seen == 0) or tx.execute(_SET_STATE, values).rowcount != 1:
+        raise LostRace(
+            f"another cycle of cluster {cluster} ended just now; begin again with the state it left"
+        )

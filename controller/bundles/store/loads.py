@@ -1,0 +1,198 @@
+"""Load of bundles, namespaces and brokers: what an aggregation run starts from, how its result gets in, who reads it.
+
+The run reads a baseline as Arrow tables, computes elsewhere, and hands back the rows that changed with the row
+versions it saw: COPY into the inbox and one merge by the owner's function, in one transaction, as
+`cleave_spark_loader`. A run gets in once, and none at or behind the watermark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+from sqlalchemy import Connection, text
+
+from controller.store.postgres.arrow_copy import MergeResult, append, fetch
+
+_INT, _FLOAT, _TEXT = pa.int64(), pa.float64(), pa.string()
+_BUNDLE_KEY = [("cluster", _TEXT), ("namespace", _TEXT), ("lower_bound", _INT), ("upper_bound", _INT)]
+_RATES = [(name, _FLOAT) for name in ("msg_rate_in", "byte_rate_in", "msg_rate_out", "byte_rate_out")]
+_SEEN = [("seen_row_version", _INT)]
+SIGNALS = ("cpu", "memory", "direct_memory", "bandwidth_in", "bandwidth_out")
+"""Resources a broker reports; each has a usage and a limit."""
+
+NAMESPACE_SCHEMA = pa.schema(
+    [
+        ("cluster", _TEXT),
+        ("namespace", _TEXT),
+        ("boundaries", pa.list_(_INT)),
+        ("boundaries_at_ms", _INT),
+        ("row_version", _INT),
+    ]
+)
+"""Boundaries as they are stored; `boundaries_at_ms` is when they were read from a broker."""
+
+BOUNDARY_CHANGE_SCHEMA = pa.schema(
+    [
+        ("cluster", _TEXT),
+        ("namespace", _TEXT),
+        ("boundaries", pa.list_(_INT)),
+        ("boundaries_at_ms", _INT),
+        *_SEEN,
+    ]
+)
+"""Boundaries to write."""
+
+_BUNDLE = [
+    *_BUNDLE_KEY,
+    ("broker", _TEXT),
+    *_RATES,
+    *((name, _INT) for name in ("topic_count", "producer_count", "consumer_count", "cache_size_bytes")),
+    ("modified_at_ms", _INT),
+]
+BUNDLE_SCHEMA = pa.schema([*_BUNDLE, ("row_version", _INT)])
+"""Load of a bundle as it is stored; broker is null where nobody owns it."""
+BUNDLE_CHANGE_SCHEMA = pa.schema([*_BUNDLE, *_SEEN, ("seen_namespace_version", _INT), ("gone", pa.bool_())])
+"""Load of a bundle to write, or to remove where it is gone."""
+
+_NAMESPACE = [
+    ("cluster", _TEXT),
+    ("namespace", _TEXT),
+    *_RATES,
+    ("topic_count", _INT),
+    ("bundle_count", _INT),
+    ("peak_msg_rate", _FLOAT),
+    ("peak_byte_rate", _FLOAT),
+    ("peak_topic_count", _INT),
+    ("modified_at_ms", _INT),
+]
+NAMESPACE_LOAD_SCHEMA = pa.schema([*_NAMESPACE, ("row_version", _INT)])
+NAMESPACE_CHANGE_SCHEMA = pa.schema([*_NAMESPACE, *_SEEN])
+
+_BROKER = [
+    ("cluster", _TEXT),
+    ("broker", _TEXT),
+    *((f"{signal}_{part}", _FLOAT) for signal in SIGNALS for part in ("usage", "limit")),
+    *_RATES,
+    *((name, _INT) for name in ("topic_count", "bundle_count", "producer_count", "consumer_count")),
+    ("report", _TEXT),
+    ("version", _TEXT),
+    ("observed_at_ms", _INT),
+]
+BROKER_SCHEMA = pa.schema([*_BROKER, ("row_version", _INT)])
+BROKER_CHANGE_SCHEMA = pa.schema([*_BROKER, *_SEEN, ("gone", pa.bool_())])
+
+CLUSTER_SCHEMA = pa.schema(
+    [
+        ("cluster", _TEXT),
+        ("window_end_ms", _INT),
+        *((f"{what}_count", _INT) for what in ("broker", "bundle", "topic")),
+        *((f"{what}_{f}", _FLOAT) for what in ("usage", "msg_rate", "byte_rate") for f in ("mean", "stddev")),
+    ]
+)
+"""Spread over the brokers of a cluster, population standard deviations."""
+
+_INBOX = {
+    "boundaries": ("staging.namespace_bundles_row", BOUNDARY_CHANGE_SCHEMA),
+    "bundles": ("staging.bundle_row", BUNDLE_CHANGE_SCHEMA),
+    "namespaces": ("staging.namespace_row", NAMESPACE_CHANGE_SCHEMA),
+    "brokers": ("staging.broker_row", BROKER_CHANGE_SCHEMA),
+    "clusters": ("staging.cluster_row", CLUSTER_SCHEMA),
+}
+CHANGE_SCHEMAS = {name: schema for name, (_, schema) in _INBOX.items()}
+"""What a run hands back, by name."""
+
+BASELINE_SCHEMAS = {
+    "stored_boundaries": NAMESPACE_SCHEMA,
+    "stored_bundles": BUNDLE_SCHEMA,
+    "stored_namespaces": NAMESPACE_LOAD_SCHEMA,
+    "stored_brokers": BROKER_SCHEMA,
+}
+"""What a run starts from, by name."""
+
+_BASELINE = dict(
+    zip(
+        BASELINE_SCHEMAS,
+        ("cleave.namespace_bundles", "cleave.bundle_load", "cleave.namespace_load", "cleave.broker_load"),
+        strict=True,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BundleRun:
+    """One aggregation run; `run_id` makes it idempotent, `window_end` is its watermark."""
+
+    run_id: str
+    window_end: datetime
+    engine: str
+    topics: int
+    quarantined: Sequence[str] = ()
+
+
+def watermark(tx: Connection) -> datetime | None:
+    """End of the last window merged; None before the first."""
+    found: datetime | None = tx.execute(
+        text("SELECT max(window_end) FROM cleave.bundle_load_run")
+    ).scalar_one()
+    return found
+
+
+def baseline(tx: Connection) -> dict[str, pa.Table]:
+    """What is stored now, in BASELINE_SCHEMAS."""
+    return {name: fetch(tx, _BASELINE[name], schema) for name, schema in BASELINE_SCHEMAS.items()}
+
+
+def split_settings(tx: Connection) -> dict[tuple[str, str], Mapping[str, Any]]:
+    """What each namespace overrides of its split policy, by cluster and namespace."""
+    rows = tx.execute(text("SELECT cluster, namespace, split_settings FROM cleave.namespace_bundles"))
+    return {(row.cluster, row.namespace): row.split_settings for row in rows}
+
+
+def stage_and_merge(tx: Connection, run: BundleRun, changes: Mapping[str, pa.Table]) -> MergeResult:
+    """Writes a run's result, `changes` as CHANGE_SCHEMAS; what lost a race meanwhile is left for the next run.
+
+    A run that was merged before, or whose window is not beyond the watermark, changes nothing.
+    """
+    for name, (relation, schema) in _INBOX.items():
+        append(tx, relation, run.run_id, changes[name].select(schema.names).cast(schema))
+    row = tx.execute(
+        text(
+            "SELECT * FROM cleave.merge_bundle_load(:run_id, :window_end, :engine, :topics, CAST(:quarantined AS text[]))"
+        ),
+        {
+            "run_id": run.run_id,
+            "window_end": run.window_end,
+            "engine": run.engine,
+            "topics": run.topics,
+            "quarantined": list(run.quarantined),
+        },
+    ).one()
+    return MergeResult(row.written, row.outrun, row.applied)
+
+
+def bundles_of(tx: Connection, cluster: str) -> list[dict[str, Any]]:
+    """Load of every bundle of the cluster that its namespace's present boundaries contain, by namespace and range."""
+    return _rows(tx, _BUNDLES_OF, cluster)
+
+
+def brokers_of(tx: Connection, cluster: str) -> list[dict[str, Any]]:
+    """Load of every broker of the cluster, by name."""
+    return _rows(tx, _BROKERS_OF, cluster)
+
+
+def _rows(tx: Connection, statement: Any, cluster: str) -> list[dict[str, Any]]:
+    return [dict(row) for row in tx.execute(statement, {"cluster": cluster}).mappings()]
+
+
+_BUNDLES_OF = text("""
+    SELECT l.* FROM cleave.namespace_bundles n
+     CROSS JOIN LATERAL (SELECT bound AS lower_bound, lead(bound) OVER (ORDER BY place) AS upper_bound
+                           FROM unnest(n.boundaries) WITH ORDINALITY AS u (bound, place)) edge
+      JOIN cleave.bundle_load l USING (cluster, namespace, lower_bound, upper_bound)
+     WHERE n.cluster = :cluster ORDER BY l.namespace, l.lower_bound
+""")
+_BROKERS_OF = text("SELECT * FROM cleave.broker_load WHERE cluster = :cluster ORDER BY broker")

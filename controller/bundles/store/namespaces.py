@@ -1,0 +1,149 @@
+"""Namespaces whose bundles are known: boundaries, how each is balanced, and the split settings it overrides.
+
+A namespace that a report names for the first time stands in dry run: proposals are shown and nothing is done,
+until somebody enables it. Every change is a compare-and-set on the row version. What boundaries mean is the domain's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from controller.bundles.domain.namespace_bundles import NamespaceBundles
+from controller.domain.errors import LostRace, NotFound
+
+
+class BalancingMode(StrEnum):
+    """How far a proposal of a namespace goes by itself."""
+
+    DRY_RUN = "dry-run"
+    """Shown only."""
+    APPROVAL = "approval"
+    """Applied once a person approved it."""
+    AUTOMATIC = "automatic"
+    """Applied."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceRow:
+    """One namespace of a cluster as it is stored."""
+
+    cluster: str
+    namespace: str
+    boundaries: tuple[int, ...]
+    mode: BalancingMode
+    split_settings: Mapping[str, Any]
+    row_version: int
+    actor: str
+    boundaries_at: datetime
+    updated_at: datetime
+
+    @property
+    def bundles(self) -> NamespaceBundles:
+        """The list, at the row's version."""
+        return NamespaceBundles(self.namespace, self.boundaries, self.row_version)
+
+
+_COLUMNS = (
+    "cluster, namespace, boundaries, mode, split_settings, row_version, actor, boundaries_at, updated_at"
+)
+_GET = text(f"""
+    SELECT {_COLUMNS} FROM cleave.namespace_bundles WHERE cluster = :cluster AND namespace = :namespace
+""")  # noqa: S608  # column names of our own
+_LIST = text(f"SELECT {_COLUMNS} FROM cleave.namespace_bundles WHERE cluster = :cluster ORDER BY namespace")  # noqa: S608
+_ADD = text(f"""
+    INSERT INTO cleave.namespace_bundles (cluster, namespace, boundaries, actor)
+    VALUES (:cluster, :namespace, CAST(:boundaries AS bigint[]), :actor)
+    ON CONFLICT (cluster, namespace) DO NOTHING RETURNING {_COLUMNS}
+""")  # noqa: S608
+_UPDATE = text(f"""
+    UPDATE cleave.namespace_bundles
+       SET boundaries = coalesce(CAST(:boundaries AS bigint[]), boundaries), mode = coalesce(:mode, mode),
+           split_settings = coalesce(CAST(:split_settings AS jsonb), split_settings),
+           boundaries_at = CASE WHEN CAST(:boundaries AS bigint[]) IS NULL THEN boundaries_at ELSE clock_timestamp() END,
+           row_version = row_version + 1, actor = :actor, updated_at = clock_timestamp()
+     WHERE cluster = :cluster AND namespace = :namespace AND row_version = :seen
+    RETURNING {_COLUMNS}
+""")  # noqa: S608
+
+
+def get_namespace(tx: Connection, cluster: str, namespace: str) -> NamespaceRow:
+    """One namespace. Raises NotFound where no report has named it yet."""
+    row = tx.execute(_GET, {"cluster": cluster, "namespace": namespace}).one_or_none()
+    if row is None:
+        raise NotFound(
+            f"no bundles of namespace {namespace} in cluster {cluster} are known; collect its reports first"
+        )
+    return _read(row._mapping)
+
+
+def list_namespaces(tx: Connection, cluster: str) -> list[NamespaceRow]:
+    """Every namespace of the cluster, by name."""
+    return [_read(row._mapping) for row in tx.execute(_LIST, {"cluster": cluster})]
+
+
+def add_namespace(
+    tx: Connection, cluster: str, namespace: str, boundaries: Sequence[int], *, actor: str
+) -> NamespaceRow:
+    """A namespace nobody has reported yet, in dry run; one that is there stays as it is. Raises InvalidInput."""
+    values = {"cluster": cluster, "namespace": namespace, "boundaries": list(boundaries), "actor": actor}
+    row = tx.execute(_ADD, values).one_or_none()
+    return get_namespace(tx, cluster, namespace) if row is None else _read(row._mapping)
+
+
+def set_mode(
+    tx: Connection, cluster: str, namespace: str, mode: BalancingMode, *, actor: str, seen_row_version: int
+) -> NamespaceRow:
+    """Enable a namespace, or take it back. Raises NotFound, or LostRace if the row is not the version seen."""
+    return _update(tx, cluster, namespace, seen_row_version, actor, mode=mode.value)
+
+
+def set_split_settings(
+    tx: Connection,
+    cluster: str,
+    namespace: str,
+    settings: Mapping[str, Any],
+    *,
+    actor: str,
+    seen_row_version: int,
+) -> NamespaceRow:
+    """Replace what the namespace overrides; the caller has validated it. Raises NotFound or LostRace."""
+    return _update(tx, cluster, namespace, seen_row_version, actor, split_settings=json.dumps(dict(settings)))
+
+
+def set_boundaries(
+    tx: Connection,
+    cluster: str,
+    namespace: str,
+    boundaries: Sequence[int],
+    *,
+    actor: str,
+    seen_row_version: int,
+) -> NamespaceRow:
+    """Boundaries as somebody has just read them from a broker. Raises NotFound, LostRace, InvalidInput."""
+    return _update(tx, cluster, namespace, seen_row_version, actor, boundaries=list(boundaries))
+
+
+def _update(
+    tx: Connection, cluster: str, namespace: str, seen_row_version: int, actor: str, **changes: object
+) -> NamespaceRow:
+    values: dict[str, object] = {"boundaries": None, "mode": None, "split_settings": None, **changes}
+    key = {"cluster": cluster, "namespace": namespace, "seen": seen_row_version, "actor": actor}
+    row = tx.execute(_UPDATE, values | key).one_or_none()
+    if row is None:
+        found = get_namespace(tx, cluster, namespace)
+        raise LostRace(
+            f"the bundles of namespace {namespace} are at version {found.row_version}, not {seen_row_version}; "
+            "read them again and decide anew"
+        )
+    return _read(row._mapping)
+
+
+def _read(row: Mapping[Any, Any]) -> NamespaceRow:
+    return NamespaceRow(**{**row, "boundaries": tuple(row["boundaries"]), "mode": BalancingMode(row["mode"])})

@@ -1,0 +1,270 @@
+"""Proposals of the balancer: one row an act, from proposed to verified, failed or refused.
+
+Whoever applies one claims it first (`bundle_claims`); the database refuses steps back, acts on a namespace in dry run
+and two live acts on one bundle. Nothing here calls a broker.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from controller.bundles.domain.namespace_bundle import NamespaceBundle
+from controller.domain.errors import LostRace, NotFound
+
+PATIENCE_SECONDS = 3600.0
+"""How long a proposal waits for a person before the next cycle may take its place."""
+
+
+class ProposalKind(StrEnum):
+    """What is proposed."""
+
+    SPLIT = "split"
+    UNLOAD = "unload"
+    MERGE = "merge"
+
+
+class ProposalState(StrEnum):
+    """How far a proposal has come."""
+
+    PROPOSED = "proposed"
+    APPROVED = "approved"
+    """By a person, or because its namespace is automatic; a claim is needed to go on."""
+    APPLIED = "applied"
+    """The act was done, or found done."""
+    VERIFIED = "verified"
+    """A later reading shows what it was for."""
+    FAILED = "failed"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewProposal:
+    """A proposal to write down: `cut_points` of a split or merge, `broker` and perhaps `destination` of an unload."""
+
+    bundle: NamespaceBundle
+    kind: ProposalKind
+    reason: str
+    broker: str | None = None
+    destination: str | None = None
+    cut_points: tuple[int, ...] = ()
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalRow:
+    """A proposal as it is stored."""
+
+    proposal_id: int
+    cycle_id: int
+    ordinal: int
+    cluster: str
+    namespace: str
+    lower_bound: int
+    upper_bound: int
+    kind: ProposalKind
+    broker: str | None
+    destination: str | None
+    cut_points: tuple[int, ...]
+    reason: str
+    detail: Mapping[str, Any]
+    state: ProposalState
+    actor: str
+    outcome: str | None
+    claimed_by: str | None
+    claimed_until: datetime | None
+    attempts: int
+    row_version: int
+    proposed_at: datetime
+    applied_at: datetime | None
+    changed_at: datetime
+
+    @property
+    def bundle(self) -> NamespaceBundle:
+        """What it is about."""
+        return NamespaceBundle(self.namespace, self.lower_bound, self.upper_bound)
+
+
+COLUMNS = (
+    "proposal_id, cycle_id, ordinal, cluster, namespace, lower_bound, upper_bound, kind, broker, destination,"
+    " cut_points, reason, detail, state, actor, outcome, claimed_by, claimed_until, attempts, row_version,"
+    " proposed_at, applied_at, changed_at"
+)
+_GET = text(f"SELECT {COLUMNS} FROM cleave.bundle_proposal WHERE proposal_id = :proposal_id")  # noqa: S608  # our own names
+_LIST = text(f"""
+    SELECT {COLUMNS} FROM cleave.bundle_proposal
+     WHERE cluster = :cluster AND (CAST(:cycle_id AS bigint) IS NULL OR cycle_id = :cycle_id) AND state = ANY (:states)
+     ORDER BY cycle_id DESC, ordinal LIMIT :limit
+""")  # noqa: S608
+_ADD = text("""
+    INSERT INTO cleave.bundle_proposal (cycle_id, ordinal, cluster, namespace, lower_bound, upper_bound, kind, broker,
+                                        destination, cut_points, reason, detail, actor)
+    SELECT :cycle_id, ordinal, :cluster, namespace, lower_bound, upper_bound, kind, broker, destination,
+           CAST(cut_points AS bigint[]), reason, detail, :actor
+      FROM unnest(CAST(:namespace AS text[]), CAST(:lower_bound AS bigint[]), CAST(:upper_bound AS bigint[]), CAST(:kind AS text[]),
+                  CAST(:broker AS text[]), CAST(:destination AS text[]), CAST(:cut_points AS text[]), CAST(:reason AS text[]),
+                  CAST(:detail AS jsonb[])) WITH ORDINALITY
+           AS given (namespace, lower_bound, upper_bound, kind, broker, destination, cut_points, reason, detail, ordinal)
+""")
+_SUPERSEDE = text("""
+    UPDATE cleave.bundle_proposal p
+       SET state = 'refused', outcome = format('cycle %s decided anew before it was approved', CAST(:cycle_id AS bigint))
+     WHERE p.cluster = :cluster AND p.state = 'proposed' AND p.cycle_id <> :cycle_id
+       AND (p.proposed_at < clock_timestamp() - make_interval(secs => :patience_seconds)
+            OR (p.cluster, p.namespace) NOT IN (SELECT n.cluster, n.namespace FROM cleave.namespace_bundles n WHERE n.mode = 'approval')
+            OR (p.cluster, p.namespace, p.lower_bound) IN (
+                SELECT q.cluster, q.namespace, q.lower_bound FROM cleave.bundle_proposal q WHERE q.cycle_id = :cycle_id))
+""")
+_BUSY = text(f"""
+    SELECT {COLUMNS} FROM cleave.bundle_proposal p
+     WHERE p.cluster = :cluster AND (p.state IN ('approved', 'applied') OR (
+           p.state = 'proposed' AND p.proposed_at >= clock_timestamp() - make_interval(secs => :patience_seconds)
+           AND (p.cluster, p.namespace) IN (SELECT n.cluster, n.namespace FROM cleave.namespace_bundles n WHERE n.mode = 'approval')))
+     ORDER BY p.proposal_id
+""")  # noqa: S608
+_APPLIED = text(f"""
+    SELECT {COLUMNS} FROM cleave.bundle_proposal
+     WHERE cluster = :cluster AND kind = :kind AND state IN ('applied', 'verified')
+       AND applied_at >= clock_timestamp() - make_interval(secs => :seconds)
+     ORDER BY applied_at, proposal_id
+""")  # noqa: S608
+_MOVE = text(f"""
+    UPDATE cleave.bundle_proposal
+       SET state = :state, actor = :actor, outcome = :outcome, claimed_by = NULL, claimed_until = NULL
+     WHERE proposal_id = :proposal_id AND row_version = :seen RETURNING {COLUMNS}
+""")  # noqa: S608
+_APPROVE_AUTOMATIC = text("""
+    UPDATE cleave.bundle_proposal p SET state = 'approved', actor = :actor
+      FROM (SELECT q.proposal_id FROM cleave.bundle_proposal q JOIN cleave.namespace_bundles n USING (cluster, namespace)
+             WHERE q.cycle_id = :cycle_id AND q.state = 'proposed' AND n.mode = 'automatic' AND q.kind = :kind
+               AND NOT EXISTS (SELECT FROM cleave.bundle_proposal o
+                                WHERE o.cluster = q.cluster AND o.namespace = q.namespace AND o.lower_bound = q.lower_bound
+                                  AND o.state IN ('approved', 'applied'))
+             ORDER BY q.ordinal LIMIT :limit) chosen
+     WHERE p.proposal_id = chosen.proposal_id RETURNING p.proposal_id
+""")
+
+
+def add(tx: Connection, cycle_id: int, cluster: str, proposals: Sequence[NewProposal], *, actor: str) -> None:
+    """Writes a cycle's proposals in their order, in one statement."""
+    if not proposals:
+        return
+    columns = {
+        "namespace": [p.bundle.namespace for p in proposals],
+        "lower_bound": [p.bundle.lower for p in proposals],
+        "upper_bound": [p.bundle.upper for p in proposals],
+        "kind": [p.kind.value for p in proposals],
+        "broker": [p.broker for p in proposals],
+        "destination": [p.destination for p in proposals],
+        "cut_points": ["{" + ",".join(map(str, p.cut_points)) + "}" for p in proposals],
+        "reason": [p.reason for p in proposals],
+        "detail": [json.dumps(dict(p.detail), sort_keys=True) for p in proposals],
+    }
+    tx.execute(_ADD, {"cycle_id": cycle_id, "cluster": cluster, "actor": actor, **columns})
+
+
+def supersede(tx: Connection, cluster: str, cycle_id: int) -> int:
+    """Refuses what other cycles proposed and nobody approved; returns how many.
+
+    In a namespace that waits for approval a proposal stands for PATIENCE_SECONDS, or until its bundle gets another.
+    """
+    values = {"cluster": cluster, "cycle_id": cycle_id, "patience_seconds": PATIENCE_SECONDS}
+    return tx.execute(_SUPERSEDE, values).rowcount
+
+
+def under_way(tx: Connection, cluster: str) -> list[ProposalRow]:
+    """Acts approved or applied and not seen to have ended, and proposals that wait for a person."""
+    values = {"cluster": cluster, "patience_seconds": PATIENCE_SECONDS}
+    return [read_proposal(row._mapping) for row in tx.execute(_BUSY, values)]
+
+
+def applied_within(tx: Connection, cluster: str, kind: ProposalKind, seconds: float) -> list[ProposalRow]:
+    """Acts of a kind that were done in the last `seconds`, in the order in which they were."""
+    values = {"cluster": cluster, "kind": kind.value, "seconds": seconds}
+    return [read_proposal(row._mapping) for row in tx.execute(_APPLIED, values)]
+
+
+def get_proposal(tx: Connection, proposal_id: int) -> ProposalRow:
+    """One proposal. Raises NotFound."""
+    row = tx.execute(_GET, {"proposal_id": proposal_id}).one_or_none()
+    if row is None:
+        raise NotFound(f"no proposal {proposal_id}; list them with inspect.bundles_proposals")
+    return read_proposal(row._mapping)
+
+
+def list_proposals(
+    tx: Connection,
+    cluster: str,
+    *,
+    cycle_id: int | None = None,
+    states: Sequence[ProposalState] = tuple(ProposalState),
+    limit: int = 1000,
+) -> list[ProposalRow]:
+    """A cluster's proposals, those of the newest cycle first."""
+    values = {"cluster": cluster, "cycle_id": cycle_id, "states": [s.value for s in states], "limit": limit}
+    return [read_proposal(row._mapping) for row in tx.execute(_LIST, values)]
+
+
+def approve(tx: Connection, proposal_id: int, *, actor: str, seen_row_version: int) -> ProposalRow:
+    """A person's consent. Raises NotFound, LostRace; InvalidInput in dry run or where it is too late for it;
+    Conflict while another act on the bundle is under way.
+    """
+    return move(
+        tx, proposal_id, ProposalState.APPROVED, actor=actor, outcome=None, seen_row_version=seen_row_version
+    )
+
+
+def refuse(tx: Connection, proposal_id: int, why: str, *, actor: str, seen_row_version: int) -> ProposalRow:
+    """Take a proposal back before it is applied. Raises NotFound, LostRace, InvalidInput."""
+    return move(
+        tx, proposal_id, ProposalState.REFUSED, actor=actor, outcome=why, seen_row_version=seen_row_version
+    )
+
+
+def approve_automatic(tx: Connection, cycle_id: int, kind: ProposalKind, *, limit: int, actor: str) -> int:
+    """Approves a cycle's first `limit` proposals of a kind in namespaces that are automatic; returns how many.
+
+    A bundle with a live act is passed over.
+    """
+    values = {"cycle_id": cycle_id, "kind": kind.value, "limit": limit, "actor": actor}
+    return len(tx.execute(_APPROVE_AUTOMATIC, values).all())
+
+
+def move(
+    tx: Connection,
+    proposal_id: int,
+    state: ProposalState,
+    *,
+    actor: str,
+    outcome: str | None,
+    seen_row_version: int,
+) -> ProposalRow:
+    """The next state, by compare-and-set; the claim ends. Raises as `approve` does."""
+    values = {"state": state.value, "actor": actor, "outcome": outcome}
+    key = {"proposal_id": proposal_id, "seen": seen_row_version}
+    row = tx.execute(_MOVE, values | key).one_or_none()
+    if row is None:
+        found = get_proposal(tx, proposal_id)
+        raise LostRace(
+            f"proposal {proposal_id} is {found.state} at version {found.row_version}, not {seen_row_version}; "
+            "read it again and decide anew"
+        )
+    return read_proposal(row._mapping)
+
+
+def read_proposal(row: Mapping[Any, Any]) -> ProposalRow:
+    """A row of COLUMNS."""
+    return ProposalRow(
+        **{
+            **row,
+            "kind": ProposalKind(row["kind"]),
+            "state": ProposalState(row["state"]),
+            "cut_points": tuple(row["cut_points"]),
+        }
+    )

@@ -1,0 +1,1 @@
+"""What people ask of the bundle balancer, and how its answers are shown."""

@@ -1,0 +1,1 @@
+"""What is to be decided, on what, and what was decided: evaluations, situations, the ledger."""

@@ -1,0 +1,230 @@
+"""Situations: everything the decisions about many topics may look at, read set-wise.
+
+A constant number of statements for any number of topics. Only what a decision reads is fetched: the ACTIVE
+segments with their load, the policy of each level, consumers, live reshapes; whole layouts only for
+topics that ask for Pulsar's exact answers, whose merge depths need the ancestors. The present moment is the
+database's. Consistent for topics whose `evaluation` row the caller holds (see `evaluations.drain`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from controller.clock import to_ms
+from controller.domain.hash_range import HashRange
+from controller.domain.layout import SegmentLayout
+from controller.domain.load import LoadRecord, LoadStats
+from controller.domain.policy import AutoScalePolicy
+from controller.domain.reshape import ReshapeKind
+from controller.domain.segment import Segment
+from controller.domain.situation import Capabilities, History, LiveReshape, Situation
+from controller.store.postgres.prepared import Prepared
+from controller.store.topics.layouts import load_layouts
+from controller.store.topics.policies import read_policy
+
+_TOPICS = Prepared(
+    "situation_topics",
+    """
+    SELECT t.topic_id, t.epoch, t.next_segment_id, t.data_plane, t.last_split_at, t.last_merge_at, t.last_rebucket_at,
+           CAST(c.policy AS text) AS cluster, CAST(n.policy AS text) AS namespace, CAST(t.policy AS text) AS topic,
+           m.paused_reason IS NOT NULL AS foreign_controller, clock_timestamp() AS now
+      FROM cleave.topic t
+      LEFT JOIN cleave.namespace_policy n ON n.namespace = t.namespace
+      LEFT JOIN cleave.mirror m ON m.topic_id = t.topic_id
+     CROSS JOIN cleave.cluster_policy c
+     WHERE t.topic_id = ANY (:topic_ids) AND t.state = 'live'
+""",
+    {"topic_ids": "bigint[]"},
+)
+_SEGMENTS = Prepared(
+    "situation_segments",
+    """
+    SELECT s.topic_id, s.segment_id, s.range_start, s.range_end, s.bucket_splits, s.merge_depth, s.created_epoch, s.created_at,
+           ARRAY(SELECT p.parent_id FROM cleave.segment_parent p
+                  WHERE p.topic_id = s.topic_id AND p.child_id = s.segment_id ORDER BY p.ordinal) AS parent_ids,
+           l.msg_rate_in, l.byte_rate_in, l.msg_rate_out, l.byte_rate_out, l.modified_at, l.cold_since,
+           coalesce(l.silent_since, o.observed_at, l.modified_at) AS observed_at
+      FROM cleave.segment s
+      LEFT JOIN cleave.segment_load l ON l.topic_id = s.topic_id AND l.segment_id = s.segment_id
+      LEFT JOIN cleave.load_source o ON o.source = l.source
+     WHERE s.topic_id = ANY (:topic_ids) AND s.state = 'ACTIVE'
+""",
+    {"topic_ids": "bigint[]"},
+)
+# Who registers is counted as registered, sessions in their grace included; a subscription nobody registers with is
+# counted as its brokers list it, unless it is read as a queue.
+_CONSUMERS = Prepared(
+    "situation_consumers",
+    """
+    SELECT u.topic_id, u.name, coalesce(nullif(count(c.name), 0), max(o.consumers), 0) AS consumers
+      FROM cleave.subscription u
+      LEFT JOIN cleave.consumer c ON c.topic_id = u.topic_id AND c.subscription = u.name
+      LEFT JOIN cleave.observed_subscription o
+             ON o.topic_id = u.topic_id AND o.name = u.name AND o.subscription_type <> 'Shared'
+     WHERE u.topic_id = ANY (:topic_ids) AND u.kind = 'STREAM' AND u.state = 'live'
+     GROUP BY u.topic_id, u.name
+     UNION ALL
+    SELECT o.topic_id, o.name, o.consumers
+      FROM cleave.observed_subscription o
+     WHERE o.topic_id = ANY (:topic_ids) AND o.subscription_type <> 'Shared'
+       AND NOT EXISTS (SELECT FROM cleave.subscription u WHERE u.topic_id = o.topic_id AND u.name = o.name)
+     ORDER BY topic_id, name
+""",
+    {"topic_ids": "bigint[]"},
+)
+# A committed reshape is in the layout and in the cooldown stamps already; an aborting one still holds its parents.
+_IN_FLIGHT = Prepared(
+    "situation_in_flight",
+    """
+    SELECT o.topic_id, o.operation_id, o.kind, o.intended_at,
+           ARRAY(SELECT p.segment_id FROM cleave.operation_parent p
+                  WHERE p.operation_id = o.operation_id ORDER BY p.ordinal) AS parent_ids,
+           CASE WHEN o.parameters ? 'child_ranges' THEN jsonb_array_length(o.parameters -> 'child_ranges')
+                ELSE (SELECT count(*) FROM cleave.operation_child c WHERE c.operation_id = o.operation_id) END AS child_count
+      FROM cleave.operation o
+     WHERE o.topic_id = ANY (:topic_ids) AND o.finished_at IS NULL AND o.state <> 'committed'
+       AND o.kind = ANY (:kinds)
+     ORDER BY o.operation_id
+""",
+    {"topic_ids": "bigint[]", "kinds": "text[]"},
+)
+_LOCK = Prepared(
+    "lock_free_topics",
+    """
+    SELECT topic_id, data_plane, epoch, next_segment_id FROM cleave.topic
+     WHERE topic_id = ANY (:topic_ids) AND state = 'live' ORDER BY topic_id FOR NO KEY UPDATE SKIP LOCKED
+""",
+    {"topic_ids": "bigint[]"},
+)
+_ELSEWHERE = text("""
+    SELECT topic_id, data_plane FROM cleave.topic
+     WHERE topic_id = ANY (:topic_ids) AND state = 'live' AND data_plane <> ALL (:planes)
+""")
+
+
+def load_situations(
+    tx: Connection, topic_ids: Collection[int], capabilities: Mapping[str, Capabilities]
+) -> dict[int, Situation]:
+    """The situation of each topic that is live, at the database's present moment.
+
+    `capabilities` are by data plane; a topic on a plane that is not named is left out, as are topics that are
+    not live. `recent_loads` is empty: no profile looks back yet.
+    """
+    of_topics: dict[str, object] = {"topic_ids": list(topic_ids)}
+    topics = [row for row in _TOPICS.execute(tx, of_topics) if row.data_plane in capabilities]
+    of_topics["topic_ids"] = [row.topic_id for row in topics]
+    segments = _grouped(tx, of_topics, _SEGMENTS)
+    consumers = _grouped(tx, of_topics, _CONSUMERS)
+    in_flight = _grouped(tx, {**of_topics, "kinds": [kind.value for kind in ReshapeKind]}, _IN_FLIGHT)
+    policies = {row.topic_id: _policy(row.cluster, row.namespace, row.topic) for row in topics}
+    whole = [topic_id for topic_id, policy in policies.items() if policy.strict_pulsar]
+    layouts = load_layouts(tx, whole) if whole else {}
+    return {
+        row.topic_id: Situation(
+            layout=layouts.get(row.topic_id) or _layout(row, segments[row.topic_id]),
+            loads={s.segment_id: _load(s) for s in segments[row.topic_id] if s.modified_at is not None},
+            stream_consumers={c.name: c.consumers for c in consumers[row.topic_id]},
+            policy=policies[row.topic_id],
+            history=History(_ms(row.last_split_at), _ms(row.last_merge_at), _ms(row.last_rebucket_at)),
+            in_flight=tuple(_reshape(o) for o in in_flight[row.topic_id]),
+            capabilities=capabilities[row.data_plane],
+            foreign_controller=row.foreign_controller,
+            now=to_ms(row.now),
+        )
+        for row in topics
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class LockedTopic:
+    """A topic whose row is ours until the transaction ends, and what its layout was when it became so."""
+
+    topic_id: int
+    data_plane: str
+    epoch: int
+    next_segment_id: int
+
+    def is_unmoved(self, layout: SegmentLayout) -> bool:
+        """Whether nothing was committed or intended since `layout` was read: an intent reserves ids."""
+        return (self.epoch, self.next_segment_id) == (layout.epoch, layout.next_segment_id)
+
+
+def lock_free_topics(tx: Connection, topic_ids: Collection[int]) -> dict[int, LockedTopic]:
+    """Locks those of the topics that are live and that nobody has locked; the others are left out.
+
+    Never waits, so it may be called while `evaluation` rows are held, against the usual order of locks (topic
+    before evaluation); intents that follow find the lock taken.
+    """
+    rows = _LOCK.execute(tx, {"topic_ids": sorted(topic_ids)})
+    return {
+        row.topic_id: LockedTopic(row.topic_id, row.data_plane, row.epoch, row.next_segment_id)
+        for row in rows
+    }
+
+
+def live_elsewhere(tx: Connection, topic_ids: Collection[int], planes: Collection[str]) -> dict[int, str]:
+    """Those of the topics that are live on a data plane that is not one of `planes`, with its name."""
+    rows = tx.execute(_ELSEWHERE, {"topic_ids": list(topic_ids), "planes": list(planes)})
+    return {row.topic_id: row.data_plane for row in rows}
+
+
+Rows = defaultdict[int, list[Row[Any]]]
+
+
+def _grouped(tx: Connection, parameters: Mapping[str, object], statement: Prepared) -> Rows:
+    rows: Rows = defaultdict(list)
+    for row in statement.execute(tx, parameters):
+        rows[row.topic_id].append(row)
+    return rows
+
+
+@lru_cache(maxsize=4096)
+def _policy(cluster: str, namespace: str | None, topic: str | None) -> AutoScalePolicy:
+    """Resolved once for each combination of documents: most topics of a namespace share one."""
+    return read_policy(*(json.loads(document or "{}") for document in (cluster, namespace, topic)))
+
+
+def _layout(topic: Row[Any], segments: list[Row[Any]]) -> SegmentLayout:
+    return SegmentLayout.from_segments(
+        topic.epoch,
+        topic.next_segment_id,
+        (
+            Segment(
+                row.segment_id,
+                HashRange(row.range_start, row.range_end),
+                parent_ids=tuple(row.parent_ids),
+                created_epoch=row.created_epoch,
+                created_at_ms=to_ms(row.created_at),
+                bucket_splits=tuple(row.bucket_splits),
+                merge_depth=row.merge_depth,
+            )
+            for row in segments
+        ),
+    )
+
+
+def _load(row: Row[Any]) -> LoadRecord:
+    stats = LoadStats(row.msg_rate_in, row.byte_rate_in, row.msg_rate_out, row.byte_rate_out)
+    return LoadRecord(stats, to_ms(row.modified_at), _ms(row.cold_since), to_ms(row.observed_at))
+
+
+def _reshape(row: Row[Any]) -> LiveReshape:
+    return LiveReshape(
+        row.operation_id,
+        ReshapeKind(row.kind),
+        tuple(row.parent_ids),
+        row.child_count,
+        to_ms(row.intended_at),
+    )
+
+
+def _ms(instant: datetime | None) -> int | None:
+    return None if instant is None else to_ms(instant)

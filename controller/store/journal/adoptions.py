@@ -1,0 +1,133 @@
+"""Adoptions: a plain or partitioned topic becomes the first, sealed generation of a scalable one (PIP-475).
+
+Its logs are segments over the whole ring, since keys went to partitions by a hash of their own: every new segment
+descends from all of them, and is handed out when they are drained. Epoch 0 is the topic as it was found, epoch 1 the
+new layout. Part of `intents` and `commits`; closing the old topics is the operation runner's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, insert, text
+
+from controller.clock import to_ms
+from controller.domain.errors import InvalidInput
+from controller.domain.hash_range import FULL_RANGE
+from controller.domain.layout import SegmentLayout
+from controller.domain.operation import ADOPTED, Operation, OperationKind
+from controller.domain.policy import PolicyOverride
+from controller.domain.reshape import ChildPlan
+from controller.domain.segment import Segment, SegmentState
+from controller.store.journal.guards import Intent, first_free_id, once
+from controller.store.journal.rows import BackingTopic, Draft, Request, write_operation
+from controller.store.postgres.tables import SEGMENT
+from controller.store.topics import layouts, topics
+from controller.store.topics.subscriptions import SubscriptionKind
+from controller.store.topics.topics import TopicRow
+
+FOUND_EPOCH, FIRST_EPOCH = 0, 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adoption:
+    """What is taken over, and into how many equal segments."""
+
+    name: str
+    data_plane: str
+    old_topics: Sequence[str]
+    subscriptions: Mapping[str, SubscriptionKind]
+    segments: int
+    bucket_budget: int
+    max_buckets: int
+    policy: PolicyOverride | None = None
+
+
+_NEW_TOPIC = """
+    INSERT INTO cleave.topic (name, namespace, data_plane, policy, next_segment_id)
+    SELECT :name, :namespace, :data_plane, CAST(:policy AS jsonb), :next_segment_id
+ RETURNING topic_id
+"""
+_SUBSCRIPTION = """
+    INSERT INTO cleave.subscription (topic_id, name, kind, created_epoch) VALUES (:topic_id, :name, :kind, :epoch)
+"""
+
+
+def intend_adopt(
+    tx: Connection, adoption: Adoption, *, backing_topic: BackingTopic, request: Request
+) -> Intent:
+    """The old topics' ids come first, then the new segments'; nothing is done to any topic yet.
+
+    Raises TopicExists, InvalidInput, or LostRace when the name was used and freed meanwhile.
+    """
+    if not adoption.old_topics:
+        raise InvalidInput(f"{adoption.name} would be adopted from nothing; name a topic that exists")
+
+    def act() -> Operation:
+        first_id = first_free_id(tx, adoption.name) + len(adoption.old_topics)
+        first = SegmentLayout.initial(
+            adoption.segments, bucket_budget=adoption.bucket_budget, max_buckets=adoption.max_buckets, now=0
+        )
+        policy = None if adoption.policy is None else json.dumps(adoption.policy.to_document())
+        columns = {
+            "name": adoption.name,
+            "namespace": "/".join(adoption.name.removeprefix("topic://").split("/")[:2]),
+            "data_plane": adoption.data_plane,
+            "policy": policy,
+            "next_segment_id": first_id + adoption.segments,
+        }
+        topic_id = tx.execute(text(_NEW_TOPIC), columns).scalar_one()
+        for name, kind in adoption.subscriptions.items():
+            row = {"topic_id": topic_id, "name": name, "kind": kind.value, "epoch": FOUND_EPOCH}
+            tx.execute(text(_SUBSCRIPTION), row)
+        children = [ChildPlan(first_id + s.segment_id, s.hash_range, s.bucket_splits) for s in first.active]
+        parameters = {ADOPTED: list(adoption.old_topics)}
+        draft = Draft(OperationKind.ADOPT, children=children, parameters=parameters)
+        return write_operation(tx, topics.get_topic(tx, topic_id), draft, request, backing_topic)
+
+    return once(
+        tx,
+        request,
+        act,
+        lambda first: first.topic_name == adoption.name and first.kind is OperationKind.ADOPT,
+    )
+
+
+def insert_generations(tx: Connection, topic: TopicRow, operation: Operation, at: datetime) -> None:
+    """The old topics as sealed segments, and the new ones as their children, at the commit."""
+    first_id = min(child.plan.segment_id for child in operation.children) - len(operation.fenced_topics)
+    old_ids = tuple(range(first_id, first_id + len(operation.fenced_topics)))
+    sealed = {"created_epoch": FOUND_EPOCH, "sealed_epoch": FIRST_EPOCH, "created_at": at, "sealed_at": at}
+    rows = [
+        {
+            "topic_id": topic.topic_id,
+            "segment_id": segment_id,
+            "range_start": FULL_RANGE.start,
+            "range_end": FULL_RANGE.end,
+            "state": SegmentState.SEALED.value,
+            "merge_depth": 0,
+            "bucket_splits": [],
+            "backing_topic": old_topic,
+            "legacy_topic_name": old_topic,
+            **sealed,
+        }
+        for segment_id, old_topic in zip(old_ids, operation.fenced_topics, strict=True)
+    ]
+    tx.execute(insert(SEGMENT), rows)
+    new = (
+        Segment(
+            child.plan.segment_id,
+            child.plan.hash_range,
+            parent_ids=old_ids,
+            created_epoch=FIRST_EPOCH,
+            created_at_ms=to_ms(at),
+            bucket_splits=child.plan.bucket_splits,
+            merge_depth=1 if len(old_ids) > 1 else 0,  # as Pulsar counts it: they join several
+        )
+        for child in operation.children
+    )
+    names = {child.plan.segment_id: child.backing_topic for child in operation.children}
+    layouts.insert_segments(tx, topic.topic_id, new, names, at)

@@ -1,0 +1,85 @@
+"""What commits have in common, whoever keeps the layout: the row of history, a pause, the end of a topic.
+
+Called by `commits` and `mirror_commits` in their transactions, with the topic row locked.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import Connection, text
+
+from controller.domain.errors import LostRace
+from controller.domain.operation import Operation
+from controller.store.topics import topics
+from controller.store.topics.topics import TopicRow, TopicState
+
+ABORT_PAUSE_SECONDS = 30.0
+"""After an abort nothing is decided automatically about the topic for this long."""
+
+_CHANGE = """
+    WITH noted AS (UPDATE cleave.operation SET epoch = :epoch WHERE operation_id = :operation_id)
+    INSERT INTO cleave.layout_change (topic_id, epoch, kind, operation_id, origin, actor, reason)
+    VALUES (:topic_id, :epoch, :kind, :operation_id, :origin, :actor, :reason) RETURNING committed_at
+"""
+_OTHERS_LIVE = """
+    SELECT count(*) FROM cleave.operation
+     WHERE topic_id = :topic_id AND operation_id <> :operation_id AND finished_at IS NULL
+"""
+_PAUSE = """
+    UPDATE cleave.evaluation
+       SET not_before = greatest(not_before, clock_timestamp() + make_interval(secs => :seconds))
+     WHERE topic_id = :topic_id
+"""
+_END_SEGMENTS = """
+    UPDATE cleave.segment
+       SET state = 'SEALED', sealed_epoch = coalesce(sealed_epoch, :epoch), sealed_at = coalesce(sealed_at, :at),
+           pruned_epoch = :epoch, pruned_at = :at
+     WHERE topic_id = :topic_id AND pruned_epoch IS NULL
+ RETURNING segment_id, backing_topic
+"""
+_FORGET = tuple(
+    f"DELETE FROM cleave.{table} WHERE topic_id = :topic_id"  # noqa: S608 - our own names
+    for table in ("segment_load", "subscription", "evaluation", "mirror")
+)
+
+
+def write_history(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -> datetime:
+    """The operation's row of layout history under `epoch`, which the operation takes too; returns its instant."""
+    change = {
+        "topic_id": topic.topic_id,
+        "epoch": epoch,
+        "kind": operation.kind.value,
+        "operation_id": operation.operation_id,
+        "origin": operation.origin.value,
+        "actor": operation.actor,
+        "reason": operation.reason,
+    }
+    committed_at: datetime = tx.execute(text(_CHANGE), change).scalar_one()
+    return committed_at
+
+
+def demand_alone(tx: Connection, topic: TopicRow, operation: Operation) -> None:
+    """LostRace while another operation of the topic lives."""
+    of_topic = {"topic_id": topic.topic_id, "operation_id": operation.operation_id}
+    others = tx.execute(text(_OTHERS_LIVE), of_topic).scalar_one()
+    if others:
+        raise LostRace(f"{others} older operation(s) of topic {topic.name} still live; wait for them", 0.1)
+
+
+def pause_decisions(tx: Connection, topic_id: int, seconds: float) -> None:
+    """Decide nothing automatically about the topic for so long."""
+    tx.execute(text(_PAUSE), {"topic_id": topic_id, "seconds": seconds})
+
+
+def end_segments(tx: Connection, topic_id: int, epoch: int, at: datetime) -> dict[int, str]:
+    """Seal and prune what is left of the topic; returns the logs of those segments by id."""
+    ended = tx.execute(text(_END_SEGMENTS), {"topic_id": topic_id, "epoch": epoch, "at": at})
+    return {row.segment_id: row.backing_topic for row in ended}
+
+
+def end_topic(tx: Connection, topic: TopicRow, epoch: int, at: datetime) -> None:
+    """The name is free; load, subscriptions, due work and mirror are forgotten, history stays."""
+    topics.update_topic(tx, topic, state=TopicState.DELETED.value, epoch=epoch, deleted_at=at)
+    for statement in _FORGET:
+        tx.execute(text(statement), {"topic_id": topic.topic_id})

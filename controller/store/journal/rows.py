@@ -1,0 +1,201 @@
+"""The journal's rows: an operation with its parents and reserved children, written once and read by anybody.
+
+``intents`` decides what is written, ``operations`` and ``commits`` move it on; this module only knows how an
+operation lies in its three tables.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, text
+
+from controller.clock import to_ms
+from controller.domain.errors import InvalidInput, OperationNotFound, Unsupported
+from controller.domain.hash_range import HashRange
+from controller.domain.operation import Operation, OperationKind, OperationState, Origin, ReservedChild
+from controller.domain.reshape import ChildPlan
+from controller.domain.segment import segment_descriptor
+from controller.store.postgres.tables import OPERATION_CHILD, OPERATION_PARENT
+from controller.store.topics.topics import PAGE_LIMIT, TopicRow
+
+BackingTopic = Callable[[str, str], str]
+"""The data plane's name for a log: from the topic's name and the segment descriptor (``0000-7fff-12``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Who asks, why, and under which key. ``deadline_seconds``: the fence stands by then, or it is aborted."""
+
+    request_key: str
+    origin: Origin
+    actor: str
+    reason: str
+    deadline_seconds: float = 60.0
+    decision_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What an intent reserves; ids and ranges are never computed a second time."""
+
+    kind: OperationKind
+    parent_ids: Sequence[int] = ()
+    children: Sequence[ChildPlan] = ()
+    parameters: Mapping[str, object] = field(default_factory=dict)
+
+
+READ_COLUMNS = """o.operation_id, o.topic_id, t.name AS topic_name, t.data_plane, o.kind, o.state, o.origin, o.actor,
+           o.reason, o.request_key, o.parameters, o.subscription_version, o.claim_term, o.attempts, o.epoch, o.deadline,
+           ARRAY(SELECT p.segment_id FROM cleave.operation_parent p
+                  WHERE p.operation_id = o.operation_id ORDER BY p.ordinal) AS parent_ids,
+           ARRAY(SELECT s.backing_topic FROM cleave.operation_parent p JOIN cleave.segment s USING (topic_id, segment_id)
+                  WHERE p.operation_id = o.operation_id ORDER BY p.ordinal) AS parent_topics,
+           (SELECT coalesce(jsonb_agg(jsonb_build_array(c.segment_id, c.range_start, c.range_end, c.bucket_splits,
+                                                        c.backing_topic) ORDER BY c.ordinal), '[]')
+              FROM cleave.operation_child c WHERE c.operation_id = o.operation_id) AS children"""
+READ_FROM = f"SELECT {READ_COLUMNS} FROM {{source}} o JOIN cleave.topic t USING (topic_id)"  # noqa: S608 - constants only
+"""Whole operations, from the table or from a statement that has just changed them."""
+_READ = READ_FROM.format(source="cleave.operation")
+_BY_IDS = _READ + " WHERE o.operation_id = ANY (:ids) ORDER BY o.operation_id"
+_BY_KEY = _READ + " WHERE o.request_key = :request_key"
+_PAGE = (
+    _READ
+    + """
+     WHERE (CAST(:topic_id AS bigint) IS NULL OR o.topic_id = :topic_id)
+       AND (NOT :only_live OR o.finished_at IS NULL)
+       AND o.operation_id < :before
+     ORDER BY o.operation_id DESC LIMIT :limit
+"""
+)
+
+_NEW_OPERATION = """
+    INSERT INTO cleave.operation
+           (topic_id, kind, request_key, origin, actor, reason, decision_id, parameters, deadline)
+    VALUES (:topic_id, :kind, :request_key, :origin, :actor, :reason, :decision_id, CAST(:parameters AS jsonb),
+            clock_timestamp() + make_interval(secs => :deadline_seconds))
+ RETURNING operation_id
+"""
+
+
+_KNOWN_KINDS = frozenset(kind.value for kind in OperationKind)
+
+
+def get_operation(tx: Connection, operation_id: int) -> Operation:
+    """One operation with its parents and reserved children. Raises OperationNotFound."""
+    found = read_operations(tx, [operation_id])
+    if not found:
+        raise OperationNotFound(
+            f"operation {operation_id} is not in the journal; list the topic's operations"
+        )
+    return found[0]
+
+
+def find_by_request_key(tx: Connection, request_key: str) -> Operation | None:
+    """The operation a request key was used for, if any."""
+    row = tx.execute(text(_BY_KEY), {"request_key": request_key}).one_or_none()
+    return None if row is None else operation_of(row)
+
+
+def list_operations(
+    tx: Connection,
+    *,
+    topic_id: int | None = None,
+    only_live: bool = False,
+    limit: int = 100,
+    before: int | None = None,
+) -> list[Operation]:
+    """Operations, newest first, those with an id below ``before``; ``limit`` is 1 to ``PAGE_LIMIT``."""
+    if not 1 <= limit <= PAGE_LIMIT:
+        raise InvalidInput(f"a page of {limit} operations is out of bounds; ask for 1 to {PAGE_LIMIT}")
+    parameters = {"topic_id": topic_id, "only_live": only_live, "limit": limit, "before": before or 2**63 - 1}
+    return [operation_of(row) for row in tx.execute(text(_PAGE), parameters)]
+
+
+def read_operations(tx: Connection, operation_ids: Collection[int]) -> list[Operation]:
+    """These operations in the order of their ids; ids not in the journal are absent."""
+    if not operation_ids:
+        return []
+    return [operation_of(row) for row in tx.execute(text(_BY_IDS), {"ids": list(operation_ids)})]
+
+
+def operation_of(row: Row[Any]) -> Operation:
+    """The operation a row of ``READ_FROM`` shows. Raises Unsupported for a kind of a newer program."""
+    if row.kind not in _KNOWN_KINDS:
+        raise Unsupported(
+            f"operation {row.operation_id} is of kind {row.kind}, which a newer program wrote; upgrade this one"
+        )
+    return Operation(
+        operation_id=row.operation_id,
+        topic_id=row.topic_id,
+        topic_name=row.topic_name,
+        data_plane=row.data_plane,
+        kind=OperationKind(row.kind),
+        state=OperationState(row.state),
+        origin=Origin(row.origin),
+        actor=row.actor,
+        reason=row.reason,
+        request_key=row.request_key,
+        parent_ids=tuple(row.parent_ids),
+        parent_topics=tuple(row.parent_topics),
+        children=tuple(
+            ReservedChild(ChildPlan(segment_id, HashRange(start, end), tuple(splits)), backing_topic)
+            for segment_id, start, end, splits, backing_topic in row.children
+        ),
+        parameters=row.parameters,
+        subscription_version=row.subscription_version,
+        claim_term=row.claim_term,
+        attempts=row.attempts,
+        deadline_at_ms=to_ms(row.deadline),
+        epoch=row.epoch,
+    )
+
+
+def write_operation(
+    tx: Connection,
+    topic: TopicRow,
+    draft: Draft,
+    request: Request,
+    backing_topic: BackingTopic | None = None,
+) -> Operation:
+    """Writes operation, parents and children; ``backing_topic`` names the logs of the children."""
+    parameters = {
+        "topic_id": topic.topic_id,
+        "kind": draft.kind.value,
+        "request_key": request.request_key,
+        "origin": request.origin.value,
+        "actor": request.actor,
+        "reason": request.reason,
+        "decision_id": request.decision_id,
+        "parameters": json.dumps(dict(draft.parameters)),
+        "deadline_seconds": request.deadline_seconds,
+    }
+    operation_id = tx.execute(text(_NEW_OPERATION), parameters).scalar_one()
+    owner = {"operation_id": operation_id, "topic_id": topic.topic_id}
+    if draft.parent_ids:
+        tx.execute(
+            insert(OPERATION_PARENT),
+            [{**owner, "segment_id": i, "ordinal": n} for n, i in enumerate(draft.parent_ids)],
+        )
+    if draft.children and backing_topic is not None:
+        tx.execute(
+            insert(OPERATION_CHILD),
+            [
+                {
+                    **owner,
+                    "segment_id": child.segment_id,
+                    "range_start": child.hash_range.start,
+                    "range_end": child.hash_range.end,
+                    "ordinal": ordinal,
+                    "bucket_splits": list(child.bucket_splits),
+                    "backing_topic": backing_topic(
+                        topic.name, segment_descriptor(child.hash_range, child.segment_id)
+                    ),
+                }
+                for ordinal, child in enumerate(draft.children)
+            ],
+        )
+    return get_operation(tx, operation_id)

@@ -1,0 +1,1 @@
+"""Load records: how an aggregation's result gets in, which runs were merged, and the aggregation's twin in SQL."""

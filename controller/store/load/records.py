@@ -1,0 +1,102 @@
+"""Load records: what the aggregation starts from, and how its result gets in.
+
+The loader reads the baseline (records, freshness of sources, thresholds in force) as Arrow tables, computes, and
+hands back the rows that changed: COPY into the inbox, then one compare-and-set merge by the owner's function, all
+in one transaction. Runs as `cleave_spark_loader`, which can do nothing else. What a rate is, is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import pyarrow as pa
+from sqlalchemy import Connection, text
+
+from controller.store.postgres.arrow_copy import MergeResult, append, fetch
+
+_RATES = [(name, pa.float64()) for name in ("msg_rate_in", "byte_rate_in", "msg_rate_out", "byte_rate_out")]
+_IDS = [("topic_id", pa.int64()), ("segment_id", pa.int64())]
+_INSTANTS = [("modified_at_ms", pa.int64()), ("cold_since_ms", pa.int64()), ("silent_since_ms", pa.int64())]
+
+RECORD_SCHEMA = pa.schema([*_IDS, *_RATES, ("source", pa.string()), *_INSTANTS, ("row_version", pa.int64())])
+"""A stored load record; instants in milliseconds since the Unix epoch, rates per second."""
+
+SOURCE_SCHEMA = pa.schema([("source", pa.string()), ("observed_at_ms", pa.int64())])
+"""When a source was last heard of."""
+
+THRESHOLD_SCHEMA = pa.schema(
+    [
+        ("topic_id", pa.int64()),
+        *((f"{side}_{name}", kind) for side in ("split", "merge") for name, kind in _RATES),
+        ("load_change_threshold", pa.float64()),
+    ]
+)
+"""Thresholds in force for a topic, per segment and second."""
+
+CHANGE_SCHEMA = pa.schema(
+    [*_IDS, *_RATES, ("source", pa.string()), *_INSTANTS, ("seen_row_version", pa.int64())]
+)
+"""A record to write; `seen_row_version` is that of the record it was computed from, 0 where there was none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What one aggregation run starts from; `watermark` is the end of the last window merged."""
+
+    watermark: datetime | None
+    records: pa.Table
+    sources: pa.Table
+    thresholds: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRun:
+    """One aggregation run; `run_id` makes it idempotent, `window_end` is its watermark."""
+
+    run_id: str
+    window_end: datetime
+    engine: str
+    samples: int
+    segments: int
+    quarantined: Sequence[str] = ()
+
+
+def watermark(tx: Connection) -> datetime | None:
+    """End of the last window merged; None before the first."""
+    found: datetime | None = tx.execute(text("SELECT max(window_end) FROM cleave.load_run")).scalar_one()
+    return found
+
+
+def baseline(tx: Connection) -> Baseline:
+    """All load records, sources and thresholds in force, in the schemas of this module."""
+    return Baseline(
+        watermark(tx),
+        fetch(tx, "cleave.segment_load", RECORD_SCHEMA),
+        fetch(tx, "cleave.load_source", SOURCE_SCHEMA),
+        fetch(tx, "cleave.threshold_in_force", THRESHOLD_SCHEMA),
+    )
+
+
+def stage_and_merge(tx: Connection, run: LoadRun, changes: pa.Table, sources: pa.Table) -> MergeResult:
+    """Writes a run's result: `changes` as CHANGE_SCHEMA, `sources` (those heard of) as SOURCE_SCHEMA.
+
+    A run that was merged before, or whose window is not beyond the watermark, changes nothing.
+    """
+    append(tx, "staging.load_row", run.run_id, changes.select(CHANGE_SCHEMA.names).cast(CHANGE_SCHEMA))
+    append(tx, "staging.source_row", run.run_id, sources.select(SOURCE_SCHEMA.names).cast(SOURCE_SCHEMA))
+    row = tx.execute(
+        text(
+            "SELECT * FROM cleave.merge_load(:run_id, :window_end, :engine, :samples, :segments, :quarantined)"
+        ),
+        {
+            "run_id": run.run_id,
+            "window_end": run.window_end,
+            "engine": run.engine,
+            "samples": run.samples,
+            "segments": run.segments,
+            "quarantined": list(run.quarantined),
+        },
+    ).one()
+    return MergeResult(row.written, row.outrun, row.applied)

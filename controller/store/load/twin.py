@@ -1,0 +1,187 @@
+"""The aggregation's twin in PostgreSQL: the same rates and records without Java, and the Spark job's test oracle.
+
+Samples and baseline are copied into temporary tables of the loader's own session; no control table is touched.
+Written apart from the Spark SQL, as plainly as PostgreSQL allows, so that an error in one shows against the other.
+Meant for small fleets and for tests: some seconds for a million samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from tempfile import SpooledTemporaryFile
+from typing import IO, Any, cast
+
+import psycopg2
+import pyarrow as pa
+from pyarrow import csv
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
+
+from controller.domain.load import FLOOR_FRACTION, METRICS
+from controller.domain.load_window import LoadWindow
+from controller.store.load.records import CHANGE_SCHEMA, SOURCE_SCHEMA, Baseline
+
+COLUMNS = ("topic_id", "segment_id", "source", "instant", "msg_in", "byte_in", "msg_out", "byte_out")
+"""What is read of a sample."""
+
+_COUNTERS = ("msg_in", "byte_in", "msg_out", "byte_out")
+_MEMORY_BYTES = 64 * 1024 * 1024  # beyond it a transfer goes through a temporary file
+
+
+def _each(template: str) -> str:
+    return ", ".join(template.format(m=m, c=c) for m, c in zip(METRICS, _COUNTERS, strict=True))
+
+
+_SAMPLE = (
+    f'topic_id bigint, segment_id bigint, source text COLLATE "C", instant_ms bigint, {_each("{c} bigint")}'
+)
+_RECORD = f"""topic_id bigint, segment_id bigint, {_each("{m} float8")}, source text COLLATE "C",
+    modified_at_ms bigint, cold_since_ms bigint, silent_since_ms bigint, row_version bigint"""
+_THRESHOLD = (
+    f"topic_id bigint, {_each('split_{m} float8')}, {_each('merge_{m} float8')}, load_change_threshold float8"
+)
+
+_RATES = f"""
+CREATE TEMPORARY TABLE twin_rate ON COMMIT DROP AS
+WITH sample AS (
+  SELECT topic_id, segment_id, source, instant_ms, {_each("max({c}) AS {c}")}
+    FROM twin_sample
+   WHERE instant_ms > :read_from_ms AND instant_ms <= :end_ms
+   GROUP BY topic_id, segment_id, source, instant_ms
+), pair AS (
+  SELECT *, lag(instant_ms) OVER by_time AS before_ms, {_each("lag({c}) OVER by_time AS {c}_before")}
+    FROM sample WINDOW by_time AS (PARTITION BY topic_id, segment_id, source ORDER BY instant_ms)
+), part AS (
+  SELECT topic_id, segment_id, source, instant_ms, overlap_ms,
+         CAST(overlap_ms AS float8) / (instant_ms - before_ms) AS share,
+         {_each("CASE WHEN {c} < {c}_before THEN {c} ELSE {c} - {c}_before END AS {c}")}
+    FROM pair CROSS JOIN LATERAL (SELECT instant_ms - greatest(before_ms, :start_ms) AS overlap_ms) o
+   WHERE before_ms IS NOT NULL AND overlap_ms > 0
+)
+SELECT topic_id, segment_id,
+       {_each("sum({c} * share ORDER BY source, instant_ms) * 1000 / min(covered.ms) AS {m}")},
+       max(instant_ms) AS observed_at_ms, min(covered.ms) AS covered_ms,
+       (array_agg(source ORDER BY instant_ms DESC, source DESC))[1] AS source
+  FROM part JOIN (SELECT topic_id, segment_id, CAST(least(sum(overlap_ms), :length_ms) AS bigint) AS ms
+                    FROM part GROUP BY topic_id, segment_id) covered USING (topic_id, segment_id)
+ GROUP BY topic_id, segment_id
+"""  # noqa: S608  # our own names only
+
+_HEARD = """
+CREATE TEMPORARY TABLE twin_heard ON COMMIT DROP AS
+SELECT source, max(instant_ms) AS observed_at_ms FROM twin_sample
+ WHERE instant_ms > :start_ms AND instant_ms <= :end_ms GROUP BY source
+"""
+
+_METRIC_ROWS = _each("(r.{m}, p.{m}, t.split_{m}, t.merge_{m})")
+
+_CHANGES = f"""
+CREATE TEMPORARY TABLE twin_change ON COMMIT DROP AS
+WITH previous AS (
+  SELECT l.*, coalesce(l.silent_since_ms, o.observed_at_ms, l.modified_at_ms) AS observed_at_ms
+    FROM twin_record l LEFT JOIN twin_source o USING (source)
+), observed AS (
+  SELECT r.topic_id, r.segment_id, {_each("CASE WHEN news THEN r.{m} ELSE p.{m} END AS {m}")}, r.source,
+         CASE WHEN news THEN r.observed_at_ms ELSE p.modified_at_ms END AS modified_at_ms,
+         CASE WHEN is_cold AND was_cold AND p.cold_since_ms IS NOT NULL THEN p.cold_since_ms
+              WHEN is_cold THEN r.observed_at_ms END AS cold_since_ms,
+         CAST(NULL AS bigint) AS silent_since_ms, coalesce(p.row_version, 0) AS seen_row_version,
+         news OR p.silent_since_ms IS NOT NULL OR r.source <> p.source AS must_write, p.cold_since_ms AS cold_was_ms
+    FROM twin_rate r
+    JOIN twin_threshold t USING (topic_id)
+    LEFT JOIN previous p USING (topic_id, segment_id)
+   CROSS JOIN LATERAL (
+         SELECT bool_and(now < merge_at) AS is_cold, bool_and(was < merge_at) AS was_cold,
+                p.topic_id IS NULL OR bool_or(
+                    (now > split_at) <> (was > split_at) OR (now < merge_at) <> (was < merge_at)
+                    OR (abs(now - was) > :floor * merge_at
+                        AND CASE WHEN was = 0 THEN true ELSE abs(now - was) / was > t.load_change_threshold END)) AS news
+           FROM (VALUES {_METRIC_ROWS}) AS metric (now, was, split_at, merge_at)) verdict
+   WHERE p.topic_id IS NULL OR p.observed_at_ms <= r.observed_at_ms
+)
+SELECT {", ".join(CHANGE_SCHEMA.names)} FROM observed WHERE must_write OR cold_since_ms IS DISTINCT FROM cold_was_ms
+ UNION ALL
+SELECT topic_id, segment_id, {_each("{m}")}, source, modified_at_ms, cold_since_ms,
+       least(observed_at_ms, :start_ms), row_version
+  FROM previous p
+ WHERE silent_since_ms IS NULL
+   AND source IN (SELECT source FROM twin_heard) AND topic_id IN (SELECT topic_id FROM twin_threshold)
+   AND NOT EXISTS (SELECT FROM twin_rate r WHERE (r.topic_id, r.segment_id) = (p.topic_id, p.segment_id))
+"""  # noqa: S608  # our own names only
+
+
+def aggregate(
+    tx: Connection,
+    samples: Iterable[pa.RecordBatch],
+    window: LoadWindow,
+    baseline: Baseline,
+    rates: pa.Schema,
+) -> tuple[pa.Table, pa.Table, pa.Table]:
+    """Rates in the schema ``rates``, records to write, and sources heard; ``samples`` have COLUMNS."""
+    instants = {
+        "read_from_ms": window.read_from_ms,
+        "start_ms": window.start_ms,
+        "end_ms": window.end_ms,
+        "length_ms": window.length_ms,
+    }
+    _load(tx, "twin_sample", _SAMPLE, (_in_ms(batch) for batch in samples))
+    _load(tx, "twin_record", _RECORD, baseline.records.to_batches())
+    _load(tx, "twin_source", 'source text COLLATE "C", observed_at_ms bigint', baseline.sources.to_batches())
+    _load(tx, "twin_threshold", _THRESHOLD, baseline.thresholds.to_batches())
+    for statement in (_RATES, _HEARD, "ANALYZE twin_rate", "ANALYZE twin_record", _CHANGES):
+        names = {name for name in (*instants, "floor") if f":{name}" in statement}
+        tx.execute(text(statement), {n: FLOOR_FRACTION if n == "floor" else instants[n] for n in names})
+    found = (
+        _fetch(tx, "twin_rate", rates),
+        _fetch(tx, "twin_change", CHANGE_SCHEMA),
+        _fetch(tx, "twin_heard", SOURCE_SCHEMA),
+    )
+    tables = ("sample", "record", "source", "threshold", "rate", "heard", "change")
+    tx.execute(text("DROP TABLE " + ", ".join(f"twin_{table}" for table in tables)))
+    return found
+
+
+def _in_ms(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The instant as whole milliseconds, rounded down; rows with a missing value are no samples."""
+    batch = batch.select(COLUMNS).drop_null()
+    position = COLUMNS.index("instant")
+    instants = batch.column(position).cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
+    return batch.set_column(position, "instant_ms", instants)
+
+
+def _load(tx: Connection, table: str, columns: str, batches: Iterable[pa.RecordBatch]) -> None:
+    tx.execute(text(f"CREATE TEMPORARY TABLE {table} ({columns}) ON COMMIT DROP"))
+    options = csv.WriteOptions(include_header=False)
+    with SpooledTemporaryFile(_MEMORY_BYTES) as file:
+        for batch in batches:
+            if batch.num_rows:  # of an empty one pyarrow 26 writes the bytes of an unused buffer
+                csv.write_csv(batch, file, options)
+        file.seek(0)
+        with _copying(tx) as copy:
+            copy(f"COPY {table} FROM STDIN (FORMAT csv)", file)
+
+
+def _fetch(tx: Connection, table: str, schema: pa.Schema) -> pa.Table:
+    with SpooledTemporaryFile(_MEMORY_BYTES) as file:
+        with _copying(tx) as copy:
+            columns = ", ".join(schema.names)
+            copy(f"COPY (SELECT {columns} FROM {table}) TO STDOUT (FORMAT csv, HEADER)", file)  # noqa: S608  # our names
+        file.seek(0)
+        types = {field.name: field.type for field in schema}
+        return csv.read_csv(file, convert_options=csv.ConvertOptions(column_types=types))
+
+
+@contextmanager
+def _copying(tx: Connection) -> Iterator[Any]:
+    """COPY on the driver's own cursor; its errors take the way of all others."""
+    driver = cast("psycopg2.extensions.connection", tx.connection.driver_connection)
+    with driver.cursor() as cursor:
+
+        def copy(statement: str, file: IO[Any]) -> None:
+            try:
+                cursor.copy_expert(statement, file)
+            except psycopg2.Error as error:
+                raise DBAPIError(statement, None, error) from error
+
+        yield copy

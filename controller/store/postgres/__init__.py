@@ -1,0 +1,1 @@
+"""What the store needs of PostgreSQL itself: connections, prepared statements, errors, COPY, notifications, migrations."""

@@ -1,0 +1,160 @@
+"""Connections to PostgreSQL and the one place where a transaction begins and ends.
+
+Whoever composes a process makes one ``Store`` and hands it down. READ COMMITTED throughout: safety comes from
+row versions, constraints and claim terms. What the functions of the store do inside a transaction is theirs;
+nothing here knows a table.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, InvalidatePoolError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from controller.domain.errors import InvalidInput, StoreUnavailable
+from controller.store.postgres.constraints import load_sentences, translate
+
+LOCK_TIMEOUT_SECONDS = 30
+"""A lock nobody gives up within this long is reported as a lost race, never waited for."""
+
+PING_AFTER_SECONDS = 5.0
+"""A connection idle for longer is asked whether it lives: what lies between may have forgotten it without a word."""
+
+_SESSION = (
+    f"-c timezone=UTC -c lock_timeout={LOCK_TIMEOUT_SECONDS}s "
+    "-c idle_in_transaction_session_timeout=120s -c default_transaction_isolation=read\\ committed "
+    "-c plan_cache_mode=force_generic_plan"  # for prepared statements only: others are planned for their values
+)
+_DEAD_PEER = {"connect_timeout": 10, "keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3}
+
+
+def store_url(url: str | URL) -> URL:
+    """The URL to connect by: any ``postgresql``, ``postgres`` or ``postgresql+driver`` form, driven by psycopg2."""
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError) as error:
+        raise InvalidInput(
+            "the database URL cannot be read; write postgresql://user:password@host:port/database"
+        ) from error
+    if parsed.drivername.partition("+")[0] not in ("postgresql", "postgres"):
+        raise InvalidInput(f"{parsed.drivername}:// is not PostgreSQL; give a postgresql:// database URL")
+    return parsed.set(drivername="postgresql+psycopg2")
+
+
+class Store:
+    """A pool of connections to one database. Cheap to make: the first transaction connects."""
+
+    def __init__(self, url: str | URL, *, application_name: str = "cleave", pool_size: int = 5) -> None:
+        """``pool_size`` bounds the transactions in progress at once; one more waits, at most 30 s."""
+        self.url = store_url(url)
+        self._sentences: dict[str, str] = {}
+        self._engine = create_engine(
+            self.url,
+            pool_size=pool_size,
+            max_overflow=0,
+            connect_args={"application_name": application_name, "options": _SESSION, **_DEAD_PEER},
+        )
+        _replace_dead_connections(self._engine)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """One transaction: committed at the end, rolled back on any error.
+
+        Raises StoreUnavailable when PostgreSQL is away, LostRace for deadlocks and locks held too long,
+        and a broken constraint's sentence as Conflict, InvalidInput, NotFound or InvariantViolated.
+        """
+        with self._errors_translated(), self._engine.begin() as tx:
+            yield tx
+
+    @contextmanager
+    def single_statement(self) -> Iterator[Connection]:
+        """For exactly one statement: it is a transaction by itself, in one round trip instead of three.
+
+        A second statement would be a second transaction, so whatever must hold together goes to `transaction`.
+        Raises as `transaction` does.
+        """
+        with self._errors_translated(), self._engine.connect() as tx:
+            # Not SQLAlchemy's isolation level AUTOCOMMIT, which sets the session's default and costs two round trips.
+            driver: Any = tx.connection.dbapi_connection
+            driver.autocommit = True
+            try:
+                yield tx
+            finally:
+                if not driver.closed:
+                    driver.autocommit = False
+
+    @contextmanager
+    def _errors_translated(self) -> Iterator[None]:
+        try:
+            yield
+        except DBAPIError as error:
+            raise translate(error, self._sentence_book()) from error
+        except PoolTimeout as error:
+            raise StoreUnavailable(
+                "every connection of the pool is in use; raise pool_size or wait"
+            ) from error
+        except ValueError as error:
+            if "NUL (0x00)" in str(error) or isinstance(error, UnicodeEncodeError):
+                raise InvalidInput(
+                    "text holds a character PostgreSQL cannot store; leave out NUL and surrogates"
+                ) from error
+            raise
+
+    def dispose(self) -> None:
+        """Close the idle connections; those in use close when given back."""
+        self._engine.dispose()
+
+    def _sentence_book(self) -> dict[str, str]:
+        """Comments of constraints by name, read at the first error; empty while the server is away."""
+        if not self._sentences:
+            try:
+                with self._engine.begin() as tx:
+                    self._sentences = load_sentences(tx)
+            except DBAPIError:
+                return {}
+        return self._sentences
+
+
+def _replace_dead_connections(engine: Engine) -> None:
+    """Look at a connection before it serves: at its socket each time, by a round trip when it was idle for long.
+
+    A server that stops says good-bye on each socket, which costs no round trip to see. One dead connection
+    condemns every idle one: they went to the same server.
+    """
+
+    @event.listens_for(engine, "checkin")
+    def note(_connection: Any, record: Any) -> None:
+        record.info["idle_since"] = time.monotonic()
+
+    @event.listens_for(engine, "checkout")
+    def look(connection: Any, record: Any, _proxy: Any) -> None:
+        idle_since = record.info.get("idle_since")
+        if idle_since is None:  # just made
+            return
+        if _has_word_from_server(connection) or not (
+            time.monotonic() - idle_since < PING_AFTER_SECONDS or _answers(engine, connection)
+        ):
+            record.info.pop("idle_since")
+            raise InvalidatePoolError("the server closed the connection while it was idle")
+
+
+def _has_word_from_server(connection: Any) -> bool:
+    """Nobody asked anything, so anything to read is a good-bye, or a notice that is best met by a new connection."""
+    if connection.closed:
+        return True
+    poll = select.poll()  # unlike select it takes any descriptor
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _answers(engine: Engine, connection: Any) -> bool:
+    try:
+        return engine.dialect.do_ping(connection)
+    except engine.dialect.loaded_dbapi.Error:
+        return False

@@ -1,0 +1,138 @@
+"""Listener: blocks until PostgreSQL notifies, an instant passes, or somebody interrupts.
+
+A notification is a doorbell, never the truth: those sent while nobody listened are lost. So every new connection,
+the first one included, begins with a synthetic `resync`, upon which the caller looks at everything. One thread
+waits; `interrupt` may be called from any thread and from signal handlers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import psycopg2
+from psycopg2 import sql
+from psycopg2.extensions import ISOLATION_LEVEL_AUTOCOMMIT, connection
+from sqlalchemy import URL
+
+from controller.domain.errors import StoreUnavailable
+from controller.store.postgres.engine import store_url
+
+RECONNECT_SECONDS = 1.0
+_RESYNC = "resync"
+_PIPE_BYTES = 65_536  # all a pipe holds, so that one wait takes every interrupt before it
+_DEAD_PEER = {"connect_timeout": 10, "keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """What arrived on a channel; `is_resync` says that some may have been missed before it."""
+
+    channel: str
+    payload: str
+
+    @property
+    def is_resync(self) -> bool:
+        """Whether this is no notification but the start of a connection: look at everything."""
+        return self.channel == _RESYNC
+
+
+class Listener:
+    """A connection of its own that listens on fixed channels; connects at the first `wait`."""
+
+    def __init__(
+        self, url: str | URL, channels: Sequence[str], *, application_name: str = "cleave-listener"
+    ) -> None:
+        self._url = store_url(url)
+        self._channels = tuple(channels)
+        self._application_name = application_name
+        self._connection: connection | None = None
+        self._closed = False
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def wait(self, timeout_seconds: float) -> list[Notification]:
+        """What arrived, at least one unless the time passed or `interrupt` was called.
+
+        Raises StoreUnavailable when PostgreSQL cannot be reached; the next call tries again and, once it
+        succeeds, returns the resync.
+        """
+        if self._connection is None:
+            self._connect()
+            return [Notification(_RESYNC, "")]
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            try:
+                arrived = self._poll(self._connection, max(0.0, deadline - time.monotonic()))
+            except psycopg2.Error:
+                self._disconnect()
+                self._connect()
+                return [Notification(_RESYNC, "")]
+            if arrived is not None:
+                return arrived
+            if time.monotonic() >= deadline:
+                return []
+
+    def interrupt(self) -> None:
+        """Make the present or the next `wait` return at once; after `close` nothing happens."""
+        if self._closed:
+            return
+        with contextlib.suppress(BlockingIOError):  # the pipe is full of wake-ups that nobody has read yet
+            os.write(self._wake_write, b"!")
+
+    def close(self) -> None:
+        """Give the connection and the pipe back; the listener is of no use afterwards."""
+        self._closed = True
+        self._disconnect()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    def _poll(self, live: connection, timeout_seconds: float) -> list[Notification] | None:
+        """Notifications, an empty list after an interrupt, None when nothing came."""
+        if not live.notifies:
+            socket, wake = live.fileno(), self._wake_read
+            ready, _, _ = select.select([socket, wake], [], [], timeout_seconds)
+            if socket in ready:
+                live.poll()
+            if wake in ready:
+                os.read(wake, _PIPE_BYTES)
+                return self._take(live)
+        return self._take(live) or None
+
+    @staticmethod
+    def _take(live: connection) -> list[Notification]:
+        taken, live.notifies[:] = list(live.notifies), []
+        return [Notification(one.channel, one.payload) for one in taken]
+
+    def _connect(self) -> None:
+        known = self._url.translate_connect_args(username="user", database="dbname")
+        arguments: dict[str, Any] = {**_DEAD_PEER, **known, **self._url.query}
+        try:
+            live = psycopg2.connect(application_name=self._application_name, **arguments)
+            live.set_isolation_level(ISOLATION_LEVEL_AUTOCOMMIT)
+            with live.cursor() as cursor:
+                for channel in self._channels:
+                    cursor.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+        except psycopg2.OperationalError as error:
+            raise StoreUnavailable(f"PostgreSQL is away: {error}", RECONNECT_SECONDS) from error
+        self._connection = live
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

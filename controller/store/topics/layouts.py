@@ -1,0 +1,152 @@
+"""Layouts: present and past, built from segment rows.
+
+A segment row knows the epochs in which it was created, sealed and pruned, and ``layout_change`` knows when each
+epoch was committed; so the layout of any epoch or instant is a selection, and nothing about the past is stored
+twice. Each reading is one statement: a commit in between cannot mix two epochs. Changes come from ``commits``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, text
+
+from controller.clock import to_ms
+from controller.domain.errors import InvalidInput, NotFound, TopicNotFound
+from controller.domain.hash_range import HashRange
+from controller.domain.layout import SegmentLayout
+from controller.domain.segment import Segment, SegmentState
+from controller.store.postgres.tables import SEGMENT, SEGMENT_PARENT
+
+_SEGMENT_COLUMNS = """
+    s.segment_id, s.range_start, s.range_end, s.merge_depth, s.bucket_splits, s.created_epoch, s.sealed_epoch,
+    s.created_at, s.sealed_at, s.legacy_topic_name,
+    ARRAY(SELECT p.parent_id FROM cleave.segment_parent p
+           WHERE p.topic_id = s.topic_id AND p.child_id = s.segment_id ORDER BY p.ordinal, p.parent_id) AS parent_ids
+"""
+_NOW = f"""
+    SELECT t.topic_id, t.epoch, t.next_segment_id, {_SEGMENT_COLUMNS}
+      FROM cleave.topic t
+      LEFT JOIN cleave.segment s ON s.topic_id = t.topic_id AND s.pruned_epoch IS NULL
+     WHERE t.topic_id = ANY (:topic_ids)
+"""  # noqa: S608 - constants only, as below
+_THEN = f"""
+    SELECT c.topic_id, c.epoch, {_SEGMENT_COLUMNS},
+           (SELECT max(m.segment_id) + 1 FROM cleave.segment m
+             WHERE m.topic_id = c.topic_id AND m.created_epoch <= c.epoch) AS next_segment_id
+      FROM (SELECT topic_id, epoch FROM cleave.layout_change WHERE topic_id = :topic_id AND {{moment}}
+             ORDER BY epoch DESC LIMIT 1) c
+      LEFT JOIN cleave.segment s ON s.topic_id = c.topic_id AND s.created_epoch <= c.epoch
+            AND (s.pruned_epoch IS NULL OR s.pruned_epoch > c.epoch)
+"""  # noqa: S608
+
+
+def load_layout(tx: Connection, topic_id: int) -> SegmentLayout:
+    """The present layout; empty for a topic being created or deleted. Raises TopicNotFound."""
+    layouts = load_layouts(tx, [topic_id])
+    if topic_id not in layouts:
+        raise TopicNotFound(f"topic {topic_id} does not exist; look its id up by name")
+    return layouts[topic_id]
+
+
+def load_layouts(tx: Connection, topic_ids: Collection[int]) -> dict[int, SegmentLayout]:
+    """The present layouts of many topics in one statement; ids that do not exist are absent."""
+    rows_of: dict[int, list[Row[Any]]] = {}
+    for row in tx.execute(text(_NOW), {"topic_ids": list(topic_ids)}):
+        rows_of.setdefault(row.topic_id, []).append(row)
+    return {topic_id: _layout(rows) for topic_id, rows in rows_of.items()}
+
+
+def layout_at(tx: Connection, topic_id: int, at: datetime | int) -> SegmentLayout:
+    """The layout at an epoch (int) or at an instant (aware datetime), segments pruned since included.
+
+    Reserved ids leave no trace in the past: ``next_segment_id`` is one above the last segment made until then.
+    Raises NotFound when the topic had no layout then, or the epoch was skipped or is still to come.
+    """
+    if isinstance(at, datetime):
+        if at.tzinfo is None:
+            raise InvalidInput(f"{at.isoformat()} has no time zone; add one, for example +00:00")
+        moment, missing = "committed_at <= :at", f"topic {topic_id} has no layout before {at.isoformat()}"
+    else:
+        moment, missing = "epoch = :at", f"topic {topic_id} has no epoch {at}"
+    rows = tx.execute(text(_THEN.format(moment=moment)), {"topic_id": topic_id, "at": at}).all()
+    if not rows:
+        raise NotFound(f"{missing}; its history is in inspect.layout_changes")
+    return _layout(rows)
+
+
+def insert_segments(
+    tx: Connection,
+    topic_id: int,
+    segments: Iterable[Segment],
+    backing_topics: Mapping[int, str],
+    at: datetime,
+) -> None:
+    """Writes new ACTIVE segments, and the links to their parents. ``at`` is the commit's own time."""
+    new = list(segments)
+    tx.execute(
+        insert(SEGMENT),
+        [
+            {
+                "topic_id": topic_id,
+                "segment_id": segment.segment_id,
+                "range_start": segment.hash_range.start,
+                "range_end": segment.hash_range.end,
+                "state": segment.state.value,
+                "merge_depth": segment.merge_depth,
+                "bucket_splits": list(segment.bucket_splits),
+                "created_epoch": segment.created_epoch,
+                "created_at": at,
+                "backing_topic": backing_topics[segment.segment_id],
+                "legacy_topic_name": segment.legacy_topic_name,
+            }
+            for segment in new
+        ],
+    )
+    links = [
+        {"topic_id": topic_id, "child_id": segment.segment_id, "parent_id": parent_id, "ordinal": ordinal}
+        for segment in new
+        for ordinal, parent_id in enumerate(segment.parent_ids)
+    ]
+    if links:
+        tx.execute(insert(SEGMENT_PARENT), links)
+
+
+def _layout(rows: Sequence[Row[Any]]) -> SegmentLayout:
+    """Links to segments that are not in the selection are left out, as in the domain's ``prune``."""
+    first = rows[0]
+    present = {row.segment_id: row for row in rows if row.segment_id is not None}
+    children: dict[int, list[int]] = {}
+    for segment_id in sorted(present):
+        for parent_id in present[segment_id].parent_ids:
+            children.setdefault(parent_id, []).append(segment_id)
+    return SegmentLayout.from_segments(
+        first.epoch,
+        first.next_segment_id if first.next_segment_id is not None else 0,
+        (
+            _segment(
+                row, first.epoch, [i for i in row.parent_ids if i in present], children.get(segment_id, ())
+            )
+            for segment_id, row in present.items()
+        ),
+    )
+
+
+def _segment(row: Row[Any], epoch: int, parent_ids: Iterable[int], child_ids: Iterable[int]) -> Segment:
+    is_sealed = row.sealed_epoch is not None and row.sealed_epoch <= epoch
+    return Segment(
+        segment_id=row.segment_id,
+        hash_range=HashRange(row.range_start, row.range_end),
+        state=SegmentState.SEALED if is_sealed else SegmentState.ACTIVE,
+        parent_ids=tuple(parent_ids),
+        child_ids=tuple(child_ids),
+        created_epoch=row.created_epoch,
+        sealed_epoch=row.sealed_epoch if is_sealed else None,
+        created_at_ms=to_ms(row.created_at),
+        sealed_at_ms=to_ms(row.sealed_at) if is_sealed else None,
+        bucket_splits=tuple(row.bucket_splits),
+        merge_depth=row.merge_depth,
+        legacy_topic_name=row.legacy_topic_name,
+    )

@@ -1,0 +1,222 @@
+"""Auto-scaling policies at their three levels: cluster, namespace, topic.
+
+A level's document is replaced as a whole, under its row version, and only after it has been validated together
+with the levels above it: a namespace merged with the cluster, a topic with both. A change above can make what
+lies below invalid; such a topic is then refused by the evaluator (`invalid-policy`), never acted upon. The knobs
+themselves are the domain's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, TextClause, text
+
+from controller.domain.errors import InvalidPolicy, LostRace
+from controller.domain.policy import (
+    AutoScalePolicy,
+    EffectivePolicy,
+    PolicyOverride,
+    effective,
+    resolve,
+    validate,
+)
+from controller.store.topics import topics
+from controller.store.topics.topics import TopicRow
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPolicy:
+    """The cluster's complete policy: what its document leaves out has its default."""
+
+    policy: AutoScalePolicy
+    row_version: int
+    actor: str
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class NamespacePolicy:
+    """What a namespace overrides; one that was never set has row version 0."""
+
+    namespace: str
+    override: PolicyOverride
+    row_version: int
+    actor: str | None
+    updated_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPolicy:
+    """What a topic overrides. The row version is the topic's, so any change of the topic raises it."""
+
+    topic_id: int
+    override: PolicyOverride
+    row_version: int
+
+
+def get_cluster(tx: Connection) -> ClusterPolicy:
+    """The cluster's policy."""
+    return _cluster(tx, "")
+
+
+def get_namespace(tx: Connection, namespace: str) -> NamespacePolicy:
+    """What the namespace (`tenant/namespace`) overrides, be it nothing."""
+    return _namespace(tx, namespace, "")
+
+
+def get_topic(tx: Connection, topic_id: int) -> TopicPolicy:
+    """What the topic overrides, be it nothing. Raises TopicNotFound."""
+    return _of_topic(topics.get_topic(tx, topic_id))
+
+
+def set_cluster(
+    tx: Connection, policy: AutoScalePolicy, *, actor: str, seen_row_version: int | None = None
+) -> ClusterPolicy:
+    """Replace the cluster's policy. Raises InvalidPolicy, or LostRace if the row is not the version seen."""
+    validate(policy)
+    found = _cluster(tx, _FOR_UPDATE)
+    _demand_version("the cluster", seen_row_version, found.row_version)
+    default = AutoScalePolicy().to_document()
+    document = {knob: value for knob, value in policy.to_document().items() if value != default[knob]}
+    tx.execute(_SET_CLUSTER, {"policy": json.dumps(document), "actor": actor})
+    return get_cluster(tx)
+
+
+def remove_cluster(tx: Connection, *, actor: str, seen_row_version: int | None = None) -> ClusterPolicy:
+    """Go back to the built-in defaults."""
+    return set_cluster(tx, AutoScalePolicy(), actor=actor, seen_row_version=seen_row_version)
+
+
+def set_namespace(
+    tx: Connection,
+    namespace: str,
+    override: PolicyOverride,
+    *,
+    actor: str,
+    seen_row_version: int | None = None,
+) -> NamespacePolicy:
+    """Replace what the namespace overrides, if it is valid with the cluster's policy.
+
+    `seen_row_version` 0 demands that nothing is set yet. Raises InvalidPolicy or LostRace.
+    """
+    cluster = _cluster(tx, _FOR_SHARE)
+    found = _namespace(tx, namespace, _FOR_UPDATE)
+    _demand_version(f"namespace {namespace}", seen_row_version, found.row_version)
+    validate(resolve(cluster.policy, override))
+    parameters = {
+        "namespace": namespace,
+        "policy": json.dumps(override.to_document()),
+        "actor": actor,
+        "found": found.row_version,
+    }
+    if tx.execute(_SET_NAMESPACE, parameters).rowcount != 1:
+        raise LostRace(
+            f"the policy of namespace {namespace} was set by somebody else just now; read it again"
+        )
+    return get_namespace(tx, namespace)
+
+
+def remove_namespace(
+    tx: Connection, namespace: str, *, actor: str, seen_row_version: int | None = None
+) -> NamespacePolicy:
+    """The namespace overrides nothing any more; its row stays, so that versions never start again."""
+    return set_namespace(tx, namespace, PolicyOverride(), actor=actor, seen_row_version=seen_row_version)
+
+
+def set_topic(
+    tx: Connection, topic_id: int, override: PolicyOverride | None, *, seen_row_version: int | None = None
+) -> TopicPolicy:
+    """Replace what the topic overrides (None: nothing), if it is valid with namespace and cluster.
+
+    Raises TopicNotFound, TopicNotLive, InvalidPolicy, or LostRace.
+    """
+    topic = topics.lock_live_topic(tx, topic_id)
+    _demand_version(f"topic {topic.name}", seen_row_version, topic.row_version)
+    if override is not None:
+        above = _cluster(tx, _FOR_SHARE).policy
+        validate(resolve(above, _namespace(tx, topic.namespace, _FOR_SHARE).override, override))
+    document = None if override is None else override.to_document()
+    row_version = topics.update_topic(tx, topic, policy=document)
+    return TopicPolicy(topic_id, override or PolicyOverride(), row_version)
+
+
+def remove_topic(tx: Connection, topic_id: int, *, seen_row_version: int | None = None) -> TopicPolicy:
+    """The topic overrides nothing any more."""
+    return set_topic(tx, topic_id, None, seen_row_version=seen_row_version)
+
+
+def effective_policy(tx: Connection, topic_id: int) -> EffectivePolicy:
+    """The policy in force for a topic and the level each knob comes from. Raises TopicNotFound."""
+    topic = topics.get_topic(tx, topic_id)
+    namespace = get_namespace(tx, topic.namespace).override
+    return effective(get_cluster(tx).policy, namespace, _of_topic(topic).override)
+
+
+def read_policy(cluster: Mapping[str, Any], *overrides: Mapping[str, Any] | None) -> AutoScalePolicy:
+    """The policy in force from stored documents, the cluster's first; not validated.
+
+    A document this program cannot read (a newer one wrote it) gives a policy that is refused as a whole, with
+    the sentence in `profile`: nothing is ever done on half-understood knobs, and no other topic suffers.
+    """
+    try:
+        policy = AutoScalePolicy.from_document(cluster)
+        for document in overrides:
+            policy = resolve(policy, PolicyOverride.from_document(document or {}))
+    except InvalidPolicy as error:
+        return AutoScalePolicy(profile=error.message)
+    return policy
+
+
+_FOR_SHARE, _FOR_UPDATE = "FOR SHARE", "FOR UPDATE"
+
+
+def _locked(statement: str) -> dict[str, TextClause]:
+    return {lock: text(f"{statement} {lock}") for lock in ("", _FOR_SHARE, _FOR_UPDATE)}
+
+
+_CLUSTER = _locked("SELECT policy, row_version, actor, updated_at FROM cleave.cluster_policy")
+_NAMESPACE = _locked(
+    "SELECT policy, row_version, actor, updated_at FROM cleave.namespace_policy WHERE namespace = :namespace"
+)
+_SET_CLUSTER = text("""
+    UPDATE cleave.cluster_policy
+       SET policy = CAST(:policy AS jsonb), row_version = row_version + 1, actor = :actor, updated_at = clock_timestamp()
+""")
+_SET_NAMESPACE = text("""
+    INSERT INTO cleave.namespace_policy AS n (namespace, policy, actor)
+    VALUES (:namespace, CAST(:policy AS jsonb), :actor)
+    ON CONFLICT (namespace) DO UPDATE
+       SET policy = excluded.policy, row_version = n.row_version + 1, actor = excluded.actor, updated_at = clock_timestamp()
+     WHERE n.row_version = :found
+""")
+
+
+def _cluster(tx: Connection, lock: str) -> ClusterPolicy:
+    row = tx.execute(_CLUSTER[lock]).one()
+    return ClusterPolicy(
+        AutoScalePolicy.from_document(row.policy), row.row_version, row.actor, row.updated_at
+    )
+
+
+def _namespace(tx: Connection, namespace: str, lock: str) -> NamespacePolicy:
+    row = tx.execute(_NAMESPACE[lock], {"namespace": namespace}).one_or_none()
+    if row is None:
+        return NamespacePolicy(namespace, PolicyOverride(), 0, None, None)
+    override = PolicyOverride.from_document(row.policy)
+    return NamespacePolicy(namespace, override, row.row_version, row.actor, row.updated_at)
+
+
+def _of_topic(topic: TopicRow) -> TopicPolicy:
+    return TopicPolicy(topic.topic_id, PolicyOverride.from_document(topic.policy or {}), topic.row_version)
+
+
+def _demand_version(whose: str, seen: int | None, found: int) -> None:
+    if seen is not None and seen != found:
+        raise LostRace(
+            f"the policy of {whose} is at version {found}, not {seen}; read it again and decide anew"
+        )

@@ -1,0 +1,145 @@
+"""Topics: reading rows, locking them, and the one way a row changes.
+
+The topic row is the lock of everything below it: layouts, intents, commits, subscriptions. It is locked FOR NO
+KEY UPDATE, so that rows which merely refer to the topic can still be written meanwhile. Which changes are
+allowed is for intents, commits and policies; each goes through ``update_topic``, by row version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, func, select, text, update
+
+from controller.domain.errors import InvalidInput, LostRace, TopicNotFound, TopicNotLive
+from controller.store.postgres.tables import TOPIC
+
+PAGE_LIMIT = 1000
+"""Rows a list returns at most; ask again ``after`` the last one."""
+
+
+class TopicState(StrEnum):
+    """A topic is live between the commits of its creation and of its deletion."""
+
+    CREATING = "creating"
+    LIVE = "live"
+    DELETING = "deleting"
+    DELETED = "deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """One row of ``cleave.topic`` as it was read; ``row_version`` is what a change compares."""
+
+    topic_id: int
+    name: str
+    namespace: str
+    state: TopicState
+    data_plane: str
+    epoch: int
+    next_segment_id: int
+    subscription_version: int
+    row_version: int
+    properties: Mapping[str, Any]
+    policy: Mapping[str, Any] | None
+    last_split_at: datetime | None
+    last_merge_at: datetime | None
+    last_rebucket_at: datetime | None
+    created_at: datetime
+    deleted_at: datetime | None
+
+
+def database_now(tx: Connection) -> datetime:
+    """The database's clock, which judges every term, expiry and cooldown."""
+    now: datetime = tx.execute(text("SELECT clock_timestamp()")).scalar_one()
+    return now
+
+
+def find_topic(tx: Connection, name: str, *, lock: bool = False) -> TopicRow:
+    """The topic that has the name now, in whatever state but deleted. Raises TopicNotFound."""
+    row = _one(tx, TOPIC.c.name == name, TOPIC.c.state != TopicState.DELETED.value, lock=lock)
+    if row is None:
+        raise TopicNotFound(f"topic {name} does not exist; create it or check the name")
+    return _topic(row)
+
+
+def get_topic(tx: Connection, topic_id: int, *, lock: bool = False) -> TopicRow:
+    """The topic of that id, deleted ones included. Raises TopicNotFound."""
+    row = _one(tx, TOPIC.c.topic_id == topic_id, lock=lock)
+    if row is None:
+        raise TopicNotFound(f"topic {topic_id} does not exist; look its id up by name")
+    return _topic(row)
+
+
+def lock_live_topic(tx: Connection, topic_id: int) -> TopicRow:
+    """The topic, locked until the transaction ends. Raises TopicNotFound, or TopicNotLive naming the state."""
+    topic = get_topic(tx, topic_id, lock=True)
+    if topic.state is not TopicState.LIVE:
+        raise TopicNotLive(f"topic {topic.name} is {topic.state}; only a live topic takes requests")
+    return topic
+
+
+def list_topics(
+    tx: Connection, *, namespace: str | None = None, prefix: str = "", limit: int = 100, after: str = ""
+) -> list[TopicRow]:
+    """Topics not deleted, by name, those after the name ``after``; ``limit`` is 1 to ``PAGE_LIMIT``."""
+    if not 1 <= limit <= PAGE_LIMIT:
+        raise InvalidInput(f"a page of {limit} topics is out of bounds; ask for 1 to {PAGE_LIMIT}")
+    page = select(*TOPIC.c).where(TOPIC.c.state != TopicState.DELETED.value, TOPIC.c.name > after)
+    if namespace is not None:
+        page = page.where(TOPIC.c.namespace == namespace)
+    if prefix:
+        page = page.where(func.starts_with(TOPIC.c.name, prefix))
+    return [_topic(row) for row in tx.execute(page.order_by(TOPIC.c.name).limit(limit))]
+
+
+def namespaces_on(tx: Connection, data_plane: str) -> list[str]:
+    """Namespaces (`tenant/namespace`) with a topic on that data plane that is not deleted, sorted."""
+    in_use = (TOPIC.c.data_plane == data_plane) & (TOPIC.c.state != TopicState.DELETED.value)
+    statement = select(TOPIC.c.namespace).where(in_use).distinct().order_by(TOPIC.c.namespace)
+    return list(tx.execute(statement).scalars())
+
+
+def update_topic(tx: Connection, topic: TopicRow, /, **changes: object) -> int:
+    """Changes columns of the row as it was read; returns the new row version.
+
+    Raises LostRace when the row has changed since. ``changes`` are column names of the program's, never input.
+    """
+    statement = (
+        update(TOPIC)
+        .where(TOPIC.c.topic_id == topic.topic_id, TOPIC.c.row_version == topic.row_version)
+        .values(**changes, row_version=topic.row_version + 1)
+    )
+    if tx.execute(statement).rowcount != 1:
+        raise LostRace(
+            f"topic {topic.name} changed after row version {topic.row_version} was read; read it again and repeat"
+        )
+    return topic.row_version + 1
+
+
+def set_properties(
+    tx: Connection, topic_id: int, properties: Mapping[str, str], *, seen_row_version: int | None = None
+) -> int:
+    """Replaces the properties of a live topic; returns the row version.
+
+    Raises LostRace when ``seen_row_version`` is given and is not the present one.
+    """
+    topic = lock_live_topic(tx, topic_id)
+    if seen_row_version not in (None, topic.row_version):
+        raise LostRace(
+            f"topic {topic.name} is at row version {topic.row_version}, not {seen_row_version}; read it again"
+        )
+    return update_topic(tx, topic, properties=dict(properties))
+
+
+def _one(tx: Connection, *conditions: ColumnElement[bool], lock: bool) -> Row[Any] | None:
+    found = select(*TOPIC.c).where(*conditions)
+    return tx.execute(found.with_for_update(key_share=True) if lock else found).one_or_none()
+
+
+def _topic(row: Row[Any]) -> TopicRow:
+    return TopicRow(**{**row._mapping, "state": TopicState(row.state)})

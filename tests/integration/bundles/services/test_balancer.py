@@ -1,0 +1,329 @@
+"""The balancer on a real database and staged brokers: propose, apply within limits, verify, replay."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from controller.bundles.domain.balance_settings import BalanceSettings
+from controller.bundles.domain.namespace_bundle import topic_hash
+from controller.bundles.reports import ReportArea
+from controller.bundles.services import balancer as bundle_balancer
+from controller.bundles.services.balancer import ActReport, ApplySettings, ProposedCycle
+from controller.bundles.services.balancer.replay import difference_of
+from controller.bundles.store import namespaces as bundle_namespaces
+from controller.bundles.store import proposals as bundle_proposals
+from controller.bundles.store.namespaces import BalancingMode
+from controller.bundles.store.proposals import ProposalState
+from controller.domain.errors import InvalidPolicy
+from tests.support import bundle_reports as rows
+from tests.support.bundle_brokers import Bench, Trouble, staged_bench
+from tests.support.bundle_reports import HALF, LAST, NOW_MS
+from tests.support.store_driver import StoreDriver
+
+CLUSTER, NAMESPACE = "staged", "acme/shop"
+TOPICS = [f"persistent://{NAMESPACE}/orders-{number}" for number in range(12)]
+LOWER_TOPICS = [name for name in TOPICS if topic_hash(name) < HALF]
+SETTINGS = BalanceSettings(shedder="threshold", threshold_min_byte_rate=0.0, placement="least_usage")
+
+
+class Balancer:
+    """One cluster: brokers, database, files."""
+
+    def __init__(self, url: str, bench: Bench, directory: Path) -> None:
+        self.driver, self.bench, self.area = StoreDriver(url), bench, ReportArea(str(directory))
+        self._minutes = 0
+        bench.cluster.add(NAMESPACE, HALF)
+
+    def load(self, **changes: list[dict[str, Any]]) -> None:
+        """The next aggregation run's result; every row of the staged cluster."""
+        for table in changes.values():
+            for row in table:
+                row["cluster"] = CLUSTER
+        self.driver.do(rows.merge, f"run-{self._minutes}", changes, minutes=self._minutes)
+        self._minutes += 1
+
+    def hot(self) -> None:
+        """The lower bundle has more topics than allowed; the run left them for the balancer."""
+        first, second = self.bench.cluster.brokers
+        self.load(
+            boundaries=[rows.boundaries(HALF)],
+            bundles=[
+                rows.bundle(0, HALF, 10.0, broker=first, topic_count=len(LOWER_TOPICS)),
+                rows.bundle(HALF, LAST, 10.0, broker=second, topic_count=1),
+            ],
+            brokers=[rows.broker(first), rows.broker(second)],
+        )
+        told = [
+            {
+                "cluster": CLUSTER,
+                "namespace": NAMESPACE,
+                "lower_bound": 0,
+                "topic": name,
+                "hash": topic_hash(name),
+                "broker": first,
+                "instant_ms": NOW_MS,
+                "producer_count": 1,
+                "consumer_count": 1,
+                **dict.fromkeys(("msg_rate_in", "byte_rate_in", "msg_rate_out", "byte_rate_out"), 5.0),
+            }
+            for name in LOWER_TOPICS
+        ]
+        self.area.publish_hot_topics(NOW_MS, pa.Table.from_pylist(told))
+        self.settings({"max_topics": 1, "rules": "modular", "algorithm": "topic_count_equally_divide"})
+
+    def uneven(self) -> None:
+        """The first broker is full and has two bundles, the second has nothing to do."""
+        first, second = self.bench.cluster.brokers
+        self.bench.cluster.owners = dict.fromkeys(self.bench.cluster.owners, first)
+        self.load(
+            boundaries=[rows.boundaries(HALF)],
+            bundles=[rows.bundle(0, HALF, 60.0, broker=first), rows.bundle(HALF, LAST, 20.0, broker=first)],
+            brokers=[
+                rows.broker(first, 90.0, byte_rate_in=80.0, byte_rate_out=80.0),
+                rows.broker(second, 5.0),
+            ],
+        )
+
+    def settings(self, held: dict[str, Any]) -> None:
+        row = self.driver.do(bundle_namespaces.get_namespace, CLUSTER, NAMESPACE)
+        self.driver.do(
+            bundle_namespaces.set_split_settings,
+            CLUSTER,
+            NAMESPACE,
+            held,
+            actor="ann",
+            seen_row_version=row.row_version,
+        )
+
+    def mode(self, mode: BalancingMode) -> None:
+        row = self.driver.do(bundle_namespaces.get_namespace, CLUSTER, NAMESPACE)
+        self.driver.do(
+            bundle_namespaces.set_mode,
+            CLUSTER,
+            NAMESPACE,
+            mode,
+            actor="ann",
+            seen_row_version=row.row_version,
+        )
+
+    def propose(self, key: str = "run-1", settings: BalanceSettings = SETTINGS) -> ProposedCycle:
+        return bundle_balancer.propose(
+            self.driver.store,
+            self.area,
+            cluster=CLUSTER,
+            settings=settings,
+            request_key=key,
+            decided_by="tester",
+        )
+
+    def apply(self, cycle: ProposedCycle | None, **limits: Any) -> list[ActReport]:
+        return bundle_balancer.apply(
+            self.driver.store,
+            self.bench.acts,
+            cluster=CLUSTER,
+            cycle_id=None if cycle is None else cycle.cycle_id,
+            settings=ApplySettings(**limits),
+            claimant="tester",
+        )
+
+    def verify(self) -> list[ActReport]:
+        return bundle_balancer.verify(self.driver.store, self.bench.reader, claimant="tester")
+
+    def states(self) -> list[str]:
+        found = self.driver.do(bundle_proposals.list_proposals, CLUSTER)
+        return [row.state.value for row in sorted(found, key=lambda row: row.proposal_id)]
+
+
+@pytest.fixture
+def balancer(database: str, tmp_path: Path) -> Iterator[Balancer]:
+    with staged_bench() as bench:
+        balancer = Balancer(database, bench, tmp_path)
+        yield balancer
+        balancer.driver.store.dispose()
+
+
+def test_a_hot_bundle_is_split_and_seen(balancer: Balancer) -> None:
+    balancer.hot()
+    balancer.mode(BalancingMode.AUTOMATIC)
+
+    cycle = balancer.propose()
+    [act] = balancer.apply(cycle)
+    [seen] = balancer.verify()
+
+    assert (cycle.splits, act.state, seen.state) == (1, ProposalState.APPLIED, ProposalState.VERIFIED)
+    bundles = balancer.bench.cluster.lists[NAMESPACE]
+    assert bundles.count == 3
+    sides = [sum(topic_hash(t) < bundles.boundaries[1] for t in LOWER_TOPICS), len(LOWER_TOPICS)]
+    assert sides[0] in (sides[1] // 2, (sides[1] + 1) // 2)
+    row = balancer.driver.do(bundle_namespaces.get_namespace, CLUSTER, NAMESPACE)
+    assert row.boundaries == bundles.boundaries
+
+
+def test_a_bundle_moves_off_the_full_broker_and_rests_then(balancer: Balancer) -> None:
+    balancer.uneven()
+    balancer.mode(BalancingMode.AUTOMATIC)
+    second = balancer.bench.cluster.brokers[1]
+
+    cycle = balancer.propose()
+    [act] = balancer.apply(cycle)
+    [seen] = balancer.verify()
+
+    assert (cycle.moves, act.state, seen.state) == (1, ProposalState.APPLIED, ProposalState.VERIFIED)
+    [moved] = [bundle for bundle, owner in balancer.bench.cluster.owners.items() if owner == second]
+    assert str(moved) == act.bundle
+    again = balancer.propose("run-2")
+    proposed = balancer.driver.do(bundle_proposals.list_proposals, CLUSTER, cycle_id=again.cycle_id)
+    assert str(moved) not in {str(row.bundle) for row in proposed}  # within its grace
+
+
+def test_in_dry_run_everything_is_shown_and_nothing_is_done(balancer: Balancer) -> None:
+    balancer.hot()
+
+    first, second = balancer.propose("run-1"), balancer.propose("run-2")
+
+    assert balancer.apply(second) == []
+    assert balancer.bench.cluster.acts == []
+    assert (first.splits, second.splits) == (1, 1)  # shown again, not once
+    assert balancer.states() == ["refused", "proposed"]
+    assert balancer.driver.sql("SELECT reason FROM inspect.bundles_why_not WHERE rule = 'split'") == [
+        ("the namespace is in dry run: enable it",)
+    ]
+
+
+def test_what_waits_for_a_person_stands_and_is_done_once_approved(balancer: Balancer) -> None:
+    balancer.hot()
+    balancer.mode(BalancingMode.APPROVAL)
+    first = balancer.propose("run-1")
+    second = balancer.propose("run-2")
+
+    assert (first.splits, second.splits) == (1, 0)
+    assert balancer.apply(second) == []
+    [row] = balancer.driver.do(bundle_proposals.list_proposals, CLUSTER)
+    balancer.driver.do(
+        bundle_proposals.approve, row.proposal_id, actor="ann", seen_row_version=row.row_version
+    )
+    [act] = balancer.apply(None)
+
+    assert act.state is ProposalState.APPLIED
+
+
+def test_a_request_is_one_cycle(balancer: Balancer) -> None:
+    balancer.hot()
+
+    first, again = balancer.propose("run-1"), balancer.propose("run-1")
+
+    assert again == ProposedCycle(first.cycle_id, 0, 0, 0, is_repeat=True)
+
+
+def test_limits_of_a_call_hold(balancer: Balancer) -> None:
+    balancer.hot()
+    balancer.mode(BalancingMode.AUTOMATIC)
+
+    assert balancer.apply(balancer.propose(), max_splits=0) == []
+    assert balancer.states() == ["proposed"]
+
+
+def test_an_act_nobody_can_tell_of_is_found_done_the_next_time(balancer: Balancer) -> None:
+    balancer.hot()
+    balancer.mode(BalancingMode.AUTOMATIC)
+    cycle = balancer.propose()
+    balancer.bench.cluster.trouble = Trouble.SILENT_BEFORE
+
+    [first] = balancer.apply(cycle)
+    assert first.state is ProposalState.APPROVED
+    assert balancer.apply(None) == []  # its delay has not passed
+    balancer.driver.sql("UPDATE cleave.bundle_proposal SET claimed_until = now() - interval '1 second'")
+    [second] = balancer.apply(None)
+
+    assert second.state is ProposalState.APPLIED
+
+
+def test_a_bundle_that_somebody_else_split_fails_with_that_sentence(balancer: Balancer) -> None:
+    balancer.hot()
+    balancer.mode(BalancingMode.AUTOMATIC)
+    cycle = balancer.propose()
+    balancer.bench.cluster.split(balancer.bench.cluster.lists[NAMESPACE].bundles[0], [7])
+
+    [act] = balancer.apply(cycle)
+
+    assert act.state is ProposalState.FAILED
+    assert "somebody else split it" in act.outcome
+
+
+def test_an_act_that_keeps_failing_is_given_up(balancer: Balancer) -> None:
+    balancer.hot()
+    balancer.mode(BalancingMode.AUTOMATIC)
+    cycle = balancer.propose()
+    balancer.bench.cluster.trouble = Trouble.ERROR_BEFORE
+
+    [act] = balancer.apply(cycle, max_attempts=1)
+
+    assert act.state is ProposalState.FAILED
+    assert act.outcome.startswith("given up after 1 attempts")
+
+
+def test_a_move_that_was_taken_back_is_not_called_verified(balancer: Balancer) -> None:
+    balancer.uneven()
+    balancer.mode(BalancingMode.AUTOMATIC)
+    balancer.apply(balancer.propose())
+    first = balancer.bench.cluster.brokers[0]
+    balancer.bench.cluster.owners = dict.fromkeys(balancer.bench.cluster.owners, first)
+
+    [seen] = balancer.verify()
+
+    assert (seen.state, seen.outcome) == (ProposalState.FAILED, f"{first} has it again")
+
+
+def test_a_stored_cycle_is_decided_again_to_the_byte(balancer: Balancer) -> None:
+    balancer.hot()
+    cycles = [balancer.propose(), balancer.propose("run-2", BalanceSettings())]
+    balancer.uneven()
+    cycles.append(balancer.propose("run-3"))
+
+    found = [bundle_balancer.replay(balancer.driver.store, cycle.cycle_id) for cycle in cycles]
+
+    assert [(one.is_same, one.difference) for one in found] == [(True, None)] * 3
+
+
+def test_a_cycle_that_would_be_decided_otherwise_says_where(balancer: Balancer) -> None:
+    balancer.hot()
+    cycle = balancer.propose()
+    [(text,)] = balancer.driver.sql("SELECT outcome FROM cleave.bundle_decision")
+    other = json.loads(text)
+    other["splits"][0]["cuts"] = ["0x00000001"]
+    balancer.driver.sql("ALTER TABLE cleave.bundle_decision DISABLE TRIGGER USER")
+    changed = json.dumps(other, sort_keys=True, separators=(",", ":"))
+    balancer.driver.sql("UPDATE cleave.bundle_decision SET outcome = :changed", changed=changed)
+
+    found = bundle_balancer.replay(balancer.driver.store, cycle.cycle_id)
+
+    assert not found.is_same
+    assert found.difference is not None
+    assert found.difference.startswith('outcome.splits[0].cuts[0]: "0x00000001" stored, "0x')
+
+
+def test_settings_that_are_not_valid_together_decide_nothing(balancer: Balancer) -> None:
+    with pytest.raises(InvalidPolicy):
+        balancer.propose(settings=BalanceSettings(shedder="nonsense"))
+
+
+@pytest.mark.parametrize(
+    ("stored", "replayed", "said"),
+    [
+        ('{"a":1}', '{"a":1}', None),
+        ('{"a":1}', '{"a":1.0}', "x.a: 1 stored, 1.0 replayed"),
+        ('{"a":[1,2]}', '{"a":[1]}', "x.a: 2 stored, 1 replayed"),
+        ('{"a":1}', '{"b":1}', "x.a: only stored"),
+        ('{"a":1}', '{ "a":1}', "x: the same values written otherwise from character 1"),
+    ],
+)
+def test_a_difference_is_told_by_its_place(stored: str, replayed: str, said: str | None) -> None:
+    found = difference_of("x", stored, replayed)
+
+    assert (found if said is None or found is None else found[: len(said)]) == said

@@ -1,0 +1,280 @@
+"""Proposals of the balancer: forward only, with consent, one live act a bundle, one holder at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.bundles.domain.namespace_bundle import NamespaceBundle
+from controller.bundles.store import claims as bundle_claims
+from controller.bundles.store import cycles as bundle_cycles
+from controller.bundles.store import namespaces as bundle_namespaces
+from controller.bundles.store import proposals as bundle_proposals
+from controller.bundles.store.cycles import NewCycle
+from controller.bundles.store.namespaces import BalancingMode
+from controller.bundles.store.proposals import NewProposal, ProposalKind, ProposalRow, ProposalState
+from controller.domain.errors import Conflict, InvalidInput, InvariantViolated, LostRace, NotFound, Terminal
+from tests.support.bundle_reports import CLUSTER, HALF, LAST, NAMESPACE, NOW
+from tests.support.store_driver import StoreDriver
+
+LOWER, UPPER = NamespaceBundle(NAMESPACE, 0, HALF), NamespaceBundle(NAMESPACE, HALF, LAST)
+UNLOAD = NewProposal(bundle=LOWER, kind=ProposalKind.UNLOAD, reason="overloaded", broker="b")
+SPLIT = NewProposal(bundle=UPPER, kind=ProposalKind.SPLIT, reason="topics", cut_points=(HALF + 5,))
+
+
+class Cycles:
+    """A namespace, and cycles that propose."""
+
+    def __init__(self, driver: StoreDriver) -> None:
+        self.driver = driver
+        self._count = 0
+        driver.do(bundle_namespaces.add_namespace, CLUSTER, NAMESPACE, [0, HALF, LAST], actor="ann")
+
+    def mode(self, mode: BalancingMode) -> None:
+        row = self.driver.do(bundle_namespaces.get_namespace, CLUSTER, NAMESPACE)
+        self.driver.do(
+            bundle_namespaces.set_mode,
+            CLUSTER,
+            NAMESPACE,
+            mode,
+            actor="ann",
+            seen_row_version=row.row_version,
+        )
+
+    def propose(self, *proposals: NewProposal) -> list[ProposalRow]:
+        new = NewCycle(
+            cluster=CLUSTER,
+            request_key=f"run-{self._count}",
+            decided_at=NOW,
+            decided_by="balancer",
+            code_version="1",
+            inputs="{}",
+            outcome="{}",
+            proposals=proposals,
+        )
+        cycle_id = self.driver.do(bundle_cycles.record, new, next_state="{}", seen_state_version=self._count)
+        self._count += 1
+        return self.driver.do(bundle_proposals.list_proposals, CLUSTER, cycle_id=cycle_id)
+
+    def move(self, row: ProposalRow, state: ProposalState) -> ProposalRow:
+        return self.driver.do(
+            bundle_proposals.move,
+            row.proposal_id,
+            state,
+            actor="ann",
+            outcome="said",
+            seen_row_version=row.row_version,
+        )
+
+    def claim(
+        self, state: ProposalState = ProposalState.APPROVED, *, claimant: str = "me", seconds: float = 60.0
+    ) -> list[int]:
+        rows = self.driver.do(
+            bundle_claims.claim, CLUSTER, state, claimant=claimant, seconds=seconds, limit=10
+        )
+        return [row.proposal_id for row in rows]
+
+
+@pytest.fixture
+def cycles(driver: StoreDriver) -> Cycles:
+    return Cycles(driver)
+
+
+def test_a_proposal_of_an_enabled_namespace_goes_all_the_way(cycles: Cycles) -> None:
+    cycles.mode(BalancingMode.APPROVAL)
+    [row] = cycles.propose(SPLIT)
+    assert row.cut_points == (HALF + 5,)
+
+    for state in (ProposalState.APPROVED, ProposalState.APPLIED, ProposalState.VERIFIED):
+        row = cycles.move(row, state)
+
+    assert (row.state, row.actor, row.outcome, row.row_version) == (
+        ProposalState.VERIFIED,
+        "ann",
+        "said",
+        4,
+    )
+    assert row == cycles.driver.do(bundle_proposals.get_proposal, row.proposal_id)
+
+
+PATHS = {
+    ProposalState.PROPOSED: [],
+    ProposalState.APPROVED: [ProposalState.APPROVED],
+    ProposalState.APPLIED: [ProposalState.APPROVED, ProposalState.APPLIED],
+    ProposalState.VERIFIED: [ProposalState.APPROVED, ProposalState.APPLIED, ProposalState.VERIFIED],
+    ProposalState.FAILED: [ProposalState.APPROVED, ProposalState.FAILED],
+    ProposalState.REFUSED: [ProposalState.REFUSED],
+}
+ALLOWED = {
+    (ProposalState.PROPOSED, ProposalState.APPROVED),
+    (ProposalState.PROPOSED, ProposalState.REFUSED),
+    (ProposalState.APPROVED, ProposalState.APPLIED),
+    (ProposalState.APPROVED, ProposalState.FAILED),
+    (ProposalState.APPROVED, ProposalState.REFUSED),
+    (ProposalState.APPLIED, ProposalState.VERIFIED),
+    (ProposalState.APPLIED, ProposalState.FAILED),
+}
+
+
+@pytest.mark.parametrize("start", PATHS)
+def test_a_proposal_goes_forward_only(cycles: Cycles, start: ProposalState) -> None:
+    cycles.mode(BalancingMode.AUTOMATIC)
+    for end in [end for end in ProposalState if end is not start]:
+        [row] = cycles.propose(UNLOAD)
+        for state in PATHS[start]:
+            row = cycles.move(row, state)
+        if (start, end) in ALLOWED:
+            row = cycles.move(row, end)
+            assert row.state is end
+        else:
+            with pytest.raises(InvalidInput, match=f"is {start} and does not become {end}"):
+                cycles.move(row, end)
+        cycles.driver.sql("DELETE FROM cleave.bundle_proposal")  # as the owner: the next begins alone
+
+
+def test_in_dry_run_nothing_is_approved(cycles: Cycles) -> None:
+    [row] = cycles.propose(UNLOAD)
+
+    with pytest.raises(InvalidInput, match="is in dry run: enable it"):
+        cycles.driver.do(
+            bundle_proposals.approve, row.proposal_id, actor="ann", seen_row_version=row.row_version
+        )
+    assert (
+        cycles.driver.do(
+            bundle_proposals.approve_automatic, row.cycle_id, ProposalKind.UNLOAD, limit=9, actor="b"
+        )
+        == 0
+    )
+
+
+def test_what_is_approved_waits_while_its_namespace_is_back_in_dry_run(cycles: Cycles) -> None:
+    cycles.mode(BalancingMode.APPROVAL)
+    [row] = cycles.propose(UNLOAD)
+    cycles.move(row, ProposalState.APPROVED)
+
+    cycles.mode(BalancingMode.DRY_RUN)
+    assert cycles.claim() == []
+    cycles.mode(BalancingMode.APPROVAL)
+    assert cycles.claim() == [row.proposal_id]
+
+
+def test_the_next_cycle_takes_the_place_of_what_nobody_approved(cycles: Cycles) -> None:
+    cycles.mode(BalancingMode.APPROVAL)
+    left, taken = cycles.propose(UNLOAD, SPLIT)
+    cycles.move(taken, ProposalState.APPROVED)
+
+    [new] = cycles.propose(UNLOAD)
+
+    old = cycles.driver.do(bundle_proposals.get_proposal, left.proposal_id)
+    assert (old.state, old.outcome) == (
+        ProposalState.REFUSED,
+        f"cycle {new.cycle_id} decided anew before it was approved",
+    )
+    kept = cycles.driver.do(bundle_proposals.get_proposal, taken.proposal_id)
+    assert kept.state is ProposalState.APPROVED
+
+
+def test_a_bundle_has_one_live_act(cycles: Cycles) -> None:
+    cycles.mode(BalancingMode.AUTOMATIC)
+    [first] = cycles.propose(UNLOAD)
+    cycles.move(first, ProposalState.APPROVED)
+    [second] = cycles.propose(UNLOAD)
+
+    with pytest.raises(Conflict, match="one approved act at a time"):
+        cycles.move(second, ProposalState.APPROVED)
+    assert (
+        cycles.driver.do(
+            bundle_proposals.approve_automatic, second.cycle_id, ProposalKind.UNLOAD, limit=9, actor="b"
+        )
+        == 0
+    )
+
+
+def test_automatic_approval_keeps_to_its_kind_and_number(cycles: Cycles) -> None:
+    cycles.mode(BalancingMode.AUTOMATIC)
+    other = NewProposal(bundle=UPPER, kind=ProposalKind.UNLOAD, reason="r")
+    first, second = cycles.propose(UNLOAD, other)
+
+    approved = cycles.driver.do(
+        bundle_proposals.approve_automatic, first.cycle_id, ProposalKind.UNLOAD, limit=1, actor="b"
+    )
+
+    assert approved == 1
+    assert cycles.claim() == [first.proposal_id]
+    assert cycles.driver.do(bundle_proposals.get_proposal, second.proposal_id).state is ProposalState.PROPOSED
+
+
+def test_a_claim_is_one_holders_until_it_ends(cycles: Cycles) -> None:
+    cycles.mode(BalancingMode.APPROVAL)
+    rows = [cycles.move(row, ProposalState.APPROVED) for row in cycles.propose(UNLOAD, SPLIT)]
+    ids = [row.proposal_id for row in rows]
+
+    assert cycles.claim(claimant="me") == ids
+    assert cycles.claim(claimant="you") == []
+    cycles.driver.sql("UPDATE cleave.bundle_proposal SET claimed_until = now() - interval '1 second'")
+    assert cycles.claim(claimant="you") == ids
+    with pytest.raises(LostRace, match="read it again"):
+        cycles.move(rows[0], ProposalState.APPLIED)
+
+
+def test_what_is_let_go_comes_back_after_its_delay(cycles: Cycles) -> None:
+    cycles.mode(BalancingMode.APPROVAL)
+    [row] = cycles.propose(UNLOAD)
+    cycles.move(row, ProposalState.APPROVED)
+    [held] = cycles.driver.do(
+        bundle_claims.claim, CLUSTER, ProposalState.APPROVED, claimant="me", seconds=60, limit=1
+    )
+
+    cycles.driver.do(bundle_claims.release, held, claimant="me", delay_seconds=30, why="broker is away")
+    assert cycles.claim() == []
+    now = cycles.driver.do(bundle_proposals.get_proposal, row.proposal_id)
+    cycles.driver.do(bundle_claims.release, now, claimant="me", delay_seconds=-1, why="broker is away")
+    assert cycles.claim() == [row.proposal_id]
+
+    with pytest.raises(LostRace, match="taken by somebody else"):
+        cycles.driver.do(bundle_claims.release, held, claimant="me", delay_seconds=0, why="late")
+
+
+def test_a_proposal_stays_what_it_was(cycles: Cycles) -> None:
+    cycles.propose(UNLOAD)
+
+    with pytest.raises(InvariantViolated, match="stays what it was"):
+        cycles.driver.sql("UPDATE cleave.bundle_proposal SET destination = 'elsewhere'")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        NewProposal(bundle=LOWER, kind=ProposalKind.UNLOAD, reason="r", cut_points=(5,)),
+        NewProposal(bundle=LOWER, kind=ProposalKind.SPLIT, reason="r"),
+        NewProposal(bundle=LOWER, kind=ProposalKind.SPLIT, reason="r", cut_points=(HALF,)),
+        NewProposal(bundle=UPPER, kind=ProposalKind.SPLIT, reason="r", cut_points=(HALF, HALF + 1)),
+    ],
+)
+def test_cut_points_lie_strictly_inside(cycles: Cycles, bad: NewProposal) -> None:
+    with pytest.raises(InvalidInput, match="strictly inside"):
+        cycles.propose(bad)
+
+
+def test_one_that_is_unknown_is_not_found(cycles: Cycles) -> None:
+    with pytest.raises(NotFound, match="no proposal 404"):
+        cycles.driver.do(bundle_proposals.approve, 404, actor="ann", seen_row_version=1)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE cleave.bundle_decision SET outcome = '{}'",
+        "DELETE FROM cleave.bundle_decision",
+        "DELETE FROM cleave.bundle_proposal",
+        "UPDATE cleave.bundle_load SET topic_count = 0",
+        "INSERT INTO cleave.bundle_load_run VALUES ('r', now(), 'e', 0, 0, 0)",
+    ],
+)
+def test_the_controller_rewrites_neither_history_nor_load(cycles: Cycles, statement: str) -> None:
+    def as_controller() -> None:
+        with cycles.driver.store.transaction() as tx:
+            tx.exec_driver_sql("SET LOCAL ROLE cleave_controller")
+            tx.exec_driver_sql(statement)
+
+    with pytest.raises(Terminal, match="may not do this"):
+        as_controller()

@@ -1,0 +1,179 @@
+"""The ledger: what was decided can be read, replayed, and dropped by the day, never changed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import text
+
+from controller.domain.decision import Evaluation, Lane, Refusal, RefusalReason, Split
+from controller.domain.errors import Terminal
+from controller.domain.evaluator import decide
+from controller.domain.situation import Capabilities, Situation
+from controller.store.decisions import ledger
+from controller.store.decisions.ledger import LedgerRow
+from controller.store.decisions.situations import load_situations
+from tests.support.plans import plans_of
+from tests.support.reports import milliseconds, report_load
+from tests.support.store_driver import StoreDriver
+
+VERDICT = Evaluation(
+    (Split(0, (), "msgRateIn"),),
+    (Refusal(1, Lane.LOAD, RefusalReason.LOWER_SCORE, "msg_rate_in", 1.5, 2.0),),
+    1_800_000_000_123,
+)
+
+
+def row(decision_id: int, topic_id: int, decided_at: datetime | None = None) -> LedgerRow:
+    """A row that differs from others in what is asked only."""
+    return LedgerRow(
+        decision_id,
+        topic_id,
+        milliseconds(decided_at or datetime.now(UTC)),
+        3,
+        7,
+        {Lane.MERGE, Lane.LOAD},
+        "tests",
+        "code-1",
+        VERDICT,
+        '{"now":1}',
+    )
+
+
+def record(driver: StoreDriver, *rows: LedgerRow) -> None:
+    """Writes rows, giving each the next id where it has none."""
+    with driver.store.transaction() as tx:
+        ids = ledger.reserve_ids(tx, len(rows))
+        ledger.record(tx, [replace(one, decision_id=number) for one, number in zip(rows, ids, strict=True)])
+
+
+def as_controller(driver: StoreDriver, statement: str) -> None:
+    """Runs a statement with the rights of the controller's role."""
+    with driver.store.transaction() as tx:
+        tx.execute(text("SET LOCAL ROLE cleave_controller"))
+        tx.execute(text(statement))
+
+
+def partitions(driver: StoreDriver) -> list[str]:
+    """Tables the ledger consists of."""
+    found = driver.sql(
+        "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'cleave.decision'::regclass ORDER BY 1"
+    )
+    return [str(name).removeprefix("cleave.") for (name,) in found]
+
+
+def test_a_row_is_read_as_it_was_written(driver: StoreDriver) -> None:
+    written = row(0, 1)
+    record(driver, written)
+
+    [read] = driver.do(ledger.list_decisions, 1)
+
+    document = json.loads(VERDICT.to_json())
+    assert (read.decisions, read.refusals) == (document["decisions"], document["refusals"])
+    assert milliseconds(read.decided_at) == written.decided_at
+    assert read.valid_until is not None
+    assert milliseconds(read.valid_until) == VERDICT.valid_until
+    assert (read.epoch, read.input_version, read.lanes) == (3, 7, (Lane.LOAD, Lane.MERGE))
+    assert (read.decided_by, read.code_version, read.situation) == ("tests", "code-1", '{"now":1}')
+
+
+def test_rows_come_newest_first_and_in_pages(driver: StoreDriver) -> None:
+    record(driver, *(row(0, 1) for _ in range(5)), row(0, 2))
+
+    first = driver.do(ledger.list_decisions, 1, limit=3)
+    rest = driver.do(ledger.list_decisions, 1, limit=3, before=first[-1].decision_id)
+
+    ids = [one.decision_id for one in (*first, *rest)]
+    assert ids == sorted(ids, reverse=True)
+    assert len(ids) == 5
+
+
+def test_a_decision_is_replayed_from_its_row_bit_for_bit(driver: StoreDriver) -> None:
+    topic_id = driver.create(segments=2).topic_id
+    driver.do(report_load, topic_id, {0: 25_000.25, 1: 1.5})
+    with driver.store.transaction() as tx:
+        situation = load_situations(tx, [topic_id], {"embedded": Capabilities()})[topic_id]
+        verdict = decide(situation)
+        [decision_id] = ledger.reserve_ids(tx, 1)
+        written = replace(row(decision_id, topic_id), evaluation=verdict, situation=situation.to_json())
+        ledger.record(tx, [written])
+
+    [read] = driver.do(ledger.list_decisions, topic_id)
+
+    assert verdict.decisions
+    replayed = decide(Situation.from_json(read.situation))
+    assert replayed == verdict
+    assert json.loads(replayed.to_json())["decisions"] == read.decisions
+
+
+def test_a_hundred_rows_are_one_statement(driver: StoreDriver) -> None:
+    with driver.store.transaction() as tx:
+        ids = ledger.reserve_ids(tx, 100)
+        plans = plans_of(tx, lambda: ledger.record(tx, [row(number, 1) for number in ids]))
+
+    assert len(plans) == 1
+    assert len(set(ids)) == 100
+
+
+def test_days_are_made_ahead_once_and_take_the_rows_that_came_before_them(driver: StoreDriver) -> None:
+    today = datetime.now(UTC)
+    record(
+        driver, row(0, 1, today), row(0, 1, today + timedelta(days=1)), row(0, 1, today - timedelta(days=40))
+    )
+
+    made = driver.do(ledger.ensure_partitions, 1)
+
+    assert made == [f"decision_{day:%Y%m%d}" for day in (today, today + timedelta(days=1))]
+    assert driver.do(ledger.ensure_partitions, 1) == []
+    assert partitions(driver) == [*made, "decision_default"]
+    where = "SELECT tableoid::regclass::text FROM cleave.decision ORDER BY decided_at"
+    assert [str(name) for (name,) in driver.sql(where)] == [
+        "cleave.decision_default",
+        *(f"cleave.{one}" for one in made),
+    ]
+    assert len(driver.do(ledger.list_decisions, 1)) == 3
+
+
+def test_days_that_ended_are_dropped_whole_and_no_other_row_goes(driver: StoreDriver) -> None:
+    today = datetime.now(UTC)
+    driver.do(ledger.ensure_partitions, 2)
+    record(
+        driver, row(0, 1, today), row(0, 1, today + timedelta(days=1)), row(0, 1, today - timedelta(days=40))
+    )
+
+    assert driver.do(ledger.drop_partitions, today - timedelta(days=39)) == []
+    assert len(driver.do(ledger.list_decisions, 1)) == 2
+
+    tomorrow = (today + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
+
+    assert driver.do(ledger.drop_partitions, tomorrow) == [f"decision_{today:%Y%m%d}"]
+    [left] = driver.do(ledger.list_decisions, 1)
+    assert left.decided_at >= tomorrow
+
+
+@pytest.mark.parametrize("change", ["UPDATE cleave.decision SET epoch = 0", "DELETE FROM cleave.decision"])
+def test_the_controllers_role_writes_rows_and_keeps_days_but_changes_nothing(
+    driver: StoreDriver, change: str
+) -> None:
+    with driver.store.transaction() as tx:
+        tx.execute(text("SET LOCAL ROLE cleave_controller"))
+        ledger.ensure_partitions(tx, 1)
+        ledger.record(tx, [row(number, 1) for number in ledger.reserve_ids(tx, 2)])
+        ledger.drop_partitions(tx, datetime.now(UTC) - timedelta(days=30))
+
+    with pytest.raises(Terminal, match="permission denied"):
+        as_controller(driver, change)
+
+
+def test_a_topics_decisions_are_found_by_index(driver: StoreDriver) -> None:
+    driver.do(ledger.ensure_partitions, 1)
+    with driver.store.transaction() as tx:
+        ledger.record(tx, [row(number, number % 500) for number in ledger.reserve_ids(tx, 2000)])
+        tx.execute(text("ANALYZE cleave.decision"))
+        [plan] = plans_of(tx, lambda: ledger.list_decisions(tx, 7, limit=5))
+
+    assert f"Seq Scan on decision_{datetime.now(UTC):%Y%m%d}" not in plan
+    assert "topic_id_decision_id_idx" in plan

@@ -1,0 +1,234 @@
+"""Situations: what a decision looks at is what is stored, and many topics cost no more statements than one."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import Connection, text
+
+from benchmarks.fleet import analyze, insert_fleet
+from controller.clock import to_ms
+from controller.domain.decision import RefusalReason
+from controller.domain.evaluator import decide
+from controller.domain.operation import OperationState
+from controller.domain.policy import AutoScalePolicy, PolicyOverride
+from controller.domain.reshape import ReshapeKind, plan_merge, plan_split
+from controller.domain.situation import Capabilities, Situation
+from controller.store.decisions.situations import live_elsewhere, load_situations, lock_free_topics
+from controller.store.topics import policies
+from controller.store.topics.subscriptions import SubscriptionKind
+from tests.support.plans import plans_of, statements_of
+from tests.support.reports import milliseconds, report_load
+from tests.support.store_driver import StoreDriver
+
+PLANES = {"embedded": Capabilities(max_children=4)}
+
+
+def situation(driver: StoreDriver, topic_id: int) -> Situation:
+    """The one topic's."""
+    return driver.do(load_situations, [topic_id], PLANES)[topic_id]
+
+
+def register(driver: StoreDriver, topic_id: int, subscription: str, *names: str) -> None:
+    """Registers consumers, whatever their kind."""
+    for name in names:
+        driver.sql(
+            "INSERT INTO cleave.consumer (topic_id, subscription, name) VALUES (:id, :subscription, :name)",
+            id=topic_id,
+            subscription=subscription,
+            name=name,
+        )
+
+
+def test_the_layout_is_that_of_the_active_segments_and_now_is_the_databases(driver: StoreDriver) -> None:
+    topic_id = driver.create(segments=2).topic_id
+    driver.split(topic_id, 0)
+    driver.reshape(topic_id, lambda layout: plan_merge(layout, 3, 1))
+    whole = driver.layout(topic_id)
+
+    before = to_ms(driver.sql("SELECT clock_timestamp()")[0][0])  # type: ignore[arg-type]
+    found = situation(driver, topic_id)
+
+    assert found.layout.active == tuple(whole.active)
+    assert (found.layout.epoch, found.layout.next_segment_id) == (whole.epoch, whole.next_segment_id)
+    assert found.capabilities == PLANES["embedded"]
+    assert before <= found.now <= to_ms(driver.sql("SELECT clock_timestamp()")[0][0])  # type: ignore[arg-type]
+
+
+def test_a_record_is_as_fresh_as_its_source_unless_it_fell_silent(driver: StoreDriver) -> None:
+    topic_id = driver.create(segments=3).topic_id
+    heard = datetime.now(UTC) - timedelta(seconds=5)
+    driver.do(report_load, topic_id, {0: 10.0}, cold_for=timedelta(minutes=9))
+    driver.do(report_load, topic_id, {1: 20.0}, silent_for=timedelta(minutes=7))
+    driver.do(report_load, topic_id, {}, observed_at=heard + timedelta(seconds=5))
+
+    loads = situation(driver, topic_id).loads
+
+    assert set(loads) == {0, 1}
+    assert loads[0].stats.rates == (10.0, 1000.0, 10.0, 1000.0)
+    assert loads[0].cold_since is not None
+    assert loads[0].modified_at - loads[0].cold_since == timedelta(minutes=9) / timedelta(milliseconds=1)
+    assert loads[0].observed_at >= milliseconds(heard + timedelta(seconds=5))
+    assert loads[1].modified_at - loads[1].observed_at == timedelta(minutes=7) / timedelta(milliseconds=1)
+
+
+def test_load_of_sealed_segments_is_left_out(driver: StoreDriver) -> None:
+    topic_id = driver.create().topic_id
+    driver.do(report_load, topic_id, {0: 10.0})
+    driver.split(topic_id, 0)
+    driver.do(report_load, topic_id, {1: 5.0})
+
+    assert set(situation(driver, topic_id).loads) == {1}
+
+
+def test_consumers_of_stream_subscriptions_count_and_others_do_not(driver: StoreDriver) -> None:
+    topic_id = driver.create().topic_id
+    for name, kind in (
+        ("billing", SubscriptionKind.STREAM),
+        ("idle", SubscriptionKind.STREAM),
+        ("work", SubscriptionKind.QUEUE),
+    ):
+        driver.subscribe(topic_id, name, kind)
+    register(driver, topic_id, "billing", "a", "b")
+    register(driver, topic_id, "work", "c", "d", "e")
+
+    assert situation(driver, topic_id).stream_consumers == {"billing": 2, "idle": 0}
+
+
+def test_cooldowns_are_read_from_the_commits_and_live_reshapes_from_the_journal(driver: StoreDriver) -> None:
+    topic_id = driver.create(segments=3).topic_id
+    split = driver.split(topic_id, 0)
+    driver.reshape(topic_id, lambda layout: plan_merge(layout, 1, 2))
+    live = driver.intend(topic_id, lambda layout: plan_split(layout, 3))
+
+    found = situation(driver, topic_id)
+
+    stamps = driver.sql(
+        "SELECT last_split_at, last_merge_at FROM cleave.topic WHERE topic_id = :id", id=topic_id
+    )
+    assert (found.history.last_split_at, found.history.last_merge_at) == tuple(map(to_ms, stamps[0]))  # type: ignore[arg-type]
+    assert found.history.last_rebucket_at is None
+    [reshape] = found.in_flight
+    assert (reshape.operation_id, reshape.kind) == (live.operation_id, ReshapeKind.SPLIT)
+    assert (reshape.parent_ids, reshape.child_count) == ((3,), 2)
+    [(intended_at,)] = driver.sql(
+        "SELECT intended_at FROM cleave.operation WHERE operation_id = :id", id=live.operation_id
+    )
+    assert reshape.started_at == to_ms(intended_at)  # type: ignore[arg-type]
+    assert reshape.operation_id != split.operation_id
+
+
+def test_a_reshape_counts_as_in_flight_up_to_its_commit_and_not_after(driver: StoreDriver) -> None:
+    topic_id = driver.create().topic_id
+    operation = driver.intend(topic_id, lambda layout: plan_split(layout, 0))
+
+    claimed = driver.claim(operation)
+    seen = []
+    while claimed.state.is_live:
+        seen.append((claimed.state, len(situation(driver, topic_id).in_flight)))
+        claimed = driver.step(claimed)
+
+    assert dict(seen) == {
+        OperationState.INTENDED: 1,
+        OperationState.PREPARED: 1,
+        OperationState.FENCING: 1,
+        OperationState.FENCED: 1,
+        OperationState.COMMITTED: 0,
+    }
+
+
+def test_the_policy_is_resolved_over_the_three_levels(driver: StoreDriver) -> None:
+    ids = [driver.create(f"topic://t/{name}").topic_id for name in ("n/a", "n/b", "other/a")]
+    driver.do(policies.set_cluster, AutoScalePolicy(max_segments=32), actor="ann")
+    driver.do(policies.set_namespace, "t/n", PolicyOverride(max_segments=16), actor="ann")
+    driver.do(policies.set_topic, ids[0], PolicyOverride(max_segments=8))
+
+    found = driver.do(load_situations, ids, PLANES)
+
+    assert [found[topic_id].policy.max_segments for topic_id in ids] == [8, 16, 32]
+
+
+def test_a_policy_that_cannot_be_read_holds_back_its_own_topic_only(driver: StoreDriver) -> None:
+    ids = [driver.create(f"topic://t/n/{name}", segments=2).topic_id for name in "ab"]
+    for topic_id in ids:
+        driver.do(report_load, topic_id, {0: 1e9})
+    driver.sql(
+        "UPDATE cleave.topic SET policy = CAST(:policy AS jsonb), row_version = row_version + 1 WHERE topic_id = :id",
+        id=ids[0],
+        policy='{"knob_of_tomorrow": 1}',
+    )
+
+    verdicts = {
+        topic_id: decide(found) for topic_id, found in driver.do(load_situations, ids, PLANES).items()
+    }
+
+    assert [refusal.reason for refusal in verdicts[ids[0]].refusals] == [RefusalReason.INVALID_POLICY]
+    assert len(verdicts[ids[1]].decisions) == 1
+
+
+def test_pulsars_exact_answers_get_the_ancestors_their_merge_depth_needs(driver: StoreDriver) -> None:
+    topic_id = driver.create(segments=2).topic_id
+    driver.reshape(topic_id, lambda layout: plan_merge(layout, 0, 1))
+    driver.do(policies.set_topic, topic_id, PolicyOverride(strict_pulsar=True))
+
+    found = situation(driver, topic_id)
+
+    assert found.layout.merge_depth_by_ancestry(2) == 1
+    assert found.layout == driver.layout(topic_id)
+
+
+def test_a_situation_reads_back_from_its_text_to_the_same_verdict(driver: StoreDriver) -> None:
+    topic_id = driver.create(segments=4).topic_id
+    driver.subscribe(topic_id, "billing")
+    register(driver, topic_id, "billing", *"abcdefgh")
+    driver.do(report_load, topic_id, {0: 12_000.5, 1: 0.25, 2: 0.5}, cold_for=timedelta(hours=1))
+
+    found = situation(driver, topic_id)
+
+    assert decide(Situation.from_json(found.to_json())) == decide(found)
+
+
+def test_topics_that_are_not_live_or_on_an_unknown_plane_have_none(driver: StoreDriver) -> None:
+    creating = driver.intend_create("topic://t/n/creating").operation.topic_id
+    deleted = driver.create("topic://t/n/deleted").topic_id
+    driver.delete(deleted)
+    live = driver.create("topic://t/n/live").topic_id
+
+    assert set(driver.do(load_situations, [creating, deleted, live, 404], PLANES)) == {live}
+    assert driver.do(load_situations, [live], {"pulsar": Capabilities()}) == {}
+    assert driver.do(live_elsewhere, [creating, deleted, live], ["pulsar"]) == {live: "embedded"}
+    assert driver.do(live_elsewhere, [live], ["embedded"]) == {}
+
+
+def test_locking_never_waits_and_tells_whether_the_layout_moved(driver: StoreDriver) -> None:
+    held, free = (driver.create(f"topic://t/n/{name}").topic_id for name in "ab")
+    read = situation(driver, free).layout
+    with driver.store.transaction() as other:
+        other.execute(text("SELECT FROM cleave.topic WHERE topic_id = :id FOR UPDATE"), {"id": held})
+        locked = driver.do(lock_free_topics, [held, free])
+
+    assert set(locked) == {free}
+    assert locked[free].is_unmoved(read)
+
+    driver.intend(free, lambda layout: plan_split(layout, 0))
+
+    assert not driver.do(lock_free_topics, [free])[free].is_unmoved(read)
+
+
+def test_five_hundred_topics_take_as_many_statements_as_one_all_on_indexes(driver: StoreDriver) -> None:
+    def count(tx: Connection, topics: int) -> int:
+        return len(statements_of(tx, lambda: load_situations(tx, range(1, topics + 1), PLANES)))
+
+    with driver.store.transaction() as tx:
+        insert_fleet(tx, 20_000, 2)
+    with driver.store.transaction() as tx:
+        analyze(tx)
+        count(tx, 1)  # which prepares them
+        assert count(tx, 500) == count(tx, 1) == 4
+        plans = plans_of(tx, lambda: load_situations(tx, range(1, 51), PLANES))
+
+    assert "topic_pkey" in plans[0]
+    assert "topic_id = ANY" in plans[1]  # where all are ACTIVE any index on topics will do
+    assert "segment_load_pkey" in plans[1]
+    big = ("topic t", "segment s", "segment_load l", "segment_parent p")
+    assert not [plan for plan in plans if any(f"Seq Scan on {table}" in plan for table in big)]

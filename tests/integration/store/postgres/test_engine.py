@@ -1,0 +1,218 @@
+"""Transactions: what is committed, what is rolled back, and what becomes of the driver's errors."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+from sqlalchemy import Connection, text
+
+from controller.devstack.ports import free_port
+from controller.devstack.postgres import FORGETFUL, EmbeddedPostgres
+from controller.domain.errors import InvalidInput, LostRace, StoreUnavailable, Terminal
+from controller.store.postgres import engine
+from controller.store.postgres.engine import Store, store_url
+from controller.store.postgres.prepared import Prepared
+from tests.support.store_driver import StoreDriver
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg2", "postgresql+psycopg"])
+def test_every_form_of_url_is_driven_by_psycopg2(scheme: str) -> None:
+    url = store_url(f"{scheme}://u:p%40ss@h:1/d?sslmode=require")
+
+    assert url.drivername == "postgresql+psycopg2"
+    assert (url.username, url.password, url.database, url.query["sslmode"]) == ("u", "p@ss", "d", "require")
+
+
+@pytest.mark.parametrize("url", ["mysql://h/d", "nonsense", "", "postgresql://h:port/d"])
+def test_other_urls_are_refused_without_repeating_them(url: str) -> None:
+    with pytest.raises(InvalidInput, match="postgresql://") as caught:
+        Store(url)
+    assert not url or url not in str(caught.value)
+
+
+def test_an_error_takes_back_everything_the_transaction_did(driver: StoreDriver) -> None:
+    def write_and_fail(tx: Connection) -> None:
+        tx.execute(text("INSERT INTO cleave.namespace_policy VALUES ('t/n', '{}', 1, 'x')"))
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        driver.do(write_and_fail)
+
+    assert driver.sql("SELECT count(*) FROM cleave.namespace_policy") == [(0,)]
+
+
+def test_a_server_that_is_away_is_retryable() -> None:
+    store = Store(f"postgresql://nobody@127.0.0.1:{free_port()}/nothing")
+
+    with pytest.raises(StoreUnavailable, match="PostgreSQL is away"), store.transaction():
+        pass
+
+
+def test_a_cut_connection_costs_one_transaction_at_most(driver: StoreDriver) -> None:
+    with pytest.raises(StoreUnavailable), driver.store.transaction() as tx:
+        tx.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+
+    assert driver.sql("SELECT 1") == [(1,)]
+
+
+def test_idle_connections_that_were_cut_are_replaced_unnoticed(driver: StoreDriver, database: str) -> None:
+    [(pid,)] = driver.sql("SELECT pg_backend_pid()")
+    killer = StoreDriver(database)
+    killer.sql("SELECT pg_terminate_backend(:pid, 10000)", pid=pid)
+    killer.store.dispose()
+
+    assert driver.sql("SELECT pg_backend_pid()") != [(pid,)]
+
+
+def test_a_server_that_restarts_is_away_and_then_works(tmp_path: Path) -> None:
+    """The first transaction may meet the old server's end; no later one does, on however many connections."""
+    with EmbeddedPostgres(tmp_path, settings=FORGETFUL) as server:
+        store = Store(server.url("postgres"), pool_size=3)
+        with store.transaction() as a, store.transaction() as b, store.single_statement() as c:
+            before = {tx.execute(text("SELECT pg_backend_pid()")).scalar_one() for tx in (a, b, c)}
+        server.crash()
+        with pytest.raises(StoreUnavailable), store.transaction():
+            pass
+        server.start()
+
+        with store.transaction() as a, store.transaction() as b, store.single_statement() as c:
+            after = {tx.execute(text("SELECT pg_backend_pid()")).scalar_one() for tx in (a, b, c)}
+        store.dispose()
+        server.destroy()
+
+    assert (len(before), len(after)) == (3, 3)
+
+
+@pytest.mark.parametrize(("ping_after_seconds", "pings"), [(0.0, 3), (3600.0, 0)])
+def test_only_a_connection_idle_for_long_is_asked_whether_it_lives(
+    database: str, monkeypatch: pytest.MonkeyPatch, ping_after_seconds: float, pings: int
+) -> None:
+    monkeypatch.setattr(engine, "PING_AFTER_SECONDS", ping_after_seconds)
+    store = Store(database, pool_size=1)
+    ping = Mock(wraps=store._engine.dialect.do_ping)
+    monkeypatch.setattr(store._engine.dialect, "do_ping", ping)
+
+    for _ in range(4):
+        with store.transaction() as tx:
+            tx.execute(text("SELECT 1"))
+    store.dispose()
+
+    assert ping.call_count == pings
+
+
+def test_a_single_statement_that_fails_leaves_an_ordinary_connection(database: str) -> None:
+    store = Store(database, pool_size=1)
+    with pytest.raises(InvalidInput), store.single_statement() as tx:
+        tx.execute(text("SELECT 1 / 0"))
+    with pytest.raises(StoreUnavailable), store.single_statement() as tx:
+        tx.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+
+    with store.transaction() as tx:
+        tx.execute(text("INSERT INTO cleave.namespace_policy VALUES ('t/n', '{}', 1, 'x')"))
+        tx.rollback()
+    with store.transaction() as tx:
+        assert tx.execute(text("SELECT count(*) FROM cleave.namespace_policy")).scalar_one() == 0
+    store.dispose()
+
+
+def test_a_single_statement_is_a_transaction_by_itself(driver: StoreDriver) -> None:
+    with driver.store.single_statement() as tx:
+        tx.execute(text("INSERT INTO cleave.namespace_policy VALUES ('t/n', '{}', 1, 'x')"))
+        assert driver.sql("SELECT count(*) FROM cleave.namespace_policy") == [(1,)]
+
+    with driver.store.transaction() as tx:  # the pool's connection is an ordinary one again
+        tx.execute(text("DELETE FROM cleave.namespace_policy"))
+        tx.rollback()
+    assert driver.sql("SELECT count(*) FROM cleave.namespace_policy") == [(1,)]
+
+
+def test_a_deadlock_is_a_lost_race_for_one_and_a_success_for_the_other(driver: StoreDriver) -> None:
+    topic_ids = [driver.create(f"topic://t/n/{name}").topic_id for name in "ab"]
+    both_hold_one = threading.Barrier(2, timeout=20)
+    outcomes: list[str] = []
+
+    def lock(first: int, second: int) -> None:
+        statement = text("SELECT FROM cleave.topic WHERE topic_id = :id FOR UPDATE")
+        try:
+            with driver.store.transaction() as tx:
+                tx.execute(statement, {"id": first})
+                both_hold_one.wait()
+                tx.execute(statement, {"id": second})
+            outcomes.append("done")
+        except LostRace:
+            outcomes.append("lost")
+
+    threads = [threading.Thread(target=lock, args=ids) for ids in (topic_ids, topic_ids[::-1])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(outcomes) == ["done", "lost"]
+
+
+def test_a_lock_held_too_long_is_a_lost_race(driver: StoreDriver) -> None:
+    topic_id = driver.create().topic_id
+    statement = text("SELECT FROM cleave.topic WHERE topic_id = :id FOR UPDATE")
+
+    def impatient(tx: Connection) -> None:
+        tx.execute(text("SET LOCAL lock_timeout = '10ms'"))
+        tx.execute(statement, {"id": topic_id})
+
+    with driver.store.transaction() as holder:
+        holder.execute(statement, {"id": topic_id})
+
+        with pytest.raises(LostRace, match="lock timeout"):
+            driver.do(impatient)
+
+
+@pytest.mark.parametrize("value", ["a\x00b", "a\ud800b"])
+def test_text_postgresql_cannot_hold_is_bad_input(driver: StoreDriver, value: str) -> None:
+    with pytest.raises(InvalidInput, match="cannot store"):
+        driver.sql("SELECT CAST(:value AS text)", value=value)
+
+
+def test_a_number_out_of_range_is_bad_input(driver: StoreDriver) -> None:
+    with pytest.raises(InvalidInput, match="out of range"):
+        driver.sql("SELECT FROM cleave.topic WHERE topic_id = CAST(:id AS bigint)", id=2**80)
+
+
+def test_a_database_without_the_schema_says_to_migrate(empty_database: str) -> None:
+    store = Store(empty_database)
+
+    with pytest.raises(Terminal, match="cleave migrate"), store.transaction() as tx:
+        tx.execute(text("SELECT FROM cleave.topic"))
+    store.dispose()
+
+
+def test_sessions_are_read_committed_and_speak_utc(driver: StoreDriver) -> None:
+    assert driver.sql("SELECT current_setting('transaction_isolation'), current_setting('timezone')") == [
+        ("read committed", "UTC")
+    ]
+
+
+def test_a_prepared_statement_survives_what_its_transaction_does_not(driver: StoreDriver) -> None:
+    """It belongs to the connection, and a new connection prepares it anew."""
+    store = driver.store
+    double = Prepared(
+        "double",
+        "SELECT 2 * :number % 100 AS doubled, CAST(:word AS text)",
+        {"number": "int", "word": "text"},
+    )
+
+    def doubled(number: int) -> int:
+        with store.single_statement() as tx:
+            return int(double.execute(tx, {"number": number, "word": "100%"}).one()[0])
+
+    def use_and_fail(tx: Connection) -> None:
+        assert double.execute(tx, {"number": 1, "word": "x"}).one() == (2, "x")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        driver.do(use_and_fail)
+    assert doubled(2) == 4
+    store.dispose()
+    assert doubled(3) == 6

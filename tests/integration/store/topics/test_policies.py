@@ -1,0 +1,157 @@
+"""Policies: three levels, stored as wholes, validated together, changed by version."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import text
+
+from controller.domain.errors import InvalidPolicy, LostRace, TopicNotFound, TopicNotLive
+from controller.domain.policy import AutoScalePolicy, PolicyLevel, PolicyOverride
+from controller.store.topics import policies
+from tests.support.store_driver import StoreDriver
+
+
+def test_an_untouched_database_has_the_default_policy_everywhere(driver: StoreDriver) -> None:
+    topic_id = driver.create().topic_id
+
+    assert driver.do(policies.get_cluster).policy == AutoScalePolicy()
+    assert driver.do(policies.get_namespace, "t/n").override == PolicyOverride()
+    found = driver.do(policies.effective_policy, topic_id)
+    assert found.policy == AutoScalePolicy()
+    assert set(found.levels.values()) == {PolicyLevel.DEFAULT}
+
+
+def test_each_knob_comes_from_the_nearest_level_that_sets_it(driver: StoreDriver) -> None:
+    topic_id = driver.create("topic://t/n/a").topic_id
+    other_id = driver.create("topic://t/other/a").topic_id
+    driver.do(policies.set_cluster, AutoScalePolicy(max_segments=32, min_segments=2), actor="ann")
+    driver.do(policies.set_namespace, "t/n", PolicyOverride(max_segments=16, enabled=False), actor="bob")
+    driver.do(policies.set_topic, topic_id, PolicyOverride(max_segments=8))
+
+    found = driver.do(policies.effective_policy, topic_id)
+
+    assert (found.policy.max_segments, found.policy.enabled, found.policy.min_segments) == (8, False, 2)
+    assert found.levels["max_segments"] is PolicyLevel.TOPIC
+    assert found.levels["enabled"] is PolicyLevel.NAMESPACE
+    assert found.levels["min_segments"] is PolicyLevel.CLUSTER
+    assert found.levels["profile"] is PolicyLevel.DEFAULT
+    assert driver.do(policies.effective_policy, other_id).policy.max_segments == 32
+
+
+def test_sql_and_the_domain_agree_on_what_is_in_force(driver: StoreDriver) -> None:
+    topic_id = driver.create().topic_id
+    driver.do(policies.set_cluster, AutoScalePolicy(max_segments=32, merge_msg_rate_in=10.5), actor="ann")
+    driver.do(policies.set_namespace, "t/n", PolicyOverride(split_byte_rate_in=float("inf")), actor="bob")
+    driver.do(policies.set_topic, topic_id, PolicyOverride(min_segments=3, strict_pulsar=True))
+
+    found = driver.do(policies.effective_policy, topic_id)
+    rows = driver.sql(
+        "SELECT knob, value, level FROM inspect.policy_effective WHERE topic_id = :id", id=topic_id
+    )
+
+    assert {knob: (value, level) for knob, value, level in rows} == {
+        knob: (value, found.levels[knob]) for knob, value in found.policy.to_document().items()
+    }
+
+
+def test_removing_a_level_uncovers_the_one_above(driver: StoreDriver) -> None:
+    topic_id = driver.create().topic_id
+    driver.do(policies.set_cluster, AutoScalePolicy(max_segments=32), actor="ann")
+    driver.do(policies.set_namespace, "t/n", PolicyOverride(max_segments=16), actor="ann")
+    driver.do(policies.set_topic, topic_id, PolicyOverride(max_segments=8))
+
+    def in_force() -> int:
+        return driver.do(policies.effective_policy, topic_id).policy.max_segments
+
+    steps = [in_force()]
+    driver.do(policies.remove_topic, topic_id)
+    steps.append(in_force())
+    driver.do(policies.remove_namespace, "t/n", actor="ann")
+    steps.append(in_force())
+    driver.do(policies.remove_cluster, actor="ann")
+    steps.append(in_force())
+
+    assert steps == [8, 16, 32, 64]
+    assert driver.sql("SELECT policy FROM cleave.topic WHERE policy IS NOT NULL") == []
+
+
+def test_a_level_is_validated_together_with_those_above(driver: StoreDriver) -> None:
+    """Each document alone is fine; it is the merged policy that would not do."""
+    topic_id = driver.create().topic_id
+    driver.do(policies.set_cluster, AutoScalePolicy(min_segments=10), actor="ann")
+
+    with pytest.raises(InvalidPolicy, match=r"max_segments = 4 must be >= min_segments = 10"):
+        driver.do(policies.set_namespace, "t/n", PolicyOverride(max_segments=4), actor="ann")
+
+    driver.do(
+        policies.set_namespace,
+        "t/n",
+        PolicyOverride(split_msg_rate_in=500.0, merge_msg_rate_in=100.0),
+        actor="ann",
+    )
+
+    with pytest.raises(InvalidPolicy, match=r"split_msg_rate_in = 500.0 must be > merge_msg_rate_in = 600.0"):
+        driver.do(policies.set_topic, topic_id, PolicyOverride(merge_msg_rate_in=600.0))
+    with pytest.raises(InvalidPolicy, match="max_segments"):
+        driver.do(policies.set_cluster, AutoScalePolicy(max_segments=0), actor="ann")
+    assert driver.do(policies.get_topic, topic_id).override == PolicyOverride()
+
+
+def test_a_stale_version_is_refused_and_the_sentence_says_which_is_in_force(driver: StoreDriver) -> None:
+    topic_id = driver.create().topic_id
+    cluster = driver.do(policies.get_cluster)
+    driver.do(policies.set_cluster, AutoScalePolicy(), actor="ann", seen_row_version=cluster.row_version)
+    first = driver.do(
+        policies.set_namespace, "t/n", PolicyOverride(max_segments=8), actor="ann", seen_row_version=0
+    )
+    topic = driver.do(policies.get_topic, topic_id)
+    driver.do(
+        policies.set_topic, topic_id, PolicyOverride(max_segments=8), seen_row_version=topic.row_version
+    )
+
+    with pytest.raises(LostRace, match="cluster is at version 2, not 1"):
+        driver.do(policies.set_cluster, AutoScalePolicy(), actor="bob", seen_row_version=cluster.row_version)
+    with pytest.raises(LostRace, match="namespace t/n is at version 1, not 0"):
+        driver.do(policies.set_namespace, "t/n", PolicyOverride(), actor="bob", seen_row_version=0)
+    with pytest.raises(LostRace, match="read it again"):
+        driver.do(policies.set_topic, topic_id, None, seen_row_version=topic.row_version)
+
+    assert driver.do(policies.get_namespace, "t/n") == first
+
+
+def test_versions_of_a_namespace_go_on_after_its_policy_was_removed(driver: StoreDriver) -> None:
+    driver.do(policies.set_namespace, "t/n", PolicyOverride(max_segments=8), actor="ann")
+    driver.do(policies.remove_namespace, "t/n", actor="ann")
+    again = driver.do(policies.set_namespace, "t/n", PolicyOverride(max_segments=8), actor="bob")
+
+    assert (again.row_version, again.actor) == (3, "bob")
+
+
+def test_only_a_live_topic_takes_a_policy(driver: StoreDriver) -> None:
+    topic_id = driver.create().topic_id
+    driver.delete(topic_id)
+
+    with pytest.raises(TopicNotLive):
+        driver.do(policies.set_topic, topic_id, PolicyOverride(max_segments=8))
+    with pytest.raises(TopicNotFound):
+        driver.do(policies.set_topic, topic_id + 1, PolicyOverride(max_segments=8))
+
+
+def test_a_document_nobody_here_understands_disables_and_says_why(driver: StoreDriver) -> None:
+    unreadable = policies.read_policy({}, {"a_knob_of_tomorrow": 1})
+
+    assert "a_knob_of_tomorrow" in unreadable.profile
+    assert policies.read_policy({"max_segments": 8}, None, {"min_segments": 2}) == AutoScalePolicy(
+        max_segments=8, min_segments=2
+    )
+
+
+def test_the_controllers_role_may_do_all_this(driver: StoreDriver) -> None:
+    topic_id = driver.create().topic_id
+    with driver.store.transaction() as tx:
+        tx.execute(text("SET LOCAL ROLE cleave_controller"))
+        policies.set_cluster(tx, AutoScalePolicy(max_segments=32), actor="ann")
+        policies.set_namespace(tx, "t/n", PolicyOverride(max_segments=16), actor="ann")
+        policies.set_topic(tx, topic_id, PolicyOverride(max_segments=8))
+
+        assert policies.effective_policy(tx, topic_id).policy.max_segments == 8

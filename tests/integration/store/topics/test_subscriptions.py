@@ -1,0 +1,40 @@
+"""Subscriptions as recorded."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.domain.errors import InvalidInput, SubscriptionNotFound
+from controller.store.topics import subscriptions
+from controller.store.topics.subscriptions import SubscriptionKind, SubscriptionState
+from tests.support.store_driver import StoreDriver
+
+
+def test_subscriptions_are_listed_by_name_with_their_first_epoch(driver: StoreDriver) -> None:
+    topic_id = driver.create().topic_id
+    driver.subscribe(topic_id, "b", SubscriptionKind.QUEUE)
+    driver.split(topic_id, 0)
+    driver.subscribe(topic_id, "a")
+
+    rows = driver.do(subscriptions.list_subscriptions, topic_id)
+
+    assert [(row.name, row.kind, row.state, row.created_epoch) for row in rows] == [
+        ("a", SubscriptionKind.STREAM, SubscriptionState.LIVE, 1),
+        ("b", SubscriptionKind.QUEUE, SubscriptionState.LIVE, 0),
+    ]
+    assert driver.do(subscriptions.get_subscription, topic_id, "a") == rows[0]
+
+
+def test_an_unknown_subscription_is_named(driver: StoreDriver) -> None:
+    topic_id = driver.create().topic_id
+
+    with pytest.raises(SubscriptionNotFound, match=f"topic {topic_id} has no subscription x"):
+        driver.do(subscriptions.get_subscription, topic_id, "x")
+
+
+@pytest.mark.parametrize("name", ["", " ", "a b"])
+def test_a_name_without_form_is_refused_by_the_rules_sentence(driver: StoreDriver, name: str) -> None:
+    topic_id = driver.create().topic_id
+
+    with pytest.raises(InvalidInput, match="A subscription name is not empty and has no spaces"):
+        driver.subscribe(topic_id, name)

@@ -1,0 +1,199 @@
+"""The whole cycle: splits and moves joined, averages sampled once, and a text that gives itself back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.bundles.domain.balance_cycle import BalanceInputs
+from controller.bundles.domain.balance_settings import BalanceSettings
+from controller.bundles.domain.balance_state import BalanceState
+from controller.bundles.domain.cluster import Broker, BrokerReport, Bundle, Cluster
+from controller.bundles.domain.cycle import CycleInputs, CycleState, run_cycle
+from controller.bundles.domain.cycle_json import (
+    cycle_from_json,
+    cycle_to_json,
+    outcome_to_json,
+    state_from_json,
+    state_to_json,
+)
+from controller.bundles.domain.namespace_bundle import NamespaceBundle
+from controller.bundles.domain.namespace_bundles import NamespaceBundles
+from controller.bundles.domain.resources import BrokerResources, ResourceUsage
+from controller.bundles.domain.split_policy import SPLIT_KNOBS, SplitPolicy
+from controller.bundles.domain.splitting.base import BundleTopic
+from controller.bundles.domain.stats import BundleStats
+from controller.domain.errors import InvalidInput, InvalidPolicy
+
+NAMESPACE = "t/n"
+BUNDLES = NamespaceBundles.equal(NAMESPACE, 4).bundles
+NOW = 1_800_000_000_000
+THRESHOLD = BalanceSettings(shedder="threshold", threshold_min_byte_rate=0.0, placement="least_usage")
+AT_ONCE = SplitPolicy(rules="modular", max_topics=2)
+
+
+def stats(rate: float, topics: int = 1) -> BundleStats:
+    return BundleStats(rate, rate, rate, rate, topics, 1, 1, 0)
+
+
+def broker(name: str, usage: float, rate: float) -> Broker:
+    report = BrokerReport(BrokerResources(cpu=ResourceUsage(usage, 100.0)), stats(rate), NOW - 1000)
+    return Broker(name, report)
+
+
+def inputs(rates: dict[int, float], counts: dict[int, int] | None = None, **more: object) -> CycleInputs:
+    """Broker a has it all and is full, b has nothing; bundles by their place."""
+    held = counts or {}
+    bundles = tuple(
+        Bundle(str(b), "a", stats(rates.get(n, 1.0), held.get(n, 1))) for n, b in enumerate(BUNDLES)
+    )
+    cluster = Cluster((broker("a", 95.0, 100.0), broker("b", 5.0, 0.0)), bundles)
+    state = CycleState().sampled(cluster, NOW)
+    cluster = replace(
+        cluster, bundles=tuple(replace(b, load=state.averages[b.bundle_id]) for b in cluster.bundles)
+    )
+    balance = BalanceInputs(cluster=cluster, settings=THRESHOLD, state=BalanceState(), now_ms=NOW)
+    return replace(CycleInputs(balance=balance), **more)  # type: ignore[arg-type]
+
+
+def topics_in(bundle: NamespaceBundle, count: int) -> tuple[BundleTopic, ...]:
+    step = (bundle.upper - bundle.lower) // (count + 1)
+    return tuple(
+        BundleTopic(f"persistent://{NAMESPACE}/{n}", bundle.lower + n * step, stats(5.0))
+        for n in range(count)
+    )
+
+
+def test_moves_alone_where_nothing_is_hot() -> None:
+    outcome = run_cycle(inputs({0: 50.0}, policies={NAMESPACE: SplitPolicy()}))
+
+    assert outcome.splits == ()
+    assert [move.bundle_id for move in outcome.proposals.moves] == [str(BUNDLES[0])]
+
+
+def test_a_bundle_that_is_split_does_not_move() -> None:
+    hot = inputs(
+        {0: 50.0}, {0: 4}, policies={NAMESPACE: AT_ONCE}, topics={str(BUNDLES[0]): topics_in(BUNDLES[0], 4)}
+    )
+
+    outcome = run_cycle(hot)
+
+    assert [split.bundle for split in outcome.splits] == [BUNDLES[0]]
+    assert outcome.proposals.moves == ()
+    assert outcome.passed_over == (str(BUNDLES[0]),)
+
+
+def test_a_bundle_with_an_act_under_way_is_neither_split_nor_moved() -> None:
+    hot = inputs(
+        {0: 50.0},
+        {0: 4},
+        policies={NAMESPACE: AT_ONCE},
+        topics={str(BUNDLES[0]): topics_in(BUNDLES[0], 4)},
+        busy=frozenset({str(BUNDLES[0])}),
+    )
+
+    outcome = run_cycle(hot)
+
+    assert (outcome.splits, outcome.proposals.moves) == ((), ())
+    assert [held.reason.value for held in outcome.held_splits] == ["in-flight"]
+
+
+def test_a_namespace_without_a_policy_is_not_split() -> None:
+    assert run_cycle(inputs({}, {0: 9_999})).held_splits == ()
+
+
+def test_policies_that_differ_are_asked_apart() -> None:
+    other = NamespaceBundles.equal("t/other", 1).bundles[0]
+    given_inputs = inputs({}, {0: 4}, policies={NAMESPACE: AT_ONCE, "t/other": SplitPolicy()})
+    cluster = given_inputs.balance.cluster
+    more = replace(cluster, bundles=(*cluster.bundles, Bundle(str(other), "b", stats(1.0, 4))))
+    both = replace(given_inputs, balance=replace(given_inputs.balance, cluster=more))
+
+    assert {held.bundle for held in run_cycle(both).held_splits} == {BUNDLES[0]}  # no topics were handed over
+
+
+def test_the_fallback_cuts_where_load_cannot() -> None:
+    idle = tuple(replace(topic, stats=BundleStats()) for topic in topics_in(BUNDLES[0], 4))
+    hot = inputs({}, {0: 4}, policies={NAMESPACE: AT_ONCE}, topics={str(BUNDLES[0]): idle})
+
+    [split] = run_cycle(hot).splits
+    assert split.plan.algorithm == "topic_count_equally_divide"
+    alone = replace(hot, policies={NAMESPACE: replace(AT_ONCE, fallback_algorithm="")})
+    assert run_cycle(alone).splits == ()
+
+
+def test_averages_take_a_report_in_once() -> None:
+    cluster = inputs({0: 10.0}).balance.cluster
+    once = CycleState().sampled(cluster, 5)
+
+    assert once.sampled(cluster, 5) == once
+    twice = once.sampled(cluster, 6)
+    assert twice.averages[str(BUNDLES[0])].short_term.sample_count == 2
+    assert set(once.sampled(replace(cluster, bundles=cluster.bundles[1:]), 5).averages) == {
+        bundle.bundle_id for bundle in cluster.bundles[1:]
+    }
+
+
+@given(seed=st.integers(0, 2**32))
+def test_texts_give_back_what_is_decided_alike(seed: int) -> None:
+    random = Random(seed)
+    rates = {n: random.choice([0.0, 1 / 3, 1e300, 7.0, random.random()]) for n in range(4)}
+    hits = {bundle: random.randint(0, 5) for bundle in BUNDLES if random.random() < 0.5}
+    drawn = inputs(
+        rates,
+        {0: random.randint(0, 5)},
+        policies={NAMESPACE: random.choice([AT_ONCE, SplitPolicy(max_msg_rate=2.0)])},
+        topics={str(BUNDLES[0]): topics_in(BUNDLES[0], random.randint(0, 5))},
+        hit_counts=hits,
+        last_split_at_ms={bundle: NOW - random.randint(0, 200_000) for bundle in hits},
+    )
+
+    text = cycle_to_json(drawn)
+    back = cycle_from_json(text)
+
+    assert cycle_to_json(back) == text
+    assert outcome_to_json(run_cycle(back)) == outcome_to_json(run_cycle(drawn))
+    json.loads(outcome_to_json(run_cycle(drawn)))
+
+
+def test_state_goes_from_cycle_to_cycle_as_text() -> None:
+    state = CycleState(hit_counts={BUNDLES[0]: 2}, last_split_at_ms={BUNDLES[1]: NOW}).sampled(
+        inputs({0: 0.1}).balance.cluster, NOW
+    )
+
+    assert state_from_json(state_to_json(state)) == state
+    assert state_from_json("{}") == CycleState()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"balance": 1}'])
+def test_another_text_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="as it was stored"):
+        cycle_from_json(text)
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"max_topics": 0},
+        {"rules": "x"},
+        {"algorithm": "x"},
+        {"max_bundles": 0},
+        {"cooldown_seconds": -1},
+        {"nonsense": 1},
+    ],
+)
+def test_settings_that_can_never_be_right_are_refused(knobs: dict[str, object]) -> None:
+    with pytest.raises(InvalidPolicy):
+        SplitPolicy.from_document(knobs)
+
+
+def test_a_policy_is_its_document() -> None:
+    policy = SplitPolicy(max_topics=5.0, rules="modular")
+
+    assert SplitPolicy.from_document(policy.to_document()) == policy
+    assert set(policy.to_document()) == set(SPLIT_KNOBS)
