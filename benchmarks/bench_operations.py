@@ -40,8 +40,9 @@ from controller.services.segment_admin import Planner
 from controller.settings import Settings
 from controller.store.decisions import ledger, situations
 from controller.store.decisions.ledger import LedgerRow
-from controller.store.journal import intents
-from controller.store.journal.intents import Intent, Request, Wanted
+from controller.store.journal import reshape_intents
+from controller.store.journal.operations import Request
+from controller.store.journal.reshape_intents import ReshapeDraft
 from controller.store.postgres.engine import Store
 from controller.store.postgres.migrations import migrate
 
@@ -121,18 +122,22 @@ def ask_together(app: Application, topic_ids: Sequence[int]) -> Ask:
         planner = _planner(turn)
         with app.store.transaction() as tx:
             decision_ids = dict(zip(numbers, ledger.reserve_ids(tx, len(numbers)), strict=True))
-            wanted = [
-                Wanted(
-                    topic_ids[number],
-                    lambda layout: planner(layout, max_buckets),
-                    naming(app.planes["embedded"]),
-                    replace(_request(f"together-{turn}-{number}"), decision_id=decision_id),
-                )
+            requests = [
+                replace(_request(f"together-{turn}-{number}"), decision_id=decision_id)
                 for number, decision_id in decision_ids.items()
             ]
-            for found in intents.intend_reshapes(tx, wanted):
-                if not isinstance(found, Intent):
-                    raise found
+            views = reshape_intents.look_at_many(
+                tx, [topic_ids[n] for n in numbers], [one.request_key for one in requests]
+            )
+            drafts = [
+                ReshapeDraft(view, planner(view.layout, max_buckets), request, naming(app.planes["embedded"]))
+                for view, request in zip(views, requests, strict=True)
+                if view is not None
+            ]
+            for draft in drafts:
+                draft.demand_possible()
+            if len(reshape_intents.write(tx, drafts)) < len(numbers):
+                raise RuntimeError("a topic was changed by somebody else")
             ledger.record(
                 tx, [replace(rows[topic_ids[n]], decision_id=number) for n, number in decision_ids.items()]
             )

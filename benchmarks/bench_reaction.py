@@ -27,8 +27,8 @@ from controller.devstack.process import ChildProcess
 from controller.domain.operation import Origin
 from controller.services import topic_admin
 from controller.settings import PROJECT_ROOT
-from controller.store.journal import claims as operations
-from controller.store.journal.intents import Request
+from controller.store.journal import operations
+from controller.store.journal.operations import Request
 from controller.store.postgres.migrations import migrate
 from controller.store.postgres.notifications import Listener
 from controller.store.topics import consumers, topics

@@ -34,7 +34,7 @@ from controller.domain.operation import Origin
 from controller.services import topic_admin
 from controller.services.operation_runner import run_due
 from controller.settings import Settings
-from controller.store.journal.intents import Request
+from controller.store.journal.operations import Request
 from controller.store.postgres.engine import Store
 from controller.store.postgres.migrations import migrate
 

@@ -1168,6 +1168,7 @@ CREATE TABLE cleave.operation_child (
     ordinal integer NOT NULL,
     bucket_splits integer[] DEFAULT '{}'::integer[] NOT NULL,
     backing_topic text NOT NULL,
+    merge_depth integer,
     CONSTRAINT operation_child_range_on_ring CHECK (((0 <= range_start) AND (range_start <= range_end) AND (range_end <= 65535)))
 );
 

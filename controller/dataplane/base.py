@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from controller.domain.situation import Capabilities
 
@@ -128,8 +128,9 @@ class Born:
     subscriptions: tuple[str, ...]
 
 
+@runtime_checkable
 class SetWiseDataPlane(DataPlane, Protocol):
-    """A data plane that acts on many logs in one call, at the price of one or of the slowest.
+    """A data plane on which Cleave makes the logs: it acts on many in one call, at the price of one or of the slowest.
 
     What such a call means for each log is what `DataPlane` says of the call for one. An error may leave some of it
     done, which a repeat finds, unless the adapter says that all is done or nothing.
@@ -140,14 +141,17 @@ class SetWiseDataPlane(DataPlane, Protocol):
         """Whether operations may share a call: not where a log that does not answer would hold up the others."""
 
     @property
-    def shares_server(self) -> bool:
+    def shares_journal_server(self) -> bool:
         """Whether the journal is in the same server, which forgets in a crash what came last, be it row or log."""
 
     def create_successors(self, successors: Sequence[Successor]) -> Mapping[str, Born]:
         """Create each log with its subscriptions at earliest; fills in those an existing log lacks."""
 
     def terminate_segments(self, backing_topics: Sequence[str]) -> Mapping[str, str]:
-        """Close those that exist for appends; their last positions. A missing log is absent from the answer."""
+        """Close those that exist for appends; their last positions.
+
+        Absent from the answer: a log that is missing, and one that somebody holds, so that none waits for another.
+        """
 
     def subscriptions_of(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[str]]:
         """Subscriptions on each log, sorted; a log that is missing or has none is absent."""

@@ -36,7 +36,7 @@ def _embedded(settings: PlaneSettings) -> DataPlane | None:
     return EmbeddedDataPlane(
         settings.embedded_url,
         call_timeout_seconds=settings.call_timeout_seconds,
-        shares_server=settings.embedded_url == settings.journal_url,
+        shares_journal_server=settings.embedded_url == settings.journal_url,
     )
 
 

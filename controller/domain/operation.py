@@ -253,6 +253,10 @@ class Observed:
     """Live operations of the topic that are older (smaller id): whoever waits, waits for these only, so that
     no two operations ever wait for each other."""
     abort_requested: bool = False
+    live_subscriptions: tuple[str, ...] = ()
+    """Recorded subscriptions at `subscription_version`."""
+    ending_subscriptions: tuple[str, ...] = ()
+    """Those that are being deleted: new logs go without them, also where a parent still has them."""
 
 
 def next_step(operation: Operation, observed: Observed) -> tuple[Step, OperationState]:

@@ -15,8 +15,9 @@ from controller.domain.operation import Operation, OperationState, Origin
 from controller.services.operation_runner import run_operation
 from controller.services.operation_wait import wait_for
 from controller.store import leases
-from controller.store.journal import claims as operations
-from controller.store.journal.intents import Intent, Request
+from controller.store.journal import operations
+from controller.store.journal.operations import Request
+from controller.store.journal.request_keys import Intent
 
 WORKER_GRACE_SECONDS = 2.0
 """A worker that is up gets this long to take an operation before its caller runs it."""

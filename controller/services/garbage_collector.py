@@ -15,8 +15,8 @@ from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import CleaveError, Retryable, StoreUnavailable
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Origin
-from controller.store.journal import intents
-from controller.store.journal.intents import Request
+from controller.store.journal import topic_intents
+from controller.store.journal.operations import Request
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
 from controller.store.topics import backing_logs, drains, layouts
@@ -109,7 +109,7 @@ def _collect_topic(
         key, Origin.AUTO, actor, "retention passed and drained", deadline_seconds=DEADLINE_SECONDS
     )
     with store.transaction() as tx:
-        intent = intents.intend_prune(tx, topic.topic_id, chosen, request)
+        intent = topic_intents.intend_prune(tx, topic.topic_id, chosen, request)
     report.operation_ids.append(intent.operation.operation_id)
 
 

@@ -9,7 +9,7 @@ from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wa
 
 from controller.domain.errors import Retryable
 from controller.domain.operation import Operation
-from controller.store.journal import claims as operations
+from controller.store.journal import operations
 from controller.store.postgres.engine import Store
 
 

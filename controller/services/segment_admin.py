@@ -15,14 +15,18 @@ from sqlalchemy import Connection
 from controller.dataplane.base import DataPlane
 from controller.dataplane.layout_keeper import naming
 from controller.domain import reshape
-from controller.domain.errors import InvalidInput, Unsupported
+from controller.domain.errors import Conflict, InvalidInput, InvalidLayoutChange, SegmentNotFound, Unsupported
 from controller.domain.layout import SegmentLayout
 from controller.domain.reshape import Reshape, ReshapeKind
-from controller.store.journal import intents
-from controller.store.journal.intents import Intent, Request
-from controller.store.journal.reshape_drafts import Seen
+from controller.store.journal import reshape_intents
+from controller.store.journal.operations import Request
+from controller.store.journal.request_keys import Intent
+from controller.store.journal.reshape_intents import ReshapeDraft, TopicView
 from controller.store.postgres.engine import Store
 from controller.store.topics import layouts, policies, topics
+
+UNLOCKED_ATTEMPTS = 3
+"""So often a request looks again before it locks the topic and waits its turn."""
 
 Planner = Callable[[SegmentLayout, int], Reshape]
 """Builds the reshape from the layout of the moment and the policy's cap of buckets a segment."""
@@ -78,24 +82,57 @@ def preview(store: Store, planes: Mapping[str, DataPlane], topic: str, planner: 
 def submit(
     store: Store, planes: Mapping[str, DataPlane], topic: str, planner: Planner, request: Request
 ) -> Intent:
-    """Write the intent; the same request key gives the first one's operation.
+    """Look, plan, write; look again where somebody was faster. A topic that others change all the time is locked in the end.
 
-    Raises TopicNotFound, TopicNotLive, SegmentNotFound, InvalidLayoutChange, SegmentBusy, or Unsupported when the
-    topic's data plane cannot do it.
+    The same request key gives the first one's operation. Raises TopicNotFound, TopicNotLive, SegmentNotFound,
+    InvalidLayoutChange, SegmentBusy, LostRace, or Unsupported when the topic's data plane cannot do it.
     """
+    for _ in range(UNLOCKED_ATTEMPTS):
+        with store.single_statement() as tx:
+            view = reshape_intents.look(tx, topic, request.request_key)
+        if view.first_id is not None:
+            break
+        draft = _draft(store, planes, view, planner, request)
+        draft.demand_possible()
+        try:
+            with store.single_statement() as tx:
+                written = reshape_intents.write(tx, [draft]).get(view.topic_id)
+        except Conflict:  # the key, or a segment; told apart below
+            break
+        if written is not None:
+            return Intent(written, repeated=False)
+    return _submit_locked(store, planes, topic, planner, request)
 
-    def build(seen: Seen, layout: SegmentLayout) -> Reshape:
-        planned = planner(layout, seen.cluster_policy.entry_bucket_max_per_segment)
-        _demand_capable(_plane(planes, seen.name, seen.data_plane), layout, planned)
-        return planned
 
-    return intents.ask_reshape(
-        store,
-        topic,
-        build,
-        backing_topic=lambda seen: naming(_plane(planes, seen.name, seen.data_plane)),
-        request=request,
-    )
+def _submit_locked(
+    store: Store, planes: Mapping[str, DataPlane], topic: str, planner: Planner, request: Request
+) -> Intent:
+    """Nobody comes in between: whoever else wants the topic waits."""
+    with store.transaction() as tx:
+        topics.find_topic(tx, topic, lock=True)
+        view = reshape_intents.look(tx, topic, request.request_key)
+        first = reshape_intents.first_intent(tx, view, request)
+        if first is not None:
+            return first
+        return reshape_intents.intend(tx, _draft(store, planes, view, planner, request))
+
+
+def _draft(
+    store: Store, planes: Mapping[str, DataPlane], view: TopicView, planner: Planner, request: Request
+) -> ReshapeDraft:
+    """The plan on the ACTIVE segments; where it does not fit, on the whole layout, which knows better what to say."""
+    view.demand_current()
+    plane = _plane(planes, view.name, view.data_plane)
+    max_buckets = view.cluster_policy.entry_bucket_max_per_segment
+    layout = view.layout
+    try:
+        planned = planner(layout, max_buckets)
+    except (SegmentNotFound, InvalidLayoutChange):
+        with store.single_statement() as tx:
+            layout = layouts.load_layout(tx, view.topic_id)
+        planned = planner(layout, max_buckets)
+    _demand_capable(plane, layout, planned)
+    return ReshapeDraft(view, planned, request, naming(plane))
 
 
 def _plane(planes: Mapping[str, DataPlane], topic: str, name: str) -> DataPlane:

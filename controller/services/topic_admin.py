@@ -13,8 +13,9 @@ from controller.dataplane.base import DataPlane
 from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import Conflict, InvalidInput, Unsupported
 from controller.domain.policy import PolicyOverride
-from controller.store.journal import intents
-from controller.store.journal.intents import Intent, Request
+from controller.store.journal import topic_intents
+from controller.store.journal.operations import Request
+from controller.store.journal.request_keys import Intent
 from controller.store.mirrors import mirrors
 from controller.store.postgres.engine import Store
 from controller.store.topics import policies, topics
@@ -55,7 +56,7 @@ def create_topic(
                 request=request,
             )
         buckets = policies.get_cluster(tx).policy  # the bucket knobs hold for a cluster, as in PIP-486
-        return intents.intend_create(
+        return topic_intents.intend_create(
             tx,
             name,
             segments=segments,
@@ -104,7 +105,7 @@ def delete_topic(store: Store, name: str, request: Request) -> Intent:
     No other intent is accepted from now on; reshapes under way end first. Raises TopicNotFound, TopicNotLive.
     """
     with store.transaction() as tx:
-        return intents.intend_delete(tx, topics.find_topic(tx, name).topic_id, request)
+        return topic_intents.intend_delete(tx, topics.find_topic(tx, name).topic_id, request)
 
 
 def create_subscription(
@@ -121,7 +122,7 @@ def create_subscription(
     """
     with store.transaction() as tx:
         topic_id = topics.find_topic(tx, topic).topic_id
-        return intents.intend_subscription_create(tx, topic_id, subscription, kind, request)
+        return topic_intents.intend_subscription_create(tx, topic_id, subscription, kind, request)
 
 
 def delete_subscription(store: Store, topic: str, subscription: str, request: Request) -> Intent:
@@ -131,7 +132,7 @@ def delete_subscription(store: Store, topic: str, subscription: str, request: Re
     """
     with store.transaction() as tx:
         topic_id = topics.find_topic(tx, topic).topic_id
-        return intents.intend_subscription_delete(tx, topic_id, subscription, request)
+        return topic_intents.intend_subscription_delete(tx, topic_id, subscription, request)
 
 
 def _check_retention(properties: Mapping[str, str]) -> None:

@@ -15,7 +15,8 @@ from controller.domain.errors import Conflict, InvalidInput, Unsupported
 from controller.domain.policy import PolicyOverride
 from controller.store.journal import adoptions
 from controller.store.journal.adoptions import Adoption
-from controller.store.journal.intents import Intent, Request
+from controller.store.journal.operations import Request
+from controller.store.journal.request_keys import Intent
 from controller.store.postgres.engine import Store
 from controller.store.topics import policies
 from controller.store.topics.subscriptions import SubscriptionKind

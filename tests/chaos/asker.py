@@ -14,7 +14,7 @@ import sys
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from controller.store.journal.draft_statements import WRITE
+from controller.store.journal.reshape_intents import WRITE
 from tests.chaos.scenarios import BY_NAME
 from tests.support.bench import Bench
 

@@ -14,7 +14,7 @@ from controller.services import segment_admin, topic_admin
 from controller.services.garbage_collector import collect
 from controller.services.reconciler import FindingKind, reconcile
 from controller.store.journal.adoptions import Adoption, intend_adopt
-from controller.store.journal.claims import get_operation
+from controller.store.journal.operations import get_operation
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import Bench
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from controller.services.operation_runner.together import set_wise
 
 from controller.dataplane.base import Born, LogState, SetWiseDataPlane, Successor
-from controller.services.operation_runner.together import set_wise
 from tests.support.planes import Planes
 
 pytestmark = pytest.mark.integration

@@ -15,13 +15,16 @@ from sqlalchemy import text
 
 from controller.dataplane.base import DataPlane, LogState, OutgoingMessage
 from controller.domain.layout import SegmentLayout
-from controller.domain.operation import Operation, OperationState, Origin
+from controller.domain.operation import Operation, OperationState, Origin, Step
 from controller.domain.segment import SegmentState
 from controller.services import garbage_collector, segment_admin, tombstone_sweeper, topic_admin
 from controller.services.operation_runner import Outcome, RunnerContext, run_due, run_operation
+from controller.services.operation_runner.log_acts import LogActs, Subject
 from controller.services.reconciler import Finding, reconcile
-from controller.store.journal import claims as operations
-from controller.store.journal.intents import Intent, Request
+from controller.store.journal import claims, operations, steps
+from controller.store.journal.operations import Request
+from controller.store.journal.request_keys import Intent
+from controller.store.journal.steps import StepRecord
 from controller.store.postgres.engine import Store
 from controller.store.topics import backing_logs, layouts, topics
 from tests.support.bench_planes import (
@@ -137,12 +140,32 @@ class Bench:
         return run_operation(self.context(**changes), operation_id)
 
     def run_until(self, operation_id: int, state: OperationState) -> None:
-        """Run it as far as that state and let go of it."""
+        """Run it as far as that state and let go of it; `prepared` as a program leaves it that records each step alone."""
+        if state is OperationState.PREPARED and self.operation(operation_id).kind.succeeds_logs:
+            self._prepare(operation_id)
+            return
 
         def there() -> bool:
             return self.operation(operation_id).state is state
 
         self.wait_until(lambda: there() or (self.run_once(operation_id, should_stop=there) and there()))
+
+    def _prepare(self, operation_id: int) -> None:
+        """The children are made, and the fence is not announced."""
+        lease = {"lease_seconds": self.lease_seconds, "call_timeout_seconds": self.call_timeout_seconds}
+        with self.store.transaction() as tx:
+            [claim] = claims.claim(tx, runner="preparer", operation_id=operation_id, **lease)
+        LogActs(self.store, self.plane, lambda calls: [call() for call in calls]).perform(
+            Step.CREATE_CHILDREN, [Subject(claim.operation, claim.observed)]
+        )
+        record = StepRecord(
+            claim.operation,
+            ((Step.CREATE_CHILDREN, OperationState.PREPARED),),
+            subscription_version=claim.observed.subscription_version,
+        )
+        with self.store.transaction() as tx:
+            assert steps.record(tx, [record], "preparer", started_at_ms=claim.observed.now_ms)
+            claims.release(tx, [record.moved()], "preparer")
 
     def settle(self, *, collects: bool = False) -> list[Finding]:
         """Run, reconcile and sweep until nothing is left to do; returns what the reconciler found on the way.

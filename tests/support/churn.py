@@ -19,8 +19,10 @@ from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import Reshape, plan_merge, plan_rebucket, plan_split
 from controller.services.operation_runner import RunnerContext, run_due
 from controller.services.tombstone_sweeper import sweep
-from controller.store.journal import intents
-from controller.store.journal.intents import Intent, Request, Wanted
+from controller.store.journal import reshape_intents, topic_intents
+from controller.store.journal.operations import Request
+from controller.store.journal.request_keys import Intent
+from controller.store.journal.reshape_intents import ReshapeDraft
 from controller.store.postgres.engine import Store
 from controller.store.topics import policies, subscriptions, topics
 from controller.store.topics.subscriptions import SubscriptionKind
@@ -121,7 +123,7 @@ class _Player:
 
     def _create(self, name: str) -> None:
         with self._store.transaction() as tx:
-            intents.intend_create(
+            topic_intents.intend_create(
                 tx,
                 name,
                 segments=self.rng.randint(1, 3),
@@ -144,9 +146,14 @@ class _Player:
 
     def _intend_reshape(self, topic: TopicRow, request: Request) -> Intent:
         with self._store.transaction() as tx:
-            return intents.intend_reshape(
-                tx, Wanted(topic.topic_id, self._plan, self._plane.backing_topic, request)
-            )
+            topics.get_topic(tx, topic.topic_id, lock=True)
+            view = reshape_intents.look(tx, topic.topic_id, request.request_key)
+            first = reshape_intents.first_intent(tx, view, request)
+            if first is not None:
+                return first
+            view.demand_current()
+            draft = ReshapeDraft(view, self._plan(view.layout), request, self._plane.backing_topic)
+            return reshape_intents.intend(tx, draft)
 
     def _reshape(self, topic: TopicRow) -> None:
         self._intend_reshape(topic, self._request())
@@ -181,7 +188,7 @@ class _Player:
 
     def _subscribe(self, topic: TopicRow) -> None:
         with self._store.transaction() as tx:
-            intents.intend_subscription_create(
+            topic_intents.intend_subscription_create(
                 tx, topic.topic_id, f"s{self.rng.randrange(6)}", SubscriptionKind.STREAM, self._request()
             )
 
@@ -189,10 +196,10 @@ class _Player:
         with self._store.transaction() as tx:
             names = [row.name for row in subscriptions.list_subscriptions(tx, topic.topic_id)]
             if names:
-                intents.intend_subscription_delete(
+                topic_intents.intend_subscription_delete(
                     tx, topic.topic_id, self.rng.choice(names), self._request()
                 )
 
     def _delete(self, topic: TopicRow) -> None:
         with self._store.transaction() as tx:
-            intents.intend_delete(tx, topic.topic_id, self._request())
+            topic_intents.intend_delete(tx, topic.topic_id, self._request())

@@ -32,6 +32,6 @@ def busy_history(driver: StoreDriver) -> int:
 
 def prune(driver: StoreDriver, topic_id: int, segment_id: int) -> None:
     """Forgets a sealed segment."""
-    from controller.store.journal.intents import intend_prune
+    from controller.store.journal.topic_intents import intend_prune
 
     driver.run(driver.do(intend_prune, topic_id, [segment_id], request()).operation)

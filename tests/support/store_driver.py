@@ -7,18 +7,21 @@ the runner have real logs.
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, text
 
 from controller.domain.layout import SegmentLayout
-from controller.domain.operation import Operation, OperationState, Origin, Step, next_step
+from controller.domain.operation import Observed, Operation, OperationState, Origin, Step, next_step
 from controller.domain.reshape import Reshape, plan_split
-from controller.store.journal import claims as operations
-from controller.store.journal import commits, intents
-from controller.store.journal.intents import Wanted
+from controller.store.journal import claims, commits, reshape_intents, steps, topic_intents
+from controller.store.journal.operations import Request
+from controller.store.journal.request_keys import Intent
+from controller.store.journal.reshape_intents import ReshapeDraft
+from controller.store.journal.steps import StepRecord
 from controller.store.postgres.engine import Store
 from controller.store.topics import layouts, topics
 from controller.store.topics.subscriptions import SubscriptionKind
@@ -37,9 +40,9 @@ def backing_topic(topic: str, descriptor: str) -> str:
     return f"{topic.replace('topic://', 'persistent://')}-segment-{descriptor}"
 
 
-def request(key: str | None = None, *, deadline_seconds: float = 600.0) -> intents.Request:
+def request(key: str | None = None, *, deadline_seconds: float = 600.0) -> Request:
     """A manual request under a key of its own."""
-    return intents.Request(key or secrets.token_hex(8), Origin.MANUAL, "tester", "test", deadline_seconds)
+    return Request(key or secrets.token_hex(8), Origin.MANUAL, "tester", "test", deadline_seconds)
 
 
 class StoreDriver:
@@ -61,10 +64,10 @@ class StoreDriver:
             result = tx.execute(text(statement), parameters)
             return [tuple(row) for row in result] if result.returns_rows else []
 
-    def intend_create(self, name: str, segments: int = 1, key: str | None = None) -> intents.Intent:
+    def intend_create(self, name: str, segments: int = 1, key: str | None = None) -> Intent:
         """The intent alone."""
         return self.do(
-            intents.intend_create,
+            topic_intents.intend_create,
             name,
             segments=segments,
             data_plane="embedded",
@@ -78,41 +81,72 @@ class StoreDriver:
         self, topic_id: int, build: Callable[[SegmentLayout], Reshape], key: str | None = None
     ) -> Operation:
         """The intent of a reshape alone."""
-        return self.do(intents.intend_reshape, Wanted(topic_id, build, backing_topic, request(key))).operation
+        return self.intend_reshape(topic_id, build, request(key)).operation
+
+    def intend_reshape(
+        self,
+        topic_id: int,
+        build: Callable[[SegmentLayout], Reshape],
+        wanted: Request,
+        *,
+        epoch: int | None = None,
+        input_version: int | None = None,
+    ) -> Intent:
+        """Look, plan and write in one transaction, as a service does."""
+        with self.store.transaction() as tx:
+            view = reshape_intents.look(tx, topic_id, wanted.request_key)
+            first = reshape_intents.first_intent(tx, view, wanted)
+            if first is not None:
+                return first
+            view.demand_current(epoch=epoch, input_version=input_version)
+            draft = ReshapeDraft(view, build(view.layout), wanted, backing_topic, input_version)
+            return reshape_intents.intend(tx, draft)
 
     def claim(
         self, operation: Operation, runner: str = RUNNER, lease_seconds: float = LEASE_SECONDS
     ) -> Operation:
         """Claims this very operation."""
         [claimed] = self.do(
-            operations.claim,
+            claims.claim,
             runner=runner,
             lease_seconds=lease_seconds,
             call_timeout_seconds=CALL_TIMEOUT_SECONDS,
             operation_id=operation.operation_id,
         )
-        return claimed
+        return claimed.operation
+
+    def observe(self, operation: Operation) -> Observed:
+        """What a runner would see now."""
+        return self.do(steps.observe, [operation])[operation.operation_id]
 
     def step(self, operation: Operation, runner: str = RUNNER) -> Operation:
-        """Takes and records the next step of a claimed operation."""
-        observed = self.do(operations.observe, operation)
-        step, leads_to = next_step(operation, observed)
-        started_at = datetime.now(UTC)
+        """Takes and records the next step of a claimed operation. Raises what stands in its way."""
+        observed = self.observe(operation)
+        move = next_step(operation, observed)
+        positions = {"positions": dict.fromkeys(operation.parent_topics, "0:9")}
+        notes = move[0] in (Step.CREATE_CHILDREN, Step.SYNC_SUBSCRIPTIONS)
+        record = StepRecord(operation, (move,), positions, observed.subscription_version if notes else None)
+        return self.record(record, runner)
+
+    def record(self, record: StepRecord, runner: str = RUNNER) -> Operation:
+        """The record or the commit of these steps; the operation afterwards. Raises why it was left out."""
+        started_at_ms = int(time.time() * 1000)
+        operation, step = record.operation, record.moves[-1][0]
+        if step is Step.COMMIT and operation.kind.is_reshape and not operation.is_on_broker:
+            with self.store.transaction() as tx:
+                done = commits.commit_reshapes(tx, [record], runner, started_at_ms=started_at_ms)
+                if operation.operation_id not in done:
+                    raise commits.why_left(tx, record, runner)
+                return replace(record.moved(), epoch=done[operation.operation_id].epoch)
         if step is Step.COMMIT:
-            return self.do(commits.commit, operation, runner, started_at=started_at)
+            committed = self.do(commits.commit_one, record, runner, started_at_ms=started_at_ms)
+            return replace(record.moved(), epoch=committed.epoch)
         if step is Step.FINISH_ABORT:
-            return self.do(commits.abort, operation, runner, started_at=started_at)
-        moved, _ = self.do(
-            operations.record_step,
-            operation,
-            runner,
-            step,
-            leads_to,
-            started_at=started_at,
-            detail={"positions": dict.fromkeys(operation.parent_topics, "0:9")},
-            subscription_version=observed.subscription_version,
-        )
-        return moved
+            self.do(commits.abort, record, runner, started_at_ms=started_at_ms)
+            return record.moved()
+        if operation.operation_id not in self.do(steps.record, [record], runner, started_at_ms=started_at_ms):
+            raise steps.fenced_out(operation, runner)
+        return record.moved()
 
     def run(self, operation: Operation, until: OperationState | None = None) -> Operation:
         """Claims it and takes steps until the state is reached, or to the end."""
@@ -136,12 +170,12 @@ class StoreDriver:
 
     def subscribe(self, topic_id: int, name: str, kind: SubscriptionKind = SubscriptionKind.STREAM) -> None:
         """A subscription, created to the end."""
-        intent = self.do(intents.intend_subscription_create, topic_id, name, kind, request())
+        intent = self.do(topic_intents.intend_subscription_create, topic_id, name, kind, request())
         self.run(intent.operation)
 
     def delete(self, topic_id: int) -> Operation:
         """The topic, deleted to the end."""
-        return self.run(self.do(intents.intend_delete, topic_id, request()).operation)
+        return self.run(self.do(topic_intents.intend_delete, topic_id, request()).operation)
 
     def layout(self, topic_id: int) -> SegmentLayout:
         """The present layout, its laws checked."""

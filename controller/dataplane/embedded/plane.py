@@ -50,19 +50,19 @@ class EmbeddedDataPlane:
         *,
         call_timeout_seconds: float = 5.0,
         pool_size: int = 5,
-        shares_server: bool = False,
+        shares_journal_server: bool = False,
     ) -> None:
         self._calls = PostgresCalls(url, call_timeout_seconds=call_timeout_seconds, pool_size=pool_size)
-        self._shares_server = shares_server
+        self._shares_journal_server = shares_journal_server
 
     @property
-    def shares_server(self) -> bool:
+    def shares_journal_server(self) -> bool:
         """Whether whoever built it knows the journal to be in this very server: see `set_wise`."""
-        return self._shares_server
+        return self._shares_journal_server
 
     @property
     def shares_calls(self) -> bool:
-        """A set-wise call is one statement, all or nothing."""
+        """A set-wise call is one statement, and waits for nobody for long."""
         return True
 
     @property
@@ -209,12 +209,12 @@ class EmbeddedDataPlane:
     def create_successors(self, successors: Sequence[Successor]) -> Mapping[str, Born]:
         """Create each log with its subscriptions at earliest; fills in those an existing log lacks."""
         with self._calls.statement(f"create {len(successors)} logs") as cursor:
-            return set_wise.create(cursor, successors, may_be_late=self._shares_server)
+            return set_wise.create(cursor, successors, waits_for_disk=not self._shares_journal_server)
 
     def terminate_segments(self, backing_topics: Sequence[str]) -> Mapping[str, str]:
-        """Close those that exist; waits for appends in progress, refuses those behind them."""
+        """Close those that exist and that nobody holds for long; refuses appends behind that."""
         with self._calls.statement(f"terminate {len(backing_topics)} logs") as cursor:
-            return set_wise.terminate(cursor, backing_topics, may_be_late=self._shares_server)
+            return set_wise.terminate(cursor, backing_topics, waits_for_disk=not self._shares_journal_server)
 
     def subscriptions_of(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[str]]:
         """Subscriptions on each log, sorted; a log that is missing or has none is absent."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+import psycopg2.errors
 import psycopg2.extensions
 
 from controller.dataplane.base import Born, LogState, Successor
@@ -39,13 +40,20 @@ _CREATE = f"""
            CASE WHEN l.created_at < transaction_timestamp() THEN pg_notify('{ARRIVALS}', l.log_id::text) END
       FROM embedded.log l WHERE l.name = ANY (%(logs)s)
 """  # noqa: S608 - a constant
-_TERMINATE = f"""
-    SELECT FROM embedded.log WHERE name = ANY (%(logs)s) ORDER BY name FOR NO KEY UPDATE;
-    WITH closed AS (
+_LONGEST_WAIT = "SELECT set_config('lock_timeout', '100ms', true);"
+"""For appends in progress: whoever holds a log for longer is not waited for, since the others' logs are locked meanwhile."""
+_CLOSE = f"""
+    WITH held AS MATERIALIZED (
+        SELECT log_id FROM embedded.log WHERE name = ANY (%(logs)s) ORDER BY name FOR NO KEY UPDATE {{skipping}})
+    , closed AS (
         UPDATE embedded.log SET terminated_at = coalesce(terminated_at, clock_timestamp())
-         WHERE name = ANY (%(logs)s) RETURNING name, log_id, next_offset - 1 AS position)
+         WHERE log_id = ANY (ARRAY(SELECT log_id FROM held)) RETURNING name, log_id, next_offset - 1 AS position)
     SELECT name, position, pg_notify('{ARRIVALS}', log_id::text) FROM closed
 """  # noqa: S608
+_TERMINATE, _TERMINATE_FREE = (
+    _LONGEST_WAIT + _CLOSE.format(skipping=""),
+    _CLOSE.format(skipping="SKIP LOCKED"),
+)
 _SUBSCRIPTIONS = """
     SELECT l.name, ARRAY(SELECT c.subscription FROM embedded.cursor c WHERE c.log_id = l.log_id ORDER BY 1)
       FROM embedded.log l WHERE l.name = ANY (%(logs)s)
@@ -53,7 +61,7 @@ _SUBSCRIPTIONS = """
 
 
 def create(
-    cursor: psycopg2.extensions.cursor, successors: Sequence[Successor], *, may_be_late: bool
+    cursor: psycopg2.extensions.cursor, successors: Sequence[Successor], *, waits_for_disk: bool
 ) -> dict[str, Born]:
     """What each log is afterwards, by name."""
     documents = [
@@ -66,7 +74,7 @@ def create(
         for one in successors
     ]
     logs = [one.backing_topic for one in successors]
-    statement = (_LATE if may_be_late else "") + _CREATE
+    statement = ("" if waits_for_disk else _LATE) + _CREATE
     cursor.execute(statement, {"logs": logs, "successors": json.dumps(documents)})
     return {
         name: Born(LogState.TERMINATED if is_terminated else LogState.OPEN, tuple(subscriptions))
@@ -75,10 +83,14 @@ def create(
 
 
 def terminate(
-    cursor: psycopg2.extensions.cursor, backing_topics: Sequence[str], *, may_be_late: bool
+    cursor: psycopg2.extensions.cursor, backing_topics: Sequence[str], *, waits_for_disk: bool
 ) -> dict[str, str]:
-    """The last offset of each log that exists, by name."""
-    cursor.execute((_LATE if may_be_late else "") + _TERMINATE, {"logs": list(backing_topics)})
+    """The last offset of each log that exists, by name; without those that somebody holds."""
+    late, logs = ("" if waits_for_disk else _LATE), {"logs": list(backing_topics)}
+    try:
+        cursor.execute(late + _TERMINATE, logs)
+    except psycopg2.errors.LockNotAvailable:
+        cursor.execute(late + _TERMINATE_FREE, logs)
     return {name: str(position) for name, position, _ in cursor.fetchall()}
 
 

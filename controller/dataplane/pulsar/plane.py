@@ -190,7 +190,7 @@ class PulsarDataPlane:
         return describe_topic(self._admin, name)
 
     @property
-    def shares_server(self) -> bool:
+    def shares_journal_server(self) -> bool:
         """Never: the journal is on its disk before a topic is closed."""
         return False
 

@@ -24,7 +24,7 @@ from controller.entrypoints.output import emit, layout_rows, operation_document,
 from controller.entrypoints.rehearsal import stage
 from controller.entrypoints.running import manual_request, see_through
 from controller.services import topic_admin, topic_adoption
-from controller.store.journal.intents import Intent
+from controller.store.journal.request_keys import Intent
 from controller.store.topics import layouts, subscriptions, topics
 from controller.store.topics.topics import TopicRow
 

@@ -27,8 +27,9 @@ from controller.entrypoints.tasks.forms import (
 )
 from controller.services import segment_admin, topic_admin
 from controller.services.segment_admin import Planner
-from controller.store.journal import claims as operations
-from controller.store.journal.intents import Intent, Request
+from controller.store.journal import operations
+from controller.store.journal.operations import Request
+from controller.store.journal.request_keys import Intent
 from controller.store.topics import layouts, topics
 
 Params = Mapping[str, object]

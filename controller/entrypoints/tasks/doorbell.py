@@ -8,7 +8,7 @@ from controller.domain.decision import Lane
 from controller.entrypoints.running import worker_is_up
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.store.decisions import evaluations
-from controller.store.journal import claims as operations
+from controller.store.journal import claims
 from controller.store.topics import topics
 
 
@@ -21,6 +21,6 @@ def split_pass_has_work(*, dsn: str, extras: Extras) -> bool:
             instants: list[datetime | None] = [evaluations.next_due(tx, lanes)]
             if not has_worker:
                 call_timeout_seconds = app.settings.call_timeout_seconds
-                instants.append(operations.next_due(tx, call_timeout_seconds=call_timeout_seconds))
+                instants.append(claims.next_due(tx, call_timeout_seconds=call_timeout_seconds))
             now = topics.database_now(tx)
     return any(instant is not None and instant <= now for instant in instants)

@@ -11,7 +11,7 @@ import time
 from controller.bootstrap import OPERATIONS_TOGETHER, Application
 from controller.entrypoints.running import worker_is_up
 from controller.services.operation_runner import run_due
-from controller.store.journal import claims as operations
+from controller.store.journal import claims
 from controller.store.topics import topics
 
 BUDGET_SECONDS = 40.0
@@ -33,7 +33,7 @@ def run_where_no_worker_is(app: Application, budget_seconds: float = BUDGET_SECO
             runs += ran
             continue
         with app.store.transaction() as tx:
-            due = operations.next_due(tx, call_timeout_seconds=context.call_timeout_seconds)
+            due = claims.next_due(tx, call_timeout_seconds=context.call_timeout_seconds)
             wait_seconds = None if due is None else (due - topics.database_now(tx)).total_seconds()
         if wait_seconds is None or wait_seconds > SOON_SECONDS:
             break

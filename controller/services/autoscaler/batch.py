@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
@@ -12,18 +11,19 @@ from sqlalchemy.exc import IntegrityError
 from controller import telemetry
 from controller.dataplane.base import DataPlane
 from controller.dataplane.layout_keeper import naming
-from controller.domain.decision import Decision, Evaluation, Lane
-from controller.domain.errors import CleaveError, LostRace, SegmentBusy
+from controller.domain.decision import Evaluation, Lane
+from controller.domain.errors import CleaveError, LostRace, SegmentBusy, TopicNotFound
 from controller.domain.evaluator import CODE_VERSION, decide
-from controller.domain.operation import Origin
+from controller.domain.operation import Operation, Origin
 from controller.domain.situation import Situation
 from controller.services.autoscaler.verdicts import digest, plan
 from controller.store.decisions import evaluations, ledger, situations
 from controller.store.decisions.evaluations import Finished, PendingEvaluation
 from controller.store.decisions.ledger import LedgerRow
 from controller.store.decisions.situations import LockedTopic
-from controller.store.journal import intents
-from controller.store.journal.intents import Intent, Wanted
+from controller.store.journal import reshape_intents
+from controller.store.journal.operations import Request
+from controller.store.journal.reshape_intents import ReshapeDraft, TopicView
 
 log = telemetry.get_logger(__name__)
 
@@ -120,38 +120,69 @@ class Batch:
 
     def _intend(self, acting: Sequence[LockedTopic]) -> None:
         """Where one act was decided, all at once; several of one topic stand or fall together."""
-        wanted = {topic.topic_id: self._wanted(topic) for topic in acting}
-        alone = [acts[0] for acts in wanted.values() if len(acts) == 1]
-        for act, found in zip(alone, intents.intend_reshapes(self._tx, alone), strict=True):
-            if isinstance(found, Intent):
-                self._operation_ids[act.topic_id] = (found.operation.operation_id,)
-            else:
-                self._refused(act.topic_id, found)
-        for topic_id, acts in wanted.items():
-            if len(acts) == 1:
-                continue
+        by_topic = {topic.topic_id: topic for topic in acting}
+        alone = [t for t in by_topic if len(self.verdicts[t].decisions) == 1]
+        self._intend_one_each([by_topic[t] for t in alone])
+        for topic_id in by_topic.keys() - {*alone}:
             try:
                 with self._tx.begin_nested():
-                    found_all = [intents.intend_reshape(self._tx, act) for act in acts]
+                    written = [
+                        self._written(by_topic[topic_id], ordinal)
+                        for ordinal in range(len(self.verdicts[topic_id].decisions))
+                    ]
             except (CleaveError, IntegrityError) as error:
                 self._refused(topic_id, error)
             else:
-                self._operation_ids[topic_id] = tuple(one.operation.operation_id for one in found_all)
+                self._operation_ids[topic_id] = tuple(one.operation_id for one in written)
 
-    def _wanted(self, topic: LockedTopic) -> list[Wanted]:
-        topic_id = topic.topic_id
-        situation = self.situations[topic_id]
-        return [
-            Wanted(
-                topic_id,
-                partial(plan, act, max_buckets=situation.policy.entry_bucket_max_per_segment),
-                naming(self._planes[topic.data_plane]),
-                self._request(topic_id, act, ordinal),
-                seen_epoch=situation.layout.epoch,
-                seen_input_version=self.pending[topic_id].input_version,
-            )
-            for ordinal, act in enumerate(self.verdicts[topic_id].decisions)
-        ]
+    def _intend_one_each(self, acting: Sequence[LockedTopic]) -> None:
+        """Two statements for all of them; where the second fails as a whole, each by itself."""
+        requests = {t.topic_id: self._request(t.topic_id, 0) for t in acting}
+        views = reshape_intents.look_at_many(
+            self._tx, list(requests), [one.request_key for one in requests.values()]
+        )
+        drafts: list[ReshapeDraft] = []
+        for topic, view in zip(acting, views, strict=True):
+            try:
+                drafts.append(self._draft(topic, view, requests[topic.topic_id], 0))
+            except CleaveError as error:
+                self._refused(topic.topic_id, error)
+        written: dict[int, Operation] = {}
+        try:
+            with self._tx.begin_nested():
+                written = reshape_intents.write(self._tx, drafts)
+        except IntegrityError:
+            log.warning("intents of a batch are written one by one", topics=len(drafts))
+        for draft in drafts:
+            topic_id = draft.view.topic_id
+            try:
+                operation = written.get(topic_id) or reshape_intents.intend(self._tx, draft).operation
+            except (CleaveError, IntegrityError) as error:
+                self._refused(topic_id, error)
+            else:
+                self._operation_ids[topic_id] = (operation.operation_id,)
+
+    def _written(self, topic: LockedTopic, ordinal: int) -> Operation:
+        """One act of several: each is planned on what the one before has left."""
+        request = self._request(topic.topic_id, ordinal)
+        view = reshape_intents.look(self._tx, topic.topic_id, request.request_key)
+        return reshape_intents.intend(self._tx, self._draft(topic, view, request, ordinal)).operation
+
+    def _draft(
+        self, topic: LockedTopic, view: TopicView | None, request: Request, ordinal: int
+    ) -> ReshapeDraft:
+        """The act as a plan on the layout of the moment. Raises LostRace when that is not what was decided on."""
+        situation = self.situations[topic.topic_id]
+        if view is None:
+            raise TopicNotFound(f"topic {topic.topic_id} is gone; nothing is left to do")
+        input_version = self.pending[topic.topic_id].input_version
+        view.demand_current(epoch=situation.layout.epoch, input_version=input_version)
+        act = self.verdicts[topic.topic_id].decisions[ordinal]
+        planned = plan(act, view.layout, max_buckets=situation.policy.entry_bucket_max_per_segment)
+        naming_of = naming(self._planes[topic.data_plane])
+        draft = ReshapeDraft(view, planned, request, naming_of, input_version)
+        draft.demand_possible()
+        return draft
 
     def _refused(self, topic_id: int, error: CleaveError | IntegrityError) -> None:
         """By the door, after all: soon again where somebody was faster, else later."""
@@ -166,9 +197,10 @@ class Batch:
             log.error("a decision could not be written as an intent", topic_id=topic_id, error=str(error))
             self._pause(topic_id)
 
-    def _request(self, topic_id: int, act: Decision, ordinal: int) -> intents.Request:
+    def _request(self, topic_id: int, ordinal: int) -> Request:
         decision_id = self._decision_ids[topic_id]
-        return intents.Request(
+        act = self.verdicts[topic_id].decisions[ordinal]
+        return Request(
             request_key=f"decision-{decision_id}-{ordinal}",
             origin=Origin.AUTO,
             actor=self._decided_by,

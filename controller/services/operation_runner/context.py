@@ -52,7 +52,7 @@ class RunnerContext:
     should_stop: Callable[[], bool] = _never
     clock: Clock = field(default_factory=SystemClock)
     claiming: threading.Lock = field(default_factory=threading.Lock)
-    """Threads claim one after the other: side by side they would tear what can go together."""
+    """Threads claim one after the other: side by side each would get a part of what could share its calls."""
 
     def __post_init__(self) -> None:
         if self.lease_seconds <= self.call_timeout_seconds:

@@ -15,8 +15,9 @@ from controller.domain.operation import Origin
 from controller.domain.reshape import plan_heal
 from controller.domain.segment import SegmentState
 from controller.services.reconciler.findings import Finding, FindingKind, Seen, compare
-from controller.store.journal import intents, tombstones
-from controller.store.journal.intents import Request, Wanted
+from controller.store.journal import reshape_intents, tombstones
+from controller.store.journal.operations import Request
+from controller.store.journal.reshape_intents import ReshapeDraft
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
 from controller.store.topics import backing_logs, drains, topics
@@ -128,10 +129,13 @@ def _heal(tx: Connection, topic: topics.TopicRow, plane: DataPlane, books: Books
     key = f"heal/{topic.topic_id}/{segment_id}/{books.next_segment_id}"
     reason = f"log of active segment {segment_id} is terminated"
     request = Request(key, Origin.RECONCILER, "reconciler", reason)
-    wanted = Wanted(
-        topic.topic_id, lambda layout: plan_heal(layout, segment_id), plane.backing_topic, request
-    )
-    return intents.intend_reshape(tx, wanted).operation.operation_id
+    view = reshape_intents.look(tx, topic.topic_id, key)
+    first = reshape_intents.first_intent(tx, view, request)
+    if first is not None:
+        return first.operation.operation_id
+    view.demand_current()
+    draft = ReshapeDraft(view, plan_heal(view.layout, segment_id), request, plane.backing_topic)
+    return reshape_intents.intend(tx, draft).operation.operation_id
 
 
 def _answer_on_plane(plane: DataPlane, books: Books, finding: Finding) -> Finding:

@@ -15,8 +15,7 @@ from sqlalchemy import Connection
 
 from controller.domain.decision import Lane
 from controller.store.decisions import evaluations
-from controller.store.journal import claims as operations
-from controller.store.journal import tombstones
+from controller.store.journal import claims, tombstones
 from controller.store.shards import Shards
 
 
@@ -124,7 +123,7 @@ class OperationSensor(Sensor):
 
     def fires_at(self, tx: Connection, shards: Shards) -> datetime | None:
         """The earliest instant at which a live operation may be claimed."""
-        return operations.next_due(tx, shards, call_timeout_seconds=self._call_timeout_seconds)
+        return claims.next_due(tx, shards, call_timeout_seconds=self._call_timeout_seconds)
 
     def due(self) -> Work:
         """Drain the journal."""

@@ -2,17 +2,16 @@
 
 Its logs are segments over the whole ring, since keys went to partitions by a hash of their own: every new segment
 descends from all of them, and is handed out when they are drained. Epoch 0 is the topic as it was found, epoch 1 the
-new layout. Part of `intents` and `commits`; closing the old topics is the operation runner's.
+new layout. Its intent is here, and what its commit writes; closing the old topics is the operation runner's.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, insert, text
+from sqlalchemy import Connection, insert
 
 from controller.clock import to_ms
 from controller.domain.errors import InvalidInput
@@ -22,10 +21,10 @@ from controller.domain.operation import ADOPTED, Operation, OperationKind
 from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import ChildPlan
 from controller.domain.segment import Segment, SegmentState
-from controller.store.journal.guards import Intent, first_free_id, once
-from controller.store.journal.rows import BackingTopic, Draft, Request, write_operation
+from controller.store.journal.operations import BackingTopic, NewOperation, Request, write_operation
+from controller.store.journal.request_keys import Intent, once
 from controller.store.postgres.tables import SEGMENT
-from controller.store.topics import layouts, topics
+from controller.store.topics import layouts, subscriptions, topics
 from controller.store.topics.subscriptions import SubscriptionKind
 from controller.store.topics.topics import TopicRow
 
@@ -46,16 +45,6 @@ class Adoption:
     policy: PolicyOverride | None = None
 
 
-_NEW_TOPIC = """
-    INSERT INTO cleave.topic (name, namespace, data_plane, policy, next_segment_id)
-    SELECT :name, :namespace, :data_plane, CAST(:policy AS jsonb), :next_segment_id
- RETURNING topic_id
-"""
-_SUBSCRIPTION = """
-    INSERT INTO cleave.subscription (topic_id, name, kind, created_epoch) VALUES (:topic_id, :name, :kind, :epoch)
-"""
-
-
 def intend_adopt(
     tx: Connection, adoption: Adoption, *, backing_topic: BackingTopic, request: Request
 ) -> Intent:
@@ -67,26 +56,23 @@ def intend_adopt(
         raise InvalidInput(f"{adoption.name} would be adopted from nothing; name a topic that exists")
 
     def act() -> Operation:
-        first_id = first_free_id(tx, adoption.name) + len(adoption.old_topics)
+        first_id = topics.first_free_segment_id(tx, adoption.name) + len(adoption.old_topics)
         first = SegmentLayout.initial(
             adoption.segments, bucket_budget=adoption.bucket_budget, max_buckets=adoption.max_buckets, now=0
         )
-        policy = None if adoption.policy is None else json.dumps(adoption.policy.to_document())
-        columns = {
-            "name": adoption.name,
-            "namespace": "/".join(adoption.name.removeprefix("topic://").split("/")[:2]),
-            "data_plane": adoption.data_plane,
-            "policy": policy,
-            "next_segment_id": first_id + adoption.segments,
-        }
-        topic_id = tx.execute(text(_NEW_TOPIC), columns).scalar_one()
+        topic = topics.insert_topic(
+            tx,
+            adoption.name,
+            data_plane=adoption.data_plane,
+            next_segment_id=first_id + adoption.segments,
+            policy=adoption.policy,
+        )
         for name, kind in adoption.subscriptions.items():
-            row = {"topic_id": topic_id, "name": name, "kind": kind.value, "epoch": FOUND_EPOCH}
-            tx.execute(text(_SUBSCRIPTION), row)
+            subscriptions.insert_subscription(tx, topic.topic_id, name, kind, FOUND_EPOCH)
         children = [ChildPlan(first_id + s.segment_id, s.hash_range, s.bucket_splits) for s in first.active]
         parameters = {ADOPTED: list(adoption.old_topics)}
-        draft = Draft(OperationKind.ADOPT, children=children, parameters=parameters)
-        return write_operation(tx, topics.get_topic(tx, topic_id), draft, request, backing_topic)
+        new = NewOperation(OperationKind.ADOPT, children=children, parameters=parameters)
+        return write_operation(tx, topic, new, request, backing_topic)
 
     return once(
         tx,

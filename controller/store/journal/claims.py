@@ -1,84 +1,130 @@
-"""The journal: claiming operations, recording steps, and what a runner may know of the rest.
+"""Claims: who runs an operation, in which term, until when by the database's clock.
 
-A claim is a holder, a term and an expiry by the database's clock. Whatever a runner writes about an operation
-goes through an UPDATE that demands the term, the holder, the state it saw and an unexpired claim, so that a
-stale runner changes nothing, whatever it believes. Steps that change the layout are in ``commits``; the order
-of steps is in ``domain/operation.py``. Operation rows are locked after the topic row, never before it.
+Whatever a runner writes about an operation demands that claim (see `steps`), so that a stale runner changes nothing,
+whatever it believes. Here operations are claimed, a claim is renewed or given back, and a failed attempt is noted with the
+instant of the next one. How long a runner waits between attempts is its own affair.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection, text
 
-from controller.domain.operation import Operation, OperationKind
-from controller.store.journal.rows import (
-    READ_FROM,
-    find_by_request_key,
-    get_operation,
-    list_operations,
-    operation_of,
-)
-from controller.store.journal.steps import HELD, claim_of, fenced_out, observe, record_step
+from controller.domain.operation import Observed, Operation, OperationKind
+from controller.domain.reshape import ReshapeKind
+from controller.store.journal.operations import READ_COLUMNS, operation_of
+from controller.store.journal.steps import GIVEN, HELD, OBSERVED_COLUMNS, fenced_out, observed_of
+from controller.store.postgres.prepared import Prepared
 from controller.store.shards import Shards
 
-__all__ = [
-    "claim",
-    "find_by_request_key",
-    "get_operation",
-    "list_operations",
-    "next_due",
-    "observe",
-    "record_failure",
-    "record_step",
-    "release",
-    "renew",
-]
-
-# The clock is asked once, in a sub-select, so that the index can be searched by it. Materialized, because a
-# sub-select that locks rows must not run twice. Kinds of a newer program are left to it.
-_CLAIM = """
-    WITH due AS MATERIALIZED (
-        SELECT operation_id FROM cleave.operation
-         WHERE finished_at IS NULL AND not_before <= (SELECT clock_timestamp())
-           AND (claimed_by IS NULL
-                OR claim_expires_at <= (SELECT clock_timestamp()) - make_interval(secs => :call_timeout_seconds))
-           AND kind = ANY (:kinds) AND {which}
-         ORDER BY not_before, operation_id LIMIT :limit FOR UPDATE SKIP LOCKED)
+# Kinds of a newer program are left to it. The clock is asked once, in a sub-select, so that the index can be searched by it.
+_DUE = "o.finished_at IS NULL AND o.not_before <= (SELECT clock_timestamp()) AND o.kind = ANY (:kinds)"
+_CLAIMABLE = """(o.claimed_by IS NULL
+                OR o.claim_expires_at <= (SELECT clock_timestamp()) - make_interval(secs => :call_timeout_seconds))"""
+_FENCED = "o.state IN ('fencing', 'fenced')"
+_SHARING = """o.kind = ANY (:reshapes)
+            AND (SELECT t.data_plane = ANY (:sharing_planes) FROM cleave.topic t WHERE t.topic_id = o.topic_id)"""
+_FRESH = f"o.state = 'intended' AND o.attempts = 0 AND o.claimed_by IS NULL AND {_SHARING}"
+# Materialized, because a sub-select that locks rows must not run twice. Rows that another claimer is looking at are skipped.
+_CLAIM = f"""
+    WITH fenced AS MATERIALIZED (
+        SELECT o.operation_id FROM cleave.operation o
+         WHERE {_DUE} AND {_FENCED} AND {{which}} AND {_CLAIMABLE} AND {_SHARING}
+         ORDER BY o.not_before, o.operation_id LIMIT :limit FOR UPDATE OF o SKIP LOCKED)
+    , fenced_alone AS MATERIALIZED (
+        SELECT o.operation_id FROM cleave.operation o
+         WHERE {_DUE} AND {_FENCED} AND {{which}} AND {_CLAIMABLE} AND NOT ({_SHARING})
+         ORDER BY o.not_before, o.operation_id
+         LIMIT (SELECT CASE WHEN count(*) < :limit THEN 1 ELSE 0 END FROM fenced) FOR UPDATE OF o SKIP LOCKED)
+    , fresh AS MATERIALIZED (
+        SELECT o.operation_id FROM cleave.operation o
+         WHERE {_DUE} AND {_FRESH} AND {{which}}
+         ORDER BY o.not_before, o.operation_id
+         LIMIT (SELECT greatest(:limit - 1 - f.taken, CASE WHEN f.taken + a.taken = 0 THEN 1 ELSE 0 END)
+                  FROM (SELECT count(*) AS taken FROM fenced) f, (SELECT count(*) AS taken FROM fenced_alone) a)
+           FOR UPDATE OF o SKIP LOCKED)
+    , other AS MATERIALIZED (
+        SELECT o.operation_id FROM cleave.operation o
+         WHERE {_DUE} AND NOT ({_FRESH}) AND NOT {_FENCED} AND {{which}} AND {_CLAIMABLE}
+         ORDER BY o.not_before, o.operation_id
+         LIMIT CASE WHEN EXISTS (SELECT FROM fenced_alone) THEN 0
+                    ELSE (SELECT CASE WHEN f.taken + n.taken < :limit THEN 1 ELSE 0 END
+                            FROM (SELECT count(*) AS taken FROM fenced) f, (SELECT count(*) AS taken FROM fresh) n) END
+           FOR UPDATE OF o SKIP LOCKED)
     , taken AS (
         UPDATE cleave.operation o
            SET claimed_by = :runner, claim_term = o.claim_term + 1, row_version = o.row_version + 1,
                claim_expires_at = clock_timestamp() + make_interval(secs => :lease_seconds)
-          FROM due WHERE o.operation_id = due.operation_id
-     RETURNING o.*)
-    {read} ORDER BY o.operation_id
+          FROM (SELECT operation_id, true AS shares_calls FROM fenced
+                UNION ALL SELECT operation_id, true FROM fresh
+                UNION ALL SELECT operation_id, false FROM fenced_alone
+                UNION ALL SELECT operation_id, false FROM other) due
+         WHERE o.operation_id = due.operation_id
+     RETURNING o.*, due.shares_calls)
+    SELECT {READ_COLUMNS}, o.shares_calls, {OBSERVED_COLUMNS}
+      FROM taken o JOIN cleave.topic t USING (topic_id)
+     ORDER BY o.operation_id
 """
-_ANY = "TRUE"
-_ONE = "operation_id = :operation_id"
-_IN_SHARDS = "topic_id % :shard_count = ANY (:shards)"
+_CLAIM_TYPES = {
+    "runner": "text",
+    "lease_seconds": "float8",
+    "call_timeout_seconds": "float8",
+    "limit": "bigint",
+    "kinds": "text[]",
+    "reshapes": "text[]",
+    "sharing_planes": "text[]",
+}
+_IN_SHARDS = "o.topic_id % :shard_count = ANY (:shards)"
+CLAIM = Prepared("claim_due", _CLAIM.replace("{which}", "TRUE"), _CLAIM_TYPES)
+CLAIM_IN_SHARDS = Prepared(
+    "claim_due_in_shards",
+    _CLAIM.replace("{which}", _IN_SHARDS),
+    _CLAIM_TYPES | {"shard_count": "bigint", "shards": "bigint[]"},
+)
+CLAIM_ONE = Prepared(
+    "claim_one",
+    _CLAIM.replace("{which}", "o.operation_id = :operation_id"),
+    _CLAIM_TYPES | {"operation_id": "bigint"},
+)
 
 _NEXT_DUE = """
-    SELECT min(greatest(not_before, intended_at, claim_expires_at + make_interval(secs => :call_timeout_seconds)))
-      FROM cleave.operation WHERE finished_at IS NULL AND kind = ANY (:kinds) AND {which}
+    SELECT min(greatest(o.not_before, o.intended_at, o.claim_expires_at + make_interval(secs => :call_timeout_seconds)))
+      FROM cleave.operation o WHERE o.finished_at IS NULL AND o.kind = ANY (:kinds) AND {which}
 """
-
-_RENEW = f"""
-    UPDATE cleave.operation
-       SET claim_expires_at = greatest(claim_expires_at, clock_timestamp() + make_interval(secs => :lease_seconds)),
-           row_version = row_version + 1
-     WHERE {HELD}
-"""  # noqa: S608 - constants only, as below
-_RELEASE = f"""
-    UPDATE cleave.operation SET claimed_by = NULL, claim_expires_at = NULL, row_version = row_version + 1
-     WHERE {HELD}
-"""  # noqa: S608
-_FAIL = f"""
-    UPDATE cleave.operation
-       SET claimed_by = NULL, claim_expires_at = NULL, row_version = row_version + 1, attempts = attempts + 1,
+_OF_RUNNER = f"FROM given g WHERE o.operation_id = ANY (:operation_ids) AND o.operation_id = g.operation_id AND {HELD} RETURNING o.operation_id"
+_RENEW = f"""{GIVEN}
+    UPDATE cleave.operation o
+       SET claim_expires_at = greatest(o.claim_expires_at, clock_timestamp() + make_interval(secs => :lease_seconds)),
+           row_version = o.row_version + 1
+    {_OF_RUNNER}
+"""
+_RELEASE = f"""{GIVEN}
+    UPDATE cleave.operation o SET claimed_by = NULL, claim_expires_at = NULL, row_version = o.row_version + 1
+    {_OF_RUNNER}
+"""
+_FAIL = f"""{GIVEN}
+    UPDATE cleave.operation o
+       SET claimed_by = NULL, claim_expires_at = NULL, row_version = o.row_version + 1, attempts = o.attempts + 1,
            last_error = :error_text, not_before = clock_timestamp() + make_interval(secs => :delay_seconds)
-     WHERE {HELD}
-"""  # noqa: S608
+    {_OF_RUNNER}
+"""
+_KINDS = [kind.value for kind in OperationKind]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """An operation just claimed, and what there was to see in that moment.
+
+    `shares_calls`: it is a reshape that may share its calls with the others so marked.
+    """
+
+    operation: Operation
+    observed: Observed
+    shares_calls: bool
 
 
 def claim(
@@ -88,41 +134,53 @@ def claim(
     lease_seconds: float,
     call_timeout_seconds: float,
     limit: int = 1,
+    sharing_planes: Collection[str] = (),
     operation_id: int | None = None,
     shards: Shards | None = None,
-) -> list[Operation]:
-    """Takes up to ``limit`` live operations that are due and nobody's, and raises their claim terms.
+) -> list[Claim]:
+    """Takes up to `limit` live operations that are due and nobody's, and raises their claim terms.
 
-    Somebody's claim is over ``call_timeout_seconds`` (of the longest data-plane call) after its expiry, when
-    nothing its holder started can still be under way. Rows another claimer is looking at are skipped.
+    Reshapes on `sharing_planes` share calls: as many as asked for, those past the announcement of their fence first,
+    because their ranges have no log that takes writes; then fresh ones (intended, never tried, never claimed). Of
+    everything else there is one beside them, so that neither waits for the other for ever. With `operation_id` only that one.
+
+    Somebody's claim is over `call_timeout_seconds` (of the longest data-plane call) after its expiry, when nothing its
+    holder started can still be under way.
     """
-    which, parameters = _which(operation_id, shards)
-    parameters |= {
+    parameters: dict[str, object] = {
         "runner": runner,
         "lease_seconds": lease_seconds,
         "call_timeout_seconds": call_timeout_seconds,
         "limit": limit,
+        "kinds": _KINDS,
+        "reshapes": [kind.value for kind in ReshapeKind],
+        "sharing_planes": list(sharing_planes),
+        "operation_id": operation_id,
+        **({} if shards is None else shards.parameters),
     }
-    statement = _CLAIM.format(which=which, read=READ_FROM.format(source="taken"))
-    return [operation_of(row) for row in tx.execute(text(statement), parameters)]
+    statement = CLAIM if shards is None else CLAIM_IN_SHARDS
+    rows = (statement if operation_id is None else CLAIM_ONE).execute(tx, parameters)
+    return [Claim(operation_of(row), observed_of(row), row.shares_calls) for row in rows]
 
 
 def next_due(tx: Connection, shards: Shards | None = None, *, call_timeout_seconds: float) -> datetime | None:
     """The earliest instant at which a live operation can be claimed; it may lie in the past. None: none is live."""
-    which, parameters = _which(None, shards)
-    parameters["call_timeout_seconds"] = call_timeout_seconds
-    due: datetime | None = tx.execute(text(_NEXT_DUE.format(which=which)), parameters).scalar_one()
+    parameters: dict[str, object] = {"kinds": _KINDS, "call_timeout_seconds": call_timeout_seconds}
+    statement = _NEXT_DUE.format(which="TRUE" if shards is None else _IN_SHARDS)
+    due: datetime | None = tx.execute(
+        text(statement), parameters | ({} if shards is None else shards.parameters)
+    ).scalar_one()
     return due
 
 
-def renew(tx: Connection, operation: Operation, runner: str, lease_seconds: float) -> None:
-    """Extends the claim to ``lease_seconds`` from now, never shortens it. Raises FencedOut when it is lost."""
-    _demand_held(tx, operation, runner, _RENEW, lease_seconds=lease_seconds)
+def renew(tx: Connection, operations: Sequence[Operation], runner: str, lease_seconds: float) -> set[int]:
+    """Extends the claims to `lease_seconds` from now, never shortens one; ids of those that are still the runner's."""
+    return _write(tx, operations, runner, _RENEW, lease_seconds=lease_seconds)
 
 
-def release(tx: Connection, operation: Operation, runner: str) -> None:
-    """Gives the claim back at once. No call of the runner may be under way; nothing happens if it was lost."""
-    tx.execute(text(_RELEASE), claim_of(operation, runner))
+def release(tx: Connection, operations: Sequence[Operation], runner: str) -> None:
+    """Gives the claims back at once. No call of the runner may be under way; nothing happens where one was lost."""
+    _write(tx, operations, runner, _RELEASE)
 
 
 def record_failure(
@@ -132,18 +190,14 @@ def record_failure(
 
     After a call that timed out the delay has to be at least the call time-out. Raises FencedOut.
     """
-    _demand_held(tx, operation, runner, _FAIL, error_text=error_text, delay_seconds=delay_seconds)
-
-
-def _which(operation_id: int | None, shards: Shards | None) -> tuple[str, dict[str, object]]:
-    kinds: dict[str, object] = {"kinds": [kind.value for kind in OperationKind]}
-    if operation_id is not None:
-        return _ONE, kinds | {"operation_id": operation_id}
-    return (_ANY, kinds) if shards is None else (_IN_SHARDS, kinds | shards.parameters)
-
-
-def _demand_held(
-    tx: Connection, operation: Operation, runner: str, statement: str, **parameters: object
-) -> None:
-    if tx.execute(text(statement), {**claim_of(operation, runner), **parameters}).rowcount != 1:
+    if not _write(tx, [operation], runner, _FAIL, error_text=error_text, delay_seconds=delay_seconds):
         raise fenced_out(operation, runner)
+
+
+def _write(
+    tx: Connection, operations: Sequence[Operation], runner: str, statement: str, **parameters: object
+) -> set[int]:
+    held = [{"operation_id": one.operation_id, "term": one.claim_term} for one in operations]
+    ids = [one.operation_id for one in operations]
+    parameters |= {"given": json.dumps(held), "runner": runner, "operation_ids": ids}
+    return {row.operation_id for row in tx.execute(text(statement), parameters)}

@@ -1,61 +1,139 @@
-"""Commits: the one transaction in which an operation becomes true.
+"""Commits: the one transaction in which an operation becomes true, or is given up.
 
-Each locks the topic row first and the operation second, by claim term; then parents are sealed, children
-become active, the epoch rises by one and history gets its row, all or nothing. It never loses what happened
-meanwhile: if the subscriptions are not those the children were given, or an older operation of a topic being
-deleted still lives, it raises LostRace and the runner looks again. Logs are not touched here; those that
-became superfluous are queued in ``tombstones``.
+The topic row is locked first and the operation second, by its claim; then parents are sealed, children become active, the
+epoch rises by one and history gets its row, all or nothing. A commit never loses what happened meanwhile: if the subscriptions are
+not those that the children were given, or an older operation of a topic being deleted still lives, nothing is written and the
+runner looks again. Logs are not touched here; those that became superfluous are queued in `tombstones`.
+
+Reshapes commit by one statement, however many they are. It waits for nobody: a topic whose row (or whose due evaluation)
+somebody else holds is left out, because the others' parents are terminated already and take no writes until this commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from datetime import datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from sqlalchemy import Connection, DateTime, column, func, text
+from sqlalchemy import Connection, text
 
 from controller.clock import to_ms
-from controller.domain.errors import InvariantViolated, LostRace
-from controller.domain.operation import Operation, OperationKind, OperationState, Step
+from controller.domain.errors import CleaveError, InvariantViolated, LostRace
+from controller.domain.operation import Operation, OperationKind
 from controller.domain.segment import Segment
-from controller.store.journal import adoptions, tombstones
-from controller.store.journal import claims as operations
-from controller.store.journal.common_commits import (
-    ABORT_PAUSE_SECONDS,
-    demand_alone,
-    end_segments,
-    end_topic,
-    pause_decisions,
-    write_history,
-)
-from controller.store.postgres.tables import TOPIC
-from controller.store.topics import drains, layouts, topics
+from controller.store.decisions import evaluations
+from controller.store.journal import adoptions, steps, tombstones
+from controller.store.journal.steps import GIVEN, HELD, JOURNAL, STEP_TYPES, StepRecord, fenced_out
+from controller.store.mirrors import commits as mirror_commits
+from controller.store.postgres.prepared import Prepared
+from controller.store.topics import deletion, drains, layout_changes, layouts, topics
 from controller.store.topics.topics import TopicRow, TopicState
 
-_SEAL = """
-    UPDATE cleave.segment s
-       SET state = 'SEALED', sealed_epoch = :epoch, sealed_at = :at,
-           terminated_position = (
-               SELECT j.detail -> 'positions' ->> s.backing_topic FROM cleave.operation_step j
-                WHERE j.operation_id = :operation_id AND j.detail -> 'positions' ? s.backing_topic
-                ORDER BY j.sequence DESC LIMIT 1)
-     WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids) AND state = 'ACTIVE'
-"""
-_PRUNE = """
-    UPDATE cleave.segment SET pruned_epoch = :epoch, pruned_at = :at
-     WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids) AND state = 'SEALED' AND pruned_epoch IS NULL
- RETURNING segment_id, backing_topic
-"""
+ABORT_PAUSE_SECONDS = 30.0
+"""After an abort nothing is decided automatically about the topic for this long."""
+ROWS_HELD_SECONDS = 0.01
+"""Rows are held for the length of somebody's transaction: milliseconds, as a rule."""
+
+# A data-modifying WITH sees one snapshot throughout; what is written hangs on the row that passed the checks, and a locked
+# row is compared anew with what others committed meanwhile. That no parent is sealed is asked first and demanded again by
+# the update; the second line is the database's own: ACTIVE ranges exclude each other and tile the ring.
+COMMIT = Prepared(
+    "commit_reshapes",
+    f"""{GIVEN}
+    , free_topic AS MATERIALIZED (
+        SELECT topic_id FROM cleave.topic WHERE topic_id = ANY (:topic_ids)
+         ORDER BY topic_id FOR NO KEY UPDATE SKIP LOCKED)
+    , locked AS MATERIALIZED (
+        SELECT topic_id FROM cleave.evaluation WHERE topic_id = ANY (ARRAY(SELECT topic_id FROM free_topic))
+         ORDER BY topic_id FOR UPDATE SKIP LOCKED)
+    , held AS MATERIALIZED (
+        SELECT o.operation_id, o.intended_at, g.topic_id, g.states, g.stamps,
+               coalesce(g.subscription_version, o.subscription_version) AS subscription_version
+          FROM given g JOIN cleave.operation o USING (operation_id)
+         WHERE g.topic_id = ANY (ARRAY(SELECT topic_id FROM locked)) AND {HELD} AND o.state = g.seen_state
+           AND NOT EXISTS (SELECT FROM cleave.operation_parent p JOIN cleave.segment s USING (topic_id, segment_id)
+                            WHERE p.operation_id = o.operation_id AND s.state <> 'ACTIVE')
+           FOR NO KEY UPDATE OF o SKIP LOCKED)
+    , raised AS (
+        UPDATE cleave.topic t
+           SET epoch = t.epoch + 1, row_version = t.row_version + 1,
+               last_split_at = CASE WHEN 'last_split_at' = ANY (h.stamps)
+                                    THEN greatest(t.last_split_at, h.intended_at) ELSE t.last_split_at END,
+               last_merge_at = CASE WHEN 'last_merge_at' = ANY (h.stamps)
+                                    THEN greatest(t.last_merge_at, h.intended_at) ELSE t.last_merge_at END,
+               last_rebucket_at = CASE WHEN 'last_rebucket_at' = ANY (h.stamps)
+                                       THEN greatest(t.last_rebucket_at, h.intended_at) ELSE t.last_rebucket_at END
+          FROM held h
+         WHERE t.topic_id = h.topic_id AND t.subscription_version = h.subscription_version
+           AND t.state IN ('live', 'deleting')
+     RETURNING t.topic_id, t.epoch, h.operation_id, h.subscription_version, h.states)
+    , moved AS (
+        UPDATE cleave.operation o
+           SET state = 'committed', row_version = o.row_version + 1, epoch = r.epoch, attempts = 0, last_error = NULL,
+               subscription_version = r.subscription_version,
+               fenced_at = CASE WHEN 'fenced' = ANY (r.states) THEN clock_timestamp() ELSE o.fenced_at END,
+               committed_at = clock_timestamp()
+          FROM raised r WHERE o.operation_id = r.operation_id
+     RETURNING o.operation_id, o.topic_id, o.claim_term, o.kind, o.origin, o.actor, o.reason, o.epoch)
+    , change AS (
+        INSERT INTO cleave.layout_change (topic_id, epoch, kind, operation_id, origin, actor, reason)
+        SELECT topic_id, epoch, kind, operation_id, origin, actor, reason FROM moved ORDER BY topic_id
+     RETURNING topic_id, epoch, operation_id, committed_at)
+    , sealed AS (
+        UPDATE cleave.segment s
+           SET state = 'SEALED', sealed_epoch = c.epoch, sealed_at = c.committed_at,
+               terminated_position = coalesce(
+                   g.detail -> 'positions' ->> s.backing_topic,
+                   (SELECT j.detail -> 'positions' ->> s.backing_topic FROM cleave.operation_step j
+                     WHERE j.operation_id = c.operation_id AND j.detail -> 'positions' ? s.backing_topic
+                     ORDER BY j.sequence DESC LIMIT 1))
+          FROM change c JOIN given g USING (operation_id) JOIN cleave.operation_parent p USING (operation_id)
+         WHERE s.topic_id = p.topic_id AND s.segment_id = p.segment_id AND s.state = 'ACTIVE')
+    , parent AS MATERIALIZED (
+        SELECT c.operation_id, s.segment_id, s.range_start, s.range_end, s.merge_depth, p.ordinal
+          FROM change c JOIN cleave.operation_parent p USING (operation_id)
+          JOIN cleave.segment s ON s.topic_id = p.topic_id AND s.segment_id = p.segment_id)
+    , child AS (
+        INSERT INTO cleave.segment (topic_id, segment_id, range_start, range_end, merge_depth, bucket_splits,
+                                    created_epoch, created_at, backing_topic)
+        SELECT c.topic_id, r.segment_id, r.range_start, r.range_end,
+               coalesce(r.merge_depth,
+                        (SELECT max(p.merge_depth) + CAST(count(*) >= 2 AS integer) FROM parent p
+                          WHERE p.operation_id = c.operation_id AND p.range_start <= r.range_end
+                            AND r.range_start <= p.range_end)),
+               r.bucket_splits, c.epoch, c.committed_at, r.backing_topic
+          FROM change c JOIN cleave.operation_child r USING (operation_id))
+    , link AS (
+        INSERT INTO cleave.segment_parent (topic_id, child_id, parent_id, ordinal)
+        SELECT c.topic_id, r.segment_id, p.segment_id,
+               row_number() OVER (PARTITION BY r.operation_id, r.segment_id ORDER BY p.ordinal) - 1
+          FROM change c JOIN cleave.operation_child r USING (operation_id) JOIN parent p USING (operation_id)
+         WHERE p.range_start <= r.range_end AND r.range_start <= p.range_end)
+    , freed AS (
+        UPDATE cleave.operation_parent p SET live = false FROM moved m
+         WHERE p.operation_id = m.operation_id AND p.live)
+    , journal AS ({JOURNAL})
+    SELECT m.operation_id, m.epoch, clock_timestamp() AS now,
+           ARRAY(SELECT u.name FROM cleave.subscription u WHERE u.topic_id = m.topic_id) AS subscriptions
+      FROM moved m
+""",
+    STEP_TYPES | {"topic_ids": "bigint[]"},
+)
 STAMPS: Mapping[OperationKind, tuple[str, ...]] = {
     OperationKind.SPLIT: ("last_split_at",),
     OperationKind.MERGE: ("last_merge_at",),
     OperationKind.REBUCKET: ("last_rebucket_at",),
     OperationKind.RECUT: ("last_split_at", "last_merge_at"),
 }
-_INTENDED_AT = text("SELECT intended_at FROM cleave.operation WHERE operation_id = :operation_id").columns(
-    column("intended_at", DateTime(timezone=True))
-)
+"""The cooldowns that a kind begins, from the instant of its intent."""
+_PRUNE = """
+    UPDATE cleave.segment SET pruned_epoch = :epoch, pruned_at = :at
+     WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids) AND state = 'SEALED' AND pruned_epoch IS NULL
+ RETURNING segment_id, backing_topic
+"""
+_STATE_OF_PARENTS = """
+    SELECT array_agg(s.state) FROM cleave.operation_parent p JOIN cleave.segment s USING (topic_id, segment_id)
+     WHERE p.operation_id = :operation_id
+"""
 _HAS_HISTORY = "SELECT EXISTS (SELECT FROM cleave.layout_change WHERE topic_id = :topic_id)"
 _FORGET_LOADS = (
     "DELETE FROM cleave.segment_load WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids)"
@@ -65,153 +143,178 @@ _FORGET_SUBSCRIPTION = (
 )
 
 
-def commit(tx: Connection, operation: Operation, runner: str, *, started_at: datetime) -> Operation:
-    """Makes the operation true; returns it in state committed.
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """`epoch` None: the operation made none. `subscriptions`: every name recorded at the commit, those that end included."""
 
-    ``started_at``: when the runner began the step. Raises FencedOut when the claim is lost, LostRace when the
-    runner has to look again, InvariantViolated when a law of the layout would break. All leave no trace.
+    epoch: int | None
+    now_ms: int
+    subscriptions: frozenset[str] = frozenset()
+
+
+def commit_reshapes(
+    tx: Connection, records: Sequence[StepRecord], runner: str, *, started_at_ms: int
+) -> dict[int, Committed]:
+    """Makes reshapes true whose layout Cleave keeps; what came of it by id of those that were committed.
+
+    At most one operation a topic. Left out are those whose claim, state or topic has moved on, whose subscriptions are not
+    as noted, whose parents are not all active, or whose rows somebody holds: `why_left` tells. Raises InvariantViolated when a law
+    of some layout would break: then nothing was committed for any.
     """
+    stamps = {one.operation.operation_id: STAMPS.get(one.operation.kind, ()) for one in records}
+    parameters = steps.statement_parameters(records, runner, started_at_ms, stamps) | {
+        "topic_ids": [one.operation.topic_id for one in records]
+    }
+    return {
+        row.operation_id: Committed(row.epoch, to_ms(row.now), frozenset(row.subscriptions))
+        for row in COMMIT.execute(tx, parameters)
+    }
+
+
+def why_left(tx: Connection, record: StepRecord, runner: str) -> CleaveError:
+    """Why `commit_reshapes` left this one out: FencedOut, LostRace (look again) or InvariantViolated."""
+    operation = record.operation
+    if operation.operation_id not in steps.still_held(tx, [operation], runner):
+        return fenced_out(operation, runner)
+    topic = topics.get_topic(tx, operation.topic_id)
+    if topic.state not in (TopicState.LIVE, TopicState.DELETING):
+        return InvariantViolated(
+            f"topic {topic.name} is {topic.state} under {operation.kind} {operation.operation_id}"
+        )
+    states = tx.execute(text(_STATE_OF_PARENTS), {"operation_id": operation.operation_id}).scalar_one()
+    if {*states} != {"ACTIVE"}:
+        return InvariantViolated(
+            f"parents {operation.parent_ids} of operation {operation.operation_id} are not all active"
+        )
+    if record.noted_version != topic.subscription_version:
+        return _stale_subscriptions(topic, record.noted_version)
+    return LostRace(f"somebody holds the rows of topic {topic.name}; trying again", ROWS_HELD_SECONDS)
+
+
+def commit_one(tx: Connection, record: StepRecord, runner: str, *, started_at_ms: int) -> Committed:
+    """Makes one operation of any other kind true, or a reshape that a broker did. Waits for the topic's row.
+
+    Raises FencedOut when the claim is lost, LostRace when the runner has to look again, InvariantViolated when a law of
+    the layout would break. All leave no trace.
+    """
+    operation = record.operation
     topic = topics.get_topic(tx, operation.topic_id, lock=True)
-    act = _reshape if operation.kind.is_reshape else _ACTS[operation.kind]
-    adopts = operation.kind is OperationKind.ADOPT
-    epoch = adoptions.FIRST_EPOCH if adopts else _next_epoch(tx, topic)
     # The claim comes first: a stale runner learns that it is stale, whatever else may have changed.
-    committed, _ = operations.record_step(
-        tx, operation, runner, Step.COMMIT, OperationState.COMMITTED, started_at=started_at
-    )
-    has_epoch = act(tx, topic, operation, epoch)
-    return replace(committed, epoch=epoch) if has_epoch else committed
+    seen = _record_held(tx, record, runner, started_at_ms)
+    if operation.is_on_broker:
+        epoch: int | None = mirror_commits.apply(tx, topic, operation, record.detail)
+    else:
+        epoch = _ACTS[operation.kind](tx, topic, record)
+    return Committed(epoch, seen)
 
 
 def abort(
     tx: Connection,
-    operation: Operation,
+    record: StepRecord,
     runner: str,
     *,
-    started_at: datetime,
+    started_at_ms: int,
     pause_seconds: float = ABORT_PAUSE_SECONDS,
-) -> Operation:
+) -> None:
     """Ends an operation that is aborting: its reserved children are queued for deletion, its parents free again.
 
-    A topic whose creation ends here is deleted, and its name free. Automatic decisions on the topic pause for
-    ``pause_seconds``. Raises FencedOut when the claim is lost.
+    A topic whose creation ends here is deleted, and its name free. Automatic decisions on any other topic pause for
+    `pause_seconds`. Raises FencedOut when the claim is lost.
     """
+    operation = record.operation
     topic = topics.get_topic(tx, operation.topic_id, lock=True)
-    aborted, _ = operations.record_step(
-        tx, operation, runner, Step.FINISH_ABORT, OperationState.ABORTED, started_at=started_at
-    )
+    _record_held(tx, record, runner, started_at_ms)
     logs = {child.plan.segment_id: child.backing_topic for child in operation.children}
     _bury(tx, topic, operation, logs, f"{operation.kind} was aborted")
     if topic.state is TopicState.CREATING:
-        end_topic(tx, topic, topic.epoch, topics.database_now(tx))
+        deletion.end_topic(tx, topic, topic.epoch, topics.database_now(tx))
     else:
-        pause_decisions(tx, topic.topic_id, pause_seconds)
-    return aborted
+        evaluations.defer(tx, [topic.topic_id], pause_seconds)
 
 
-def _create(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -> bool:
+def _record_held(tx: Connection, record: StepRecord, runner: str, started_at_ms: int) -> int:
+    moved = steps.record(tx, [record], runner, started_at_ms=started_at_ms)
+    if record.operation.operation_id not in moved:
+        raise fenced_out(record.operation, runner)
+    return moved[record.operation.operation_id].now_ms
+
+
+def _create(tx: Connection, topic: TopicRow, record: StepRecord) -> int:
     if topic.state is not TopicState.CREATING:
         raise LostRace(f"topic {topic.name} is {topic.state} by now; look again", 0.0)
-    _demand_noted(topic, operation)
-    at = write_history(tx, topic, operation, epoch)
-    now = to_ms(at)
+    _demand_noted(topic, record)
+    operation, epoch = record.operation, _next_epoch(tx, topic)
+    at = layout_changes.write(tx, topic, operation, epoch)
     segments = (
-        Segment(c.plan.segment_id, c.plan.hash_range, bucket_splits=c.plan.bucket_splits, created_at_ms=now)
+        Segment(
+            c.plan.segment_id, c.plan.hash_range, bucket_splits=c.plan.bucket_splits, created_at_ms=to_ms(at)
+        )
         for c in operation.children
     )
-    layouts.insert_segments(tx, topic.topic_id, segments, _backing_topics(operation), at)
+    logs = {child.plan.segment_id: child.backing_topic for child in operation.children}
+    layouts.insert_segments(tx, topic.topic_id, segments, logs, at)
     topics.update_topic(tx, topic, state=TopicState.LIVE.value, epoch=epoch)
-    return True
+    return epoch
 
 
-def _adopt(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -> bool:
+def _adopt(tx: Connection, topic: TopicRow, record: StepRecord) -> int:
     """Two epochs: the topic as it was found, and the segments that follow it. The old logs are closed already."""
     if topic.state not in (TopicState.CREATING, TopicState.DELETING):
         raise InvariantViolated(f"topic {topic.name} is {topic.state} under its adoption")
-    _demand_noted(topic, operation)
-    write_history(tx, topic, operation, adoptions.FOUND_EPOCH)
-    at = write_history(tx, topic, operation, epoch)
-    adoptions.insert_generations(tx, topic, operation, at)
+    _demand_noted(topic, record)
+    layout_changes.write(tx, topic, record.operation, adoptions.FOUND_EPOCH)
+    at = layout_changes.write(tx, topic, record.operation, adoptions.FIRST_EPOCH)
+    adoptions.insert_generations(tx, topic, record.operation, at)
     state = TopicState.LIVE if topic.state is TopicState.CREATING else topic.state
-    topics.update_topic(tx, topic, state=state.value, epoch=epoch)
-    return True
+    topics.update_topic(tx, topic, state=state.value, epoch=adoptions.FIRST_EPOCH)
+    return adoptions.FIRST_EPOCH
 
 
-def _reshape(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -> bool:
-    if topic.state not in (TopicState.LIVE, TopicState.DELETING):
-        raise InvariantViolated(
-            f"topic {topic.name} is {topic.state} under {operation.kind} {operation.operation_id}"
-        )
-    _demand_noted(topic, operation)
-    before = layouts.load_layout(tx, topic.topic_id)
-    at = write_history(tx, topic, operation, epoch)
-    plans = [child.plan for child in operation.children]
-    after = before.reshape(operation.parent_ids, plans, to_ms(at))
-    seal = {
-        "topic_id": topic.topic_id,
-        "segment_ids": list(operation.parent_ids),
-        "operation_id": operation.operation_id,
-        "epoch": epoch,
-        "at": at,
-    }
-    if tx.execute(text(_SEAL), seal).rowcount != len(operation.parent_ids):
-        raise InvariantViolated(
-            f"parents {operation.parent_ids} of operation {operation.operation_id} are not all active"
-        )
-    children = [after.segment(plan.segment_id) for plan in plans]
-    layouts.insert_segments(tx, topic.topic_id, children, _backing_topics(operation), at)
-    intended_at = _INTENDED_AT.bindparams(operation_id=operation.operation_id).scalar_subquery()
-    stamps = {
-        column: func.greatest(intended_at, TOPIC.c[column]) for column in STAMPS.get(operation.kind, ())
-    }
-    topics.update_topic(tx, topic, epoch=epoch, **stamps)
-    return True
+def _delete(tx: Connection, topic: TopicRow, record: StepRecord) -> int:
+    deletion.demand_alone(tx, topic, record.operation)
+    epoch = _next_epoch(tx, topic)
+    at = layout_changes.write(tx, topic, record.operation, epoch)
+    logs = deletion.end_segments(tx, topic.topic_id, epoch, at)
+    _bury(tx, topic, record.operation, logs, "the topic was deleted")
+    deletion.end_topic(tx, topic, epoch, at)
+    return epoch
 
 
-def _delete(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -> bool:
-    demand_alone(tx, topic, operation)
-    at = write_history(tx, topic, operation, epoch)
-    _bury(tx, topic, operation, end_segments(tx, topic.topic_id, epoch, at), "the topic was deleted")
-    end_topic(tx, topic, epoch, at)
-    return True
-
-
-def _prune(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -> bool:
+def _prune(tx: Connection, topic: TopicRow, record: StepRecord) -> int | None:
     """What a seek has un-drained since the intent stays; with nothing left the layout stays as it is."""
+    operation = record.operation
     waiting = drains.undrained_by_anybody(tx, topic.topic_id, operation.parent_ids)
     ready = [i for i in operation.parent_ids if i not in waiting]
     if not ready:
-        return False
-    at = write_history(tx, topic, operation, epoch)
+        return None
+    epoch = _next_epoch(tx, topic)
+    at = layout_changes.write(tx, topic, operation, epoch)
     of_segments = {"topic_id": topic.topic_id, "segment_ids": ready}
-    logs = {
-        row.segment_id: row.backing_topic
-        for row in tx.execute(text(_PRUNE), of_segments | {"epoch": epoch, "at": at})
-    }
+    pruned = tx.execute(text(_PRUNE), of_segments | {"epoch": epoch, "at": at})
+    logs = {row.segment_id: row.backing_topic for row in pruned}
     if len(logs) != len(ready):
         raise InvariantViolated(f"segments {ready} of topic {topic.name} are not all sealed and unpruned")
     _bury(tx, topic, operation, logs, "the segment was pruned")
     tx.execute(text(_FORGET_LOADS), of_segments)
     topics.update_topic(tx, topic, epoch=epoch)
-    return True
+    return epoch
 
 
-def _subscription_delete(tx: Connection, topic: TopicRow, operation: Operation, _epoch: int) -> bool:
+def _subscription_delete(tx: Connection, topic: TopicRow, record: StepRecord) -> None:
     """Raises the version once more: a reshape that copied cursors before they were gone looks again."""
-    name = operation.parameters["subscription"]
+    name = record.operation.parameters["subscription"]
     tx.execute(text(_FORGET_SUBSCRIPTION), {"topic_id": topic.topic_id, "name": name})
     topics.update_topic(tx, topic, subscription_version=topic.subscription_version + 1)
-    return False
 
 
-_ACTS: Mapping[OperationKind, Callable[[Connection, TopicRow, Operation, int], bool]] = {
+_ACTS: Mapping[OperationKind, Callable[[Connection, TopicRow, StepRecord], int | None]] = {
     OperationKind.ADOPT: _adopt,
     OperationKind.CREATE: _create,
     OperationKind.DELETE: _delete,
     OperationKind.PRUNE: _prune,
     OperationKind.SUBSCRIPTION_DELETE: _subscription_delete,
 }
-"""Each returns whether it made an epoch."""
+"""Each returns the epoch it made, or None."""
 
 
 def _next_epoch(tx: Connection, topic: TopicRow) -> int:
@@ -221,13 +324,17 @@ def _next_epoch(tx: Connection, topic: TopicRow) -> int:
     return topic.epoch + 1 if tx.execute(text(_HAS_HISTORY), {"topic_id": topic.topic_id}).scalar_one() else 0
 
 
-def _demand_noted(topic: TopicRow, operation: Operation) -> None:
-    if operation.subscription_version != topic.subscription_version:
-        raise LostRace(
-            f"subscriptions of topic {topic.name} are at version {topic.subscription_version}, the children at "
-            f"{operation.subscription_version}; apply the difference first",
-            delay_seconds=0.0,
-        )
+def _demand_noted(topic: TopicRow, record: StepRecord) -> None:
+    if record.noted_version != topic.subscription_version:
+        raise _stale_subscriptions(topic, record.noted_version)
+
+
+def _stale_subscriptions(topic: TopicRow, noted: int | None) -> LostRace:
+    return LostRace(
+        f"subscriptions of topic {topic.name} are at version {topic.subscription_version}, the children at "
+        f"{noted}; apply the difference first",
+        delay_seconds=0.0,
+    )
 
 
 def _bury(
@@ -241,7 +348,3 @@ def _bury(
         reason=reason,
         operation_id=operation.operation_id,
     )
-
-
-def _backing_topics(operation: Operation) -> dict[int, str]:
-    return {child.plan.segment_id: child.backing_topic for child in operation.children}

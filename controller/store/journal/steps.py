@@ -1,32 +1,29 @@
-"""Steps: what a runner sees before it chooses one, and how the one it did is recorded.
+"""Steps: what a runner sees before it chooses one, and how those that it did are recorded.
 
-Part of ``operations``, which claims; callers ask there. Whatever is written about an operation demands the claim
-(``HELD``). The order of steps is in ``domain/operation.py``; steps that change the layout are in ``commits``.
+One statement records them for any number of operations. Each row demands what a single one would: the runner, the term and
+an unexpired claim (`HELD`), the state the operation was seen in, and for the announcement of a fence a deadline to come and a
+topic that nobody deletes. A row that does not pass stays as it is. Two steps of one operation share the record where the second
+needs no act of its own; each has its row in the journal. The order of steps is in `domain/operation.py`. Operation rows are
+locked after topic rows, never before them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import replace
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
-from controller.clock import to_ms
+from controller.clock import to_datetime, to_ms
 from controller.domain.errors import FencedOut
 from controller.domain.operation import Observed, Operation, OperationState, Step
+from controller.store.postgres.prepared import Prepared
 from controller.store.topics.topics import TopicState
 
-HELD = "operation_id = :operation_id AND claimed_by = :runner AND claim_term = :term AND claim_expires_at > clock_timestamp()"
-
-_OBSERVED = """clock_timestamp() AS now, t.subscription_version AS topic_subscription_version, t.state AS topic_state,
-           (SELECT count(*) FROM cleave.operation o WHERE o.topic_id = t.topic_id
-               AND o.operation_id < :operation_id AND o.finished_at IS NULL) AS older"""
-_OBSERVE = f"SELECT {_OBSERVED} FROM cleave.topic t WHERE t.topic_id = :topic_id"  # noqa: S608
-_REPEATABLE = frozenset({OperationState.PREPARED, OperationState.FENCED, OperationState.DONE})
-"""States whose recording need not wait for the disk.
+FORGETTABLE = frozenset({OperationState.PREPARED, OperationState.FENCED, OperationState.DONE})
+"""States whose record need not wait for the disk.
 
 A server that crashes within the next moments forgets the last of them, and the runner does the step once more: the
 act is idempotent, and what it led to in this database is forgotten with it, because a log of changes is lost from
@@ -35,92 +32,200 @@ closed; `committed`, which people are told; `aborting` and `aborted`, after whic
 a term that is forgotten would be given out twice, to two threads of one worker even under one name.
 """
 
-# One statement, so that a step costs one round trip. What is written hangs on the row that passed the claim.
-_ADVANCE = f"""
-    WITH moved AS (
-        UPDATE cleave.operation
-           SET state = :to_state, row_version = row_version + 1, attempts = 0, last_error = NULL,
-               subscription_version = coalesce(CAST(:subscription_version AS bigint), subscription_version),
-               fenced_at = CASE WHEN :to_state = 'fenced' THEN clock_timestamp() ELSE fenced_at END,
-               committed_at = CASE WHEN :to_state = 'committed' THEN clock_timestamp() ELSE committed_at END,
-               finished_at = CASE WHEN :is_final THEN clock_timestamp() END,
-               claimed_by = CASE WHEN NOT :is_final THEN claimed_by END,
-               claim_expires_at = CASE WHEN NOT :is_final THEN claim_expires_at END
-         WHERE {HELD} AND state = :from_state
-     RETURNING operation_id, topic_id, subscription_version)
-    , journal AS (
+OBSERVED_COLUMNS = """clock_timestamp() AS now, t.subscription_version AS topic_subscription_version, t.state AS topic_state,
+           (SELECT count(*) FROM cleave.operation e WHERE e.topic_id = t.topic_id
+               AND e.operation_id < o.operation_id AND e.finished_at IS NULL) AS older,
+           ARRAY(SELECT u.name FROM cleave.subscription u
+                  WHERE u.topic_id = o.topic_id AND u.state = 'live' ORDER BY u.name) AS live_subscriptions,
+           ARRAY(SELECT u.name FROM cleave.subscription u
+                  WHERE u.topic_id = o.topic_id AND u.state <> 'live' ORDER BY u.name) AS ending_subscriptions"""
+"""Of operation `o` and its topic `t`; see `observed_of`."""
+
+# Parts that the record and the commit of reshapes are both made of. States are parameters where one row is sought by its
+# key: of a state that it knows the planner may think that so few rows have it that it had better read all of them.
+GIVEN = """
+    WITH given AS MATERIALIZED (
+        SELECT * FROM jsonb_to_recordset(CAST(:given AS jsonb)) AS g (
+            operation_id bigint, topic_id bigint, term bigint, seen_state text, states text[], steps text[],
+            subscription_version bigint, detail jsonb, stamps text[]))
+"""
+HELD = "o.claimed_by = :runner AND o.claim_term = g.term AND o.claim_expires_at > clock_timestamp()"
+# The first step began when the runner says; another one that the same transaction records began where the first ended.
+JOURNAL = """
         INSERT INTO cleave.operation_step (operation_id, sequence, step, runner, claim_term, started_at, detail)
-        SELECT operation_id, (SELECT coalesce(max(sequence), 0) + 1 FROM cleave.operation_step
-                               WHERE operation_id = :operation_id),
-               :step, :runner, :term, :started_at, CAST(:detail AS jsonb)
-          FROM moved)
+        SELECT m.operation_id,
+               n.ordinal + (SELECT coalesce(max(sequence), 0) FROM cleave.operation_step j
+                             WHERE j.operation_id = m.operation_id),
+               n.step, :runner, m.claim_term,
+               CASE WHEN n.ordinal = 1 THEN CAST(:started_at AS timestamptz) ELSE clock_timestamp() END,
+               CASE WHEN n.ordinal = 1 THEN g.detail ELSE '{}' END
+          FROM moved m JOIN given g USING (operation_id)
+         CROSS JOIN LATERAL unnest(g.steps) WITH ORDINALITY AS n (step, ordinal)
+"""
+STEP_TYPES = {"given": "text", "runner": "text", "started_at": "timestamptz"}
+
+RECORD = Prepared(
+    "record_steps",
+    f"""{GIVEN}
+    , moved AS (
+        UPDATE cleave.operation o
+           SET state = g.states[cardinality(g.states)], row_version = o.row_version + 1, attempts = 0, last_error = NULL,
+               subscription_version = coalesce(g.subscription_version, o.subscription_version),
+               fenced_at = CASE WHEN 'fenced' = ANY (g.states) THEN clock_timestamp() ELSE o.fenced_at END,
+               committed_at = CASE WHEN 'committed' = ANY (g.states) THEN clock_timestamp() ELSE o.committed_at END,
+               finished_at = CASE WHEN g.states && :final_states THEN clock_timestamp() END,
+               claimed_by = CASE WHEN NOT g.states && :final_states THEN o.claimed_by END,
+               claim_expires_at = CASE WHEN NOT g.states && :final_states THEN o.claim_expires_at END
+          FROM given g
+         WHERE o.operation_id = ANY (:operation_ids) AND o.operation_id = g.operation_id AND {HELD}
+           AND o.state = g.seen_state
+           AND (NOT 'fencing' = ANY (g.states)
+                OR o.deadline > clock_timestamp()
+                   AND (SELECT t.state FROM cleave.topic t WHERE t.topic_id = g.topic_id) IN ('creating', 'live'))
+     RETURNING o.operation_id, o.topic_id, o.claim_term, o.state)
+    , journal AS ({JOURNAL})
     , freed AS (
-        UPDATE cleave.operation_parent p SET live = false FROM moved
-         WHERE p.operation_id = moved.operation_id AND p.live AND :frees_parents)
-    SELECT moved.subscription_version, {_OBSERVED},
-           CASE WHEN :may_be_repeated THEN set_config('synchronous_commit', 'off', true) END
-      FROM moved JOIN cleave.topic t USING (topic_id)
-"""  # noqa: S608
+        UPDATE cleave.operation_parent p SET live = false FROM moved m
+         WHERE p.operation_id = m.operation_id AND p.live AND m.state = ANY (:freeing_states))
+    SELECT o.operation_id, {OBSERVED_COLUMNS},
+           CASE WHEN NOT :waits_for_disk THEN set_config('synchronous_commit', 'off', true) END
+      FROM moved o JOIN cleave.topic t USING (topic_id)
+""",
+    STEP_TYPES
+    | {
+        "operation_ids": "bigint[]",
+        "final_states": "text[]",
+        "freeing_states": "text[]",
+        "waits_for_disk": "boolean",
+    },
+)
+_OBSERVE = Prepared(
+    "observe_operations",
+    f"""
+    SELECT o.operation_id, {OBSERVED_COLUMNS}
+      FROM cleave.operation o JOIN cleave.topic t USING (topic_id) WHERE o.operation_id = ANY (:operation_ids)
+""",
+    {"operation_ids": "bigint[]"},
+)
+_STILL_HELD = Prepared(
+    "held_operations",
+    f"""{GIVEN}
+    SELECT o.operation_id FROM cleave.operation o JOIN given g USING (operation_id)
+     WHERE o.operation_id = ANY (:operation_ids) AND {HELD} AND o.state = g.seen_state
+""",
+    {"given": "text", "runner": "text", "operation_ids": "bigint[]"},
+)
+_FINAL = [state.value for state in OperationState if not state.is_live]
+_FREEING = [*_FINAL, OperationState.COMMITTED.value]
+"""In these states an operation holds its parents no longer: they are sealed, or they are as they were."""
 
 
-def observe(tx: Connection, operation: Operation) -> Observed:
-    """What the next step is chosen on, by the database's clock and under no lock.
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """What one transaction records of one operation: a step, or two of which the second needs no act.
 
-    ``other_live_operations`` counts the topic's older ones only, so that no two wait for each other. A topic
-    being deleted asks every operation on it to abort that still can.
+    `operation` is as it was seen. `detail` goes to the first step's row. `subscription_version`: which subscriptions the
+    children have now; None leaves what is noted.
     """
-    parameters = {"operation_id": operation.operation_id, "topic_id": operation.topic_id}
-    return _observed(tx.execute(text(_OBSERVE), parameters).one())
+
+    operation: Operation
+    moves: tuple[tuple[Step, OperationState], ...]
+    detail: Mapping[str, object] = field(default_factory=dict)
+    subscription_version: int | None = None
+
+    @property
+    def leads_to(self) -> OperationState:
+        """The state after the last of them."""
+        return self.moves[-1][1]
+
+    @property
+    def noted_version(self) -> int | None:
+        """The version of the subscriptions that the children have."""
+        given = self.subscription_version
+        return self.operation.subscription_version if given is None else given
+
+    def moved(self) -> Operation:
+        """The operation afterwards. Only whoever holds the term writes its row, and the rest of it is for life."""
+        return replace(
+            self.operation, state=self.leads_to, attempts=0, subscription_version=self.noted_version
+        )
 
 
-def record_step(
+def record(
     tx: Connection,
-    operation: Operation,
+    records: Sequence[StepRecord],
     runner: str,
-    step: Step,
-    to_state: OperationState,
     *,
-    started_at: datetime,
-    detail: Mapping[str, object] | None = None,
-    subscription_version: int | None = None,
-) -> tuple[Operation, Observed]:
-    """Moves the operation on under its claim term and writes the step into the journal, in one statement.
+    started_at_ms: int,
+    waits_for_disk: bool = True,
+) -> dict[int, Observed]:
+    """Moves the operations on; what there is to see just then, by id of those that moved.
 
-    Returns the operation as it is now and what there is to see just then, for the choice of the next step. Raises FencedOut when the claim has passed or the state is not the one ``operation`` shows. A final state
-    gives claim and parents back. ``subscription_version`` notes which subscriptions the children have now.
+    A final state gives claim and parents back. `waits_for_disk` False: the record may be forgotten in a crash of the
+    server, see `FORGETTABLE`. `started_at_ms`: when the runner began the first step.
     """
-    parameters = {
-        **claim_of(operation, runner),
-        "from_state": operation.state.value,
-        "to_state": to_state.value,
-        "is_final": not to_state.is_live,
-        "frees_parents": not to_state.is_live or to_state is OperationState.COMMITTED,
-        "may_be_repeated": to_state in _REPEATABLE,
-        "subscription_version": subscription_version,
-        "step": step.value,
-        "started_at": started_at,
-        "detail": json.dumps(dict(detail or {})),
+    parameters = statement_parameters(records, runner, started_at_ms) | {
+        "operation_ids": [one.operation.operation_id for one in records],
+        "final_states": _FINAL,
+        "freeing_states": _FREEING,
+        "waits_for_disk": waits_for_disk,
     }
-    row = tx.execute(text(_ADVANCE), parameters).one_or_none()
-    if row is None:
-        raise fenced_out(operation, runner)
-    # Nothing else of the row can have changed: only whoever holds the term writes it, and the rest is for life.
-    moved = replace(operation, state=to_state, attempts=0, subscription_version=row.subscription_version)
-    return moved, _observed(row)
+    return {row.operation_id: observed_of(row) for row in RECORD.execute(tx, parameters)}
 
 
-def _observed(row: Row[Any]) -> Observed:
+def observe(tx: Connection, operations: Sequence[Operation]) -> dict[int, Observed]:
+    """What the next steps are chosen on, by the database's clock and under no lock."""
+    rows = _OBSERVE.execute(tx, {"operation_ids": [one.operation_id for one in operations]})
+    return {row.operation_id: observed_of(row) for row in rows}
+
+
+def still_held(tx: Connection, operations: Sequence[Operation], runner: str) -> set[int]:
+    """Ids of those that are the runner's still, in the state in which it saw them."""
+    seen = [StepRecord(one, ((Step.WAIT, one.state),)) for one in operations]
+    parameters = statement_parameters(seen, runner, 0) | {
+        "operation_ids": [one.operation_id for one in operations]
+    }
+    return {row.operation_id for row in _STILL_HELD.execute(tx, parameters)}
+
+
+def observed_of(row: Row[Any]) -> Observed:
+    """From a row with `OBSERVED_COLUMNS`.
+
+    `other_live_operations` counts the topic's older ones only, so that no two wait for each other. A topic being deleted
+    asks every operation on it to abort that still can.
+    """
     return Observed(
         now_ms=to_ms(row.now),
         subscription_version=row.topic_subscription_version,
         other_live_operations=row.older,
         abort_requested=row.topic_state not in (TopicState.CREATING, TopicState.LIVE),
+        live_subscriptions=tuple(row.live_subscriptions),
+        ending_subscriptions=tuple(row.ending_subscriptions),
     )
 
 
-def claim_of(operation: Operation, runner: str) -> dict[str, object]:
-    """The parameters of ``HELD``."""
-    return {"operation_id": operation.operation_id, "runner": runner, "term": operation.claim_term}
+def statement_parameters(
+    records: Sequence[StepRecord],
+    runner: str,
+    started_at_ms: int,
+    stamps: Mapping[int, Sequence[str]] | None = None,
+) -> dict[str, object]:
+    """The values of `GIVEN`, `HELD` and `JOURNAL`; `stamps` by operation id are the commit's."""
+    documents = [
+        {
+            "operation_id": one.operation.operation_id,
+            "topic_id": one.operation.topic_id,
+            "term": one.operation.claim_term,
+            "seen_state": one.operation.state.value,
+            "states": [state.value for _, state in one.moves],
+            "steps": [step.value for step, _ in one.moves],
+            "subscription_version": one.subscription_version,
+            "detail": dict(one.detail),
+            "stamps": list((stamps or {}).get(one.operation.operation_id, ())),
+        }
+        for one in records
+    ]
+    return {"given": json.dumps(documents), "runner": runner, "started_at": to_datetime(started_at_ms)}
 
 
 def fenced_out(operation: Operation, runner: str) -> FencedOut:

@@ -51,7 +51,7 @@ _CLAIM_DUE = f"""
     UPDATE cleave.tombstone t SET not_before = clock_timestamp() + make_interval(secs => :hold_seconds)
       FROM due WHERE t.tombstone_id = due.tombstone_id
  RETURNING {_COLUMNS}
-"""  # noqa: S608 - constants only, as below
+"""
 _ABSENT = """
     UPDATE cleave.tombstone
        SET absences = CASE WHEN absent_since IS NULL THEN 1
@@ -74,7 +74,7 @@ _OPEN = f"""
     SELECT {_COLUMNS} FROM cleave.tombstone t
      WHERE t.closed_at IS NULL AND (CAST(:topic_id AS bigint) IS NULL OR t.topic_id = :topic_id)
      ORDER BY t.tombstone_id LIMIT :limit
-"""  # noqa: S608
+"""
 
 
 def add(

@@ -1,32 +1,20 @@
-"""The commits of operations on topics whose layout a broker keeps: what was read of it becomes true here.
+"""What the commit of an operation writes where a broker keeps the layout: what was read of it becomes true here.
 
-The counterpart of `commits` for `on_broker` operations, under the same locks: the topic row first, then the
-operation by its claim term. Logs are the broker's, so nothing is queued for deletion.
+Called by `journal.commits`, which has the locks and the claim. Logs are the broker's, so nothing is queued for deletion.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, text
 
 from controller.domain.errors import InvariantViolated, LostRace
 from controller.domain.layout import SegmentLayout
-from controller.domain.operation import Operation, OperationKind, OperationState, Step
-from controller.store.journal import claims as operations
-from controller.store.journal.common_commits import (
-    ABORT_PAUSE_SECONDS,
-    demand_alone,
-    end_segments,
-    end_topic,
-    pause_decisions,
-    write_history,
-)
+from controller.domain.operation import Operation, OperationKind
 from controller.store.mirrors.mirroring import adopt_layout, follow_layout
-from controller.store.topics import topics
+from controller.store.topics import deletion, layout_changes
 from controller.store.topics.topics import TopicRow, TopicState
 
 _EPOCH_OF = (
@@ -34,39 +22,18 @@ _EPOCH_OF = (
 )
 
 
-def commit(
-    tx: Connection, operation: Operation, runner: str, *, started_at: datetime, detail: Mapping[str, Any]
-) -> Operation:
-    """Makes what the broker did true here; returns the operation in state committed.
+def apply(tx: Connection, topic: TopicRow, operation: Operation, detail: Mapping[str, Any]) -> int:
+    """Makes what the broker did true here, as part of the operation's commit; returns its epoch.
 
-    `detail` holds the `layout` as it was read (leaving a topic needs none). Raises FencedOut when the claim is lost,
-    LostRace when the runner has to look again.
+    `detail` holds the `layout` as it was read (leaving a topic needs none). Raises LostRace when the runner has to look
+    again. The caller has locked the topic row and demanded the claim.
     """
-    topic = topics.get_topic(tx, operation.topic_id, lock=True)
-    committed, _ = operations.record_step(
-        tx, operation, runner, Step.COMMIT, OperationState.COMMITTED, started_at=started_at
-    )
     if operation.kind in (OperationKind.DETACH, OperationKind.DELETE):
-        epoch = _leave(tx, topic, operation)
-    else:
-        layout = SegmentLayout.from_metadata(detail["layout"])
-        epoch = (_attach if operation.kind is OperationKind.ATTACH else _reshape)(
-            tx, topic, operation, layout
-        )
-    return replace(committed, epoch=epoch)
-
-
-def abort(tx: Connection, operation: Operation, runner: str, *, started_at: datetime) -> Operation:
-    """Ends an operation the broker has not done; a topic that was to be attached is forgotten."""
-    topic = topics.get_topic(tx, operation.topic_id, lock=True)
-    aborted, _ = operations.record_step(
-        tx, operation, runner, Step.FINISH_ABORT, OperationState.ABORTED, started_at=started_at
-    )
-    if operation.kind is OperationKind.ATTACH and topic.state is TopicState.CREATING:
-        end_topic(tx, topic, topic.epoch, topics.database_now(tx))
-    else:
-        pause_decisions(tx, topic.topic_id, ABORT_PAUSE_SECONDS)
-    return aborted
+        return _leave(tx, topic, operation)
+    layout = SegmentLayout.from_metadata(detail["layout"])
+    if operation.kind is OperationKind.ATTACH:
+        return _attach(tx, topic, operation, layout)
+    return _reshape(tx, topic, operation, layout)
 
 
 def _attach(tx: Connection, topic: TopicRow, operation: Operation, layout: SegmentLayout) -> int:
@@ -92,9 +59,9 @@ def _reshape(tx: Connection, topic: TopicRow, operation: Operation, layout: Segm
 
 
 def _leave(tx: Connection, topic: TopicRow, operation: Operation) -> int:
-    demand_alone(tx, topic, operation)
+    deletion.demand_alone(tx, topic, operation)
     epoch = topic.epoch + 1
-    at = write_history(tx, topic, operation, epoch)
-    end_segments(tx, topic.topic_id, epoch, at)
-    end_topic(tx, topic, epoch, at)
+    at = layout_changes.write(tx, topic, operation, epoch)
+    deletion.end_segments(tx, topic.topic_id, epoch, at)
+    deletion.end_topic(tx, topic, epoch, at)
     return epoch

@@ -1,6 +1,6 @@
 """Mirrors: topics whose layout a broker keeps (Pulsar 5), written into the same tables as those Cleave keeps.
 
-Here are their two doors into the journal (attach and detach, and a reshape asked of the broker), and the row that
+Here are the intents to attach and to detach one, and the row that
 remembers what the broker's own auto-scaler was set to. How a layout that was read becomes rows is `mirroring`'s;
 talking to the broker is the data plane's. Ids and epochs are the broker's: nothing is reserved at an intent.
 """
@@ -8,28 +8,19 @@ talking to the broker is the data plane's. Ids and epochs are the broker's: noth
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, text
 
 from controller.domain.errors import LostRace, TopicNotLive
-from controller.domain.layout import SegmentLayout
 from controller.domain.operation import ON_BROKER, Operation, OperationKind
 from controller.domain.policy import PolicyOverride
-from controller.domain.reshape import Reshape
-from controller.store.journal.guards import (
-    Intent,
-    demand_free,
-    demand_unchanged,
-    first_free_id,
-    is_same,
-    once,
-)
-from controller.store.journal.rows import Draft, Request, write_operation
+from controller.store.journal.operations import NewOperation, Request, write_operation
+from controller.store.journal.request_keys import Intent, is_same, once
 from controller.store.shards import Shards
-from controller.store.topics import layouts, topics
+from controller.store.topics import topics
 from controller.store.topics.topics import TopicState
 
 
@@ -43,11 +34,6 @@ class Mirror:
     row_version: int
 
 
-_NEW_TOPIC = """
-    INSERT INTO cleave.topic (name, namespace, data_plane, properties, policy, next_segment_id)
-    SELECT :name, :namespace, :data_plane, CAST(:properties AS jsonb), CAST(:policy AS jsonb), :first_id
- RETURNING topic_id
-"""
 _MIRROR = (
     "SELECT topic_id, policy_before, paused_reason, row_version FROM cleave.mirror WHERE topic_id = :topic_id"
 )
@@ -79,7 +65,7 @@ def get_mirror(tx: Connection, topic_id: int) -> Mirror | None:
 def remember_policy(tx: Connection, topic_id: int, policy: Mapping[str, Any] | None) -> Mirror:
     """What the broker's auto-scaler was set to for the topic before we touched it; the first word stands.
 
-    Raises LostRace for a topic that is given up or gone: nobody would put back what were remembered of it.
+    Raises LostRace for a topic that is given up or gone: nobody would put the setting back.
     """
     document = None if policy is None else json.dumps(dict(policy))
     tx.execute(text(_REMEMBER), {"topic_id": topic_id, "policy": document})
@@ -126,17 +112,16 @@ def intend_attach(
     """
 
     def act() -> Operation:
-        columns = {
-            "name": name,
-            "namespace": "/".join(name.removeprefix("topic://").split("/")[:2]),
-            "data_plane": data_plane,
-            "properties": json.dumps(dict(properties or {})),
-            "policy": None if policy is None else json.dumps(policy.to_document()),
-            "first_id": first_free_id(tx, name),
-        }
-        topic_id = tx.execute(text(_NEW_TOPIC), columns).scalar_one()
-        draft = Draft(OperationKind.ATTACH, parameters={ON_BROKER: True, "create_segments": segments})
-        return write_operation(tx, topics.get_topic(tx, topic_id), draft, request)
+        topic = topics.insert_topic(
+            tx,
+            name,
+            data_plane=data_plane,
+            next_segment_id=topics.first_free_segment_id(tx, name),
+            policy=policy,
+            properties=properties,
+        )
+        new = NewOperation(OperationKind.ATTACH, parameters={ON_BROKER: True, "create_segments": segments})
+        return write_operation(tx, topic, new, request)
 
     return once(
         tx, request, act, lambda first: first.topic_name == name and first.kind is OperationKind.ATTACH
@@ -154,38 +139,8 @@ def intend_detach(tx: Connection, topic_id: int, request: Request) -> Intent:
         if topic.state is not TopicState.LIVE:
             raise TopicNotLive(f"topic {topic.name} is {topic.state}; only a live topic can be detached")
         topics.update_topic(tx, topic, state=TopicState.DELETING.value)
-        return write_operation(tx, topic, Draft(OperationKind.DETACH, parameters={ON_BROKER: True}), request)
+        return write_operation(
+            tx, topic, NewOperation(OperationKind.DETACH, parameters={ON_BROKER: True}), request
+        )
 
     return once(tx, request, act, lambda first: is_same(first, topic_id, OperationKind.DETACH))
-
-
-def intend_on_broker(
-    tx: Connection,
-    topic_id: int,
-    build: Callable[[SegmentLayout], Reshape],
-    *,
-    request: Request,
-    seen_epoch: int | None = None,
-    seen_input_version: int | None = None,
-) -> Intent:
-    """Ask the broker for the reshape `build` plans on the layout as mirrored; it will choose the ids.
-
-    Raises as `intents.intend_reshape` does.
-    """
-
-    def act() -> Operation:
-        topic = topics.lock_live_topic(tx, topic_id)
-        demand_unchanged(tx, topic, seen_epoch, seen_input_version)
-        layout = layouts.load_layout(tx, topic_id)
-        plan = build(layout)
-        plan.validate_against(layout)
-        demand_free(tx, topic, plan.parent_ids)
-        parameters = {
-            ON_BROKER: True,
-            "child_ranges": [str(child.hash_range) for child in plan.children],
-            "bucket_count": len(plan.children[0].bucket_splits) + 1,
-        }
-        draft = Draft(OperationKind(plan.kind.value), plan.parent_ids, parameters=parameters)
-        return write_operation(tx, topic, draft, request)
-
-    return once(tx, request, act, lambda first: first.topic_id == topic_id and first.kind.is_reshape)

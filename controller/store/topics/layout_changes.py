@@ -1,4 +1,7 @@
-"""What changed a layout, read for whoever tells others about it: by topic and epoch, as notifications name them."""
+"""Layout changes: one row of history an epoch, written by the commit that makes it and never changed.
+
+Read here for whoever tells others of a change: by topic and epoch, as notifications name them.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection, text
+
+from controller.domain.operation import Operation
+from controller.store.topics.topics import TopicRow
 
 _CHANGES = text("""
     SELECT c.topic_id, t.name AS topic, c.epoch, c.kind, c.operation_id, c.origin, c.actor, c.reason, c.committed_at,
@@ -19,6 +25,13 @@ _CHANGES = text("""
       JOIN cleave.topic t USING (topic_id)
      ORDER BY c.committed_at, c.topic_id, c.epoch
 """)
+
+
+_CHANGE = """
+    WITH noted AS (UPDATE cleave.operation SET epoch = :epoch WHERE operation_id = :operation_id)
+    INSERT INTO cleave.layout_change (topic_id, epoch, kind, operation_id, origin, actor, reason)
+    VALUES (:topic_id, :epoch, :kind, :operation_id, :origin, :actor, :reason) RETURNING committed_at
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +58,21 @@ def events(tx: Connection, changes: Sequence[tuple[int, int]]) -> list[LayoutEve
         LayoutEvent(**{**row._mapping, "sealed": tuple(row.sealed), "created": tuple(row.created)})
         for row in tx.execute(_CHANGES, parameters)
     ]
+
+
+def write(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -> datetime:
+    """The operation's row of history under `epoch`, which the operation takes too; returns its instant.
+
+    For one operation; reshapes write theirs in the statement that commits them.
+    """
+    change = {
+        "topic_id": topic.topic_id,
+        "epoch": epoch,
+        "kind": operation.kind.value,
+        "operation_id": operation.operation_id,
+        "origin": operation.origin.value,
+        "actor": operation.actor,
+        "reason": operation.reason,
+    }
+    committed_at: datetime = tx.execute(text(_CHANGE), change).scalar_one()
+    return committed_at

@@ -54,6 +54,18 @@ _ONE = """
 """
 
 
+_NEW = """
+    INSERT INTO cleave.subscription (topic_id, name, kind, created_epoch) VALUES (:topic_id, :name, :kind, :epoch)
+"""
+
+
+def insert_subscription(
+    tx: Connection, topic_id: int, name: str, kind: SubscriptionKind, created_epoch: int
+) -> None:
+    """A live subscription; segments sealed by `created_epoch` are none of its business."""
+    tx.execute(text(_NEW), {"topic_id": topic_id, "name": name, "kind": kind.value, "epoch": created_epoch})
+
+
 def list_subscriptions(tx: Connection, topic_id: int) -> list[SubscriptionRow]:
     """Subscriptions of a topic by name, those being deleted included."""
     return [_subscription(row) for row in tx.execute(text(_OF_TOPIC), {"topic_id": topic_id})]

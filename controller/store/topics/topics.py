@@ -13,9 +13,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, func, select, text, update
+from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, text, update
 
-from controller.domain.errors import InvalidInput, LostRace, TopicNotFound, TopicNotLive
+from controller.domain.errors import InvalidInput, LostRace, TopicExists, TopicNotFound, TopicNotLive
+from controller.domain.policy import PolicyOverride
 from controller.store.postgres.tables import TOPIC
 
 PAGE_LIMIT = 1000
@@ -53,6 +54,11 @@ class TopicRow:
     deleted_at: datetime | None
 
 
+_LAST_OF_NAME = """
+    SELECT state, next_segment_id FROM cleave.topic WHERE name = :name ORDER BY topic_id DESC LIMIT 1
+"""
+
+
 def database_now(tx: Connection) -> datetime:
     """The database's clock, which judges every term, expiry and cooldown."""
     now: datetime = tx.execute(text("SELECT clock_timestamp()")).scalar_one()
@@ -78,9 +84,14 @@ def get_topic(tx: Connection, topic_id: int, *, lock: bool = False) -> TopicRow:
 def lock_live_topic(tx: Connection, topic_id: int) -> TopicRow:
     """The topic, locked until the transaction ends. Raises TopicNotFound, or TopicNotLive naming the state."""
     topic = get_topic(tx, topic_id, lock=True)
-    if topic.state is not TopicState.LIVE:
-        raise TopicNotLive(f"topic {topic.name} is {topic.state}; only a live topic takes requests")
+    demand_live(topic.name, topic.state)
     return topic
+
+
+def demand_live(topic: str, state: TopicState) -> None:
+    """Raises TopicNotLive naming the state."""
+    if state is not TopicState.LIVE:
+        raise TopicNotLive(f"topic {topic} is {state}; only a live topic takes requests")
 
 
 def list_topics(
@@ -102,6 +113,43 @@ def namespaces_on(tx: Connection, data_plane: str) -> list[str]:
     in_use = (TOPIC.c.data_plane == data_plane) & (TOPIC.c.state != TopicState.DELETED.value)
     statement = select(TOPIC.c.namespace).where(in_use).distinct().order_by(TOPIC.c.namespace)
     return list(tx.execute(statement).scalars())
+
+
+def first_free_segment_id(tx: Connection, name: str) -> int:
+    """One above every id that a topic of this name has reserved; a deleted topic reserves no more. Raises TopicExists.
+
+    Should the name be used and freed before the caller's row is in, the database refuses that row.
+    """
+    last = tx.execute(text(_LAST_OF_NAME), {"name": name}).one_or_none()
+    if last is None:
+        return 0
+    if last.state != TopicState.DELETED:
+        raise TopicExists(
+            f"topic {name} exists already ({last.state}); delete it first or choose another name"
+        )
+    return int(last.next_segment_id)
+
+
+def insert_topic(
+    tx: Connection,
+    name: str,
+    *,
+    data_plane: str,
+    next_segment_id: int,
+    policy: PolicyOverride | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> TopicRow:
+    """A topic in state creating. `policy` is stored as given: that it fits what lies above is the caller's to check."""
+    columns = {
+        "name": name,
+        "namespace": "/".join(name.removeprefix("topic://").split("/")[:2]),
+        "data_plane": data_plane,
+        "properties": dict(properties or {}),
+        "policy": None if policy is None else policy.to_document(),
+        "next_segment_id": next_segment_id,
+    }
+    topic_id = tx.execute(insert(TOPIC).values(columns).returning(TOPIC.c.topic_id)).scalar_one()
+    return get_topic(tx, topic_id)
 
 
 def update_topic(tx: Connection, topic: TopicRow, /, **changes: object) -> int:

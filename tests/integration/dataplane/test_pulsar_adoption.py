@@ -19,8 +19,8 @@ from controller.dataplane.registry import build_log_client
 from controller.domain.operation import OperationState, Origin
 from controller.services import topic_admin, topic_adoption
 from controller.services.operation_runner import run_due, run_operation
-from controller.store.journal import claims as operations
-from controller.store.journal import intents
+from controller.store.journal import operations
+from controller.store.journal.operations import Request
 from controller.store.topics.subscriptions import SubscriptionKind, list_subscriptions
 from tests.integration.dataplane.pulsar_house import PulsarHouse
 from tests.support.waiting import wait_until
@@ -186,13 +186,13 @@ def test_until_the_fence_deleting_the_new_topic_undoes_everything(
     house: PulsarHouse, partitioned: str
 ) -> None:
     planned = topic_adoption.plan(house.app.planes, partitioned)
-    request = intents.Request("adopt", Origin.MANUAL, "tester", "try")
+    request = Request("adopt", Origin.MANUAL, "tester", "try")
     intent = topic_adoption.adopt(house.app.store, house.app.planes, planned, request)
     stopping = iter([False, True, True])
     runner = house.app.runner("half", should_stop=lambda: next(stopping, True))
     run_operation(runner, intent.operation.operation_id)  # the new segments are there, and no fence
 
-    deletion = intents.Request("delete", Origin.MANUAL, "tester", "no")
+    deletion = Request("delete", Origin.MANUAL, "tester", "no")
     deleting = topic_admin.delete_topic(house.app.store, house.topic, deletion).operation.operation_id
 
     def ended() -> bool:

@@ -6,7 +6,7 @@ from controller.dataplane.base import LogState, OutgoingMessage
 from controller.domain.operation import OperationKind, OperationState, Origin
 from controller.services.operation_runner import run_operation
 from controller.services.reconciler import FindingKind
-from controller.store.journal import claims as operations
+from controller.store.journal import operations
 from tests.integration.dataplane.pulsar_house import PulsarHouse
 
 

@@ -25,7 +25,7 @@ from controller.bootstrap import (
 from controller.domain.operation import Origin
 from controller.services import topic_admin
 from controller.settings import Settings
-from controller.store.journal.intents import Request
+from controller.store.journal.operations import Request
 from tests.support.brokers import SharedBroker
 from tests.support.pulsar_namespaces import make_namespace
 from tests.support.waiting import wait_until

@@ -15,7 +15,7 @@ from controller.services import segment_admin, topic_admin
 from controller.services.operation_wait import wait_for
 from controller.services.reconciler import FindingKind, reconcile
 from controller.settings import Settings
-from controller.store.journal.intents import Intent
+from controller.store.journal.request_keys import Intent
 from tests.integration.entrypoints.conftest import StartWorker
 from tests.support.brokers import SharedBroker
 from tests.support.pulsar_namespaces import make_namespace

@@ -13,8 +13,9 @@ from controller.dataplane.pulsar_scalable import PulsarScalableDataPlane
 from controller.domain.operation import OperationState, Origin
 from controller.services import topic_admin
 from controller.services.operation_runner import RunnerContext, run_operation
-from controller.store.journal import claims as operations
-from controller.store.journal.intents import Intent, Request
+from controller.store.journal import operations
+from controller.store.journal.operations import Request
+from controller.store.journal.request_keys import Intent
 from controller.store.postgres.engine import Store
 from tests.support.brokers import SharedBroker
 from tests.support.waiting import wait_until

@@ -13,8 +13,8 @@ from controller.domain.operation import OperationState
 from controller.domain.reshape import ReshapeKind
 from controller.services import segment_admin, topic_admin
 from controller.services.operation_runner import Outcome, RunnerContext, run_operation
-from controller.store.journal import claims as operations
-from controller.store.journal.intents import Intent
+from controller.store.journal import operations
+from controller.store.journal.request_keys import Intent
 from controller.store.postgres.engine import Store
 from controller.store.topics import layouts, topics
 from tests.integration.pulsar_scalable.conftest import PLANE, Finish, request

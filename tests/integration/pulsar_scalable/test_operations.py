@@ -14,7 +14,7 @@ from controller.domain.operation import OperationState
 from controller.domain.reshape import ReshapeKind
 from controller.services import mirror, segment_admin, topic_admin
 from controller.services.operation_runner import RunnerContext, run_operation
-from controller.store.journal import claims as operations
+from controller.store.journal import operations
 from controller.store.postgres.engine import Store
 from controller.store.topics import layouts, topics
 from tests.integration.pulsar_scalable.conftest import PLANE, Finish, request

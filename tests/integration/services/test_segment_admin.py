@@ -13,9 +13,15 @@ from controller.domain.layout import SegmentLayout
 from controller.domain.reshape import Reshape
 from controller.domain.situation import Capabilities
 from controller.services import segment_admin
-from controller.services.segment_admin import Planner, merging, rebucketing, recutting, splitting
-from controller.store.journal.intents import Intent
-from controller.store.journal.reshape_intents import UNLOCKED_ATTEMPTS
+from controller.services.segment_admin import (
+    UNLOCKED_ATTEMPTS,
+    Planner,
+    merging,
+    rebucketing,
+    recutting,
+    splitting,
+)
+from controller.store.journal.request_keys import Intent
 from tests.support.bench import TOPIC, Bench
 
 

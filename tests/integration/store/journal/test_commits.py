@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 import pytest
 
@@ -11,16 +10,18 @@ from controller.domain.errors import FencedOut, LostRace, TopicNotFound
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation, OperationState, Step, next_step
 from controller.domain.reshape import Reshape, plan_merge, plan_rebucket, plan_recut, plan_split
-from controller.store.journal import claims as operations
-from controller.store.journal import commits, intents, tombstones
+from controller.store.journal import operations, tombstones, topic_intents
+from controller.store.journal.steps import StepRecord
 from controller.store.topics import consumers, drains, subscriptions, topics
 from controller.store.topics.subscriptions import SubscriptionKind
 from controller.store.topics.topics import TopicState
 from tests.support.store_driver import RUNNER, StoreDriver, request
 
+COMMIT = (Step.COMMIT, OperationState.COMMITTED)
+
 
 def _commit(driver: StoreDriver, operation: Operation, runner: str = RUNNER) -> Operation:
-    return driver.do(commits.commit, operation, runner, started_at=datetime.now(UTC))
+    return driver.record(StepRecord(operation, (COMMIT,)), runner)
 
 
 def _fenced_split(driver: StoreDriver, topic_id: int, segment_id: int = 0) -> Operation:
@@ -84,13 +85,13 @@ def test_operations_on_disjoint_segments_commit_in_either_order(driver: StoreDri
 def test_subscriptions_that_changed_send_the_runner_back(driver: StoreDriver) -> None:
     topic_id = driver.create().topic_id
     operation = _fenced_split(driver, topic_id)
-    driver.do(intents.intend_subscription_create, topic_id, "s", SubscriptionKind.STREAM, request())
+    driver.do(topic_intents.intend_subscription_create, topic_id, "s", SubscriptionKind.STREAM, request())
 
     with pytest.raises(LostRace, match=r"subscriptions .* at version 1, the children at 0"):
         _commit(driver, operation)
 
     assert driver.do(operations.get_operation, operation.operation_id) == operation
-    step, _ = next_step(operation, driver.do(operations.observe, operation))
+    step, _ = next_step(operation, driver.observe(operation))
     assert step is Step.SYNC_SUBSCRIPTIONS
     assert driver.step(driver.step(operation)).state is OperationState.COMMITTED
 
@@ -131,14 +132,8 @@ def test_parents_are_free_again_from_the_commit_on(driver: StoreDriver) -> None:
 
 def test_an_aborted_reshape_gives_its_logs_to_tombstones_and_pauses_decisions(driver: StoreDriver) -> None:
     topic_id = driver.create().topic_id
-    operation = driver.do(
-        intents.intend_reshape,
-        intents.Wanted(
-            topic_id,
-            lambda layout: plan_split(layout, 0),
-            lambda topic, descriptor: f"{topic}/{descriptor}",
-            request(deadline_seconds=0.0),
-        ),
+    operation = driver.intend_reshape(
+        topic_id, lambda layout: plan_split(layout, 0), request(deadline_seconds=0.0)
     ).operation
     [(version,)] = driver.sql("SELECT input_version FROM cleave.evaluation")
 
@@ -165,9 +160,9 @@ def test_an_aborted_creation_frees_the_name_and_not_the_ids(driver: StoreDriver)
 def test_deleting_waits_for_what_is_past_the_fence(driver: StoreDriver) -> None:
     topic_id = driver.create().topic_id
     past_the_fence = _fenced_split(driver, topic_id)
-    deletion = driver.claim(driver.do(intents.intend_delete, topic_id, request()).operation)
+    deletion = driver.claim(driver.do(topic_intents.intend_delete, topic_id, request()).operation)
 
-    assert next_step(deletion, driver.do(operations.observe, deletion))[0] is Step.WAIT
+    assert next_step(deletion, driver.observe(deletion))[0] is Step.WAIT
     with pytest.raises(LostRace, match="1 older operation"):
         _commit(driver, deletion)
 
@@ -180,7 +175,7 @@ def test_deleting_waits_for_what_is_past_the_fence(driver: StoreDriver) -> None:
 def test_deleting_aborts_what_is_before_the_fence(driver: StoreDriver) -> None:
     topic_id = driver.create().topic_id
     operation = driver.intend(topic_id, lambda layout: plan_split(layout, 0))
-    driver.do(intents.intend_delete, topic_id, request())
+    driver.do(topic_intents.intend_delete, topic_id, request())
 
     assert driver.run(operation).state is OperationState.ABORTED
 
@@ -212,7 +207,7 @@ def test_a_deletion_takes_everything_but_history_and_names_every_log(driver: Sto
 
 def test_a_creation_that_hangs_can_be_deleted(driver: StoreDriver) -> None:
     creation = driver.intend_create("topic://t/n/a").operation
-    deletion = driver.do(intents.intend_delete, creation.topic_id, request()).operation
+    deletion = driver.do(topic_intents.intend_delete, creation.topic_id, request()).operation
 
     assert driver.run(creation).state is OperationState.ABORTED
     assert driver.do(topics.get_topic, creation.topic_id).state is TopicState.DELETING
@@ -224,7 +219,7 @@ def test_a_creation_that_hangs_can_be_deleted(driver: StoreDriver) -> None:
 def test_a_creation_that_races_with_its_deletion_looks_again(driver: StoreDriver) -> None:
     """Observed while the topic was being created, committed when it is being deleted."""
     creation = driver.run(driver.intend_create("topic://t/n/a").operation, until=OperationState.PREPARED)
-    driver.do(intents.intend_delete, creation.topic_id, request())
+    driver.do(topic_intents.intend_delete, creation.topic_id, request())
 
     with pytest.raises(LostRace, match="is deleting by now"):
         _commit(driver, creation)
@@ -238,7 +233,7 @@ def test_a_prune_forgets_segments_logs_and_loads_but_not_history(driver: StoreDr
                                             source, modified_at) VALUES (:id, 0, 1, 1, 1, 1, 's', now())""",
         id=topic_id,
     )
-    intent = driver.do(intents.intend_prune, topic_id, [0], request())
+    intent = driver.do(topic_intents.intend_prune, topic_id, [0], request())
 
     done = driver.run(intent.operation)
 
@@ -254,7 +249,7 @@ def test_what_a_seek_took_back_is_not_pruned(driver: StoreDriver) -> None:
     driver.split(topic_id, 0)
     driver.split(topic_id, 1)
     driver.do(drains.mark_drained, topic_id, "s", [0, 1])
-    both = driver.do(intents.intend_prune, topic_id, [0, 1], request()).operation
+    both = driver.do(topic_intents.intend_prune, topic_id, [0, 1], request()).operation
     driver.do(drains.undrain, topic_id, "s", [0])
 
     driver.run(both)
@@ -262,7 +257,7 @@ def test_what_a_seek_took_back_is_not_pruned(driver: StoreDriver) -> None:
     assert 1 not in driver.layout(topic_id).segments
 
     driver.do(drains.mark_drained, topic_id, "s", [0])
-    nothing = driver.do(intents.intend_prune, topic_id, [0], request()).operation
+    nothing = driver.do(topic_intents.intend_prune, topic_id, [0], request()).operation
     driver.do(drains.undrain, topic_id, "s", [0])
     before: SegmentLayout = driver.layout(topic_id)
     done = driver.run(nothing)
@@ -277,7 +272,7 @@ def test_a_deleted_subscription_is_gone_with_its_consumers_and_its_name_is_free(
     driver.do(consumers.register, topic_id, "s", "c")
     version = driver.do(topics.get_topic, topic_id).subscription_version
 
-    driver.run(driver.do(intents.intend_subscription_delete, topic_id, "s", request()).operation)
+    driver.run(driver.do(topic_intents.intend_subscription_delete, topic_id, "s", request()).operation)
 
     assert driver.do(subscriptions.list_subscriptions, topic_id) == []
     assert driver.do(consumers.list_consumers, topic_id) == []

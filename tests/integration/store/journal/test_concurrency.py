@@ -19,8 +19,7 @@ from controller.dataplane.embedded import EmbeddedDataPlane
 from controller.domain.errors import NotFound
 from controller.services.operation_runner import RunnerContext, run_due
 from controller.services.tombstone_sweeper import sweep
-from controller.store.journal import claims as operations
-from controller.store.journal import tombstones
+from controller.store.journal import operations, tombstones
 from controller.store.topics import layouts, policies, subscriptions, topics
 from tests.support.churn import CALL_TIMEOUT_SECONDS, NAMESPACE, Tale, churn
 from tests.support.store_driver import StoreDriver

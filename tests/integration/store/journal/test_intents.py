@@ -1,13 +1,15 @@
-"""The one door: what it reserves, what it refuses, and that a request key opens it once."""
+"""Intents: what they reserve, what it refuses, and that a request key is used once."""
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 import pytest
 from sqlalchemy import Connection, text
-from sqlalchemy.exc import IntegrityError
 
 from controller.domain.errors import (
     CleaveError,
@@ -16,19 +18,18 @@ from controller.domain.errors import (
     InvalidLayoutChange,
     LostRace,
     SegmentBusy,
-    SegmentNotFound,
     SubscriptionNotFound,
     TopicExists,
-    TopicNotFound,
     TopicNotLive,
 )
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import OperationKind, OperationState
 from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import Reshape, plan_merge, plan_split
-from controller.store.journal import intents
-from controller.store.journal.intents import Wanted
-from controller.store.journal.rows import get_operation
+from controller.store.journal import reshape_intents, topic_intents
+from controller.store.journal.operations import get_operation
+from controller.store.journal.request_keys import Intent
+from controller.store.journal.reshape_intents import ReshapeDraft
 from controller.store.topics import drains, subscriptions, topics
 from controller.store.topics.subscriptions import SubscriptionKind, SubscriptionState
 from controller.store.topics.topics import TopicState
@@ -41,7 +42,7 @@ def _split(segment_id: int) -> Callable[[SegmentLayout], Reshape]:
 
 def test_creating_reserves_ids_ranges_and_logs(driver: StoreDriver) -> None:
     with driver.store.transaction() as tx:
-        intent = intents.intend_create(
+        intent = topic_intents.intend_create(
             tx,
             "topic://t/n/a",
             segments=2,
@@ -105,9 +106,7 @@ def test_a_reshape_reserves_fresh_ids_and_leaves_the_layout_alone(driver: StoreD
 
 def test_ids_reserved_by_an_aborted_operation_are_gone_for_good(driver: StoreDriver) -> None:
     topic_id = driver.create().topic_id
-    operation = driver.do(
-        intents.intend_reshape, Wanted(topic_id, _split(0), backing_topic, request(deadline_seconds=0.0))
-    ).operation
+    operation = driver.intend_reshape(topic_id, _split(0), request(deadline_seconds=0.0)).operation
     assert driver.run(operation).state is OperationState.ABORTED
 
     assert [child.plan.segment_id for child in driver.intend(topic_id, _split(0)).children] == [3, 4]
@@ -119,94 +118,110 @@ def test_what_a_decision_was_made_on_must_still_hold(driver: StoreDriver) -> Non
     [(version,)] = driver.sql("SELECT input_version FROM cleave.evaluation WHERE topic_id = :id", id=topic_id)
 
     def intend(*, epoch: int, input_version: int) -> object:
-        return driver.do(
-            intents.intend_reshape,
-            Wanted(topic_id, _split(1), backing_topic, request(), epoch, input_version),
-        )
+        return driver.intend_reshape(topic_id, _split(1), request(), epoch=epoch, input_version=input_version)
 
-    with pytest.raises(LostRace, match="at epoch 1, not 0"):
+    with pytest.raises(LostRace, match=r"epoch of topic .* is 1 by now, not 0"):
         intend(epoch=0, input_version=version)
     with pytest.raises(LostRace, match="decide again"):
         intend(epoch=1, input_version=version - 1)
     assert intend(epoch=1, input_version=version)
 
 
-def _outcome(found: intents.Intent | CleaveError | IntegrityError) -> object:
-    """What came of one of several: its operation's parents, or the class of what stood in its way."""
-    return found.operation.parent_ids if isinstance(found, intents.Intent) else type(found)
-
-
-def _wanted(topic_id: int, segment_id: int, key: str | None = None, *, epoch: int | None = None) -> Wanted:
-    return Wanted(topic_id, _split(segment_id), backing_topic, request(key), epoch)
+def _drafts(driver: StoreDriver, wanted: dict[int, int], key: str | None = None) -> list[ReshapeDraft]:
+    """Splits of those segments by topic, planned on what there is to see now."""
+    requests = [request(key) for _ in wanted]
+    views = driver.do(reshape_intents.look_at_many, list(wanted), [one.request_key for one in requests])
+    return [
+        ReshapeDraft(view, _split(wanted[view.topic_id])(view.layout), one, backing_topic)
+        for view, one in zip(views, requests, strict=True)
+        if view is not None
+    ]
 
 
 def test_reshapes_of_many_topics_are_written_at_once_as_each_would_be(driver: StoreDriver) -> None:
     topic_ids = [driver.create(f"topic://t/n/{name}", segments=2).topic_id for name in "abc"]
+    drafts = _drafts(driver, dict.fromkeys(reversed(topic_ids), 1))
 
-    found = driver.do(
-        intents.intend_reshapes, [_wanted(topic_id, 1, f"k{topic_id}") for topic_id in reversed(topic_ids)]
-    )
+    written = driver.do(reshape_intents.write, drafts)
 
-    assert [_outcome(one) for one in found] == [(1,)] * 3
-    for topic_id in topic_ids:
-        [written] = [
-            one.operation
-            for one in found
-            if isinstance(one, intents.Intent) and one.operation.topic_id == topic_id
-        ]
-        assert written == driver.do(get_operation, written.operation_id)
-        assert written.request_key == f"k{topic_id}"
-        assert [str(child.plan.hash_range) for child in written.children] == ["8000-bfff", "c000-ffff"]
-        assert driver.layout(topic_id).next_segment_id == 4
+    assert set(written) == {*topic_ids}
+    for draft in drafts:
+        operation = written[draft.view.topic_id]
+        assert operation == driver.do(get_operation, operation.operation_id)
+        assert operation.request_key == draft.request.request_key
+        assert [str(child.plan.hash_range) for child in operation.children] == ["8000-bfff", "c000-ffff"]
+        assert driver.layout(operation.topic_id).next_segment_id == 4
 
 
-def test_what_stands_in_the_way_of_one_reshape_leaves_the_others_alone(driver: StoreDriver) -> None:
-    free, busy, moved, again, mistaken = (
-        driver.create(f"topic://t/n/{name}", segments=2).topic_id for name in "abcde"
-    )
-    driver.intend(busy, _split(0))
+def test_a_topic_that_moved_since_it_was_looked_at_is_left_out_and_the_others_are_written(
+    driver: StoreDriver,
+) -> None:
+    moved, free, gone = (driver.create(f"topic://t/n/{name}", segments=2).topic_id for name in "abc")
+    drafts = _drafts(driver, {moved: 0, free: 0, gone: 0})
     driver.split(moved, 1)
-    first = driver.intend(again, _split(0), key="again")
+    driver.do(topic_intents.intend_delete, gone, request())
 
-    found = driver.do(
-        intents.intend_reshapes,
-        [
-            _wanted(busy, 0),
-            _wanted(moved, 0, epoch=0),
-            _wanted(again, 0, "again"),
-            _wanted(mistaken, 7),
-            _wanted(10**9, 0),
-            _wanted(free, 0),
-        ],
-    )
+    written = driver.do(reshape_intents.write, drafts)
 
-    assert [_outcome(one) for one in found] == [
-        SegmentBusy, LostRace, (0,), SegmentNotFound, TopicNotFound, (0,)
-    ]  # fmt: skip
-    assert isinstance(found[2], intents.Intent)
-    assert (found[2].repeated, found[2].operation.operation_id) == (True, first.operation_id)
+    assert set(written) == {free}
+    assert driver.layout(moved).next_segment_id == 4
+    with pytest.raises(LostRace, match="changed meanwhile"):
+        driver.do(reshape_intents.intend, drafts[0])
 
 
-def test_two_of_many_reshapes_with_one_request_key_are_told_apart(driver: StoreDriver) -> None:
+def test_an_input_that_changed_since_it_was_decided_on_writes_nothing(driver: StoreDriver) -> None:
+    topic_id = driver.create(segments=2).topic_id
+    [draft] = _drafts(driver, {topic_id: 0})
+    [(version,)] = driver.sql("SELECT input_version FROM cleave.evaluation")
+    driver.sql("UPDATE cleave.evaluation SET input_version = input_version + 1")
+
+    assert driver.do(reshape_intents.write, [replace(draft, input_version=version)]) == {}
+    assert driver.do(reshape_intents.write, [replace(draft, input_version=version + 1)])
+
+
+def test_a_segment_that_is_busy_fails_the_whole_write(driver: StoreDriver) -> None:
+    """The draft asks first; the constraint is the second line, and is tried alone here."""
+    busy, other = (driver.create(f"topic://t/n/{name}", segments=2).topic_id for name in "ab")
+    driver.intend(busy, _split(0))
+    drafts = _drafts(driver, {busy: 0, other: 0})
+
+    with pytest.raises(Conflict, match="one live operation at a time"):
+        driver.do(reshape_intents.write, drafts)
+
+    assert driver.sql("SELECT count(*) FROM cleave.operation WHERE topic_id = :id", id=other) == [(1,)]
+
+
+def test_two_of_many_reshapes_with_one_request_key_fail_together(driver: StoreDriver) -> None:
     one, other = (driver.create(f"topic://t/n/{name}").topic_id for name in "ab")
+    drafts = _drafts(driver, {one: 0, other: 0}, "k")
 
-    found = driver.do(intents.intend_reshapes, [_wanted(one, 0, "k"), _wanted(other, 0, "k")])
+    with pytest.raises(Conflict):
+        driver.do(reshape_intents.write, drafts)
+    first = driver.do(reshape_intents.intend, drafts[0])
 
-    assert [_outcome(each) for each in found] == [(0,), Conflict]
+    assert not first.repeated
+    with pytest.raises(Conflict, match="k was used for split"):
+        driver.do(reshape_intents.intend, drafts[1])
     assert driver.layout(other).next_segment_id == 1
 
 
-def test_a_reshape_among_many_waits_for_whoever_holds_its_topic_and_then_looks_again(
-    driver: StoreDriver,
-) -> None:
-    """Two batches of the same topics at the same time: every topic gets both its reshapes, in either order."""
+def test_a_busy_segment_is_refused_by_name(driver: StoreDriver) -> None:
+    topic_id = driver.create(segments=2).topic_id
+    first = driver.intend(topic_id, _split(0))
+
+    with pytest.raises(SegmentBusy, match=rf"segment 0 .* live operation {first.operation_id}"):
+        driver.intend(topic_id, _split(0))
+
+
+def test_writers_of_the_same_topics_wait_for_one_another_and_never_crosswise(driver: StoreDriver) -> None:
+    """Two batches at the same time, in opposite orders: each topic is written by one of them, whoever came first."""
     topic_ids = [driver.create(f"topic://t/n/{number}", segments=2).topic_id for number in range(20)]
-    together, outcomes = threading.Barrier(2, timeout=20), list[object]()
+    together, written = threading.Barrier(2, timeout=20), list[int]()
 
     def ask(segment_id: int, order: list[int]) -> None:
+        drafts = _drafts(driver, dict.fromkeys(order, segment_id))
         together.wait()
-        found = driver.do(intents.intend_reshapes, [_wanted(topic_id, segment_id) for topic_id in order])
-        outcomes.extend(_outcome(one) for one in found)
+        written.extend(driver.do(reshape_intents.write, drafts))
 
     threads = [
         threading.Thread(target=ask, args=(0, topic_ids)),
@@ -217,8 +232,35 @@ def test_a_reshape_among_many_waits_for_whoever_holds_its_topic_and_then_looks_a
     for thread in threads:
         thread.join()
 
-    assert sorted(map(str, outcomes)) == ["(0,)"] * 20 + ["(1,)"] * 20
-    assert {driver.layout(topic_id).next_segment_id for topic_id in topic_ids} == {6}
+    assert sorted(written) == topic_ids
+
+
+def test_the_depth_of_merges_is_what_the_whole_layout_says(driver: StoreDriver) -> None:
+    """Of parents that share merges among their ancestors each is counted once, as Pulsar does."""
+    rng = random.Random(7)
+    topic_id = driver.create(segments=3).topic_id
+    for _ in range(60):
+        layout = driver.layout(topic_id)
+        active = layout.active
+        index = rng.randrange(len(active))
+        if len(active) > 2 and rng.random() < 0.55:
+            index = min(index, len(active) - 2)
+            parents = (active[index].segment_id, active[index + 1].segment_id)
+            expected = {layout.next_segment_id: layout.child_merge_depth(parents)}
+            driver.reshape(topic_id, partial(plan_merge, a=parents[0], b=parents[1]))
+        else:
+            expected = dict.fromkeys(
+                (layout.next_segment_id, layout.next_segment_id + 1),
+                layout.child_merge_depth((active[index].segment_id,)),
+            )
+            driver.split(topic_id, active[index].segment_id)
+        after = driver.layout(topic_id)
+        assert {i: after.segment(i).merge_depth for i in expected} == expected
+        if rng.random() < 0.2:
+            sealed = [i for i, one in after.segments.items() if not one.is_active]
+            driver.run(
+                driver.do(topic_intents.intend_prune, topic_id, [rng.choice(sealed)], request()).operation
+            )
 
 
 def test_a_plan_the_layout_refuses_leaves_no_trace(driver: StoreDriver) -> None:
@@ -233,16 +275,16 @@ def test_a_plan_the_layout_refuses_leaves_no_trace(driver: StoreDriver) -> None:
 def test_a_topic_being_deleted_takes_no_more_requests(driver: StoreDriver) -> None:
     topic_id = driver.create().topic_id
     driver.subscribe(topic_id, "s")
-    driver.do(intents.intend_delete, topic_id, request())
+    driver.do(topic_intents.intend_delete, topic_id, request())
 
     attempts: list[Callable[[], object]] = [
         lambda: driver.intend(topic_id, _split(0)),
-        lambda: driver.do(intents.intend_delete, topic_id, request()),
+        lambda: driver.do(topic_intents.intend_delete, topic_id, request()),
         lambda: driver.do(
-            intents.intend_subscription_create, topic_id, "x", SubscriptionKind.STREAM, request()
+            topic_intents.intend_subscription_create, topic_id, "x", SubscriptionKind.STREAM, request()
         ),
-        lambda: driver.do(intents.intend_subscription_delete, topic_id, "s", request()),
-        lambda: driver.do(intents.intend_prune, topic_id, [0], request()),
+        lambda: driver.do(topic_intents.intend_subscription_delete, topic_id, "s", request()),
+        lambda: driver.do(topic_intents.intend_prune, topic_id, [0], request()),
     ]
     for attempt in attempts:
         with pytest.raises(TopicNotLive, match="is deleting"):
@@ -251,7 +293,7 @@ def test_a_topic_being_deleted_takes_no_more_requests(driver: StoreDriver) -> No
 
 def test_subscriptions_are_recorded_at_the_intent_and_raise_the_version(driver: StoreDriver) -> None:
     topic_id = driver.create().topic_id
-    driver.do(intents.intend_subscription_create, topic_id, "s", SubscriptionKind.QUEUE, request())
+    driver.do(topic_intents.intend_subscription_create, topic_id, "s", SubscriptionKind.QUEUE, request())
 
     [row] = driver.do(subscriptions.list_subscriptions, topic_id)
     assert (row.name, row.kind, row.state, row.created_epoch) == (
@@ -262,16 +304,16 @@ def test_subscriptions_are_recorded_at_the_intent_and_raise_the_version(driver: 
     )
     assert driver.do(topics.get_topic, topic_id).subscription_version == 1
     with pytest.raises(Conflict, match="QUEUE subscription s"):
-        driver.do(intents.intend_subscription_create, topic_id, "s", SubscriptionKind.STREAM, request())
+        driver.do(topic_intents.intend_subscription_create, topic_id, "s", SubscriptionKind.STREAM, request())
 
-    driver.do(intents.intend_subscription_delete, topic_id, "s", request())
+    driver.do(topic_intents.intend_subscription_delete, topic_id, "s", request())
     [row] = driver.do(subscriptions.list_subscriptions, topic_id)
     assert row.state is SubscriptionState.DELETING
     assert driver.do(topics.get_topic, topic_id).subscription_version == 2
     with pytest.raises(Conflict, match="being deleted already"):
-        driver.do(intents.intend_subscription_delete, topic_id, "s", request())
+        driver.do(topic_intents.intend_subscription_delete, topic_id, "s", request())
     with pytest.raises(SubscriptionNotFound, match="no subscription x"):
-        driver.do(intents.intend_subscription_delete, topic_id, "x", request())
+        driver.do(topic_intents.intend_subscription_delete, topic_id, "x", request())
 
 
 def test_only_sealed_and_drained_segments_are_pruned(driver: StoreDriver) -> None:
@@ -279,8 +321,8 @@ def test_only_sealed_and_drained_segments_are_pruned(driver: StoreDriver) -> Non
     driver.subscribe(topic_id, "s")
     driver.split(topic_id, 0)
 
-    def prune(*segment_ids: int) -> intents.Intent:
-        return driver.do(intents.intend_prune, topic_id, segment_ids, request())
+    def prune(*segment_ids: int) -> Intent:
+        return driver.do(topic_intents.intend_prune, topic_id, segment_ids, request())
 
     with pytest.raises(Conflict, match=r"segment 1 .* is active"):
         prune(0, 1)
@@ -314,7 +356,7 @@ def test_a_request_key_of_another_request_is_refused(driver: StoreDriver) -> Non
     driver.intend(topic_id, _split(0), key="k")
 
     with pytest.raises(Conflict, match="k was used for split of topic://t/n/a"):
-        driver.do(intents.intend_delete, topic_id, request("k"))
+        driver.do(topic_intents.intend_delete, topic_id, request("k"))
     with pytest.raises(Conflict, match="take a fresh key"):
         driver.intend_create("topic://t/n/b", key="k")
 
@@ -323,18 +365,16 @@ def test_a_request_key_of_another_request_is_refused(driver: StoreDriver) -> Non
 def test_the_same_request_made_at_the_same_time_is_one_operation(driver: StoreDriver, kind: str) -> None:
     """Whoever comes second waits for the first one's commit and then finds its operation."""
     topic_id = driver.create("topic://t/n/other").topic_id
-    acts: dict[str, Callable[[], intents.Intent]] = {
+    acts: dict[str, Callable[[], Intent]] = {
         "create": lambda: driver.intend_create("topic://t/n/a", key="k"),
-        "split": lambda: driver.do(
-            intents.intend_reshape, Wanted(topic_id, _split(0), backing_topic, request("k"))
-        ),
-        "delete": lambda: driver.do(intents.intend_delete, topic_id, request("k")),
+        "split": lambda: driver.intend_reshape(topic_id, _split(0), request("k")),
+        "delete": lambda: driver.do(topic_intents.intend_delete, topic_id, request("k")),
         "subscribe": lambda: driver.do(
-            intents.intend_subscription_create, topic_id, "s", SubscriptionKind.STREAM, request("k")
+            topic_intents.intend_subscription_create, topic_id, "s", SubscriptionKind.STREAM, request("k")
         ),
     }
     together = threading.Barrier(4, timeout=20)
-    outcomes: list[intents.Intent | CleaveError] = []
+    outcomes: list[Intent | CleaveError] = []
 
     def act() -> None:
         together.wait()
@@ -349,7 +389,7 @@ def test_the_same_request_made_at_the_same_time_is_one_operation(driver: StoreDr
     for thread in threads:
         thread.join()
 
-    made = [outcome for outcome in outcomes if isinstance(outcome, intents.Intent)]
+    made = [outcome for outcome in outcomes if isinstance(outcome, Intent)]
     assert len(made) == len(outcomes), outcomes
     assert len({intent.operation.operation_id for intent in made}) == 1
     assert sorted(intent.repeated for intent in made) == [False, True, True, True]

@@ -12,8 +12,7 @@ from sqlalchemy import Connection, event, text
 
 from controller.devstack.postgres import PostgresServer
 from controller.store.decisions import situations
-from controller.store.journal import claims as operations
-from controller.store.journal import draft_statements, reshape_statements, tombstones
+from controller.store.journal import claims, commits, operations, reshape_intents, steps, tombstones
 from controller.store.postgres.prepared import Prepared
 from controller.store.shards import Shards
 from controller.store.topics import consumers, drains, layouts, subscriptions, topics
@@ -127,17 +126,17 @@ STATEMENTS: list[tuple[str, Callable[[Connection], object], set[str]]] = [
     ),
     (
         "claim",
-        lambda tx: operations.claim(tx, runner="r", lease_seconds=1, call_timeout_seconds=1),
+        lambda tx: claims.claim(tx, runner="r", lease_seconds=1, call_timeout_seconds=1),
         {"operation_live", "operation_pkey"},
     ),
     (
         "claim in shards",
-        lambda tx: operations.claim(
+        lambda tx: claims.claim(
             tx, runner="r", lease_seconds=1, call_timeout_seconds=1, shards=Shards.of(16, [0, 4])
         ),
         {"operation_live"},
     ),
-    ("next due", lambda tx: operations.next_due(tx, call_timeout_seconds=1), {"operation_live"}),
+    ("next due", lambda tx: claims.next_due(tx, call_timeout_seconds=1), {"operation_live"}),
     ("operation by key", lambda tx: operations.find_by_request_key(tx, "k7-1"), {"operation_request_once"}),
     (
         "operation by id",
@@ -147,7 +146,7 @@ STATEMENTS: list[tuple[str, Callable[[Connection], object], set[str]]] = [
     ("operations of a topic", lambda tx: operations.list_operations(tx, topic_id=7), {"operation_of_topic"}),
     (
         "observe",
-        lambda tx: operations.observe(tx, operations.get_operation(tx, 7)),
+        lambda tx: steps.observe(tx, [operations.get_operation(tx, 7)]),
         {"topic_pkey", "operation_live_of_topic"},
     ),
     ("tombstones due", lambda tx: tombstones.claim_due(tx, limit=5, hold_seconds=1), {"tombstone_due"}),
@@ -177,7 +176,7 @@ def test_a_hot_statement_reads_by_index(
 
 PREPARED = [
     one
-    for module in (draft_statements, reshape_statements, situations)
+    for module in (claims, commits, reshape_intents, situations, steps)
     for one in vars(module).values()
     if isinstance(one, Prepared)
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.domain.errors import Conflict, InvalidInput, SubscriptionNotFound, TopicNotLive
-from controller.store.journal import intents
+from controller.store.journal import topic_intents
 from controller.store.topics import consumers
 from tests.support.store_driver import StoreDriver, request
 
@@ -59,9 +59,9 @@ def test_who_cannot_join_is_told_why(driver: StoreDriver) -> None:
     with pytest.raises(InvalidInput, match="consumer name"):
         driver.do(consumers.register, topic_id, "s", "a b")
 
-    driver.do(intents.intend_subscription_delete, topic_id, "s", request())
+    driver.do(topic_intents.intend_subscription_delete, topic_id, "s", request())
     with pytest.raises(Conflict, match="being deleted"):
         driver.do(consumers.register, topic_id, "s", "c")
-    driver.do(intents.intend_delete, topic_id, request())
+    driver.do(topic_intents.intend_delete, topic_id, request())
     with pytest.raises(TopicNotLive, match="is deleting"):
         driver.do(consumers.register, topic_id, "s", "c")

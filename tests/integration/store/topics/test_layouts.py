@@ -12,7 +12,7 @@ import pytest
 from controller.domain.errors import InvalidInput, InvalidLayoutChange, NotFound, SegmentBusy, TopicNotFound
 from controller.domain.layout import SegmentLayout
 from controller.domain.reshape import Reshape, plan_heal, plan_merge, plan_rebucket, plan_split
-from controller.store.journal import intents
+from controller.store.journal import topic_intents
 from controller.store.topics import layouts
 from tests.support.store_driver import StoreDriver, request
 
@@ -93,7 +93,7 @@ def test_history_answers_every_epoch_and_instant_prunes_included(driver: StoreDr
         layout = seen[max(seen)]
         sealed = [s.segment_id for s in layout.segments.values() if not s.is_active]
         if sealed and rng.random() < 0.3:
-            intent = driver.do(intents.intend_prune, topic_id, rng.sample(sealed, 1), request())
+            intent = driver.do(topic_intents.intend_prune, topic_id, rng.sample(sealed, 1), request())
             driver.run(intent.operation)
         else:
             try:

@@ -10,7 +10,7 @@ import pytest
 from controller.domain.attached import SubscriptionUse
 from controller.domain.situation import Capabilities
 from controller.store.decisions.situations import load_situations
-from controller.store.journal import intents
+from controller.store.journal import topic_intents
 from controller.store.postgres.notifications import Listener
 from controller.store.topics import consumers, observed_consumers
 from controller.store.topics.observed_consumers import NAMES_KEPT, Observation
@@ -138,7 +138,7 @@ def test_a_subscription_being_deleted_counts_nobody(driver: StoreDriver) -> None
     topic_id = driver.create().topic_id
     driver.subscribe(topic_id, "s")
     see(driver, topic_id, s=use(4))
-    driver.do(intents.intend_subscription_delete, topic_id, "s", request())
+    driver.do(topic_intents.intend_subscription_delete, topic_id, "s", request())
 
     assert counted(driver, topic_id) == {}
 

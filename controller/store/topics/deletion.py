@@ -1,6 +1,6 @@
-"""What commits have in common, whoever keeps the layout: the row of history, a pause, the end of a topic.
+"""The end of a topic: its segments are sealed and pruned, its name is free, and what belongs to it is forgotten.
 
-Called by `commits` and `mirror_commits` in their transactions, with the topic row locked.
+Called by commits in their transactions, with the topic row locked. History and the topic's row stay.
 """
 
 from __future__ import annotations
@@ -14,22 +14,9 @@ from controller.domain.operation import Operation
 from controller.store.topics import topics
 from controller.store.topics.topics import TopicRow, TopicState
 
-ABORT_PAUSE_SECONDS = 30.0
-"""After an abort nothing is decided automatically about the topic for this long."""
-
-_CHANGE = """
-    WITH noted AS (UPDATE cleave.operation SET epoch = :epoch WHERE operation_id = :operation_id)
-    INSERT INTO cleave.layout_change (topic_id, epoch, kind, operation_id, origin, actor, reason)
-    VALUES (:topic_id, :epoch, :kind, :operation_id, :origin, :actor, :reason) RETURNING committed_at
-"""
 _OTHERS_LIVE = """
     SELECT count(*) FROM cleave.operation
      WHERE topic_id = :topic_id AND operation_id <> :operation_id AND finished_at IS NULL
-"""
-_PAUSE = """
-    UPDATE cleave.evaluation
-       SET not_before = greatest(not_before, clock_timestamp() + make_interval(secs => :seconds))
-     WHERE topic_id = :topic_id
 """
 _END_SEGMENTS = """
     UPDATE cleave.segment
@@ -44,32 +31,12 @@ _FORGET = tuple(
 )
 
 
-def write_history(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -> datetime:
-    """The operation's row of layout history under `epoch`, which the operation takes too; returns its instant."""
-    change = {
-        "topic_id": topic.topic_id,
-        "epoch": epoch,
-        "kind": operation.kind.value,
-        "operation_id": operation.operation_id,
-        "origin": operation.origin.value,
-        "actor": operation.actor,
-        "reason": operation.reason,
-    }
-    committed_at: datetime = tx.execute(text(_CHANGE), change).scalar_one()
-    return committed_at
-
-
 def demand_alone(tx: Connection, topic: TopicRow, operation: Operation) -> None:
     """LostRace while another operation of the topic lives."""
     of_topic = {"topic_id": topic.topic_id, "operation_id": operation.operation_id}
     others = tx.execute(text(_OTHERS_LIVE), of_topic).scalar_one()
     if others:
         raise LostRace(f"{others} older operation(s) of topic {topic.name} still live; wait for them", 0.1)
-
-
-def pause_decisions(tx: Connection, topic_id: int, seconds: float) -> None:
-    """Decide nothing automatically about the topic for so long."""
-    tx.execute(text(_PAUSE), {"topic_id": topic_id, "seconds": seconds})
 
 
 def end_segments(tx: Connection, topic_id: int, epoch: int, at: datetime) -> dict[int, str]:
@@ -79,7 +46,7 @@ def end_segments(tx: Connection, topic_id: int, epoch: int, at: datetime) -> dic
 
 
 def end_topic(tx: Connection, topic: TopicRow, epoch: int, at: datetime) -> None:
-    """The name is free; load, subscriptions, due work and mirror are forgotten, history stays."""
+    """The name is free; load, subscriptions, due work and mirror are forgotten."""
     topics.update_topic(tx, topic, state=TopicState.DELETED.value, epoch=epoch, deleted_at=at)
     for statement in _FORGET:
         tx.execute(text(statement), {"topic_id": topic.topic_id})

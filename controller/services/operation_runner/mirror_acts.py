@@ -1,6 +1,6 @@
 """What each step does where a broker keeps the layout: ask, look, and carry what was seen to the commit.
 
-The counterpart of `acts` for operations marked `on_broker`. The journal's detail of a commit holds the layout as
+The counterpart of `log_acts` for operations marked `on_broker`. The journal's detail of a commit holds the layout as
 it was read, and that is what is mirrored. Nothing here writes to the store but the memory of the broker's own
 auto-scaler, which has to be safe before that is turned off.
 """
@@ -25,8 +25,8 @@ from controller.domain.layout import SegmentLayout
 from controller.domain.mirroring import has_taken_over
 from controller.domain.operation import Operation, OperationKind, OperationState, Step
 from controller.domain.reshape import ReshapeKind
-from controller.services.operation_runner.acts import CallAll, Detail, Result
-from controller.store.journal import claims as operations
+from controller.services.operation_runner.log_acts import CallAll, Detail, Result
+from controller.store.journal.operations import get_operation
 from controller.store.mirrors import mirrors
 from controller.store.postgres.engine import Store
 from controller.store.topics import topics
@@ -36,7 +36,7 @@ OFF: Mapping[str, object] = {"enabled": False}
 """What the broker's auto-scaler is set to while Cleave decides."""
 
 
-class BrokerActs:
+class MirrorActs:
     """The acts of one operation on a topic whose layout its broker keeps."""
 
     def __init__(
@@ -89,7 +89,7 @@ class BrokerActs:
         the setting back. Then nobody else would: whoever was late does, without the claim that is lost by now.
         """
         with self._store.transaction() as tx:
-            operation = operations.get_operation(tx, self._operation.operation_id)
+            operation = get_operation(tx, self._operation.operation_id)
             try:
                 topic = topics.find_topic(tx, self._topic)
             except TopicNotFound:

@@ -1,18 +1,37 @@
-"""Several fresh reshapes run side by side: what it costs, what is journalled, and what leaves the others' company."""
+"""Several reshapes run side by side: what it costs, what is journalled, and that none waits for another."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import pytest
+from sqlalchemy import text
 
+from controller.clock import SystemClock
 from controller.domain.errors import SegmentNotFound
 from controller.domain.operation import OperationState
 from controller.services import segment_admin, topic_admin
-from controller.services.operation_runner import run_due, together
+from controller.services.operation_runner import log_acts, run_due
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
 from tests.support.waiting import wait_until
+
+
+class LateClock(SystemClock):
+    """Right until it is read for the first time, when the claim is asked for; late by so much ever after."""
+
+    def __init__(self, at_first: float, then: Callable[[], object] = lambda: None) -> None:
+        self._late_by, self._then, self._readings = at_first, then, 0
+
+    def monotonic_seconds(self) -> float:
+        """Seconds."""
+        self._readings += 1
+        if self._readings == 1:
+            return super().monotonic_seconds()
+        if self._readings == 2:
+            self._then()
+        return super().monotonic_seconds() + self._late_by
+
 
 STEPS = ["create-children", "set-fencing", "terminate-parents", "commit", "finish"]
 
@@ -182,30 +201,51 @@ def test_a_call_that_fails_is_repeated_for_each(bench: Bench, call: str, fault: 
     assert finish(bench, operation_ids) == [OperationState.DONE] * 2
 
 
-def test_a_claim_that_runs_short_is_not_acted_under(bench: Bench) -> None:
-    """The runner renews it for one operation at a time; a call for many is not made in its last moments."""
+def test_claims_that_run_short_are_renewed_for_all_before_a_call(bench: Bench) -> None:
     operation_ids = two_splits(bench)
-    plane = FaultyDataPlane(bench.plane)
-    context = bench.context(planes={"embedded": plane.as_data_plane()}, lease_seconds=0.401)
+    plane, lasting = FaultyDataPlane(bench.plane), list[bool]()
+    plane.before_call = lambda _call, _number: lasting.append(
+        bench.scalar(
+            "SELECT bool_and(claim_expires_at > clock_timestamp() + make_interval(secs => :call))"
+            "  FROM cleave.operation WHERE operation_id = ANY (:ids)",
+            ids=operation_ids,
+            call=bench.call_timeout_seconds * 0.9,
+        )
+    )
+    clock = LateClock(at_first=bench.lease_seconds - bench.call_timeout_seconds / 2)
 
-    run_due(context, limit=8)
+    run_due(bench.context(planes={"embedded": plane.as_data_plane()}, clock=clock), limit=8)
 
-    assert "create_successors" not in [name for name, _ in plane.log]
+    assert lasting
+    assert all(lasting)
+    renewed = "SELECT min(row_version) FROM cleave.operation WHERE operation_id = ANY (:ids)"
+    assert bench.scalar(renewed, ids=operation_ids) > 5  # intent, claim, three records, and the renewal
     assert finish(bench, operation_ids) == [OperationState.DONE] * 2
 
 
-def test_one_with_more_cursors_than_a_call_can_make_goes_alone(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_whose_claim_is_lost_at_the_renewal_leaves_and_the_others_go_on(bench: Bench) -> None:
+    operation_ids = two_splits(bench)
+    expire = "UPDATE cleave.operation SET claim_expires_at = clock_timestamp() WHERE operation_id = :id"
+    clock = LateClock(at_first=bench.lease_seconds, then=lambda: bench.execute(expire, id=operation_ids[0]))
+    plane = FaultyDataPlane(bench.plane)
+
+    run_due(bench.context(planes={"embedded": plane.as_data_plane()}, clock=clock), limit=8)
+
+    assert bench.operation(operation_ids[0]).state is OperationState.INTENDED
+    assert bench.operation(operation_ids[1]).state is OperationState.DONE
+    [(_, (made,)), *_] = plane.log
+    assert len(made) == 2  # the children of one operation
+    assert finish(bench, operation_ids) == [OperationState.DONE] * 2
+
+
+def test_a_portion_of_cursors_has_a_call_of_its_own(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     operation_ids = two_splits(bench)
     plane = FaultyDataPlane(bench.plane)
-    monkeypatch.setattr(together, "MOST_CURSORS", 1)  # each has two children with one subscription
+    monkeypatch.setattr(log_acts, "MOST_CURSORS", 1)  # each has two children with one subscription
 
     run_due(bench.context(planes={"embedded": plane.as_data_plane()}), limit=8)
 
-    called = [name for name, _ in plane.log]
-    assert "create_successors" not in called
-    assert called.count("create_segment") == 4
+    assert [name for name, _ in plane.log].count("create_successors") == 4
     assert finish(bench, operation_ids) == [OperationState.DONE] * 2
 
 
@@ -231,3 +271,79 @@ def test_set_wise_calls_mean_what_single_ones_do(bench: Bench) -> None:
     assert bench.plane.subscriptions_of([log, "segment://none"]) == {log: ["billing"]}
     with pytest.raises(SegmentNotFound):
         bench.plane.terminate_segment("segment://none")
+
+
+HELD = {
+    "topic": "SELECT FROM cleave.topic WHERE name = :name FOR UPDATE",
+    "evaluation": "SELECT FROM cleave.evaluation e JOIN cleave.topic t USING (topic_id) WHERE t.name = :name FOR UPDATE OF e",
+    "log": "SELECT FROM embedded.log WHERE topic_path = replace(:name, 'topic://', 'segment://') FOR UPDATE",
+}
+
+
+@pytest.mark.parametrize("held", HELD)
+def test_none_waits_for_one_whose_rows_somebody_holds(bench: Bench, held: str) -> None:
+    """Their parents are terminated: until they commit, their ranges have no log that takes writes."""
+    ids = splits_of(bench, 4)
+    holder = bench.store.transaction()
+    tx = holder.__enter__()
+    tx.execute(text(HELD[held]), {"name": topic_name(0)})
+
+    run_due(bench.context(), limit=8)  # ends although the rows are held still
+
+    assert [bench.operation(one).state for one in ids[1:]] == [OperationState.DONE] * 3
+    waiting = bench.operation(ids[0])
+    assert waiting.state is OperationState.FENCING
+    assert (waiting.attempts, bench.scalar(NOT_CLAIMED, id=ids[0])) == (1, True)
+    holder.__exit__(None, None, None)
+    assert bench.drive(ids[0]).state is OperationState.DONE
+
+
+NOT_CLAIMED = "SELECT claimed_by IS NULL FROM cleave.operation WHERE operation_id = :id"
+
+
+def test_one_whose_commit_breaks_a_law_holds_up_no_other(bench: Bench) -> None:
+    """The statement fails as a whole; halves of it are tried until the one that breaks the law is alone."""
+    ids = splits_of(bench, 5)
+    bench.execute(
+        "UPDATE cleave.operation_child SET range_end = range_end - 1 WHERE operation_id = :id AND ordinal = 1",
+        id=ids[1],
+    )
+
+    run_due(bench.context(), limit=8)
+
+    assert [bench.operation(one).state for one in ids if one != ids[1]] == [OperationState.DONE] * 4
+    broken = bench.operation(ids[1])
+    assert (broken.state, broken.attempts) == (OperationState.FENCING, 1)
+    assert "of 65536 hashes" in bench.scalar(
+        "SELECT last_error FROM cleave.operation WHERE operation_id = :id", id=ids[1]
+    )
+
+
+def test_an_operation_left_out_says_which_row_it_waited_for(bench: Bench) -> None:
+    ids = splits_of(bench, 2)
+    with bench.store.transaction() as tx:
+        tx.execute(text(HELD["topic"]), {"name": topic_name(1)})
+        run_due(bench.context(), limit=8)
+
+    error = bench.scalar("SELECT last_error FROM cleave.operation WHERE operation_id = :id", id=ids[1])
+    assert error == f"somebody holds the rows of topic {topic_name(1)}; trying again"
+
+
+def topic_name(number: int) -> str:
+    return f"topic://acme/shop/orders-{number}"
+
+
+def splits_of(bench: Bench, count: int) -> list[int]:
+    """A split of each of so many topics, asked for and not begun; their ids."""
+    ids = []
+    for number in range(count):
+        options = {"segments": 1, "data_plane": bench.plane.name}
+        bench.finish(
+            topic_admin.create_topic(
+                bench.store, bench.planes, topic_name(number), bench.request(), **options
+            )
+        )
+        planner = segment_admin.splitting(0)
+        intent = segment_admin.submit(bench.store, bench.planes, topic_name(number), planner, bench.request())
+        ids.append(intent.operation.operation_id)
+    return ids

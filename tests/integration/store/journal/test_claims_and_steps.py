@@ -10,8 +10,7 @@ import pytest
 from controller.domain.errors import FencedOut, OperationNotFound, Unsupported
 from controller.domain.operation import Operation, OperationState, Step
 from controller.domain.reshape import plan_split
-from controller.store.journal import claims as operations
-from controller.store.journal import intents
+from controller.store.journal import claims, operations, steps, topic_intents
 from controller.store.shards import Shards
 from controller.store.topics import topics
 from tests.support.store_driver import CALL_TIMEOUT_SECONDS, StoreDriver, request
@@ -24,15 +23,20 @@ def _operations(driver: StoreDriver, count: int) -> list[Operation]:
 def _claim_any(
     driver: StoreDriver, runner: str, *, limit: int = 10, shards: Shards | None = None
 ) -> list[int]:
-    claimed = driver.do(
-        operations.claim,
-        runner=runner,
-        lease_seconds=60.0,
-        call_timeout_seconds=CALL_TIMEOUT_SECONDS,
-        limit=limit,
-        shards=shards,
-    )
-    return [operation.operation_id for operation in claimed]
+    """Ids of what is due, one claim each, until there is none."""
+    found: list[int] = []
+    while len(found) < limit:
+        claimed = driver.do(
+            claims.claim,
+            runner=runner,
+            lease_seconds=60.0,
+            call_timeout_seconds=CALL_TIMEOUT_SECONDS,
+            shards=shards,
+        )
+        if not claimed:
+            break
+        found += [one.operation.operation_id for one in claimed]
+    return found
 
 
 def _expire(driver: StoreDriver, operation: Operation, *, seconds_ago: float) -> None:
@@ -57,9 +61,9 @@ def test_each_live_operation_is_claimed_once(driver: StoreDriver) -> None:
 def test_rows_somebody_is_looking_at_are_skipped(driver: StoreDriver) -> None:
     made = [operation.operation_id for operation in _operations(driver, 2)]
     with driver.store.transaction() as tx:
-        [held] = operations.claim(tx, runner="a", lease_seconds=60, call_timeout_seconds=1)
+        [held] = claims.claim(tx, runner="a", lease_seconds=60, call_timeout_seconds=1)
 
-        assert held.operation_id == made[0]
+        assert held.operation.operation_id == made[0]
         assert _claim_any(driver, "b") == made[1:]
 
 
@@ -79,7 +83,7 @@ def test_a_kind_this_program_does_not_know_is_left_to_a_newer_one(driver: StoreD
     driver.sql("UPDATE cleave.operation SET kind = 'seek'")
 
     assert _claim_any(driver, "a") == []
-    assert driver.do(operations.next_due, call_timeout_seconds=1.0) is None
+    assert driver.do(claims.next_due, call_timeout_seconds=1.0) is None
     assert driver.sql(
         "SELECT state FROM cleave.operation WHERE operation_id = :id", id=operation.operation_id
     ) == [("intended",)]
@@ -99,10 +103,15 @@ def test_a_takeover_waits_for_the_expiry_and_the_longest_call(driver: StoreDrive
     assert second.claim_term == first.claim_term + 1
 
 
+def _renew(driver: StoreDriver, operation: Operation, runner: str) -> None:
+    if not driver.do(claims.renew, [operation], runner, 60.0):
+        raise steps.fenced_out(operation, runner)
+
+
 STALE_WRITES: list[Callable[[StoreDriver, Operation], object]] = [
     lambda driver, operation: driver.step(operation, "a"),
-    lambda driver, operation: driver.do(operations.renew, operation, "a", 60.0),
-    lambda driver, operation: driver.do(operations.record_failure, operation, "a", "x", 1.0),
+    lambda driver, operation: _renew(driver, operation, "a"),
+    lambda driver, operation: driver.do(claims.record_failure, operation, "a", "x", 1.0),
 ]
 
 
@@ -120,7 +129,7 @@ def test_a_stale_runner_writes_nothing(
 
     with pytest.raises(FencedOut, match=f"claim term {stale.claim_term}"):
         write(driver, stale)
-    driver.do(operations.release, stale, "a")
+    driver.do(claims.release, [stale], "a")
 
     assert driver.sql("SELECT * FROM cleave.operation") == before
     assert driver.sql("SELECT count(*) FROM cleave.operation_step") == [(0,)]
@@ -141,10 +150,10 @@ def test_renewing_extends_and_never_shortens(driver: StoreDriver) -> None:
     [operation] = _operations(driver, 1)
     claimed = driver.claim(operation)
     [(before,)] = driver.sql("SELECT claim_expires_at FROM cleave.operation")
-    driver.do(operations.renew, claimed, "runner-1", 0.1)
+    assert driver.do(claims.renew, [claimed], "runner-1", 0.1) == {operation.operation_id}
     assert driver.sql("SELECT claim_expires_at FROM cleave.operation") == [(before,)]
 
-    driver.do(operations.renew, claimed, "runner-1", 3600.0)
+    driver.do(claims.renew, [claimed], "runner-1", 3600.0)
 
     [(after,)] = driver.sql("SELECT claim_expires_at FROM cleave.operation")
     assert after > before + timedelta(minutes=50)
@@ -152,35 +161,35 @@ def test_renewing_extends_and_never_shortens(driver: StoreDriver) -> None:
 
 def test_released_is_free_at_once_and_failed_is_free_after_the_delay(driver: StoreDriver) -> None:
     [operation] = _operations(driver, 1)
-    driver.do(operations.release, driver.claim(operation, "a"), "a")
+    driver.do(claims.release, [driver.claim(operation, "a")], "a")
     again = driver.claim(operation, "b")
-    driver.do(operations.record_failure, again, "b", "the broker said no", 3600.0)
+    driver.do(claims.record_failure, again, "b", "the broker said no", 3600.0)
 
     assert _claim_any(driver, "c") == []
     assert driver.sql("SELECT attempts, last_error, claimed_by FROM cleave.operation") == [
         (1, "the broker said no", None)
     ]
-    due = driver.do(operations.next_due, call_timeout_seconds=1.0)
+    due = driver.do(claims.next_due, call_timeout_seconds=1.0)
     assert due is not None
     assert due > datetime.now(UTC) + timedelta(minutes=50)
 
 
 def test_the_next_due_instant_counts_claims_of_the_dead(driver: StoreDriver) -> None:
-    assert driver.do(operations.next_due, call_timeout_seconds=1.0) is None
+    assert driver.do(claims.next_due, call_timeout_seconds=1.0) is None
     [operation] = _operations(driver, 1)
-    due_now = driver.do(operations.next_due, call_timeout_seconds=1.0)
+    due_now = driver.do(claims.next_due, call_timeout_seconds=1.0)
     assert due_now is not None
     assert due_now <= driver.do(topics.database_now)
 
     driver.claim(operation)
 
     [(expiry,)] = driver.sql("SELECT claim_expires_at FROM cleave.operation")
-    assert driver.do(operations.next_due, call_timeout_seconds=5.0) == expiry + timedelta(seconds=5)
+    assert driver.do(claims.next_due, call_timeout_seconds=5.0) == expiry + timedelta(seconds=5)
 
 
 def test_progress_forgets_earlier_failures_and_the_journal_keeps_each_step(driver: StoreDriver) -> None:
     [operation] = _operations(driver, 1)
-    driver.do(operations.record_failure, driver.claim(operation), "runner-1", "once", 0.0)
+    driver.do(claims.record_failure, driver.claim(operation), "runner-1", "once", 0.0)
     done = driver.run(operation)
 
     assert (done.state, done.attempts) == (OperationState.DONE, 0)
@@ -197,12 +206,12 @@ def test_a_runner_observes_the_database_clock_and_older_operations_only(driver: 
     older = driver.intend(topic_id, lambda layout: plan_split(layout, 0))
     younger = driver.intend(topic_id, lambda layout: plan_split(layout, 1))
 
-    assert driver.do(operations.observe, older).other_live_operations == 0
-    observed = driver.do(operations.observe, younger)
+    assert driver.observe(older).other_live_operations == 0
+    observed = driver.observe(younger)
     assert (observed.other_live_operations, observed.abort_requested) == (1, False)
 
-    driver.do(intents.intend_delete, topic_id, request())
-    assert driver.do(operations.observe, older).abort_requested
+    driver.do(topic_intents.intend_delete, topic_id, request())
+    assert driver.observe(older).abort_requested
 
 
 def test_operations_are_found_by_id_key_and_page(driver: StoreDriver) -> None:

@@ -1,7 +1,7 @@
 """The journal's rows: an operation with its parents and reserved children, written once and read by anybody.
 
-``intents`` decides what is written, ``operations`` and ``commits`` move it on; this module only knows how an
-operation lies in its three tables.
+Intents decide what is written, `steps` and `commits` move it on; this module only knows how an operation lies in its
+three tables. Reshapes are written by `reshape_intents`, many in one statement.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from controller.store.postgres.tables import OPERATION_CHILD, OPERATION_PARENT
 from controller.store.topics.topics import PAGE_LIMIT, TopicRow
 
 BackingTopic = Callable[[str, str], str]
-"""The data plane's name for a log: from the topic's name and the segment descriptor (``0000-7fff-12``)."""
+"""The data plane's name for a log: from the topic's name and the segment descriptor (`0000-7fff-12`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Who asks, why, and under which key. ``deadline_seconds``: the fence stands by then, or it is aborted."""
+    """Who asks, why, and under which key. `deadline_seconds`: the fence stands by then, or it is aborted."""
 
     request_key: str
     origin: Origin
@@ -39,7 +39,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class NewOperation:
     """What an intent reserves; ids and ranges are never computed a second time."""
 
     kind: OperationKind
@@ -57,7 +57,7 @@ READ_COLUMNS = """o.operation_id, o.topic_id, t.name AS topic_name, t.data_plane
            (SELECT coalesce(jsonb_agg(jsonb_build_array(c.segment_id, c.range_start, c.range_end, c.bucket_splits,
                                                         c.backing_topic) ORDER BY c.ordinal), '[]')
               FROM cleave.operation_child c WHERE c.operation_id = o.operation_id) AS children"""
-READ_FROM = f"SELECT {READ_COLUMNS} FROM {{source}} o JOIN cleave.topic t USING (topic_id)"  # noqa: S608 - constants only
+READ_FROM = f"SELECT {READ_COLUMNS} FROM {{source}} o JOIN cleave.topic t USING (topic_id)"
 """Whole operations, from the table or from a statement that has just changed them."""
 _READ = READ_FROM.format(source="cleave.operation")
 _BY_IDS = _READ + " WHERE o.operation_id = ANY (:ids) ORDER BY o.operation_id"
@@ -108,7 +108,7 @@ def list_operations(
     limit: int = 100,
     before: int | None = None,
 ) -> list[Operation]:
-    """Operations, newest first, those with an id below ``before``; ``limit`` is 1 to ``PAGE_LIMIT``."""
+    """Operations, newest first, those with an id below `before`; `limit` is 1 to `PAGE_LIMIT`."""
     if not 1 <= limit <= PAGE_LIMIT:
         raise InvalidInput(f"a page of {limit} operations is out of bounds; ask for 1 to {PAGE_LIMIT}")
     parameters = {"topic_id": topic_id, "only_live": only_live, "limit": limit, "before": before or 2**63 - 1}
@@ -123,7 +123,7 @@ def read_operations(tx: Connection, operation_ids: Collection[int]) -> list[Oper
 
 
 def operation_of(row: Row[Any]) -> Operation:
-    """The operation a row of ``READ_FROM`` shows. Raises Unsupported for a kind of a newer program."""
+    """The operation a row of `READ_FROM` shows. Raises Unsupported for a kind of a newer program."""
     if row.kind not in _KNOWN_KINDS:
         raise Unsupported(
             f"operation {row.operation_id} is of kind {row.kind}, which a newer program wrote; upgrade this one"
@@ -157,30 +157,30 @@ def operation_of(row: Row[Any]) -> Operation:
 def write_operation(
     tx: Connection,
     topic: TopicRow,
-    draft: Draft,
+    new: NewOperation,
     request: Request,
     backing_topic: BackingTopic | None = None,
 ) -> Operation:
-    """Writes operation, parents and children; ``backing_topic`` names the logs of the children."""
+    """Writes operation, parents and children; `backing_topic` names the logs of the children."""
     parameters = {
         "topic_id": topic.topic_id,
-        "kind": draft.kind.value,
+        "kind": new.kind.value,
         "request_key": request.request_key,
         "origin": request.origin.value,
         "actor": request.actor,
         "reason": request.reason,
         "decision_id": request.decision_id,
-        "parameters": json.dumps(dict(draft.parameters)),
+        "parameters": json.dumps(dict(new.parameters)),
         "deadline_seconds": request.deadline_seconds,
     }
     operation_id = tx.execute(text(_NEW_OPERATION), parameters).scalar_one()
     owner = {"operation_id": operation_id, "topic_id": topic.topic_id}
-    if draft.parent_ids:
+    if new.parent_ids:
         tx.execute(
             insert(OPERATION_PARENT),
-            [{**owner, "segment_id": i, "ordinal": n} for n, i in enumerate(draft.parent_ids)],
+            [{**owner, "segment_id": i, "ordinal": n} for n, i in enumerate(new.parent_ids)],
         )
-    if draft.children and backing_topic is not None:
+    if new.children and backing_topic is not None:
         tx.execute(
             insert(OPERATION_CHILD),
             [
@@ -195,7 +195,7 @@ def write_operation(
                         topic.name, segment_descriptor(child.hash_range, child.segment_id)
                     ),
                 }
-                for ordinal, child in enumerate(draft.children)
+                for ordinal, child in enumerate(new.children)
             ],
         )
     return get_operation(tx, operation_id)

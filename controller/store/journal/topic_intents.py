@@ -1,14 +1,12 @@
-"""The one door: every operation begins here, as a row before it is an act.
+"""Intents about a whole topic: create, delete, its subscriptions, and pruning what is sealed and drained.
 
-Each function demands, under the topic's lock or by its row version, that the topic is live, that the segments asked
-for are ACTIVE and in no live operation and that the inputs decided on are unchanged, reserves ids and writes
-operation, parents and children. Nothing is done to any log; runners take it from there. A request key is used once: a repeat gets the
-first one's operation, also when both come at the same time. Reshapes are in ``reshape_intents``, in their own words.
+An operation is a row before it is an act. Each function demands under the topic's lock that the topic and the segments are in
+a state for it, and writes operation, parents and reserved children under the request key. Nothing is done to any log; runners
+take it from there. Reshapes are in `reshape_intents`, adoptions in `adoptions`, what brokers keep in `store/mirrors`.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 
 from sqlalchemy import Connection, text
@@ -18,40 +16,17 @@ from controller.domain.layout import SegmentLayout
 from controller.domain.operation import ON_BROKER, Operation, OperationKind
 from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import ChildPlan
-from controller.store.journal.guards import Intent, demand_free, first_free_id, is_same, once
-from controller.store.journal.reshape_intents import Wanted, ask_reshape, intend_reshape, intend_reshapes
-from controller.store.journal.rows import BackingTopic, Draft, Request, write_operation
+from controller.store.journal.guards import busy_segments, demand_free
+from controller.store.journal.operations import BackingTopic, NewOperation, Request, write_operation
+from controller.store.journal.request_keys import Intent, is_same, once
 from controller.store.mirrors import mirrors
 from controller.store.topics import drains, subscriptions, topics
 from controller.store.topics.subscriptions import SubscriptionKind, SubscriptionState
 from controller.store.topics.topics import TopicState
 
-__all__ = [
-    "BackingTopic",
-    "Intent",
-    "Request",
-    "Wanted",
-    "ask_reshape",
-    "intend_create",
-    "intend_delete",
-    "intend_prune",
-    "intend_reshape",
-    "intend_reshapes",
-    "intend_subscription_create",
-    "intend_subscription_delete",
-]
-
-_NEW_TOPIC = """
-    INSERT INTO cleave.topic (name, namespace, data_plane, properties, policy, next_segment_id)
-    SELECT :name, :namespace, :data_plane, CAST(:properties AS jsonb), CAST(:policy AS jsonb), :first_id + :segments
- RETURNING topic_id
-"""
 _SEALED = """
     SELECT segment_id FROM cleave.segment
      WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids) AND state = 'SEALED' AND pruned_epoch IS NULL
-"""
-_NEW_SUBSCRIPTION = """
-    INSERT INTO cleave.subscription (topic_id, name, kind, created_epoch) VALUES (:topic_id, :name, :kind, :epoch)
 """
 _DELETING_SUBSCRIPTION = """
     UPDATE cleave.subscription SET state = 'deleting' WHERE topic_id = :topic_id AND name = :name
@@ -71,29 +46,27 @@ def intend_create(
     policy: PolicyOverride | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Intent:
-    """A new topic of ``segments`` equal segments, in state creating until the runner has committed it.
+    """A new topic of `segments` equal segments, in state creating until the runner has committed it.
 
-    Segment ids go on from the last topic of the same name. ``policy`` is stored as given: that it fits what
+    Segment ids go on from the last topic of the same name. `policy` is stored as given: that it fits what
     lies above is the caller's to check. Raises TopicExists, InvalidInput, or LostRace when the name was
     used and freed meanwhile.
     """
 
     def act() -> Operation:
-        first_id = first_free_id(tx, name)
+        first_id = topics.first_free_segment_id(tx, name)
         first = SegmentLayout.initial(segments, bucket_budget=bucket_budget, max_buckets=max_buckets, now=0)
-        columns = {
-            "name": name,
-            "namespace": "/".join(name.removeprefix("topic://").split("/")[:2]),
-            "data_plane": data_plane,
-            "properties": json.dumps(dict(properties or {})),
-            "policy": None if policy is None else json.dumps(policy.to_document()),
-            "first_id": first_id,
-            "segments": segments,
-        }
-        topic_id = tx.execute(text(_NEW_TOPIC), columns).scalar_one()
+        topic = topics.insert_topic(
+            tx,
+            name,
+            data_plane=data_plane,
+            next_segment_id=first_id + segments,
+            policy=policy,
+            properties=properties,
+        )
         children = [ChildPlan(first_id + s.segment_id, s.hash_range, s.bucket_splits) for s in first.active]
-        draft = Draft(OperationKind.CREATE, children=children, parameters={"segments": segments})
-        return write_operation(tx, topics.get_topic(tx, topic_id), draft, request, backing_topic)
+        new = NewOperation(OperationKind.CREATE, children=children, parameters={"segments": segments})
+        return write_operation(tx, topic, new, request, backing_topic)
 
     return once(
         tx, request, act, lambda first: first.topic_name == name and first.kind is OperationKind.CREATE
@@ -112,7 +85,7 @@ def intend_delete(tx: Connection, topic_id: int, request: Request) -> Intent:
             raise TopicNotLive(f"topic {topic.name} is {topic.state} already; nothing is left to ask for")
         topics.update_topic(tx, topic, state=TopicState.DELETING.value)
         on_broker = {ON_BROKER: True} if mirrors.get_mirror(tx, topic_id) is not None else {}
-        return write_operation(tx, topic, Draft(OperationKind.DELETE, parameters=on_broker), request)
+        return write_operation(tx, topic, NewOperation(OperationKind.DELETE, parameters=on_broker), request)
 
     return once(tx, request, act, lambda first: is_same(first, topic_id, OperationKind.DELETE))
 
@@ -132,12 +105,11 @@ def intend_subscription_create(
             raise Conflict(
                 f"topic {topic.name} has a {taken.kind} subscription {name} ({taken.state}) already; use it or another name"
             )
-        row = {"topic_id": topic_id, "name": name, "kind": kind.value, "epoch": topic.epoch}
-        tx.execute(text(_NEW_SUBSCRIPTION), row)
+        subscriptions.insert_subscription(tx, topic_id, name, kind, topic.epoch)
         topics.update_topic(tx, topic, subscription_version=topic.subscription_version + 1)
         parameters = {"subscription": name, "kind": kind.value}
         return write_operation(
-            tx, topic, Draft(OperationKind.SUBSCRIPTION_CREATE, parameters=parameters), request
+            tx, topic, NewOperation(OperationKind.SUBSCRIPTION_CREATE, parameters=parameters), request
         )
 
     return once(
@@ -159,7 +131,7 @@ def intend_subscription_delete(tx: Connection, topic_id: int, name: str, request
         topics.update_topic(tx, topic, subscription_version=topic.subscription_version + 1)
         parameters = {"subscription": name}
         return write_operation(
-            tx, topic, Draft(OperationKind.SUBSCRIPTION_DELETE, parameters=parameters), request
+            tx, topic, NewOperation(OperationKind.SUBSCRIPTION_DELETE, parameters=parameters), request
         )
 
     return once(
@@ -178,7 +150,7 @@ def intend_prune(tx: Connection, topic_id: int, segment_ids: Collection[int], re
         wanted = sorted(set(segment_ids))
         if not wanted:
             raise InvalidInput(f"no segment of topic {topic.name} was named to prune; give at least one")
-        demand_free(tx, topic, wanted)
+        demand_free(topic.name, busy_segments(tx, topic_id), wanted)
         sealed = tx.execute(text(_SEALED), {"topic_id": topic_id, "segment_ids": wanted}).scalars().all()
         others = sorted(set(wanted) - set(sealed))
         if others:
@@ -190,6 +162,6 @@ def intend_prune(tx: Connection, topic_id: int, segment_ids: Collection[int], re
             raise Conflict(
                 f"segment {segment_id} of topic {topic.name} is not drained by {', '.join(readers)}; wait for it"
             )
-        return write_operation(tx, topic, Draft(OperationKind.PRUNE, wanted), request)
+        return write_operation(tx, topic, NewOperation(OperationKind.PRUNE, wanted), request)
 
     return once(tx, request, act, lambda first: is_same(first, topic_id, OperationKind.PRUNE))

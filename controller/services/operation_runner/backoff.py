@@ -1,0 +1,29 @@
+"""How long an operation is left alone after a step that failed, and how often rows that somebody holds are tried again."""
+
+from __future__ import annotations
+
+from controller.domain.errors import CleaveError, DataPlaneTimeout, Retryable
+
+FIRST_DELAY_SECONDS = 0.1
+LONGEST_DELAY_SECONDS = 5.0
+"""Attempts back off by doubling up to here: past the fence a range has no writable log until the next one."""
+LOST_RACES_IN_A_ROW = 8
+"""So often a lost race is run again at once, with pauses that double; then it counts as a failed attempt."""
+LONGEST_PAUSE_SECONDS = 0.25
+
+
+def delay_seconds(error: CleaveError, attempts: int, call_timeout_seconds: float) -> float:
+    """Until the next attempt: longer each time, and long at once where only a person can help.
+
+    After a call that timed out it is at least the call's time-out: the call may be under way still, and nobody else may
+    call meanwhile.
+    """
+    backoff_seconds = FIRST_DELAY_SECONDS * float(2 ** min(attempts, 10))
+    asked_seconds = error.delay_seconds if isinstance(error, Retryable) else LONGEST_DELAY_SECONDS
+    delay = min(max(backoff_seconds, asked_seconds), LONGEST_DELAY_SECONDS)
+    return max(delay, call_timeout_seconds) if isinstance(error, DataPlaneTimeout) else delay
+
+
+def pause_seconds(asked_seconds: float, lost_races: int) -> float:
+    """Before the same step is tried again, after so many lost races in a row (from 1)."""
+    return min(asked_seconds * float(2 ** (lost_races - 1)), LONGEST_PAUSE_SECONDS)

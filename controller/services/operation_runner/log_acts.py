@@ -1,0 +1,234 @@
+"""What each step does to logs, for any number of operations on one data plane. Every act looks at what is there and may be repeated.
+
+Writes nothing to the store: recording is `operation_set`'s. All calls go through `call_all`, which keeps the claims alive around
+them. What stands in the way of one operation is told of that one alone; what fails a call fails it for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol, TypeVar
+
+from controller.dataplane.base import Born, DataPlane, LogState, SetWiseDataPlane, Successor
+from controller.domain.errors import CleaveError, Conflict, LostRace, SegmentNotFound, Unsupported
+from controller.domain.operation import Observed, Operation, Step
+from controller.store.postgres.engine import Store
+from controller.store.topics import backing_logs
+
+MOST_CURSORS = 500
+"""Cursors asked for in one call; a log with more of them has a call of its own."""
+HELD_SECONDS = 0.02
+"""A log that somebody appends to is free in milliseconds."""
+
+Result = TypeVar("Result")
+Detail = Mapping[str, object]
+
+
+class CallAll(Protocol):
+    """Make calls under the claims, several at a time; results in order, the first error raised."""
+
+    def __call__(self, calls: Sequence[Callable[[], Result]]) -> list[Result]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """An operation and what was seen last of its topic. `carried`: subscriptions known to be on its children."""
+
+    operation: Operation
+    observed: Observed
+    carried: frozenset[str] = frozenset()
+
+    @property
+    def operation_id(self) -> int:
+        """Its id, by which answers are given."""
+        return self.operation.operation_id
+
+    def successors(self) -> Iterator[Successor]:
+        """Every subscription at earliest: those recorded and those found on the parents, but those that end.
+
+        The rows were read before the logs are: a subscription whose row was gone by then has no cursor on any parent either.
+        """
+        for child in self.operation.children:
+            yield Successor(
+                child.backing_topic,
+                self.operation.fenced_topics,
+                self.observed.live_subscriptions,
+                self.observed.ending_subscriptions,
+            )
+
+
+@dataclass(slots=True)
+class Acted:
+    """What came of an act, by operation id: what is worth keeping in the journal, or what stands in the way of that one.
+
+    `carried`: subscriptions that are on the children now.
+    """
+
+    details: dict[int, Detail] = field(default_factory=dict)
+    errors: dict[int, CleaveError] = field(default_factory=dict)
+    carried: dict[int, frozenset[str]] = field(default_factory=dict)
+
+
+class LogActs:
+    """The acts on one data plane."""
+
+    def __init__(self, store: Store, plane: DataPlane, call_all: CallAll) -> None:
+        self._store = store
+        self._plane = plane
+        self._call_all = call_all
+
+    def perform(self, step: Step, subjects: Sequence[Subject]) -> Acted:
+        """Do the step's part for all of them."""
+        match step:
+            case Step.CREATE_CHILDREN | Step.SET_FENCING:
+                return self._create_children(subjects, demands_open=True)
+            case Step.SYNC_SUBSCRIPTIONS:
+                return self._create_children(subjects, demands_open=False)
+            case Step.TERMINATE_PARENTS:
+                return self._terminate_parents(subjects)
+            case Step.FINISH:
+                return self._complete_children(subjects)
+            case Step.CREATE_CURSORS:
+                return Acted({one.operation_id: self._create_cursors(one.operation) for one in subjects})
+            case Step.DELETE_CURSORS:
+                return Acted({one.operation_id: self._delete_cursors(one.operation) for one in subjects})
+            case _:
+                return Acted({one.operation_id: {} for one in subjects})
+
+    def _create_children(self, subjects: Sequence[Subject], *, demands_open: bool) -> Acted:
+        """Each reserved log with every subscription. The call also says what each log is by then.
+
+        Before the fence a child that somebody terminated ends its operation: it could never take a write, and giving up
+        is still free.
+        """
+        made = self._create(successor for one in subjects for successor in one.successors())
+        acted = Acted()
+        for one in subjects:
+            born = {child.backing_topic: made[child.backing_topic] for child in one.operation.children}
+            closed = sorted(log for log, found in born.items() if found.state is not LogState.OPEN)
+            if demands_open and closed:
+                acted.errors[one.operation_id] = Conflict(
+                    f"{', '.join(closed)} terminated before taking over; reshape again"
+                )
+                continue
+            carried = frozenset(name for found in born.values() for name in found.subscriptions)
+            acted.carried[one.operation_id] = carried
+            acted.details[one.operation_id] = _noted(carried, one.observed.live_subscriptions)
+        return acted
+
+    def _terminate_parents(self, subjects: Sequence[Subject]) -> Acted:
+        """The fences. Whoever's parent was not closed by the call for all is looked at by itself, behind the others."""
+        logs = [log for one in subjects for log in one.operation.fenced_topics]
+        positions = self._terminate(logs)
+        acted = Acted()
+        for one in subjects:
+            left = [log for log in one.operation.fenced_topics if log not in positions]
+            own = {log: positions[log] for log in one.operation.fenced_topics if log in positions}
+            if not left:
+                acted.details[one.operation_id] = {"positions": own}
+            elif len(subjects) > 1:
+                acted.errors[one.operation_id] = LostRace(f"{', '.join(left)} not closed yet", 0.0)
+            else:
+                acted.details[one.operation_id] = self._put_back(one, own, left)
+        return acted
+
+    def _put_back(self, subject: Subject, positions: dict[str, str], left: Sequence[str]) -> Detail:
+        """A parent deleted by hand is put back empty, so that it can be closed: a name that does not exist could be created
+        and written by anybody. Raises LostRace for a log that somebody holds.
+        """
+        for log in left:
+            [state] = self._call_all([partial(self._plane.segment_state, log)])
+            if state is not LogState.MISSING:
+                raise LostRace(f"somebody holds {log}; trying again", HELD_SECONDS)
+            self._create([Successor(log, (), subject.observed.live_subscriptions)])
+            positions |= self._terminate([log])
+        unclosed = [log for log in left if log not in positions]
+        if unclosed:
+            raise LostRace(f"{', '.join(unclosed)} gone again; trying again", HELD_SECONDS)
+        return {"positions": positions, "found missing": list(left)}
+
+    def _complete_children(self, subjects: Sequence[Subject]) -> Acted:
+        """What an application subscribed on a parent while it was being closed is made on the children, too."""
+        acted = Acted({one.operation_id: {} for one in subjects})
+        succeeding = [one for one in subjects if one.operation.kind.succeeds_logs]
+        logs = [log for one in succeeding for log in one.operation.fenced_topics]
+        if not logs:
+            return acted
+        [found] = self._call_all([partial(self._set_wise.subscriptions_of, logs)])
+        for one in succeeding:
+            on_parents = {name for log in one.operation.fenced_topics for name in found.get(log, ())}
+            recorded = {*one.observed.live_subscriptions, *one.observed.ending_subscriptions}
+            late = sorted(on_parents - one.carried - recorded)
+            if late:
+                children = [child.backing_topic for child in one.operation.children]
+                missing = {log for name in late for log in self._add_cursors(children, name)}
+                acted.details[one.operation_id] = {
+                    "subscriptions": late,
+                    "logs found missing": sorted(missing),
+                }
+        return acted
+
+    def _create_cursors(self, operation: Operation) -> Detail:
+        """On every log that held data at or after the subscription's first epoch, sealed meanwhile or not."""
+        name = str(operation.parameters["subscription"])
+        with self._store.single_statement() as tx:
+            logs = backing_logs.carrying_subscription(tx, operation.topic_id, name)
+        return {"logs": len(logs), "logs found missing": self._add_cursors(logs, name)}
+
+    def _delete_cursors(self, operation: Operation) -> Detail:
+        name = str(operation.parameters["subscription"])
+        with self._store.single_statement() as tx:
+            logs = backing_logs.backing_topics(tx, operation.topic_id)
+        self._call_all([partial(self._plane.delete_subscription, topic, name) for topic in logs])
+        return {"logs": len(logs)}
+
+    def _add_cursors(self, topics: Sequence[str], name: str) -> list[str]:
+        """Returns the logs that do not exist: whoever puts those back (the reconciler) gives them every cursor."""
+
+        def is_missing(topic: str) -> bool:
+            try:
+                self._plane.create_subscription(topic, name)
+            except SegmentNotFound:
+                return True
+            return False
+
+        missing = self._call_all([partial(is_missing, topic) for topic in topics])
+        return [topic for topic, gone in zip(topics, missing, strict=True) if gone]
+
+    def _create(self, successors: Iterable[Successor]) -> Mapping[str, Born]:
+        calls = [partial(self._set_wise.create_successors, some) for some in _portions(successors)]
+        return {log: born for made in self._call_all(calls) for log, born in made.items()}
+
+    def _terminate(self, logs: Sequence[str]) -> dict[str, str]:
+        [positions] = self._call_all([partial(self._set_wise.terminate_segments, logs)])
+        return dict(positions)
+
+    @property
+    def _set_wise(self) -> SetWiseDataPlane:
+        if not isinstance(self._plane, SetWiseDataPlane):
+            raise Unsupported(
+                f"data plane {self._plane.name!r} makes no logs for Cleave: its broker keeps the layouts"
+            )
+        return self._plane
+
+
+def _portions(successors: Iterable[Successor]) -> Iterator[list[Successor]]:
+    """As many at once as have `MOST_CURSORS` cursors together."""
+    portion: list[Successor] = []
+    cursors = 0
+    for one in successors:
+        if portion and cursors + len(one.subscriptions) > MOST_CURSORS:
+            yield portion
+            portion, cursors = [], 0
+        portion.append(one)
+        cursors += len(one.subscriptions)
+    if portion:
+        yield portion
+
+
+def _noted(carried: Collection[str], recorded: Collection[str]) -> Detail:
+    """What the journal keeps of the children's subscriptions: all, and those that no row tells of."""
+    unrecorded = sorted({*carried} - {*recorded})
+    return {"subscriptions": sorted(carried)} | ({"made by applications": unrecorded} if unrecorded else {})

@@ -1,0 +1,417 @@
+"""Some claimed operations under way: choose the step of each, have it done, record it, until all are final or out of luck.
+
+One operation is a set of one. What takes the same step next takes it together, in one call and one record; whoever is held up
+(a row or a log that somebody holds, subscriptions that changed, a law that would break) is tried again by itself, and the others go
+on. What is past its fence comes first, because its range has no log that takes writes.
+
+A claim is a term and an expiry by the database's clock. A data-plane call is made only while the claims will
+outlive it, and a takeover waits for the expiry plus the longest call, so two runners never act at once; what a
+stale one still tries to write is refused (FencedOut). Errors before the fence lead to an abort, afterwards to
+another attempt: never to a way back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TypeVar
+
+from controller import telemetry
+from controller.dataplane.base import DataPlane, SetWiseDataPlane
+from controller.domain.errors import (
+    CleaveError,
+    DataPlaneUnavailable,
+    FencedOut,
+    LostRace,
+    StoreUnavailable,
+    Terminal,
+)
+from controller.domain.operation import Observed, Operation, OperationState, Step, is_abortable, next_step
+from controller.services.operation_runner import backoff
+from controller.services.operation_runner.context import Outcome, RunnerContext
+from controller.services.operation_runner.log_acts import Acted, LogActs, Subject
+from controller.services.operation_runner.mirror_acts import MirrorActs
+from controller.store.journal import claims, commits, steps
+from controller.store.journal.claims import Claim
+from controller.store.journal.steps import FORGETTABLE, StepRecord
+
+log = telemetry.get_logger(__name__)
+
+Result = TypeVar("Result")
+Move = tuple[Step, OperationState]
+
+_URGENCY = (Step.COMMIT, Step.SYNC_SUBSCRIPTIONS, Step.TERMINATE_PARENTS)
+"""Steps past the fence, the most urgent first."""
+
+
+@dataclass(slots=True, eq=False)
+class _Member:
+    """One of them: the operation as it is recorded, and what was seen since."""
+
+    operation: Operation
+    observed: Observed | None
+    """None: look before the next step is chosen."""
+    carried: frozenset[str] = frozenset()
+    giving_up: str = ""
+    lost_races: int = 0
+    ready_at: float = 0.0
+    """By the monotonic clock: not tried again before."""
+    outcome: Outcome | None = None
+
+    @property
+    def operation_id(self) -> int:
+        """Its id, by which answers are given."""
+        return self.operation.operation_id
+
+    def seen(self) -> Observed:
+        """What the next step is chosen on."""
+        if self.observed is None:
+            raise ValueError(f"operation {self.operation_id} was not looked at")
+        return replace(self.observed, abort_requested=True) if self.giving_up else self.observed
+
+
+class OperationSet:
+    """Operations claimed at one time: several that share calls on one data plane, or one."""
+
+    def __init__(self, context: RunnerContext, claimed: Sequence[Claim], claimed_until: float) -> None:
+        """`claimed_until` by the monotonic clock, counted from before the claim was asked for."""
+        self._context = context
+        self._members = [_Member(one.operation, one.observed) for one in claimed]
+        self._claimed_until = claimed_until
+
+    def drive(self) -> list[Outcome]:
+        """Step until none is left, and say how each ended.
+
+        Raises StoreUnavailable: nothing can be recorded then, and the rows say where each is.
+        """
+        while members := self._under_way():
+            if self._context.should_stop():
+                self._leave(members)
+                break
+            self._look_at([one for one in members if one.observed is None])
+            self._take_next(self._under_way())
+        return [one.outcome or Outcome.STOPPED for one in self._members]
+
+    def _under_way(self) -> list[_Member]:
+        return [one for one in self._members if one.outcome is None]
+
+    def _look_at(self, members: Sequence[_Member]) -> None:
+        """Anew, after anything but a step that was recorded: nothing is chosen on what may be out of date."""
+        if not members:
+            return
+        with self._context.store.single_statement() as tx:
+            seen = steps.observe(tx, [one.operation for one in members])
+        for one in members:
+            one.observed = seen[one.operation_id]
+
+    def _take_next(self, members: Sequence[_Member]) -> None:
+        """The step of those that are most urgent and ready; a pause where all of them have to wait a moment."""
+        now = self._context.clock.monotonic_seconds()
+        moves = {one: next_step(one.operation, one.seen()) for one in members if one.ready_at <= now}
+        if not moves:
+            time.sleep(max(min(one.ready_at for one in members) - now, 0.0))
+            return
+        move = min(moves.values(), key=_urgency)
+        chosen = [one for one, wanted in moves.items() if wanted == move]
+        unhindered = [one for one in chosen if not one.lost_races]
+        chosen = unhindered or chosen[:1]  # whoever was held up is tried by itself
+        if move[0] is Step.WAIT:
+            for one in chosen:
+                self._defer(one, "waits for older operations of the topic", backoff.FIRST_DELAY_SECONDS)
+        else:
+            self._take(move, chosen)
+
+    def _take(self, move: Move, members: Sequence[_Member]) -> None:
+        """One step of all of these. Where it fails for good for several, its halves are tried: one of them may be the cause."""
+        try:
+            self._do_and_record(move, members)
+        except StoreUnavailable:
+            raise
+        except CleaveError as error:
+            if len(members) > 1 and isinstance(error, Terminal):
+                self._take(move, members[: len(members) // 2])
+                self._take(move, members[len(members) // 2 :])
+                return
+            for one in members:
+                self._hindered(one, error)
+
+    def _do_and_record(self, move: Move, members: Sequence[_Member]) -> None:
+        step, _ = move
+        self._hold_claims()
+        acted = self._act(step, members)
+        for one in members:
+            one.carried = acted.carried.get(one.operation_id, one.carried)
+        records = {
+            one: self._record_of(one, move, acted) for one in members if one.operation_id in acted.details
+        }
+        for some in _alike(records):
+            self._record(some)
+        for one in members:
+            if one.operation_id in acted.errors:
+                self._hindered(one, acted.errors[one.operation_id])
+
+    def _act(self, step: Step, members: Sequence[_Member]) -> Acted:
+        if step is Step.ABORT:
+            return Acted({one.operation_id: _reason(one.giving_up) for one in members})
+        if any(one.operation.is_on_broker for one in members):
+            [one] = members
+            acts = MirrorActs(self._context.store, self._plane_of(one), one.operation, self._call_all)
+            return Acted({one.operation_id: acts.perform(step)})
+        if step in (
+            Step.COMMIT,
+            Step.FINISH_ABORT,
+        ):  # so that it can be done where the plane is not configured
+            return Acted({one.operation_id: {} for one in members})
+        plane = self._plane_of(members[0])()
+        subjects = [Subject(one.operation, one.seen(), one.carried) for one in members]
+        return LogActs(self._context.store, plane, self._call_all).perform(step, subjects)
+
+    def _record_of(self, member: _Member, move: Move, acted: Acted) -> StepRecord:
+        """The step, and with it the next one if that needs no act: the fence is announced and the layout moves at once."""
+        step, leads_to = move
+        notes_subscriptions = step in (Step.CREATE_CHILDREN, Step.SET_FENCING, Step.SYNC_SUBSCRIPTIONS)
+        record = StepRecord(
+            member.operation,
+            (move,),
+            acted.details[member.operation_id],
+            member.seen().subscription_version if notes_subscriptions else None,
+        )
+        if not leads_to.is_live or member.operation.is_on_broker:
+            return record
+        following = next_step(record.moved(), member.seen())
+        is_free = following[0] in (Step.SET_FENCING, Step.COMMIT)
+        return replace(record, moves=(move, following)) if is_free else record
+
+    def _record(self, records: dict[_Member, StepRecord]) -> None:
+        """Commit the steps under the claims. Whoever is left out is looked at anew, or is somebody else's by now."""
+        taken = [step for step, _ in next(iter(records.values())).moves]
+        for step in taken:
+            self._context.checkpoint(f"{step}:before")
+        if taken[-1] is Step.COMMIT and all(_is_own_reshape(one.operation) for one in records):
+            self._commit_reshapes(records)
+        elif taken[-1] in (Step.COMMIT, Step.FINISH_ABORT):
+            for member, record in records.items():
+                self._end(member, record)
+        else:
+            self._record_steps(records)
+        for step in taken:
+            self._context.checkpoint(f"{step}:after")
+
+    def _record_steps(self, records: dict[_Member, StepRecord]) -> None:
+        leads_to = next(iter(records.values())).leads_to
+        with self._context.store.single_statement() as tx:
+            moved = steps.record(
+                tx,
+                list(records.values()),
+                self._context.runner_id,
+                started_at_ms=min(one.seen().now_ms for one in records),
+                waits_for_disk=self._waits_for_disk(leads_to, next(iter(records))),
+            )
+        for one, record in records.items():
+            if one.operation_id in moved:
+                self._moved(one, record.moved(), moved[one.operation_id])
+        self._left_out([one for one in records if one.operation_id not in moved])
+
+    def _waits_for_disk(self, leads_to: OperationState, member: _Member) -> bool:
+        """See `FORGETTABLE`. The announcement, too, need not wait where the logs to be closed are in the journal's server."""
+        if leads_to is not OperationState.FENCING:
+            return leads_to not in FORGETTABLE
+        plane = self._context.planes.get(member.operation.data_plane)
+        return not (isinstance(plane, SetWiseDataPlane) and plane.shares_journal_server)
+
+    def _commit_reshapes(self, records: dict[_Member, StepRecord]) -> None:
+        """Layouts move. Operations of one topic follow one another, since each has an epoch of its own."""
+        for turn in _one_a_topic(records):
+            self._commit_turn({one: records[one] for one in turn})
+
+    def _commit_turn(self, records: dict[_Member, StepRecord]) -> None:
+        """All in one transaction. Where that breaks a law its halves are tried, down to the one that breaks it."""
+        runner, started_at_ms = self._context.runner_id, min(one.seen().now_ms for one in records)
+        members = list(records)
+        try:
+            with self._context.store.single_statement() as tx:
+                committed = commits.commit_reshapes(
+                    tx, list(records.values()), runner, started_at_ms=started_at_ms
+                )
+        except StoreUnavailable:
+            raise
+        except CleaveError as error:
+            if len(members) == 1:
+                self._hindered(members[0], error)
+                return
+            for half in (members[: len(members) // 2], members[len(members) // 2 :]):
+                self._commit_turn({one: records[one] for one in half})
+            return
+        for one, record in records.items():
+            if (found := committed.get(one.operation_id)) is None:
+                with self._context.store.transaction() as tx:
+                    why = commits.why_left(tx, record, runner)
+                self._hindered(one, why)
+                continue
+            one.carried |= found.subscriptions
+            self._moved(
+                one, replace(record.moved(), epoch=found.epoch), replace(one.seen(), now_ms=found.now_ms)
+            )
+
+    def _end(self, member: _Member, record: StepRecord) -> None:
+        """The transaction in which the operation becomes true, or is given up. Raises FencedOut, LostRace."""
+        runner, started_at_ms = self._context.runner_id, member.seen().now_ms
+        with self._context.store.transaction() as tx:
+            if record.leads_to is OperationState.ABORTED:
+                commits.abort(tx, record, runner, started_at_ms=started_at_ms)
+                epoch = None
+            else:
+                epoch = commits.commit_one(tx, record, runner, started_at_ms=started_at_ms).epoch
+        self._moved(member, replace(record.moved(), epoch=epoch), None)
+
+    def _moved(self, member: _Member, operation: Operation, observed: Observed | None) -> None:
+        member.operation, member.observed = operation, observed
+        member.lost_races, member.ready_at = 0, 0.0
+        if not operation.state.is_live:
+            member.outcome = Outcome.FINISHED
+            telemetry.OPERATIONS.labels(operation.kind, operation.origin, operation.state).inc()
+            log.info(
+                "operation ended",
+                operation_id=operation.operation_id,
+                kind=operation.kind,
+                state=operation.state,
+            )
+
+    def _left_out(self, members: Sequence[_Member]) -> None:
+        """A record left these as they were: the claim has passed, or the topic is not as it was seen."""
+        if not members:
+            return
+        runner = self._context.runner_id
+        with self._context.store.single_statement() as tx:
+            held = steps.still_held(tx, [one.operation for one in members], runner)
+        for one in members:
+            if one.operation_id in held:
+                self._hindered(one, LostRace(f"topic {one.operation.topic_name} changed; looking again", 0.0))
+            else:
+                self._hindered(one, steps.fenced_out(one.operation, runner))
+
+    def _hindered(self, member: _Member, error: CleaveError) -> None:
+        """Look again, give up while that is free, come back later, or leave it to whoever holds it now."""
+        member.observed = None
+        if member.outcome is not None:
+            return
+        if isinstance(error, FencedOut):
+            self._lose(member, error)
+        elif isinstance(error, LostRace) and member.lost_races + 1 < backoff.LOST_RACES_IN_A_ROW:
+            member.lost_races += 1
+            pause_seconds = backoff.pause_seconds(error.delay_seconds, member.lost_races)
+            member.ready_at = self._context.clock.monotonic_seconds() + pause_seconds
+        elif isinstance(error, Terminal) and not member.giving_up and is_abortable(member.operation):
+            member.giving_up = str(error)
+        else:
+            attempts, call_timeout = member.operation.attempts, self._context.call_timeout_seconds
+            self._defer(member, str(error), backoff.delay_seconds(error, attempts, call_timeout))
+
+    def _defer(self, member: _Member, why: str, delay_seconds: float) -> None:
+        log.info("operation deferred", operation_id=member.operation_id, reason=why)
+        try:
+            with self._context.store.single_statement() as tx:
+                claims.record_failure(tx, member.operation, self._context.runner_id, why, delay_seconds)
+        except FencedOut as error:
+            self._lose(member, error)
+        else:
+            member.outcome = Outcome.DEFERRED
+
+    def _lose(self, member: _Member, error: CleaveError) -> None:
+        log.warning("operation taken over", operation_id=member.operation_id, error=str(error))
+        member.outcome = Outcome.FENCED_OUT
+
+    def _leave(self, members: Sequence[_Member]) -> None:
+        with self._context.store.single_statement() as tx:
+            claims.release(tx, [one.operation for one in members], self._context.runner_id)
+        for one in members:
+            one.outcome = Outcome.STOPPED
+
+    def _plane_of(self, member: _Member) -> Callable[[], DataPlane]:
+        """Asked only when a step needs one, so that a pure commit runs anywhere."""
+        name, topic = member.operation.data_plane, member.operation.topic_name
+
+        def plane() -> DataPlane:
+            if name not in self._context.planes:
+                raise DataPlaneUnavailable(
+                    f"data plane {name!r} of topic {topic} is not configured in this process; "
+                    f"run the operation where it is (here: {', '.join(sorted(self._context.planes)) or 'none'})",
+                    delay_seconds=backoff.LONGEST_DELAY_SECONDS,
+                )
+            return self._context.planes[name]
+
+        return plane
+
+    def _call_all(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
+        """Make the calls a few at a time, each only while the claims will outlive it; the first error is raised."""
+        results: list[Result] = []
+        for wave in _waves(calls, self._context.parallel_calls):
+            self._hold_claims()
+            if len(wave) == 1:
+                results.append(wave[0]())
+            else:
+                with ThreadPoolExecutor(len(wave)) as pool:
+                    results.extend(pool.map(lambda call: call(), wave))
+        return results
+
+    def _hold_claims(self) -> None:
+        """Renew the claims when a call started now might outlive them.
+
+        Raises LostRace when one of them is lost, so that the others go on without it, or when the renewal itself took too
+        long.
+        """
+        clock, call_timeout_seconds = self._context.clock, self._context.call_timeout_seconds
+        asked_at = clock.monotonic_seconds()
+        if self._claimed_until - asked_at > call_timeout_seconds:
+            return
+        runner = self._context.runner_id
+        with self._context.store.single_statement() as tx:
+            held = claims.renew(
+                tx, [one.operation for one in self._under_way()], runner, self._context.lease_seconds
+            )
+        self._claimed_until = asked_at + self._context.lease_seconds
+        lost = [one for one in self._under_way() if one.operation_id not in held]
+        for one in lost:
+            self._lose(one, steps.fenced_out(one.operation, runner))
+        if lost:
+            raise LostRace(f"{len(lost)} claim(s) are lost; going on without them", 0.0)
+        if self._claimed_until - clock.monotonic_seconds() <= call_timeout_seconds:
+            raise LostRace("renewing the claims took as long as they last; trying again", 0.0)
+
+
+def _reason(giving_up: str) -> dict[str, object]:
+    return {"reason": giving_up} if giving_up else {}
+
+
+def _urgency(move: Move) -> tuple[int, str]:
+    return (_URGENCY.index(move[0]) if move[0] in _URGENCY else len(_URGENCY)), move[0].value
+
+
+def _is_own_reshape(operation: Operation) -> bool:
+    return operation.kind.is_reshape and not operation.is_on_broker
+
+
+def _alike(records: dict[_Member, StepRecord]) -> Iterator[dict[_Member, StepRecord]]:
+    """Those that take the same steps: some may have to apply a change of subscriptions before they commit."""
+    groups: dict[tuple[Move, ...], dict[_Member, StepRecord]] = {}
+    for member, record in records.items():
+        groups.setdefault(record.moves, {})[member] = record
+    yield from groups.values()
+
+
+def _one_a_topic(members: dict[_Member, StepRecord]) -> Iterator[list[_Member]]:
+    """Turns in which no topic comes twice."""
+    waiting = list(members)
+    while waiting:
+        turn = {one.operation.topic_id: one for one in reversed(waiting)}
+        yield list(turn.values())
+        waiting = [one for one in waiting if one is not turn[one.operation.topic_id]]
+
+
+def _waves(calls: Sequence[Callable[[], Result]], size: int) -> Iterator[list[Callable[[], Result]]]:
+    rest = iter(calls)
+    while wave := list(islice(rest, size)):
+        yield wave

@@ -1,0 +1,85 @@
+"""Which operations a runner takes: one by its id, or some that are due; and who runs beside whom.
+
+A claim is the only thing that is done here; the steps are `operation_set`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from controller.dataplane.base import SetWiseDataPlane
+from controller.services.operation_runner.context import Outcome, RunnerContext
+from controller.services.operation_runner.operation_set import OperationSet
+from controller.store.journal import claims
+from controller.store.journal.claims import Claim
+from controller.store.shards import Shards
+
+
+def run_operation(context: RunnerContext, operation_id: int) -> Outcome:
+    """Claim one operation and run it as far as it goes. Raises StoreUnavailable only."""
+    claimed, claimed_until = _claim(context, limit=1, operation_id=operation_id)
+    if not claimed:
+        return Outcome.NOT_CLAIMED
+    [outcome] = OperationSet(context, claimed, claimed_until).drive()
+    return outcome
+
+
+def run_due(context: RunnerContext, *, limit: int = 1, shards: Shards | None = None) -> int:
+    """Claim and run up to `limit` operations that are due; returns how many were run.
+
+    Reshapes run side by side where they share calls, whatever else is due one after the other. Threads may
+    call it side by side: operations on disjoint segments of one topic do not wait for each other. Raises
+    StoreUnavailable only.
+    """
+    count = 0
+    while count < limit and not context.should_stop():
+        with context.claiming:
+            claimed, claimed_until = _claim(context, limit=limit - count, shards=shards)
+        if not claimed:
+            break
+        for some in _sets(claimed):
+            OperationSet(context, some, claimed_until).drive()
+        count += len(claimed)
+    return count
+
+
+def _claim(
+    context: RunnerContext,
+    *,
+    limit: int,
+    operation_id: int | None = None,
+    shards: Shards | None = None,
+) -> tuple[Sequence[Claim], float]:
+    """What was claimed, and until when: counted from before the question, since the answer may be slow."""
+    asked_at = context.clock.monotonic_seconds()
+    with context.store.single_statement() as tx:
+        claimed = claims.claim(
+            tx,
+            runner=context.runner_id,
+            lease_seconds=context.lease_seconds,
+            call_timeout_seconds=context.call_timeout_seconds,
+            limit=limit,
+            sharing_planes=list(_sharing_planes(context)),
+            operation_id=operation_id,
+            shards=shards,
+        )
+    return claimed, asked_at + context.lease_seconds
+
+
+def _sharing_planes(context: RunnerContext) -> Iterator[str]:
+    for name, plane in context.planes.items():
+        if isinstance(plane, SetWiseDataPlane) and plane.shares_calls:
+            yield name
+
+
+def _sets(claimed: Iterable[Claim]) -> Iterator[list[Claim]]:
+    """Those that share calls first, which is soon done; a plane that does not answer holds up what comes behind it."""
+    together: dict[str, list[Claim]] = {}
+    alone: list[list[Claim]] = []
+    for one in claimed:
+        if one.shares_calls:
+            together.setdefault(one.operation.data_plane, []).append(one)
+        else:
+            alone.append([one])
+    yield from together.values()
+    yield from alone
