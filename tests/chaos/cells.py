@@ -32,9 +32,17 @@ class Path(StrEnum):
 
     FORWARD = "forward"
     SYNC = "sync"
-    """A subscription is created between the making of the children and the commit."""
+    """A subscription is created between the announcement of the fence and the commit."""
     ABORT = "abort"
     """Its deadline passes when the children are made."""
+
+
+BEGINS_AT = {
+    Path.FORWARD: OperationState.INTENDED,
+    Path.SYNC: OperationState.FENCING,
+    Path.ABORT: OperationState.PREPARED,
+}
+"""The state to which an operation is brought before it goes that way."""
 
 
 class Side(StrEnum):
@@ -95,7 +103,7 @@ def steps_of(kind: OperationKind, path: Path) -> list[Step]:
     children = (
         (ReservedChild(ChildPlan(1, FULL_RANGE), "log"),) if OperationState.PREPARED in MOVES[kind] else ()
     )
-    state = OperationState.INTENDED if path is Path.FORWARD else OperationState.PREPARED
+    state = BEGINS_AT[path]
     operation = replace(some_operation(kind, state), children=children, subscription_version=0)
     observed = Observed(now_ms=0, subscription_version=0)
     if path is Path.SYNC:

@@ -14,7 +14,7 @@ from pathlib import Path as FilePath
 from controller.client.history import Verdict, check, read_history
 from controller.dataplane.base import LogReader
 from controller.domain.errors import DataPlaneUnavailable, StoreUnavailable
-from controller.services.operation_runner import RunnerContext, run_due, run_operation
+from controller.services.operation_runner import RunnerContext, run_operation
 from tests.support.bench import Bench
 from tests.support.traffic import TrafficProcess
 from tests.support.waiting import wait_until
@@ -51,18 +51,12 @@ class Scene:
 
         self._wait_until(there, "traffic flows")
 
-    def drive(self, operation_id: int, context: RunnerContext, *, set_wise: bool = False) -> None:
-        """Run it to its end, as a worker does: what is away is waited for.
-
-        `set_wise`: it begins with calls for all its logs, as a fresh reshape does that a worker finds due.
-        """
+    def drive(self, operation_id: int, context: RunnerContext) -> None:
+        """Run it to its end, as a worker does: what is away is waited for."""
 
         def ended() -> bool:
             try:
-                if set_wise and self.bench.operation(operation_id).attempts == 0:
-                    run_due(context)
-                else:
-                    run_operation(context, operation_id)
+                run_operation(context, operation_id)
                 return not self.bench.operation(operation_id).state.is_live
             except AWAY:
                 return False

@@ -18,7 +18,7 @@ from typing import Any
 from controller.domain.operation import OperationState, Step
 from controller.services import topic_admin
 from controller.services.operation_runner import Outcome
-from tests.chaos.cells import Cell, Path
+from tests.chaos.cells import BEGINS_AT, Cell, Path
 from tests.chaos.laws import settle_and_check
 from tests.chaos.scenarios import BY_NAME, Scenario, operation_of
 from tests.support.bench import Bench
@@ -94,7 +94,7 @@ def begin(bench: Bench, scenario: Scenario, path: Path = Path.FORWARD) -> int:
     operation_id = scenario.intend(bench, "asked")
     assert operation_of(bench, operation_id) is scenario.kind
     if path is not Path.FORWARD:
-        bench.run_until(operation_id, OperationState.PREPARED)
+        bench.run_until(operation_id, BEGINS_AT[path])
     if path is Path.SYNC:
         topic_admin.create_subscription(bench.store, bench.topic_name, "late", bench.request())
     if path is Path.ABORT:

@@ -95,9 +95,9 @@ def test_a_killed_runner_holds_up_its_own_operation_only(new_bench: NewBench) ->
     killed = bench.intend(segment_admin.splitting(0)).operation.operation_id
     beside = bench.intend(segment_admin.splitting(1)).operation.operation_id
 
-    assert kill_at(bench, killed, "terminate-parents:after")
+    assert kill_at(bench, killed, "terminate-parents:before")
     assert bench.run_once(beside) is Outcome.FINISHED  # at once, with the dead one's claim still valid
-    assert bench.operation(killed).state is OperationState.FENCED
+    assert bench.operation(killed).state is OperationState.FENCING
     bench.drive(killed)
 
     bench.settle()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from controller.services.operation_runner.together import set_wise
 
 from controller.dataplane.base import Born, LogState, SetWiseDataPlane, Successor
 from tests.support.planes import Planes
@@ -14,9 +13,8 @@ pytestmark = pytest.mark.integration
 @pytest.fixture
 def plane(planes: Planes) -> SetWiseDataPlane:
     """The plane under test; each of them takes such calls."""
-    found = set_wise(planes.plane)
-    assert found is not None
-    return found
+    assert isinstance(planes.plane, SetWiseDataPlane)
+    return planes.plane
 
 
 def names(planes: Planes, count: int) -> list[str]:

@@ -140,9 +140,16 @@ class Bench:
         return run_operation(self.context(**changes), operation_id)
 
     def run_until(self, operation_id: int, state: OperationState) -> None:
-        """Run it as far as that state and let go of it; `prepared` as a program leaves it that records each step alone."""
-        if state is OperationState.PREPARED and self.operation(operation_id).kind.succeeds_logs:
-            self._prepare(operation_id)
+        """Run it as far as that state and let go of it.
+
+        Runners record two steps at once where the second needs no act, and so never rest in `prepared` or `fenced`; an older
+        program did, and leaves operations there.
+        """
+        if state in (OperationState.PREPARED, OperationState.FENCED):
+            moves = self.operation(operation_id).moves
+            before, step = next((seen, step) for seen, (step, leads_to) in moves.items() if leads_to is state)
+            self.run_until(operation_id, before)
+            self._record_alone(operation_id, step, state)
             return
 
         def there() -> bool:
@@ -150,22 +157,23 @@ class Bench:
 
         self.wait_until(lambda: there() or (self.run_once(operation_id, should_stop=there) and there()))
 
-    def _prepare(self, operation_id: int) -> None:
-        """The children are made, and the fence is not announced."""
-        lease = {"lease_seconds": self.lease_seconds, "call_timeout_seconds": self.call_timeout_seconds}
+    def _record_alone(self, operation_id: int, step: Step, leads_to: OperationState) -> None:
+        """Do one step on the logs, and record it by itself."""
         with self.store.transaction() as tx:
-            [claim] = claims.claim(tx, runner="preparer", operation_id=operation_id, **lease)
-        LogActs(self.store, self.plane, lambda calls: [call() for call in calls]).perform(
-            Step.CREATE_CHILDREN, [Subject(claim.operation, claim.observed)]
-        )
-        record = StepRecord(
-            claim.operation,
-            ((Step.CREATE_CHILDREN, OperationState.PREPARED),),
-            subscription_version=claim.observed.subscription_version,
-        )
+            [claim] = claims.claim(
+                tx,
+                runner="older",
+                operation_id=operation_id,
+                lease_seconds=self.lease_seconds,
+                call_timeout_seconds=self.call_timeout_seconds,
+            )
+        acts = LogActs(self.store, self.plane, lambda calls: [call() for call in calls])
+        acted = acts.perform(step, [Subject(claim.operation, claim.observed)])
+        version = claim.observed.subscription_version if step is Step.CREATE_CHILDREN else None
+        record = StepRecord(claim.operation, ((step, leads_to),), acted.details[operation_id], version)
         with self.store.transaction() as tx:
-            assert steps.record(tx, [record], "preparer", started_at_ms=claim.observed.now_ms)
-            claims.release(tx, [record.moved()], "preparer")
+            assert steps.record(tx, [record], "older", started_at_ms=claim.observed.now_ms)
+            claims.release(tx, [record.moved()], "older")
 
     def settle(self, *, collects: bool = False) -> list[Finding]:
         """Run, reconcile and sweep until nothing is left to do; returns what the reconciler found on the way.

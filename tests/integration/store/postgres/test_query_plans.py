@@ -76,7 +76,8 @@ def _plans(tx: Connection, act: Callable[[Connection], object]) -> list[dict[str
     sent: list[tuple[str, Any]] = []
 
     def note(_connection: object, _cursor: object, statement: str, parameters: Any, *_more: object) -> None:
-        sent.append((statement, parameters))
+        if not statement.startswith("PREPARE"):  # planned below, when it is executed
+            sent.append((statement, parameters))
 
     event.listen(tx, "before_cursor_execute", note)
     act(tx)

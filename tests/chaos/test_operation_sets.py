@@ -1,6 +1,6 @@
-"""A runner of fresh reshapes is killed, or paused and woken after others took over, at each of its points.
+"""A runner of several reshapes is killed, or paused and woken after others took over, at each of its points.
 
-On the embedded logs it runs several side by side, on a broker one after the other, by calls for all logs of each.
+On the embedded logs it runs them side by side, on a broker one after the other.
 Two splits of one topic and, on the way there, a merge of what one split made: the layouts of one topic follow one
 another. Struck just before and just after each commit, and before each data-plane call.
 """

@@ -46,7 +46,9 @@ def test_a_log_is_never_closed_under_a_row_that_does_not_know(
     url = server.create_database(f"crash_{step.replace('-', '_')}_{shares_server}".lower())
     migrate(url)
     bench = Bench(url)
-    plane = EmbeddedDataPlane(url, call_timeout_seconds=CALL_TIMEOUT_SECONDS, shares_server=shares_server)
+    plane = EmbeddedDataPlane(
+        url, call_timeout_seconds=CALL_TIMEOUT_SECONDS, shares_journal_server=shares_server
+    )
     bench.topic_with(segments=2)
     ids = [bench.intend(segment_admin.splitting(n)).operation.operation_id for n in (0, 1)]
 
