@@ -252,9 +252,7 @@ class OperationSet:
                 self._hindered(one, why)
                 continue
             one.carried |= found.subscriptions
-            self._moved(
-                one, replace(record.moved(), epoch=found.epoch), replace(one.seen(), now_ms=found.now_ms)
-            )
+            self._moved(one, replace(record.moved(), epoch=found.epoch), found.now_ms)
 
     def _end(self, member: _Member, record: StepRecord) -> None:
         """The transaction in which the operation becomes true, or is given up. Raises FencedOut, LostRace."""
@@ -262,13 +260,19 @@ class OperationSet:
         with self._context.store.transaction() as tx:
             if record.leads_to is OperationState.ABORTED:
                 commits.abort(tx, record, runner, started_at_ms=started_at_ms)
-                epoch = None
+                ended = replace(record.moved(), epoch=None)
+                now_ms = started_at_ms
             else:
-                epoch = commits.commit_one(tx, record, runner, started_at_ms=started_at_ms).epoch
-        self._moved(member, replace(record.moved(), epoch=epoch), None)
+                committed = commits.commit_one(tx, record, runner, started_at_ms=started_at_ms)
+                ended = replace(record.moved(), epoch=committed.epoch)
+                now_ms = committed.now_ms
+        self._moved(member, ended, now_ms)
 
-    def _moved(self, member: _Member, operation: Operation, observed: Observed | None) -> None:
-        member.operation, member.observed = operation, observed
+    def _moved(self, member: _Member, operation: Operation, now_ms: int) -> None:
+        """Recorded. What was seen before serves for what can only go forward; any other next step is chosen on a new look."""
+        member.operation = operation
+        goes_forward = operation.state in (OperationState.FENCING, OperationState.COMMITTED)
+        member.observed = replace(member.seen(), now_ms=now_ms) if goes_forward else None
         member.lost_races, member.ready_at = 0, 0.0
         if not operation.state.is_live:
             member.outcome = Outcome.FINISHED

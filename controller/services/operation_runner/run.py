@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from controller.dataplane.base import SetWiseDataPlane
+from controller.dataplane.base import DataPlane, SetWiseDataPlane
 from controller.services.operation_runner.context import Outcome, RunnerContext
 from controller.services.operation_runner.operation_set import OperationSet
 from controller.store.journal import claims
@@ -51,6 +51,7 @@ def _claim(
     shards: Shards | None = None,
 ) -> tuple[Sequence[Claim], float]:
     """What was claimed, and until when: counted from before the question, since the answer may be slow."""
+    sharing = [name for name, plane in context.planes.items() if _shares_calls(plane)]
     asked_at = context.clock.monotonic_seconds()
     with context.store.single_statement() as tx:
         claimed = claims.claim(
@@ -59,17 +60,16 @@ def _claim(
             lease_seconds=context.lease_seconds,
             call_timeout_seconds=context.call_timeout_seconds,
             limit=limit,
-            sharing_planes=list(_sharing_planes(context)),
+            fenced_limit=limit if len(sharing) == len(context.planes) else 1,
+            sharing_planes=sharing,
             operation_id=operation_id,
             shards=shards,
         )
     return claimed, asked_at + context.lease_seconds
 
 
-def _sharing_planes(context: RunnerContext) -> Iterator[str]:
-    for name, plane in context.planes.items():
-        if isinstance(plane, SetWiseDataPlane) and plane.shares_calls:
-            yield name
+def _shares_calls(plane: DataPlane) -> bool:
+    return isinstance(plane, SetWiseDataPlane) and plane.shares_calls
 
 
 def _sets(claimed: Iterable[Claim]) -> Iterator[list[Claim]]:

@@ -32,36 +32,27 @@ _FRESH = f"o.state = 'intended' AND o.attempts = 0 AND o.claimed_by IS NULL AND 
 # Materialized, because a sub-select that locks rows must not run twice. Rows that another claimer is looking at are skipped.
 _CLAIM = f"""
     WITH fenced AS MATERIALIZED (
-        SELECT o.operation_id FROM cleave.operation o
-         WHERE {_DUE} AND {_FENCED} AND {{which}} AND {_CLAIMABLE} AND {_SHARING}
-         ORDER BY o.not_before, o.operation_id LIMIT :limit FOR UPDATE OF o SKIP LOCKED)
-    , fenced_alone AS MATERIALIZED (
-        SELECT o.operation_id FROM cleave.operation o
-         WHERE {_DUE} AND {_FENCED} AND {{which}} AND {_CLAIMABLE} AND NOT ({_SHARING})
-         ORDER BY o.not_before, o.operation_id
-         LIMIT (SELECT CASE WHEN count(*) < :limit THEN 1 ELSE 0 END FROM fenced) FOR UPDATE OF o SKIP LOCKED)
+        SELECT o.operation_id, {_SHARING} AS shares_calls FROM cleave.operation o
+         WHERE {_DUE} AND {_FENCED} AND {{which}} AND {_CLAIMABLE}
+         ORDER BY o.not_before, o.operation_id LIMIT least(:limit, :fenced_limit) FOR UPDATE OF o SKIP LOCKED)
     , fresh AS MATERIALIZED (
         SELECT o.operation_id FROM cleave.operation o
          WHERE {_DUE} AND {_FRESH} AND {{which}}
          ORDER BY o.not_before, o.operation_id
-         LIMIT (SELECT greatest(:limit - 1 - f.taken, CASE WHEN f.taken + a.taken = 0 THEN 1 ELSE 0 END)
-                  FROM (SELECT count(*) AS taken FROM fenced) f, (SELECT count(*) AS taken FROM fenced_alone) a)
-           FOR UPDATE OF o SKIP LOCKED)
+         LIMIT (SELECT greatest(:limit - greatest(count(*), 1), 1 - count(*)) FROM fenced) FOR UPDATE OF o SKIP LOCKED)
     , other AS MATERIALIZED (
         SELECT o.operation_id FROM cleave.operation o
          WHERE {_DUE} AND NOT ({_FRESH}) AND NOT {_FENCED} AND {{which}} AND {_CLAIMABLE}
          ORDER BY o.not_before, o.operation_id
-         LIMIT CASE WHEN EXISTS (SELECT FROM fenced_alone) THEN 0
-                    ELSE (SELECT CASE WHEN f.taken + n.taken < :limit THEN 1 ELSE 0 END
-                            FROM (SELECT count(*) AS taken FROM fenced) f, (SELECT count(*) AS taken FROM fresh) n) END
+         LIMIT CASE WHEN EXISTS (SELECT FROM fenced) THEN 0
+                    ELSE (SELECT CASE WHEN count(*) < :limit THEN 1 ELSE 0 END FROM fresh) END
            FOR UPDATE OF o SKIP LOCKED)
     , taken AS (
         UPDATE cleave.operation o
            SET claimed_by = :runner, claim_term = o.claim_term + 1, row_version = o.row_version + 1,
                claim_expires_at = clock_timestamp() + make_interval(secs => :lease_seconds)
-          FROM (SELECT operation_id, true AS shares_calls FROM fenced
+          FROM (SELECT operation_id, shares_calls FROM fenced
                 UNION ALL SELECT operation_id, true FROM fresh
-                UNION ALL SELECT operation_id, false FROM fenced_alone
                 UNION ALL SELECT operation_id, false FROM other) due
          WHERE o.operation_id = due.operation_id
      RETURNING o.*, due.shares_calls)
@@ -74,6 +65,7 @@ _CLAIM_TYPES = {
     "lease_seconds": "float8",
     "call_timeout_seconds": "float8",
     "limit": "bigint",
+    "fenced_limit": "bigint",
     "kinds": "text[]",
     "reshapes": "text[]",
     "sharing_planes": "text[]",
@@ -134,15 +126,17 @@ def claim(
     lease_seconds: float,
     call_timeout_seconds: float,
     limit: int = 1,
+    fenced_limit: int = 1,
     sharing_planes: Collection[str] = (),
     operation_id: int | None = None,
     shards: Shards | None = None,
 ) -> list[Claim]:
     """Takes up to `limit` live operations that are due and nobody's, and raises their claim terms.
 
-    Reshapes on `sharing_planes` share calls: as many as asked for, those past the announcement of their fence first,
-    because their ranges have no log that takes writes; then fresh ones (intended, never tried, never claimed). Of
-    everything else there is one beside them, so that neither waits for the other for ever. With `operation_id` only that one.
+    What is past the announcement of its fence comes before all that is fresh, because its range has no log that takes writes: up
+    to `fenced_limit` of them, or one where their calls would follow one another. Fresh reshapes (intended, never tried, never
+    claimed) on `sharing_planes` share calls: as many as asked for. Of everything else there is one beside those, so that
+    neither waits for the other for ever. With `operation_id` only that one.
 
     Somebody's claim is over `call_timeout_seconds` (of the longest data-plane call) after its expiry, when nothing its
     holder started can still be under way.
@@ -152,6 +146,7 @@ def claim(
         "lease_seconds": lease_seconds,
         "call_timeout_seconds": call_timeout_seconds,
         "limit": limit,
+        "fenced_limit": fenced_limit,
         "kinds": _KINDS,
         "reshapes": [kind.value for kind in ReshapeKind],
         "sharing_planes": list(sharing_planes),

@@ -236,7 +236,7 @@ def _record_held(tx: Connection, record: StepRecord, runner: str, started_at_ms:
     moved = steps.record(tx, [record], runner, started_at_ms=started_at_ms)
     if record.operation.operation_id not in moved:
         raise fenced_out(record.operation, runner)
-    return moved[record.operation.operation_id].now_ms
+    return moved[record.operation.operation_id]
 
 
 def _create(tx: Connection, topic: TopicRow, record: StepRecord) -> int:

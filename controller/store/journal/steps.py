@@ -87,9 +87,9 @@ RECORD = Prepared(
     , freed AS (
         UPDATE cleave.operation_parent p SET live = false FROM moved m
          WHERE p.operation_id = m.operation_id AND p.live AND m.state = ANY (:freeing_states))
-    SELECT o.operation_id, {OBSERVED_COLUMNS},
+    SELECT operation_id, clock_timestamp() AS now,
            CASE WHEN NOT :waits_for_disk THEN set_config('synchronous_commit', 'off', true) END
-      FROM moved o JOIN cleave.topic t USING (topic_id)
+      FROM moved
 """,
     STEP_TYPES
     | {
@@ -158,8 +158,8 @@ def record(
     *,
     started_at_ms: int,
     waits_for_disk: bool = True,
-) -> dict[int, Observed]:
-    """Moves the operations on; what there is to see just then, by id of those that moved.
+) -> dict[int, int]:
+    """Moves the operations on; when (milliseconds since the Unix epoch), by id of those that moved.
 
     A final state gives claim and parents back. `waits_for_disk` False: the record may be forgotten in a crash of the
     server, see `FORGETTABLE`. `started_at_ms`: when the runner began the first step.
@@ -170,7 +170,7 @@ def record(
         "freeing_states": _FREEING,
         "waits_for_disk": waits_for_disk,
     }
-    return {row.operation_id: observed_of(row) for row in RECORD.execute(tx, parameters)}
+    return {row.operation_id: to_ms(row.now) for row in RECORD.execute(tx, parameters)}
 
 
 def observe(tx: Connection, operations: Sequence[Operation]) -> dict[int, Observed]:

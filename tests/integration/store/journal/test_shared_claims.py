@@ -18,6 +18,7 @@ def claim(driver: StoreDriver, *, limit: int, sharing: tuple[str, ...] = ()) -> 
         lease_seconds=60.0,
         call_timeout_seconds=CALL_TIMEOUT_SECONDS,
         limit=limit,
+        fenced_limit=limit if sharing else 1,
         sharing_planes=sharing,
     )
 
@@ -50,7 +51,7 @@ def test_what_is_fenced_goes_before_all_that_is_fresh(
 
     taken = [one.operation.operation_id for one in claimed]
     assert taken[0] == fenced.operation_id
-    beside = fresh[: max(limit - 2, 0)] if shares_calls else []  # one place is kept for whatever else is due
+    beside = fresh[: limit - 1] if shares_calls else []
     assert taken[1:] == [one.operation_id for one in beside]
 
 
