@@ -47,6 +47,13 @@ from controller.store.postgres.engine import Store
 from controller.store.postgres.migrations import migrate
 
 ROUNDS, ROUNDS_ONE_BY_ONE = 5, 1
+HELD_SECONDS = 10.0
+_UNWRITABLE = """
+    SELECT o.topic_id, extract(epoch FROM o.committed_at - s.finished_at) * 1000
+      FROM cleave.operation o JOIN cleave.operation_step s USING (operation_id)
+     WHERE o.topic_id = ANY (:topic_ids) AND s.step = 'set-fencing'
+"""
+HELD_TOPICS = 6
 Ask = Callable[[Sequence[int], int], None]
 """Have the topics of these numbers split in even turns, merged in odd ones."""
 
@@ -75,17 +82,17 @@ def _request(key: str) -> Request:
     return Request(key, Origin.MANUAL, "benchmark", "benchmark")
 
 
-def make_topics(app: Application, topics: int) -> list[int]:
+def make_topics(app: Application, topics: int, kind: str = "t") -> list[int]:
     """So many with a subscription each; their ids."""
     topic_ids = [
         topic_admin.create_topic(
-            app.store, app.planes, _name(number), _request(f"c{number}")
+            app.store, app.planes, _name(number, kind), _request(f"c-{kind}{number}")
         ).operation.topic_id
         for number in range(topics)
     ]
     _wait_idle(app, topic_ids)
     for number in range(topics):
-        topic_admin.create_subscription(app.store, _name(number), "s", _request(f"s{number}"))
+        topic_admin.create_subscription(app.store, _name(number, kind), "s", _request(f"s-{kind}{number}"))
     _wait_idle(app, topic_ids)
     return topic_ids
 
@@ -123,7 +130,7 @@ def ask_together(app: Application, topic_ids: Sequence[int]) -> Ask:
         with app.store.transaction() as tx:
             decision_ids = dict(zip(numbers, ledger.reserve_ids(tx, len(numbers)), strict=True))
             requests = [
-                replace(_request(f"together-{turn}-{number}"), decision_id=decision_id)
+                replace(_request(f"together-{topic_ids[number]}-{turn}"), decision_id=decision_id)
                 for number, decision_id in decision_ids.items()
             ]
             views = reshape_intents.look_at_many(
@@ -187,8 +194,32 @@ def _wait_idle(app: Application, topic_ids: Sequence[int]) -> None:
         time.sleep(0.01)
 
 
-def _name(number: int) -> str:
-    return f"topic://bench/ops/t{number}"
+def beside_a_held_row(app: Application, topic_ids: Sequence[int], ask: Ask) -> dict[str, int]:
+    """As many reshapes at once as there are topics, while somebody holds a row of the first topic for `HELD_SECONDS`.
+
+    How long its range took no writes, and the longest of the others', counted from the announcement of the fence: never too short.
+    """
+    with app.store.transaction() as tx:
+        tx.execute(
+            text("SELECT FROM cleave.evaluation WHERE topic_id = :topic_id FOR UPDATE"),
+            {"topic_id": topic_ids[0]},
+        )
+        ask(range(len(topic_ids)), 0)
+        time.sleep(HELD_SECONDS)
+    _wait_idle(app, topic_ids)
+    with app.store.transaction() as tx:
+        rows = tx.execute(text(_UNWRITABLE), {"topic_ids": list(topic_ids)}).all()
+    unwritable_ms = {topic_id: round(found) for topic_id, found in rows}
+    own_ms = unwritable_ms.pop(topic_ids[0])
+    return {
+        "row_held": round(HELD_SECONDS * 1000),
+        "its_own": own_ms,
+        "worst_of_the_others": max(unwritable_ms.values()),
+    }
+
+
+def _name(number: int, kind: str = "t") -> str:
+    return f"topic://bench/ops/{kind}{number}"
 
 
 def measure(url: str, seconds: int, topics: int, parallel: int) -> dict[str, object]:
@@ -200,6 +231,8 @@ def measure(url: str, seconds: int, topics: int, parallel: int) -> dict[str, obj
     turn = 0
     with application(url) as app, worker(url, parallel) as worker_pid:
         topic_ids = make_topics(app, topics)
+        held_ids = make_topics(app, HELD_TOPICS, "held")
+        unwritable_ms = beside_a_held_row(app, held_ids, ask_together(app, held_ids))
         asks = (ask_together(app, topic_ids), ask_one_by_one(app))
         for number in range(ROUNDS):
             for way, ask in enumerate(asks if number < ROUNDS_ONE_BY_ONE else asks[:1]):
@@ -221,6 +254,7 @@ def measure(url: str, seconds: int, topics: int, parallel: int) -> dict[str, obj
         "ratio": round(rates[0] / tps, 3),
         "goal": 0.2,
         "of_one_operation": costs[0],
+        "unwritable_ms_beside_a_held_row": unwritable_ms,
         "asked_one_by_one": {
             "operations_per_second": round(rates[1], 1),
             "ratio": round(rates[1] / tps, 3),

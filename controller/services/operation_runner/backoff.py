@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller.domain.errors import CleaveError, DataPlaneTimeout, Retryable
+from controller.domain.errors import CleaveError, DataPlaneTimeout, LostRace, Retryable
 
 FIRST_DELAY_SECONDS = 0.1
 LONGEST_DELAY_SECONDS = 5.0
@@ -10,6 +10,8 @@ LONGEST_DELAY_SECONDS = 5.0
 LOST_RACES_IN_A_ROW = 8
 """So often a lost race is run again at once, with pauses that double; then it counts as a failed attempt."""
 LONGEST_PAUSE_SECONDS = 0.25
+LONGEST_DELAY_AFTER_RACES_SECONDS = 0.5
+"""Nothing is broken then, and rows that somebody holds are free again at any moment."""
 
 
 def delay_seconds(error: CleaveError, attempts: int, call_timeout_seconds: float) -> float:
@@ -20,7 +22,10 @@ def delay_seconds(error: CleaveError, attempts: int, call_timeout_seconds: float
     """
     backoff_seconds = FIRST_DELAY_SECONDS * float(2 ** min(attempts, 10))
     asked_seconds = error.delay_seconds if isinstance(error, Retryable) else LONGEST_DELAY_SECONDS
-    delay = min(max(backoff_seconds, asked_seconds), LONGEST_DELAY_SECONDS)
+    longest_seconds = (
+        LONGEST_DELAY_AFTER_RACES_SECONDS if isinstance(error, LostRace) else LONGEST_DELAY_SECONDS
+    )
+    delay = min(max(backoff_seconds, asked_seconds), longest_seconds)
     return max(delay, call_timeout_seconds) if isinstance(error, DataPlaneTimeout) else delay
 
 
