@@ -126,16 +126,18 @@ class OperationSet:
 
     def _take(self, move: Move, members: Sequence[_Member]) -> None:
         """One step of all of these. Where it fails for good for several, its halves are tried: one of them may be the cause."""
+        before = {one: one.operation for one in members if one.outcome is None}
         try:
-            self._do_and_record(move, members)
+            self._do_and_record(move, list(before))
         except StoreUnavailable:
             raise
         except CleaveError as error:
-            if len(members) > 1 and isinstance(error, Terminal):
-                self._take(move, members[: len(members) // 2])
-                self._take(move, members[len(members) // 2 :])
+            left = [one for one, seen in before.items() if one.operation is seen and one.outcome is None]
+            if len(left) > 1 and isinstance(error, Terminal):
+                for half in _halves(left):
+                    self._take(move, half)
                 return
-            for one in members:
+            for one in left:
                 self._hindered(one, error)
 
     def _do_and_record(self, move: Move, members: Sequence[_Member]) -> None:
@@ -242,7 +244,7 @@ class OperationSet:
             if len(members) == 1:
                 self._hindered(members[0], error)
                 return
-            for half in (members[: len(members) // 2], members[len(members) // 2 :]):
+            for half in _halves(members):
                 self._commit_turn({one: records[one] for one in half})
             return
         for one, record in records.items():
@@ -384,6 +386,10 @@ class OperationSet:
             raise LostRace(f"{len(lost)} claim(s) are lost; going on without them", 0.0)
         if self._claimed_until - clock.monotonic_seconds() <= call_timeout_seconds:
             raise LostRace("renewing the claims took as long as they last; trying again", 0.0)
+
+
+def _halves(members: Sequence[_Member]) -> tuple[Sequence[_Member], Sequence[_Member]]:
+    return members[: len(members) // 2], members[len(members) // 2 :]
 
 
 def _reason(giving_up: str) -> dict[str, object]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from controller.clock import SystemClock
-from controller.domain.errors import SegmentNotFound
+from controller.domain.errors import SegmentNotFound, Terminal
 from controller.domain.operation import OperationState
 from controller.services import segment_admin, topic_admin
 from controller.services.operation_runner import log_acts, run_due
+from controller.store.journal import steps
+from controller.store.journal.steps import StepRecord
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
 from tests.support.waiting import wait_until
@@ -327,6 +330,33 @@ def test_an_operation_left_out_says_which_row_it_waited_for(bench: Bench) -> Non
 
     error = bench.scalar("SELECT last_error FROM cleave.operation WHERE operation_id = :id", id=ids[1])
     assert error == f"somebody holds the rows of topic {topic_name(1)}; trying again"
+
+
+def test_a_record_that_fails_for_some_is_not_made_again_for_those_that_have_moved(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One may commit at once, the other has to apply a change of subscriptions first: they are recorded apart."""
+    moved, failing = ids = splits_of(bench, 2)
+    for one in ids:
+        bench.run_until(one, OperationState.FENCING)
+    topic_admin.create_subscription(bench.store, topic_name(1), "late", bench.request())
+    record, failures = steps.record, [1]
+
+    def fail_once(tx: Connection, records: list[StepRecord], *rest: Any, **named: Any) -> dict[int, int]:
+        if failures and any(one.operation.operation_id == failing for one in records):
+            failures.pop()
+            raise Terminal("injected")
+        return record(tx, records, *rest, **named)
+
+    monkeypatch.setattr(steps, "record", fail_once)
+
+    run_due(bench.context(), limit=8)
+
+    assert not failures
+    assert bench.operation(moved).state is OperationState.DONE
+    assert steps_of(bench, moved) == STEPS
+    assert bench.operation(failing).attempts == 1
+    assert bench.drive(failing).state is OperationState.DONE
 
 
 def topic_name(number: int) -> str:
