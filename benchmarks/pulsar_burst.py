@@ -27,7 +27,7 @@ from benchmarks.pulsar_systems import (
     scalable_plane,
     v5_process,
 )
-from controller.bootstrap import run_aggregation
+from controller.bootstrap import build_aggregation
 from controller.devstack.postgres import EmbeddedPostgres
 from controller.devstack.pulsar.jars import PULSAR_4, PULSAR_5
 from controller.devstack.pulsar.standalone import PulsarStandalone
@@ -94,11 +94,13 @@ def _aggregating(system: CleaveSystem) -> Iterator[None]:
     """Rates from samples as the Airflow DAG has them made, in SQL; the time it takes is the machine's to spare."""
     stopping = threading.Event()
 
+    aggregation = build_aggregation(system.app.settings)
+
     def run() -> None:
         for number in itertools.count(1):
             if stopping.wait(AGGREGATION_SECONDS):
                 return
-            run_aggregation(system.app.settings, run_id=f"burst-{number}")
+            aggregation.run(f"burst-{number}")
 
     with ThreadPoolExecutor(1, thread_name_prefix="aggregation") as threads:
         running = threads.submit(run)

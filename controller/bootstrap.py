@@ -6,7 +6,6 @@ application touches no network, so that `--help` and DAG imports cost nothing.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import socket
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -19,22 +18,14 @@ from controller.dataplane.base import DataPlane, LogClient
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar_load import LoadSettings
 from controller.dataplane.registry import PlaneSettings, build_log_client, build_planes
-from controller.devstack.java import system_java_home
 from controller.domain.decision import Lane
 from controller.domain.errors import InvalidInput
-from controller.domain.load_window import LoadWindow
 from controller.landing.area import LandingArea
 from controller.landing.history import RateHistory
 from controller.services import asset_events, autoscaler
 from controller.services.asset_events import AirflowAssets, AirflowLogin, AssetEventPoster
 from controller.services.consumer_watch import ConsumerWatch
-from controller.services.load_aggregation import (
-    AggregationResult,
-    Engine,
-    SparkEngine,
-    SqlTwinEngine,
-    aggregate,
-)
+from controller.services.load_aggregation import LoadAggregation
 from controller.services.load_collector import SEALED_FOR_SECONDS, LoadCollector
 from controller.services.mirror import MirrorLoop
 from controller.services.operation_runner import RunnerContext, run_due
@@ -178,18 +169,19 @@ def build_worker(app: Application, worker_id: str | None = None) -> Worker:
         )
         return len(result.intents)
 
-    def run_operation(shards: Shards) -> bool:
-        if run_due(runner, limit=OPERATIONS_TOGETHER, shards=shards) > 0:
-            return True
+    def run_operations(shards: Shards) -> int:
+        return run_due(runner, limit=OPERATIONS_TOGETHER, shards=shards)
+
+    def sweep_tombstones() -> None:
         sweep(app.store, app.planes, should_stop=runner.should_stop)
-        return False
 
     loop = WorkLoop(
         app.store,
         listener,
         sensors,
         evaluate=evaluate,
-        run_operation=run_operation,
+        run_operations=run_operations,
+        sweep_tombstones=sweep_tombstones,
         shards=lambda: leases.held,
         sweep_seconds=settings.worker_sweep_seconds,
         clock=SystemClock(),
@@ -246,30 +238,14 @@ def build_consumer_watch(app: Application, prefix: str = "") -> ConsumerWatch:
     )
 
 
-def build_engine(settings: Settings, store: Store) -> Engine:
-    """Spark where it can run, else its SQL twin on the loader's `store`, with a notice at each run.
-
-    A Connect server has its Java; every other master starts one here.
-    """
-    master = settings.spark_master
-    if master == "none" or importlib.util.find_spec("pyspark") is None:
-        return SqlTwinEngine(store)
-    if not master.startswith("sc://") and system_java_home() is None:
-        return SqlTwinEngine(store)
-    return SparkEngine(master, settings.spark_conf)
-
-
-def run_aggregation(
-    settings: Settings, *, run_id: str, window_end_ms: int | None = None
-) -> AggregationResult:
-    """Aggregate the window that ends now (or then), as the loader."""
-    length_ms = round(settings.rate_window_seconds * 1000)
-    window = LoadWindow(
-        window_end_ms or SystemClock().now_ms(), length_ms, lookback_ms=max(length_ms, 60_000)
+def build_aggregation(settings: Settings) -> LoadAggregation:
+    """The load aggregation of the landing area that the settings name."""
+    return LoadAggregation(
+        settings.loader_dsn,
+        LandingArea(settings.landing_url),
+        RateHistory(settings.history_location),
+        spark_master=settings.spark_master,
+        spark_conf=settings.spark_conf,
+        window_seconds=settings.rate_window_seconds,
+        clock=SystemClock(),
     )
-    store = Store(settings.loader_dsn, application_name="cleave-load-aggregation", pool_size=1)
-    try:
-        area, history = LandingArea(settings.landing_url), RateHistory(settings.history_location)
-        return aggregate(store, area, history, build_engine(settings, store), window, run_id=run_id)
-    finally:
-        store.dispose()

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 from controller.domain.errors import InvalidInput
 from controller.domain.load import DEFAULT_WINDOW_MS
+
+SHORTEST_LOOKBACK_MS = 60_000
+"""A reporter may pause for this long before it begins anew, however short the window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,12 @@ class LoadWindow:
                 f"a window of {self.length_ms} ms with {self.lookback_ms} ms before it: the window is longer "
                 "than 0 and the look back not negative"
             )
+
+    @classmethod
+    def ending_at(cls, end_ms: int, length_seconds: float) -> Self:
+        """A window of that length, with a look back of the same length or of `SHORTEST_LOOKBACK_MS`."""
+        length_ms = round(length_seconds * 1000)
+        return cls(end_ms, length_ms, max(length_ms, SHORTEST_LOOKBACK_MS))
 
     @property
     def start_ms(self) -> int:

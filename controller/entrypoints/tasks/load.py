@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
-from controller.bootstrap import run_aggregation
+from controller.bootstrap import build_aggregation
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.landing.area import LandingArea
 from controller.landing.compaction import compact
@@ -31,9 +31,7 @@ def aggregate_load(*, dsn: str, extras: Extras, run_id: str, dry_run: bool = Fal
         if dry_run:
             files = upcoming(LandingArea(app.settings.landing_url), app.settings.rate_window_seconds, end_ms)
             return {"window_end": now.isoformat(), "files": [file.path for file in files]}
-        result = run_aggregation(
-            app.settings, run_id=re.sub(r"[^A-Za-z0-9._-]", "-", run_id), window_end_ms=end_ms
-        )
+        result = build_aggregation(app.settings).run(re.sub(r"[^A-Za-z0-9._-]", "-", run_id), end_ms)
     return {**asdict(result), "quarantined": list(result.quarantined)}
 
 

@@ -1,9 +1,10 @@
 """Load aggregation: from landed counter samples to load records, one run a window.
 
-`run` is the frame (baseline, files, merge, history); an *engine* computes: `spark`, or where there is no Java `twin`,
-the same as SQL in PostgreSQL, which says so.
+`aggregation` begins a run: it opens the loader's login, sets the window and has `engine_choice` pick the engine. `run` is
+the frame (baseline, files, merge, history). An *engine* computes: `spark`, or `twin`, which is the same in SQL.
 """
 
+from controller.services.load_aggregation.aggregation import LoadAggregation
 from controller.services.load_aggregation.recovery import publish_left_over
 from controller.services.load_aggregation.run import AggregationResult, Engine, aggregate, upcoming
 from controller.services.load_aggregation.spark import SparkEngine
@@ -12,6 +13,7 @@ from controller.services.load_aggregation.twin import SqlTwinEngine
 __all__ = [
     "AggregationResult",
     "Engine",
+    "LoadAggregation",
     "SparkEngine",
     "SqlTwinEngine",
     "aggregate",

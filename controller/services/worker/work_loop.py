@@ -1,6 +1,6 @@
 """The worker's loop: wait for a sensor, evaluate, run what was intended, wait again.
 
-It is told what evaluating and running mean (bootstrap passes both in), so this file holds only the order of
+It is told what evaluating, running and sweeping mean (bootstrap passes them in), so this file holds only the order of
 things: notifications become work, work is done for the shards held, and the time to the next instant at which a
 sensor fires by itself bounds the wait. Operations run on a small pool of threads, since a broker may take a while;
 evaluation stays on the loop's own thread and never calls a data plane.
@@ -42,10 +42,10 @@ class Evaluate(Protocol):
     def __call__(self, lanes: Collection[Lane], topic_ids: Collection[int] | None, shards: Shards) -> int: ...
 
 
-class RunOperation(Protocol):
-    """Claim and run one live operation of the shards; False when there is none to claim."""
+class RunOperations(Protocol):
+    """Claim and run operations of the shards that are due; returns how many, 0 when there is none to claim."""
 
-    def __call__(self, shards: Shards) -> bool: ...
+    def __call__(self, shards: Shards) -> int: ...
 
 
 class WorkLoop:
@@ -58,7 +58,8 @@ class WorkLoop:
         sensors: Sequence[Sensor],
         *,
         evaluate: Evaluate,
-        run_operation: RunOperation,
+        run_operations: RunOperations,
+        sweep_tombstones: Callable[[], None],
         shards: Callable[[], Shards],
         sweep_seconds: float,
         clock: Clock,
@@ -68,7 +69,8 @@ class WorkLoop:
         self._listener = listener
         self._sensors = tuple(sensors)
         self._evaluate = evaluate
-        self._run_operation = run_operation
+        self._run_operations = run_operations
+        self._sweep_tombstones = sweep_tombstones
         self._shards = shards
         self._sweep_seconds = sweep_seconds
         self._clock = clock
@@ -162,10 +164,14 @@ class WorkLoop:
         self._listener.interrupt()
 
     def _drain_operations(self) -> None:
+        """Run operations until none is due. Then delete the logs that they and others have made superfluous."""
         try:
             while not self._stopping.is_set():
                 shards = self._shards()
-                if not shards.held or not self._run_operation(shards):
+                if not shards.held:
+                    return
+                if self._run_operations(shards) == 0:
+                    self._sweep_tombstones()
                     return
         except CleaveError as error:
             log.warning("operation left for later", error=str(error))

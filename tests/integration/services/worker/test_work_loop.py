@@ -48,6 +48,9 @@ class Diary:
         self.lanes: list[frozenset[Lane]] = []
         self.topics: list[Collection[int] | None] = []
         self.drains = 0
+        self.runs: list[int] = []
+        """How many operations the next rounds find, the last first; after them none."""
+        self.events: list[str] = []
         self.waits = 0
 
     def evaluate(self, lanes: Collection[Lane], topic_ids: Collection[int] | None, shards: Shards) -> int:
@@ -56,10 +59,18 @@ class Diary:
         self.topics.append(topic_ids)
         return 0
 
-    def run_operation(self, shards: Shards) -> bool:
-        """Note it; there is none to claim."""
+    def run_operations(self, shards: Shards) -> int:
+        """Note it, and answer with what the test has in hand."""
         self.drains += 1
-        return False
+        self.events.append("operations")
+        try:
+            return self.runs.pop()
+        except IndexError:  # two threads drain
+            return 0
+
+    def sweep_tombstones(self) -> None:
+        """Note it."""
+        self.events.append("sweep")
 
 
 class Running:
@@ -77,7 +88,8 @@ class Running:
             self.listener,
             sensors,
             evaluate=evaluate or diary.evaluate,
-            run_operation=diary.run_operation,
+            run_operations=diary.run_operations,
+            sweep_tombstones=diary.sweep_tombstones,
             shards=lambda: self.held,
             sweep_seconds=NEVER_SECONDS,
             clock=SystemClock(),
@@ -133,6 +145,19 @@ def test_a_loop_with_nothing_to_do_rests_although_its_operation_threads_end(benc
             one.rings()
         assert one.diary.drains == before
         assert len(one.diary.lanes) <= 2, "a round at the start and one for the resync"
+
+
+def test_tombstones_are_swept_when_no_operation_is_due(bench: Bench) -> None:
+    due = Due(Lane.LOAD, None, operations=True)
+    with running(bench, due) as one:
+        wait_until(lambda: one.diary.events[-1:] == ["sweep"], message="the first rounds are over")
+        one.diary.events.clear()
+        one.diary.runs = [1, 3]
+        due.at = OVERDUE
+        one.listener.interrupt()
+        wait_until(lambda: "sweep" in one.diary.events, message="tombstones are swept")
+        assert not one.diary.runs
+        assert one.diary.events.index("sweep") >= 3, "three rounds of operations come first"
 
 
 def test_an_interrupt_alone_is_no_work(bench: Bench) -> None:

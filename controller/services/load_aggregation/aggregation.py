@@ -1,0 +1,38 @@
+"""The aggregation of one installation: which login, which window, which engine, then one `run`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from controller.clock import Clock
+from controller.domain.load_window import LoadWindow
+from controller.landing.area import LandingArea
+from controller.landing.history import RateHistory
+from controller.services.load_aggregation.engine_choice import choose_engine
+from controller.services.load_aggregation.run import AggregationResult, aggregate
+from controller.store.postgres.engine import Store
+
+
+@dataclass(frozen=True)
+class LoadAggregation:
+    """Where the samples are, where the rates go, and what computes them."""
+
+    loader_dsn: str
+    """The database, with the loader's login."""
+    area: LandingArea
+    history: RateHistory
+    spark_master: str
+    spark_conf: Mapping[str, str]
+    window_seconds: float
+    clock: Clock
+
+    def run(self, run_id: str, window_end_ms: int | None = None) -> AggregationResult:
+        """Aggregate the window that ends now, or at `window_end_ms`. Raises as `aggregate` does."""
+        window = LoadWindow.ending_at(window_end_ms or self.clock.now_ms(), self.window_seconds)
+        store = Store(self.loader_dsn, application_name="cleave-load-aggregation", pool_size=1)
+        try:
+            engine = choose_engine(self.spark_master, self.spark_conf, store)
+            return aggregate(store, self.area, self.history, engine, window, run_id=run_id)
+        finally:
+            store.dispose()
