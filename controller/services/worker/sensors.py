@@ -8,33 +8,15 @@ tables, and the loop's slow sweep drains them too.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection
 
 from controller.domain.decision import Lane
+from controller.services.worker.work import NOTHING, Work
 from controller.store.decisions import evaluations
 from controller.store.journal import claims, tombstones
 from controller.store.shards import Shards
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What to do next: lanes to evaluate, for some topics or (None) for all dirty ones; the journal to drain."""
-
-    lanes: frozenset[Lane] = frozenset()
-    topic_ids: frozenset[int] | None = frozenset()
-    operations: bool = False
-
-    def __or__(self, other: Work) -> Work:
-        topics = (
-            None if self.topic_ids is None or other.topic_ids is None else self.topic_ids | other.topic_ids
-        )
-        return Work(self.lanes | other.lanes, topics, self.operations or other.operations)
-
-
-NOTHING = Work()
 
 
 class Sensor:

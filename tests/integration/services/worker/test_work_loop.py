@@ -13,7 +13,8 @@ from sqlalchemy import Connection, text
 from controller.clock import SystemClock
 from controller.domain.decision import Lane
 from controller.domain.errors import FencedOut
-from controller.services.worker.sensors import NOTHING, ConsumerSensor, Sensor, Work
+from controller.services.worker.sensors import ConsumerSensor, Sensor
+from controller.services.worker.work import NOTHING, Work
 from controller.services.worker.work_loop import Evaluate, WorkLoop
 from controller.store.postgres.notifications import Listener
 from controller.store.shards import Shards

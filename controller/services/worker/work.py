@@ -1,0 +1,25 @@
+"""What the worker may have to do next, as a value that can be added up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from controller.domain.decision import Lane
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What to do next: lanes to evaluate, for some topics or (None) for all dirty ones; the journal to drain."""
+
+    lanes: frozenset[Lane] = frozenset()
+    topic_ids: frozenset[int] | None = frozenset()
+    operations: bool = False
+
+    def __or__(self, other: Work) -> Work:
+        topics = (
+            None if self.topic_ids is None or other.topic_ids is None else self.topic_ids | other.topic_ids
+        )
+        return Work(self.lanes | other.lanes, topics, self.operations or other.operations)
+
+
+NOTHING = Work()
