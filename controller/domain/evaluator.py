@@ -43,12 +43,12 @@ def decide(situation: Situation, lanes: Collection[Lane] = ALL_LANES) -> Evaluat
         return Evaluation(
             refusals=tuple(
                 Refusal(
-                    None,
-                    None,
-                    RefusalReason.INVALID_POLICY,
-                    violation.knob,
-                    None if isinstance(violation.value, str) else violation.value,
-                    violation.needed,
+                    segment_id=None,
+                    lane=None,
+                    reason=RefusalReason.INVALID_POLICY,
+                    metric=violation.knob,
+                    value=None if isinstance(violation.value, str) else violation.value,
+                    needed=violation.needed,
                 )
                 for violation in broken
             )

@@ -7,7 +7,7 @@ slow (PIP-486); where they cannot, a consumer without a segment means a split, u
 
 from __future__ import annotations
 
-from controller.domain.decision import Decision, Lane, Rebucket, RefusalReason
+from controller.domain.decision import Decision, Lane, Rebucket, Refusal, RefusalReason
 from controller.domain.lanes.ground import Ground
 
 
@@ -19,13 +19,8 @@ def answer(ground: Ground) -> tuple[Decision, ...]:
     if ground.segments_high >= policy.max_segments:
         if ground.shared_buckets:
             return _rebucket(ground, "at-max-segments")
-        ground.refuse(
-            Lane.CONSUMER,
-            RefusalReason.AT_MAX_SEGMENTS,
-            None,
-            "segments",
-            ground.segments_high,
-            policy.max_segments,
+        _refuse_topic(
+            ground, RefusalReason.AT_MAX_SEGMENTS, "segments", ground.segments_high, policy.max_segments
         )
         return ()
     rates = [
@@ -38,7 +33,7 @@ def answer(ground: Ground) -> tuple[Decision, ...]:
     if ground.shared_buckets and rates[busiest] < policy.split_vs_rebucket_min_msg_rate_in:
         return _rebucket(ground, "below-split-rate-floor")
     segment_id = ground.active[busiest].segment_id
-    if ground.refuse_split_now(Lane.CONSUMER, segment_id):
+    if ground.refuse_during(ground.cooldowns.split, Lane.CONSUMER, segment_id):
         return ()
     return (ground.split(busiest, "consumer-count"),)
 
@@ -54,7 +49,16 @@ def _busiest(ground: Ground, rates: list[float]) -> int | None:
             continue
         if segment.hash_range.width > 1 or ground.strict:
             return index
-        ground.refuse(Lane.CONSUMER, RefusalReason.WIDTH_ONE, segment.segment_id, "width", 1, 2)
+        ground.refuse(
+            Refusal(
+                segment_id=segment.segment_id,
+                lane=Lane.CONSUMER,
+                reason=RefusalReason.WIDTH_ONE,
+                metric="width",
+                value=1,
+                needed=2,
+            )
+        )
     return None
 
 
@@ -67,22 +71,24 @@ def _rebucket(ground: Ground, reason: str) -> tuple[Decision, ...]:
     consumers = ground.consumers
     total = sum(segment.bucket_count for segment in ground.active)
     if consumers <= total:
-        ground.refuse(Lane.CONSUMER, RefusalReason.ENOUGH_BUCKETS, None, "buckets", total, consumers)
+        _refuse_topic(ground, RefusalReason.ENOUGH_BUCKETS, "buckets", total, consumers)
         return ()
     share = -(-consumers // ground.segments_net)
     target = min(1 << (share - 1).bit_length(), ground.policy.entry_bucket_max_per_segment)
     short = sorted(segment.segment_id for segment in ground.active if segment.bucket_count < target)
     if not short:
-        ground.refuse(Lane.CONSUMER, RefusalReason.AT_MAX_BUCKETS, None, "buckets", total, consumers)
+        _refuse_topic(ground, RefusalReason.AT_MAX_BUCKETS, "buckets", total, consumers)
         return ()
-    gate = ground.rebucket_gate
-    if gate is not None and ground.now < gate.opens_at:
-        ground.refuse(
-            Lane.CONSUMER, RefusalReason.REBUCKET_COOLDOWN, None, "last_rebucket_at", *gate, gate.opens_at
-        )
+    if ground.refuse_during(ground.cooldowns.rebucket, Lane.CONSUMER, None):
         return ()
     told = {refusal.segment_id for refusal in ground.refusals}
     for segment_id in short:
         if segment_id not in told:
             ground.refuse_busy(Lane.CONSUMER, segment_id)
     return tuple(Rebucket(i, target, reason) for i in short if i not in ground.busy)
+
+
+def _refuse_topic(ground: Ground, reason: RefusalReason, metric: str, value: int, needed: int) -> None:
+    ground.refuse(
+        Refusal(segment_id=None, lane=Lane.CONSUMER, reason=reason, metric=metric, value=value, needed=needed)
+    )

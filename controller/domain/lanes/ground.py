@@ -5,29 +5,15 @@ Lives for one call of ``decide`` and never leaves it, so it may be mutable. Deci
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from controller.domain.decision import Lane, Refusal, RefusalReason, Split
+from controller.domain.lanes.cooldowns import Cooldowns, Pause
 from controller.domain.load import LoadRecord
-from controller.domain.reshape import ReshapeKind
 from controller.domain.situation import Situation
 from controller.domain.split_points.midpoint import midpoint
 
-# A re-cut both divides and joins, so it counts for both cooldowns; a heal changes nothing and for none.
-_SPLITTING = (ReshapeKind.SPLIT, ReshapeKind.RECUT)
-_MERGING = (ReshapeKind.MERGE, ReshapeKind.RECUT)
-_REBUCKETING = (ReshapeKind.REBUCKET,)
-
-
-class Gate(NamedTuple):
-    """A gate of time: since when it counts and when it opens, milliseconds since the Unix epoch."""
-
-    began: int
-    opens_at: int
-
 
 class Ground:
-    """Active segments in range order with their records at the same index, caps, gates and verdicts.
+    """Active segments in range order with their records at the same index, caps, cooldowns and verdicts.
 
     Segments are counted three ways while reshapes are in flight: ``segments_net`` when all have
     committed, ``segments_high`` if only those that add have, ``segments_low`` if only those that remove
@@ -39,10 +25,9 @@ class Ground:
         "active",
         "busy",
         "consumers",
-        "merge_gate",
+        "cooldowns",
         "now",
         "policy",
-        "rebucket_gate",
         "records",
         "refusals",
         "segments_high",
@@ -50,7 +35,6 @@ class Ground:
         "segments_net",
         "shared_buckets",
         "situation",
-        "split_gate",
         "stale_ms",
         "strict",
         "valid_until",
@@ -73,12 +57,7 @@ class Ground:
         self.segments_net = self.segments_high = self.segments_low = len(self.active)
         if situation.in_flight:
             self._count_in_flight()
-        history = situation.history
-        self.split_gate = self._gate(history.last_split_at, _SPLITTING, policy.split_cooldown_seconds)
-        self.merge_gate = self._gate(history.last_merge_at, _MERGING, policy.merge_cooldown_seconds)
-        self.rebucket_gate = self._gate(
-            history.last_rebucket_at, _REBUCKETING, policy.rebucket_cooldown_seconds
-        )
+        self.cooldowns = Cooldowns.of(situation)
 
     def _count_in_flight(self) -> None:
         active_ids = {segment.segment_id for segment in self.active}
@@ -90,12 +69,6 @@ class Ground:
             self.segments_net += added
             self.segments_high += max(0, added)
             self.segments_low += min(0, added)
-
-    def _gate(self, last: int | None, kinds: tuple[ReshapeKind, ...], cooldown_seconds: int) -> Gate | None:
-        if self.situation.in_flight:
-            starts = [reshape.started_at for reshape in self.situation.in_flight if reshape.kind in kinds]
-            last = max(starts if last is None else [last, *starts], default=None)
-        return None if last is None else Gate(last, last + cooldown_seconds * 1000)
 
     def is_stale(self, record: LoadRecord) -> bool:
         """A reading too old to go by; Pulsar knows no such thing, so never under ``strict_pulsar``."""
@@ -111,21 +84,11 @@ class Ground:
         if instant > self.now and (self.valid_until is None or instant < self.valid_until):
             self.valid_until = instant
 
-    def refuse(
-        self,
-        lane: Lane,
-        reason: RefusalReason,
-        segment_id: int | None,
-        metric: str | None = None,
-        value: float | None = None,
-        needed: float | None = None,
-        not_before: int | None = None,
-        other_id: int | None = None,
-    ) -> None:
-        """Notes a refusal, and when it ends; arguments as in ``Refusal``."""
-        if not_before is not None:
-            self.wake_at(not_before)
-        self.refusals.append(Refusal(segment_id, lane, reason, metric, value, needed, not_before, other_id))
+    def refuse(self, refusal: Refusal) -> None:
+        """Notes a refusal, and when it ends."""
+        if refusal.not_before is not None:
+            self.wake_at(refusal.not_before)
+        self.refusals.append(refusal)
 
     def split(self, index: int, reason: str) -> Split:
         """A split of the segment at ``index`` where the profile cuts, which is the midpoint.
@@ -145,16 +108,16 @@ class Ground:
             self.wake_when_stale(record)
             return False
         heard = record.observed_at
-        segment_id = self.active[index].segment_id
         self.refuse(
-            lane,
-            RefusalReason.STALE_LOAD,
-            segment_id,
-            "observed_at",
-            heard,
-            heard + self.stale_ms,
-            None,
-            other_id,
+            Refusal(
+                segment_id=self.active[index].segment_id,
+                lane=lane,
+                reason=RefusalReason.STALE_LOAD,
+                metric="observed_at",
+                value=heard,
+                needed=heard + self.stale_ms,
+                other_id=other_id,
+            )
         )
         return True
 
@@ -162,16 +125,23 @@ class Ground:
         """Refuses the segment if a live operation holds it."""
         if segment_id not in self.busy:
             return False
-        operation_id = self.busy[segment_id]
         self.refuse(
-            lane, RefusalReason.IN_FLIGHT, segment_id, "operation_id", operation_id, other_id=other_id
+            Refusal(
+                segment_id=segment_id,
+                lane=lane,
+                reason=RefusalReason.IN_FLIGHT,
+                metric="operation_id",
+                value=self.busy[segment_id],
+                other_id=other_id,
+            )
         )
         return True
 
-    def refuse_split_now(self, lane: Lane, segment_id: int) -> bool:
-        """Refuses the split of the segment while the split cooldown runs."""
-        gate = self.split_gate
-        if gate is None or self.now >= gate.opens_at:
+    def refuse_during(
+        self, pause: Pause | None, lane: Lane, segment_id: int | None, other_id: int | None = None
+    ) -> bool:
+        """Refuses the segment, or (None) the whole topic, while the pause lasts."""
+        if pause is None or self.now >= pause.ends_at:
             return False
-        self.refuse(lane, RefusalReason.SPLIT_COOLDOWN, segment_id, "last_split_at", *gate, gate.opens_at)
+        self.refuse(pause.refusal(lane, segment_id, other_id))
         return True

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from controller.domain.decision import Decision, Lane, RefusalReason, Split
+from controller.domain.decision import Decision, Lane, Refusal, RefusalReason, Split
 from controller.domain.lanes.ground import Ground
 from controller.domain.load import METRICS
 
@@ -35,16 +35,22 @@ def answer(ground: Ground, acted: tuple[Decision, ...]) -> tuple[Decision, ...]:
     ]
     if acted:
         for hot in able:
-            ground.refuse(Lane.LOAD, RefusalReason.OTHER_ACT, ids[hot.position])
+            ground.refuse(Refusal(ids[hot.position], Lane.LOAD, RefusalReason.OTHER_ACT))
         return ()
     if not able:
         return ()
     best = max(able, key=lambda hot: hot.score)
     for hot in able:
         if hot is not best:
-            metric = METRICS[hot.metric]
             ground.refuse(
-                Lane.LOAD, RefusalReason.LOWER_SCORE, ids[hot.position], metric, hot.score, best.score
+                Refusal(
+                    segment_id=ids[hot.position],
+                    lane=Lane.LOAD,
+                    reason=RefusalReason.LOWER_SCORE,
+                    metric=METRICS[hot.metric],
+                    value=hot.score,
+                    needed=best.score,
+                )
             )
     return (ground.split(best.position, REASONS[best.metric]),)
 
@@ -69,7 +75,16 @@ def _hot(ground: Ground) -> list[_Hot]:
         if score > 1:
             hot.append(_Hot(position, score, ratios.index(score)))
     if missing:
-        ground.refuse(Lane.LOAD, RefusalReason.NO_LOAD_RECORD, None, "segments_without_record", missing, 0)
+        ground.refuse(
+            Refusal(
+                segment_id=None,
+                lane=Lane.LOAD,
+                reason=RefusalReason.NO_LOAD_RECORD,
+                metric="segments_without_record",
+                value=missing,
+                needed=0,
+            )
+        )
     return hot
 
 
@@ -80,12 +95,29 @@ def _is_refused(ground: Ground, index: int) -> bool:
     if ground.refuse_busy(Lane.LOAD, segment_id):
         return True
     if ground.segments_high >= ground.policy.max_segments:
-        cap = ground.policy.max_segments
         ground.refuse(
-            Lane.LOAD, RefusalReason.AT_MAX_SEGMENTS, segment_id, "segments", ground.segments_high, cap
+            Refusal(
+                segment_id=segment_id,
+                lane=Lane.LOAD,
+                reason=RefusalReason.AT_MAX_SEGMENTS,
+                metric="segments",
+                value=ground.segments_high,
+                needed=ground.policy.max_segments,
+            )
         )
         return True
     if segment.hash_range.width == 1 and not ground.strict:
-        ground.refuse(Lane.LOAD, RefusalReason.WIDTH_ONE, segment_id, "width", 1, 2)
+        ground.refuse(
+            Refusal(
+                segment_id=segment_id,
+                lane=Lane.LOAD,
+                reason=RefusalReason.WIDTH_ONE,
+                metric="width",
+                value=1,
+                needed=2,
+            )
+        )
         return True
-    return ground.refuse_stale(Lane.LOAD, index) or ground.refuse_split_now(Lane.LOAD, segment_id)
+    return ground.refuse_stale(Lane.LOAD, index) or ground.refuse_during(
+        ground.cooldowns.split, Lane.LOAD, segment_id
+    )

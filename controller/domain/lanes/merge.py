@@ -1,14 +1,14 @@
 """The merge lane: the coldest pair of neighbours becomes one segment.
 
 A pair is asked about when both sides are below all four merge thresholds; it passes the gates of
-``pair_gates``, and of the pairs that pass the coldest is merged.
+``merge_gates``, and of the pairs that pass the coldest is merged.
 """
 
 from __future__ import annotations
 
-from controller.domain.decision import Decision, Lane, Merge, RefusalReason
+from controller.domain.decision import Decision, Lane, Merge, Refusal, RefusalReason
 from controller.domain.lanes.ground import Ground
-from controller.domain.lanes.pair_gates import PairGates
+from controller.domain.lanes.merge_gates import MergeGates
 from controller.domain.load import METRICS, LoadRecord
 
 _LANE = Lane.MERGE
@@ -20,11 +20,11 @@ def answer(ground: Ground, acted: tuple[Decision, ...]) -> tuple[Decision, ...]:
     pairs = [i for i in range(len(cold) - 1) if cold[i] and cold[i + 1]]
     if len(cold) > 1 and ground.segments_low > ground.policy.min_segments:
         _explain_lone(ground, cold)
-    able = PairGates(ground).passing(pairs) if pairs else []
+    able = MergeGates(ground).passing(pairs) if pairs else []
     ids = [segment.segment_id for segment in ground.active]
     if acted:
         for i in able:
-            ground.refuse(_LANE, RefusalReason.OTHER_ACT, ids[i], other_id=ids[i + 1])
+            ground.refuse(Refusal(ids[i], _LANE, RefusalReason.OTHER_ACT, other_id=ids[i + 1]))
         return ()
     if not able:
         return ()
@@ -33,8 +33,17 @@ def answer(ground: Ground, acted: tuple[Decision, ...]) -> tuple[Decision, ...]:
     least = warmth[best] + warmth[best + 1]
     for i in able:
         if i != best:
-            score = warmth[i] + warmth[i + 1]
-            ground.refuse(_LANE, RefusalReason.LOWER_SCORE, ids[i], "warmth", score, least, None, ids[i + 1])
+            ground.refuse(
+                Refusal(
+                    segment_id=ids[i],
+                    lane=_LANE,
+                    reason=RefusalReason.LOWER_SCORE,
+                    metric="warmth",
+                    value=warmth[i] + warmth[i + 1],
+                    needed=least,
+                    other_id=ids[i + 1],
+                )
+            )
     return (Merge(ids[best], ids[best + 1], "cold"),)
 
 
@@ -66,12 +75,19 @@ def _explain_lone(ground: Ground, cold: list[LoadRecord | None]) -> None:
         segment_id, other_id = ground.active[nearest].segment_id, ground.active[index].segment_id
         warm = ground.records[nearest]
         if warm is None:
-            ground.refuse(_LANE, RefusalReason.NO_LOAD_RECORD, segment_id, other_id=other_id)
+            ground.refuse(Refusal(segment_id, _LANE, RefusalReason.NO_LOAD_RECORD, other_id=other_id))
             continue
         worst = ratios[nearest].index(max(ratios[nearest]))
-        rate, limit = warm.stats.rates[worst], limits[worst]
         ground.refuse(
-            _LANE, RefusalReason.NOT_COLD, segment_id, METRICS[worst], rate, limit, other_id=other_id
+            Refusal(
+                segment_id=segment_id,
+                lane=_LANE,
+                reason=RefusalReason.NOT_COLD,
+                metric=METRICS[worst],
+                value=warm.stats.rates[worst],
+                needed=limits[worst],
+                other_id=other_id,
+            )
         )
 
 

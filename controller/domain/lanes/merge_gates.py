@@ -7,17 +7,18 @@ the next evaluation would split is refused (Pulsar merges and splits such a pair
 
 from __future__ import annotations
 
-from controller.domain.decision import Lane, RefusalReason
-from controller.domain.lanes.ground import Gate, Ground
+from controller.domain.decision import Lane, Refusal, RefusalReason
+from controller.domain.lanes.cooldowns import Pause
+from controller.domain.lanes.ground import Ground
 from controller.domain.load import METRICS, LoadRecord
 
 _LANE = Lane.MERGE
 
 
-class PairGates:
+class MergeGates:
     """Gates over one ground; a pair is named by the index of its left side, True means refused."""
 
-    __slots__ = ("_buckets", "_busiest", "_depths", "_gates", "_ground", "_ids", "_since", "_window_ms")
+    __slots__ = ("_buckets", "_busiest", "_depths", "_gates", "_ground", "_ids", "_window_ms")
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
@@ -29,14 +30,14 @@ class PairGates:
             if ground.strict
             else [segment.merge_depth for segment in ground.active]
         )
-        self._busiest = 0.0
-        self._since: list[int | None] = []
+        may_want_split = not ground.strict and self._consumers_may_want_split()
+        self._busiest = self._busiest_that_splits() if may_want_split and ground.shared_buckets else 0.0
         self._window_ms = ground.policy.merge_window_seconds * 1000
         gates = (
             (self._busy, bool(ground.busy)),
             (self._at_min, ground.segments_low <= ground.policy.min_segments),
             (self._too_deep, max(self._depths) >= ground.policy.max_dag_depth),
-            (self._splits_for_consumers, not ground.strict and self._would_want_split()),
+            (self._splits_for_consumers, may_want_split),
             (self._splits_for_load, not ground.strict and self._sums_can_be_hot()),
             (self._idles_consumer, self._merges_can_idle()),
         )
@@ -47,18 +48,31 @@ class PairGates:
         """The pairs no gate refuses; every other one has its refusal."""
         for gate in self._gates:
             pairs = [i for i in pairs if not gate(i)]
+        since = self._cold_since()
+        return [i for i in self._fresh(pairs) if not self._too_soon(i, since)]
+
+    def _cold_since(self) -> list[int | None]:
+        """Since when each segment is cold. Pulsar takes the time of the last write for it."""
         strict = self._ground.strict
-        self._since = [
+        return [
             None if record is None else record.modified_at if strict else record.cold_since
             for record in self._ground.records
         ]
-        return [i for i in self._fresh(pairs) if not self._too_soon(i)]
 
     def _refuse(
         self, i: int, reason: RefusalReason, metric: str, value: float, needed: float, *, right: bool = False
     ) -> bool:
-        reason_id, other_id = self._ids[i + right], self._ids[i + 1 - right]
-        self._ground.refuse(_LANE, reason, reason_id, metric, value, needed, None, other_id)
+        self._ground.refuse(
+            Refusal(
+                segment_id=self._ids[i + right],
+                lane=_LANE,
+                reason=reason,
+                metric=metric,
+                value=value,
+                needed=needed,
+                other_id=self._ids[i + 1 - right],
+            )
+        )
         return True
 
     def _busy(self, i: int) -> bool:
@@ -78,17 +92,16 @@ class PairGates:
             i, RefusalReason.MERGE_DEPTH, "merge_depth", depth, cap, right=right
         )
 
-    def _would_want_split(self) -> bool:
-        """With one segment less the consumer lane wants a split, if only the busiest is fast enough."""
+    def _consumers_may_want_split(self) -> bool:
+        """Whether with one segment less the consumer lane would split, if the busiest segment is fast enough."""
         ground = self._ground
-        if ground.consumers < ground.segments_net or ground.segments_high > ground.policy.max_segments:
-            return False
-        if ground.shared_buckets:
-            self._busiest = self._busiest_that_splits()
-        return True
+        return ground.consumers >= ground.segments_net and ground.segments_high <= ground.policy.max_segments
 
     def _busiest_that_splits(self) -> float:
-        """The highest rate that is split where buckets can be shared; 0 if no segment is fast enough."""
+        """The highest rate that is split where buckets can be shared; 0 if no segment is fast enough.
+
+        The answer rests on the readings of the fast ones as long as they are fresh.
+        """
         ground = self._ground
         floor = ground.policy.split_vs_rebucket_min_msg_rate_in
         busiest = 0.0
@@ -177,29 +190,22 @@ class PairGates:
         refuse = self._ground.refuse_stale
         return refuse(_LANE, i, right) or refuse(_LANE, i + 1, left)
 
-    def _too_soon(self, i: int) -> bool:
+    def _too_soon(self, i: int, since: list[int | None]) -> bool:
         """The merge window of both sides and the merge cooldown; the one that ends last is the reason."""
-        ground = self._ground
-        left, right = self._since[i], self._since[i + 1]
+        ground, ids = self._ground, self._ids
+        left, right = since[i], since[i + 1]
         if left is None or right is None:
-            side = int(left is not None)
-            ids = self._ids[i + side], self._ids[i + 1 - side]
-            ground.refuse(_LANE, RefusalReason.COLD_WINDOW, ids[0], "cold_since", other_id=ids[1])
+            warm, other = (i, i + 1) if left is None else (i + 1, i)
+            ground.refuse(
+                Refusal(ids[warm], _LANE, RefusalReason.COLD_WINDOW, "cold_since", other_id=ids[other])
+            )
             return True
-        right_later = right > left
-        since = right if right_later else left
-        gate = Gate(since, since + self._window_ms)
-        cooldown = ground.merge_gate
-        if cooldown is not None and cooldown.opens_at > gate.opens_at:
-            return self._wait(i, RefusalReason.MERGE_COOLDOWN, "last_merge_at", cooldown)
-        return self._wait(i, RefusalReason.COLD_WINDOW, "cold_since", gate, right=right_later)
-
-    def _wait(self, i: int, reason: RefusalReason, metric: str, gate: Gate, *, right: bool = False) -> bool:
-        if self._ground.now >= gate.opens_at:
-            return False
-        ids = self._ids[i + right], self._ids[i + 1 - right]
-        self._ground.refuse(_LANE, reason, ids[0], metric, *gate, gate.opens_at, ids[1])
-        return True
+        latest, later, other = (right, i + 1, i) if right > left else (left, i, i + 1)
+        window = Pause(RefusalReason.COLD_WINDOW, "cold_since", latest, latest + self._window_ms)
+        cooldown = ground.cooldowns.merge
+        if cooldown is not None and cooldown.ends_at > window.ends_at:
+            return ground.refuse_during(cooldown, _LANE, ids[i], ids[i + 1])
+        return ground.refuse_during(window, _LANE, ids[later], ids[other])
 
 
 def _observed_at(record: LoadRecord) -> int:
