@@ -472,6 +472,20 @@ BEGIN
         USING ERRCODE = 'restrict_violation', CONSTRAINT = TG_TABLE_NAME || '_is_history';
 END $$;
 
+CREATE FUNCTION cleave.register_consumer(of_topic bigint, of_subscription text, consumer_name text, OUT topic_name text, OUT topic_state text, OUT subscription_state text, OUT is_new boolean) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    SELECT t.name, t.state, u.state INTO topic_name, topic_state, subscription_state
+      FROM cleave.topic t LEFT JOIN cleave.subscription u ON u.topic_id = t.topic_id AND u.name = of_subscription
+     WHERE t.topic_id = of_topic;
+    IF topic_state = 'live' AND subscription_state = 'live' THEN
+        INSERT INTO cleave.consumer (topic_id, subscription, name) VALUES (of_topic, of_subscription, consumer_name)
+        ON CONFLICT (topic_id, subscription, name) DO NOTHING;
+        is_new := FOUND;
+    END IF;
+END $$;
+
 CREATE FUNCTION cleave.segment_before_write() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -915,6 +929,8 @@ CREATE TABLE cleave.consumer (
     registered_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     CONSTRAINT consumer_name_form CHECK ((name ~ '^[^[:space:]]+$'::text))
 );
+
+COMMENT ON COLUMN cleave.consumer.connected IS 'Read by nobody. Programs from before register_consumer still set it, so a later migration drops it.';
 
 COMMENT ON CONSTRAINT consumer_name_form ON cleave.consumer IS 'A consumer name is not empty and has no spaces.';
 

@@ -55,7 +55,7 @@ class LayoutSource(Protocol):
         """Its consumers and drained segments now; SubscriptionNotFound."""
 
     def register(self, topic_id: int, subscription: str, consumer: str) -> None:
-        """Make the consumer known, or known again; SubscriptionNotFound."""
+        """Make the consumer known, or known again. Raises as `ConsumerRegistration.demand`."""
 
     def unregister(self, topic_id: int, subscription: str, consumer: str) -> None:
         """Forget the consumer; an unknown one is success."""

@@ -16,6 +16,7 @@ from controller.client.layout_source import SubscriptionSnapshot, TopicSnapshot
 from controller.clock import to_ms
 from controller.dataplane.postgres_calls import PostgresCalls
 from controller.dataplane.postgres_listener import PostgresListener
+from controller.domain.consumer_registration import ConsumerRegistration
 from controller.domain.errors import StoreUnavailable, SubscriptionNotFound, TopicNotFound, TopicNotLive
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
@@ -57,10 +58,7 @@ WITH locked AS (
 SELECT pg_notify('cleave_drains', topic_id::text) FROM marked
 """
 _REGISTER = """
-INSERT INTO cleave.consumer (topic_id, subscription, name)
-SELECT u.topic_id, u.name, %s FROM cleave.subscription u JOIN cleave.topic t USING (topic_id)
- WHERE u.topic_id = %s AND u.name = %s AND u.state = 'live' AND t.state = 'live'
-ON CONFLICT (topic_id, subscription, name) DO UPDATE SET connected = true
+SELECT topic_name, topic_state, subscription_state, is_new FROM cleave.register_consumer(%s, %s, %s)
 """
 
 
@@ -117,15 +115,17 @@ class PostgresSource:
             cursor.execute(_SUBSCRIPTION, (topic_id, subscription))
             row = cursor.fetchone()
         if row is None:
-            raise _no_subscription(topic_id, subscription)
+            raise SubscriptionNotFound(
+                f"topic {topic_id} has no subscription {subscription!r}; create it first"
+            )
         return SubscriptionSnapshot(frozenset(row[0]), frozenset(row[1]))
 
     def register(self, topic_id: int, subscription: str, consumer: str) -> None:
         """Insert the consumer's row; the database tells everybody else."""
         with self._calls.statement(f"register {consumer!r}") as cursor:
-            cursor.execute(_REGISTER, (consumer, topic_id, subscription))
-            if cursor.rowcount == 0:
-                raise _no_subscription(topic_id, subscription)
+            cursor.execute(_REGISTER, (topic_id, subscription, consumer))
+            [answer] = cursor.fetchall()
+        ConsumerRegistration(*answer).demand(topic_id, subscription)
 
     def unregister(self, topic_id: int, subscription: str, consumer: str) -> None:
         """Delete the consumer's row."""
@@ -186,10 +186,4 @@ def _segment(row: tuple[Any, ...]) -> Segment:
         bucket_splits=tuple(bucket_splits),
         merge_depth=merge_depth,
         legacy_topic_name=legacy_topic_name,
-    )
-
-
-def _no_subscription(topic_id: int, subscription: str) -> SubscriptionNotFound:
-    return SubscriptionNotFound(
-        f"topic {topic_id} has no live subscription {subscription!r}; create it first"
     )

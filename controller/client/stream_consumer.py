@@ -85,7 +85,7 @@ class StreamConsumer:
         """The next messages of one segment, waiting for them at most so long; None when there are none.
 
         Raises FencedOut when another consumer took this one's name; TopicNotFound, SubscriptionNotFound when
-        that is gone; DataPlaneUnavailable, StoreUnavailable when that is away for longer than the patience.
+        that is gone; TopicNotLive, Conflict while it is being deleted; DataPlaneUnavailable, StoreUnavailable when that is away for longer than the patience.
         """
         deadline = time.monotonic() + timeout_seconds
         while True:

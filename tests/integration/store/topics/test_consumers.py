@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+
 import pytest
 
-from controller.domain.errors import Conflict, InvalidInput, SubscriptionNotFound, TopicNotLive
+from controller.client.postgres_source import PostgresSource
+from controller.domain.errors import (
+    Conflict,
+    InvalidInput,
+    SubscriptionNotFound,
+    TopicNotFound,
+    TopicNotLive,
+)
 from controller.store.journal import topic_intents
 from controller.store.topics import consumers
 from tests.support.store_driver import StoreDriver, request
+
+Register = Callable[[int, str, str], object]
+
+
+@pytest.fixture(params=["command line", "client"])
+def register(driver: StoreDriver, request: pytest.FixtureRequest) -> Iterator[Register]:
+    """Registers as the command line does, or as a client in an application does."""
+    if request.param == "command line":
+        yield partial(driver.do, consumers.register)
+        return
+    with closing(PostgresSource(driver.store.url)) as source:
+        yield source.register
 
 
 def _input_version(driver: StoreDriver) -> int:
@@ -15,7 +38,7 @@ def _input_version(driver: StoreDriver) -> int:
     return int(version)
 
 
-def test_joining_and_leaving_are_inputs_and_connecting_is_not(driver: StoreDriver) -> None:
+def test_joining_and_leaving_are_inputs_and_joining_again_is_not(driver: StoreDriver) -> None:
     topic_id = driver.create().topic_id
     driver.subscribe(topic_id, "s")
     before = _input_version(driver)
@@ -24,12 +47,7 @@ def test_joining_and_leaving_are_inputs_and_connecting_is_not(driver: StoreDrive
     assert driver.do(consumers.register, topic_id, "s", "c") is False
     assert _input_version(driver) == before + 1
 
-    driver.do(consumers.set_connected, topic_id, "s", "c", connected=False)
-    [row] = driver.do(consumers.list_consumers, topic_id)
-    assert (row.name, row.connected) == ("c", False)
-    driver.do(consumers.register, topic_id, "s", "c")
-    assert [row.connected for row in driver.do(consumers.list_consumers, topic_id)] == [True]
-    assert _input_version(driver) == before + 1
+    assert [row.name for row in driver.do(consumers.list_consumers, topic_id)] == ["c"]
 
     assert driver.do(consumers.unregister, topic_id, "s", "c") is True
     assert driver.do(consumers.unregister, topic_id, "s", "c") is False
@@ -51,17 +69,25 @@ def test_consumers_are_listed_by_subscription(driver: StoreDriver) -> None:
     assert len(driver.do(consumers.list_consumers, topic_id, "t")) == 1
 
 
-def test_who_cannot_join_is_told_why(driver: StoreDriver) -> None:
+def test_who_cannot_join_is_told_why(driver: StoreDriver, register: Register) -> None:
     topic_id = driver.create().topic_id
     driver.subscribe(topic_id, "s")
+    with pytest.raises(TopicNotFound, match="does not exist"):
+        register(topic_id + 1, "s", "c")
     with pytest.raises(SubscriptionNotFound, match="no subscription x"):
-        driver.do(consumers.register, topic_id, "x", "c")
-    with pytest.raises(InvalidInput, match="consumer name"):
-        driver.do(consumers.register, topic_id, "s", "a b")
+        register(topic_id, "x", "c")
 
     driver.do(topic_intents.intend_subscription_delete, topic_id, "s", request())
     with pytest.raises(Conflict, match="being deleted"):
-        driver.do(consumers.register, topic_id, "s", "c")
+        register(topic_id, "s", "c")
     driver.do(topic_intents.intend_delete, topic_id, request())
     with pytest.raises(TopicNotLive, match="is deleting"):
-        driver.do(consumers.register, topic_id, "s", "c")
+        register(topic_id, "s", "c")
+    assert not driver.do(consumers.list_consumers, topic_id)
+
+
+def test_a_name_with_spaces_is_refused(driver: StoreDriver) -> None:
+    topic_id = driver.create().topic_id
+    driver.subscribe(topic_id, "s")
+    with pytest.raises(InvalidInput, match="consumer name"):
+        driver.do(consumers.register, topic_id, "s", "a b")
