@@ -1,10 +1,12 @@
-"""Load of a segment: the record a decision reads, when it is rewritten, and rates out of raw counters.
+"""Load of a segment: the record a decision reads, and the meaning of the aggregation that writes it.
 
-The way in: the collector lands counter samples, the aggregation turns them into rates
-(``rates_from_counters``) and rates into records (``next_record``), the evaluator reads the records.
-The aggregation runs as set-wise queries; what is defined here is the meaning those queries must have,
-written so that each rule is one window function (``lag`` over source, ordered by instant).
-What is hot or cold enough to act on is the evaluator's business.
+The record and its thresholds are read in production. The collector lands counter samples, the aggregation turns them
+into rates and rates into records, and the evaluator reads the records. What is hot or cold enough to act on is the
+evaluator's business.
+
+Nothing in production runs `rates_from_counters`, `next_record` or `is_material_change`. They define what the aggregation
+must answer. Two queries compute the same for many segments at once: `spark_jobs/load_aggregation.py` and its twin in SQL,
+`store/load/twin.py`. The tests hold both against these functions, and `is_material_change` against Pulsar itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Equal load: cuts at the quantiles of what was observed, for skewed keys.
 
 The best any cut can do is bounded by the hottest single hash, which no cut divides. With nothing
-observed inside the range it answers as ``midpoint`` does.
+observed inside the range it answers as `midpoint` does.
+
+Nothing in production runs it yet: the evaluator splits at the midpoint. Its tests do.
 """
 
 from __future__ import annotations

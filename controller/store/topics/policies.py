@@ -87,11 +87,6 @@ def set_cluster(
     return get_cluster(tx)
 
 
-def remove_cluster(tx: Connection, *, actor: str, seen_row_version: int | None = None) -> ClusterPolicy:
-    """Go back to the built-in defaults."""
-    return set_cluster(tx, AutoScalePolicy(), actor=actor, seen_row_version=seen_row_version)
-
-
 def set_namespace(
     tx: Connection,
     namespace: str,
@@ -102,7 +97,7 @@ def set_namespace(
 ) -> NamespacePolicy:
     """Replace what the namespace overrides, if it is valid with the cluster's policy.
 
-    `seen_row_version` 0 demands that nothing is set yet. Raises InvalidPolicy or LostRace.
+    An empty override keeps the row, so that its versions never start again. `seen_row_version` 0 demands that nothing is set yet. Raises InvalidPolicy or LostRace.
     """
     cluster = _cluster(tx, _FOR_SHARE)
     found = _namespace(tx, namespace, _FOR_UPDATE)
@@ -121,13 +116,6 @@ def set_namespace(
     return get_namespace(tx, namespace)
 
 
-def remove_namespace(
-    tx: Connection, namespace: str, *, actor: str, seen_row_version: int | None = None
-) -> NamespacePolicy:
-    """The namespace overrides nothing any more; its row stays, so that versions never start again."""
-    return set_namespace(tx, namespace, PolicyOverride(), actor=actor, seen_row_version=seen_row_version)
-
-
 def set_topic(
     tx: Connection, topic_id: int, override: PolicyOverride | None, *, seen_row_version: int | None = None
 ) -> TopicPolicy:
@@ -143,11 +131,6 @@ def set_topic(
     document = None if override is None else override.to_document()
     row_version = topics.update_topic(tx, topic, policy=document)
     return TopicPolicy(topic_id, override or PolicyOverride(), row_version)
-
-
-def remove_topic(tx: Connection, topic_id: int, *, seen_row_version: int | None = None) -> TopicPolicy:
-    """The topic overrides nothing any more."""
-    return set_topic(tx, topic_id, None, seen_row_version=seen_row_version)
 
 
 def effective_policy(tx: Connection, topic_id: int) -> EffectivePolicy:

@@ -169,21 +169,6 @@ def update_topic(tx: Connection, topic: TopicRow, /, **changes: object) -> int:
     return topic.row_version + 1
 
 
-def set_properties(
-    tx: Connection, topic_id: int, properties: Mapping[str, str], *, seen_row_version: int | None = None
-) -> int:
-    """Replaces the properties of a live topic; returns the row version.
-
-    Raises LostRace when ``seen_row_version`` is given and is not the present one.
-    """
-    topic = lock_live_topic(tx, topic_id)
-    if seen_row_version not in (None, topic.row_version):
-        raise LostRace(
-            f"topic {topic.name} is at row version {topic.row_version}, not {seen_row_version}; read it again"
-        )
-    return update_topic(tx, topic, properties=dict(properties))
-
-
 def _one(tx: Connection, *conditions: ColumnElement[bool], lock: bool) -> Row[Any] | None:
     found = select(*TOPIC.c).where(*conditions)
     return tx.execute(found.with_for_update(key_share=True) if lock else found).one_or_none()

@@ -64,11 +64,11 @@ def test_removing_a_level_uncovers_the_one_above(driver: StoreDriver) -> None:
         return driver.do(policies.effective_policy, topic_id).policy.max_segments
 
     steps = [in_force()]
-    driver.do(policies.remove_topic, topic_id)
+    driver.do(policies.set_topic, topic_id, None)
     steps.append(in_force())
-    driver.do(policies.remove_namespace, "t/n", actor="ann")
+    driver.do(policies.set_namespace, "t/n", PolicyOverride(), actor="ann")
     steps.append(in_force())
-    driver.do(policies.remove_cluster, actor="ann")
+    driver.do(policies.set_cluster, AutoScalePolicy(), actor="ann")
     steps.append(in_force())
 
     assert steps == [8, 16, 32, 64]
@@ -121,7 +121,7 @@ def test_a_stale_version_is_refused_and_the_sentence_says_which_is_in_force(driv
 
 def test_versions_of_a_namespace_go_on_after_its_policy_was_removed(driver: StoreDriver) -> None:
     driver.do(policies.set_namespace, "t/n", PolicyOverride(max_segments=8), actor="ann")
-    driver.do(policies.remove_namespace, "t/n", actor="ann")
+    driver.do(policies.set_namespace, "t/n", PolicyOverride(), actor="ann")
     again = driver.do(policies.set_namespace, "t/n", PolicyOverride(max_segments=8), actor="bob")
 
     assert (again.row_version, again.actor) == (3, "bob")
