@@ -14,7 +14,7 @@ from datetime import date
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from controller.landing.area import QUARANTINE, Rejected
+from controller.landing.area import QUARANTINE, RejectedFile
 from controller.landing.location import Location
 from controller.landing.names import (
     LandedFile,
@@ -92,7 +92,7 @@ class LandedReports:
 
     files: Mapping[str, tuple[LandedFile, ...]]
     topics: int
-    rejected: tuple[Rejected, ...]
+    rejected: tuple[RejectedFile, ...]
 
 
 class ReportArea:
@@ -116,14 +116,14 @@ class ReportArea:
         A file that vanished meanwhile is left out. Storage that does not answer raises OSError.
         """
         files: dict[str, tuple[LandedFile, ...]] = {}
-        rejected: list[Rejected] = []
+        rejected: list[RejectedFile] = []
         topics = 0
         for kind in REPORT_SCHEMAS:
             good = []
             for path, parsed in self._list(kind, from_ms, to_ms):
                 found = self._examine(kind, path) if parsed else "its name is not <tick>-<collector>.parquet"
                 if isinstance(found, str):
-                    rejected.append(Rejected(path, found))
+                    rejected.append(RejectedFile(path, found))
                 elif parsed is not None and found is not None:
                     good.append(parsed)
                     topics += found if kind == "topics" else 0

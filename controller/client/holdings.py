@@ -20,7 +20,7 @@ _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.02, 1.0
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class HeldSegment:
     """A segment being read. `rung`: there may be something new in it."""
 
     segment_id: int
@@ -57,7 +57,7 @@ class Holdings:
 
     def __init__(self, logs: LogClient, subscription: str, owner: str, wakeup: threading.Event) -> None:
         self._logs, self._subscription, self._owner, self._wakeup = logs, subscription, owner, wakeup
-        self._held: dict[int, Held] = {}
+        self._held: dict[int, HeldSegment] = {}
         self._awaited: dict[int, _Awaited] = {}
         self._peers: Collection[str] = ()
         self._turn = 0
@@ -103,7 +103,7 @@ class Holdings:
             except DataPlaneUnavailable as error:
                 awaited.try_later(time.monotonic() - began, error)
 
-    def with_something_new(self) -> Iterator[Held]:
+    def with_something_new(self) -> Iterator[HeldSegment]:
         """The segments worth a read, each its turn; stop where you found something."""
         segment_ids = sorted(self._held)
         for _ in segment_ids:
@@ -119,14 +119,14 @@ class Holdings:
 
     def holds(self, held: object) -> bool:
         """Whether this very reading still goes on."""
-        return isinstance(held, Held) and self._held.get(held.segment_id) is held
+        return isinstance(held, HeldSegment) and self._held.get(held.segment_id) is held
 
-    def let_go(self, held: Held) -> None:
+    def let_go(self, held: HeldSegment) -> None:
         """Stop reading; what is unacknowledged is delivered again to whoever reads next."""
         self._held.pop(held.segment_id, None)
         held.reader.close()
 
-    def let_go_if_done(self, held: Held) -> None:
+    def let_go_if_done(self, held: HeldSegment) -> None:
         """Stop reading what is no longer ours, once the application has finished with it."""
         if held.idle and not held.wanted:
             self.let_go(held)
@@ -137,7 +137,7 @@ class Holdings:
             self.let_go(held)
         self._awaited.clear()
 
-    def _open(self, segment_id: int, snapshot: TopicSnapshot) -> Held:
+    def _open(self, segment_id: int, snapshot: TopicSnapshot) -> HeldSegment:
         rung = threading.Event()
         rung.set()
 
@@ -152,4 +152,4 @@ class Holdings:
             live_owners=self._peers,
             on_arrival=ring,
         )
-        return Held(segment_id, reader, not snapshot.layout.segment(segment_id).is_active, rung)
+        return HeldSegment(segment_id, reader, not snapshot.layout.segment(segment_id).is_active, rung)

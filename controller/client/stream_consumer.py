@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from controller.client.holdings import Held, Holdings
+from controller.client.holdings import HeldSegment, Holdings
 from controller.client.layout_source import LayoutSource
 from controller.client.layout_watch import LayoutWatch
 from controller.client.patience import patiently
@@ -115,7 +115,7 @@ class StreamConsumer:
         is delivered again, here or elsewhere.
         """
         held = batch.origin
-        if not isinstance(held, Held) or not self._holdings.holds(held):
+        if not isinstance(held, HeldSegment) or not self._holdings.holds(held):
             return False
         reader, position = held.reader, batch.messages[-1].position
         try:
@@ -165,7 +165,7 @@ class StreamConsumer:
         mine = {segment.segment_id for segment in shares.get(self.name, ())}
         self._holdings.adopt(mine, snapshot, rows.consumers)
 
-    def _read(self, held: Held) -> Batch | None:
+    def _read(self, held: HeldSegment) -> Batch | None:
         """The segment's next batch; when there is none, see whether there can ever be one again."""
         held.rung.clear()
         try:
@@ -184,7 +184,7 @@ class StreamConsumer:
             raise
         return None
 
-    def _lose(self, held: Held) -> None:
+    def _lose(self, held: HeldSegment) -> None:
         """Read this one no further, and look what is ours now."""
         self._holdings.let_go(held)
         self._watch.look_again()

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-from controller.domain.attached import AttachedConsumer
+from controller.domain.observed_consumers import ObservedConsumer
 
 
 @runtime_checkable
 class ObservesConsumers(Protocol):
     """A data plane that sees the consumers of applications which know nothing of Cleave."""
 
-    def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[AttachedConsumer]]:
+    def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[ObservedConsumer]]:
         """Consumers attached to each log; a missing log has none, one that is absent was silent.
 
         Raises Retryable when nobody answered.

@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 from rich.console import RenderableType
 
 from controller.client.history import Verdict
-from controller.demo.story import TOPIC, Seen
+from controller.demo.story import TOPIC, DayRecord
 from controller.entrypoints.output import rows_table
 
 _COLOURS = ("#3b6fb6", "#d1743b", "#4d9a5b", "#a34d8f", "#b5a23a", "#4fa3a5", "#8b5a3c", "#6d6fb0")
@@ -25,7 +25,7 @@ def counts(verdict: Verdict) -> str:
     )
 
 
-def operation_rows(seen: Seen) -> list[dict[str, Any]]:
+def operation_rows(seen: DayRecord) -> list[dict[str, Any]]:
     """Every operation with trigger, reason and latency."""
     return [
         {
@@ -47,12 +47,12 @@ def _milliseconds(start: Any, end: Any) -> str:
     return f"{(end - start).total_seconds() * 1000:.0f} ms" if start and end else ""
 
 
-def operations_table(seen: Seen) -> RenderableType:
+def operations_table(seen: DayRecord) -> RenderableType:
     """The same for the terminal."""
     return rows_table(operation_rows(seen), title=f"Every operation on {TOPIC}")
 
 
-def write_page(path: Path, seen: Seen, verdict: Verdict, profile_name: str) -> None:
+def write_page(path: Path, seen: DayRecord, verdict: Verdict, profile_name: str) -> None:
     """One HTML file with everything in it; opens without a network."""
     figure = make_subplots(
         rows=4,
@@ -83,7 +83,7 @@ def write_page(path: Path, seen: Seen, verdict: Verdict, profile_name: str) -> N
     figure.write_html(path, include_plotlyjs=True, full_html=True)
 
 
-def _draw_load(figure: go.Figure, seen: Seen) -> None:
+def _draw_load(figure: go.Figure, seen: DayRecord) -> None:
     times = [moment.at_seconds for moment in seen.moments]
     for index, segment_id in enumerate(sorted({s for moment in seen.moments for s in moment.load})):
         rates = [moment.load.get(segment_id) for moment in seen.moments]
@@ -99,7 +99,7 @@ def _draw_load(figure: go.Figure, seen: Seen) -> None:
         )
 
 
-def _draw_counts(figure: go.Figure, seen: Seen) -> None:
+def _draw_counts(figure: go.Figure, seen: DayRecord) -> None:
     times = [moment.at_seconds for moment in seen.moments]
     for name, colour, values in (
         ("segments", _COLOURS[0], [moment.segments for moment in seen.moments]),
@@ -109,7 +109,7 @@ def _draw_counts(figure: go.Figure, seen: Seen) -> None:
         figure.add_trace(go.Scatter(x=times, y=values, name=name, line=line), row=2, col=1)
 
 
-def _draw_ranges(figure: go.Figure, seen: Seen) -> None:
+def _draw_ranges(figure: go.Figure, seen: DayRecord) -> None:
     """One rectangle a segment: from its first epoch's instant to its last one's, over its range."""
     at = _instants(seen)
     end = max((moment.at_seconds for moment in seen.moments), default=0.0)
@@ -144,12 +144,12 @@ def _once(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [latest[segment_id] for segment_id in sorted(latest)]
 
 
-def _instants(seen: Seen) -> dict[int, float]:
+def _instants(seen: DayRecord) -> dict[int, float]:
     """Epoch -> seconds since the day began, by the first look's time of day."""
     return {row["epoch"]: row["committed_at"].timestamp() - seen.began_at for row in seen.changes}
 
 
-def _draw_decisions(figure: go.Figure, seen: Seen) -> None:
+def _draw_decisions(figure: go.Figure, seen: DayRecord) -> None:
     done = [row for row in seen.operations if row["committed_at"] and row["origin"] == "auto"]
     figure.add_trace(
         go.Scatter(

@@ -42,7 +42,7 @@ class Moment:
 
 
 @dataclass(slots=True)
-class Seen:
+class DayRecord:
     """The day as it was watched."""
 
     began_at: float = 0.0
@@ -90,9 +90,9 @@ class Story:
         self._consumers: dict[str, ChildProcess] = {}
         self._read: dict[Path, tuple[int, int]] = {}
         self.records = stack.directory / "records"
-        self.seen = Seen(policy=policy_at(stack.plane.load_share))
+        self.seen = DayRecord(policy=policy_at(stack.plane.load_share))
 
-    def tell(self, show: Callable[[Moment], None]) -> Seen:
+    def tell(self, show: Callable[[Moment], None]) -> DayRecord:
         """Run the day; `show` is told each moment. Returns when every consumer has read to the end."""
         self.records.mkdir(parents=True, exist_ok=True)
         self._prepare()

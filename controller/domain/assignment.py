@@ -1,7 +1,7 @@
 """Which consumer reads which segment: a pure function of layout, drained segments and names.
 
-Called by the topic's coordinator whenever one of the three changes; equal input gives equal output on
-every machine, so nothing of the answer needs to be stored for fail-over. It guards key order by handing
+Each consumer's client calls it whenever one of the three changes. Equal input gives equal output on every machine,
+so nothing of the answer is stored and nobody has to hand it out. It guards key order by handing
 out a segment only when everything it descends from is drained. Pulsar looks at the parents of ACTIVE
 segments only, so that a sealed parent and its sealed child may go to different consumers at once
 (apache/pulsar#26274). Which sharer gets which bucket is not decided here; see ``entry_buckets.owners``.

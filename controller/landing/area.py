@@ -27,7 +27,7 @@ REPLACES = b"cleave.replaces"
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class RejectedFile:
     """A file that cannot be used; ``reason`` is for people."""
 
     path: str
@@ -35,13 +35,13 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
+class Examination:
     """Files that can be read, the rows in them, those that are no samples, and those the storage does not give."""
 
     files: tuple[LandedFile, ...]
     rows: int
-    rejected: tuple[Rejected, ...]
-    unreadable: tuple[Rejected, ...] = ()
+    rejected: tuple[RejectedFile, ...]
+    unreadable: tuple[RejectedFile, ...] = ()
     """No permission, or an error of the medium: left where they are, since nobody knows what is in them."""
 
 
@@ -67,20 +67,20 @@ class LandingArea:
             pq.write_table(samples.select(SAMPLE_SCHEMA.names).cast(SAMPLE_SCHEMA), stream)
         return path
 
-    def files(self, from_ms: int, to_ms: int) -> tuple[list[LandedFile], list[Rejected]]:
+    def files(self, from_ms: int, to_ms: int) -> tuple[list[LandedFile], list[RejectedFile]]:
         """The files whose ticks may lie in the inclusive span, oldest first, and those with foreign names.
 
         Only the directories of the span's days are listed.
         """
         landed: list[LandedFile] = []
-        foreign: list[Rejected] = []
+        foreign: list[RejectedFile] = []
         for day in day_directories(from_ms, to_ms):
             of_day, rejected = self.day(day)
             landed += [file for file in of_day if file.covers(from_ms, to_ms)]
             foreign += rejected
         return landed, foreign
 
-    def day(self, directory: str) -> tuple[list[LandedFile], list[Rejected]]:
+    def day(self, directory: str) -> tuple[list[LandedFile], list[RejectedFile]]:
         """The files of one day that hold its samples, each exactly once, and those with foreign names."""
         landed, foreign = self._list(directory)
         replacements = self.replacements(landed)
@@ -94,7 +94,7 @@ class LandingArea:
         """Every file of one day, those included that a compacted one stands for."""
         return self._list(directory)[0]
 
-    def examine(self, files: Iterable[LandedFile], *, deeply: bool = False) -> Examined:
+    def examine(self, files: Iterable[LandedFile], *, deeply: bool = False) -> Examination:
         """Reads the footers (``deeply``: everything) and tells usable files from the others.
 
         A file that vanished meanwhile is left out. Storage that does not answer at all raises OSError: that is no
@@ -105,18 +105,18 @@ class LandingArea:
             try:
                 found = self._examine(file.path, deeply)
             except OSError as error:
-                unreadable.append(Rejected(file.path, f"not readable: {str(error).splitlines()[0]}"))
+                unreadable.append(RejectedFile(file.path, f"not readable: {str(error).splitlines()[0]}"))
                 continue
             if isinstance(found, str):
-                rejected.append(Rejected(file.path, found))
+                rejected.append(RejectedFile(file.path, found))
             elif found is not None:
                 good.append(file)
                 rows += found
         if unreadable:
             self.location.directories()  # raises where the storage is away
-        return Examined(tuple(good), rows, tuple(rejected), tuple(unreadable))
+        return Examination(tuple(good), rows, tuple(rejected), tuple(unreadable))
 
-    def quarantine(self, rejected: Iterable[Rejected]) -> list[str]:
+    def quarantine(self, rejected: Iterable[RejectedFile]) -> list[str]:
         """Moves the files aside, below ``_quarantine``, where no reader looks; returns their former paths.
 
         One that may not be moved stays, and is among them all the same.
@@ -161,12 +161,12 @@ class LandingArea:
             and any(f is not file and f.covers(file.first_tick_ms, file.last_tick_ms) for f in landed)
         }
 
-    def _list(self, directory: str) -> tuple[list[LandedFile], list[Rejected]]:
+    def _list(self, directory: str) -> tuple[list[LandedFile], list[RejectedFile]]:
         landed, foreign = [], []
         for file in self.location.files(directory):
             parsed = parse_path(file.path, file.size_bytes)
             if parsed is None:
-                foreign.append(Rejected(file.path, "its name is not <tick>-<collector>.parquet"))
+                foreign.append(RejectedFile(file.path, "its name is not <tick>-<collector>.parquet"))
             else:
                 landed.append(parsed)
         return sorted(landed, key=lambda f: (f.first_tick_ms, f.path)), foreign

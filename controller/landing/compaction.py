@@ -20,7 +20,7 @@ from itertools import groupby
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from controller.landing.area import REPLACES, LandingArea, Rejected
+from controller.landing.area import REPLACES, LandingArea, RejectedFile
 from controller.landing.names import LandedFile, compacted_path, day_directory, day_of
 from controller.landing.schemas import SAMPLE_SCHEMA
 from controller.telemetry import get_logger
@@ -37,14 +37,14 @@ log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Compacted:
+class CompactionReport:
     """What one round did: files written, files they stand for, replaced files deleted, set aside, left alone."""
 
     written: tuple[str, ...] = ()
     replaced: int = 0
     deleted: int = 0
-    rejected: tuple[Rejected, ...] = ()
-    unreadable: tuple[Rejected, ...] = ()
+    rejected: tuple[RejectedFile, ...] = ()
+    unreadable: tuple[RejectedFile, ...] = ()
 
 
 def compact(
@@ -55,11 +55,11 @@ def compact(
     settle_ms: int = DEFAULT_SETTLE_MS,
     grace_ms: int = DEFAULT_GRACE_MS,
     target_bytes: int = DEFAULT_TARGET_BYTES,
-) -> Compacted:
+) -> CompactionReport:
     """One round over the last ``days_back`` days and today; memory stays bounded whatever the files hold."""
     written: list[str] = []
-    rejected: list[Rejected] = []
-    unreadable: list[Rejected] = []
+    rejected: list[RejectedFile] = []
+    unreadable: list[RejectedFile] = []
     replaced = 0
     for directory in _days(area, now_ms, days_back):
         _sweep_drafts(area, directory, now_ms - settle_ms)
@@ -77,7 +77,7 @@ def compact(
         log.warning("file left out", path=one.path, reason=one.reason)
     if written or deleted or rejected:
         log.info("landing compacted", written=len(written), replaced=replaced, deleted=deleted)
-    return Compacted(tuple(written), replaced, deleted, tuple(rejected), tuple(unreadable))
+    return CompactionReport(tuple(written), replaced, deleted, tuple(rejected), tuple(unreadable))
 
 
 def _days(area: LandingArea, now_ms: int, days_back: int) -> list[str]:

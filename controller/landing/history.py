@@ -51,7 +51,7 @@ class RateHistory:
                 name = path.partition("/rates/")[2].replace("/", "-")
                 self.location.move(path, f"{directory}/{mine}{name}")
 
-    def left_over(self) -> list[tuple[Scratch, Finished]]:
+    def left_over(self) -> list[tuple[Scratch, FinishedRun]]:
         """Attempts that computed their rates and neither published nor gave them up yet; some are under way."""
         paths = [file.path for file in self.location.files(_SCRATCH) if file.name == _NOTE]
         attempts = [Scratch(self.location, path.rpartition("/")[0]) for path in paths]
@@ -89,7 +89,7 @@ class RateHistory:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishedRun:
     """Whose rates a scratch directory holds, whole."""
 
     run_id: str
@@ -136,11 +136,11 @@ class Scratch:
         with self._location.writing(f"{self._directory}/{_NOTE}") as stream:
             stream.write(json.dumps({"run_id": run_id, "window_end_ms": window_end_ms}).encode())
 
-    def finished(self) -> Finished | None:
+    def finished(self) -> FinishedRun | None:
         """What ``finish`` noted; None where it did not, or where the directory is gone."""
         try:
             with self._location.open(f"{self._directory}/{_NOTE}") as stream:
-                return Finished(**json.loads(stream.read()))
+                return FinishedRun(**json.loads(stream.read()))
         except (FileNotFoundError, ValueError, TypeError):
             return None
 

@@ -17,8 +17,8 @@ from controller import telemetry
 from controller.clock import Clock
 from controller.dataplane.base import DataPlane
 from controller.dataplane.observation import ObservesConsumers
-from controller.domain.attached import AttachedConsumer, subscription_uses
 from controller.domain.errors import CleaveError, InvalidInput
+from controller.domain.observed_consumers import ObservedConsumer, subscription_uses
 from controller.store.postgres.engine import Store
 from controller.store.topics import observed_consumers
 from controller.store.topics import watched_logs as watch_list
@@ -128,7 +128,7 @@ class ConsumerWatch:
 
     def _look(self, topics: Sequence[tuple[str, int, list[str]]]) -> list[Observation]:
         """What the planes say of these topics; a topic of which no log answered is left out."""
-        answers: dict[tuple[str, str], Sequence[AttachedConsumer]] = {}
+        answers: dict[tuple[str, str], Sequence[ObservedConsumer]] = {}
         for name, plane in self._planes.items():
             logs = [one for of_plane, _, names in topics if of_plane == name for one in names]
             if not logs:

@@ -27,7 +27,7 @@ DEADLINE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptSegment:
     """A segment past its retention that stays, and why; `segment_id` None: all of the topic's."""
 
     topic: str
@@ -36,12 +36,12 @@ class Kept:
 
 
 @dataclass(slots=True)
-class Collected:
+class CollectionReport:
     """What one round did. `operation_ids` prune `segments`; both are empty of new things in a dry run."""
 
     segments: dict[str, tuple[int, ...]] = field(default_factory=dict)
     operation_ids: list[int] = field(default_factory=list)
-    kept: list[Kept] = field(default_factory=list)
+    kept: list[KeptSegment] = field(default_factory=list)
     next_after: int | None = None
     """Topic id to continue after; None when this round saw the last topic."""
 
@@ -56,7 +56,7 @@ def collect(
     shards: Shards | None = None,
     actor: str = "garbage-collector",
     dry_run: bool = False,
-) -> Collected:
+) -> CollectionReport:
     """One round over up to `limit` topics with something expired.
 
     `retention_minutes` (negative: for ever) holds where a topic's property of that name says nothing. Raises
@@ -66,14 +66,14 @@ def collect(
         topics = expired_topics(
             tx, default_minutes=retention_minutes, limit=limit, after=after, shards=shards
         )
-    report = Collected(next_after=topics[-1].topic_id if len(topics) == limit else None)
+    report = CollectionReport(next_after=topics[-1].topic_id if len(topics) == limit else None)
     for topic in topics:
         try:
             _collect_topic(store, planes, topic, actor, dry_run, report)
         except StoreUnavailable:
             raise
         except CleaveError as error:
-            report.kept.append(Kept(topic.name, None, str(error)))
+            report.kept.append(KeptSegment(topic.name, None, str(error)))
     return report
 
 
@@ -83,7 +83,7 @@ def _collect_topic(
     topic: ExpiredTopic,
     actor: str,
     dry_run: bool,
-    report: Collected,
+    report: CollectionReport,
 ) -> None:
     plane = planes.get(topic.data_plane)
     if plane is None:
@@ -134,7 +134,7 @@ def _confirm(
 
 
 def _choose(
-    plane: DataPlane, topic: ExpiredTopic, layout: SegmentLayout, books: Books, kept: list[Kept]
+    plane: DataPlane, topic: ExpiredTopic, layout: SegmentLayout, books: Books, kept: list[KeptSegment]
 ) -> tuple[int, ...]:
     """Those of the expired that may go now; ids ascend, so parents are looked at before children."""
     chosen: set[int] = set()
@@ -150,7 +150,7 @@ def _choose(
                 plane, logs[segment_id].backing_topic, books.expected_on(logs[segment_id]), books
             )
         if reason:
-            kept.append(Kept(topic.name, segment_id, reason))
+            kept.append(KeptSegment(topic.name, segment_id, reason))
         else:
             chosen.add(segment_id)
     return tuple(sorted(chosen))

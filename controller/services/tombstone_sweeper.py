@@ -26,7 +26,7 @@ LONGEST_DELAY_SECONDS = 300.0
 
 
 @dataclass(slots=True)
-class Swept:
+class SweepReport:
     """What one sweep did; backing topics of each kind."""
 
     absent: list[str] = field(default_factory=list)
@@ -42,9 +42,9 @@ def sweep(
     *,
     limit: int = 1000,
     should_stop: Callable[[], bool] = lambda: False,
-) -> Swept:
+) -> SweepReport:
     """Work through up to `limit` tombstones that are due. Several sweepers may run; StoreUnavailable only is raised."""
-    swept = Swept()
+    swept = SweepReport()
     longest_call_seconds = max((plane.call_timeout_seconds for plane in planes.values()), default=0.0)
     left = limit
     while left > 0 and not should_stop():
@@ -60,7 +60,11 @@ def sweep(
 
 
 def _delete(
-    store: Store, planes: Mapping[str, DataPlane], tombstone: Tombstone, apart_seconds: float, swept: Swept
+    store: Store,
+    planes: Mapping[str, DataPlane],
+    tombstone: Tombstone,
+    apart_seconds: float,
+    swept: SweepReport,
 ) -> None:
     name = tombstone.backing_topic
     try:

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from controller.dataplane.base import LogState, OutgoingMessage
-from controller.dataplane.pulsar import lane
+from controller.dataplane.pulsar import batch_sender
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.plane import PulsarDataPlane
 from controller.devstack.pulsar.standalone import PulsarStandalone
@@ -62,7 +62,7 @@ def test_a_batch_that_a_dying_broker_stored_is_known_behind_the_fence(
     plane.create_segment(log, ["billing"])
     batch = [OutgoingMessage(b"1"), OutgoingMessage(b"2")]
     logs.append(log, batch, producer="p", sequence=1)
-    monkeypatch.setattr(lane._Results, "__call__", lambda *_: None)  # the answers never arrive
+    monkeypatch.setattr(batch_sender._Results, "__call__", lambda *_: None)  # the answers never arrive
 
     def kill_when_stored() -> None:
         wait_until(lambda: (plane.backlog(log, "billing") or 0) >= 2 * len(batch))

@@ -1,6 +1,6 @@
 """Producing to topics of a Pulsar cluster, and opening readers on them.
 
-Appends go through one producer for each topic and producer name (`lane`), reads through exclusive consumers
+Appends go through one producer for each topic and producer name (`batch_sender`), reads through exclusive consumers
 (`reader`). Whether a repeated batch is stored once is the broker's to say: it is where deduplication is on for the
 namespace (`cleave doctor --fix` turns it on); elsewhere a batch repeated after a lost answer may be there twice, and
 only what this client itself knows to be stored is not sent again.
@@ -20,16 +20,16 @@ import pulsar
 from controller.dataplane.base import OutgoingMessage
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Deadline
+from controller.dataplane.pulsar.batch_sender import MAX_BATCH_MESSAGES, BatchSender
 from controller.dataplane.pulsar.binary import Connections, mapped
 from controller.dataplane.pulsar.cursors import OWNER, READER, Cursors, Holder
-from controller.dataplane.pulsar.lane import MAX_BATCH_MESSAGES, Lane
 from controller.dataplane.pulsar.names import full_name
 from controller.dataplane.pulsar.reader import PREFETCH_MESSAGES, PulsarReader
 from controller.domain.errors import InvalidInput, LostRace
 
 MAX_MESSAGE_BYTES = 5 * 1024 * 1024 - 10 * 1024
 """Key and payload; the broker's `maxMessageSize` (5 MiB by default) counts its own headers too."""
-MAX_LANES = 4096
+MAX_SENDERS = 4096
 """Producers kept; the one that was idle longest is closed for a new one."""
 LOOK_SECONDS = 0.02
 RING_SECONDS = 1.0
@@ -44,7 +44,7 @@ class PulsarLogClient:
         self._admin = AdminCalls(access, call_timeout_seconds=call_timeout_seconds)
         self._cursors = Cursors(self._admin)
         self._lock = threading.Lock()
-        self._lanes: OrderedDict[tuple[str, str], Lane] = OrderedDict()
+        self._senders: OrderedDict[tuple[str, str], BatchSender] = OrderedDict()
         self._readers: set[PulsarReader] = set()
         self._marks = (f"{uuid.uuid4().hex}-{number}" for number in itertools.count(1))
         self._watch: threading.Thread | None = None
@@ -64,7 +64,7 @@ class PulsarLogClient:
                 f"a batch of {len(messages)} messages, the longest of {longest} bytes, for {backing_topic}: append at "
                 f"most {MAX_BATCH_MESSAGES} of at most {MAX_MESSAGE_BYTES} bytes at once"
             )
-        return self._lane(full_name(backing_topic), producer).append(
+        return self._sender(full_name(backing_topic), producer).append(
             messages, sequence, self._admin.deadline()
         )
 
@@ -111,26 +111,26 @@ class PulsarLogClient:
             reader.close()
         if self._watch is not None:
             self._watch.join()
-        for lane in self._lanes.values():
-            lane.close()
+        for sender in self._senders.values():
+            sender.close()
         self._connections.close()
         self._admin.close()
 
-    def _lane(self, backing_topic: str, producer: str) -> Lane:
+    def _sender(self, backing_topic: str, producer: str) -> BatchSender:
         dropped = None
         with self._lock:
-            lane = self._lanes.get((backing_topic, producer))
-            if lane is None:
-                lane = self._lanes[backing_topic, producer] = Lane(
+            sender = self._senders.get((backing_topic, producer))
+            if sender is None:
+                sender = self._senders[backing_topic, producer] = BatchSender(
                     self._connections, self._cursors, backing_topic, producer
                 )
-                if len(self._lanes) > MAX_LANES:
-                    dropped = self._lanes.popitem(last=False)[1]
+                if len(self._senders) > MAX_SENDERS:
+                    dropped = self._senders.popitem(last=False)[1]
             else:
-                self._lanes.move_to_end((backing_topic, producer))
+                self._senders.move_to_end((backing_topic, producer))
         if dropped is not None:
             dropped.close()
-        return lane
+        return sender
 
     def _subscribe(
         self,

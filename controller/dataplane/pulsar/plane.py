@@ -25,11 +25,11 @@ from controller.dataplane.pulsar.names import (
     topic_path,
 )
 from controller.dataplane.pulsar_load import LoadSettings, PulsarLoad
-from controller.domain.attached import AttachedConsumer
 from controller.domain.errors import (
     CleaveError,
     SegmentNotFound,
 )
+from controller.domain.observed_consumers import ObservedConsumer
 from controller.domain.situation import Capabilities
 
 FAR_FUTURE_MS = 4_000_000_000_000
@@ -181,7 +181,7 @@ class PulsarDataPlane:
         """All at once, see `SamplesByPage`: their number decides where the counters are read."""
         return self._load.sample_limit
 
-    def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[AttachedConsumer]]:
+    def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[ObservedConsumer]]:
         """Who is attached, see `ObservesConsumers`."""
         return self._load.consumers(backing_topics)
 

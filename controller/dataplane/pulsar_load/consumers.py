@@ -17,8 +17,8 @@ from zlib import crc32
 from controller import telemetry
 from controller.dataplane.pulsar_load.brokers import BrokerList
 from controller.dataplane.pulsar_load.http import REDIRECTS, Answer, HttpSession, ask, origin
-from controller.domain.attached import AttachedConsumer
 from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable, Retryable
+from controller.domain.observed_consumers import ObservedConsumer
 
 log = telemetry.get_logger(__name__)
 
@@ -40,7 +40,7 @@ class ConsumerReader:
         self._owners: dict[str, str] = {}
         self._quiet_until: dict[str, float] = {}
 
-    def consumers(self, backing_topics: Sequence[str]) -> dict[str, list[AttachedConsumer]]:
+    def consumers(self, backing_topics: Sequence[str]) -> dict[str, list[ObservedConsumer]]:
         """Consumers of each log that could be asked about; a missing log has none, a silent one is absent.
 
         Raises Retryable when not one could be.
@@ -49,7 +49,7 @@ class ConsumerReader:
         brokers = [origin(broker.url) for broker in self._brokers.current(deadline)]
         asked = {topic: self._pool.submit(self._ask, topic, brokers, deadline) for topic in backing_topics}
         wait(asked.values(), max(deadline - time.monotonic(), 0.0))
-        found: dict[str, list[AttachedConsumer]] = {}
+        found: dict[str, list[ObservedConsumer]] = {}
         error: Retryable | None = None
         for topic, answer in asked.items():
             if not answer.done():
@@ -74,7 +74,7 @@ class ConsumerReader:
         """Ends the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _ask(self, topic: str, brokers: Sequence[str], deadline: float) -> list[AttachedConsumer]:
+    def _ask(self, topic: str, brokers: Sequence[str], deadline: float) -> list[ObservedConsumer]:
         path = f"{_path(topic)}{_OPTIONS}"
         broker = self._owners.get(topic) or brokers[crc32(topic.encode()) % len(brokers)]
         for _ in range(REDIRECTS + 1):
@@ -105,13 +105,13 @@ def _path(topic: str) -> str:
     return f"/admin/v2/{domain}/{quote(tenant)}/{quote(namespace)}/{quote(name, safe='')}/stats"
 
 
-def _attached(stats: Mapping[str, Any], broker: str) -> Iterator[AttachedConsumer]:
+def _attached(stats: Mapping[str, Any], broker: str) -> Iterator[ObservedConsumer]:
     """Consumers of durable subscriptions that applications made: a reader's cursor ends with it."""
     for name, subscription in stats.get("subscriptions", {}).items():
         if name.startswith("__") or not subscription.get("isDurable", subscription.get("durable", True)):
             continue
         for consumer in subscription.get("consumers", ()):
-            yield AttachedConsumer(
+            yield ObservedConsumer(
                 name,
                 subscription.get("type", ""),
                 consumer.get("consumerName", ""),

@@ -11,7 +11,7 @@ from controller.dataplane.pulsar_load.brokers import BrokerList
 from controller.dataplane.pulsar_load.consumers import ConsumerReader
 from controller.dataplane.pulsar_load.http import HttpSession
 from controller.dataplane.pulsar_load.scraper import CounterScraper
-from controller.domain.attached import AttachedConsumer
+from controller.domain.observed_consumers import ObservedConsumer
 
 SAMPLE_LIMIT = 1_000_000
 """Logs of one call; each costs some 300 bytes here, and nothing at the broker."""
@@ -64,7 +64,7 @@ class PulsarLoad:
         """See `DataPlane.sample`; costs one page of every broker, however few logs are asked for."""
         return self._scraper.sample(backing_topics)
 
-    def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[AttachedConsumer]]:
+    def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[ObservedConsumer]]:
         """See `ObservesConsumers.consumers`."""
         return self._consumers.consumers(backing_topics)
 

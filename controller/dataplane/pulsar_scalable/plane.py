@@ -19,7 +19,6 @@ from controller.dataplane.pulsar.errors import UnknownAddress
 from controller.dataplane.pulsar.names import subscription_path
 from controller.dataplane.pulsar_load import LoadSettings, PulsarLoad
 from controller.dataplane.pulsar_scalable.names import segment_path, topic_of, topic_path
-from controller.domain.attached import AttachedConsumer
 from controller.domain.errors import (
     Conflict,
     DataPlaneUnavailable,
@@ -28,6 +27,7 @@ from controller.domain.errors import (
     Unsupported,
 )
 from controller.domain.layout import SegmentLayout
+from controller.domain.observed_consumers import ObservedConsumer
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import SegmentState
 from controller.domain.situation import Capabilities
@@ -205,12 +205,12 @@ class PulsarScalableDataPlane(LayoutKeeper):
         """From the brokers' metrics pages."""
         return self._load.sample(backing_topics)
 
-    def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[AttachedConsumer]]:
+    def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[ObservedConsumer]]:
         """The broker's own count of each topic's stream consumers, given with the first of its logs that is asked for."""
         topics: dict[str, list[str]] = {}
         for log in backing_topics:
             topics.setdefault(topic_of(log)[0], []).append(log)
-        found: dict[str, Sequence[AttachedConsumer]] = {}
+        found: dict[str, Sequence[ObservedConsumer]] = {}
         for topic, logs in topics.items():
             try:
                 subscriptions = self._stats(topic).get("subscriptions") or {}
@@ -218,7 +218,7 @@ class PulsarScalableDataPlane(LayoutKeeper):
                 subscriptions = {}
             found.update(dict.fromkeys(logs, ()))
             found[logs[0]] = [
-                AttachedConsumer(name, "Exclusive", f"{name} {number}", "", "")
+                ObservedConsumer(name, "Exclusive", f"{name} {number}", "", "")
                 for name, one in subscriptions.items()
                 for number in range(int(one.get("consumerCount") or 0))
             ]

@@ -17,13 +17,13 @@ from sqlalchemy import Connection
 from controller import telemetry
 from controller.dataplane.base import DataPlane
 from controller.domain.decision import Lane
-from controller.services.autoscaler.batch import ACTING_TOPICS, Batch, Outcome
+from controller.services.autoscaler.batch import ACTING_TOPICS, Batch, TopicOutcome
 from controller.services.autoscaler.verdicts import lane_of
 from controller.store.decisions import evaluations
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
 
-__all__ = ["Outcome", "PassResult", "run_pass"]
+__all__ = ["PassResult", "TopicOutcome", "run_pass"]
 
 BATCH_TOPICS = 500
 """Topics in one transaction: whoever raises one of them meanwhile (a consumer registering) waits for its end."""
@@ -34,7 +34,7 @@ class PassResult:
     """What a pass did. `left` are topics that stay dirty because somebody else was at work on them, or paused."""
 
     evaluated: int
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[TopicOutcome, ...]
     left: tuple[int, ...]
 
     @property
@@ -62,7 +62,7 @@ def run_pass(
     nothing, and looks at the topics named whether they are dirty or not. Raises Retryable when PostgreSQL is away
     or a batch met a deadlock; batches before it have been committed.
     """
-    evaluated, outcomes, left, passed = 0, list[Outcome](), list[int](), list[int]()
+    evaluated, outcomes, left, passed = 0, list[TopicOutcome](), list[int](), list[int]()
     size = batch_topics
     while len(passed) < limit:
         wanted = min(size, limit - len(passed))
@@ -96,7 +96,7 @@ def run_pass(
     return PassResult(evaluated, tuple(outcomes), tuple(left))
 
 
-def _count(outcomes: Sequence[Outcome]) -> None:
+def _count(outcomes: Sequence[TopicOutcome]) -> None:
     for outcome in outcomes:
         if outcome.decision_id is None:
             continue

@@ -18,7 +18,7 @@ from controller.domain.operation import Operation, Origin
 from controller.domain.situation import Situation
 from controller.services.autoscaler.verdicts import digest, plan
 from controller.store.decisions import evaluations, ledger, situations
-from controller.store.decisions.evaluations import Finished, PendingEvaluation
+from controller.store.decisions.evaluations import FinishedEvaluation, PendingEvaluation
 from controller.store.decisions.ledger import LedgerRow
 from controller.store.decisions.situations import LockedTopic
 from controller.store.journal import reshape_intents
@@ -35,7 +35,7 @@ ACTING_TOPICS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TopicOutcome:
     """A topic that decided, or refused something it had not refused before; no ids when nothing was written."""
 
     topic_id: int
@@ -111,10 +111,10 @@ class Batch:
         evaluations.finish(self._tx, self._lanes, finished)
         evaluations.defer(self._tx, self._paused, PAUSE_SECONDS)
 
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self) -> list[TopicOutcome]:
         """The topics worth telling of."""
         return [
-            Outcome(t, self.verdicts[t], self._decision_ids.get(t), self._operation_ids.get(t, ()))
+            TopicOutcome(t, self.verdicts[t], self._decision_ids.get(t), self._operation_ids.get(t, ()))
             for t in self._new_topics()
         ]
 
@@ -223,11 +223,11 @@ class Batch:
             situation=situation.to_json(),
         )
 
-    def _finished(self, pending: PendingEvaluation) -> Finished:
+    def _finished(self, pending: PendingEvaluation) -> FinishedEvaluation:
         """A topic without a verdict is not live: nothing to do until its creation commits, which raises it again."""
         verdict = self.verdicts.get(pending.topic_id, Evaluation())
         refused = self._digests.get(pending.topic_id)
-        return Finished(pending.topic_id, pending.input_version, verdict.valid_until, refused)
+        return FinishedEvaluation(pending.topic_id, pending.input_version, verdict.valid_until, refused)
 
     def _acting(self) -> set[int]:
         return {topic_id for topic_id, verdict in self.verdicts.items() if verdict.decisions}

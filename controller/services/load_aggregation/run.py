@@ -18,7 +18,7 @@ from controller import telemetry
 from controller.clock import to_datetime, to_ms
 from controller.domain.errors import Retryable
 from controller.domain.load_window import LoadWindow
-from controller.landing.area import Examined, LandingArea, Rejected
+from controller.landing.area import Examination, LandingArea, RejectedFile
 from controller.landing.history import RateHistory, Scratch
 from controller.landing.names import LandedFile
 from controller.services.load_aggregation.recovery import publish_left_over
@@ -114,7 +114,7 @@ def _merge_and_publish(
     return merged
 
 
-def _usable(area: LandingArea, window: LoadWindow) -> tuple[Examined, tuple[str, ...]]:
+def _usable(area: LandingArea, window: LoadWindow) -> tuple[Examination, tuple[str, ...]]:
     """The window's files that can be read, and the paths of the others; Retryable where not one can be read."""
     files, foreign = area.files(window.read_from_ms - TICK_SLACK_MS, window.end_ms + TICK_SLACK_MS)
     usable = area.examine(files)
@@ -128,7 +128,9 @@ def _usable(area: LandingArea, window: LoadWindow) -> tuple[Examined, tuple[str,
     return usable, left_out
 
 
-def _leave_out(area: LandingArea, examined: Examined, foreign: Sequence[Rejected] = ()) -> tuple[str, ...]:
+def _leave_out(
+    area: LandingArea, examined: Examination, foreign: Sequence[RejectedFile] = ()
+) -> tuple[str, ...]:
     """Sets aside what is no sample file, names what the storage does not give; their paths."""
     for one in (*foreign, *examined.rejected):
         log.warning("file set aside", path=one.path, reason=one.reason)
@@ -139,8 +141,8 @@ def _leave_out(area: LandingArea, examined: Examined, foreign: Sequence[Rejected
 
 
 def _compute(
-    engine: Engine, area: LandingArea, usable: Examined, scratch: Scratch, window: LoadWindow
-) -> tuple[Examined, tuple[str, ...]]:
+    engine: Engine, area: LandingArea, usable: Examination, scratch: Scratch, window: LoadWindow
+) -> tuple[Examination, tuple[str, ...]]:
     """Have the engine compute; the files it computed from, and those left out since only reading whole showed them.
 
     A sound footer may stand over broken pages. So where an engine fails, the files are read to the end before the

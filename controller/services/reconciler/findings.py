@@ -58,7 +58,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PlaneView:
     """What the data plane showed before the books were locked."""
 
     listed: tuple[str, ...]
@@ -68,7 +68,9 @@ class Seen:
     """As they were before the looks at single logs: what changed since is not judged."""
 
 
-def compare(topic: str, backing_topic: Callable[[str, str], str], seen: Seen, books: Books) -> list[Finding]:
+def compare(
+    topic: str, backing_topic: Callable[[str, str], str], seen: PlaneView, books: Books
+) -> list[Finding]:
     """Every difference. `books` were read under the topic's lock, after everything in `seen`.
 
     `backing_topic` is the data plane's naming rule, from which a log's name is known to be one of ours.
@@ -84,7 +86,7 @@ def compare(topic: str, backing_topic: Callable[[str, str], str], seen: Seen, bo
     return [*_orphans(topic, backing_topic, seen, books), *differences]
 
 
-def _is_elsewhere(seen: Seen, differences: Sequence[Finding]) -> bool:
+def _is_elsewhere(seen: PlaneView, differences: Sequence[Finding]) -> bool:
     """Whether this looks like another cluster: unread logs are missing, and not one log is there.
 
     Making the active ones anew would be the first step to counting the others as read to their end.
@@ -93,7 +95,9 @@ def _is_elsewhere(seen: Seen, differences: Sequence[Finding]) -> bool:
     return loses_data and all(state is LogState.MISSING for state in seen.states.values())
 
 
-def _orphans(topic: str, backing_topic: Callable[[str, str], str], seen: Seen, books: Books) -> list[Finding]:
+def _orphans(
+    topic: str, backing_topic: Callable[[str, str], str], seen: PlaneView, books: Books
+) -> list[Finding]:
     known = {one.backing_topic for one in books.logs} | books.reserved | books.tombstoned
     found = []
     for name in seen.listed:
@@ -108,7 +112,7 @@ def _orphans(topic: str, backing_topic: Callable[[str, str], str], seen: Seen, b
     return found
 
 
-def _differences(topic: str, seen: Seen, books: Books) -> list[Finding]:
+def _differences(topic: str, seen: PlaneView, books: Books) -> list[Finding]:
     """Of every log that the books show unchanged and idle before and after it was looked at."""
     if books.topic_state != "live":
         return []
@@ -138,7 +142,7 @@ def _kind_of_difference(one: BackingLog, state: LogState) -> FindingKind | None:
 
 
 def _cursor_differences(
-    of_log: Finding, there: frozenset[str] | None, seen: Seen, books: Books
+    of_log: Finding, there: frozenset[str] | None, seen: PlaneView, books: Books
 ) -> list[Finding]:
     if there is None:
         return []  # the log was missing at the first look

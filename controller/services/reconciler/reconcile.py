@@ -14,7 +14,7 @@ from controller.domain.errors import CleaveError, StoreUnavailable, Unsupported
 from controller.domain.operation import Origin
 from controller.domain.reshape import plan_heal
 from controller.domain.segment import SegmentState
-from controller.services.reconciler.findings import Finding, FindingKind, Seen, compare
+from controller.services.reconciler.findings import Finding, FindingKind, PlaneView, compare
 from controller.store.journal import reshape_intents, tombstones
 from controller.store.journal.operations import Request
 from controller.store.journal.reshape_intents import ReshapeDraft
@@ -83,7 +83,7 @@ def reconcile(
     )
 
 
-def _look(store: Store, plane: DataPlane, topic: topics.TopicRow) -> Seen:
+def _look(store: Store, plane: DataPlane, topic: topics.TopicRow) -> PlaneView:
     """The listing first, then the books without a lock to know which logs to look at one by one."""
     listed = tuple(plane.list_segments(topic.name))
     with store.transaction() as tx:
@@ -97,7 +97,7 @@ def _look(store: Store, plane: DataPlane, topic: topics.TopicRow) -> Seen:
     for one in books.logs:  # what is missing is looked at twice: a log may be on its way to another broker
         if states[one.segment_id] is LogState.MISSING:
             states[one.segment_id] = plane.segment_state(one.backing_topic)
-    return Seen(listed, states, cursors, books)
+    return PlaneView(listed, states, cursors, books)
 
 
 def _answer_in_books(

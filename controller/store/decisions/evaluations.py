@@ -48,7 +48,7 @@ class PendingEvaluation:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishedEvaluation:
     """An evaluation made: on which version, and until when (milliseconds since the Unix epoch) it holds."""
 
     topic_id: int
@@ -112,7 +112,7 @@ def read(tx: Connection, topic_ids: Collection[int]) -> list[PendingEvaluation]:
     return [PendingEvaluation(*row) for row in tx.execute(statement)]
 
 
-def finish(tx: Connection, lanes: Collection[Lane], finished: Sequence[Finished]) -> None:
+def finish(tx: Connection, lanes: Collection[Lane], finished: Sequence[FinishedEvaluation]) -> None:
     """Writes down, in one statement, what was evaluated in these lanes.
 
     A version that was raised since stays ahead, so the topic is dirty again and nothing is lost.

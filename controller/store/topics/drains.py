@@ -1,6 +1,7 @@
 """Which sealed segments a subscription has read to the end.
 
-Coordinators mark, seeking back un-marks, assignment and pruning read. Segments sealed before the subscription's
+The client that reads a segment to its end marks it. The garbage collector marks what it finds read, and takes the
+mark back where another look finds something to read. Assignment and pruning read the marks. Segments sealed before the subscription's
 first epoch count as drained with no row. Marking and un-marking take the topic lock, so that a segment found
 drained while pruning stays so until the prune is committed.
 """

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
 
-from controller.domain.attached import SubscriptionUse
+from controller.domain.observed_consumers import SubscriptionUse
 
 NAMES_KEPT = 100
 """For people; the count is of all."""

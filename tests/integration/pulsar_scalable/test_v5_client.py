@@ -12,7 +12,7 @@ import pytest
 
 from controller.client.history import Verdict, check, read_history
 from controller.dataplane.pulsar_scalable import PulsarScalableDataPlane
-from controller.domain.attached import AttachedConsumer
+from controller.domain.observed_consumers import ObservedConsumer
 from controller.domain.operation import OperationState
 from controller.services import segment_admin
 from controller.store.postgres.engine import Store
@@ -96,7 +96,7 @@ def test_nothing_is_lost_or_out_of_key_order(
         assert topics.find_topic(tx, attached).epoch >= operations
 
 
-def counted(keeper: PulsarScalableDataPlane, topic: str) -> list[AttachedConsumer]:
+def counted(keeper: PulsarScalableDataPlane, topic: str) -> list[ObservedConsumer]:
     """The broker's own count of who consumes, over all logs of the topic."""
     return [one for attached in keeper.consumers(keeper.list_segments(topic)).values() for one in attached]
 

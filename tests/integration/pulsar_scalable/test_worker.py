@@ -9,7 +9,7 @@ import pytest
 
 from controller.bootstrap import Application, build_worker
 from controller.dataplane.pulsar_scalable import PulsarScalableDataPlane
-from controller.domain.attached import SubscriptionUse
+from controller.domain.observed_consumers import SubscriptionUse
 from controller.domain.reshape import ReshapeKind
 from controller.services import segment_admin
 from controller.settings import Settings

@@ -11,9 +11,9 @@ import pytest
 from controller.clock import SystemClock
 from controller.dataplane.base import Counters
 from controller.dataplane.embedded.plane import EmbeddedDataPlane
-from controller.domain.attached import AttachedConsumer
 from controller.domain.decision import Lane
 from controller.domain.errors import DataPlaneUnavailable, InvalidInput
+from controller.domain.observed_consumers import ObservedConsumer
 from controller.landing.area import LandingArea
 from controller.services import autoscaler, consumer_watch, segment_admin, topic_admin
 from controller.services.consumer_watch import ConsumerWatch, Round
@@ -27,7 +27,7 @@ class SeeingPlane(EmbeddedDataPlane):
 
     def __init__(self, url: str) -> None:
         super().__init__(url, call_timeout_seconds=CALL_TIMEOUT_SECONDS)
-        self.attached: dict[str, list[AttachedConsumer]] = {}
+        self.attached: dict[str, list[ObservedConsumer]] = {}
         self.silent: set[str] = set()
         self.asked: list[tuple[str, ...]] = []
 
@@ -36,7 +36,7 @@ class SeeingPlane(EmbeddedDataPlane):
         """Any number at once."""
         return 1_000_000
 
-    def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[AttachedConsumer]]:
+    def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[ObservedConsumer]]:
         """Of those that are not silent."""
         self.asked.append(tuple(backing_topics))
         heard = [one for one in backing_topics if one not in self.silent]
@@ -46,7 +46,7 @@ class SeeingPlane(EmbeddedDataPlane):
 
     def attach(self, log: str, *names: str, subscription: str = "app", kind: str = "Failover") -> None:
         """From now on these consume."""
-        self.attached[log] = [AttachedConsumer(subscription, kind, name, name, "b") for name in names]
+        self.attached[log] = [ObservedConsumer(subscription, kind, name, name, "b") for name in names]
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from controller.domain.operation import OperationKind, OperationState
 from controller.domain.segment import SegmentState
 from controller.services import topic_admin
-from controller.services.garbage_collector import Collected, collect
+from controller.services.garbage_collector import CollectionReport, collect
 from controller.services.segment_admin import merging, splitting
 from controller.store.topics import drains
 from controller.store.topics.subscriptions import SubscriptionKind
@@ -31,12 +31,12 @@ def age(bench: Bench, segment_id: int, minutes: float) -> None:
     )
 
 
-def collect_now(bench: Bench, retention_minutes: float = 0.0, *, dry_run: bool = False) -> Collected:
+def collect_now(bench: Bench, retention_minutes: float = 0.0, *, dry_run: bool = False) -> CollectionReport:
     """One round."""
     return collect(bench.store, bench.planes, retention_minutes=retention_minutes, dry_run=dry_run)
 
 
-def reasons(report: Collected) -> dict[int | None, str]:
+def reasons(report: CollectionReport) -> dict[int | None, str]:
     """Why segments were kept."""
     return {kept.segment_id: kept.reason for kept in report.kept}
 

@@ -14,7 +14,7 @@ from plotly.subplots import make_subplots
 from controller.client.history import Verdict
 from controller.demo import report
 from controller.demo.policy import POLICY, policy_at
-from controller.demo.story import TOPIC, Moment, Seen
+from controller.demo.story import TOPIC, DayRecord, Moment
 
 BEGAN = datetime(2026, 5, 17, 12, tzinfo=UTC)
 LOST, AGAIN = ("p", "k", 3), ("p", "k", 4)
@@ -51,9 +51,9 @@ def lived(
 
 
 @pytest.fixture
-def seen() -> Seen:
+def seen() -> DayRecord:
     """One split ten seconds into a day of twenty."""
-    return Seen(
+    return DayRecord(
         began_at=BEGAN.timestamp(),
         moments=[
             Moment(at_seconds=5.0, messages_per_second=700.0, load={0: 650.0}, segments=1, consumers=1),
@@ -87,7 +87,7 @@ def test_a_redelivery_is_not_counted_as_consumed(found: Verdict, line: str) -> N
     assert report.counts(found) == line
 
 
-def test_an_operation_shows_its_trigger_and_its_latencies(seen: Seen) -> None:
+def test_an_operation_shows_its_trigger_and_its_latencies(seen: DayRecord) -> None:
     create, split = report.operation_rows(seen)
 
     assert (split["kind"], split["trigger"], split["reason"]) == ("split", "auto", "msg-rate-in")
@@ -97,12 +97,12 @@ def test_an_operation_shows_its_trigger_and_its_latencies(seen: Seen) -> None:
 
 
 def test_an_operation_that_was_never_committed_has_no_latency() -> None:
-    [row] = report.operation_rows(Seen(operations=[operation("merge", 1.0, committed_at=None)]))
+    [row] = report.operation_rows(DayRecord(operations=[operation("merge", 1.0, committed_at=None)]))
 
     assert (row["intent to commit"], row["fenced"]) == ("", "")
 
 
-def test_a_segment_is_drawn_once_from_its_creation_to_its_seal(seen: Seen) -> None:
+def test_a_segment_is_drawn_once_from_its_creation_to_its_seal(seen: DayRecord) -> None:
     figure = panels()
 
     report._draw_ranges(figure, seen)
@@ -115,7 +115,7 @@ def test_a_segment_is_drawn_once_from_its_creation_to_its_seal(seen: Seen) -> No
     }
 
 
-def test_a_segment_has_no_load_where_it_was_not_active(seen: Seen) -> None:
+def test_a_segment_has_no_load_where_it_was_not_active(seen: DayRecord) -> None:
     figure = panels()
 
     report._draw_load(figure, seen)
@@ -131,7 +131,7 @@ def test_a_segment_has_no_load_where_it_was_not_active(seen: Seen) -> None:
     assert thresholds == sorted([POLICY["split_msg_rate_in"], POLICY["merge_msg_rate_in"]])
 
 
-def test_the_thresholds_drawn_are_those_that_the_topic_was_scaled_by(seen: Seen) -> None:
+def test_the_thresholds_drawn_are_those_that_the_topic_was_scaled_by(seen: DayRecord) -> None:
     figure, seen.policy = panels(), policy_at(0.5)
 
     report._draw_load(figure, seen)
@@ -140,7 +140,7 @@ def test_the_thresholds_drawn_are_those_that_the_topic_was_scaled_by(seen: Seen)
     assert thresholds == [POLICY["merge_msg_rate_in"] / 2, POLICY["split_msg_rate_in"] / 2]
 
 
-def test_only_committed_acts_of_the_autoscaler_are_decisions(seen: Seen) -> None:
+def test_only_committed_acts_of_the_autoscaler_are_decisions(seen: DayRecord) -> None:
     figure = panels()
 
     report._draw_decisions(figure, seen)
@@ -150,7 +150,7 @@ def test_only_committed_acts_of_the_autoscaler_are_decisions(seen: Seen) -> None
     assert list(trace.text) == ["split (msg-rate-in)"]
 
 
-def test_the_page_holds_everything_and_loads_nothing(seen: Seen, tmp_path: Path) -> None:
+def test_the_page_holds_everything_and_loads_nothing(seen: DayRecord, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
 
     report.write_page(path, seen, verdict(), "synthetic day")
@@ -162,6 +162,6 @@ def test_the_page_holds_everything_and_loads_nothing(seen: Seen, tmp_path: Path)
 
 
 def test_a_day_on_which_nothing_was_seen_still_makes_a_page(tmp_path: Path) -> None:
-    report.write_page(tmp_path / "page.html", Seen(), verdict(sent=0, delivered=0), "nothing")
+    report.write_page(tmp_path / "page.html", DayRecord(), verdict(sent=0, delivered=0), "nothing")
 
     assert (tmp_path / "page.html").stat().st_size > 0

@@ -18,7 +18,7 @@ from controller.demo.story import (
     CROWD_COMES_AT,
     CROWD_GOES_AT,
     PRODUCERS,
-    Seen,
+    DayRecord,
     Story,
 )
 from controller.domain.policy import PolicyOverride
@@ -46,11 +46,13 @@ def operation(kind: str, reason: str = "msg-rate-in", **changes: Any) -> dict[st
     ids=["nothing", "load alone", "consumers alone", "everything", "by hand, and one that gave up"],
 )
 def test_what_was_not_seen_is_named(operations: list[dict[str, Any]], missing: list[str]) -> None:
-    assert Seen(operations=operations).missing == missing
+    assert DayRecord(operations=operations).missing == missing
 
 
 def test_splits_are_told_apart_by_what_asked_for_them() -> None:
-    seen = Seen(operations=[operation("split"), operation("split"), operation("split", "consumer-count")])
+    seen = DayRecord(
+        operations=[operation("split"), operation("split"), operation("split", "consumer-count")]
+    )
 
     found = {by: seen.count("split", by_consumers=by) for by in (None, False, True)}
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from controller.landing.area import LandingArea, Rejected
+from controller.landing.area import LandingArea, RejectedFile
 from controller.landing.location import FoundFile
 from controller.landing.schemas import SAMPLE_SCHEMA
 from tests.unit.landing.conftest import DAY, HOUR, NOON, counts, samples
@@ -132,7 +132,9 @@ def test_a_file_that_may_not_be_moved_aside_is_named_all_the_same(
 
     monkeypatch.setattr(area.location, "move", refuse)
 
-    assert area.quarantine([Rejected("day=2027-01-15/notes.txt", "its name")]) == ["day=2027-01-15/notes.txt"]
+    assert area.quarantine([RejectedFile("day=2027-01-15/notes.txt", "its name")]) == [
+        "day=2027-01-15/notes.txt"
+    ]
 
 
 def test_more_columns_do_no_harm(area: LandingArea) -> None:

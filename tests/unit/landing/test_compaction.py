@@ -55,7 +55,7 @@ def test_replaced_files_go_when_no_reader_can_still_want_them(area: LandingArea)
     assert compact(area, LATER + GRACE).deleted == 3
     assert [file.path for file in area.location.files()] == [f.path for f in area.files(NOON, LATER)[0]]
     assert counts(area) == [0, 1, 2]
-    assert compact(area, LATER + 2 * GRACE) == compaction.Compacted()
+    assert compact(area, LATER + 2 * GRACE) == compaction.CompactionReport()
 
 
 def test_a_file_that_lands_late_counts_and_is_compacted_later(area: LandingArea) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from controller.landing.history import Finished, RateHistory
+from controller.landing.history import FinishedRun, RateHistory
 from controller.landing.schemas import RATE_SCHEMA
 from tests.unit.landing.conftest import HOUR, NOON
 
@@ -117,7 +117,7 @@ def test_what_is_left_over_is_told_by_its_note(history: RateHistory) -> None:
     with history.location.writing("_runs/torn/finished.json") as stream:
         stream.write(b'{"run_id": ')
 
-    assert [note for _, note in history.left_over()] == [Finished("scheduled__1", NOON)]
+    assert [note for _, note in history.left_over()] == [FinishedRun("scheduled__1", NOON)]
     whole.discard()
     assert history.left_over() == []
 

@@ -10,8 +10,8 @@ import pytest
 import requests
 
 from controller.dataplane.pulsar_load import AuthorizedSession, PulsarLoad
-from controller.domain.attached import AttachedConsumer
 from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable
+from controller.domain.observed_consumers import ObservedConsumer
 from tests.support import staged_brokers
 from tests.support.staged_brokers import StagedBroker
 
@@ -59,10 +59,10 @@ def test_consumers_are_found_at_the_owner_who_is_remembered(
 ) -> None:
     expected = {
         A: [
-            AttachedConsumer("s", "Failover", name, "/10.0.0.1:5000", brokers[0].url)
+            ObservedConsumer("s", "Failover", name, "/10.0.0.1:5000", brokers[0].url)
             for name in ("pod-1", "pod-2")
         ],
-        B: [AttachedConsumer("q", "Shared", "w", "/10.0.0.1:5000", brokers[1].url)],
+        B: [ObservedConsumer("q", "Shared", "w", "/10.0.0.1:5000", brokers[1].url)],
     }
     assert load.consumers([A, B]) == expected
 

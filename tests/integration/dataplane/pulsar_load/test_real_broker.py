@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from controller.dataplane.pulsar_load import LoadSettings, PulsarLoad
-from controller.domain.attached import subscription_uses
+from controller.domain.observed_consumers import subscription_uses
 from tests.support.brokers import SharedBroker
 from tests.support.waiting import wait_until
 

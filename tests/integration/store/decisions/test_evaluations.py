@@ -12,7 +12,7 @@ from benchmarks.fleet import analyze, insert_fleet
 from controller.domain.decision import Lane
 from controller.domain.reshape import plan_split
 from controller.store.decisions import evaluations
-from controller.store.decisions.evaluations import Finished, PendingEvaluation
+from controller.store.decisions.evaluations import FinishedEvaluation, PendingEvaluation
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
 from tests.support.plans import plans_of
@@ -38,7 +38,7 @@ def finish(
 ) -> None:
     """Drains the topic and marks it as evaluated."""
     [pending] = driver.do(evaluations.read, [topic_id])
-    done = Finished(topic_id, pending.input_version, valid_until, digest)
+    done = FinishedEvaluation(topic_id, pending.input_version, valid_until, digest)
     driver.do(evaluations.finish, lanes, [done])
 
 
@@ -98,7 +98,7 @@ def test_input_raised_during_an_evaluation_is_not_forgotten_by_its_end(driver: S
     [seen] = driver.do(evaluations.drain, lanes=ALL, limit=1)
     driver.split(topic_id, 0)
 
-    driver.do(evaluations.finish, ALL, [Finished(topic_id, seen.input_version, None, None)])
+    driver.do(evaluations.finish, ALL, [FinishedEvaluation(topic_id, seen.input_version, None, None)])
 
     assert drained(driver) == [topic_id]
 
@@ -109,7 +109,7 @@ def test_an_older_evaluation_does_not_undo_a_newer_one(driver: StoreDriver) -> N
     driver.split(topic_id, 0)
     finish(driver, topic_id)
 
-    driver.do(evaluations.finish, ALL, [Finished(topic_id, seen.input_version, None, None)])
+    driver.do(evaluations.finish, ALL, [FinishedEvaluation(topic_id, seen.input_version, None, None)])
 
     assert drained(driver) == []
 
@@ -210,7 +210,9 @@ def test_finishing_and_draining_a_batch_is_a_fixed_number_of_statements_on_index
     with driver.store.transaction() as tx:
         insert_fleet(tx, 5000, 1)
         everything = evaluations.drain(tx, lanes=ALL, limit=5000)
-        evaluations.finish(tx, ALL, [Finished(p.topic_id, p.input_version, None, None) for p in everything])
+        evaluations.finish(
+            tx, ALL, [FinishedEvaluation(p.topic_id, p.input_version, None, None) for p in everything]
+        )
         tx.execute(
             text("UPDATE cleave.evaluation SET input_version = input_version + 1 WHERE topic_id % 500 = 0")
         )
@@ -222,7 +224,7 @@ def test_finishing_and_draining_a_batch_is_a_fixed_number_of_statements_on_index
         finish_plans = plans_of(
             tx,
             lambda: evaluations.finish(
-                tx, ALL, [Finished(p.topic_id, p.input_version, None, None) for p in dirty]
+                tx, ALL, [FinishedEvaluation(p.topic_id, p.input_version, None, None) for p in dirty]
             ),
         )
         due_plans = plans_of(tx, lambda: evaluations.next_due(tx, {Lane.LOAD}))

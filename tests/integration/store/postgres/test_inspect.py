@@ -15,7 +15,7 @@ from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import plan_split
 from controller.store import leases
 from controller.store.decisions import evaluations
-from controller.store.decisions.evaluations import Finished
+from controller.store.decisions.evaluations import FinishedEvaluation
 from controller.store.topics import policies
 from tests.support.inspection import NAME, ask, busy_history
 from tests.support.reports import report_load
@@ -150,7 +150,9 @@ def test_the_backlog_lists_what_no_pass_has_looked_at(driver: StoreDriver) -> No
 
     [pending] = driver.do(evaluations.read, [topic_id])
     driver.do(
-        evaluations.finish, {Lane.LOAD, Lane.MERGE}, [Finished(topic_id, pending.input_version, 1, None)]
+        evaluations.finish,
+        {Lane.LOAD, Lane.MERGE},
+        [FinishedEvaluation(topic_id, pending.input_version, 1, None)],
     )
     driver.do(evaluations.defer, [topic_id], 60.0)
 

@@ -1,4 +1,4 @@
-"""Drains: marks of coordinators, and segments that were none of a subscription's business."""
+"""Drains: marks of the clients that read, and segments that were none of a subscription's business."""
 
 from __future__ import annotations
 

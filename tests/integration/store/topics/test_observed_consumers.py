@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from controller.domain.attached import SubscriptionUse
+from controller.domain.observed_consumers import SubscriptionUse
 from controller.domain.situation import Capabilities
 from controller.store.decisions.situations import load_situations
 from controller.store.journal import topic_intents

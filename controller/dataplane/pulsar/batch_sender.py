@@ -38,7 +38,7 @@ _SEND_SHARE = 0.8
 """Part of the time a send may take; what is left goes to opening and closing."""
 
 
-class Lane:
+class BatchSender:
     """Serves one append at a time; whoever comes meanwhile waits."""
 
     def __init__(self, connections: Connections, cursors: Cursors, backing_topic: str, producer: str) -> None:

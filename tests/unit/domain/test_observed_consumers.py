@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from controller.domain.attached import AttachedConsumer, SubscriptionUse, subscription_uses
+from controller.domain.observed_consumers import ObservedConsumer, SubscriptionUse, subscription_uses
 
 LOW, HIGH = "log-low", "log-high"
 
 
-def on(kind: str, *names: str, connection: str = "c", broker: str = "b") -> list[AttachedConsumer]:
+def on(kind: str, *names: str, connection: str = "c", broker: str = "b") -> list[ObservedConsumer]:
     """Consumers of one subscription over one connection."""
-    return [AttachedConsumer("s", kind, name, connection, broker) for name in names]
+    return [ObservedConsumer("s", kind, name, connection, broker) for name in names]
 
 
-def count(**logs: list[AttachedConsumer]) -> int:
+def count(**logs: list[ObservedConsumer]) -> int:
     """Consumers of the one subscription over these logs."""
     return subscription_uses(logs)["s"].consumers
 
@@ -33,7 +33,7 @@ def test_given_names_count_wherever_they_are() -> None:
 
 
 def test_the_consumers_of_two_unnamed_processes_are_two_however_many_segments_they_read() -> None:
-    def process(number: int) -> dict[str, list[AttachedConsumer]]:
+    def process(number: int) -> dict[str, list[ObservedConsumer]]:
         return {
             log: on("Failover", f"{number}a{part}c0ffee5"[-10:], connection=f"c{number}")
             for part, log in enumerate(("a", "b", "c"))
@@ -76,7 +76,7 @@ def test_ordered_reading_weighs_more_than_a_queue_while_the_type_changes() -> No
 
 
 def test_subscriptions_are_told_apart_and_those_without_consumers_left_out() -> None:
-    other = AttachedConsumer("t", "Shared", "a", "c", "b")
+    other = ObservedConsumer("t", "Shared", "a", "c", "b")
 
     assert {
         name: use.consumers

@@ -20,7 +20,7 @@ _MADE_UP = re.compile(r"|[0-9a-f]{5}|[0-9a-f]{10}|[a-z]{5}")
 """What the Java (and Python's regex consumers), C++ and Go libraries call a consumer without a name."""
 
 
-class AttachedConsumer(NamedTuple):
+class ObservedConsumer(NamedTuple):
     """One consumer on one log as its broker lists it.
 
     `subscription_type` is the broker's word (Exclusive, Failover, Key_Shared, Shared); `name` is empty where the client
@@ -43,16 +43,16 @@ class SubscriptionUse:
     names: tuple[str, ...]
 
 
-def subscription_uses(logs: Mapping[str, Iterable[AttachedConsumer]]) -> dict[str, SubscriptionUse]:
+def subscription_uses(logs: Mapping[str, Iterable[ObservedConsumer]]) -> dict[str, SubscriptionUse]:
     """Use of each subscription over the logs of one topic; one without a consumer is left out."""
-    found: defaultdict[str, list[tuple[str, AttachedConsumer]]] = defaultdict(list)
+    found: defaultdict[str, list[tuple[str, ObservedConsumer]]] = defaultdict(list)
     for log, attached in logs.items():
         for consumer in attached:
             found[consumer.subscription].append((log, consumer))
     return {subscription: _use(listed) for subscription, listed in sorted(found.items())}
 
 
-def _use(listed: list[tuple[str, AttachedConsumer]]) -> SubscriptionUse:
+def _use(listed: list[tuple[str, ObservedConsumer]]) -> SubscriptionUse:
     # Logs may differ for a moment, while an application changes the type: ordered reading weighs more.
     kinds = {consumer.subscription_type for _, consumer in listed}
     logs_of: defaultdict[str, set[str]] = defaultdict(set)
@@ -68,7 +68,7 @@ def _use(listed: list[tuple[str, AttachedConsumer]]) -> SubscriptionUse:
     )
 
 
-def _fewest(unnamed: Iterable[tuple[str, AttachedConsumer]]) -> int:
+def _fewest(unnamed: Iterable[tuple[str, ObservedConsumer]]) -> int:
     """The fewest there can be: of each connection those on one log, of all brokers the one with most."""
     on_log = Counter((consumer.broker, consumer.connection, log) for log, consumer in unnamed)
     of_connection: Counter[tuple[str, str]] = Counter()
