@@ -2,7 +2,7 @@
 
 A topic lies in the bundle that holds the crc32 of its name: an as-of join of hashes to boundaries (upper ends
 exclusive, the last one closed), done as one sort of topics and boundaries together by namespace and place. The sums
-run in that order, so that they round alike on every run. What is written of it: ``bundle_load_changes``.
+run in that order, so that they round alike on every run. What is written of it: `bundle_load_changes`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ COUNTS = ("topic_count", "producer_count", "consumer_count")
 
 @dataclass(frozen=True, slots=True)
 class ReportWindow:
-    """Reports taken in ``(end_ms - length_ms, end_ms]`` count; a broker silent for ``gone_after_ms`` is gone."""
+    """Reports taken in `(end_ms - length_ms, end_ms]` count; a broker silent for `gone_after_ms` is gone."""
 
     end_ms: int
     length_ms: int = 180_000
@@ -132,7 +132,7 @@ def build_namespaces(
 
 
 def build(topics: DataFrame, owned: DataFrame, reports: DataFrame, namespaces: DataFrame) -> DataFrame:
-    """Figures of every bundle of ``namespaces``, empty ones included.
+    """Figures of every bundle of `namespaces`, empty ones included.
 
     cluster, namespace, lower_bound, upper_bound, broker (who owns it, else who reported topics of it, else null),
     four rates per second, topic_count, producer_count, consumer_count, cache_size_bytes, observed_at_ms.

@@ -2,7 +2,7 @@
 
 A bundle whose owner said nothing in the window keeps what is stored, until that broker counts as gone: silence is
 no load of 0. Only what differs is written, each row with the version it was computed from. The figures themselves
-come from ``bundle_load``.
+come from `bundle_load`.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def build_hot_topics(
 ) -> DataFrame:
     """Topics of the bundles above a limit of their namespace: all that a split has to look at.
 
-    ``limits``: cluster, namespace, max_topics, max_sessions (0: none), max_msg_rate, max_byte_rate, in and out
-    together. A topic in two reports is there twice, told apart by ``instant_ms``.
+    `limits`: cluster, namespace, max_topics, max_sessions (0: none), max_msg_rate, max_byte_rate, in and out
+    together. A topic in two reports is there twice, told apart by `instant_ms`.
     """
     return judged.sparkSession.sql(_HOT_TOPICS, judged=judged, topics=topics, reports=reports, limits=limits)

@@ -1,6 +1,6 @@
 """The load aggregation as Spark SQL: counter samples to rates, rates to the records that must be rewritten.
 
-What these queries mean is defined in ``controller.domain.load`` (``rates_from_counters``, ``next_record``) and
+What these queries mean is defined in `controller.domain.load` (`rates_from_counters`, `next_record`) and
 proven equal to it by differential tests. One shuffle and one sort by (topic, segment, source, instant) serve
 all windows and sums; the sums run in that order, so that they round as the definition does.
 """
@@ -140,7 +140,7 @@ def build_changes(
 ) -> DataFrame:
     """The load records to write, with the row version each was computed from (0: there was none).
 
-    ``records``, ``sources`` and ``thresholds`` are the stored load, the freshness of sources and the
+    `records`, `sources` and `thresholds` are the stored load, the freshness of sources and the
     thresholds in force before this run; a topic without thresholds is not live and is left out.
     """
     return rates.sparkSession.sql(

@@ -1,6 +1,6 @@
 """Bundle load as a job: reads landed reports and the baseline, gives back what changed.
 
-``compute`` is what the minute's task calls on its session; ``main`` is the same for ``spark-submit``. Files come and
+`compute` is what the minute's task calls on its session; `main` is the same for `spark-submit`. Files come and
 go below one scratch URL, with their schemas given, so that no job is spent on finding them out.
 """
 
@@ -63,7 +63,7 @@ def compute(
 ) -> dict[str, pa.Table]:
     """The rows to write: boundaries, bundles, namespaces, brokers, clusters, and the topics of hot bundles.
 
-    Writes every bundle's figures below the scratch URL, as ``judged``. Needs a report of at least one broker.
+    Writes every bundle's figures below the scratch URL, as `judged`. Needs a report of at least one broker.
     """
     landed = {kind: _read(spark, schema, report_urls[kind]) for kind, schema in REPORTS.items()}
     stored = {name: spark.read.schema(s).parquet(f"{scratch_url}/{name}") for name, s in BASELINE.items()}
@@ -104,7 +104,7 @@ def _boundary_changes(namespaces: DataFrame) -> DataFrame:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """For ``spark-submit``: the same run with its parts as options; every result becomes files below the scratch URL."""
+    """For `spark-submit`: the same run with its parts as options; every result becomes files below the scratch URL."""
     parser = argparse.ArgumentParser(
         prog="run_bundle_load", description=main.__doc__, fromfile_prefix_chars="@"
     )

@@ -1,6 +1,6 @@
 """The aggregation as a job: reads samples and the baseline, writes the rates, gives back what changed.
 
-``compute`` is what the minute's task calls on its session; ``main`` is the same for ``spark-submit``. Files come and
+`compute` is what the minute's task calls on its session; `main` is the same for `spark-submit`. Files come and
 go below one scratch URL, with their schemas given, so that no job is spent on finding them out.
 """
 
@@ -41,7 +41,7 @@ BASELINE = {
 def compute(
     spark: SparkSession, sample_urls: Sequence[str], scratch_url: str, window: LoadWindow
 ) -> tuple[DataFrame, pa.Table]:
-    """Writes ``rates`` below the scratch URL; returns the records to write, not computed yet, and who was heard.
+    """Writes `rates` below the scratch URL; returns the records to write, not computed yet, and who was heard.
 
     A row of a sample with a missing value is none.
     """
@@ -54,7 +54,7 @@ def compute(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """For ``spark-submit``: the same run with its parts as options; ``changes`` and ``heard`` become files too."""
+    """For `spark-submit`: the same run with its parts as options; `changes` and `heard` become files too."""
     parser = argparse.ArgumentParser(
         prog="run_load_aggregation", description=main.__doc__, fromfile_prefix_chars="@"
     )

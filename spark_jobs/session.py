@@ -47,12 +47,12 @@ Answer = TypeVar("Answer")
 
 
 def session_id(master: str, number: int = 0) -> UUID:
-    """The fixed session id for a Connect server: the same in every process, another for each ``number``."""
+    """The fixed session id for a Connect server: the same in every process, another for each `number`."""
     return uuid5(NAMESPACE_URL, f"cleave/load-aggregation/{urlsplit(master).netloc}/{number}")
 
 
 def get_session(master: str, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """The session for ``master``, made on first use. ``conf`` adds to or overrides the built-in settings.
+    """The session for `master`, made on first use. `conf` adds to or overrides the built-in settings.
 
     Over Connect, only settings of the session can be given; those of the server are the server's. Raises
     InvalidInput for a master or setting that is none, Retryable when nobody answers there, Terminal without Java.
@@ -108,7 +108,7 @@ def _answers(address: str) -> bool:
 def with_session(
     master: str, act: Callable[[SparkSession], Answer], conf: Mapping[str, str] | None = None
 ) -> Answer:
-    """What ``act`` returns, run on the session for ``master``; once more on the next one if it was ended."""
+    """What `act` returns, run on the session for `master`; once more on the next one if it was ended."""
     try:
         return act(get_session(master, conf))
     except PySparkException as error:

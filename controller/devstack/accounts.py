@@ -47,7 +47,7 @@ def reachable_by(account: RunAs, path: Path) -> bool:
 
 
 def private_directory(path: Path, account: RunAs) -> Path:
-    """Create ``path`` (0700, the account's), or take it if it is exactly that; refuses anything else.
+    """Create `path` (0700, the account's), or take it if it is exactly that; refuses anything else.
 
     The place is in a directory everyone can write to, so a directory or link that somebody else put there
     first must not be trusted.

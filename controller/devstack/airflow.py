@@ -1,6 +1,6 @@
 """A whole Airflow on loopback: scheduler, DAG processor, API server and triggerer as child processes.
 
-What ``airflow standalone`` runs, without its parent process and without the two log servers, which
+What `airflow standalone` runs, without its parent process and without the two log servers, which
 listen on every interface; the API server reads the logs from disk instead. Settings are those measured
 for a machine of two cores. Airflow itself is never imported here. `AirflowApi` is the REST side.
 """
@@ -42,8 +42,8 @@ _COMPONENTS: Final[Mapping[str, tuple[str, ...]]] = {
 class AirflowStandalone:
     """One Airflow with its own metadata database; healthy 10 to 20 s after `start`, about 1 GiB.
 
-    ``metadata_url`` names an existing database (``postgresql+psycopg2://``). ``connections`` maps a
-    connection id to Airflow's URI or JSON for it; ``env`` adds to or overrides the settings.
+    `metadata_url` names an existing database (`postgresql+psycopg2://`). `connections` maps a
+    connection id to Airflow's URI or JSON for it; `env` adds to or overrides the settings.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class AirflowStandalone:
         self._children[component].start()
 
     def environment(self) -> dict[str, str]:
-        """What the components run with; for ``airflow`` commands against the same installation."""
+        """What the components run with; for `airflow` commands against the same installation."""
         kept_out = ("AIRFLOW", "PYTHONDONTWRITEBYTECODE")  # without bytecode every process compiles anew
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(kept_out)}
         base = {

@@ -1,6 +1,6 @@
 """The few calls of Airflow's REST API that the demo and the tests make.
 
-Speaks ``/api/v2`` of Airflow 3 with a bearer token, which an Airflow whose users are all admins hands to
+Speaks `/api/v2` of Airflow 3 with a bearer token, which an Airflow whose users are all admins hands to
 everybody on loopback. Not for production, where tokens belong to people.
 """
 
@@ -21,7 +21,7 @@ _OVER: Final = frozenset({"success", "failed"})
 
 
 class AirflowApi:
-    """A client of one Airflow at ``url``; connects with the first call."""
+    """A client of one Airflow at `url`; connects with the first call."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -38,7 +38,7 @@ class AirflowApi:
         return self._token
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """The JSON answer to ``/api/v2<path>``, None for an empty one; an error status raises with its text."""
+        """The JSON answer to `/api/v2<path>`, None for an empty one; an error status raises with its text."""
         answer = self._send(method, path, body)
         if answer.status_code == HTTPStatus.UNAUTHORIZED:
             self._token = None
@@ -84,7 +84,7 @@ class AirflowApi:
         return str(self.call("POST", f"/dags/{dag_id}/dagRuns", body)["dag_run_id"])
 
     def wait_run(self, dag_id: str, dag_run_id: str, *, timeout_seconds: float = 120) -> str:
-        """The final state of the run, ``success`` or ``failed``; raises if it has none in time."""
+        """The final state of the run, `success` or `failed`; raises if it has none in time."""
         deadline = time.monotonic() + timeout_seconds
         while True:
             state = str(self.call("GET", f"/dags/{dag_id}/dagRuns/{dag_run_id}")["state"])

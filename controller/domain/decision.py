@@ -1,6 +1,6 @@
 """The verdict on a topic: the acts to carry out, and a reason for everything that was left alone.
 
-Values only, written to the ledger as JSON and read back by people through SQL. ``evaluator`` makes them,
+Values only, written to the ledger as JSON and read back by people through SQL. `evaluator` makes them,
 the autoscaler turns acts into operations.
 """
 
@@ -23,7 +23,7 @@ class Lane(StrEnum):
 
 
 class RefusalReason(StrEnum):
-    """Why something was not done. The comment says what ``value`` and ``needed`` hold."""
+    """Why something was not done. The comment says what `value` and `needed` hold."""
 
     # The whole topic.
     DISABLED = "disabled"
@@ -55,10 +55,10 @@ class RefusalReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One segment into two or more; ``at`` as in ``plan_split``, empty for the midpoint.
+    """One segment into two or more; `at` as in `plan_split`, empty for the midpoint.
 
-    ``reason`` is Pulsar's: ``consumer-count`` or the metric (``msgRateIn``, ``byteRateIn``,
-    ``msgRateOut``, ``byteRateOut``). ``otherwise``: where it would be cut if the data plane cut anywhere;
+    `reason` is Pulsar's: `consumer-count` or the metric (`msgRateIn`, `byteRateIn`,
+    `msgRateOut`, `byteRateOut`). `otherwise`: where it would be cut if the data plane cut anywhere;
     None where it does, since it is cut there then.
     """
 
@@ -70,7 +70,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Two neighbours into one; ``left_id`` has the lower range. ``reason`` is ``cold``."""
+    """Two neighbours into one; `left_id` has the lower range. `reason` is `cold`."""
 
     left_id: int
     right_id: int
@@ -79,7 +79,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Rebucket:
-    """One segment to ``bucket_count`` entry buckets: ``at-max-segments`` or ``below-split-rate-floor``."""
+    """One segment to `bucket_count` entry buckets: `at-max-segments` or `below-split-rate-floor`."""
 
     segment_id: int
     bucket_count: int
@@ -88,7 +88,7 @@ class Rebucket:
 
 @dataclass(frozen=True, slots=True)
 class Recut:
-    """Adjacent segments cut anew at ``at``; no profile of Pulsar's makes one."""
+    """Adjacent segments cut anew at `at`; no profile of Pulsar's makes one."""
 
     segment_ids: tuple[int, ...]
     at: tuple[int, ...]
@@ -102,9 +102,9 @@ Decision = Split | Merge | Rebucket | Recut
 class Refusal:
     """One thing that was not done, and the figure that decided it.
 
-    ``segment_id`` None speaks of the whole topic, ``lane`` None of every lane. In a pair ``segment_id``
-    is the side that is the reason (the left one where neither is) and ``other_id`` its neighbour. What
-    ``value`` and ``needed`` hold: see ``RefusalReason``; ``metric`` names their kind. ``not_before`` is
+    `segment_id` None speaks of the whole topic, `lane` None of every lane. In a pair `segment_id`
+    is the side that is the reason (the left one where neither is) and `other_id` its neighbour. What
+    `value` and `needed` hold: see `RefusalReason`; `metric` names their kind. `not_before` is
     the earliest instant (milliseconds since the Unix epoch) at which this reason ends with no new input,
     None if only new input ends it. Nothing here depends on the instant of asking, so equal verdicts are
     equal values.
@@ -128,7 +128,7 @@ class Refusal:
 class Evaluation:
     """Acts on disjoint segments, refusals, and how long the answer holds.
 
-    ``valid_until`` (milliseconds since the Unix epoch): the same question gives this very answer at every
+    `valid_until` (milliseconds since the Unix epoch): the same question gives this very answer at every
     instant from the one asked to just before it; None: for ever, or until an input changes.
     """
 
@@ -137,7 +137,7 @@ class Evaluation:
     valid_until: int | None = None
 
     def to_document(self) -> dict[str, Any]:
-        """JSON values; each act carries its ``kind``."""
+        """JSON values; each act carries its `kind`."""
         acts = [{"kind": type(act).__name__.lower()} | _document(act) for act in self.decisions]
         return {
             "decisions": acts,

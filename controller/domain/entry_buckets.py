@@ -1,8 +1,8 @@
 """Arithmetic of entry buckets: how many, where they begin, who owns them (PIP-486).
 
 A segment's buckets tile the ring of *bucket hashes* (the low half of the key hash), whatever range of
-segment hashes the segment owns. ``bucket_splits`` lists the first hash of buckets 1..N-1; bucket 0
-begins at 0. When to have how many is decided elsewhere (``evaluator``); this is counting only.
+segment hashes the segment owns. `bucket_splits` lists the first hash of buckets 1..N-1; bucket 0
+begins at 0. When to have how many is decided elsewhere (`evaluator`); this is counting only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DEFAULT_MAX_BUCKETS = 1024
 
 
 def equal_splits(bucket_count: int) -> tuple[int, ...]:
-    """Boundaries of ``bucket_count`` equal buckets; none for 1 or less, clamped to 65536 as in Pulsar."""
+    """Boundaries of `bucket_count` equal buckets; none for 1 or less, clamped to 65536 as in Pulsar."""
     count = min(bucket_count, RING_SIZE)
     return tuple(index * RING_SIZE // count for index in range(1, count))
 
@@ -31,7 +31,7 @@ def are_splits(splits: Sequence[int]) -> bool:
 
 
 def buckets_for_budget(budget: int, segments: int, max_buckets: int = DEFAULT_MAX_BUCKETS) -> int:
-    """Buckets each of ``segments`` (>= 1) gets from a topic's budget: at least 1, at most ``max_buckets``."""
+    """Buckets each of `segments` (>= 1) gets from a topic's budget: at least 1, at most `max_buckets`."""
     return min(max(1, budget // segments), max_buckets)
 
 
@@ -41,12 +41,12 @@ def inherited_on_split(bucket_count: int, children: int = 2) -> int:
 
 
 def merged(left_count: int, right_count: int, max_buckets: int = DEFAULT_MAX_BUCKETS) -> int:
-    """Buckets of the child of a merge: the sum, at most ``max_buckets`` (apache/pulsar#26434)."""
+    """Buckets of the child of a merge: the sum, at most `max_buckets` (apache/pulsar#26434)."""
     return min(left_count + right_count, max_buckets)
 
 
 def bucket_of(splits: Sequence[int], bucket_hash: int) -> int:
-    """Index of the bucket holding ``bucket_hash``: the number of boundaries not above it."""
+    """Index of the bucket holding `bucket_hash`: the number of boundaries not above it."""
     return bisect_right(splits, bucket_hash)
 
 
@@ -58,7 +58,7 @@ def bucket_ranges(splits: Sequence[int]) -> tuple[HashRange, ...]:
 def owners(bucket_count: int, consumers: Collection[str]) -> dict[str, range]:
     """Bucket indexes of each consumer, as Pulsar's dispatcher deals them: by name, in equal runs.
 
-    Consumer j of k owns ``floor(j*N/k) .. floor((j+1)*N/k)-1``; with k > N some own none. The order in
+    Consumer j of k owns `floor(j*N/k) .. floor((j+1)*N/k)-1`; with k > N some own none. The order in
     which the consumers arrived plays no part.
     """
     names = sorted(set(consumers))

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 
 class CleaveError(Exception):
-    """Root of everything Cleave raises on purpose; ``str(error)`` is always one line."""
+    """Root of everything Cleave raises on purpose; `str(error)` is always one line."""
 
     def __init__(self, message: str) -> None:
         self.message = " ".join(message.split())
@@ -44,7 +44,7 @@ class CleaveError(Exception):
 
 
 class Retryable(CleaveError):
-    """Worth another try after ``delay_seconds`` (>= 0), with the same arguments."""
+    """Worth another try after `delay_seconds` (>= 0), with the same arguments."""
 
     def __init__(self, message: str, delay_seconds: float = 1.0) -> None:
         super().__init__(message)

@@ -1,7 +1,7 @@
 """decide: a situation in, acts and reasons out; pure, so any decision can be replayed.
 
-The profile ``pip483`` gives Pulsar 5's answers (PIP-483, PIP-486). Deliberate differences, all off under
-``strict_pulsar``: a segment of width 1 is refused and the next candidate tried; coldness is a sum of
+The profile `pip483` gives Pulsar 5's answers (PIP-483, PIP-486). Deliberate differences, all off under
+`strict_pulsar`: a segment of width 1 is refused and the next candidate tried; coldness is a sum of
 rate ÷ threshold and not of raw rates; "cold since" is a stored fact and not the time of the last write;
 merge depth is stored, so pruning cannot erode its cap; a merge that would be split again is refused;
 a reading older than the policy's limit is neither hot nor cold; where consumers cannot share a segment,
@@ -31,7 +31,7 @@ def decide(situation: Situation, lanes: Collection[Lane] = ALL_LANES) -> Evaluat
     The lanes asked are tried in the order consumer, load, merge, and the first that finds something acts:
     one split, one merge, or one batch of rebuckets (an act a segment). Every segment above a split
     threshold and every pair of neighbours below the merge thresholds that is left alone has a refusal.
-    A lane not asked says nothing, and ``valid_until`` speaks of the lanes asked.
+    A lane not asked says nothing, and `valid_until` speaks of the lanes asked.
     """
     policy = situation.policy
     if not policy.enabled:

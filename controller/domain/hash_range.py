@@ -2,7 +2,7 @@
 
 First value everything else stands on: layouts tile the ring with ranges, reshapes cut and join them.
 The ring does not wrap, so the first and the last range are not neighbours. Rules and text form are
-those of PIP-468. Hashing of keys is in ``key_hash``; buckets inside a segment are in ``entry_buckets``.
+those of PIP-468. Hashing of keys is in `key_hash`; buckets inside a segment are in `entry_buckets`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TEXT = re.compile(r"([0-9a-f]{4})-([0-9a-f]{4})")
 
 @dataclass(frozen=True, slots=True, order=True)
 class HashRange:
-    """Inclusive ``start..end``, ``0 <= start <= end <= 65535``; ordered by start, then end.
+    """Inclusive `start..end`, `0 <= start <= end <= 65535`; ordered by start, then end.
 
     Raises InvalidRange at construction for anything else.
     """
@@ -52,7 +52,7 @@ class HashRange:
         return self.cut(self.midpoint)
 
     def cut(self, at: int) -> tuple[HashRange, HashRange]:
-        """``(start..at-1, at..end)``: ``at`` is the first hash of the upper part, start < at <= end."""
+        """`(start..at-1, at..end)`: `at` is the first hash of the upper part, start < at <= end."""
         if not self.start < at <= self.end:
             raise InvalidRange(
                 f"cut point {at} does not divide range {self}; give {self.start} < cut point <= {self.end}"
@@ -69,7 +69,7 @@ class HashRange:
         return (*pieces, rest)
 
     def divide(self, parts: int) -> tuple[HashRange, ...]:
-        """``parts`` equal widths, the remainder going to the last, as Pulsar lays out a new topic.
+        """`parts` equal widths, the remainder going to the last, as Pulsar lays out a new topic.
 
         Raises InvalidRange unless 1 <= parts <= width.
         """
@@ -79,7 +79,7 @@ class HashRange:
         return self.cut_many(range(self.start + step, self.start + step * parts, step))
 
     def equal_cuts(self, parts: int) -> tuple[int, ...]:
-        """Cut points of ``parts`` widths equal within one; 2 parts are the halves, 4 the halves' halves."""
+        """Cut points of `parts` widths equal within one; 2 parts are the halves, 4 the halves' halves."""
         if not 1 <= parts <= self.width:
             raise InvalidRange(f"range {self} cannot be cut into {parts} parts; give 1 to {self.width}")
         return tuple(self.start - (-index * self.width // parts) for index in range(1, parts))
@@ -105,7 +105,7 @@ class HashRange:
 
     @classmethod
     def parse(cls, text: str) -> HashRange:
-        """Reads ``str(range)``: two four-digit lower-case hex numbers with a hyphen."""
+        """Reads `str(range)`: two four-digit lower-case hex numbers with a hyphen."""
         match = _TEXT.fullmatch(text)
         if match is None:
             raise InvalidRange(f"{text!r} is not a hash range; write it as 0000-7fff, lower-case hex")

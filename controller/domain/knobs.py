@@ -1,6 +1,6 @@
 """Knob values to and from JSON documents: names and types checked, nothing about what values mean.
 
-Under ``policy``, which declares the knobs and states which values are allowed together.
+Under `policy`, which declares the knobs and states which values are allowed together.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NON_FINITE = ("Infinity", "-Infinity", "NaN")
 def write_knob(value: KnobValue) -> KnobValue:
     """A value that is the same in any JSON: integral floats as integers, the non-finite as text.
 
-    JSON has no infinity; PostgreSQL's ``float8`` reads the same texts as Python.
+    JSON has no infinity; PostgreSQL's `float8` reads the same texts as Python.
     """
     if isinstance(value, float):
         if math.isinf(value):
@@ -34,9 +34,9 @@ def write_knob(value: KnobValue) -> KnobValue:
 def read_knobs(
     document: Mapping[str, Any], kinds: Mapping[str, type], subject: str = "auto split/merge"
 ) -> Iterator[tuple[str, KnobValue]]:
-    """The knobs a document sets, in the order of ``kinds``; null is the same as absent.
+    """The knobs a document sets, in the order of `kinds`; null is the same as absent.
 
-    Raises InvalidPolicy, saying ``subject``, for a name that is not in ``kinds`` or a value of another type.
+    Raises InvalidPolicy, saying `subject`, for a name that is not in `kinds` or a value of another type.
     """
     for knob in document:
         if knob not in kinds:

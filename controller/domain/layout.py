@@ -2,7 +2,7 @@
 
 An immutable value, as in Pulsar: every change gives a new layout with epoch + 1 and leaves the old one
 as it was. The law: the ACTIVE ranges tile the ring, always. Whether a change is wanted is
-``evaluator``'s; storing it is the store's, carrying it out on the logs the operation runner's.
+`evaluator`'s; storing it is the store's, carrying it out on the logs the operation runner's.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from controller.domain.segment_graph import SegmentGraph
 
 @dataclass(frozen=True)
 class SegmentLayout(SegmentGraph):
-    """The changing half; see ``SegmentGraph`` for what can be read.
+    """The changing half; see `SegmentGraph` for what can be read.
 
-    The constructor and ``from_segments`` check nothing: call ``check_invariants`` on what you do not
-    trust. ``now`` is always milliseconds since the Unix epoch.
+    The constructor and `from_segments` check nothing: call `check_invariants` on what you do not
+    trust. `now` is always milliseconds since the Unix epoch.
     """
 
     @classmethod
@@ -46,7 +46,7 @@ class SegmentLayout(SegmentGraph):
     ) -> Self:
         """The first layout: 1..65536 segments of equal width, the last taking the remainder.
 
-        ``bucket_budget`` is shared by all segments, at least one bucket each. The policy's cap on
+        `bucket_budget` is shared by all segments, at least one bucket each. The policy's cap on
         segments is not looked at: it binds automatic splits, not the operator who creates a topic.
         """
         if not 1 <= segments <= RING_SIZE:
@@ -68,17 +68,17 @@ class SegmentLayout(SegmentGraph):
         return cls(epoch, next_segment_id, {segment.segment_id: segment for segment in segments})
 
     def split(self, segment_id: int, now: int, at: int | Sequence[int] | None = None) -> Self:
-        """Seals one segment in favour of two or more; see ``plan_split``."""
+        """Seals one segment in favour of two or more; see `plan_split`."""
         return self.apply(plan_split(self, segment_id, at), now)
 
     def merge(self, a: int, b: int, now: int, max_buckets: int = DEFAULT_MAX_BUCKETS) -> Self:
-        """Seals two neighbours in favour of one over their union; see ``plan_merge``."""
+        """Seals two neighbours in favour of one over their union; see `plan_merge`."""
         return self.apply(plan_merge(self, a, b, max_buckets), now)
 
     def rebucket(
         self, segment_id: int, bucket_count: int, now: int, max_buckets: int = DEFAULT_MAX_BUCKETS
     ) -> Self:
-        """Seals a segment in favour of one with other entry buckets; see ``plan_rebucket``."""
+        """Seals a segment in favour of one with other entry buckets; see `plan_rebucket`."""
         return self.apply(plan_rebucket(self, segment_id, bucket_count, max_buckets), now)
 
     def apply(self, plan: Reshape, now: int) -> Self:
@@ -89,7 +89,7 @@ class SegmentLayout(SegmentGraph):
         """Seals the parents and lets the children take over their range, in one epoch.
 
         A child's parents are exactly the sealed segments it overlaps, in the order given. Raises
-        SegmentNotFound or InvalidLayoutChange as ``reshape.validate`` does.
+        SegmentNotFound or InvalidLayoutChange as `reshape.validate` does.
         """
         validate(self, parent_ids, children)
         epoch = self.epoch + 1
@@ -129,12 +129,12 @@ class SegmentLayout(SegmentGraph):
         return type(self)(self.epoch + 1, self.next_segment_id, segments)
 
     def to_metadata(self, extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The JSON record of PIP-468; ``extra`` (see ``metadata_extras``) is written back unchanged."""
+        """The JSON record of PIP-468; `extra` (see `metadata_extras`) is written back unchanged."""
         return layout_metadata.write(self, extra or {})
 
     @classmethod
     def from_metadata(cls, document: Mapping[str, Any]) -> Self:
-        """Reads ``to_metadata``'s record or Pulsar's; unknown fields are passed over, laws not checked."""
+        """Reads `to_metadata`'s record or Pulsar's; unknown fields are passed over, laws not checked."""
         graph = layout_metadata.read(document)
         return cls(graph.epoch, graph.next_segment_id, graph.segments)
 

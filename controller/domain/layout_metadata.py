@@ -1,8 +1,8 @@
 """The topic metadata record of PIP-468 as JSON values, with the fields Pulsar 5 added.
 
-Serves ``SegmentLayout.to_metadata`` and ``from_metadata``. A layout is only part of the record:
-properties, the auto-scale policy and whatever else is in it pass through ``metadata_extras`` untouched.
-``mergeDepth`` is ours; Pulsar ignores it, and it is counted anew where absent.
+Serves `SegmentLayout.to_metadata` and `from_metadata`. A layout is only part of the record:
+properties, the auto-scale policy and whatever else is in it pass through `metadata_extras` untouched.
+`mergeDepth` is ours; Pulsar ignores it, and it is counted anew where absent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def metadata_extras(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write(layout: SegmentGraph, extra: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of a layout, with ``extra`` (see ``metadata_extras``) written back around it."""
+    """The record of a layout, with `extra` (see `metadata_extras`) written back around it."""
     return {
         "properties": {},
         **metadata_extras(extra),

@@ -36,7 +36,7 @@ class LoadStats:
 
     @property
     def rates(self) -> tuple[float, float, float, float]:
-        """The four rates in the order of ``METRICS``."""
+        """The four rates in the order of `METRICS`."""
         return self.msg_rate_in, self.byte_rate_in, self.msg_rate_out, self.byte_rate_out
 
 
@@ -44,8 +44,8 @@ class LoadStats:
 class LoadRecord:
     """What is stored of a segment's load; instants are milliseconds since the Unix epoch.
 
-    ``modified_at``: when ``stats`` was last written. ``cold_since``: since when all four rates have been
-    below the merge thresholds in force, None while they are not. ``observed_at``: the freshness of the
+    `modified_at`: when `stats` was last written. `cold_since`: since when all four rates have been
+    below the merge thresholds in force, None while they are not. `observed_at`: the freshness of the
     source that reports the segment, which advances without a write.
     """
 
@@ -76,7 +76,7 @@ class LoadThresholds:
 
 @dataclass(frozen=True, slots=True)
 class LoadUpdate:
-    """The record after an observation; ``must_write`` is False when only ``observed_at`` advanced."""
+    """The record after an observation; `must_write` is False when only `observed_at` advanced."""
 
     record: LoadRecord
     must_write: bool
@@ -85,7 +85,7 @@ class LoadUpdate:
 def is_material_change(
     last: LoadStats, current: LoadStats, threshold: float = DEFAULT_CHANGE_THRESHOLD
 ) -> bool:
-    """Pulsar's rule: any rate moved by more than ``threshold`` relative to the last written one.
+    """Pulsar's rule: any rate moved by more than `threshold` relative to the last written one.
 
     The comparison is strict; from 0 any other rate is a change.
     """
@@ -102,15 +102,15 @@ def next_record(
     thresholds: LoadThresholds,
     change_threshold: float = DEFAULT_CHANGE_THRESHOLD,
 ) -> LoadUpdate:
-    """What to keep after observing ``stats``: the one rule of the aggregation.
+    """What to keep after observing `stats`: the one rule of the aggregation.
 
     Rates are written when there is no record, when one moved materially (Pulsar's relative rule, and by
-    more than ``FLOOR_FRACTION`` of its merge threshold, so that 1 → 2 messages/s is no news), or when one
-    crossed a split or merge threshold in force, however little it moved. ``modified_at`` moves with the
-    rates only. ``cold_since`` starts at the first cold observation and survives any change that stays
+    more than `FLOOR_FRACTION` of its merge threshold, so that 1 → 2 messages/s is no news), or when one
+    crossed a split or merge threshold in force, however little it moved. `modified_at` moves with the
+    rates only. `cold_since` starts at the first cold observation and survives any change that stays
     cold, so a nearly idle segment with jitter becomes mergeable; new thresholds restart it unless the
     record is cold under them as well. It does not break over silence: silence is the evaluator's
-    ``stale``. An observation older than the record's changes nothing.
+    `stale`. An observation older than the record's changes nothing.
     """
     cold = thresholds.is_cold(stats)
     if previous is None:
@@ -166,7 +166,7 @@ class WindowLoad:
 def rates_from_counters(
     samples: Iterable[CounterSample], window_end_ms: int, window_ms: int = DEFAULT_WINDOW_MS
 ) -> WindowLoad | None:
-    """Rates of one segment over ``(window_end_ms - window_ms, window_end_ms]``, None if nothing is known.
+    """Rates of one segment over `(window_end_ms - window_ms, window_end_ms]`, None if nothing is known.
 
     1. Samples after the window's end do not count; several of one source at one instant are one, the
        greatest of each counter. The order of arrival plays no part.

@@ -14,9 +14,9 @@ SHORTEST_LOOKBACK_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class LoadWindow:
-    """``(end_ms - length_ms, end_ms]``, milliseconds since the Unix epoch.
+    """`(end_ms - length_ms, end_ms]`, milliseconds since the Unix epoch.
 
-    An interval between two samples may begin before the window: samples are read from ``lookback_ms``
+    An interval between two samples may begin before the window: samples are read from `lookback_ms`
     before its start. A reporter that paused for longer than that begins anew, with a base line.
     """
 

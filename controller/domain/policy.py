@@ -2,7 +2,7 @@
 
 The levels are cluster, namespace and topic, as in PIP-483: each field is taken from the topic's override,
 else the namespace's, else the cluster's. Setting an override replaces the whole document of that level.
-Levels valid apart can be invalid together, so ``violations`` looks at the resolved policy. Where overrides
+Levels valid apart can be invalid together, so `violations` looks at the resolved policy. Where overrides
 are stored is the store's; what the knobs do is the evaluator's and the aggregation's.
 """
 
@@ -32,10 +32,10 @@ MAX_SECONDS = 100 * 365 * 86_400
 class AutoScalePolicy:
     """A complete set of knobs; the defaults are Pulsar's (PIP-483, PIP-486) where Pulsar has the knob.
 
-    Built unchecked, see ``violations``. Rates are per segment and second. ``max_dag_depth`` bounds the
-    merges in a segment's ancestry. ``load_stale_after_seconds``: a reading older than this is neither hot
-    nor cold. ``load_change_threshold``: relative change of a rate that rewrites its record.
-    ``strict_pulsar``: answer exactly as Pulsar 5 does, known defects included.
+    Built unchecked, see `violations`. Rates are per segment and second. `max_dag_depth` bounds the
+    merges in a segment's ancestry. `load_stale_after_seconds`: a reading older than this is neither hot
+    nor cold. `load_change_threshold`: relative change of a rate that rewrites its record.
+    `strict_pulsar`: answer exactly as Pulsar 5 does, known defects included.
     """
 
     enabled: bool = True
@@ -64,7 +64,7 @@ class AutoScalePolicy:
 
     @property
     def thresholds(self) -> LoadThresholds:
-        """The eight thresholds in the order of ``METRICS``."""
+        """The eight thresholds in the order of `METRICS`."""
         return LoadThresholds(
             LoadStats(
                 self.split_msg_rate_in,
@@ -81,7 +81,7 @@ class AutoScalePolicy:
         )
 
     def to_document(self) -> dict[str, KnobValue]:
-        """Every knob by name, as JSON values (``write_knob``)."""
+        """Every knob by name, as JSON values (`write_knob`)."""
         return {knob: write_knob(getattr(self, knob)) for knob in KNOBS}
 
     @classmethod
@@ -101,10 +101,10 @@ OVERRIDABLE_KNOBS: Mapping[str, type] = MappingProxyType(
 
 
 class PolicyOverride:
-    """Some knobs set, the others None (inherit): ``PolicyOverride(max_segments=8).max_segments``.
+    """Some knobs set, the others None (inherit): `PolicyOverride(max_segments=8).max_segments`.
 
     Immutable and compared by value. Raises InvalidPolicy for a knob that does not exist or may not be
-    overridden, or a value of the wrong type; whether the values fit together only ``violations`` of the
+    overridden, or a value of the wrong type; whether the values fit together only `violations` of the
     resolved policy can say.
     """
 
@@ -141,17 +141,17 @@ class PolicyOverride:
         return self._knobs
 
     def to_document(self) -> dict[str, KnobValue]:
-        """What is set, as JSON values; ``{}`` overrides nothing."""
+        """What is set, as JSON values; `{}` overrides nothing."""
         return {knob: write_knob(value) for knob, value in self._knobs.items()}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> PolicyOverride:
-        """Reads ``to_document``'s; null is the same as absent. Raises InvalidPolicy naming the knob."""
+        """Reads `to_document`'s; null is the same as absent. Raises InvalidPolicy naming the knob."""
         return cls(**document)
 
 
 class PolicyLevel(StrEnum):
-    """Where a value in force comes from; ``default`` is a cluster's value equal to the built-in one."""
+    """Where a value in force comes from; `default` is a cluster's value equal to the built-in one."""
 
     DEFAULT = "default"
     CLUSTER = "cluster"
@@ -181,7 +181,7 @@ def resolve(
 def effective(
     cluster: AutoScalePolicy, namespace: PolicyOverride | None = None, topic: PolicyOverride | None = None
 ) -> EffectivePolicy:
-    """``resolve`` with the origin of each value, for people who ask why."""
+    """`resolve` with the origin of each value, for people who ask why."""
     default = AutoScalePolicy()
     levels = {
         knob: PolicyLevel.DEFAULT if getattr(cluster, knob) == getattr(default, knob) else PolicyLevel.CLUSTER
@@ -195,7 +195,7 @@ def effective(
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A knob that breaks its rule; ``needed`` is the bound it is held against, None for a choice."""
+    """A knob that breaks its rule; `needed` is the bound it is held against, None for a choice."""
 
     knob: str
     value: KnobValue

@@ -3,7 +3,7 @@
 Some adjacent active segments are sealed, and new ones that tile the same range take over. Split is 1 → 2
 or 1 → k, merge 2 → 1, rebucket and heal 1 → 1, re-cut n → m; the kind is a label for people, cooldowns
 and metrics. The functions here build a plan from a layout and refuse what can never be right; carrying
-it out is ``SegmentLayout.reshape`` for the metadata and the operation runner for the data plane.
+it out is `SegmentLayout.reshape` for the metadata and the operation runner for the data plane.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class Reshape:
     children: tuple[ChildPlan, ...]
 
     def validate_against(self, layout: SegmentGraph) -> None:
-        """Raises what ``validate`` raises; a plan made earlier may no longer fit the layout."""
+        """Raises what `validate` raises; a plan made earlier may no longer fit the layout."""
         validate(layout, self.parent_ids, self.children)
 
 
 def validate(layout: SegmentGraph, parent_ids: Sequence[int], children: Sequence[ChildPlan]) -> None:
     """Demands active adjacent parents, children that tile exactly their union, and fresh ids.
 
-    Fresh means: in no segment present and younger than every parent. Ids below ``next_segment_id`` are
+    Fresh means: in no segment present and younger than every parent. Ids below `next_segment_id` are
     allowed, since another operation may have reserved and committed later ones in between; that a
     reserved id was never used and pruned is the journal's to know. Raises SegmentNotFound for an unknown
     parent, InvalidLayoutChange for everything else.
@@ -93,7 +93,7 @@ def _check_children(layout: SegmentGraph, parent_ids: Sequence[int], children: S
 def plan_split(layout: SegmentGraph, segment_id: int, at: int | Sequence[int] | None = None) -> Reshape:
     """1 → 2 at the midpoint (None) or at one cut point, 1 → k at several.
 
-    A cut point is the first hash of a child; several must ascend. Each child gets ``max(1, N // k)``
+    A cut point is the first hash of a child; several must ascend. Each child gets `max(1, N // k)`
     buckets of equal width, laid out afresh, as in Pulsar for k = 2.
     """
     parent = _active(layout, segment_id)
@@ -113,7 +113,7 @@ def plan_split(layout: SegmentGraph, segment_id: int, at: int | Sequence[int] | 
 
 
 def plan_equal_split(layout: SegmentGraph, segment_id: int, parts: int) -> Reshape:
-    """1 → ``parts`` (>= 2) of widths equal within one; for a power of two the same as repeated halving."""
+    """1 → `parts` (>= 2) of widths equal within one; for a power of two the same as repeated halving."""
     parent = _active(layout, segment_id)
     if parts < 2:
         raise InvalidLayoutChange(f"split of segment {parent} into {parts} parts; give at least 2")
@@ -134,7 +134,7 @@ def plan_merge(layout: SegmentGraph, a: int, b: int, max_buckets: int = DEFAULT_
 def plan_rebucket(
     layout: SegmentGraph, segment_id: int, bucket_count: int, max_buckets: int = DEFAULT_MAX_BUCKETS
 ) -> Reshape:
-    """1 → 1 over the same range with ``bucket_count`` equal buckets, within 1..``max_buckets``."""
+    """1 → 1 over the same range with `bucket_count` equal buckets, within 1..`max_buckets`."""
     parent = _active(layout, segment_id)
     if not 1 <= bucket_count <= max_buckets:
         raise InvalidLayoutChange(
@@ -163,7 +163,7 @@ def plan_recut(
 ) -> Reshape:
     """Re-cut n → m: the union of adjacent segments, cut anew; no cut point joins them all.
 
-    The parents' buckets are shared out equally, at least 1 and at most ``max_buckets`` a child. Refuses
+    The parents' buckets are shared out equally, at least 1 and at most `max_buckets` a child. Refuses
     cut points that leave the ranges as they are.
     """
     parents = _active_parents(layout, parent_ids)

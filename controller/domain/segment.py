@@ -1,8 +1,8 @@
 """One segment of a topic: its record, its states and the name of the log behind it.
 
 A segment is a plain immutable value. What may happen to it (and in which epoch) is the business of
-``layout``; whether the log behind it exists is the data plane's. Fields are those of PIP-468 plus the
-ones Pulsar 5 added, and ``merge_depth``, which Pulsar recomputes and so loses to garbage collection.
+`layout`; whether the log behind it exists is the data plane's. Fields are those of PIP-468 plus the
+ones Pulsar 5 added, and `merge_depth`, which Pulsar recomputes and so loses to garbage collection.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class SegmentState(StrEnum):
 class Segment:
     """A node of the layout; built unchecked, so that loading rows is cheap.
 
-    ``created_epoch`` and ``sealed_epoch`` are layout epochs, ``*_at_ms`` milliseconds since the Unix
+    `created_epoch` and `sealed_epoch` are layout epochs, `*_at_ms` milliseconds since the Unix
     epoch, 0 if unknown (a migrated segment). The sealed pair is None exactly while ACTIVE.
-    ``bucket_splits`` are the ascending first hashes of entry buckets 1..N-1 (PIP-486) and never change.
-    ``merge_depth`` is the number of merges in its ancestry and never falls (see ``merge_depth``
-    in ``segment_graph``).
+    `bucket_splits` are the ascending first hashes of entry buckets 1..N-1 (PIP-486) and never change.
+    `merge_depth` is the number of merges in its ancestry and never falls (see `merge_depth`
+    in `segment_graph`).
     """
 
     segment_id: int
@@ -63,12 +63,12 @@ class Segment:
 
 
 def segment_descriptor(hash_range: HashRange, segment_id: int) -> str:
-    """``0000-7fff-12``: the range in hex, the id in decimal, as in Pulsar's segment topic names."""
+    """`0000-7fff-12`: the range in hex, the id in decimal, as in Pulsar's segment topic names."""
     return f"{hash_range}-{segment_id}"
 
 
 def parse_segment_descriptor(text: str) -> tuple[HashRange, int]:
-    """Reads ``segment_descriptor``'s text; raises InvalidInput for anything else."""
+    """Reads `segment_descriptor`'s text; raises InvalidInput for anything else."""
     match = _DESCRIPTOR.fullmatch(text)
     if match is None:
         raise InvalidInput(f"{text!r} is not a segment descriptor; write range and id as 0000-7fff-12")
@@ -76,10 +76,10 @@ def parse_segment_descriptor(text: str) -> tuple[HashRange, int]:
 
 
 def backing_topic_name(topic: str, segment: Segment) -> str:
-    """Pulsar 5's name for the log behind a segment of ``topic`` (``topic://tenant/namespace/name``).
+    """Pulsar 5's name for the log behind a segment of `topic` (`topic://tenant/namespace/name`).
 
-    A legacy segment is backed by the old topic itself (PIP-475). Raises InvalidInput when ``topic`` is
-    not in the ``topic`` domain.
+    A legacy segment is backed by the old topic itself (PIP-475). Raises InvalidInput when `topic` is
+    not in the `topic` domain.
     """
     if segment.legacy_topic_name:
         return segment.legacy_topic_name

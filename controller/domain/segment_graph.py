@@ -1,7 +1,7 @@
 """The reading half of a layout: who is active, who covers a hash, who descends from whom.
 
-``SegmentLayout`` adds the changes; ``reshape`` plans them against what is here. Building a graph checks
-nothing, so that a layout of a few hundred rows loads cheaply; ``check_invariants`` states the laws and
+`SegmentLayout` adds the changes; `reshape` plans them against what is here. Building a graph checks
+nothing, so that a layout of a few hundred rows loads cheaply; `check_invariants` states the laws and
 is called by whoever has reason to doubt.
 """
 
@@ -21,7 +21,7 @@ from controller.domain.segment import Segment
 
 @dataclass(frozen=True)
 class SegmentGraph:
-    """Segments of one topic at one epoch; treat ``segments`` as read-only.
+    """Segments of one topic at one epoch; treat `segments` as read-only.
 
     Not slotted: the views below are computed once and kept in the instance.
     """
@@ -93,7 +93,7 @@ class SegmentGraph:
         """Merges in the ancestry, as stored when the segment was made.
 
         Equal to Pulsar's number while nothing has been pruned. Pruning erodes Pulsar's and leaves this
-        one alone, so it can only be larger than ``merge_depth_by_ancestry``.
+        one alone, so it can only be larger than `merge_depth_by_ancestry`.
         """
         return self.segment(segment_id).merge_depth
 

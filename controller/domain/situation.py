@@ -43,7 +43,7 @@ class LiveReshape:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What the data plane can do. Without ``shared_buckets`` a consumer needs a segment of its own."""
+    """What the data plane can do. Without `shared_buckets` a consumer needs a segment of its own."""
 
     midpoint_only: bool = False
     max_children: int = 2
@@ -53,11 +53,11 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """One topic at ``now`` (milliseconds since the Unix epoch); never changed, never checked.
+    """One topic at `now` (milliseconds since the Unix epoch); never changed, never checked.
 
-    ``loads`` and ``recent_loads`` (newest last) are keyed by segment id, ``stream_consumers`` maps each
-    controller-managed subscription to its registered consumers. ``policy`` is resolved.
-    ``foreign_controller``: the broker's own auto-scaler acts on the topic too, so nothing may be decided.
+    `loads` and `recent_loads` (newest last) are keyed by segment id, `stream_consumers` maps each
+    controller-managed subscription to its registered consumers. `policy` is resolved.
+    `foreign_controller`: the broker's own auto-scaler acts on the topic too, so nothing may be decided.
     """
 
     layout: SegmentLayout
@@ -74,7 +74,7 @@ class Situation:
     def to_json(self) -> str:
         """Canonical text: sorted keys, no spaces, integral numbers as integers.
 
-        Holds what a decision reads and no more: the active segments (under ``strict_pulsar`` their
+        Holds what a decision reads and no more: the active segments (under `strict_pulsar` their
         ancestors too, whose merges Pulsar counts), and load of active segments only.
         """
         active = self.layout.active
@@ -106,7 +106,7 @@ class Situation:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Reads ``to_json``'s text; the situation it gives is decided on identically.
+        """Reads `to_json`'s text; the situation it gives is decided on identically.
 
         Bucket boundaries come back as equal widths (their number is what decides) and sealed segments
         that no decision reads are gone.

@@ -28,7 +28,7 @@ REPLACES = b"cleave.replaces"
 
 @dataclass(frozen=True, slots=True)
 class RejectedFile:
-    """A file that cannot be used; ``reason`` is for people."""
+    """A file that cannot be used; `reason` is for people."""
 
     path: str
     reason: str
@@ -54,10 +54,10 @@ class Replacement:
 
 
 class LandingArea:
-    """Samples below ``url``: ``day=YYYY-MM-DD/<tick>-<collector>.parquet``."""
+    """Samples below `url`: `day=YYYY-MM-DD/<tick>-<collector>.parquet`."""
 
     def __init__(self, url: str) -> None:
-        """A path or URL, see ``Location``; nothing is touched before the first use."""
+        """A path or URL, see `Location`; nothing is touched before the first use."""
         self.location = Location(url)
 
     def append(self, tick_ms: int, collector: str, samples: pa.Table) -> str:
@@ -95,7 +95,7 @@ class LandingArea:
         return self._list(directory)[0]
 
     def examine(self, files: Iterable[LandedFile], *, deeply: bool = False) -> Examination:
-        """Reads the footers (``deeply``: everything) and tells usable files from the others.
+        """Reads the footers (`deeply`: everything) and tells usable files from the others.
 
         A file that vanished meanwhile is left out. Storage that does not answer at all raises OSError: that is no
         fault of the files.
@@ -117,7 +117,7 @@ class LandingArea:
         return Examination(tuple(good), rows, tuple(rejected), tuple(unreadable))
 
     def quarantine(self, rejected: Iterable[RejectedFile]) -> list[str]:
-        """Moves the files aside, below ``_quarantine``, where no reader looks; returns their former paths.
+        """Moves the files aside, below `_quarantine`, where no reader looks; returns their former paths.
 
         One that may not be moved stays, and is among them all the same.
         """
@@ -143,7 +143,7 @@ class LandingArea:
                 yield from pq.ParquetFile(stream).iter_batches(columns=list(columns))
 
     def expire(self, before: date) -> list[str]:
-        """Deletes the days before ``before``; returns their directories."""
+        """Deletes the days before `before`; returns their directories."""
         old = [d for d in self.location.directories() if (day := day_of(d)) is not None and day < before]
         for directory in old:
             self.location.delete_directory(directory)

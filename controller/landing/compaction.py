@@ -1,7 +1,7 @@
 """Compaction: the small files of past hours become one, without losing or doubling a sample for any reader.
 
 1. The small files of an hour are copied into one file whose footer names them; it appears whole or not at all.
-   From then on every listing shows it and hides them (``LandingArea.day``).
+   From then on every listing shows it and hides them (`LandingArea.day`).
 2. A later round deletes what a compacted file names, once that file is older than a reader may take from its
    listing to its last read. Until then those who listed before step 1 find their files.
 
@@ -56,7 +56,7 @@ def compact(
     grace_ms: int = DEFAULT_GRACE_MS,
     target_bytes: int = DEFAULT_TARGET_BYTES,
 ) -> CompactionReport:
-    """One round over the last ``days_back`` days and today; memory stays bounded whatever the files hold."""
+    """One round over the last `days_back` days and today; memory stays bounded whatever the files hold."""
     written: list[str] = []
     rejected: list[RejectedFile] = []
     unreadable: list[RejectedFile] = []
@@ -90,7 +90,7 @@ def _hour_end_ms(file: LandedFile) -> int:
 
 
 def _groups(files: Sequence[LandedFile], target_bytes: int) -> Iterator[list[LandedFile]]:
-    """Two or more files of one hour, together about ``target_bytes`` at most."""
+    """Two or more files of one hour, together about `target_bytes` at most."""
     for _, of_hour in groupby(files, key=_hour_end_ms):
         group: list[LandedFile] = []
         for file in of_hour:
@@ -128,7 +128,7 @@ def _flush(writer: pq.ParquetWriter, waiting: list[pa.Table]) -> None:
 
 
 def _sweep(area: LandingArea, directory: str, before_ms: int) -> int:
-    """Deletes the files that compacted files written before ``before_ms`` stand for."""
+    """Deletes the files that compacted files written before `before_ms` stand for."""
     landed = area.landed(directory)
     present = {file.name: file.path for file in landed}
     deleted = 0

@@ -1,10 +1,10 @@
 """History: the rates of every segment in every window, by day, for replay and for profiles that look back.
 
 An engine writes a run's rates into a scratch directory; when the run was merged, its files get their final names
-``day=YYYY-MM-DD/window_end=<instant>/<attempt>-<file>``. So a window is kept once, whoever computed it twice.
+`day=YYYY-MM-DD/window_end=<instant>/<attempt>-<file>`. So a window is kept once, whoever computed it twice.
 
 Before the merge a note beside the rates says whose they are. So rates whose run died after the merge are found again
-(``left_over``) and published by somebody else; publishing begins anew wherever it was broken off.
+(`left_over`) and published by somebody else; publishing begins anew wherever it was broken off.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _NOTE = "finished.json"
 
 
 class RateHistory:
-    """Rates below ``url``."""
+    """Rates below `url`."""
 
     def __init__(self, url: str) -> None:
-        """A path or URL, see ``Location``."""
+        """A path or URL, see `Location`."""
         self.location = Location(url)
 
     def scratch(self, attempt: str) -> Scratch:
@@ -69,7 +69,7 @@ class RateHistory:
         return old
 
     def read(self, from_ms: int, to_ms: int) -> pa.Table:
-        """The rates of every window that ended in the inclusive span, with ``window_end_ms`` as last column."""
+        """The rates of every window that ended in the inclusive span, with `window_end_ms` as last column."""
         tables = [RATE_SCHEMA.append(_WINDOW_END).empty_table()]
         for day in day_directories(from_ms, to_ms):
             for file in self.location.files(day):
@@ -81,7 +81,7 @@ class RateHistory:
         return pa.concat_tables(tables)
 
     def expire(self, before: date) -> list[str]:
-        """Deletes the days before ``before``; returns their directories."""
+        """Deletes the days before `before`; returns their directories."""
         old = [d for d in self.location.directories() if (day := day_of(d)) is not None and day < before]
         for directory in old:
             self.location.delete_directory(directory)
@@ -122,12 +122,12 @@ class Scratch:
         return sum(_rows(self._location, path) for path in self.rate_files())
 
     def write(self, name: str, table: pa.Table) -> None:
-        """Writes a table below ``name``, one of ``rates`` or what an engine is handed."""
+        """Writes a table below `name`, one of `rates` or what an engine is handed."""
         with self._location.writing(f"{self._directory}/{name}/part-0.parquet") as stream:
             pq.write_table(table, stream)
 
     def read(self, name: str, schema: pa.Schema) -> pa.Table:
-        """Everything an engine wrote below ``name``."""
+        """Everything an engine wrote below `name`."""
         tables = [_read(self._location, path).select(schema.names).cast(schema) for path in self._files(name)]
         return pa.concat_tables([schema.empty_table(), *tables])
 
@@ -137,7 +137,7 @@ class Scratch:
             stream.write(json.dumps({"run_id": run_id, "window_end_ms": window_end_ms}).encode())
 
     def finished(self) -> FinishedRun | None:
-        """What ``finish`` noted; None where it did not, or where the directory is gone."""
+        """What `finish` noted; None where it did not, or where the directory is gone."""
         try:
             with self._location.open(f"{self._directory}/{_NOTE}") as stream:
                 return FinishedRun(**json.loads(stream.read()))

@@ -1,7 +1,7 @@
 """A directory somewhere: a local path, or any URL that pyarrow or fsspec can reach.
 
 Files appear under their name whole or not at all: they are written under a hidden name and moved. Names that
-begin with a dot or an underscore are invisible to ``files``. Nothing here knows what the files hold.
+begin with a dot or an underscore are invisible to `files`. Nothing here knows what the files hold.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HADOOP_NAMES = {"s3a": "s3", "s3n": "s3"}
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A file in a listing; ``path`` is relative to the location, ``modified_at_ms`` is 0 where unknown."""
+    """A file in a listing; `path` is relative to the location, `modified_at_ms` is 0 where unknown."""
 
     path: str
     size_bytes: int
@@ -37,7 +37,7 @@ class FoundFile:
 
 
 class Location:
-    """The directory at ``url``; paths are relative to it, with forward slashes."""
+    """The directory at `url`; paths are relative to it, with forward slashes."""
 
     def __init__(self, url: str) -> None:
         """Touches nothing. The first use raises InvalidInput where no library here reads the URL."""
@@ -65,14 +65,14 @@ class Location:
         return f"{self._base}/{path}" if path else self._base
 
     def files(self, directory: str = "") -> list[FoundFile]:
-        """The visible files below ``directory``, at any depth, by path; none where it does not exist.
+        """The visible files below `directory`, at any depth, by path; none where it does not exist.
 
-        Hidden is what has a hidden name below ``directory``, which may itself be hidden.
+        Hidden is what has a hidden name below `directory`, which may itself be hidden.
         """
         return [found for found in self._walk(directory) if not _is_hidden(found.path[len(directory) :])]
 
     def hidden_files(self, directory: str) -> list[FoundFile]:
-        """What is not (or not yet) meant for readers below ``directory``."""
+        """What is not (or not yet) meant for readers below `directory`."""
         return [found for found in self._walk(directory) if _is_hidden(found.path[len(directory) :])]
 
     def directories(self, below: str = "") -> list[str]:
@@ -90,7 +90,7 @@ class Location:
 
     @contextmanager
     def writing(self, path: str) -> Iterator[pa.NativeFile]:
-        """A stream that becomes the file at ``path`` when the block ends without error, and vanishes otherwise."""
+        """A stream that becomes the file at `path` when the block ends without error, and vanishes otherwise."""
         directory, _, name = path.rpartition("/")
         draft = self._absolute(f"{directory}/.{name}.{token_hex(4)}")
         self._files.create_dir(self._absolute(directory), recursive=True)

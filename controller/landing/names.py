@@ -1,7 +1,7 @@
 """Names of landed files: which ticks a file covers can be told from its name alone.
 
-``day=2026-11-20/20261120T101010000Z-broker-a.parquet`` is one collector's tick;
-``day=2026-11-20/20261120T100000000Z_20261120T105950000Z-compacted-1f0c9a2b.parquet`` stands for many of them. So a
+`day=2026-11-20/20261120T101010000Z-broker-a.parquet` is one collector's tick;
+`day=2026-11-20/20261120T100000000Z_20261120T105950000Z-compacted-1f0c9a2b.parquet` stands for many of them. So a
 window's files are found by listing its days, and a tick's cost does not grow with history.
 """
 
@@ -22,7 +22,7 @@ _DAY = re.compile(r"day=(\d{4}-\d{2}-\d{2})")
 
 @dataclass(frozen=True, slots=True)
 class LandedFile:
-    """A file of samples; ``path`` is relative to the landing area, the ticks are inclusive."""
+    """A file of samples; `path` is relative to the landing area, the ticks are inclusive."""
 
     path: str
     first_tick_ms: int
@@ -92,6 +92,6 @@ def format_tick(instant_ms: int) -> str:
 
 
 def parse_tick(text: str) -> int:
-    """The instant that ``format_tick`` wrote; ValueError for anything else."""
+    """The instant that `format_tick` wrote; ValueError for anything else."""
     whole = datetime.strptime(text[:15], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
     return int(whole.timestamp()) * 1000 + int(text[15:18])

@@ -35,7 +35,7 @@ RATE_SCHEMA = pa.schema(
         ("source", pa.string()),
     ]
 )
-"""Rates of one segment over one window, per second; ``covered_ms`` of the window was observed."""
+"""Rates of one segment over one window, per second; `covered_ms` of the window was observed."""
 
 
 def difference(schema: pa.Schema) -> str | None:

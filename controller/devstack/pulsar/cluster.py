@@ -44,7 +44,7 @@ class LoadManager(StrEnum):
 
 
 class ClusterBroker(JavaServer):
-    """One broker of a cluster; ``start``, ``stop``, ``kill`` and ``start`` again at will."""
+    """One broker of a cluster; `start`, `stop`, `kill` and `start` again at will."""
 
     def __init__(
         self,
@@ -54,16 +54,16 @@ class ClusterBroker(JavaServer):
         ports: tuple[int, int],
         token: str | None,
     ) -> None:
-        """``ports``: of the admin REST API, and of the binary protocol."""
+        """`ports`: of the admin REST API, and of the binary protocol."""
         self.broker_id = f"{LOOPBACK}:{ports[0]}"
-        """What Pulsar calls it, as in ``destinationBroker`` of an unload."""
+        """What Pulsar calls it, as in `destinationBroker` of an unload."""
         self.admin_url = f"http://{LOOPBACK}:{ports[0]}"
         self.service_url = f"pulsar://{LOOPBACK}:{ports[1]}"
         super().__init__(name, program, directory, lambda: is_healthy(self.admin_url, token))
 
 
 class PulsarCluster:
-    """``brokers`` brokers over one bookie; ``properties`` adds to or overrides what brokers are told."""
+    """`brokers` brokers over one bookie; `properties` adds to or overrides what brokers are told."""
 
     def __init__(
         self,

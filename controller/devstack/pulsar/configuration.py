@@ -48,7 +48,7 @@ BOOKIE: Final[Mapping[str, str]] = {
 
 
 def loopback_interface() -> str:
-    """Name of the interface that has 127.0.0.1 (``lo``, ``lo0``); a bookie listens on all without one."""
+    """Name of the interface that has 127.0.0.1 (`lo`, `lo0`); a bookie listens on all without one."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(address.address == LOOPBACK for address in addresses):
             return name
@@ -56,7 +56,7 @@ def loopback_interface() -> str:
 
 
 def write_properties(path: Path, *layers: Mapping[str, str]) -> Path:
-    """A Java properties file of all ``layers``, later ones win; readable by this user alone."""
+    """A Java properties file of all `layers`, later ones win; readable by this user alone."""
     merged = {key: value for layer in layers for key, value in layer.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch(mode=0o600)  # a token may be in it
@@ -65,7 +65,7 @@ def write_properties(path: Path, *layers: Mapping[str, str]) -> Path:
 
 
 def kept_ports(directory: Path, names: Iterable[str]) -> dict[str, int]:
-    """A free port for each name, the same ones whenever ``directory`` is used again.
+    """A free port for each name, the same ones whenever `directory` is used again.
 
     Data knows its server by address, and clients find a restarted broker where it was. Raises
     DevstackFailed when somebody else listens on one of them now.

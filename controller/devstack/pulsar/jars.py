@@ -31,11 +31,11 @@ _LOG_LEVEL: Final = re.compile(r"^\[ERROR\]\s*")
 
 
 class MavenMissing(DevstackFailed):
-    """There is no ``mvn`` to fetch a broker with, and none is in the cache."""
+    """There is no `mvn` to fetch a broker with, and none is in the cache."""
 
 
 def cache_directory() -> Path:
-    """Where fetched files are kept: ``CLEAVE_CACHE_DIR``, else ``cleave`` in the user's XDG cache."""
+    """Where fetched files are kept: `CLEAVE_CACHE_DIR`, else `cleave` in the user's XDG cache."""
     named = os.environ.get("CLEAVE_CACHE_DIR")
     if named:
         return Path(named).expanduser().resolve()
@@ -44,7 +44,7 @@ def cache_directory() -> Path:
 
 
 def pulsar_jars(version: str = PULSAR_4) -> Path:
-    """A directory with the broker of ``version`` and all it needs (about 240 MB); fetched at first use.
+    """A directory with the broker of `version` and all it needs (about 240 MB); fetched at first use.
 
     Of 5.0.0-M1 the Java client of scalable topics comes along. Raises MavenMissing, or DevstackFailed
     where Java is missing or the fetch fails.
@@ -62,7 +62,7 @@ def pulsar_jars(version: str = PULSAR_4) -> Path:
 
 
 def maven_command() -> str:
-    """The path of ``mvn``; MavenMissing says how to get it."""
+    """The path of `mvn`; MavenMissing says how to get it."""
     command = shutil.which("mvn")
     if command is None:
         raise MavenMissing(
@@ -73,7 +73,7 @@ def maven_command() -> str:
 
 @contextmanager
 def file_lock(path: Path) -> Iterator[None]:
-    """Holds ``path`` against every other process; freed by the kernel if this one dies."""
+    """Holds `path` against every other process; freed by the kernel if this one dies."""
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -41,7 +41,7 @@ rootLogger.appenderRef.console.ref = console
 
 @dataclass(frozen=True, slots=True)
 class Jvm:
-    """Limits of one JVM, in Java's notation (``512m``, ``2g``), and what it is tuned for."""
+    """Limits of one JVM, in Java's notation (`512m`, `2g`), and what it is tuned for."""
 
     heap: str = "512m"
     direct: str = "512m"
@@ -67,17 +67,17 @@ QUICK: Final = Jvm(quick_start=True)
 
 @dataclass(frozen=True, slots=True)
 class JavaProgram:
-    """What to run: the jars, the class with ``main``, its arguments and how its JVM is run."""
+    """What to run: the jars, the class with `main`, its arguments and how its JVM is run."""
 
     jars: Path
     main_class: str
     arguments: Sequence[str | Path]
     jvm: Jvm = TUNED
     defines: Mapping[str, str] | None = None
-    """System properties (``-D``)."""
+    """System properties (`-D`)."""
 
     def command(self, directory: Path) -> list[str | Path]:
-        """The command line; small files it needs are written to ``directory``."""
+        """The command line; small files it needs are written to `directory`."""
         directory.mkdir(parents=True, exist_ok=True)
         logging = directory / "log4j2.properties"
         logging.write_text(_LOGGING)
@@ -101,7 +101,7 @@ class JavaServer:
     def __init__(
         self, name: str, program: JavaProgram, directory: Path, is_ready: Callable[[], bool]
     ) -> None:
-        """``is_ready`` is polled after a start; log and files go to ``directory``."""
+        """`is_ready` is polled after a start; log and files go to `directory`."""
         self.name = name
         self._program, self._directory, self._is_ready = program, directory, is_ready
         self._child: ChildProcess | None = None
@@ -166,7 +166,7 @@ class JavaServer:
 
 
 def is_healthy(admin_url: str, token: str | None = None) -> bool:
-    """True when the broker has passed its own check (a message written and read) and has ``public/default``.
+    """True when the broker has passed its own check (a message written and read) and has `public/default`.
 
     A standalone broker answers a moment before it has made its cluster, tenant and namespace, in this order.
     """

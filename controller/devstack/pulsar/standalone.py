@@ -29,9 +29,9 @@ _MAIN = "org.apache.pulsar.PulsarStandaloneStarter"
 
 
 class PulsarStandalone:
-    """One broker with everything it needs; ``properties`` adds to or overrides its configuration.
+    """One broker with everything it needs; `properties` adds to or overrides its configuration.
 
-    With ``authentication`` nobody is let in without a token of its making.
+    With `authentication` nobody is let in without a token of its making.
     """
 
     def __init__(

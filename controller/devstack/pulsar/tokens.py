@@ -19,10 +19,10 @@ _PLUGIN: Final = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 
 
 class TokenAuthentication:
-    """Brokers that let nobody in without a token; ``admin`` may do everything, others what is granted."""
+    """Brokers that let nobody in without a token; `admin` may do everything, others what is granted."""
 
     def __init__(self, directory: Path) -> None:
-        """The secret is made in ``directory`` at the first use and kept."""
+        """The secret is made in `directory` at the first use and kept."""
         self._key = directory.resolve() / "token-secret.key"
 
     @property
@@ -40,7 +40,7 @@ class TokenAuthentication:
         }
 
     def token(self, role: str = ADMINISTRATOR) -> str:
-        """A token that says its bearer is ``role``; does not expire."""
+        """A token that says its bearer is `role`; does not expire."""
         return jwt.encode({"sub": role}, self._secret(), algorithm="HS256")
 
     def _secret(self) -> bytes:

@@ -1,6 +1,6 @@
 """What the lanes of one evaluation share: inputs unpacked once, refusals and wake-up instants gathered.
 
-Lives for one call of ``decide`` and never leaves it, so it may be mutable. Decides nothing itself.
+Lives for one call of `decide` and never leaves it, so it may be mutable. Decides nothing itself.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from controller.domain.split_points.midpoint import midpoint
 class Ground:
     """Active segments in range order with their records at the same index, caps, cooldowns and verdicts.
 
-    Segments are counted three ways while reshapes are in flight: ``segments_net`` when all have
-    committed, ``segments_high`` if only those that add have, ``segments_low`` if only those that remove
+    Segments are counted three ways while reshapes are in flight: `segments_net` when all have
+    committed, `segments_high` if only those that add have, `segments_low` if only those that remove
     have. The cap is held against the highest and the floor against the lowest, so whichever of them
     fail, neither is passed.
     """
@@ -71,7 +71,7 @@ class Ground:
             self.segments_low += min(0, added)
 
     def is_stale(self, record: LoadRecord) -> bool:
-        """A reading too old to go by; Pulsar knows no such thing, so never under ``strict_pulsar``."""
+        """A reading too old to go by; Pulsar knows no such thing, so never under `strict_pulsar`."""
         return not self.strict and self.now - record.observed_at > self.stale_ms
 
     def wake_when_stale(self, record: LoadRecord | None) -> None:
@@ -80,7 +80,7 @@ class Ground:
             self.wake_at(record.observed_at + self.stale_ms + 1)
 
     def wake_at(self, instant: int) -> None:
-        """The answer may change at ``instant`` with no new input."""
+        """The answer may change at `instant` with no new input."""
         if instant > self.now and (self.valid_until is None or instant < self.valid_until):
             self.valid_until = instant
 
@@ -91,7 +91,7 @@ class Ground:
         self.refusals.append(refusal)
 
     def split(self, index: int, reason: str) -> Split:
-        """A split of the segment at ``index`` where the profile cuts, which is the midpoint.
+        """A split of the segment at `index` where the profile cuts, which is the midpoint.
 
         The ledger is told of that choice where the data plane leaves none.
         """
@@ -100,7 +100,7 @@ class Ground:
         return Split(segment.segment_id, (), reason, midpoint(segment.hash_range) if has_no_choice else None)
 
     def refuse_stale(self, lane: Lane, index: int, other_id: int | None = None) -> bool:
-        """Refuses the segment at ``index`` if its reading is stale, else notes when it becomes so."""
+        """Refuses the segment at `index` if its reading is stale, else notes when it becomes so."""
         record = self.records[index]
         if record is None:
             return False

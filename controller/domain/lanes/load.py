@@ -12,7 +12,7 @@ from controller.domain.lanes.ground import Ground
 from controller.domain.load import METRICS
 
 REASONS = ("msgRateIn", "byteRateIn", "msgRateOut", "byteRateOut")
-"""Pulsar's names of the metrics, in the order of ``METRICS``: the reason a split is given."""
+"""Pulsar's names of the metrics, in the order of `METRICS`: the reason a split is given."""
 
 
 class _Hot(NamedTuple):
@@ -24,7 +24,7 @@ class _Hot(NamedTuple):
 def answer(ground: Ground, acted: tuple[Decision, ...]) -> tuple[Decision, ...]:
     """A split of the hottest segment that can be split, and a reason for every other hot one.
 
-    When an earlier lane has ``acted`` the segments it leaves alone are told so, and nothing more is done.
+    When an earlier lane has `acted` the segments it leaves alone are told so, and nothing more is done.
     """
     split_already = {act.segment_id for act in acted if isinstance(act, Split)}
     ids = [segment.segment_id for segment in ground.active]

@@ -1,7 +1,7 @@
 """The merge lane: the coldest pair of neighbours becomes one segment.
 
 A pair is asked about when both sides are below all four merge thresholds; it passes the gates of
-``merge_gates``, and of the pairs that pass the coldest is merged.
+`merge_gates`, and of the pairs that pass the coldest is merged.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _ratios(record: LoadRecord | None, limits: tuple[float, ...]) -> list[float]
 def _warmth(ground: Ground) -> list[float]:
     """How far each segment is from silence: the sum of rate ÷ merge threshold.
 
-    Pulsar adds the raw rates instead, where bytes swamp messages; so does ``strict_pulsar``. Of use for
+    Pulsar adds the raw rates instead, where bytes swamp messages; so does `strict_pulsar`. Of use for
     cold segments only, whose thresholds are above 0.
     """
     if ground.strict:  # added one by one as Pulsar does: since Python 3.12 `sum` rounds better than Java

@@ -1,7 +1,7 @@
 """The gates a pair of cold neighbours passes before it may merge.
 
 What waiting does not help comes first, so that the reason given does not change by itself. Two gates are
-not Pulsar's and are off under ``strict_pulsar``: a stale reading is not cold, and a merge whose result
+not Pulsar's and are off under `strict_pulsar`: a stale reading is not cold, and a merge whose result
 the next evaluation would split is refused (Pulsar merges and splits such a pair in turn).
 """
 

@@ -29,10 +29,10 @@ class HashLoad:
 
 
 class SplitPoint(Protocol):
-    """Chooses ``parts - 1`` ascending cut points inside a range, each the first hash of a piece.
+    """Chooses `parts - 1` ascending cut points inside a range, each the first hash of a piece.
 
     Pure and total: for 2 <= parts <= width it always answers with valid cut points, whatever the
-    observed loads (possibly none). Raises InvalidRange for other ``parts``.
+    observed loads (possibly none). Raises InvalidRange for other `parts`.
     """
 
     def __call__(

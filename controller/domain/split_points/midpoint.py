@@ -13,5 +13,5 @@ def midpoint(
     parts: int = 2,
     loads: Sequence[HashLoad] = (),  # noqa: ARG001 - the protocol's argument, of no use to equal widths
 ) -> tuple[int, ...]:
-    """Cuts of equal width within one hash; ``loads`` is ignored. See ``SplitPoint``."""
+    """Cuts of equal width within one hash; `loads` is ignored. See `SplitPoint`."""
     return hash_range.equal_cuts(parts)

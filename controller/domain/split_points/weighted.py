@@ -31,7 +31,7 @@ def weighted(hash_range: HashRange, parts: int = 2, loads: Sequence[HashLoad] = 
 
 
 def _cumulative(hash_range: HashRange, loads: Sequence[HashLoad]) -> list[tuple[int, float]]:
-    """Steps ``(hash, load below that hash)`` from the start of the range to one past its end."""
+    """Steps `(hash, load below that hash)` from the start of the range to one past its end."""
     slopes: dict[int, float] = {hash_range.start: 0.0, hash_range.end + 1: 0.0}
     for seen in loads:
         if seen.load > 0 and seen.hash_range.overlaps(hash_range):
@@ -47,7 +47,7 @@ def _cumulative(hash_range: HashRange, loads: Sequence[HashLoad]) -> list[tuple[
 
 
 def _hash_at(curve: Sequence[tuple[int, float]], wanted: float) -> int:
-    """The whole hash whose load below comes nearest to ``wanted``."""
+    """The whole hash whose load below comes nearest to `wanted`."""
     for (low, below), (high, reached) in pairwise(curve):
         if reached >= wanted and reached > below:
             return round(low + (wanted - below) / (reached - below) * (high - low))

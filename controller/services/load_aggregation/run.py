@@ -34,8 +34,8 @@ TICK_SLACK_MS = 60_000
 
 
 class Engine(Protocol):
-    """Computes one run. Reads ``records``, ``sources`` and ``thresholds`` (store/loads.py) from the scratch
-    directory and writes ``rates`` (RATE_SCHEMA), ``changes`` (CHANGE_SCHEMA) and ``heard`` (SOURCE_SCHEMA) to it.
+    """Computes one run. Reads `records`, `sources` and `thresholds` (store/loads.py) from the scratch
+    directory and writes `rates` (RATE_SCHEMA), `changes` (CHANGE_SCHEMA) and `heard` (SOURCE_SCHEMA) to it.
     """
 
     name: str

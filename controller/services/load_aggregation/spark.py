@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class SparkEngine:
-    """Computes a run on the session for ``master`` with Spark's settings ``conf``, see ``spark_jobs.session``."""
+    """Computes a run on the session for `master` with Spark's settings `conf`, see `spark_jobs.session`."""
 
     name = "spark"
 
@@ -29,7 +29,7 @@ class SparkEngine:
     def compute(
         self, area: LandingArea, files: tuple[LandedFile, ...], scratch: Scratch, window: LoadWindow
     ) -> None:
-        """See ``Engine.compute``. The executors write the rates; what changed comes back as Arrow."""
+        """See `Engine.compute`. The executors write the rates; what changed comes back as Arrow."""
         from spark_jobs.run_load_aggregation import compute
         from spark_jobs.session import with_session
 

@@ -21,13 +21,13 @@ class SqlTwinEngine:
     name = "sql"
 
     def __init__(self, store: Store) -> None:
-        """``store`` logs in as the loader."""
+        """`store` logs in as the loader."""
         self._store = store
 
     def compute(
         self, area: LandingArea, files: tuple[LandedFile, ...], scratch: Scratch, window: LoadWindow
     ) -> None:
-        """See ``Engine.compute``."""
+        """See `Engine.compute`."""
         log.warning(
             "aggregating in PostgreSQL instead of Spark; install Java and set SPARK_MASTER for large fleets"
         )

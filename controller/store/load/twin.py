@@ -118,7 +118,7 @@ def aggregate(
     baseline: Baseline,
     rates: pa.Schema,
 ) -> tuple[pa.Table, pa.Table, pa.Table]:
-    """Rates in the schema ``rates``, records to write, and sources heard; ``samples`` have COLUMNS."""
+    """Rates in the schema `rates`, records to write, and sources heard; `samples` have COLUMNS."""
     instants = {
         "read_from_ms": window.read_from_ms,
         "start_ms": window.start_ms,

@@ -1,6 +1,6 @@
 """Connections to PostgreSQL and the one place where a transaction begins and ends.
 
-Whoever composes a process makes one ``Store`` and hands it down. READ COMMITTED throughout: safety comes from
+Whoever composes a process makes one `Store` and hands it down. READ COMMITTED throughout: safety comes from
 row versions, constraints and claim terms. What the functions of the store do inside a transaction is theirs;
 nothing here knows a table.
 """
@@ -35,7 +35,7 @@ _DEAD_PEER = {"connect_timeout": 10, "keepalives_idle": 15, "keepalives_interval
 
 
 def store_url(url: str | URL) -> URL:
-    """The URL to connect by: any ``postgresql``, ``postgres`` or ``postgresql+driver`` form, driven by psycopg2."""
+    """The URL to connect by: any `postgresql`, `postgres` or `postgresql+driver` form, driven by psycopg2."""
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError) as error:
@@ -51,7 +51,7 @@ class Store:
     """A pool of connections to one database. Cheap to make: the first transaction connects."""
 
     def __init__(self, url: str | URL, *, application_name: str = "cleave", pool_size: int = 5) -> None:
-        """``pool_size`` bounds the transactions in progress at once; one more waits, at most 30 s."""
+        """`pool_size` bounds the transactions in progress at once; one more waits, at most 30 s."""
         self.url = store_url(url)
         self._sentences: dict[str, str] = {}
         self._engine = create_engine(

@@ -1,7 +1,7 @@
 """`cleave migrate`: brings a database to the schema of this program, forward only.
 
 Plain SQL files in the order of their names. One transaction takes everything that is pending: a half-migrated
-schema is never seen, and a second run waits and then finds nothing to do. The views of schema ``inspect`` are
+schema is never seen, and a second run waits and then finds nothing to do. The views of schema `inspect` are
 dropped before and rebuilt after, in the same transaction; the policy defaults are written from the domain, so
 that they are declared once. A file that changed after it was applied is refused.
 """
@@ -37,7 +37,7 @@ class _Script:
 
 
 def sql_directory() -> Path:
-    """Where the SQL files are: beside the package in a checkout, under ``share/cleave/sql`` when installed."""
+    """Where the SQL files are: beside the package in a checkout, under `share/cleave/sql` when installed."""
     beside = Path(__file__).resolve().parents[3] / "sql"
     shared = Path(sysconfig.get_path("data")) / "share" / "cleave" / "sql"
     for directory in (beside, shared):
@@ -49,7 +49,7 @@ def sql_directory() -> Path:
 
 
 def migrate(url: str | URL, sql_directory: Path | None = None) -> list[str]:
-    """Applies what is pending and returns the names, ``views`` among them when these were rebuilt.
+    """Applies what is pending and returns the names, `views` among them when these were rebuilt.
 
     Run it as a superuser, as a user who may create roles and owns the database, or (once the roles exist) as
     a member of cleave_owner. Raises Conflict when an applied file has changed or is unknown here.

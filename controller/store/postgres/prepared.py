@@ -1,8 +1,8 @@
 """Statements that are planned once a connection: for the few whose planning costs more than their execution.
 
 A statement of many parts takes PostgreSQL milliseconds to plan and a fraction of one to execute. Such a one is
-written like any other, with ``:name`` parameters, and given the types of those; the first use on a connection
-prepares it, with one plan for all values (the store's sessions ask for that: ``plan_cache_mode``). That plan is made
+written like any other, with `:name` parameters, and given the types of those; the first use on a connection
+prepares it, with one plan for all values (the store's sessions ask for that: `plan_cache_mode`). That plan is made
 for tables that will be large, however small they are today: it finds rows by index, and joins by looking up. When
 statistics or tables change it is made anew from those.
 """
@@ -22,7 +22,7 @@ somebody has counted the rows.
 
 
 class Prepared:
-    """One statement; ``types`` by parameter, in PostgreSQL's words. Give each name to one statement only."""
+    """One statement; `types` by parameter, in PostgreSQL's words. Give each name to one statement only."""
 
     def __init__(self, name: str, statement: str, types: Mapping[str, str]) -> None:
         self.parameters = tuple(types)

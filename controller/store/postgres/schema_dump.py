@@ -1,7 +1,7 @@
 """sql/schema.sql: what the migrations build, generated, for people to read and reviewers to compare.
 
-``python -m controller.store.postgres.schema_dump`` migrates an empty private database and dumps it with the same wheel's
-pg_dump; ``--check`` fails when the file is not what comes out. A tool for developers: no process of Cleave
+`python -m controller.store.postgres.schema_dump` migrates an empty private database and dumps it with the same wheel's
+pg_dump; `--check` fails when the file is not what comes out. A tool for developers: no process of Cleave
 imports it, and it alone in the store starts a server.
 """
 
@@ -52,7 +52,7 @@ def generate() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes the file, or with ``--check`` returns 1 and shows the difference."""
+    """Writes the file, or with `--check` returns 1 and shows the difference."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="fail when sql/schema.sql is out of date")
     wants_check = parser.parse_args(arguments).check

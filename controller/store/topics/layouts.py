@@ -1,8 +1,8 @@
 """Layouts: present and past, built from segment rows.
 
-A segment row knows the epochs in which it was created, sealed and pruned, and ``layout_change`` knows when each
+A segment row knows the epochs in which it was created, sealed and pruned, and `layout_change` knows when each
 epoch was committed; so the layout of any epoch or instant is a selection, and nothing about the past is stored
-twice. Each reading is one statement: a commit in between cannot mix two epochs. Changes come from ``commits``.
+twice. Each reading is one statement: a commit in between cannot mix two epochs. Changes come from `commits`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def load_layouts(tx: Connection, topic_ids: Collection[int]) -> dict[int, Segmen
 def layout_at(tx: Connection, topic_id: int, at: datetime | int) -> SegmentLayout:
     """The layout at an epoch (int) or at an instant (aware datetime), segments pruned since included.
 
-    Reserved ids leave no trace in the past: ``next_segment_id`` is one above the last segment made until then.
+    Reserved ids leave no trace in the past: `next_segment_id` is one above the last segment made until then.
     Raises NotFound when the topic had no layout then, or the epoch was skipped or is still to come.
     """
     if isinstance(at, datetime):
@@ -84,7 +84,7 @@ def insert_segments(
     backing_topics: Mapping[int, str],
     at: datetime,
 ) -> None:
-    """Writes new ACTIVE segments, and the links to their parents. ``at`` is the commit's own time."""
+    """Writes new ACTIVE segments, and the links to their parents. `at` is the commit's own time."""
     new = list(segments)
     tx.execute(
         insert(SEGMENT),
@@ -115,7 +115,7 @@ def insert_segments(
 
 
 def _layout(rows: Sequence[Row[Any]]) -> SegmentLayout:
-    """Links to segments that are not in the selection are left out, as in the domain's ``prune``."""
+    """Links to segments that are not in the selection are left out, as in the domain's `prune`."""
     first = rows[0]
     present = {row.segment_id: row for row in rows if row.segment_id is not None}
     children: dict[int, list[int]] = {}

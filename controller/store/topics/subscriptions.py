@@ -1,7 +1,7 @@
 """Subscriptions as recorded: what every new log has to carry.
 
-Rows are written at the intent (``intents``) and removed at the commit (``commits``) of an operation; each
-change raises the topic's ``subscription_version``, which a reshape notes and compares. Somebody who copies
+Rows are written at the intent (`intents`) and removed at the commit (`commits`) of an operation; each
+change raises the topic's `subscription_version`, which a reshape notes and compares. Somebody who copies
 subscriptions from log to log therefore reads the version and these rows first and the logs second.
 """
 
@@ -34,7 +34,7 @@ class SubscriptionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRow:
-    """One recorded subscription; segments sealed by ``created_epoch`` are none of its business."""
+    """One recorded subscription; segments sealed by `created_epoch` are none of its business."""
 
     topic_id: int
     name: str

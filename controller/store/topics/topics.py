@@ -2,7 +2,7 @@
 
 The topic row is the lock of everything below it: layouts, intents, commits, subscriptions. It is locked FOR NO
 KEY UPDATE, so that rows which merely refer to the topic can still be written meanwhile. Which changes are
-allowed is for intents, commits and policies; each goes through ``update_topic``, by row version.
+allowed is for intents, commits and policies; each goes through `update_topic`, by row version.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from controller.domain.policy import PolicyOverride
 from controller.store.postgres.tables import TOPIC
 
 PAGE_LIMIT = 1000
-"""Rows a list returns at most; ask again ``after`` the last one."""
+"""Rows a list returns at most; ask again `after` the last one."""
 
 
 class TopicState(StrEnum):
@@ -34,7 +34,7 @@ class TopicState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
-    """One row of ``cleave.topic`` as it was read; ``row_version`` is what a change compares."""
+    """One row of `cleave.topic` as it was read; `row_version` is what a change compares."""
 
     topic_id: int
     name: str
@@ -97,7 +97,7 @@ def demand_live(topic: str, state: TopicState) -> None:
 def list_topics(
     tx: Connection, *, namespace: str | None = None, prefix: str = "", limit: int = 100, after: str = ""
 ) -> list[TopicRow]:
-    """Topics not deleted, by name, those after the name ``after``; ``limit`` is 1 to ``PAGE_LIMIT``."""
+    """Topics not deleted, by name, those after the name `after`; `limit` is 1 to `PAGE_LIMIT`."""
     if not 1 <= limit <= PAGE_LIMIT:
         raise InvalidInput(f"a page of {limit} topics is out of bounds; ask for 1 to {PAGE_LIMIT}")
     page = select(*TOPIC.c).where(TOPIC.c.state != TopicState.DELETED.value, TOPIC.c.name > after)
@@ -155,7 +155,7 @@ def insert_topic(
 def update_topic(tx: Connection, topic: TopicRow, /, **changes: object) -> int:
     """Changes columns of the row as it was read; returns the new row version.
 
-    Raises LostRace when the row has changed since. ``changes`` are column names of the program's, never input.
+    Raises LostRace when the row has changed since. `changes` are column names of the program's, never input.
     """
     statement = (
         update(TOPIC)
