@@ -54,9 +54,9 @@ def assign(
 ) -> Assignment:
     """The segments of each consumer; every consumer has an entry, empty when idle.
 
-    Candidate i goes to consumer i mod K, names in order, as in Pulsar. With `share_buckets` and more
-    consumers than candidates, the surplus is dealt over the candidates up to their bucket counts, and
-    whoever shares a segment receives its complete list of buckets.
+    Candidate i goes to consumer i mod K, names in order, as in Pulsar. With `share_buckets` and more consumers than
+    candidates, the surplus is dealt over the candidates up to their bucket counts. Consumers that share a segment each
+    receive its complete list of buckets.
     """
     names = sorted(set(consumers))
     ready = candidates(layout, drained)
@@ -69,7 +69,7 @@ def assign(
 
 
 def _shared(ready: Sequence[Segment], names: Sequence[str]) -> Assignment:
-    """Consecutive runs of consumers per segment; who is left over idles."""
+    """Consecutive runs of consumers, one a segment. Consumers that are left over get none."""
     shares: Assignment = dict.fromkeys(names, ())
     waiting = iter(names)
     for segment, readers in zip(ready, _readers(ready, len(names)), strict=True):

@@ -57,9 +57,9 @@ class RefusalReason(StrEnum):
 class Split:
     """One segment into two or more; `at` as in `plan_split`, empty for the midpoint.
 
-    `reason` is Pulsar's: `consumer-count` or the metric (`msgRateIn`, `byteRateIn`,
-    `msgRateOut`, `byteRateOut`). `otherwise`: where it would be cut if the data plane cut anywhere;
-    None where it does, since it is cut there then.
+    `reason` is Pulsar's: `consumer-count` or the metric (`msgRateIn`, `byteRateIn`, `msgRateOut`, `byteRateOut`).
+    `otherwise` is where it would be cut if the data plane could cut anywhere. It is None where the data plane can,
+    since the cut is made there.
     """
 
     segment_id: int
@@ -102,12 +102,11 @@ Decision = Split | Merge | Rebucket | Recut
 class Refusal:
     """One thing that was not done, and the figure that decided it.
 
-    `segment_id` None speaks of the whole topic, `lane` None of every lane. In a pair `segment_id`
-    is the side that is the reason (the left one where neither is) and `other_id` its neighbour. What
-    `value` and `needed` hold: see `RefusalReason`; `metric` names their kind. `not_before` is
-    the earliest instant (milliseconds since the Unix epoch) at which this reason ends with no new input,
-    None if only new input ends it. Nothing here depends on the instant of asking, so equal verdicts are
-    equal values.
+    `segment_id` None speaks of the whole topic, `lane` None of every lane. In a pair `segment_id` is the side that is
+    the reason (the left one where neither is) and `other_id` its neighbour. What `value` and `needed` hold: see
+    `RefusalReason`; `metric` names their kind. `not_before` is the earliest instant (milliseconds since the Unix epoch)
+    at which this reason ends with no new input, None if only new input ends it. Nothing in it depends on when the
+    question was asked, so equal verdicts are equal values.
     """
 
     segment_id: int | None
@@ -128,8 +127,8 @@ class Refusal:
 class Evaluation:
     """Acts on disjoint segments, refusals, and how long the answer holds.
 
-    `valid_until` (milliseconds since the Unix epoch): the same question gives this very answer at every
-    instant from the one asked to just before it; None: for ever, or until an input changes.
+    `valid_until` is in milliseconds since the Unix epoch. Asked at any instant before it, the same question has this
+    very answer. None means until an input changes.
     """
 
     decisions: tuple[Decision, ...] = ()

@@ -1,8 +1,8 @@
 """Arithmetic of entry buckets: how many, where they begin, who owns them (PIP-486).
 
-A segment's buckets tile the ring of *bucket hashes* (the low half of the key hash), whatever range of
-segment hashes the segment owns. `bucket_splits` lists the first hash of buckets 1..N-1; bucket 0
-begins at 0. When to have how many is decided elsewhere (`evaluator`); this is counting only.
+A segment's buckets tile the ring of *bucket hashes* (the low half of the key hash), whatever range of segment hashes
+the segment owns. `bucket_splits` lists the first hash of buckets 1..N-1; bucket 0 begins at 0. The `evaluator` decides
+how many there should be. Here they are only counted.
 """
 
 from __future__ import annotations

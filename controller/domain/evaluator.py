@@ -1,12 +1,12 @@
-"""decide: a situation in, acts and reasons out; pure, so any decision can be replayed.
+"""`decide`: a situation goes in, acts and reasons come out. It is pure, so any decision can be replayed.
 
-The profile `pip483` gives Pulsar 5's answers (PIP-483, PIP-486). Deliberate differences, all off under
-`strict_pulsar`: a segment of width 1 is refused and the next candidate tried; coldness is a sum of
-rate ÷ threshold and not of raw rates; "cold since" is a stored fact and not the time of the last write;
-merge depth is stored, so pruning cannot erode its cap; a merge that would be split again is refused;
-a reading older than the policy's limit is neither hot nor cold; where consumers cannot share a segment,
-the guard of PIP-486 that no merge may idle a consumer counts segments instead of buckets. Ties go by
-range, in the consumer lane by id. Splits are at the midpoint. What to do with the verdict is the autoscaler's business.
+The profile `pip483` gives Pulsar 5's answers (PIP-483, PIP-486). Deliberate differences, all off under `strict_pulsar`:
+a segment of width 1 is refused and the next candidate tried; coldness is a sum of rate ÷ threshold and not of raw
+rates; "cold since" is a stored fact and not the time of the last write; merge depth is stored, so pruning cannot erode
+its cap; a merge that would be split again is refused; a reading older than the policy's limit is neither hot nor cold;
+where consumers cannot share a segment, the guard of PIP-486 that no merge may idle a consumer counts segments instead
+of buckets. Ties go by range, in the consumer lane by id. Splits are at the midpoint. The autoscaler acts on the
+verdict.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from controller.domain.policy import violations
 from controller.domain.situation import Situation
 
 CODE_VERSION = "pip483-3"
-"""Of the rule set; raised whenever the same situation could give another answer. Stored in the ledger."""
+"""Version of the rules, stored in the ledger. It is raised whenever the same situation could have another answer."""
 
 ALL_LANES = frozenset(Lane)
 
@@ -28,10 +28,10 @@ ALL_LANES = frozenset(Lane)
 def decide(situation: Situation, lanes: Collection[Lane] = ALL_LANES) -> Evaluation:
     """What to do about one topic now; never raises for an invalid policy, which counts as disabled.
 
-    The lanes asked are tried in the order consumer, load, merge, and the first that finds something acts:
-    one split, one merge, or one batch of rebuckets (an act a segment). Every segment above a split
-    threshold and every pair of neighbours below the merge thresholds that is left alone has a refusal.
-    A lane not asked says nothing, and `valid_until` speaks of the lanes asked.
+    The lanes asked are tried in the order consumer, load, merge, and the first that finds something acts: one split,
+    one merge, or one batch of rebuckets (an act a segment). Every segment above a split threshold and every pair of
+    neighbours below the merge thresholds that is left alone has a refusal. A lane that is not asked adds nothing, and
+    `valid_until` holds for the lanes asked.
     """
     policy = situation.policy
     if not policy.enabled:

@@ -1,8 +1,8 @@
 """The 16-bit hash ring and the inclusive ranges that segments own.
 
-First value everything else stands on: layouts tile the ring with ranges, reshapes cut and join them.
-The ring does not wrap, so the first and the last range are not neighbours. Rules and text form are
-those of PIP-468. Hashing of keys is in `key_hash`; buckets inside a segment are in `entry_buckets`.
+Everything else stands on this value: layouts tile the ring with ranges, reshapes cut and join them. The ring does not
+wrap, so the first and the last range are not neighbours. Rules and text form are those of PIP-468. Hashing of keys is
+in `key_hash`; buckets inside a segment are in `entry_buckets`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ class HashRange:
         return HashRange(self.start, at - 1), HashRange(at, self.end)
 
     def cut_many(self, points: Sequence[int]) -> tuple[HashRange, ...]:
-        """The pieces between strictly ascending cut points, each the first hash of a piece; () keeps it whole."""
+        """The pieces between strictly ascending cut points. A cut point is the first hash of a piece; without any the
+        range stays whole.
+        """
         pieces: list[HashRange] = []
         rest = self
         for at in points:

@@ -1,8 +1,8 @@
 """Where a key lands: the segment by the high half of its hash, the entry bucket by the low half.
 
-Murmur3 x86 32-bit, seed 0, over the UTF-8 bytes, exactly as Pulsar's Java clients do it (PIP-468,
-PIP-486): a difference here would break key order as soon as two clients share a topic. PIP-475's text
-takes the lower half for segments; the code does not, and neither do we.
+Murmur3 x86 32-bit, seed 0, over the UTF-8 bytes, exactly as Pulsar's Java clients do it (PIP-468, PIP-486): a
+difference here would break key order as soon as two clients share a topic. PIP-475's text takes the lower half for
+segments; Pulsar's code takes the high half, and so does this.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Knob values to and from JSON documents: names and types checked, nothing about what values mean.
+"""Knob values to and from JSON documents: names and types are checked here, and nothing about what values mean.
 
-Under `policy`, which declares the knobs and states which values are allowed together.
+`policy` declares the knobs and says which values are allowed together.
 """
 
 from __future__ import annotations

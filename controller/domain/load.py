@@ -4,9 +4,10 @@ The record and its thresholds are read in production. The collector lands counte
 into rates and rates into records, and the evaluator reads the records. What is hot or cold enough to act on is the
 evaluator's business.
 
-Nothing in production runs `rates_from_counters`, `next_record` or `is_material_change`. They define what the aggregation
-must answer. Two queries compute the same for many segments at once: `spark_jobs/load_aggregation.py` and its twin in SQL,
-`store/load/twin.py`. The tests hold both against these functions, and `is_material_change` against Pulsar itself.
+Nothing in production runs `rates_from_counters`, `next_record` or `is_material_change`. They define what the
+aggregation must answer. Two queries compute the same for many segments at once: `spark_jobs/load_aggregation.py` and
+its twin in SQL, `store/load/twin.py`. The tests hold both against these functions, and `is_material_change` against
+Pulsar itself.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ class LoadThresholds:
         return all(rate < limit for rate, limit in zip(stats.rates, self.merge.rates, strict=True))
 
     def sides(self, stats: LoadStats) -> tuple[bool, ...]:
-        """On which side of each threshold the rates are: above split, below merge, metric by metric."""
+        """For each metric: whether the rate is above the split threshold, then whether it is below the
+        merge threshold.
+        """
         rates = stats.rates
         above = (rate > limit for rate, limit in zip(rates, self.split.rates, strict=True))
         below = (rate < limit for rate, limit in zip(rates, self.merge.rates, strict=True))
@@ -104,13 +107,12 @@ def next_record(
 ) -> LoadUpdate:
     """What to keep after observing `stats`: the one rule of the aggregation.
 
-    Rates are written when there is no record, when one moved materially (Pulsar's relative rule, and by
-    more than `FLOOR_FRACTION` of its merge threshold, so that 1 → 2 messages/s is no news), or when one
-    crossed a split or merge threshold in force, however little it moved. `modified_at` moves with the
-    rates only. `cold_since` starts at the first cold observation and survives any change that stays
-    cold, so a nearly idle segment with jitter becomes mergeable; new thresholds restart it unless the
-    record is cold under them as well. It does not break over silence: silence is the evaluator's
-    `stale`. An observation older than the record's changes nothing.
+    Rates are written when there is no record, when one moved materially (Pulsar's relative rule, and by more than
+    `FLOOR_FRACTION` of its merge threshold, so that 1 → 2 messages/s is no news), or when one crossed a split or merge
+    threshold in force, however little it moved. `modified_at` moves with the rates only. `cold_since` starts at the
+    first cold observation and survives any change that stays cold, so a nearly idle segment with jitter becomes
+    mergeable; new thresholds restart it unless the record is cold under them as well. Silence does not end it: the
+    evaluator treats a silent segment as stale. An observation older than the record's changes nothing.
     """
     cold = thresholds.is_cold(stats)
     if previous is None:

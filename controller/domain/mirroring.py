@@ -1,8 +1,8 @@
 """What happened to a layout that a broker keeps, between the last reading and this one.
 
-Each segment carries the epochs in which it was made and sealed, so most of what lies between two readings can be
-told epoch by epoch; what was made and pruned in between left no trace, and its epochs are a gap. Reading the
-broker and writing rows are for those above.
+Each segment carries the epochs in which it was made and sealed, so most of what lies between two readings can be told
+epoch by epoch; what was made and pruned in between left no trace, and its epochs are a gap. The callers read the broker
+and write the rows.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def has_taken_over(layout: SegmentGraph, parent_ids: Sequence[int], ranges: Sequ
     if None in parents or None in epochs or len(epochs) > 1 or made != sorted(ranges):
         names = ", ".join(map(str, parent_ids))
         raise Conflict(
-            f"segment(s) {names} were reshaped on the broker by somebody else; decide on the layout of epoch {layout.epoch}"
+            f"segment(s) {names} were reshaped on the broker by somebody else; "
+            f"decide on the layout of epoch {layout.epoch}"
         )
     return True
 

@@ -1,8 +1,8 @@
-"""Consumers that brokers list, turned into how many an application has: for those that never register.
+"""How many consumers an application has, counted from what brokers list: for applications that never register any.
 
-A consumer that several segments list under one name is one. Names a client library made up are new for each segment,
-so the same process would count once a segment, and every split would ask for the next: such consumers, and those
-without a name, count as few as they can be. Who is asked and where the answer goes is not known here.
+A consumer that several segments list under one name is one. Names a client library made up are new for each segment, so
+the same process would count once a segment, and every split would ask for the next. Of such consumers, and of those
+without a name, the fewest are counted that there can be.
 """
 
 from __future__ import annotations

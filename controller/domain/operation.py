@@ -4,11 +4,10 @@ An operation is a row before it is an act. The runner (services) asks `next_step
 against the data plane, and records the state the step leads to under its claim term. This module decides
 the order and nothing else: it calls nobody and reads no clock.
 
-The order of a reshape, and why (PIP-468 argues the same): children exist with every subscription before the
-parents are closed, so no message finds the ring uncovered and no cursor starts late; `fencing` is committed
-before the first parent is terminated, because that is the point of no return: a terminated log cannot be
-opened again, so from there on whoever holds the claim goes forward; the layout moves last, in one
-transaction, when every parent is known to be closed.
+The order of a reshape, and why (PIP-468 argues the same): children exist with every subscription before the parents are
+closed, so no message finds the ring uncovered and no cursor starts late; `fencing` is committed before the first parent
+is terminated, because that is the point of no return: a terminated log cannot be opened again, so from there on every
+holder of the claim goes forward; the layout moves last, in one transaction, when every parent is known to be closed.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ class Step(StrEnum):
     CREATE_CHILDREN = "create-children"
     """Create each reserved child log with every subscription at earliest; note the subscription version."""
     SET_FENCING = "set-fencing"
-    """Commit that the fence may fall from now on."""
+    """Commit that parents may be terminated from now on."""
     TERMINATE_PARENTS = "terminate-parents"
     """Close the parents for appends, all of them before anything is committed."""
     SYNC_SUBSCRIPTIONS = "sync-subscriptions"
@@ -170,8 +169,8 @@ BROKER_MOVES: Mapping[OperationKind, Mapping[OperationState, tuple[Step, Operati
 }
 """The same for topics whose layout a broker keeps (Pulsar 5): it makes the epoch, and the commit mirrors it.
 
-There is no fence of ours to announce: a reshape the broker never did is given up, and one that it did, even after
-we gave up, is found by the mirror. A segment is reshaped once, so asking a second time can do no harm.
+Cleave has no fence to announce there. A reshape that the broker never did is given up. One that it did is found by the
+mirror, even after Cleave gave it up. A segment is reshaped only once, so asking a second time does no harm.
 """
 
 ABORTABLE = frozenset({OperationState.INTENDED, OperationState.PREPARED})
@@ -250,13 +249,14 @@ class Observed:
     now_ms: int
     subscription_version: int
     other_live_operations: int = 0
-    """Live operations of the topic that are older (smaller id): whoever waits, waits for these only, so that
-    no two operations ever wait for each other."""
+    """Live operations of the topic that are older (smaller id): an operation waits for these only, so no two ever wait
+    for each other.
+    """
     abort_requested: bool = False
     live_subscriptions: tuple[str, ...] = ()
     """Recorded subscriptions at `subscription_version`."""
     ending_subscriptions: tuple[str, ...] = ()
-    """Those that are being deleted: new logs go without them, also where a parent still has them."""
+    """Those that are being deleted. New logs do not get them, even where a parent still has them."""
 
 
 def next_step(operation: Operation, observed: Observed) -> tuple[Step, OperationState]:

@@ -1,9 +1,9 @@
 """The auto-scaling policy: every knob, three levels resolved field by field, validated together.
 
-The levels are cluster, namespace and topic, as in PIP-483: each field is taken from the topic's override,
-else the namespace's, else the cluster's. Setting an override replaces the whole document of that level.
-Levels valid apart can be invalid together, so `violations` looks at the resolved policy. Where overrides
-are stored is the store's; what the knobs do is the evaluator's and the aggregation's.
+The levels are cluster, namespace and topic, as in PIP-483: each field is taken from the topic's override, else the
+namespace's, else the cluster's. Setting an override replaces the whole document of that level. Levels valid apart can
+be invalid together, so `violations` looks at the resolved policy. The store keeps the overrides; the evaluator and the
+aggregation act on the knobs.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class EffectivePolicy:
 def resolve(
     cluster: AutoScalePolicy, namespace: PolicyOverride | None = None, topic: PolicyOverride | None = None
 ) -> AutoScalePolicy:
-    """The policy in force, field by field: topic, else namespace, else cluster. Not validated."""
+    """The policy in force, field by field: topic, else namespace, else cluster. It is not validated."""
     merged: dict[str, Any] = {}
     for override in (namespace, topic):
         if override is not None:
@@ -181,7 +181,7 @@ def resolve(
 def effective(
     cluster: AutoScalePolicy, namespace: PolicyOverride | None = None, topic: PolicyOverride | None = None
 ) -> EffectivePolicy:
-    """`resolve` with the origin of each value, for people who ask why."""
+    """`resolve` with the level that each value comes from."""
     default = AutoScalePolicy()
     levels = {
         knob: PolicyLevel.DEFAULT if getattr(cluster, knob) == getattr(default, knob) else PolicyLevel.CLUSTER

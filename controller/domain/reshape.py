@@ -32,7 +32,7 @@ class ReshapeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ChildPlan:
-    """A segment to be: its reserved id, its range and its bucket boundaries."""
+    """A planned segment: its reserved id, its range and its bucket boundaries."""
 
     segment_id: int
     hash_range: HashRange
@@ -149,7 +149,7 @@ def plan_rebucket(
 
 
 def plan_heal(layout: SegmentGraph, segment_id: int) -> Reshape:
-    """1 → 1 with range and buckets kept, for a segment whose log was terminated behind our back."""
+    """1 → 1 with range and buckets kept, for a segment whose log somebody else terminated."""
     parent = _active(layout, segment_id)
     child = ChildPlan(layout.next_segment_id, parent.hash_range, parent.bucket_splits)
     return Reshape(ReshapeKind.HEAL, (segment_id,), (child,))

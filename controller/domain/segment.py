@@ -1,8 +1,8 @@
 """One segment of a topic: its record, its states and the name of the log behind it.
 
-A segment is a plain immutable value. What may happen to it (and in which epoch) is the business of
-`layout`; whether the log behind it exists is the data plane's. Fields are those of PIP-468 plus the
-ones Pulsar 5 added, and `merge_depth`, which Pulsar recomputes and so loses to garbage collection.
+A segment is a plain immutable value. `layout` says what may happen to it and in which epoch; the data plane knows
+whether the log behind it exists. Fields are those of PIP-468 plus the ones Pulsar 5 added, and `merge_depth`, which
+Pulsar recomputes and so loses to garbage collection.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ _DESCRIPTOR = re.compile(r"([0-9a-f]{4}-[0-9a-f]{4})-([0-9]+)")
 
 
 class SegmentState(StrEnum):
-    """ACTIVE takes writes; SEALED is read until drained. There is no way back and nothing between."""
+    """ACTIVE takes writes; SEALED is read until drained. A sealed segment never takes writes again, and there is no
+    state between.
+    """
 
     ACTIVE = "ACTIVE"
     SEALED = "SEALED"

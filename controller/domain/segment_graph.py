@@ -1,8 +1,8 @@
 """The reading half of a layout: who is active, who covers a hash, who descends from whom.
 
-`SegmentLayout` adds the changes; `reshape` plans them against what is here. Building a graph checks
-nothing, so that a layout of a few hundred rows loads cheaply; `check_invariants` states the laws and
-is called by whoever has reason to doubt.
+`SegmentLayout` adds the changes; `reshape` plans them against what is here. Building a graph checks nothing, so that a
+layout of a few hundred rows loads cheaply; `check_invariants` states the laws and is called where a layout cannot be
+trusted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Situation: everything one decision may look at, as one value with a canonical text.
 
-The ledger stores the text beside the code version, so any decision can be replayed: the situation read
-back gives the identical evaluation. Whoever gathers the parts (the autoscaler, a backtest) is above.
+The ledger stores the text beside the code version, so any decision can be replayed: the situation read back gives the
+identical evaluation. Its parts are gathered by the callers: the autoscaler, a replay, a test.
 """
 
 from __future__ import annotations

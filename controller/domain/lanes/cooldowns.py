@@ -1,7 +1,7 @@
 """Cooldowns: for how long after an act of a kind no other of that kind is begun.
 
-There are three: of splits, of merges and of rebuckets. A cooldown counts from the start of the last act, which may still
-be under way. The lanes ask for theirs, and a refusal names the instant at which it ends.
+There are three: of splits, of merges and of rebuckets. A cooldown counts from the start of the last act, which may
+still be under way. The lanes ask for theirs, and a refusal names the instant at which it ends.
 """
 
 from __future__ import annotations

@@ -15,10 +15,9 @@ from controller.domain.split_points.midpoint import midpoint
 class Ground:
     """Active segments in range order with their records at the same index, caps, cooldowns and verdicts.
 
-    Segments are counted three ways while reshapes are in flight: `segments_net` when all have
-    committed, `segments_high` if only those that add have, `segments_low` if only those that remove
-    have. The cap is held against the highest and the floor against the lowest, so whichever of them
-    fail, neither is passed.
+    Segments are counted three ways while reshapes are in flight: `segments_net` when all have committed,
+    `segments_high` if only those that add have, `segments_low` if only those that remove have. The cap is held against
+    the highest and the floor against the lowest, so neither is passed, whichever of them fail.
     """
 
     __slots__ = (
@@ -71,7 +70,7 @@ class Ground:
             self.segments_low += min(0, added)
 
     def is_stale(self, record: LoadRecord) -> bool:
-        """A reading too old to go by; Pulsar knows no such thing, so never under `strict_pulsar`."""
+        """Whether the reading is too old to go by. Pulsar has no such rule, so under `strict_pulsar` none is."""
         return not self.strict and self.now - record.observed_at > self.stale_ms
 
     def wake_when_stale(self, record: LoadRecord | None) -> None:
@@ -93,7 +92,7 @@ class Ground:
     def split(self, index: int, reason: str) -> Split:
         """A split of the segment at `index` where the profile cuts, which is the midpoint.
 
-        The ledger is told of that choice where the data plane leaves none.
+        Where the data plane can cut nowhere else, the ledger is told where the cut would have been.
         """
         segment = self.active[index]
         has_no_choice = self.situation.capabilities.midpoint_only and segment.hash_range.width > 1

@@ -24,7 +24,7 @@ class _Hot(NamedTuple):
 def answer(ground: Ground, acted: tuple[Decision, ...]) -> tuple[Decision, ...]:
     """A split of the hottest segment that can be split, and a reason for every other hot one.
 
-    When an earlier lane has `acted` the segments it leaves alone are told so, and nothing more is done.
+    When an earlier lane has `acted`, each hot segment that it left alone has that as its reason, and nothing is split.
     """
     split_already = {act.segment_id for act in acted if isinstance(act, Split)}
     ids = [segment.segment_id for segment in ground.active]
@@ -56,7 +56,9 @@ def answer(ground: Ground, acted: tuple[Decision, ...]) -> tuple[Decision, ...]:
 
 
 def _hot(ground: Ground) -> list[_Hot]:
-    """Segments with a score above 1, by range; the topic is told of segments nobody has reported yet."""
+    """Segments with a score above 1, by range. A refusal for the topic counts the segments that nobody has reported
+    yet.
+    """
     msg_in, byte_in, msg_out, byte_out = ground.policy.thresholds.split.rates
     hot = []
     missing = 0
@@ -89,7 +91,7 @@ def _hot(ground: Ground) -> list[_Hot]:
 
 
 def _is_refused(ground: Ground, index: int) -> bool:
-    """What waiting does not help comes first, so that the reason given does not change by itself."""
+    """Reasons that do not end by waiting come first, so that the reason given does not change by itself."""
     segment = ground.active[index]
     segment_id = segment.segment_id
     if ground.refuse_busy(Lane.LOAD, segment_id):

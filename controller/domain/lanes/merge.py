@@ -63,7 +63,7 @@ def _cold(ground: Ground) -> list[LoadRecord | None]:
 
 
 def _explain_lone(ground: Ground, cold: list[LoadRecord | None]) -> None:
-    """A cold segment without a cold neighbour is told of the neighbour nearest to cold."""
+    """The refusal of a cold segment without a cold neighbour names the neighbour that is nearest to cold."""
     limits = ground.policy.thresholds.merge.rates
     fenced = [None, *cold, None]
     for index, record in enumerate(cold):
@@ -100,8 +100,8 @@ def _ratios(record: LoadRecord | None, limits: tuple[float, ...]) -> list[float]
 def _warmth(ground: Ground) -> list[float]:
     """How far each segment is from silence: the sum of rate ÷ merge threshold.
 
-    Pulsar adds the raw rates instead, where bytes swamp messages; so does `strict_pulsar`. Of use for
-    cold segments only, whose thresholds are above 0.
+    Pulsar adds the raw rates instead, where bytes swamp messages; so does `strict_pulsar`. It is only used for cold
+    segments, whose thresholds are above 0.
     """
     if ground.strict:  # added one by one as Pulsar does: since Python 3.12 `sum` rounds better than Java
         return [

@@ -1,8 +1,8 @@
 """The gates a pair of cold neighbours passes before it may merge.
 
-What waiting does not help comes first, so that the reason given does not change by itself. Two gates are
-not Pulsar's and are off under `strict_pulsar`: a stale reading is not cold, and a merge whose result
-the next evaluation would split is refused (Pulsar merges and splits such a pair in turn).
+Reasons that do not end by waiting come first, so that the reason given does not change by itself. Two gates are not
+Pulsar's and are off under `strict_pulsar`: a stale reading is not cold, and a merge whose result the next evaluation
+would split is refused (Pulsar merges and splits such a pair in turn).
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ _LANE = Lane.MERGE
 
 
 class MergeGates:
-    """Gates over one ground; a pair is named by the index of its left side, True means refused."""
+    """The gates of one evaluation. A pair is named by the index of its left side; a gate answers True when it refuses
+    the pair.
+    """
 
     __slots__ = ("_buckets", "_busiest", "_depths", "_gates", "_ground", "_ids", "_window_ms")
 
@@ -84,7 +86,7 @@ class MergeGates:
         return self._refuse(i, RefusalReason.AT_MIN_SEGMENTS, "segments", low, least)
 
     def _too_deep(self, i: int) -> bool:
-        """Either side at the cap; so a child may exceed it, as in Pulsar."""
+        """Whether either side is at the cap. The child of two sides below it may exceed it, as in Pulsar."""
         cap = self._ground.policy.max_dag_depth
         right = self._depths[i] < cap
         depth = self._depths[i + right]
@@ -119,7 +121,7 @@ class MergeGates:
         if not ground.shared_buckets:
             return self._refuse(i, again, "consumers", ground.consumers, ground.segments_net - 1)
         floor = ground.policy.split_vs_rebucket_min_msg_rate_in
-        # Should a side be the busiest, the two together are busier still.
+        # If one side is the busiest, the two together are busier still.
         busiest = max(self._busiest, self._msg_rate_in(i) + self._msg_rate_in(i + 1))
         return busiest >= floor and self._refuse(i, again, "msg_rate_in", busiest, floor)
 

@@ -1,4 +1,4 @@
-"""What a way of choosing cut points must offer; the evaluator asks, the reshape planner obeys."""
+"""What a way of choosing cut points must offer."""
 
 from __future__ import annotations
 

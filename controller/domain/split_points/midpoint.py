@@ -1,4 +1,4 @@
-"""Equal widths, Pulsar's only way: needs no knowledge of keys, and is blind to where the load lies."""
+"""Equal widths, Pulsar's only way. It needs no knowledge of keys, and does not look at where the load lies."""
 
 from __future__ import annotations
 
