@@ -1,1 +1,1 @@
-"""One use case a module; none imports another, they meet in the store."""
+"""One use case a module. None imports another; they share the store."""

@@ -1,9 +1,9 @@
 """Consumer watch: who consumes from each topic, as its brokers list it, for applications that never register.
 
-Beside the load collector and oftener, since the worker is to react to a consumer within seconds. Every round asks the
-data planes that see consumers about one topic after the other until the interval is over and goes on there in the
-next, so that a large fleet is heard in turns. A topic of which a segment was silent is kept as it was, or more: silence
-is not zero. What the counts lead to is the worker's affair, which the store wakes.
+It runs beside the load collector and more often, since the worker is to react to a consumer within seconds. Each round
+asks about one topic after the other until the interval is over. The next round goes on where it stopped, so all topics
+of a large fleet have their turn. A count is not lowered while a segment of the topic is silent, since silence is not
+zero. The store notifies the worker of a change.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from controller.store.topics.observed_consumers import Observation
 log = telemetry.get_logger(__name__)
 
 CALL_TOPICS = 32
-"""Topics asked about in one call and written in one transaction: little is lost when either fails."""
+"""Topics asked about in one call and written in one transaction. When either fails, only these are lost."""
 LIST_SHARE = 0.05
 """The list of topics is read anew each round, unless that took more than this share of the time since."""
 
@@ -84,7 +84,7 @@ class ConsumerWatch:
             except CleaveError as error:
                 telemetry.CONSUMER_ROUNDS.labels("failed").inc()
                 log.warning("round of consumers failed", error=str(error))
-            except Exception:  # the collector would go on without anybody noticing
+            except Exception:  # the thread would end, and nobody would notice
                 telemetry.CONSUMER_ROUNDS.labels("failed").inc()
                 log.exception("round of consumers failed")
             self._stopping.wait(max(0.0, began + self._interval_seconds - self._clock.monotonic_seconds()))
@@ -136,7 +136,9 @@ class ConsumerWatch:
             try:
                 answers |= {(name, one): seen for one, seen in plane.consumers(logs).items()}
             except CleaveError as error:
-                log.warning("data plane said of no log who consumes", data_plane=name, error=str(error))
+                log.warning(
+                    "data plane did not say of any log who consumes", data_plane=name, error=str(error)
+                )
         observations = []
         for name, topic_id, names in topics:
             heard = {one: answers[name, one] for one in names if (name, one) in answers}

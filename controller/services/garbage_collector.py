@@ -1,8 +1,8 @@
 """Garbage collection: intends to prune sealed segments that are past their retention and read to their end.
 
-A segment goes when every subscription is through with it: the recorded ones, and those applications made directly
-on its log. Ancestors go first or together with it, so that the order in which consumers are given the rest never
-changes. What is pruned here is deleted later, through tombstones; nothing is deleted in this module.
+A segment goes when every subscription has read it to its end: the recorded ones, and those that applications made
+directly on its log. Ancestors go first or together with it, so that the order in which consumers are given the rest
+never changes. What is pruned here is deleted later, through tombstones; nothing is deleted in this module.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class KeptSegment:
 
 @dataclass(slots=True)
 class CollectionReport:
-    """What one round did. `operation_ids` prune `segments`; both are empty of new things in a dry run."""
+    """What one round did. `operation_ids` are the operations that prune `segments`; a dry run has none."""
 
     segments: dict[str, tuple[int, ...]] = field(default_factory=dict)
     operation_ids: list[int] = field(default_factory=list)
@@ -136,7 +136,7 @@ def _confirm(
 def _choose(
     plane: DataPlane, topic: ExpiredTopic, layout: SegmentLayout, books: Books, kept: list[KeptSegment]
 ) -> tuple[int, ...]:
-    """Those of the expired that may go now; ids ascend, so parents are looked at before children."""
+    """Those of the expired segments that may go now. Ids ascend, so parents are looked at before children."""
     chosen: set[int] = set()
     logs = {log.segment_id: log for log in books.logs}
     for segment_id in topic.segment_ids:

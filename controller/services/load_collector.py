@@ -1,8 +1,8 @@
 """Load collector: samples the counters of every watched segment each tick and lands them as one Parquet file.
 
-The first station of a sample's way. What a rate is, is the aggregation's affair: nothing is computed here, so a
-tick that was missed costs resolution and no correctness. One slow or broken data plane does not hold up the
-others, and a tick that comes late is skipped and counted, never made up for.
+It computes nothing. The aggregation makes rates of the samples, so a missed tick costs resolution and no correctness.
+One slow or broken data plane does not hold up the others. A tick that comes late is skipped and counted, and not made
+up for.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class Tick:
     watched: int
     sampled: int
     failed_planes: tuple[str, ...]
-    """Those that said nothing or not all."""
+    """Data planes that gave no answer, or only a part of it."""
     path: str | None
     """Where the samples landed; None when there was none."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What one data plane said; not whole where it failed before it had said all."""
+    """What one data plane answered. It is not whole where the plane failed before the end."""
 
     found: list[tuple[WatchedLog, Counters]]
     is_whole: bool
@@ -120,10 +120,11 @@ class LoadCollector:
         return Tick(instant_ms, len(watched), len(samples), tuple(failed), path)
 
     def _sample(self, deadline: float, name: str, logs: Mapping[str, WatchedLog]) -> _Answer:
-        """Counters of one data plane's logs; what it did not say is silence and no load of 0.
+        """Counters of one data plane's logs. A log that it did not answer for is silent; it does not count as a load of
+        0.
 
-        No call begins after the deadline: those left out come first in the next tick, so that of a data plane
-        too slow for the interval every log is heard, only less often.
+        No call begins after the deadline. The logs left out come first in the next tick, so a data plane that is too
+        slow for the interval has every log sampled, only less often.
         """
         if name not in self._planes:
             log.warning(

@@ -1,8 +1,8 @@
 """Mirror: keeps the rows of a topic whose layout its broker keeps up with that broker, and sees who else acts on it.
 
-Looked at at an interval, by whoever holds the topic's shard: what others did through the broker's admin API becomes
-history here, and when its own auto-scaler is on again Cleave pauses on that topic, with the reason. Nothing is
-changed on the broker.
+The worker that holds the topic's shard looks at it at an interval. What others did through the broker's admin API
+becomes history here. When the broker's own auto-scaler is on again, Cleave pauses on that topic and records the reason.
+Nothing is changed on the broker.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = telemetry.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a look at one topic found: what happened there since the last one, and why we may not act, if so."""
+    """What a look at one topic found: what happened there since the last look, and the reason if Cleave may not act."""
 
     topic_id: int
     steps: tuple[LayoutStep, ...] = ()
@@ -83,7 +83,9 @@ def follow(store: Store, planes: Mapping[str, DataPlane], topic_id: int) -> Look
         if mirror is None or topic.state is not topics.TopicState.LIVE:
             return Look(topic_id)  # being attached or detached: its operation reads for itself
         steps: tuple[LayoutStep, ...] = ()
-        if layout is not None and layout.epoch > topic.epoch:  # else somebody read a later one meanwhile
+        if (
+            layout is not None and layout.epoch > topic.epoch
+        ):  # else another process has read a later layout meanwhile
             steps = follow_layout(tx, topic, layout)
         mirrors.record_look(tx, mirror, paused)
     if paused != mirror.paused_reason:
@@ -99,7 +101,8 @@ def _look(keeper: LayoutKeeper, topic: str, known_epoch: int) -> tuple[SegmentLa
         return None, f"{topic} is gone on its broker; detach it"
     if layout.epoch < known_epoch:
         return None, (
-            f"the broker's layout of {topic} is at epoch {layout.epoch}, but epoch {known_epoch} was seen before: it was "
+            f"the broker's layout of {topic} is at epoch {layout.epoch}, but epoch {known_epoch} was seen before: "
+            "it was "
             "made again there; detach it and attach it anew"
         )
     if setting is None or setting.get("enabled") is not False:
@@ -140,7 +143,7 @@ class MirrorLoop:
                 follow_due(self._store, self._planes, interval_seconds=self._interval_seconds, shards=shards)
             except CleaveError as error:
                 log.warning("mirror waits", error=str(error))
-            except Exception:  # a thread would end unseen, and the mirrors would age
+            except Exception:  # the thread would end unseen, and the mirrors would be out of date
                 log.exception("mirror failed")
 
     def stop(self) -> None:

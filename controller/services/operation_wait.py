@@ -1,6 +1,6 @@
 """Wait until an operation has ended: for people and tasks that asked for it and want to see the result.
 
-Looks at the journal with growing pauses; who runs the operation is not asked. Nothing here writes.
+It looks at the journal with growing pauses, whoever runs the operation. Nothing here writes.
 """
 
 from __future__ import annotations

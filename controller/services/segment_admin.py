@@ -1,8 +1,8 @@
 """Manual split, merge, rebucket and re-cut: what a person asks for becomes an intent in the journal, or a refusal.
 
-Cooldowns and caps are not asked (Pulsar's manual operations skip them too) but stamped; a segment in a live
-operation is refused. An act is a `Planner`: `preview` shows what it would do, `submit` writes the intent. Running it
-is the operation runner's.
+Cooldowns and caps do not hold it back (Pulsar's manual operations skip them too), but it starts the cooldowns. A
+segment in a live operation is refused. An act is a `Planner`: `preview` shows what it would do, `submit` writes the
+intent. Running it is the operation runner's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from controller.store.postgres.engine import Store
 from controller.store.topics import layouts, policies, topics
 
 UNLOCKED_ATTEMPTS = 3
-"""So often a request looks again before it locks the topic and waits its turn."""
+"""How often a request looks again before it locks the topic and waits its turn."""
 
 Planner = Callable[[SegmentLayout, int], Reshape]
 """Builds the reshape from the layout of the moment and the policy's cap of buckets a segment."""
@@ -82,7 +82,8 @@ def preview(store: Store, planes: Mapping[str, DataPlane], topic: str, planner: 
 def submit(
     store: Store, planes: Mapping[str, DataPlane], topic: str, planner: Planner, request: Request
 ) -> Intent:
-    """Look, plan, write; look again where somebody was faster. A topic that others change all the time is locked in the end.
+    """Look, plan, write; look again where somebody was faster. A topic that others change all the time is locked in the
+    end.
 
     The same request key gives the first one's operation. Raises TopicNotFound, TopicNotLive, SegmentNotFound,
     InvalidLayoutChange, SegmentBusy, LostRace, or Unsupported when the topic's data plane cannot do it.
@@ -107,7 +108,7 @@ def submit(
 def _submit_locked(
     store: Store, planes: Mapping[str, DataPlane], topic: str, planner: Planner, request: Request
 ) -> Intent:
-    """Nobody comes in between: whoever else wants the topic waits."""
+    """Under the topic's lock, so nothing changes in between; others wait."""
     with store.transaction() as tx:
         topics.find_topic(tx, topic, lock=True)
         view = reshape_intents.look(tx, topic, request.request_key)
@@ -120,7 +121,9 @@ def _submit_locked(
 def _draft(
     store: Store, planes: Mapping[str, DataPlane], view: TopicView, planner: Planner, request: Request
 ) -> ReshapeDraft:
-    """The plan on the ACTIVE segments; where it does not fit, on the whole layout, which knows better what to say."""
+    """The plan on the ACTIVE segments. Where it does not fit, it is made on the whole layout, whose
+    refusals say more.
+    """
     view.demand_current()
     plane = _plane(planes, view.name, view.data_plane)
     max_buckets = view.cluster_policy.entry_bucket_max_per_segment

@@ -1,8 +1,8 @@
-"""Tombstone sweeper: deletes logs that nobody needs any more, and keeps at it until they are gone for good.
+"""Tombstone sweeper: deletes logs that nobody needs any more, and repeats it until they are gone for good.
 
-The only place that deletes a log. A tombstone closes after two absences more than the longest call apart, so that
-a create held up on its way cannot bring a log back unseen. What becomes superfluous is decided elsewhere (prune,
-delete, abort, reconciler).
+The only place that deletes a log. A tombstone closes after two absences more than the longest call apart, so that a
+create call held up on its way cannot bring a log back unseen. Prunes, deletions, aborts and the reconciler decide which
+logs are superfluous.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Create and delete topics and subscriptions: each request becomes an intent in the journal, or a refusal.
 
-Names and properties are checked here and by the database's constraints; logs and cursors are the operation
-runner's to make. Waiting for the result is `operation_wait`'s.
+Names and properties are checked here and by the database's constraints. The operation runner makes logs and cursors;
+`operation_wait` waits for the result.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def create_topic(
 ) -> Intent:
     """Intend a topic (`topic://tenant/namespace/name`) of `segments` equal segments, 1..65536.
 
-    The policy's cap on segments is not asked: it binds automatic splits. Raises InvalidInput, TopicExists, or
+    The policy's cap on segments does not hold here: it binds automatic splits. Raises InvalidInput, TopicExists, or
     Unsupported for a data plane that is not configured here.
     """
     if data_plane not in planes:
@@ -136,7 +136,7 @@ def delete_subscription(store: Store, topic: str, subscription: str, request: Re
 
 
 def _check_retention(properties: Mapping[str, str]) -> None:
-    """A value that is no number would silently keep everything for ever."""
+    """Refuse a value that is no number: it would silently keep everything for ever."""
     value = properties.get(RETENTION_PROPERTY)
     try:
         is_wrong = value is not None and not math.isfinite(float(value))

@@ -1,7 +1,7 @@
-"""Adopt a topic that is there already: look at it, refuse what would hurt somebody, and intend to take it over.
+"""Adopt a topic that exists already: look at it, refuse what would cut somebody off, and intend to take it over.
 
-The old topic's logs become the sealed first generation of a scalable topic and stay where they are. Until the fence
-falls, deleting the new topic undoes everything; afterwards producers of the old name are refused by the broker.
+The old topic's logs become the sealed first generation of a scalable topic and stay where they are. Until its logs are
+terminated, deleting the new topic undoes everything. Afterwards the broker refuses producers of the old name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from controller.store.topics import policies
 from controller.store.topics.subscriptions import SubscriptionKind
 
 _NAMED = 5
-"""So many connections are named in a refusal; the dry run names all."""
+"""How many connections a refusal names; the dry run names all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ _CONNECT_SECONDS, _ANSWER_SECONDS = 2.0, 5.0
 
 
 class AirflowAway(Retryable):
-    """Airflow does not answer, or does not let us in."""
+    """Airflow does not answer, or refuses the login."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Follows the layout changes of the worker's topics and posts an asset event for each, on a thread of its own.
 
-Nothing of the worker waits for it or depends on it: it has its own connection to listen on, a bounded queue, and no
-memory. While Airflow is away the youngest `PENDING_AT_MOST` changes are kept; what was changed while nobody listened
-is not posted at all. Whoever needs every change reads `inspect.layout_changes`.
+Nothing of the worker waits for it or depends on it. It has its own connection to listen on and a bounded queue, and
+writes nothing down. While Airflow is away the youngest `PENDING_AT_MOST` changes are kept. What changed while nobody
+listened is not posted at all. `inspect.layout_changes` has every change.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = telemetry.get_logger(__name__)
 
 
 class Assets(Protocol):
-    """Where events are posted; `AirflowAssets`, or a stand-in that fails."""
+    """Where events are posted: `AirflowAssets`, or in tests one that fails."""
 
     def post(self, partition_key: str, extra: dict[str, Any]) -> bool: ...
 
@@ -72,7 +72,7 @@ class AssetEventPoster:
         self._listener.interrupt()
 
     def _hear(self, notifications: list[Notification]) -> None:
-        """Keep what is ours in mind, and no more than the bound: the oldest go first."""
+        """Remember the changes of our shards, up to the bound. The oldest are dropped first."""
         shards = self._shards()
         for notification in notifications:
             topic_id, _, epoch = notification.payload.partition(":")
@@ -100,7 +100,7 @@ class AssetEventPoster:
             telemetry.ASSET_EVENTS.labels(outcome="posted" if is_known else "unknown").inc()
 
     def _note(self, why: str) -> None:
-        """Say it when it begins, not each time."""
+        """Logged once when an outage begins, not each time."""
         if not self._is_away:
             log.warning("asset events wait", error=why, pending=len(self._pending))
         self._is_away = True

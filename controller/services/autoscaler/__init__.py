@@ -26,12 +26,12 @@ from controller.store.shards import Shards
 __all__ = ["PassResult", "TopicOutcome", "run_pass"]
 
 BATCH_TOPICS = 500
-"""Topics in one transaction: whoever raises one of them meanwhile (a consumer registering) waits for its end."""
+"""Topics in one transaction. A change to one of them meanwhile (a consumer registers) waits for its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassResult:
-    """What a pass did. `left` are topics that stay dirty because somebody else was at work on them, or paused."""
+    """What a pass did. `left` are topics that stay dirty: another process was at work on them, or they are paused."""
 
     evaluated: int
     outcomes: tuple[TopicOutcome, ...]

@@ -31,7 +31,9 @@ PAUSE_SECONDS = 60.0
 """How long a topic that cannot be decided or acted on here is left alone."""
 
 ACTING_TOPICS = 100
-"""Topics acted on in one transaction: their intents take tens of milliseconds, and the batch's rows are held meanwhile."""
+"""Topics acted on in one transaction: their intents take tens of milliseconds, and the batch's rows are
+held meanwhile.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ class Batch:
         evaluations.defer(self._tx, self._paused, PAUSE_SECONDS)
 
     def outcomes(self) -> list[TopicOutcome]:
-        """The topics worth telling of."""
+        """The topics that acted, or refused something new."""
         return [
             TopicOutcome(t, self.verdicts[t], self._decision_ids.get(t), self._operation_ids.get(t, ()))
             for t in self._new_topics()
@@ -185,7 +187,7 @@ class Batch:
         return draft
 
     def _refused(self, topic_id: int, error: CleaveError | IntegrityError) -> None:
-        """By the door, after all: soon again where somebody was faster, else later."""
+        """The intent was refused. The topic is decided again soon where another process was faster, else later."""
         if isinstance(error, LostRace | SegmentBusy):
             log.info(
                 "a topic moved while it was decided; left for the next pass",
@@ -224,7 +226,9 @@ class Batch:
         )
 
     def _finished(self, pending: PendingEvaluation) -> FinishedEvaluation:
-        """A topic without a verdict is not live: nothing to do until its creation commits, which raises it again."""
+        """A topic without a verdict is not live. There is nothing to do until its creation commits, and that makes it
+        dirty again.
+        """
         verdict = self.verdicts.get(pending.topic_id, Evaluation())
         refused = self._digests.get(pending.topic_id)
         return FinishedEvaluation(pending.topic_id, pending.input_version, verdict.valid_until, refused)
@@ -240,7 +244,7 @@ class Batch:
         ]
 
     def _postpone(self, topic_ids: Collection[int]) -> None:
-        """Hand them back unseen: they stay dirty, and the next batch of this pass has them."""
+        """Leave them for the next batch of this pass. They stay dirty."""
         self.postponed += topic_ids
         for topic_id in topic_ids:
             del self.verdicts[topic_id]

@@ -26,7 +26,8 @@ def plan(act: Decision, layout: SegmentGraph, *, max_buckets: int) -> Reshape:
 
 
 def digest(refusals: Sequence[Refusal], lanes: Collection[Lane], previous: str | None) -> str | None:
-    """One word a lane that refuses something, those of the lanes not asked as they were; None if there is none.
+    """One word for each lane that refuses something. The words of lanes that were not asked stay as they were. None if
+    no lane refuses.
 
     Measured values are left out: the same refusal at another rate is not a new one.
     """

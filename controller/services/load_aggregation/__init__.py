@@ -1,7 +1,7 @@
 """Load aggregation: from landed counter samples to load records, one run a window.
 
-`aggregation` begins a run: it opens the loader's login, sets the window and has `engine_choice` pick the engine. `run` is
-the frame (baseline, files, merge, history). An *engine* computes: `spark`, or `twin`, which is the same in SQL.
+`aggregation` begins a run: it opens the loader's login, sets the window and has `engine_choice` pick the engine. `run`
+is the frame (baseline, files, merge, history). An *engine* computes: `spark`, or `twin`, which is the same in SQL.
 """
 
 from controller.services.load_aggregation.aggregation import LoadAggregation

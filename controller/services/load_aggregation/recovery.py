@@ -1,7 +1,7 @@
 """Finish the history of runs that died between their merge and its publishing.
 
-The database says which runs were merged, the notes in the scratch directories whose rates lie there. Whatever was not
-merged stays: it is under way, or swept when it is old. A run that is alive may be met at its own publishing; both
+The database says which runs were merged. A note in each scratch directory says which run its rates are of. What was not
+merged stays: its run is under way, or it is swept when it is old. A live run may be publishing at the same time; both
 then move the same files to the same names.
 """
 

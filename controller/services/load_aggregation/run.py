@@ -1,7 +1,7 @@
 """One run: read the baseline, have an engine compute, merge what changed by compare-and-set, keep the history.
 
-A run is of one window and may be repeated: its id and the watermark make a repeat, or a run that overlaps a newer
-one, change nothing. Files that cannot be read, or are none of ours, are set aside by name and the rest goes on.
+A run is of one window and may be repeated: its id and the watermark make a repeat, or a run that overlaps a newer one,
+change nothing. Files that cannot be read, or that Cleave did not write, are set aside and named, and the rest goes on.
 Everything runs with the loader's rights: it reads load and thresholds, appends to its inbox, calls one function.
 """
 
@@ -34,7 +34,7 @@ TICK_SLACK_MS = 60_000
 
 
 class Engine(Protocol):
-    """Computes one run. Reads `records`, `sources` and `thresholds` (store/loads.py) from the scratch
+    """Computes one run. Reads `records`, `sources` and `thresholds` (`store/load/records.py`) from the scratch
     directory and writes `rates` (RATE_SCHEMA), `changes` (CHANGE_SCHEMA) and `heard` (SOURCE_SCHEMA) to it.
     """
 
@@ -103,7 +103,7 @@ def aggregate(
 def _merge_and_publish(
     store: Store, history: RateHistory, scratch: Scratch, run: LoadRun, changes: pa.Table, heard: pa.Table
 ) -> MergeResult:
-    """After an error the scratch directory stays: whether the merge was committed is for the next run to see."""
+    """After an error the scratch directory stays. The next run sees whether the merge was committed."""
     window_end_ms = to_ms(run.window_end)
     scratch.finish(run.run_id, window_end_ms)
     with store.transaction() as tx:
@@ -131,7 +131,7 @@ def _usable(area: LandingArea, window: LoadWindow) -> tuple[Examination, tuple[s
 def _leave_out(
     area: LandingArea, examined: Examination, foreign: Sequence[RejectedFile] = ()
 ) -> tuple[str, ...]:
-    """Sets aside what is no sample file, names what the storage does not give; their paths."""
+    """Sets aside what is no sample file, and logs what the storage cannot read; returns the paths of both."""
     for one in (*foreign, *examined.rejected):
         log.warning("file set aside", path=one.path, reason=one.reason)
     for one in examined.unreadable:
@@ -143,10 +143,11 @@ def _leave_out(
 def _compute(
     engine: Engine, area: LandingArea, usable: Examination, scratch: Scratch, window: LoadWindow
 ) -> tuple[Examination, tuple[str, ...]]:
-    """Have the engine compute; the files it computed from, and those left out since only reading whole showed them.
+    """Have the engine compute; returns the files it computed from, and those whose fault showed only when they were
+    read whole.
 
-    A sound footer may stand over broken pages. So where an engine fails, the files are read to the end before the
-    fault is called its own.
+    A file may have a sound footer and broken pages. So when an engine fails, the files are read to the end before the
+    engine is blamed.
     """
     try:
         engine.compute(area, usable.files, scratch, window)
@@ -163,5 +164,5 @@ def _compute(
 
 
 def upcoming(area: LandingArea, window_seconds: float, end_ms: int) -> list[LandedFile]:
-    """The files a run over the window that ends then would read; for a dry run."""
+    """The files that a run over the window that ends at `end_ms` would read; for a dry run."""
     return area.files(end_ms - round(window_seconds * 1000) - TICK_SLACK_MS, end_ms + TICK_SLACK_MS)[0]

@@ -1,4 +1,6 @@
-"""The aggregation as SQL in PostgreSQL (store/load_twin.py): the fallback without Java, and it says so each time."""
+"""The aggregation as SQL in PostgreSQL (`store/load/twin.py`): used where Spark cannot run, and each run logs a
+warning.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ log = telemetry.get_logger(__name__)
 
 
 class SqlTwinEngine:
-    """Computes a run in temporary tables of the loader's session; memory stays bounded, the database works."""
+    """Computes a run in temporary tables of the loader's session. The memory of this process stays bounded; the
+    database does the work.
+    """
 
     name = "sql"
 

@@ -1,9 +1,9 @@
 """Reconciler: compares the logs a data plane has with those the books say it should have, topic by topic.
 
 The order makes it safe: the listing comes first, the books are read afterwards under the topic's row lock. So a log
-in the listing that the books do not know was not reserved by anybody when it was seen. What is wrong is answered by
-making, closing or healing; deletion happens to orphans only, through tombstones. Logs of segments in a live
-operation are left to its runner.
+that is in the listing and not in the books was not reserved when it was listed. Faults are put right by making, closing
+or healing logs. Only orphans are deleted, through tombstones. Logs of segments in a live operation are left to its
+runner.
 """
 
 from __future__ import annotations

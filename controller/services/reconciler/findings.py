@@ -1,7 +1,7 @@
 """What can be wrong between the books and the data plane: kinds of findings, and the comparison itself.
 
-Pure: it is given what was listed, what was seen of single logs, and the books before and after. Only what the books
-show unchanged and idle on both sides of a look is judged.
+Pure: it is given what was listed, what was seen of single logs, and the books before and after. A log is judged only if
+the books before and after show it unchanged and idle.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class FindingKind(StrEnum):
 
     @property
     def has_remedy(self) -> bool:
-        """Whether a run answers it; the others are for a person."""
+        """Whether a run puts it right; the others are for a person to judge."""
         return self not in (FindingKind.FOREIGN_LOG, FindingKind.CURSOR_UNRECORDED)
 
 
@@ -65,7 +65,7 @@ class PlaneView:
     states: Mapping[int, LogState]
     cursors: Mapping[int, frozenset[str]]
     books: Books
-    """As they were before the looks at single logs: what changed since is not judged."""
+    """As they were before the looks at single logs. What changed since is not judged."""
 
 
 def compare(
@@ -113,7 +113,7 @@ def _orphans(
 
 
 def _differences(topic: str, seen: PlaneView, books: Books) -> list[Finding]:
-    """Of every log that the books show unchanged and idle before and after it was looked at."""
+    """Differences of every log that the books show unchanged and idle before and after it was looked at."""
     if books.topic_state != "live":
         return []
     before = {one.segment_id: one for one in seen.books.logs}

@@ -103,7 +103,7 @@ def _look(store: Store, plane: DataPlane, topic: topics.TopicRow) -> PlaneView:
 def _answer_in_books(
     tx: Connection, topic: topics.TopicRow, plane: DataPlane, books: Books, finding: Finding
 ) -> Finding:
-    """What is answered by a row, in the transaction that holds the topic's lock."""
+    """Put right what takes a row, in the transaction that holds the topic's lock."""
     segment_id = finding.segment_id
     match finding.kind:
         case FindingKind.ORPHAN_LOG if segment_id is not None:
@@ -139,7 +139,9 @@ def _heal(tx: Connection, topic: topics.TopicRow, plane: DataPlane, books: Books
 
 
 def _answer_on_plane(plane: DataPlane, books: Books, finding: Finding) -> Finding:
-    """What is answered by a call; a failure is noted in the finding, and a later run finds it again."""
+    """Put right what takes a call of the data plane. A failure is noted in the finding, and a later run
+    finds it again.
+    """
     remedies: Mapping[FindingKind, Callable[[], object]] = {
         FindingKind.ACTIVE_MISSING: lambda: _create_again(plane, books, finding.backing_topic),
         FindingKind.SEALED_OPEN: lambda: plane.terminate_segment(finding.backing_topic),

@@ -1,8 +1,8 @@
 """Sensors: the things the worker can be woken by, one small object each.
 
-A sensor says which notifications concern it and what work they ask for, and when it will fire by itself. It
-performs nothing: the work loop does. Notifications are a doorbell, never the truth: whoever is woken drains the
-tables, and the loop's slow sweep drains them too.
+A sensor says which notifications concern it and what work they ask for, and when it will fire by itself. It performs
+nothing: the work loop does. Notifications are a doorbell, never the truth: a worker that is woken drains the tables,
+and the loop's slow sweep drains them too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ class Sensor:
     patience_seconds = 0.0
     """How long what a notification asks for may wait for more of its kind."""
     fires_for_patient = False
-    """Whether it fires by itself for what patient sensors were notified of: then it is asked when they are served."""
+    """Whether it also fires by itself for what sensors with patience were notified of. While their work is put off it
+    is not asked.
+    """
 
     def notified(self, topic_id: int | None) -> Work:  # noqa: ARG002 - the default answer needs no topic
         """Work for a notification about the topic, or (None) about any topic of the shards held."""
@@ -54,7 +56,7 @@ class ConsumerSensor(Sensor):
 
 
 INPUT_PATIENCE_SECONDS = 0.25
-"""Layouts that change one after the other are looked at again together: most answer that they are cooling down."""
+"""Layouts that change one after the other are evaluated together, since most are in a cooldown anyway."""
 
 
 class InputSensor(Sensor):

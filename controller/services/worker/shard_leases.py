@@ -113,7 +113,7 @@ class ShardLeases:
                 log.warning("lease round failed; trying again", error=str(error))
             except CleaveError as error:
                 log.error("lease round refused", error=str(error))
-            except Exception:  # the thread would end, and its worker live on without a shard
+            except Exception:  # the thread would end, and the worker would go on without a shard
                 log.exception("lease round failed")
 
     def stop(self) -> None:

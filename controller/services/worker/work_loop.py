@@ -1,8 +1,9 @@
 """The worker's loop: wait for a sensor, evaluate, run what was intended, wait again.
 
 It is told what evaluating, running and sweeping mean (bootstrap passes them in), so this file holds only the order of
-things: notifications become work, work is done for the shards held, and the agenda says how long to wait. Operations run on a small pool of threads, since a broker may take a while;
-evaluation stays on the loop's own thread and never calls a data plane.
+things: notifications become work, work is done for the shards held, and the agenda says how long to wait. Operations
+run on a small pool of threads, since a broker may take a while; evaluation stays on the loop's own thread and never
+calls a data plane.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from controller.store.topics.topics import database_now
 log = telemetry.get_logger(__name__)
 
 REFUSED_PAUSE_SECONDS = 1.0
-"""What was refused (a shard lease was lost) is still due: time for the leases to be put right."""
+"""What was refused (a shard lease was lost) is still due. In this time the leases are put right."""
 
 
 class Evaluate(Protocol):
@@ -227,7 +228,7 @@ class WorkLoop:
                 if sensor.due().operations and self._all_busy():
                     continue  # the thread that ends first wakes the loop
                 if sensor.fires_for_patient and self._agenda.has_work_put_off:
-                    continue  # it would fire for just that
+                    continue  # it would fire for the work that is put off
                 instant = sensor.fires_at(tx, shards)
                 if instant is not None:
                     firings.append(Firing((to_ms(instant) - now_ms + 1) / 1000, sensor.due()))
