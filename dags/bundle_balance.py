@@ -2,10 +2,11 @@
 
 Every `CLEAVE_BUNDLE_BALANCE_SECONDS` (300). Proposals of a namespace go as far as its mode says: `dry-run` (the
 default) shows them, `approval` waits for somebody to approve them (DAG `bundle_approve`, or `cleave bundles approve`),
-`automatic` applies them. A refusal of the broker is never answered by repeating the call: the bundle list is read again.
+`automatic` applies them. A refusal of the broker is never answered by repeating the call: the bundle list is read
+again.
 
-What was proposed and why not more: `inspect.bundles_proposals`, `inspect.bundles_why_not`. `cleave bundles replay`
-decides a stored cycle again. *Dry run* stops behind the proposals.
+What was proposed is in `inspect.bundles_proposals`, and why not more in `inspect.bundles_why_not`. `cleave bundles
+replay` decides a stored cycle again. *Dry run* stops after the proposals.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Decide which neighbouring segments have been cold for long enough to merge, and start their merges.
 
-Every `CLEAVE_MERGE_PASS_SECONDS` (300). It drains every topic whose answer in the merge lane may have changed; where
-no worker is up it also runs the operations. A flood is dealt to a few mapped shares; what they leave waits for the
-next pass.
+Every `CLEAVE_MERGE_PASS_SECONDS` (300). It drains every topic whose answer in the merge lane may have changed; where no
+worker is up it also runs the operations. Many topics are divided into a few mapped shares. What these leave waits for
+the next pass.
 
 What was decided and why: `inspect.decisions`, `inspect.why_not`, or `cleave decisions`. *Dry run* decides in the log
 only.

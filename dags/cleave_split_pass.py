@@ -1,9 +1,9 @@
 """Decide which topics split, and start their splits.
 
-Woken by fresh load (asset `cleave_load`, rung by `cleave_load_aggregation`) and, whatever became of the bell, every
-`CLEAVE_SPLIT_PASS_SECONDS` (300). It drains every topic whose answer may have changed: the load lane, and where no
-worker is up the consumer lane too; then it also runs the operations, which a worker does otherwise. A flood is dealt
-to a few mapped shares; what they leave waits for the next pass.
+Woken by fresh load (asset `cleave_load`, updated by `cleave_load_aggregation`), and every `CLEAVE_SPLIT_PASS_SECONDS`
+(300) in any case. It drains every topic whose answer may have changed: the load lane, and where no worker is up the
+consumer lane too; then it also runs the operations, which a worker does otherwise. Many topics are divided into a few
+mapped shares. What these leave waits for the next pass.
 
 What was decided and why: `inspect.decisions`, `inspect.why_not`, or `cleave decisions`. *Dry run* decides in the log
 only.

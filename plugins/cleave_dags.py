@@ -48,7 +48,7 @@ PASS_SHARES = 2
 
 
 def seconds_from(variable: str, default: int) -> int:
-    """A cadence from the environment, in whole seconds, at least 5; what is wrong becomes the import error."""
+    """A cadence from the environment, in whole seconds, at least 5. A wrong value becomes the DAG's import error."""
     text = os.environ.get(variable, "").strip() or str(default)
     if not text.isdigit() or int(text) < 5:
         raise ValueError(
@@ -58,7 +58,7 @@ def seconds_from(variable: str, default: int) -> int:
 
 
 def every(seconds: int) -> CronTriggerTimetable | DeltaTriggerTimetable:
-    """On the clock's own minutes where the seconds divide an hour so, else at equal distances."""
+    """At full minutes where the cadence divides the hour evenly, else at equal distances."""
     minutes, rest = divmod(seconds, 60)
     if rest == 0 and 60 % minutes == 0:
         return CronTriggerTimetable("0 * * * *" if minutes == 60 else f"*/{minutes} * * * *", timezone="UTC")
@@ -66,7 +66,7 @@ def every(seconds: int) -> CronTriggerTimetable | DeltaTriggerTimetable:
 
 
 def scheduled(seconds: int, doc: str | None, **params: Param) -> dict[str, Any]:
-    """Arguments of a DAG that comes round by itself: never beside itself, never for times gone by."""
+    """Arguments of a DAG that is scheduled: one run at a time, and none for times past."""
     return {
         "catchup": False,
         "max_active_runs": 1,
@@ -112,7 +112,7 @@ def topic_param() -> Param:
 
 
 def _request_params() -> dict[str, Param]:
-    """What every request by hand has at its end."""
+    """The fields that every form has at its end."""
     waits = "How long one attempt waits for the operation. It goes on in any case; a retry waits for the same one."
     return {
         "reason": Param(
@@ -146,7 +146,7 @@ def bundle_param() -> Param:
 
 
 class RetryableOnly(RetryPolicy):
-    """Another attempt for what is worth it, after the time the error asks for; a mistake is not repeated.
+    """Another attempt for errors that can pass, after the time the error asks for. A mistake is not repeated.
 
     What the system or Airflow itself reports (a storage that does not answer, the API server away) is tried again at
     the task's own pace, and so is a task that was killed.
@@ -203,8 +203,8 @@ def cleave_task(
 def access(*, loader: bool = False) -> dict[str, Any]:
     """Arguments that tell a task where Cleave is: `dsn` and `extras` of the connection `cleave`.
 
-    With `loader` also the URL of the loader's login, if there is a connection `cleave_loader`, and what the
-    connection `cleave_spark` says of Spark, if there is one. Looked up by the task that calls this, never before.
+    With `loader` also the URL of the loader's login, if there is a connection `cleave_loader`, and what the connection
+    `cleave_spark` says of Spark, if there is one. The task that calls this looks them up, and nothing does before.
     """
     dsn, extras = _url_and_extras(CONNECTION)
     if loader:

@@ -1,4 +1,4 @@
 """What an application uses: a producer that routes by the layout, and a stream consumer that reads in key order.
 
-Stands on the domain and on a `LogClient` that is passed in; where layouts come from is behind `LayoutSource`.
+It needs the domain, a `LogClient` for the logs and a `LayoutSource` for the layouts.
 """

@@ -1,8 +1,8 @@
 """What was sent and what was delivered, and whether the two agree: nothing lost, nothing twice, each key in order.
 
-Producers and consumers, each in its own process, append lines to a file of their own while they run; afterwards
-`check` reads all of them. A killed process leaves what it had written, so a record is written before the act that
-depends on it: the sent one after the data plane acknowledged, the delivered one before the acknowledgement.
+Producers and consumers, each in its own process, append lines to a file of their own while they run; afterwards `check`
+reads all of them. A killed process leaves what it had written. So the record of a sent message is written after the
+data plane acknowledged it, and that of a delivered message before it is acknowledged.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Record(NamedTuple):
 
 
 class HistoryFile:
-    """Appends records of this process to a file; each call is on its way when it returns, kill or no kill."""
+    """Appends records of this process to a file. When a call returns, its record survives a kill of the process."""
 
     def __init__(self, path: Path, where: str = "") -> None:
         """No name or key may hold a tab or a line break."""
@@ -68,7 +68,7 @@ class HistoryFile:
 
 
 def read_history(*paths: Path) -> Iterator[Record]:
-    """The records of these files, file by file; a last line that a kill cut short is left out."""
+    """The records of these files, file by file. A last line that a kill cut short is left out."""
     for path in paths:
         with path.open(encoding="utf-8") as lines:
             for line in lines:
@@ -79,18 +79,20 @@ def read_history(*paths: Path) -> Iterator[Record]:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is wrong, message by message; `unconfirmed` is not: sent by a process that died before it knew."""
+    """What is wrong, message by message. Only `unconfirmed` is no fault."""
 
     sent: int
     delivered: int
     lost: tuple[tuple[str, str, int], ...]
     """Acknowledged to the producer and never delivered."""
     duplicated: tuple[tuple[str, str, int], ...]
-    """Delivered more than once; allowed where a consumer died or gave a segment up with work in hand."""
+    """Delivered more than once. That is allowed where a consumer died, or gave up a segment with unacknowledged
+    messages.
+    """
     out_of_order: tuple[tuple[str, str, int], ...]
     """Delivered for the first time after a later one of the same producer and key."""
     unconfirmed: tuple[tuple[str, str, int], ...]
-    """Delivered though no producer knows that it was stored."""
+    """Delivered although no producer knows that it was stored: its process died before the answer came."""
 
     @property
     def in_order_and_complete(self) -> bool:

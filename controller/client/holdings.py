@@ -1,7 +1,7 @@
 """The segments one consumer reads: taken when their turn comes, let go when the application has finished.
 
-`StreamConsumer` says which segments are its own; this keeps the readers in step with that. A segment that is
-no longer ours is read no further, and let go once everything delivered from it is acknowledged.
+`StreamConsumer` says which segments are its own; this opens and closes the readers accordingly. A segment that is no
+longer ours is read no further. It is let go once everything delivered from it is acknowledged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from controller.dataplane.base import LogClient, LogReader, Position
 from controller.domain.errors import DataPlaneUnavailable, LostRace, NotFound
 
 _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.02, 1.0
-"""A cursor that somebody still holds is tried again after this, doubling; a hand-over takes milliseconds."""
+"""A cursor that somebody still holds is tried again after this time, which doubles. A hand-over takes milliseconds."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,7 +39,9 @@ class HeldSegment:
 
 @dataclass(slots=True)
 class _Awaited:
-    """A segment of ours whose cursor somebody else still has, or whose log is out of reach: then `error` says why."""
+    """A segment of ours that is not open yet: somebody else still has its cursor, or its log is out of reach (see
+    `error`).
+    """
 
     next_try_at: float = 0.0
     delay_seconds: float = _FIRST_RETRY_SECONDS
@@ -79,7 +81,9 @@ class Holdings:
                 raise awaited.error
 
     def adopt(self, mine: Collection[int], snapshot: TopicSnapshot, peers: Collection[str]) -> None:
-        """Keep to a new assignment. A cursor held by one of `peers` is waited for, by anybody else taken over."""
+        """Follow a new assignment. A cursor that one of `peers` holds is waited for; one that anybody else holds is
+        taken over.
+        """
         self._peers = peers
         segments = snapshot.layout.segments
         for held in list(self._held.values()):
@@ -104,7 +108,7 @@ class Holdings:
                 awaited.try_later(time.monotonic() - began, error)
 
     def with_something_new(self) -> Iterator[HeldSegment]:
-        """The segments worth a read, each its turn; stop where you found something."""
+        """The segments that may have something new, each in its turn. The caller stops when it found something."""
         segment_ids = sorted(self._held)
         for _ in segment_ids:
             self._turn += 1
@@ -113,7 +117,7 @@ class Holdings:
                 yield held
 
     def ring_all(self) -> None:
-        """Read every segment once, whatever was heard."""
+        """Have every segment read once, whether its log notified or not."""
         for held in self._held.values():
             held.rung.set()
 

@@ -1,7 +1,7 @@
 """Where a client learns what the topic looks like now: the protocol, and the snapshots it gives.
 
-`PostgresSource` reads the rows; another source may ask over REST. A snapshot is the whole truth of its moment;
-whoever is told that something changed asks for a new one.
+`PostgresSource` reads the rows; another source may ask over REST. A snapshot is complete and of one moment. A watcher
+that is told of a change asks for a new one.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class TopicSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionSnapshot:
-    """Who reads for a subscription, and which sealed segments hold nothing for it any more."""
+    """Who reads for a subscription, and which sealed segments it has read to their end."""
 
     consumers: frozenset[str]
     drained: frozenset[int]
 
 
 class Watch(Protocol):
-    """Somebody to be told of changes, until `close`."""
+    """A subscription to changes, until `close`."""
 
     def close(self) -> None:
         """Tell no more; safe to repeat."""
@@ -61,4 +61,4 @@ class LayoutSource(Protocol):
         """Forget the consumer; an unknown one is success."""
 
     def mark_drained(self, topic_id: int, subscription: str, segment_id: int) -> None:
-        """Note that a sealed segment holds nothing more for the subscription; tells the watchers."""
+        """Note that the subscription has read a sealed segment to its end, and tell the watchers."""

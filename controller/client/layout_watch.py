@@ -1,7 +1,7 @@
-"""The newest known layout of one topic, kept by whoever routes or reads by it.
+"""The newest known layout of one topic, for the producer or consumer that routes or reads by it.
 
-The doorbell is answered by the owner in its own thread: a change only leaves a mark, `refresh_if_changed` reads.
-A lost notification costs no more than the owner's next timed look (`look_again`).
+A notification only leaves a mark. The owner reads the layout in its own thread, with `refresh_if_changed`. A lost
+notification costs no more than the owner's next timed look (`look_again`).
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class LayoutWatch:
         return True
 
     def look_again(self) -> None:
-        """Let the next `refresh_if_changed` read, whatever was heard."""
+        """Have the next `refresh_if_changed` read, whether something was notified or not."""
         self._changed.set()
 
     def wait_for_change(self, timeout_seconds: float) -> None:
-        """Block until something changed, or as long; afterwards the next refresh reads in either case."""
+        """Block until something changed or the time is over. The next refresh reads in either case."""
         self._changed.wait(timeout_seconds)
         self._changed.set()
 

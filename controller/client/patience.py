@@ -1,4 +1,4 @@
-"""Trying again while the data plane or the layout's source is away, and no longer than told."""
+"""Trying again while the data plane or the layout's source is away, for a given time."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ SELECT ARRAY(SELECT c.name FROM cleave.consumer c WHERE c.topic_id = u.topic_id 
                     WHERE s.topic_id = u.topic_id AND s.sealed_epoch <= u.created_epoch)
   FROM cleave.subscription u WHERE u.topic_id = %s AND u.name = %s
 """
-# Under the topic's lock, as whoever prunes and seeks takes it: what is found drained meanwhile stays so.
+# Under the topic's lock, which pruning and seeking take too: what is found drained meanwhile stays so.
 _MARK_DRAINED = """
 WITH locked AS (
     SELECT topic_id FROM cleave.topic WHERE topic_id = %s FOR UPDATE

@@ -1,8 +1,9 @@
 """Sends keyed messages to the segment that owns them, in order for each key across splits and merges.
 
-Messages wait in one lane a segment and go out in batches. When a segment turns out to be fenced, its lane is held
-back (the others flow on) until the layout with its successors is published, and is then routed anew, in order and
-before anything newer. Nothing is sent twice: a batch whose answer was lost is settled under its number first.
+Messages wait in one queue a segment and go out in batches. When a segment turns out to be fenced, its queue waits until
+the layout with the segment's successors is published; the other queues go on. Its messages are then routed anew, in
+order and before anything newer. Nothing is sent twice: a batch whose answer was lost is repeated under its own number
+first, and the log knows whether it has it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LOOK_SECONDS = 1.0
 """While a fence is waited out, the layout is read this often even if no notification came."""
 
 
-class _Lane:
+class _SegmentQueue:
     """Messages for one segment, oldest first. `in_doubt` is the batch whose answer is missing, under its number."""
 
     __slots__ = ("backing_topic", "fenced", "in_doubt", "waiting", "waiting_bytes")
@@ -60,7 +61,7 @@ class Producer:
         send_timeout_seconds: float = 30.0,
         on_stored: Callable[[Sequence[OutgoingMessage]], None] = lambda _messages: None,
     ) -> None:
-        """`batch_*` say when a lane is sent without `flush`; `max_pending_messages` when `send` blocks.
+        """`batch_*` say when a queue is sent without `flush`; `max_pending_messages` when `send` blocks.
 
         `send_timeout_seconds` bounds how long `send` and `flush` retry and wait for a layout before they raise.
         `on_stored` is told, in order, what the data plane has acknowledged.
@@ -75,7 +76,7 @@ class Producer:
         self._numbers = itertools.count(1)
         self._turn = itertools.count()
         self._unrouted: deque[OutgoingMessage] = deque()
-        self._lanes: dict[int, _Lane] = {}
+        self._queues: dict[int, _SegmentQueue] = {}
         self._pending = 0
         self._watch = LayoutWatch(source, topic)
 
@@ -104,8 +105,8 @@ class Producer:
         self._unrouted.append(OutgoingMessage(payload, key.encode() if isinstance(key, str) else key))
         self._pending += 1
         self._follow_layout()
-        for lane in self._route_all():
-            self._send_lane(lane, whole_batches=True)
+        for queue in self._route_all():
+            self._send_queue(queue, whole_batches=True)
         if self._pending >= self._max_pending:
             self.flush()
 
@@ -119,15 +120,15 @@ class Producer:
         while True:
             self._follow_layout()
             self._route_all()
-            for lane in self._lanes.values():
-                self._send_lane(lane)
-            fenced = [lane for lane in self._lanes.values() if not lane.empty]
+            for queue in self._queues.values():
+                self._send_queue(queue)
+            fenced = [queue for queue in self._queues.values() if not queue.empty]
             if not fenced:
                 return
             if time.monotonic() >= deadline:
                 raise SegmentTerminated(
-                    f"{fenced[0].backing_topic} is terminated and {self._watch.snapshot.name} has no successor for it after "
-                    f"{self._send_timeout_seconds:g} s; look at the topic's operations, then flush again"
+                    f"{fenced[0].backing_topic} is terminated and {self._watch.snapshot.name} has no successor "
+                    f"for it after {self._send_timeout_seconds:g} s; look at the topic's operations, then flush again"
                 )
             self._watch.wait_for_change(min(LOOK_SECONDS, max(0.0, deadline - time.monotonic())))
 
@@ -136,38 +137,40 @@ class Producer:
         self._watch.close()
 
     def _follow_layout(self) -> None:
-        """Adopt a new layout: what waits for segments that are gone is routed anew before anything newer is."""
+        """Adopt a new layout. Messages that wait for segments that are gone are routed anew, before anything newer."""
         if not self._watch.changed:
             return
         self._patiently(self._watch.refresh_if_changed)
         active = {segment.segment_id for segment in self._watch.snapshot.layout.active}
-        gone = [segment_id for segment_id in self._lanes if segment_id not in active]
-        for lane in (self._lanes[segment_id] for segment_id in gone):
-            if lane.in_doubt is not None:  # its log still knows whether it is stored
-                self._settle(lane)
-        homeless = [message for segment_id in gone for message in self._lanes.pop(segment_id).waiting]
+        gone = [segment_id for segment_id in self._queues if segment_id not in active]
+        for queue in (self._queues[segment_id] for segment_id in gone):
+            if queue.in_doubt is not None:  # its log still knows whether it is stored
+                self._settle(queue)
+        homeless = [message for segment_id in gone for message in self._queues.pop(segment_id).waiting]
         self._unrouted.extendleft(reversed(homeless))
 
-    def _settle(self, lane: _Lane) -> None:
+    def _settle(self, queue: _SegmentQueue) -> None:
         try:
-            self._send_batch(lane)
+            self._send_batch(queue)
         except BaseException:
             self._watch.look_again()  # the layout is not adopted yet
             raise
 
-    def _route_all(self) -> Collection[_Lane]:
-        """Move what is not routed yet into its lanes, in order; the lanes that got something."""
-        lanes: dict[int, _Lane] = {}
+    def _route_all(self) -> Collection[_SegmentQueue]:
+        """Move what is not routed yet into its queues, in order; returns the queues that got something."""
+        queues: dict[int, _SegmentQueue] = {}
         while self._unrouted:
             message = self._unrouted[0]
             segment_id = self._segment_for(message.key).segment_id
-            lane = self._lanes.get(segment_id)
-            if lane is None:
-                lane = self._lanes[segment_id] = _Lane(self._watch.snapshot.backing_topics[segment_id])
-            lane.waiting.append(self._unrouted.popleft())
-            lane.waiting_bytes += len(message.payload)
-            lanes[segment_id] = lane
-        return lanes.values()
+            queue = self._queues.get(segment_id)
+            if queue is None:
+                queue = self._queues[segment_id] = _SegmentQueue(
+                    self._watch.snapshot.backing_topics[segment_id]
+                )
+            queue.waiting.append(self._unrouted.popleft())
+            queue.waiting_bytes += len(message.payload)
+            queues[segment_id] = queue
+        return queues.values()
 
     def _segment_for(self, key: bytes | None) -> Segment:
         layout = self._watch.snapshot.layout
@@ -175,43 +178,43 @@ class Producer:
             return layout.active[next(self._turn) % len(layout.active)]
         return layout.segment_for(key_hash(key).segment_hash)
 
-    def _send_lane(self, lane: _Lane, *, whole_batches: bool = False) -> None:
-        """Send all that waits, or what makes whole batches, until the lane turns out to be fenced."""
-        while not lane.fenced and not lane.empty:
-            full = len(lane.waiting) >= self._batch_messages or lane.waiting_bytes >= self._batch_bytes
-            if whole_batches and not full and lane.in_doubt is None:
+    def _send_queue(self, queue: _SegmentQueue, *, whole_batches: bool = False) -> None:
+        """Send all that waits, or what makes whole batches, until the queue turns out to be fenced."""
+        while not queue.fenced and not queue.empty:
+            full = len(queue.waiting) >= self._batch_messages or queue.waiting_bytes >= self._batch_bytes
+            if whole_batches and not full and queue.in_doubt is None:
                 return
-            self._send_batch(lane)
+            self._send_batch(queue)
 
-    def _send_batch(self, lane: _Lane) -> None:
-        if lane.in_doubt is None:
-            lane.in_doubt = (next(self._numbers), self._take_batch(lane))
-        number, batch = lane.in_doubt
+    def _send_batch(self, queue: _SegmentQueue) -> None:
+        if queue.in_doubt is None:
+            queue.in_doubt = (next(self._numbers), self._take_batch(queue))
+        number, batch = queue.in_doubt
         try:
             stored = self._patiently(
                 lambda: self._logs.append(
-                    lane.backing_topic, batch, producer=self.producer_id, sequence=number
+                    queue.backing_topic, batch, producer=self.producer_id, sequence=number
                 )
             )
         except (SegmentTerminated, SegmentNotFound):  # not found: fenced so long ago that it is deleted
             stored = 0
-        lane.in_doubt = None
+        queue.in_doubt = None
         self._pending -= stored
         if stored:
             self._on_stored(batch[:stored])
         if stored < len(batch):
-            lane.fenced = True
-            lane.waiting.extendleft(reversed(batch[stored:]))
-            lane.waiting_bytes += sum(len(m.payload) for m in batch[stored:])
+            queue.fenced = True
+            queue.waiting.extendleft(reversed(batch[stored:]))
+            queue.waiting_bytes += sum(len(m.payload) for m in batch[stored:])
             self._watch.look_again()
 
-    def _take_batch(self, lane: _Lane) -> list[OutgoingMessage]:
+    def _take_batch(self, queue: _SegmentQueue) -> list[OutgoingMessage]:
         batch: list[OutgoingMessage] = []
         size = 0
-        while lane.waiting and len(batch) < self._batch_messages and size < self._batch_bytes:
-            batch.append(lane.waiting.popleft())
+        while queue.waiting and len(batch) < self._batch_messages and size < self._batch_bytes:
+            batch.append(queue.waiting.popleft())
             size += len(batch[-1].payload)
-        lane.waiting_bytes -= size
+        queue.waiting_bytes -= size
         return batch
 
     def _patiently(self, act: Callable[[], Result]) -> Result:

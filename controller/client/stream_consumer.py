@@ -1,8 +1,8 @@
 """Reads a topic in the order of each key: the segments that `assign` gives this consumer, parents before children.
 
-Every consumer of a subscription computes the same assignment from the same rows, so nobody has to tell it. What
-keeps two of them apart while they learn of a change at different moments is the cursor, which has one owner: who
-loses a segment lets go when the application has acknowledged what it was given, and only then the next one reads.
+Every consumer of a subscription computes the same assignment from the same rows, so nobody has to tell it. They learn
+of a change at different moments. The cursor keeps them apart meanwhile, since it has one owner: a consumer that loses a
+segment lets go when the application has acknowledged what it was given, and only then the next one reads.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Batch:
     segment_id: int
     messages: Sequence[LogMessage]
     origin: object
-    """The reading it came from: an acknowledgement that comes after that has ended is refused."""
+    """The reading it came from. An acknowledgement after that reading has ended is refused."""
 
 
 class StreamConsumer:
@@ -84,8 +84,9 @@ class StreamConsumer:
     def receive(self, timeout_seconds: float) -> Batch | None:
         """The next messages of one segment, waiting for them at most so long; None when there are none.
 
-        Raises FencedOut when another consumer took this one's name; TopicNotFound, SubscriptionNotFound when
-        that is gone; TopicNotLive, Conflict while it is being deleted; DataPlaneUnavailable, StoreUnavailable when that is away for longer than the patience.
+        Raises FencedOut when another consumer took this one's name; TopicNotFound, SubscriptionNotFound when that is
+        gone; TopicNotLive, Conflict while it is being deleted; DataPlaneUnavailable, StoreUnavailable when that is away
+        for longer than the patience.
         """
         deadline = time.monotonic() + timeout_seconds
         while True:
@@ -99,7 +100,7 @@ class StreamConsumer:
             except (DataPlaneUnavailable, StoreUnavailable) as error:
                 self._away_since = self._away_since or time.monotonic()
                 if time.monotonic() - self._away_since > self._patience_seconds:
-                    self._away_since = None  # whoever calls again has patience again
+                    self._away_since = None  # the next call has its full patience again
                     raise
                 self._watch.look_again()
                 pause = error.delay_seconds
@@ -129,7 +130,7 @@ class StreamConsumer:
         return True
 
     def close(self) -> None:
-        """Let go of every segment and sign off; what is unacknowledged goes to the others."""
+        """Let go of every segment and unregister. What is unacknowledged goes to the other consumers."""
         self._holdings.let_go_of_all()
         self._watch.close()
         self._source.unregister(self._topic_id, self._subscription, self.name)
@@ -137,7 +138,7 @@ class StreamConsumer:
     def _look(self) -> Batch | None:
         """One round: follow the layout, take what is ours, and read from the next segment that has something.
 
-        A segment that is out of reach keeps nobody from the others: it is told of when they have nothing.
+        A segment that is out of reach does not hold up the others. Its error is raised when they have nothing.
         """
         if time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + LOOK_SECONDS
@@ -154,11 +155,11 @@ class StreamConsumer:
         return None
 
     def _follow(self) -> None:
-        """Read the rows again and sort out what is ours, what no more, and what is sealed."""
+        """Read the rows again, and take and let go of segments accordingly."""
         self._watch.refresh_if_changed()
         snapshot = self._watch.snapshot
         rows = self._source.subscription(self._topic_id, self._subscription)
-        if self.name not in rows.consumers:  # given up for dead: the rows that follow will have us again
+        if self.name not in rows.consumers:  # somebody removed us as dead: register again
             self._source.register(self._topic_id, self._subscription, self.name)
             self._watch.look_again()
         shares = assign(snapshot.layout, rows.drained, rows.consumers)
@@ -166,7 +167,7 @@ class StreamConsumer:
         self._holdings.adopt(mine, snapshot, rows.consumers)
 
     def _read(self, held: HeldSegment) -> Batch | None:
-        """The segment's next batch; when there is none, see whether there can ever be one again."""
+        """The segment's next batch. When there is none, mark the segment as drained if there can never be one again."""
         held.rung.clear()
         try:
             messages = held.reader.read(self._batch_messages)
@@ -185,7 +186,7 @@ class StreamConsumer:
         return None
 
     def _lose(self, held: HeldSegment) -> None:
-        """Read this one no further, and look what is ours now."""
+        """Read this segment no further, and look which ones are ours now."""
         self._holdings.let_go(held)
         self._watch.look_again()
         self._wakeup.set()

@@ -36,18 +36,18 @@ class RejectedFile:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """Files that can be read, the rows in them, those that are no samples, and those the storage does not give."""
+    """Files that can be read, the rows in them, files that are no samples, and files that the storage cannot read."""
 
     files: tuple[LandedFile, ...]
     rows: int
     rejected: tuple[RejectedFile, ...]
     unreadable: tuple[RejectedFile, ...] = ()
-    """No permission, or an error of the medium: left where they are, since nobody knows what is in them."""
+    """No permission, or an error of the medium. They are left where they are, since it is not known what is in them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Names of the small files that a compacted one stands for, since when."""
+    """Names of the small files that a compacted one stands for, and since when it does."""
 
     names: frozenset[str]
     written_at_ms: int
@@ -97,7 +97,7 @@ class LandingArea:
     def examine(self, files: Iterable[LandedFile], *, deeply: bool = False) -> Examination:
         """Reads the footers (`deeply`: everything) and tells usable files from the others.
 
-        A file that vanished meanwhile is left out. Storage that does not answer at all raises OSError: that is no
+        A file that vanished meanwhile is left out. Storage that does not answer at all raises OSError, since that is no
         fault of the files.
         """
         good, rejected, unreadable, rows = [], [], [], 0
@@ -119,7 +119,7 @@ class LandingArea:
     def quarantine(self, rejected: Iterable[RejectedFile]) -> list[str]:
         """Moves the files aside, below `_quarantine`, where no reader looks; returns their former paths.
 
-        One that may not be moved stays, and is among them all the same.
+        A file that may not be moved stays; its path is returned too.
         """
         moved = []
         for file in rejected:
@@ -133,7 +133,7 @@ class LandingArea:
         return moved
 
     def urls(self, files: Iterable[LandedFile]) -> list[str]:
-        """What Spark is given to read."""
+        """URLs of the files, for Spark to read."""
         return [self.location.url(file.path) for file in files]
 
     def batches(self, files: Iterable[LandedFile], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -152,7 +152,7 @@ class LandingArea:
     def replacements(self, landed: Sequence[LandedFile]) -> dict[str, Replacement]:
         """What the compacted files of a listing stand for, by path.
 
-        A footer is read only where another file's ticks overlap: elsewhere nothing is left to stand for.
+        A footer is read only where another file's ticks overlap. Elsewhere the small files are deleted already.
         """
         return {
             file.path: self._replacement(file.path)

@@ -3,10 +3,10 @@
 1. The small files of an hour are copied into one file whose footer names them; it appears whole or not at all.
    From then on every listing shows it and hides them (`LandingArea.day`).
 2. A later round deletes what a compacted file names, once that file is older than a reader may take from its
-   listing to its last read. Until then those who listed before step 1 find their files.
+   listing to its last read. Until then readers that listed before step 1 find their files.
 
-The file's name follows from the names it stands for: two compactors at once write the same file. Rates do not
-depend on it either way, since equal samples count once.
+The file's name follows from the names it stands for: two compactors at once write the same file. Rates do not depend on
+it, since equal samples count once.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _sweep(area: LandingArea, directory: str, before_ms: int) -> int:
 
 
 def _sweep_drafts(area: LandingArea, directory: str, before_ms: int) -> None:
-    """Deletes what writers that died half way left behind, where the storage knows how old it is."""
+    """Deletes the unfinished files of writers that died, where the storage knows how old these are."""
     for file in area.location.hidden_files(directory):
         if 0 < file.modified_at_ms <= before_ms:
             area.location.delete(file.path)

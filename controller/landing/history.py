@@ -1,10 +1,10 @@
 """History: the rates of every segment in every window, by day, for replay and for profiles that look back.
 
 An engine writes a run's rates into a scratch directory; when the run was merged, its files get their final names
-`day=YYYY-MM-DD/window_end=<instant>/<attempt>-<file>`. So a window is kept once, whoever computed it twice.
+`day=YYYY-MM-DD/window_end=<instant>/<attempt>-<file>`. So a window is kept once, even if it was computed twice.
 
-Before the merge a note beside the rates says whose they are. So rates whose run died after the merge are found again
-(`left_over`) and published by somebody else; publishing begins anew wherever it was broken off.
+Before the merge a note beside the rates says of which run they are. So rates whose run died after the merge are found
+again (`left_over`) and a later run publishes them. Publishing can be repeated wherever it was broken off.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class RateHistory:
         return Scratch(self.location, f"{_SCRATCH}/{attempt}")
 
     def publish(self, scratch: Scratch, window_end_ms: int) -> None:
-        """Gives the run's rates their final names; what has them already, whoever gave them, is left.
+        """Gives the run's rates their final names. A file that has its final name already is left.
 
-        Where another attempt's rates of the window are kept, these are not: two may not be mixed.
+        Where another attempt's rates of the window are kept, these are not, since two attempts may not be mixed.
         """
         directory = f"{day_directory(window_end_ms)}/window_end={format_tick(window_end_ms)}"
         mine = f"{scratch.attempt}-"
@@ -52,13 +52,15 @@ class RateHistory:
                 self.location.move(path, f"{directory}/{mine}{name}")
 
     def left_over(self) -> list[tuple[Scratch, FinishedRun]]:
-        """Attempts that computed their rates and neither published nor gave them up yet; some are under way."""
+        """Attempts that computed their rates and have neither published nor dropped them. Some are under way."""
         paths = [file.path for file in self.location.files(_SCRATCH) if file.name == _NOTE]
         attempts = [Scratch(self.location, path.rpartition("/")[0]) for path in paths]
         return [(attempt, note) for attempt in attempts if (note := attempt.finished()) is not None]
 
     def sweep(self, before_ms: int) -> list[str]:
-        """Deletes scratch directories nobody has written to since, where the storage knows; returns their paths."""
+        """Deletes scratch directories that were not written to since then, where the storage knows; returns their
+        paths.
+        """
         old = [
             path
             for name in self.location.directories(_SCRATCH)
@@ -90,7 +92,7 @@ class RateHistory:
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """Whose rates a scratch directory holds, whole."""
+    """The run whose rates a scratch directory holds, all of them."""
 
     run_id: str
     window_end_ms: int
@@ -105,7 +107,7 @@ class Scratch:
 
     @property
     def attempt(self) -> str:
-        """Its own mark in the names of its files; a run's name may be too long for that."""
+        """Marks the names of this attempt's files. A run's name may be too long for that."""
         return hashlib.sha256(self._directory.encode()).hexdigest()[:8]
 
     @property

@@ -61,18 +61,18 @@ class Location:
         return self._storage[1]
 
     def url(self, path: str = "") -> str:
-        """The URL Spark and people know it by: always with a scheme, and the scheme that was given."""
+        """The URL for Spark and for people: always with a scheme, and with the one that was given."""
         return f"{self._base}/{path}" if path else self._base
 
     def files(self, directory: str = "") -> list[FoundFile]:
         """The visible files below `directory`, at any depth, by path; none where it does not exist.
 
-        Hidden is what has a hidden name below `directory`, which may itself be hidden.
+        A file is hidden if a part of its path below `directory` is; `directory` itself may be.
         """
         return [found for found in self._walk(directory) if not _is_hidden(found.path[len(directory) :])]
 
     def hidden_files(self, directory: str) -> list[FoundFile]:
-        """What is not (or not yet) meant for readers below `directory`."""
+        """The hidden files below `directory`, which are not (or not yet) meant for readers."""
         return [found for found in self._walk(directory) if _is_hidden(found.path[len(directory) :])]
 
     def directories(self, below: str = "") -> list[str]:

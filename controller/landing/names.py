@@ -56,7 +56,7 @@ def compacted_path(first_tick_ms: int, last_tick_ms: int, digest: str) -> str:
 
 
 def parse_path(path: str, size_bytes: int) -> LandedFile | None:
-    """What the name says; None for a name that is none of ours."""
+    """What the name says; None for a name that Cleave does not give."""
     name = path.rpartition("/")[2]
     try:
         if match := _TICK.fullmatch(name):

@@ -39,7 +39,7 @@ RATE_SCHEMA = pa.schema(
 
 
 def difference(schema: pa.Schema) -> str | None:
-    """What keeps a file's schema from being SAMPLE_SCHEMA, for people; None where nothing does."""
+    """How a file's schema differs from SAMPLE_SCHEMA, for people; None where it does not."""
     for field in SAMPLE_SCHEMA:
         index = schema.get_field_index(field.name)
         if index < 0:

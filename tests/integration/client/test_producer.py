@@ -98,7 +98,7 @@ def test_after_a_split_each_key_goes_on_in_the_child_where_the_parent_ends(
     assert stored(bench, 3)
 
 
-def test_after_a_merge_both_lanes_go_on_in_the_child(bench: Bench, producer: Producer) -> None:
+def test_after_a_merge_both_queues_go_on_in_the_child(bench: Bench, producer: Producer) -> None:
     """Half-filled batches of both parents are waiting when the merge happens."""
     send_numbered(producer, range(3))
     assert producer.pending > 0
