@@ -28,7 +28,7 @@ class FoundTopic:
 
 @runtime_checkable
 class Adoptable(Protocol):
-    """A data plane with topics that were there before Cleave."""
+    """A data plane with topics that applications made before Cleave."""
 
     def describe_topic(self, name: str) -> FoundTopic:
         """The topic as it is. Raises TopicNotFound, InvalidInput."""

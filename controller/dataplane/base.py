@@ -33,8 +33,9 @@ class LogState(StrEnum):
 class Counters:
     """Counters of one segment as its source reports them: they rise, and restart from 0 with the source or the log.
 
-    In is what was stored (a broker also counts what it refused because the log was being terminated), out what was
-    delivered, summed over subscriptions. `source` names the reporter (a broker, or this server); `instant_ms` is the reporter's reading time.
+    *In* counts what was stored (a broker also counts what it refused because the log was being terminated), *out* what
+    was delivered, summed over subscriptions. `source` names the reporter (a broker, or this server); `instant_ms` is
+    the reporter's reading time.
     """
 
     backing_topic: str
@@ -112,7 +113,7 @@ class DataPlane(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """A log to make: with these subscriptions and with those found on its predecessors, but for the excepted."""
+    """A log to make, with these subscriptions and those found on its predecessors, without the excepted ones."""
 
     backing_topic: str
     predecessors: tuple[str, ...]
@@ -130,19 +131,24 @@ class Born:
 
 @runtime_checkable
 class SetWiseDataPlane(DataPlane, Protocol):
-    """A data plane on which Cleave makes the logs: it acts on many in one call, at the price of one or of the slowest.
+    """A data plane on which Cleave makes the logs. One call acts on many of them, and takes as long as for one or as
+    for the slowest.
 
-    What such a call means for each log is what `DataPlane` says of the call for one. An error may leave some of it
-    done, which a repeat finds, unless the adapter says that all is done or nothing.
+    What such a call means for each log is what `DataPlane` says of the call for one. After an error a part of it may be
+    done, and a repeat finds that part, unless the adapter says that all is done or nothing.
     """
 
     @property
     def shares_calls(self) -> bool:
-        """Whether operations may share a call: not where a log that does not answer would hold up the others."""
+        """Whether operations may share a call. They may not where a log that does not answer would hold
+        up the others.
+        """
 
     @property
     def shares_journal_server(self) -> bool:
-        """Whether the journal is in the same server, which forgets in a crash what came last, be it row or log."""
+        """Whether the journal is in the same server. In a crash the server then loses the latest commits of both, in
+        order.
+        """
 
     def create_successors(self, successors: Sequence[Successor]) -> Mapping[str, Born]:
         """Create each log with its subscriptions at earliest; fills in those an existing log lacks."""
@@ -150,7 +156,7 @@ class SetWiseDataPlane(DataPlane, Protocol):
     def terminate_segments(self, backing_topics: Sequence[str]) -> Mapping[str, str]:
         """Close those that exist for appends; their last positions.
 
-        Absent from the answer: a log that is missing, and one that somebody holds, so that none waits for another.
+        A log that is missing is absent from the answer, and so is one that somebody holds: no log waits for another.
         """
 
     def subscriptions_of(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[str]]:
@@ -169,8 +175,8 @@ Position = tuple[int, ...]
 
 
 class LogMessage(NamedTuple):
-    """A message as read. `published_at_ms` is the data plane's time and never falls within a log; where producers
-    stamp messages (pulsar) it is their clocks', and as good as these.
+    """A message as read. `published_at_ms` is the data plane's time and never falls within a log. Where producers stamp
+    messages (`pulsar`) it is the time of their clocks, and may fall.
     """
 
     position: Position
@@ -182,19 +188,20 @@ class LogMessage(NamedTuple):
 class LogReader(Protocol):
     """The one reader of a log for a subscription, from the first unacknowledged message on.
 
-    Every call raises LostRace when the cursor is no longer this reader's (taken over, or moved by a seek): open
-    a new one. FencedOut means that a newer reader of the same owner exists, so this process is the stale one.
-    A broker tells either by breaking a connection: a call made in that moment may still answer as before, and
-    what it acknowledges then has no effect.
+    Every call raises LostRace when the cursor is no longer this reader's (taken over, or moved by a seek): open a new
+    one. FencedOut means that a newer reader of the same owner exists, so this process is the stale one. A broker
+    signals both by breaking the connection. A call made at that moment may still succeed, but what it acknowledges has
+    no effect.
     """
 
     def read(self, limit: int) -> Sequence[LogMessage]:
         """The next messages in order, at most `limit`; empty when there is none now. Does not wait."""
 
     def acknowledge(self, position: Position) -> None:
-        """Everything up to and including `position` is done with; behind what is acknowledged it does nothing.
+        """Acknowledge everything up to and including `position`. A position that is acknowledged already changes
+        nothing.
 
-        May be on its way for some 100 ms after the call; `is_drained` and `close` come after it.
+        It may take some 100 ms after the call; `is_drained` and `close` wait for it.
         """
 
     def is_drained(self) -> bool:
@@ -212,9 +219,9 @@ class LogClient(Protocol):
     ) -> int:
         """Store a batch in order and return how many, from its front, are stored.
 
-        Fewer than all means the log was terminated in between (a plane that stores a batch in one act never
-        answers that); none raises SegmentTerminated. `sequence` rises with every batch a producer sends to one
-        log; repeating a batch under its number, after DataPlaneTimeout say, stores it once. SegmentNotFound
+        Fewer than all means the log was terminated in between (a plane that stores a batch in one act never answers
+        that); none raises SegmentTerminated. `sequence` rises with every batch that a producer sends to one log. A
+        batch that is repeated under its number, for instance after DataPlaneTimeout, is stored once. SegmentNotFound
         where there is no log.
         """
 
@@ -227,11 +234,11 @@ class LogClient(Protocol):
         live_owners: Collection[str],
         on_arrival: Callable[[], None],
     ) -> LogReader:
-        """Take the cursor and read from it; LostRace while one of `live_owners` (the owner aside) holds it.
+        """Take the cursor and read from it. Raises LostRace while another of `live_owners` holds it.
 
-        A holder that is not among them is gone and is cut off. `on_arrival` is called from another thread
-        whenever there may be something new (messages, the end of the log, a cursor let go, a lost connection);
-        it may be called for nothing and must not block. SegmentNotFound, SubscriptionNotFound.
+        A holder that is not among them counts as gone and is cut off. `on_arrival` is called from another thread
+        whenever there may be something new (messages, the end of the log, a cursor let go, a lost connection); it may
+        be called for nothing and must not block. SegmentNotFound, SubscriptionNotFound.
         """
 
     def close(self) -> None:

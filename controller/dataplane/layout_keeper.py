@@ -1,7 +1,7 @@
 """What a broker that keeps the layout of its topics itself offers beyond logs: Pulsar 5 and its scalable topics.
 
-Cleave mirrors such a layout, decides, and asks for acts; the broker chooses ids and makes the epochs. An answer that
-got lost is settled by reading the layout, so no call here has to be repeated blindly.
+Cleave mirrors such a layout, decides, and asks for acts; the broker chooses ids and makes the epochs. After a lost
+answer the layout is read, so no call here has to be repeated blindly.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class LayoutKeeper(ABC):
 
     @abstractmethod
     def create_topic(self, topic: str, segments: int) -> None:
-        """Make it with so many equal segments; one that exists stays as it is."""
+        """Make the topic with so many equal segments. One that exists stays as it is."""
 
     @abstractmethod
     def delete_topic(self, topic: str) -> None:
-        """Delete it with every segment, by force. A missing topic is success."""
+        """Delete the topic with every segment, by force. A missing topic is success."""
 
     @abstractmethod
     def read_layout(self, topic: str) -> SegmentLayout:
@@ -46,7 +46,7 @@ class LayoutKeeper(ABC):
 
     @abstractmethod
     def set_auto_scaler(self, topic: str, setting: Mapping[str, Any] | None) -> None:
-        """Replace that setting; None removes it, so that what lies above holds again."""
+        """Replace that setting. None removes it, so that the setting of the namespace or broker holds again."""
 
     @abstractmethod
     def topic_subscriptions(self, topic: str) -> Mapping[str, str]:

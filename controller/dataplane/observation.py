@@ -1,6 +1,6 @@
-"""What a data plane that is a real broker can tell besides: who consumes, and that its counters come by the page.
+"""What a data plane with a real broker can tell besides: who consumes, and that counters are read a page at a time.
 
-Beside the protocol in `base`, since not every plane has it: who needs it asks with `isinstance`. The embedded logs
+It stands beside the protocol in `base`, since not every plane has it. Callers ask with `isinstance`. The embedded logs
 have neither; their consumers register.
 """
 

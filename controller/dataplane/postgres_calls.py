@@ -132,7 +132,8 @@ class PostgresCalls:
             self._url,
             application_name=self._application_name,
             connect_timeout=max(MIN_CONNECT_SECONDS, int(self.call_timeout_seconds / 2)),
-            options=f"-c statement_timeout={max(1, timeout_ms * 8 // 10)} -c lock_timeout={max(1, timeout_ms * 6 // 10)} "
+            options=f"-c statement_timeout={max(1, timeout_ms * 8 // 10)} "
+            f"-c lock_timeout={max(1, timeout_ms * 6 // 10)} "
             f"-c idle_in_transaction_session_timeout={timeout_ms} -c timezone=UTC",
         )
         found.autocommit = True
@@ -142,7 +143,7 @@ class PostgresCalls:
         """A connection that the server has not closed while it was idle, as far as one can tell."""
         held = pool.connect()
         readable, _, _ = select.select([_raw(held).fileno()], [], [], 0)
-        if readable:  # nobody asked anything: that is the server's good-bye
+        if readable:  # nothing was asked, so the server has closed it
             held.invalidate()
             held = pool.connect()
         return held

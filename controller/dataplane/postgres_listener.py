@@ -1,7 +1,7 @@
 """A thread that listens to PostgreSQL notifications and calls back.
 
-A notification is a doorbell, never the truth: whoever is woken reads the tables. So a lost connection is no
-more than `on_gap`, called after every (re)connection: something may have been missed, look for yourself.
+A notification is a doorbell, never the truth: its receiver reads the tables. After every connection, the first one
+included, `on_gap` is called, since notifications may have been missed.
 """
 
 from __future__ import annotations

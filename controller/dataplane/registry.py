@@ -21,7 +21,7 @@ class PlaneSettings:
     embedded_url: str | None = None
     call_timeout_seconds: float = 5.0
     journal_url: str | None = None
-    """Where the journal is: a plane at the same address need not wait for a disk that the journal waits for."""
+    """Where the journal is. A plane at the same address need not wait for the disk, since the journal does."""
     pulsar: PulsarAccess | None = None
     """The Pulsar cluster, with the secrets it asks for."""
     pulsar_load: LoadSettings = field(default_factory=LoadSettings)

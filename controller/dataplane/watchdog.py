@@ -85,7 +85,7 @@ class Watchdog:
 
 def _shut_down(connection: HasDescriptor) -> None:
     """Both directions at once: the thread that waits in libpq reads the end of the stream."""
-    with contextlib.suppress(Exception):  # closed already: then nobody waits on it either
+    with contextlib.suppress(Exception):  # closed already: nobody waits on it
         twin = socket.socket(fileno=os.dup(connection.fileno()))
         try:
             twin.shutdown(socket.SHUT_RDWR)

@@ -1,7 +1,7 @@
 """The embedded data plane: real logs in PostgreSQL (schema `embedded`), with no broker installed.
 
-`EmbeddedDataPlane` is what the controller calls, `EmbeddedLogClient` what applications produce and consume
-through. The rules that must hold whoever calls (dense offsets, nothing after the fence) are in the schema.
+`EmbeddedDataPlane` is what the controller calls, `EmbeddedLogClient` what applications produce and consume through. The
+rules that must hold for every caller (dense offsets, nothing after the fence) are in the schema.
 """
 
 from controller.dataplane.embedded.log_client import EmbeddedLogClient

@@ -1,8 +1,8 @@
 """Producing to embedded logs, and opening readers on them.
 
-A batch is one statement and so one transaction: stored whole or not at all, with the log's lock held only while
-the server works (`embedded.append` says why it is not a COPY). The notification is a call of its own, behind the
-commit: inside the transaction it would make all appends of the database commit one after the other.
+A batch is one statement and so one transaction: stored whole or not at all, with the log's lock held only while the
+server works (`embedded.append` says why it is not a COPY). The notification is a call of its own after the commit.
+Inside the transaction it would make all appends of the database commit one after the other.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class EmbeddedLogClient:
             call()
 
     def _ring(self, log_id: int) -> None:
-        """The batch is stored whatever becomes of this: readers look by themselves now and then."""
+        """Tell the readers. The batch is stored even if this fails, and readers look by themselves now and then."""
         with suppress(CleaveError), self._calls.statement("notify readers") as cursor:
             cursor.execute("SELECT pg_notify(%s, %s)", (ARRIVALS, str(log_id)))
 

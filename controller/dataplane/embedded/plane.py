@@ -27,8 +27,8 @@ _SWEEP_SHARE = 0.5
 """Part of a call's time that a delete may spend on removing messages; what is left goes with the next delete."""
 _TOPIC = "topic://"
 
-# Statements of one message are one transaction to PostgreSQL, each with a view of its own of what is committed: an
-# act of several steps in one round trip. The log is locked first and keeps from being deleted meanwhile.
+# The statements of one message are one transaction, and each has its own view of what is committed: an act of several
+# steps in one round trip. The log is locked first, so it cannot be deleted meanwhile.
 _CREATE_LOG = "INSERT INTO embedded.log (name) VALUES (%(log)s) ON CONFLICT (name) DO NOTHING;"
 _ADD_CURSORS = f"""
     SELECT FROM embedded.log WHERE name = %(log)s FOR KEY SHARE;
@@ -57,7 +57,7 @@ class EmbeddedDataPlane:
 
     @property
     def shares_journal_server(self) -> bool:
-        """Whether whoever built it knows the journal to be in this very server: see `set_wise`."""
+        """Whether the journal is in the same server, as the caller of the constructor says; see `set_wise`."""
         return self._shares_journal_server
 
     @property
@@ -88,7 +88,7 @@ class EmbeddedDataPlane:
                 raise no_log(backing_topic)
 
     def terminate_segment(self, backing_topic: str) -> str:
-        """Close the log; waits for an append in progress, refuses those behind it. The position is an offset."""
+        """Close the log. It waits for an append in progress, and later ones are refused. The position is an offset."""
         row = self._row(
             f"terminate {backing_topic}",
             "WITH closed AS (UPDATE embedded.log SET terminated_at = coalesce(terminated_at, clock_timestamp())"
@@ -102,7 +102,9 @@ class EmbeddedDataPlane:
         return str(row[0])
 
     def delete_segment(self, backing_topic: str) -> None:
-        """The log and its cursors go at once, its messages in chunks: the rest of them with a later delete."""
+        """The log and its cursors go at once, its messages in chunks. A later delete removes the messages that are
+        left.
+        """
         act = f"delete {backing_topic}"
         deadline = time.monotonic() + self.call_timeout_seconds * _SWEEP_SHARE
         with self._calls.transaction(act) as cursor:
@@ -212,7 +214,7 @@ class EmbeddedDataPlane:
             return set_wise.create(cursor, successors, waits_for_disk=not self._shares_journal_server)
 
     def terminate_segments(self, backing_topics: Sequence[str]) -> Mapping[str, str]:
-        """Close those that exist and that nobody holds for long; refuses appends behind that."""
+        """Close those that exist and that nobody holds for long. Later appends are refused."""
         with self._calls.statement(f"terminate {len(backing_topics)} logs") as cursor:
             return set_wise.terminate(cursor, backing_topics, waits_for_disk=not self._shares_journal_server)
 
@@ -232,10 +234,11 @@ class EmbeddedDataPlane:
             return row
 
     def _move(self, backing_topic: str, subscription: str, target: str, *values: object) -> None:
-        """`target` is one of the expressions above; its reader is cut off by the new generation."""
+        """`target` is one of the expressions above. The new generation cuts the cursor's reader off."""
         with self._calls.transaction(f"move {subscription!r} on {backing_topic}") as cursor:
             cursor.execute(
-                f"UPDATE embedded.cursor c SET position = {target}, generation = generation + 1, owner = NULL"  # noqa: S608
+                f"UPDATE embedded.cursor c SET position = {target}, "  # noqa: S608 - one of our expressions
+                "generation = generation + 1, owner = NULL"
                 " FROM embedded.log l WHERE l.log_id = c.log_id AND l.name = %s AND c.subscription = %s"
                 " RETURNING l.log_id",
                 (*values, backing_topic, subscription),
@@ -247,7 +250,7 @@ class EmbeddedDataPlane:
 
 
 def _sweep_chunk(cursor: psycopg2.extensions.cursor) -> bool:
-    """Remove some messages of one deleted log; False when there is nothing left that nobody else removes."""
+    """Remove some messages of one deleted log. False when nothing is left, or others are removing the rest."""
     cursor.execute("SELECT log_id FROM embedded.dropped_log ORDER BY log_id LIMIT 1 FOR UPDATE SKIP LOCKED")
     row = cursor.fetchone()
     if row is None:

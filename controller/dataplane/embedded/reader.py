@@ -20,10 +20,11 @@ MAX_READ_BYTES = 8 * 1024 * 1024
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
-# Offsets are dense, so a range of them is a limit, and one the planner cannot get wrong.
+# Offsets are dense, so a range of them works as a limit, and the planner cannot misjudge it.
 _READ = """
 WITH held AS (
-    SELECT FROM embedded.cursor WHERE log_id = %(log)s AND subscription = %(subscription)s AND generation = %(generation)s
+    SELECT FROM embedded.cursor
+     WHERE log_id = %(log)s AND subscription = %(subscription)s AND generation = %(generation)s
 ), page AS (
     SELECT log_offset, published_at, key, payload, sum(octet_length(payload)) OVER (ORDER BY log_offset) AS bytes
       FROM embedded.message WHERE log_id = %(log)s AND log_offset >= %(start)s AND log_offset < %(start)s + %(limit)s
@@ -36,7 +37,8 @@ UPDATE embedded.cursor SET position = greatest(position, %s), msg_out = msg_out 
  WHERE log_id = %s AND subscription = %s AND generation = %s
 """
 _DRAINED = """
-SELECT l.terminated_at IS NOT NULL AND c.position = l.next_offset FROM embedded.log l JOIN embedded.cursor c USING (log_id)
+SELECT l.terminated_at IS NOT NULL AND c.position = l.next_offset
+  FROM embedded.log l JOIN embedded.cursor c USING (log_id)
  WHERE c.log_id = %s AND c.subscription = %s AND c.generation = %s
 """
 _RELEASE = """
@@ -103,11 +105,12 @@ class EmbeddedReader:
         return messages
 
     def acknowledge(self, position: Position) -> None:
-        """Everything up to and including `position` is done with; it reports what was delivered, too."""
+        """Acknowledge everything up to and including `position`; it also reports what was delivered."""
         (offset,) = position
         if offset >= self._next:
             raise InvalidInput(
-                f"{self._backing_topic}: offset {offset} was not read yet (next is {self._next}); acknowledge what was read"
+                f"{self._backing_topic}: offset {offset} was not read yet (next is {self._next}); "
+                "acknowledge what was read"
             )
         with self._calls.statement(f"acknowledge {self._backing_topic}") as cursor:
             cursor.execute(
@@ -128,7 +131,7 @@ class EmbeddedReader:
         return bool(row[0])
 
     def close(self) -> None:
-        """Let go of the cursor. Where that fails, the next owner finds this one gone and cuts it off."""
+        """Let go of the cursor. If that fails, the next owner finds this one gone and cuts it off."""
         if self._closed:
             return
         self._closed = True
@@ -137,7 +140,7 @@ class EmbeddedReader:
             cursor.execute(_RELEASE, (self._log_id, self._subscription, self._generation, ARRIVALS))
 
     def _lost(self) -> CleaveError:
-        """Who took the cursor, or what became of it."""
+        """The error that says who took the cursor, or what became of it."""
         with self._calls.statement(f"look at {self._backing_topic}") as cursor:
             cursor.execute(
                 "SELECT owner FROM embedded.cursor WHERE log_id = %s AND subscription = %s",
@@ -148,9 +151,11 @@ class EmbeddedReader:
             return no_cursor(self._backing_topic, self._subscription)
         if row[0] == self._owner:
             return FencedOut(
-                f"{self._backing_topic}: a newer reader named {self._owner!r} has the cursor; this one is stale and must stop"
+                f"{self._backing_topic}: a newer reader named {self._owner!r} has the cursor; this one is "
+                "stale and must stop"
             )
         return LostRace(
-            f"{self._backing_topic}: the cursor of {self._subscription!r} moved on (owner now {row[0]!r}); open a new reader",
+            f"{self._backing_topic}: the cursor of {self._subscription!r} moved on (owner now {row[0]!r}); "
+            "open a new reader",
             delay_seconds=0.0,
         )

@@ -1,8 +1,8 @@
 """Calls about many embedded logs at once: one message to PostgreSQL, one transaction, all or nothing.
 
-Serves `plane` alone. Logs are locked in the order of their names, before any cursor. Where the journal is in the
-same server such a transaction need not wait for the disk: its log of changes is lost from the end only, so that
-what the journal is then told of it cannot outlive it.
+Serves `plane` alone. Logs are locked in the order of their names, before any cursor. Where the journal is in the same
+server such a transaction need not wait for the disk: a crash loses commits from the end only. So what the journal
+records of this transaction, which is committed later, cannot survive without it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from controller.dataplane.base import Born, LogState, Successor
 from controller.dataplane.embedded.names import ARRIVALS, checked
 
 _LATE = "SELECT set_config('synchronous_commit', 'off', true);"
-# As in `plane`: statements of one message, each with a view of its own. Nobody can be waiting at a log that this
-# very transaction has made, so only older ones are rung for. Rows are looked up one by one where a join would do, too:
-# the planner, which cannot know how few there are, would read whole tables for it.
+# As in `plane`: statements of one message, each with its own view. Nobody can be waiting at a log that this transaction
+# has made, so only older logs are notified of. Rows are looked up one by one where a join would do too: the planner
+# does not know how few there are, and would read whole tables for a join.
 _CREATE = f"""
     INSERT INTO embedded.log (name) SELECT unnest(%(logs)s::text[]) ORDER BY 1 ON CONFLICT (name) DO NOTHING;
     SELECT FROM embedded.log WHERE name = ANY (%(logs)s) ORDER BY name FOR KEY SHARE;
     INSERT INTO embedded.cursor (log_id, subscription)
     SELECT DISTINCT (SELECT l.log_id FROM embedded.log l WHERE l.name = w.log), s.subscription
-      FROM jsonb_to_recordset(%(successors)s::jsonb) AS w (log text, predecessors text[], subscriptions text[], excepted text[])
+      FROM jsonb_to_recordset(%(successors)s::jsonb)
+           AS w (log text, predecessors text[], subscriptions text[], excepted text[])
      CROSS JOIN LATERAL (
            SELECT unnest(w.subscriptions) AS subscription
             UNION SELECT c.subscription
@@ -41,7 +42,9 @@ _CREATE = f"""
       FROM embedded.log l WHERE l.name = ANY (%(logs)s)
 """  # noqa: S608 - a constant
 _LONGEST_WAIT = "SELECT set_config('lock_timeout', '100ms', true);"
-"""For appends in progress: whoever holds a log for longer is not waited for, since the others' logs are locked meanwhile."""
+"""For appends in progress: whoever holds a log for longer is not waited for, since the others' logs are locked
+meanwhile.
+"""
 _CLOSE = f"""
     WITH held AS MATERIALIZED (
         SELECT log_id FROM embedded.log WHERE name = ANY (%(logs)s) ORDER BY name FOR NO KEY UPDATE {{skipping}})

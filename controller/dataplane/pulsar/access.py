@@ -1,4 +1,4 @@
-"""Where a Pulsar cluster is and how to prove who asks: addresses, token, certificates.
+"""Where a Pulsar cluster is and how to log in: addresses, token, certificates.
 
 One value for both sides of the plane. It reads the token's file anew for each call, so that a rotated token serves
 without a restart, and never shows a secret in its text.
@@ -58,7 +58,7 @@ class PulsarAccess:
         return self.token is not None or self.token_file is not None
 
     def current_token(self) -> str | None:
-        """The token of the moment. Raises InvalidInput when its file cannot be read."""
+        """The current token. Raises InvalidInput when its file cannot be read."""
         if self.token_file is None:
             return self.token
         try:
@@ -70,7 +70,7 @@ class PulsarAccess:
 
 
 def _check_url(name: str, url: str, schemes: tuple[str, ...]) -> None:
-    """Says what is wrong without repeating a URL that holds a password."""
+    """Raises InvalidInput, and does not repeat a URL that holds a password."""
     try:
         parts = urlsplit(url.split(",", maxsplit=1)[0])
         valid = parts.scheme in schemes and bool(parts.hostname) and (parts.port is None or parts.port > 0)

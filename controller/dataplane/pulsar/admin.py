@@ -1,8 +1,9 @@
 """Calls to a cluster's admin REST API that end on time: one connection pool, a deadline for each call.
 
-A call may be several requests; they share its deadline. Requests run in threads of their own, so that neither a name
-server nor a broker that drips its answer can hold the caller longer. Redirects between brokers (307) are followed
-here, since `requests` drops credentials on the way to another host. What a status means is decided in `errors`.
+A call may be several requests; they share its deadline. Requests run in threads of their own, so that neither a slow
+name server nor a broker that sends its answer slowly can hold the caller longer. Redirects between brokers (307) are
+followed here, since `requests` drops credentials on the way to another host. What a status means is decided in
+`errors`.
 """
 
 from __future__ import annotations
@@ -87,11 +88,11 @@ class AdminCalls:
 
     @property
     def session(self) -> AuthorizedSession:
-        """With the connections, certificates and token of these calls, for pages that are read elsewhere."""
+        """A session with the connections, certificates and token of these calls, for pages that are read elsewhere."""
         return AuthorizedSession(self._session, self._headers)
 
     def deadline(self) -> Deadline:
-        """A fresh one, for a call that begins now."""
+        """A new deadline, for a call that begins now."""
         return Deadline(self.call_timeout_seconds)
 
     def ask(self, ask: Ask, deadline: Deadline) -> Answer:
@@ -110,7 +111,7 @@ class AdminCalls:
         return found
 
     def demand_all(self, asks: Sequence[Ask], deadline: Deadline) -> list[Answer]:
-        """Several at a time; the first error is raised when all have ended, or their time has."""
+        """Several at a time. The first error is raised when all have ended or their time is over."""
         answers = []
         for found in self.ask_all(asks, deadline):
             if isinstance(found, CleaveError):
@@ -131,7 +132,7 @@ class AdminCalls:
             raise late(ask.act, deadline.seconds) from None
 
     def _perform(self, ask: Ask, deadline: Deadline) -> Answer:
-        """From one broker after the other while they are away, and once more where a kept connection had died."""
+        """Ask one broker after the other while they are away, and once more where a kept connection had died."""
         tries = max(2, len(self._bases))
         for attempt in range(1, tries + 1):
             base = self._base
@@ -177,7 +178,8 @@ class AdminCalls:
         document = text if ask.is_text and status < 300 else _parse(text)
         is_refusal = status >= 300
         if is_refusal and status == 404 and not (isinstance(document, Mapping) and "reason" in document):
-            # A proxy or another program says 404 of everything; taken for a broker's, logs would count as missing.
+            # A proxy or another program may answer 404 to everything.
+            # If that were taken for a broker's answer, logs would count as missing.
             raise unknown_address(ask.act, status, text[:80] or "empty")
         if is_refusal and status not in ask.accept:
             reason = str(document.get("reason")) if isinstance(document, Mapping) else text
@@ -216,14 +218,14 @@ def _parse(text: str) -> Any:
 
 
 def _may_never_have_arrived(error: requests.RequestException) -> bool:
-    """A refused connection, or one that ended without a word: every call of ours may be repeated."""
+    """A refused connection, or one that was closed without an answer. Every call of ours may be repeated."""
     return isinstance(error, requests.ConnectionError) and not isinstance(
         error, requests.Timeout | requests.exceptions.SSLError
     )
 
 
 class _Adapter(HTTPAdapter):
-    """With a switch for the check of host names, which `requests` has not."""
+    """An adapter with a switch for the check of host names, which `requests` does not have."""
 
     def __init__(self, *, verify_hostname: bool) -> None:
         self._verify_hostname = verify_hostname
@@ -236,7 +238,7 @@ class _Adapter(HTTPAdapter):
 
 
 class _Bearer(AuthBase):
-    """The token of the moment on each request; `requests` takes it off when a redirect leaves the host."""
+    """The current token on each request. `requests` removes it when a redirect leaves the host."""
 
     def __init__(self, access: PulsarAccess) -> None:
         self._access = access

@@ -1,6 +1,6 @@
 """Requests about one topic, and how their answers are read; for `plane`, `set_wise` and `existing`, which send them.
 
-A subscription is one that outlives its consumers: readers' temporary ones and the broker's own are none of ours.
+Only subscriptions that outlive their consumers count. Temporary ones of readers and the broker's own do not.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _BROKERS_OWN = frozenset({"__compaction"})
 
 
 def create_topic(backing_topic: str) -> Ask:
-    """Without partitions; one that is there already answers EXISTS."""
+    """Make a topic without partitions. If it is there already, the answer is EXISTS."""
     return Ask("PUT", topic_path(backing_topic), f"create {backing_topic}", accept=EXISTS)
 
 
 def create_cursor(backing_topic: str, subscription: str) -> Ask:
-    """At earliest; one that is there already answers EXISTS and keeps its position."""
+    """Make a subscription at earliest. If it is there already, the answer is EXISTS and it keeps its position."""
     act = f"subscribe {subscription!r} to {backing_topic}"
     path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}"
     return Ask("PUT", path, act, body=_EARLIEST, accept=EXISTS)
@@ -65,7 +65,7 @@ def stats(backing_topic: str, act: str, query: str = "") -> Ask:
 
 
 def subscriptions(ask: Ask, answer: Answer) -> dict[str, Mapping[str, Any]] | None:
-    """What the topic's statistics say of each subscription; None where there is no such topic."""
+    """What the topic's statistics say of each subscription. None where there is no such topic."""
     if answer.status in GONE:
         return None
     if not isinstance(answer.document, Mapping) or "subscriptions" not in answer.document:
@@ -77,7 +77,7 @@ def subscriptions(ask: Ask, answer: Answer) -> dict[str, Mapping[str, Any]] | No
 
 
 def unreadable(act: str, document: object) -> DataPlaneUnavailable:
-    """An answer that is none."""
+    """The error for an answer that cannot be read."""
     return DataPlaneUnavailable(
         f"{act}: the broker's answer says nothing of it ({str(document)[:120]}); try again"
     )

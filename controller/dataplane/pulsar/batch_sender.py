@@ -2,8 +2,8 @@
 
 A batch goes out as one entry (or a few, each of at most `ENTRY_BYTES`), cut in the same way each time it is repeated,
 since the broker compares only the number of an entry's first message. Where deduplication is on, a repeat is stored
-once. A batch whose answer was lost before the fence fell can be repeated no more; whether it is stored is then read
-from the topic, to which nothing can be added.
+once. A batch whose answer was lost cannot be repeated once the topic is terminated. Whether it is stored is then read
+from the topic, to which nothing can be added any more.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ MAX_BATCH_MESSAGES = 1 << 16
 _NEVER_MS = 24 * 3600 * 1000
 """The library's timer would cut entries by the clock."""
 FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.01, 0.16
-"""A producer that lost its connection looks so often whether to a fence: it cannot write until it has found out.
-Looks that find none grow rarer by doubling, since each asks a broker that may be away.
+"""How often a producer that lost its connection looks whether the topic was terminated. Until it knows, it cannot
+write. The pauses between looks double, since each look asks a broker that may be away.
 """
 LOOK_ANSWER_SECONDS = 1.0
-"""A look is worth no longer a wait: the answers to the messages may come meanwhile."""
+"""A look waits no longer than this, since the answers to the messages may come meanwhile."""
 _SEND_SHARE = 0.8
 """Part of the time a send may take; what is left goes to opening and closing."""
 
 
 class BatchSender:
-    """Serves one append at a time; whoever comes meanwhile waits."""
+    """Serves one append at a time; others wait."""
 
     def __init__(self, connections: Connections, cursors: Cursors, backing_topic: str, producer: str) -> None:
         self._connections, self._cursors = connections, cursors
@@ -69,12 +69,12 @@ class BatchSender:
             return min(stored, len(messages))
 
     def close(self) -> None:
-        """Once the append in progress is over."""
+        """Close the producer once the append in progress is over."""
         with self._lock:
             self._drop_producer()
 
     def _drop_producer(self) -> None:
-        """Nothing of a lost batch may be sent behind our back."""
+        """Close the producer, so that the library sends nothing of a lost batch later."""
         producer, self._producer = self._producer, None
         if producer is not None:
             with contextlib.suppress(pulsar.PulsarException):
@@ -125,12 +125,12 @@ class BatchSender:
         self._connections.run_aside(producer.flush)  # its own outcome says less than the messages' results
         try:
             terminated = self._await(producer, results, deadline)
-        except CleaveError:  # the topic is gone, say: nobody can tell what of the batch was stored
+        except CleaveError:  # for instance the topic is gone: it cannot be known what of the batch was stored
             self._in_doubt = sequence
             raise
         stored, failure = results.outcome(self._act)
         if failure is None:
-            # A repeat that the broker knew already has no position: then the topic's end lies behind it.
+            # A repeat that the broker knew already has no position. Then the topic's end lies after it.
             self._behind = results.last_place or self._end(deadline)
             return stored
         if terminated is not None:
@@ -149,7 +149,9 @@ class BatchSender:
     def _await(
         self, producer: pulsar.Producer, results: _Results, deadline: Deadline
     ) -> SegmentTerminated | None:
-        """Wait for the results; what a fence that fell meanwhile means, where the library goes on trying to connect."""
+        """Wait for the results. If the topic is terminated meanwhile the library goes on trying to connect, so this
+        looks for that itself.
+        """
         look_seconds = FIRST_LOOK_SECONDS
         while not results.complete.wait(min(look_seconds, deadline.left_seconds)):
             if not deadline.left_seconds:
@@ -164,7 +166,7 @@ class BatchSender:
         return None
 
     def _is_terminated(self, deadline: Deadline) -> bool:
-        """As far as anybody can say: while no broker answers the library goes on trying to connect."""
+        """Whether the topic is terminated, as far as is known: while no broker answers, nobody can say."""
         soon = Deadline(min(LOOK_ANSWER_SECONDS, deadline.left_seconds))
         try:
             return self._cursors.is_terminated(self._backing_topic, soon)
@@ -186,7 +188,7 @@ def _first_sequence_id(sequence: int) -> int:
 
 
 class _Results:
-    """What became of each message, filled by the library's thread; it must raise nothing."""
+    """What became of each message. The library's thread fills it in, so it must raise nothing."""
 
     def __init__(self, expected: int) -> None:
         self._expected = expected

@@ -1,9 +1,10 @@
-"""Connections over the binary protocol: opened within a call's deadline, closed aside, errors mapped in one table.
+"""Connections over the binary protocol: opened within a call's deadline, closed in another thread, errors mapped in one
+table.
 
-The library's own retries go on for minutes; what is opened here is given up at the call's deadline and closed when it
-comes after all. Producers share one `pulsar.Client`, each reader has its own: the library (3.13, C++ 4.2) breaks the
-connection when a broker tells that a consumer has reached the end of a terminated topic (apache/pulsar-client-cpp#605),
-and with it everything else on that connection.
+The library's own retries go on for minutes; what is opened here is given up at the call's deadline, and closed if it is
+opened later after all. Producers share one `pulsar.Client`, each reader has its own: the library (3.13, C++ 4.2) breaks
+the connection when a broker tells that a consumer has reached the end of a terminated topic
+(apache/pulsar-client-cpp#605), and everything else on that connection breaks with it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Closable(Protocol):
 
 
 _log = logging.getLogger(__name__)
-_log.setLevel(logging.CRITICAL)  # the library tells of every retry; what matters is raised
+_log.setLevel(logging.CRITICAL)  # the library logs every retry; what matters is raised
 
 _TABLE: Mapping[type[Exception], tuple[type[CleaveError], str]] = {
     pulsar.TopicTerminated: (SegmentTerminated, "look up the layout again and send to its successors"),
@@ -65,11 +66,11 @@ _TABLE: Mapping[type[Exception], tuple[type[CleaveError], str]] = {
     pulsar.NotAllowedError: (Terminal, "the namespace's policies forbid it"),
     pulsar.UnsupportedVersionError: (Unsupported, "this broker is too old: Cleave needs Pulsar 3.0 or newer"),
 }
-"""Whatever is not listed is taken for an outage: tried again."""
+"""Codes that are not listed count as an outage and are tried again."""
 
 
 def mapped(error: Exception, act: str) -> CleaveError:
-    """The error of ours for one of the client library's."""
+    """Cleave's error for one of the client library's."""
     kind, advice = _TABLE.get(type(error), (DataPlaneUnavailable, "try again"))
     text = f"{act}: {type(error).__name__}; {advice}"
     return SegmentTerminated(text, delay_seconds=0.0) if kind is SegmentTerminated else kind(text)
@@ -120,7 +121,7 @@ class Connections:
             self._threads.submit(_close, *opened)
 
     def run_aside(self, act: Callable[[], object]) -> None:
-        """Do it in another thread, whatever the library thinks of it."""
+        """Do it in another thread, and ignore the library's errors."""
 
         def quietly() -> None:
             with contextlib.suppress(pulsar.PulsarException):
@@ -142,7 +143,7 @@ class Connections:
         try:
             return future.result(timeout=deadline.left_seconds)
         except NotYet:
-            # What waits for a thread still would some day take a cursor that nobody reads from.
+            # What still waits for a thread would later take a cursor that nobody reads from.
             if not future.cancel():
                 future.add_done_callback(_close_late)
             raise DataPlaneTimeout(

@@ -1,4 +1,4 @@
-"""A subscription on one topic as its reader must see it: who holds it, letting go of a holder, whether all is read.
+"""A subscription on one topic as its reader needs it: who holds it, how to cut a holder off, whether all is read.
 
 Admin REST calls; a consumer's own rights (to consume) suffice for each of them. A broker knows no owners: a reader
 leaves its owner's name and a mark of its own in the properties of its consumer, which the statistics show.
@@ -36,7 +36,7 @@ class Cursors:
         self._admin = admin
 
     def deadline(self) -> Deadline:
-        """A fresh one, for a call that begins now."""
+        """A new deadline, for a call that begins now."""
         return self._admin.deadline()
 
     def holder(self, backing_topic: str, subscription: str, deadline: Deadline) -> Holder | None:
@@ -50,7 +50,7 @@ class Cursors:
         )
 
     def cut_off(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
-        """Disconnect the holder: a cursor that is moved, here to where it is, breaks its consumers' connections.
+        """Disconnect the holder. Moving a cursor, here to where it is, breaks its consumers' connections.
 
         What is acknowledged between the look and the move is delivered again, a batch acknowledged in part as well.
         """

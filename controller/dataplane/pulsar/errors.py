@@ -1,4 +1,4 @@
-"""What a broker's refusals and the network's failures mean to us, in one table each.
+"""What a broker's refusals and the network's failures mean, in one table each.
 
 Every answer becomes Retryable with a delay or Terminal with a sentence that names what was tried, the status, the
 broker's reason and the next move. Nothing else in this package decides what an error means.
@@ -28,7 +28,7 @@ from controller.domain.errors import (
 )
 
 LONGEST_DELAY_SECONDS = 60.0
-"""A broker that asks for more patience than this is asked again after it."""
+"""A broker that asks to be left alone for longer is asked again after this time all the same."""
 
 
 def _retryable(delay_seconds: float, advice: str) -> Callable[[str], CleaveError]:
@@ -113,23 +113,23 @@ def refusal(act: str, status: int, reason: str, *, retry_after: str | None = Non
 
 
 def half_answer(act: str, status: int, what: str) -> DataPlaneUnavailable:
-    """The answer ended early, or is not what a broker says."""
+    """The error for an answer that ended early, or that no broker gives."""
     return DataPlaneUnavailable(
         f"{act}: answer {status} cannot be used ({what}); is CLEAVE_PULSAR_ADMIN_URL a broker's web address?"
     )
 
 
 class UnknownAddress(DataPlaneUnavailable):
-    """404 without a reason, which a broker always gives: it has no such call, or who answers is no broker."""
+    """A 404 without a reason. A broker always gives one, so it has no such call, or it is no broker that answers."""
 
 
 def unknown_address(act: str, status: int, what: str) -> UnknownAddress:
-    """For a caller to tell apart which of the two it is."""
+    """The caller finds out which of the two it is."""
     return UnknownAddress(str(half_answer(act, status, what)))
 
 
 def late(act: str, seconds: float) -> DataPlaneTimeout:
-    """No whole answer in time."""
+    """The error for an answer that was not complete in time."""
     return DataPlaneTimeout(f"{act}: no answer within {seconds:g} s; look before repeating")
 
 
@@ -153,7 +153,7 @@ def network_failure(error: requests.RequestException, act: str, address: str, se
 
 
 def _root_cause(error: BaseException) -> str:
-    """The innermost reason in a word or two: requests nests three deep and repeats addresses."""
+    """The innermost reason in a word or two. `requests` nests errors three deep and repeats addresses."""
     seen: BaseException = error
     while True:
         inner = getattr(seen, "reason", None) or next(

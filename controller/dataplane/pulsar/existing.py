@@ -1,6 +1,7 @@
 """A topic as applications made it, before Cleave: its partitions, who is connected, and who subscribed.
 
-Looked at before it is adopted; changes nothing. Readers' cursors and the broker's own are none of an application's.
+Looked at before it is adopted; nothing is changed. Cursors of readers and of the broker itself do not count as
+subscriptions.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from controller.dataplane.pulsar.names import full_name, topic_path
 from controller.domain.errors import InvalidInput, TopicNotFound
 
 _MANY = 10_000
-"""Partitions of one topic beyond any that was meant."""
+"""The most partitions that a topic may have; more are a mistake."""
 
 
 def describe_topic(admin: AdminCalls, name: str) -> FoundTopic:
@@ -72,7 +73,9 @@ def _consumers(log: str, stats: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _subscriptions(stats: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    """Each with whether it is read as a queue; one without a consumer does not say, and is kept in order."""
+    """Each subscription, and whether it is read as a queue. One without a consumer does not show that, and counts as
+    read in order.
+    """
     for name, cursor in (stats.get("subscriptions") or {}).items():
         if cursor.get("isDurable", True) and not name.startswith("__"):
             yield name, cursor.get("type") == "Shared"

@@ -1,9 +1,9 @@
 """Producing to topics of a Pulsar cluster, and opening readers on them.
 
 Appends go through one producer for each topic and producer name (`batch_sender`), reads through exclusive consumers
-(`reader`). Whether a repeated batch is stored once is the broker's to say: it is where deduplication is on for the
-namespace (`cleave doctor --fix` turns it on); elsewhere a batch repeated after a lost answer may be there twice, and
-only what this client itself knows to be stored is not sent again.
+(`reader`). Where deduplication is on for the namespace (`cleave doctor --fix` turns it on), the broker stores a
+repeated batch once. Elsewhere a batch that is repeated after a lost answer may be stored twice; only what this client
+knows to be stored is not sent again.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from controller.domain.errors import InvalidInput, LostRace
 MAX_MESSAGE_BYTES = 5 * 1024 * 1024 - 10 * 1024
 """Key and payload; the broker's `maxMessageSize` (5 MiB by default) counts its own headers too."""
 MAX_SENDERS = 4096
-"""Producers kept; the one that was idle longest is closed for a new one."""
+"""Producers kept. When there are more, the one that was idle longest is closed."""
 LOOK_SECONDS = 0.02
 RING_SECONDS = 1.0
-"""No message tells that a topic was terminated: every reader is rung this often."""
+"""No message tells that a topic was terminated, so every reader is told to look this often."""
 
 
 class PulsarLogClient:
@@ -79,10 +79,10 @@ class PulsarLogClient:
     ) -> PulsarReader:
         """Take the cursor by being the subscription's one consumer; see `LogClient.open_reader`.
 
-        A holder that is gone is cut off by moving the cursor to where it is. A consumer that is not Cleave's is
-        never cut off: LostRace names its address. Nothing connects to a topic that is closed and read to its end: the
-        broker says so before it says that a consumer is subscribed, at which the library gives up the connection and
-        tries again for ever (see `binary`).
+        A holder that is gone is cut off by moving the cursor to where it is. A consumer that is not Cleave's is never
+        cut off: LostRace names its address. A reader on a topic that is terminated and read to its end does not
+        connect. The broker would tell of the end before it tells that the consumer is subscribed, and the library would
+        then drop the connection and try again for ever (see `binary`).
         """
         deadline = self._admin.deadline()
         topic = full_name(backing_topic)
@@ -174,7 +174,7 @@ class PulsarLogClient:
         )
 
     def _kept(self, reader: PulsarReader) -> PulsarReader:
-        """Looked after from now on."""
+        """Watch this reader from now on."""
         with self._lock:
             self._readers.add(reader)
             if self._watch is None:
@@ -187,7 +187,7 @@ class PulsarLogClient:
             self._readers.discard(reader)
 
     def _look_after(self) -> None:
-        """Notice broken connections, and ring now and then."""
+        """Notice broken connections, and tell readers to look now and then."""
         ring_at = time.monotonic() + RING_SECONDS
         while not self._ended.wait(LOOK_SECONDS):
             with self._lock:
@@ -204,10 +204,11 @@ class PulsarLogClient:
 def _demand_gone(
     holder: Holder, backing_topic: str, subscription: str, owner: str, live_owners: Collection[str]
 ) -> None:
-    """Whether the holder may be cut off: LostRace where it is alive, or none of ours to judge."""
+    """Demand that the holder may be cut off. Raises LostRace where it is alive, or is not Cleave's."""
     if holder.owner is None:
         raise LostRace(
-            f"{backing_topic}: a consumer at {holder.address} that is not Cleave's reads for {subscription!r}; close it "
+            f"{backing_topic}: a consumer at {holder.address} that is not Cleave's reads for "
+            f"{subscription!r}; close it "
             "or use another subscription",
             delay_seconds=5.0,
         )

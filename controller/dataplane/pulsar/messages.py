@@ -1,4 +1,4 @@
-"""Messages and positions of ours as Pulsar's, and back.
+"""Cleave's messages and positions as Pulsar's, and back.
 
 A Pulsar key is text. A key that is UTF-8 travels as it is, so that any client sees it and Key_Shared and compaction
 work on it; other bytes travel in base64, with a property that says so.

@@ -1,7 +1,7 @@
 """Names on a Pulsar cluster: of the topics behind segments, and how topics and subscriptions are written in a URL.
 
-Tenants and namespaces follow Pulsar's own rule. A topic's own name may hold anything that Pulsar keeps apart in every
-place (REST path, lookup, metadata path): the slash and control characters are refused here, with a sentence.
+Tenants and namespaces follow Pulsar's own rule. A topic's own name may hold whatever Pulsar handles rightly everywhere
+(REST path, lookup, metadata path). The slash and control characters are refused here, with a sentence.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def topic_path(backing_topic: str) -> str:
 
 
 def namespace_path(namespace: str) -> str:
-    """`t/n`, checked: Pulsar's rule leaves nothing to encode."""
+    """`t/n`, checked. Pulsar's rule for names leaves nothing to encode."""
     tenant, slash, name = namespace.partition("/")
     if not slash:
         raise InvalidInput(f"{namespace!r} is no namespace; write tenant/namespace")
@@ -84,7 +84,9 @@ def subscription_path(subscription: str) -> str:
 
 
 def cursor_name(subscription: str) -> str:
-    """What a managed ledger calls the subscription's cursor: form-encoded as Java does it, `größe` is `gr%C3%B6%C3%9Fe`."""
+    """What a managed ledger calls the subscription's cursor: form-encoded as Java does it, `größe` is
+    `gr%C3%B6%C3%9Fe`.
+    """
     return quote_plus(subscription, safe="*").replace("~", "%7E")
 
 

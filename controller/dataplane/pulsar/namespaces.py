@@ -1,8 +1,8 @@
 """What a namespace must be set to so that segments live in it safely: one table of demands, looked at and set.
 
 A segment is an ordinary topic, so everything that may happen to topics may happen to it. The demands keep brokers from
-deleting segments or subscriptions behind Cleave's back, from making a deleted segment anew, and from storing a
-repeated batch twice. Nothing is set unless somebody asks for it (`cleave doctor --fix`).
+deleting segments or subscriptions by themselves, from making a deleted segment anew, and from storing a repeated batch
+twice. Nothing is set unless somebody asks for it (`cleave doctor --fix`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ INACTIVE = {
     "deleteWhileInactive": False,
 }
 RETENTION = {"retentionTimeInMinutes": 1440, "retentionSizeInMB": -1}
-"""A day, as long as it may take: enough to go back after a bad release, and bounded."""
+"""A day: enough to go back after a bad release, and bounded."""
 _REFUSES_TO_SHOW = frozenset({401, 403})
 
 
 class Severity(StrEnum):
-    """What a demand that is not met means."""
+    """What it means that a demand is not met."""
 
     WRONG = "wrong"
     """Data or a segment can be lost, or an operation cannot end."""
@@ -37,7 +37,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """What a namespace is set to, and what its brokers do where it says nothing."""
+    """What a namespace is set to, and what its brokers do where it has no setting."""
 
     policies: Mapping[str, Any]
     broker: Mapping[str, str]
@@ -50,7 +50,7 @@ class Namespace:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """One setting. `path` and `value` make it right, where Cleave may; None leaves it to a person."""
+    """One setting. `path` and `value` put it right where Cleave may; None leaves it to a person."""
 
     name: str
     severity: Severity
@@ -185,7 +185,8 @@ DEMANDS: tuple[Demand, ...] = (
         "nothing unread is evicted",
         Severity.NOTE,
         _evicts_nothing,
-        "the backlog quota drops the oldest unread messages of a slow subscription; change its policy if that is not meant",
+        "the backlog quota drops the oldest unread messages of a slow subscription; change its policy if "
+        "that is not meant",
     ),
     Demand(
         "messages do not expire unread",
@@ -232,7 +233,7 @@ class Namespaces:
         self._admin.close()
 
     def broker_version(self) -> str:
-        """What the broker says it is: `4.2.4`."""
+        """The broker's version: `4.2.4`."""
         ask = Ask("GET", "brokers/version", "ask the broker for its version", is_text=True)
         return str(self._admin.ask(ask, self._admin.deadline()).document)
 

@@ -33,7 +33,7 @@ from controller.domain.observed_consumers import ObservedConsumer
 from controller.domain.situation import Capabilities
 
 FAR_FUTURE_MS = 4_000_000_000_000
-"""Behind every message: a seek there acknowledges all there is."""
+"""A position after every message: a seek to it acknowledges everything."""
 
 
 class PulsarDataPlane:
@@ -77,7 +77,7 @@ class PulsarDataPlane:
         return asks.position(ask, self._admin.ask(ask, self._admin.deadline()))
 
     def delete_segment(self, backing_topic: str) -> None:
-        """Delete the topic whoever is connected; a missing one is success."""
+        """Delete the topic even while somebody is connected; a missing one is success."""
         act = f"delete {backing_topic}"
         ask = Ask("DELETE", f"{topic_path(backing_topic)}?force=true", act, accept=asks.GONE)
         self._admin.ask(ask, self._admin.deadline())
@@ -100,7 +100,7 @@ class PulsarDataPlane:
             self._admin.ask(asks.create_cursor(backing_topic, subscription), deadline)
 
     def delete_subscription(self, backing_topic: str, subscription: str) -> None:
-        """Delete it whoever consumes; a missing one is success."""
+        """Delete it even while somebody consumes; a missing one is success."""
         act = f"unsubscribe {subscription!r} from {backing_topic}"
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}?force=true"
         self._admin.ask(Ask("DELETE", path, act, accept=asks.GONE), self._admin.deadline())
@@ -152,7 +152,7 @@ class PulsarDataPlane:
         self._reset(backing_topic, subscription, max(0, instant_ms), self._admin.deadline())
 
     def skip_all(self, backing_topic: str, subscription: str) -> None:
-        """Acknowledge everything up to now; the seek behind it cuts the consumer off, which `skip_all` does not."""
+        """Acknowledge everything up to now. The seek after it cuts the consumer off, which `skip_all` does not."""
         deadline = self._admin.deadline()
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/skip_all"
         self._admin.ask(Ask("POST", path, f"skip all on {backing_topic} for {subscription!r}"), deadline)
@@ -178,7 +178,7 @@ class PulsarDataPlane:
 
     @property
     def sample_limit(self) -> int:
-        """All at once, see `SamplesByPage`: their number decides where the counters are read."""
+        """All of them, see `SamplesByPage`: their number decides where the counters are read."""
         return self._load.sample_limit
 
     def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[ObservedConsumer]]:
@@ -191,12 +191,12 @@ class PulsarDataPlane:
 
     @property
     def shares_journal_server(self) -> bool:
-        """Never: the journal is on its disk before a topic is closed."""
+        """Never. The journal is on its disk before a topic is closed."""
         return False
 
     @property
     def shares_calls(self) -> bool:
-        """Not: a topic that does not answer would hold up the fences of others until the call times out."""
+        """No. A topic that does not answer would hold up the fences of others until the call times out."""
         return False
 
     def create_successors(self, successors: Sequence[Successor]) -> Mapping[str, Born]:

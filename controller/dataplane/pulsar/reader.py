@@ -2,11 +2,11 @@
 
 The broker allows one consumer at a time and breaks its connection when the cursor is moved or taken. The library would
 connect again by itself and go on as if nothing had happened; a reader ends there instead, and says why at its next
-call. So what it acknowledges never undoes somebody's seek, and a stale owner learns that it is one. A connection
-that breaks because all of a terminated topic is acknowledged (see `binary`) is no loss: the reader has finished.
+call. So what it acknowledges never undoes a seek, and a stale owner learns that it is stale. A connection that breaks
+because all of a terminated topic is acknowledged (see `binary`) is no loss: the reader has finished.
 
-A broker writes a cursor down once a second at most (`managedLedgerDefaultMarkDeleteRateLimit`), and the last position up
-to a minute later. Who is told that a topic is drained may build on it, so that answer waits for the disk.
+A broker writes a cursor down once a second at most (`managedLedgerDefaultMarkDeleteRateLimit`), and the last position
+up to a minute later. The answer that a topic is drained must survive a crash of the broker, so it waits for the disk.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from controller.domain.errors import CleaveError, FencedOut, InvalidInput, LostR
 log = telemetry.get_logger(__name__)
 
 PREFETCH_MESSAGES = 1000
-"""Messages of a reader held in this process at most, beside as many in the library's queue."""
+"""The most messages of a reader in this process, beside as many in the library's queue."""
 ACKNOWLEDGED_WITHIN_SECONDS = 0.5
-"""The library sends acknowledgements every 100 ms; for so long `is_drained` waits for its own to arrive."""
+"""The library sends acknowledgements every 100 ms. For this long `is_drained` waits until its own have arrived."""
 _POLL_SECONDS = 0.02
 
 
@@ -60,7 +60,7 @@ class PulsarReader:
         self._read: Position = ()
         self._acknowledged: Position = ()
         self._paused = False
-        self._pausing = threading.Lock()  # what is noted and what the library is told must not come apart
+        self._pausing = threading.Lock()  # what is noted here and what the library is told must agree
         self._interrupted = threading.Event()
         self._lost: CleaveError | None = None
         self._is_attached = self._is_written_down = False
@@ -68,11 +68,15 @@ class PulsarReader:
         self._opened: tuple[pulsar.Client, pulsar.Consumer] | None = None
 
     def attach(self, client: pulsar.Client, consumer: pulsar.Consumer) -> None:
-        """The connection it reads through; before the reader is handed out. Without one there was nothing to read."""
+        """Set the connection it reads through, before the reader is handed out. Without one there is
+        nothing to read.
+        """
         self._opened, self._is_attached = (client, consumer), True
 
     def on_message(self, consumer: pulsar.Consumer, message: pulsar.Message) -> None:
-        """The library's listener. What was sent before coming again means another connection in between."""
+        """The library's listener. A message that comes a second time means that there was another connection in
+        between.
+        """
         position = position_of(message.message_id())
         if position <= self._last_arrived:
             self.interrupt()
@@ -86,20 +90,22 @@ class PulsarReader:
         self.ring()
 
     def ring(self) -> None:
-        """There may be something new. An error may not reach the library's thread: the process would end."""
+        """There may be something new. No error may reach the library's thread, since the process would end."""
         try:
             self._on_arrival()
         except Exception:
             log.exception("the callback for arrivals failed", backing_topic=self._backing_topic)
 
     def look(self) -> None:
-        """Notice a broken connection; called many times a second, since the library mends it after 100 ms."""
+        """Notice a broken connection. Called many times a second, since the library restores it after 100 ms."""
         opened = self._opened
         if opened is not None and not opened[1].is_connected():
             self.interrupt()
 
     def interrupt(self) -> None:
-        """This reading has ended: let the library connect no more, and have the owner come and hear why."""
+        """This reading has ended. Keep the library from connecting again, and notify the owner, whose next call says
+        why.
+        """
         if not self._interrupted.is_set():
             self._interrupted.set()
             opened = self._take_opened()
@@ -125,7 +131,7 @@ class PulsarReader:
         return [incoming(message, position) for position, message in taken]
 
     def acknowledge(self, position: Position) -> None:
-        """Everything up to and including `position` is done with; the broker knows it within 100 ms."""
+        """Acknowledge everything up to and including `position`; the broker knows it within 100 ms."""
         if position > self._read and position > self._acknowledged:
             raise InvalidInput(
                 f"{self._backing_topic}: {position} was not read yet; acknowledge what was read"
@@ -145,7 +151,8 @@ class PulsarReader:
             raise self._why_lost(mapped(error, f"acknowledge {self._backing_topic}")) from error
 
     def is_drained(self) -> bool:
-        """Whether the topic is terminated and acknowledged to its end, for good; waits for an acknowledgement on its way.
+        """Whether the topic is terminated and acknowledged to its end, for good. It waits for an acknowledgement on its
+        way.
 
         The reader has finished then: its connection is broken.
         """
@@ -167,8 +174,8 @@ class PulsarReader:
         return True
 
     def _write_down(self, deadline: Deadline) -> None:
-        """Have the broker keep the end as the cursor's place, crash or no crash: a move, be it to where the cursor is,
-        is answered when it is on the disk.
+        """Have the broker write the end down as the cursor's place, so that it survives a crash. A move, even to where
+        the cursor is, is answered when it is on the disk.
         """
         if not self._is_written_down:
             self._cursors.cut_off(self._backing_topic, self._subscription, deadline)
@@ -186,13 +193,15 @@ class PulsarReader:
         self._on_close(self)
 
     def _take_opened(self) -> tuple[pulsar.Client, pulsar.Consumer] | None:
-        """What is to be closed, to one caller only."""
+        """What is to be closed. Only one caller gets it."""
         with self._closing:
             opened, self._opened = self._opened, None
         return opened
 
     def _demand_held(self) -> None:
-        """Return if this reading goes on or has come to the topic's end; otherwise raise why it is over."""
+        """Return if this reading goes on or has come to the topic's end. Otherwise raise the error that says why it is
+        over.
+        """
         self.look()
         if not self._interrupted.is_set():
             return
@@ -207,7 +216,9 @@ class PulsarReader:
         return self._cursors.is_drained(self._backing_topic, self._subscription, self._cursors.deadline())
 
     def _why_lost(self, otherwise: CleaveError | None) -> CleaveError:
-        """Who has the cursor now, or what became of it; kept, since it can change no more for this reading."""
+        """The error that says who has the cursor now, or what became of it. It is kept, since it can no longer change
+        for this reading.
+        """
         if self._lost is None:
             self._lost = self._ask_why() or otherwise
         return self._lost or LostRace(

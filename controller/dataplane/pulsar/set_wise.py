@@ -1,8 +1,8 @@
-"""Calls about the topics of one operation: requests that do not need each other's answers are sent side by side.
+"""Calls about the topics of one operation. Requests that do not need each other's answers are sent side by side.
 
-Serves `plane` alone. Nothing here is all or nothing: what was done before an error stays done, and a repeat finds
-it. A topic that this very call made is taken for open; one that was there before is looked at. So a child that somebody
-closes by hand in the moments before the fence is not seen here: the reconciler finds and heals it.
+Serves `plane` alone. Nothing here is all or nothing: what was done before an error stays done, and a repeat finds it. A
+topic that this call made is taken for open; one that was there before is looked at. So a child that somebody closes by
+hand just before the fence goes unnoticed here, and the reconciler finds and heals it.
 """
 
 from __future__ import annotations

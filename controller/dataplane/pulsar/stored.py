@@ -1,8 +1,8 @@
 """How much of a batch lies in a topic that was terminated: read entry by entry over admin REST.
 
-For a batch whose answer was lost at the fence. No reader is opened: the library may never tell that one is open on a
-topic that was just terminated (apache/pulsar-client-cpp#605). A producer's entries are stored in the order in which
-they were sent, so its last entry tells how far the batch came.
+Used for a batch whose answer was lost when the topic was terminated. No reader is opened: on a topic that was just
+terminated the library may never say that it is open (apache/pulsar-client-cpp#605). A producer's entries are stored in
+the order in which they were sent, so its last entry tells how far the batch came.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def stored_of(
     internal: Mapping[str, Any],
     deadline: Deadline,
 ) -> int:
-    """How many of the batch, from its front, are stored behind `behind`, an entry as (ledger, entry).
+    """How many of the batch, from its front, are stored after `behind`, an entry as (ledger, entry).
 
     `internal` is the topic's `internalStats`, asked for after it was terminated. One request for each entry that
     others stored later; what retention already removed counts as not stored.
@@ -59,7 +59,7 @@ def stored_of(
 
 
 def places_backwards(internal: Mapping[str, Any], behind: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """The places of entries from the last one to the first behind `behind`."""
+    """The places of entries, from the last one back to the first after `behind`."""
     last_ledger, last_entry = (int(part) for part in str(internal["lastConfirmedEntry"]).split(":"))
     entries = {int(ledger["ledgerId"]): int(ledger["entries"]) for ledger in internal["ledgers"]}
     entries[last_ledger] = last_entry + 1  # the list counts the current ledger when it is closed

@@ -19,9 +19,9 @@ from controller.domain.errors import DataPlaneUnavailable, InvalidInput, Retryab
 log = telemetry.get_logger(__name__)
 
 REFRESH_SECONDS = 30.0
-"""Brokers come and go more seldom; after a broker was silent the list is asked for at once."""
+"""Brokers come and go less often than this. After a broker was silent the list is asked for at once."""
 FEWEST_SECONDS = 1.0
-"""However many brokers are silent, the list is asked for no oftener."""
+"""The list is asked for no more often, however many brokers are silent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,9 @@ class BrokerList:
         self._asked_at = self._refresh_at = float("-inf")
 
     def current(self, deadline: float) -> tuple[Broker, ...]:
-        """The brokers by name; those of last time while nobody answers. Raises Retryable when there was no last time."""
+        """The brokers by name; those of last time while nobody answers. Raises Retryable when there was
+        no last time.
+        """
         with self._lock:
             if time.monotonic() < self._refresh_at:
                 return self._known
@@ -85,7 +87,7 @@ class BrokerList:
             self._refresh_at = min(self._refresh_at, self._asked_at + FEWEST_SECONDS)
 
     def _ask(self, deadline: float) -> tuple[Broker, ...]:
-        """From one address after the other; the one that answers is the first next time."""
+        """Ask one address after the other. The one that answers comes first the next time."""
         for left in range(len(self._urls) - 1, -1, -1):
             url = self._urls[0]
             try:
@@ -101,7 +103,7 @@ class BrokerList:
 
     @staticmethod
     def _share(deadline: float, others: int) -> float:
-        """What of the time an address has when so many more are to be tried."""
+        """The seconds that an address has, when so many more are to be tried."""
         now = time.monotonic()
         return now + (deadline - now) / (others + 1)
 

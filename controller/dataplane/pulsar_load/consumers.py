@@ -1,8 +1,7 @@
 """Consumers attached to logs, from each log's own statistics: names, subscription types, connections.
 
-Not from `broker-stats/topics`, which brokers renew once a minute: the worker is to react within seconds. A broker
-that does not own the log sends to the one that does, and is asked there the next time. What the consumers of many
-logs amount to is not known here.
+Not from `broker-stats/topics`, which brokers renew once a minute: the worker is to react within seconds. A broker that
+does not own the log redirects to the one that does, which is asked first the next time.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ log = telemetry.get_logger(__name__)
 AT_ONCE = 8
 """Logs asked about at the same time; a broker answers each in some milliseconds."""
 QUIET_SECONDS = 10.0
-"""A broker that did not answer in time is not asked again for so long: its logs would hold up all others."""
+"""A broker that did not answer in time is not asked again for this long, since its logs would hold up all others."""
 _OPTIONS = "?getPreciseBacklog=false&subscriptionBacklogSize=false&excludePublishers=true"
 
 
@@ -54,7 +53,7 @@ class ConsumerReader:
         for topic, answer in asked.items():
             if not answer.done():
                 answer.cancel()
-                if topic in self._owners:  # its thread would say so only a moment after us
+                if topic in self._owners:  # its thread would notice that only a moment later
                     self._quiet_until[self._owners[topic]] = time.monotonic() + QUIET_SECONDS
                 error = DataPlaneTimeout(f"nobody said in time who consumes from {topic}")
                 continue
@@ -106,7 +105,9 @@ def _path(topic: str) -> str:
 
 
 def _attached(stats: Mapping[str, Any], broker: str) -> Iterator[ObservedConsumer]:
-    """Consumers of durable subscriptions that applications made: a reader's cursor ends with it."""
+    """Consumers of durable subscriptions that applications made. Those of readers do not count, since their cursors end
+    with them.
+    """
     for name, subscription in stats.get("subscriptions", {}).items():
         if name.startswith("__") or not subscription.get("isDurable", subscription.get("durable", True)):
             continue

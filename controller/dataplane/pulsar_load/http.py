@@ -1,8 +1,7 @@
-"""HTTP as the readers of brokers need it: bodies by the block, and one deadline over the whole of each.
+"""HTTP as the readers of brokers need it: bodies read in blocks, and one deadline for each whole body.
 
-A time-out of the socket ends a silent server, not one that drips: whoever reads has a timer that shuts the socket
-down at the deadline. Errors become Retryable here and name the broker, never a header. What a body means is not
-known here.
+A time-out of the socket ends the wait for a silent server, but not for a slow one. So each reading has a timer that
+shuts the socket at the deadline. Errors become Retryable here and name the broker, never a header.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ import requests
 from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable
 
 BLOCK_BYTES = 1 << 20
-"""Most of a body that is in memory at once."""
+"""The most of a body that is in memory at once."""
 DOCUMENT_BYTES = 64 << 20
 """A document longer than this is refused: statistics of a topic with 100,000 consumers are shorter."""
 REDIRECTS = 3
-"""A broker that does not own a topic sends to the one that does; further than this nobody follows."""
+"""A broker that does not own a topic redirects to the one that does. No more redirects than this are followed."""
 
 
 class HttpSession(Protocol):
-    """What is used of `requests.Session`; certificates and tokens are the session's own affair."""
+    """What is used of `requests.Session`. Certificates and tokens belong to the session."""
 
     def get(
         self,
@@ -44,7 +43,7 @@ class HttpSession(Protocol):
 
 
 class AuthorizedSession:
-    """Another session with headers of the moment, a token that is renewed say."""
+    """A session whose headers are read for each request, for instance a renewed token."""
 
     def __init__(self, session: HttpSession, headers: Callable[[], Mapping[str, str]]) -> None:
         self._session, self._headers = session, headers
@@ -92,17 +91,17 @@ def blocks(session: HttpSession, url: str, deadline: float) -> Iterator[bytes]:
                 yield block
         except (requests.RequestException, OSError, ValueError) as error:  # ValueError: TLS that was shut
             raise _broken(url, error, deadline) from None
-        if not timer.is_alive():  # cut off: to a body without a stated length that looks like its end
+        if not timer.is_alive():  # cut off: for a body without a stated length that looks like its end
             raise _broken(url, TimeoutError(), deadline)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a broker said: a document, that there is none (`document` and `moved_to` None), or who to ask."""
+    """What a broker answered: a document, that there is none (`document` and `moved_to` are None), or whom to ask."""
 
     document: Any = None
     moved_to: str | None = None
-    """The URL that a redirect names, unchecked: whoever follows it takes the session's credentials there."""
+    """The URL that a redirect names, unchecked. To follow it is to send the session's credentials there."""
 
 
 def ask(session: HttpSession, url: str, deadline: float) -> Answer:
@@ -137,10 +136,12 @@ def _open(session: HttpSession, url: str, deadline: float) -> requests.Response:
 
 @contextlib.contextmanager
 def cut_off(response: requests.Response, deadline: float) -> Iterator[threading.Timer]:
-    """Shuts the socket at the deadline, so that whoever reads from it sees the end."""
+    """Shuts the socket at the deadline, so that the reading thread sees the end."""
 
     def shut() -> None:
-        with contextlib.suppress(Exception):  # read to its end meanwhile, the connection is another's
+        with contextlib.suppress(
+            Exception
+        ):  # read to its end meanwhile: the connection serves another request
             response.raw.shutdown()
 
     timer = threading.Timer(max(deadline - time.monotonic(), 0.0), shut)

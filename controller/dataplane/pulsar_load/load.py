@@ -24,7 +24,9 @@ class LoadSettings:
     page_seconds: float = 8.0
     """For a broker's whole metrics page."""
     pages_from: int = 200
-    """So many logs and more are read from metrics pages, fewer one by one from their statistics; 0: always pages."""
+    """From this many logs on they are read from metrics pages, fewer one by one from their statistics. 0: always from
+    pages.
+    """
     broker_url: str | None = None
     """Pattern of brokers' web addresses with `{host}` and `{port}`, see `BrokerList`."""
     cluster: str | None = None
@@ -57,7 +59,7 @@ class PulsarLoad:
         return SAMPLE_LIMIT
 
     def reads_pages_for(self, backing_topics: Sequence[str]) -> bool:
-        """Whether there are enough of them to be worth the pages of all brokers, whose other topics come along."""
+        """Whether there are enough of them to read the pages of all brokers, which hold all their other topics too."""
         return len(backing_topics) >= self._pages_from
 
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
@@ -69,6 +71,6 @@ class PulsarLoad:
         return self._consumers.consumers(backing_topics)
 
     def close(self) -> None:
-        """Ends the threads; the session stays its owner's."""
+        """Ends the threads. The session's owner closes it."""
         self._scraper.close()
         self._consumers.close()

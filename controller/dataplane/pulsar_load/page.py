@@ -1,9 +1,9 @@
 """A broker's metrics page (Prometheus text), read block by block: the counters of watched topics and nothing else.
 
 A page has about 15 KB a topic, so 100,000 topics make 1.5 GB, of which 400,000 lines matter. One regular expression
-finds them in a block; of the labels only `topic` and `subscription` are looked at, as they stand, with their
-escapes. The parser of `prometheus_client` costs several times as much for these lines alone as all of this for the
-whole page (`benchmarks.bench_scrape` measures both), and is what the tests compare with. Talks to nobody.
+finds them in a block; of the labels only `topic` and `subscription` are looked at, as they stand, with their escapes.
+The parser of `prometheus_client` costs several times as much for these lines alone as all of this for the whole page
+(`benchmarks.bench_scrape` measures both). The tests compare with it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class TopicCounters:
 
 
 def watched_labels(topics: Iterable[str]) -> dict[bytes, str]:
-    """The topics by their label's text. Brokers escape the quotation mark only, the format the backslash too."""
+    """The topics by their label's text. Brokers escape only the quotation mark, although the format escapes the
+    backslash too.
+    """
     labels: dict[bytes, str] = {}
     for topic in topics:
         quoted = topic.replace('"', '\\"')
@@ -75,7 +77,7 @@ class Page:
             raise DataPlaneUnavailable("a line without end: this is no metrics page")
 
     def finish(self) -> None:
-        """Say that the body ended; DataPlaneUnavailable where it ended in the middle of a line."""
+        """The body has ended. Raises DataPlaneUnavailable where it ended in the middle of a line."""
         if self._rest != b"\n":
             raise DataPlaneUnavailable("the page ends in the middle of a line")
 

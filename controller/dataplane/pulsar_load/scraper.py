@@ -63,7 +63,7 @@ class CounterScraper:
             return self._sample(watched_labels(backing_topics))
 
     def close(self) -> None:
-        """Waits for nobody: readers end at their deadline."""
+        """Does not wait: readers end at their deadline."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _sample(self, watched: Mapping[bytes, str]) -> dict[str, Counters]:

@@ -1,8 +1,8 @@
 """Scalable topics of a Pulsar 5 cluster, through its admin REST API.
 
-Splits are at the midpoint, one at a time, and the broker chooses ids. What its engine refuses it answers with 500 and
-the exception's text (seen on 5.0.0-M1), so that text is read here and nowhere else. Segments are made and deleted by
-the broker; what the data-plane protocol says of single logs is answered where the broker can be asked.
+Splits are at the midpoint, one at a time, and the broker chooses ids. What its engine refuses it answers with status
+500 and the exception's text (seen on 5.0.0-M1). That text is read here and nowhere else. The broker makes and deletes
+segments. Calls of the data-plane protocol about single logs work where the broker can be asked.
 """
 
 from __future__ import annotations
@@ -112,7 +112,9 @@ class PulsarScalableDataPlane(LayoutKeeper):
             raise _no_topic(topic)
 
     def topic_subscriptions(self, topic: str) -> Mapping[str, str]:
-        """See `LayoutKeeper`. 5.0.0-M1 does not say the kind: a stream then, which is what it scales for."""
+        """See `LayoutKeeper`. 5.0.0-M1 does not tell the kind. Then it counts as STREAM, which the broker
+        scales for.
+        """
         found = self._stats(topic).get("subscriptions") or {}
         return {name: str(one.get("type") or "STREAM").upper() for name, one in found.items()}
 
@@ -158,7 +160,7 @@ class PulsarScalableDataPlane(LayoutKeeper):
             raise SegmentNotFound(f"{act}: there is no such topic; detach it, or create it on the broker")
 
     def delete_subscription(self, backing_topic: str, subscription: str) -> None:
-        """Of the whole topic; a missing one is success."""
+        """Delete the subscription of the whole topic; a missing one is success."""
         topic, _ = topic_of(backing_topic)
         path = f"{topic_path(topic)}/subscriptions/{subscription_path(subscription)}"
         self._ask(Ask("DELETE", path, f"unsubscribe {subscription!r} from {topic}", accept=_GONE))
@@ -172,7 +174,7 @@ class PulsarScalableDataPlane(LayoutKeeper):
         return sorted(segment_log(topic, f"{one.hash_range}-{one.segment_id}") for one in segments)
 
     def list_subscriptions(self, backing_topic: str) -> Sequence[str]:
-        """Those of the topic; empty if it is missing."""
+        """The subscriptions of the topic; empty if it is missing."""
         try:
             return sorted(self.topic_subscriptions(topic_of(backing_topic)[0]))
         except TopicNotFound:
@@ -186,7 +188,8 @@ class PulsarScalableDataPlane(LayoutKeeper):
 
     def seek(self, backing_topic: str, subscription: str, instant_ms: int) -> None:
         """Of this log alone."""
-        path = f"{segment_path(backing_topic)}/subscription/{subscription_path(subscription)}/seek?timestamp={instant_ms}"
+        cursor = f"{segment_path(backing_topic)}/subscription/{subscription_path(subscription)}"
+        path = f"{cursor}/seek?timestamp={instant_ms}"
         self._ask(Ask("POST", path, f"seek {subscription!r} on {backing_topic}"))
 
     def skip_all(self, backing_topic: str, subscription: str) -> None:
@@ -206,7 +209,9 @@ class PulsarScalableDataPlane(LayoutKeeper):
         return self._load.sample(backing_topics)
 
     def consumers(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[ObservedConsumer]]:
-        """The broker's own count of each topic's stream consumers, given with the first of its logs that is asked for."""
+        """The broker's own count of each topic's stream consumers, given with the first of its logs that
+        is asked for.
+        """
         topics: dict[str, list[str]] = {}
         for log in backing_topics:
             topics.setdefault(topic_of(log)[0], []).append(log)
@@ -251,7 +256,7 @@ class PulsarScalableDataPlane(LayoutKeeper):
 
 
 def _engine_error(act: str, answer: Answer) -> Conflict | DataPlaneUnavailable:
-    """What the engine found wrong with the request will be wrong the next time too; anything else may pass."""
+    """What the engine found wrong with the request will be wrong the next time too. Any other refusal may pass."""
     told = _message(answer)
     if _FOR_GOOD.search(str(answer.document)):
         return Conflict(f"{act}: {told}; read the layout again")
@@ -259,7 +264,7 @@ def _engine_error(act: str, answer: Answer) -> Conflict | DataPlaneUnavailable:
 
 
 def _message(answer: Answer) -> str:
-    """The exception's own words, without the page of stack behind them."""
+    """The exception's own words, without the stack trace."""
     reason = answer.document.get("reason", "") if isinstance(answer.document, Mapping) else ""
     found = _MESSAGE.search(str(reason))
     return found[1].strip() if found else f"answered {answer.status}"
