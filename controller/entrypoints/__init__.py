@@ -1,1 +1,1 @@
-"""Ways in: the `cleave` command, the worker, the Airflow tasks. Each is thin over the services."""
+"""Ways in: the `cleave` command, the worker, the Airflow tasks. Each calls the services and does little else."""

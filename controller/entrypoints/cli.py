@@ -1,4 +1,4 @@
-"""The `cleave` command: one line for what is wrong, tables for people, JSON for programs.
+"""The `cleave` command: one line for an error, tables for people, JSON for programs.
 
 Exit codes: 0 done; 2 the request can never succeed as it is (bad input, not found, conflict, not possible on that
 data plane); 75 try again later; 1 anything else (an aborted operation, a missing right, a finding of `doctor`).
@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def run(arguments: list[str] | None = None) -> int:
     """Run one command; every expected error becomes one line on standard error."""
-    telemetry.configure_logging(level=logging.WARNING)  # standard output is the command's own
+    telemetry.configure_logging(level=logging.WARNING)  # standard output is for the command's own text
     try:
         result = app(args=arguments, prog_name="cleave", standalone_mode=False)
         return result if isinstance(result, int) else 0

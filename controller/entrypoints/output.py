@@ -21,7 +21,7 @@ PIPED_WIDTH = 220
 
 
 def _reader_has_gone() -> NoReturn:
-    """Whoever read our output (head, less) has seen enough: leave without a word, and without an error."""
+    """The reader of our output (head, less) has closed it: leave silently and without an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise typer.Exit(0)
 
@@ -71,7 +71,7 @@ def rows_table(
 
 
 def _is_numeric(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
-    """Whether the column holds numbers and nothing else, but for empty cells."""
+    """Whether the column holds only numbers and empty cells."""
     held = [row[name] for row in rows if row.get(name) is not None]
     return bool(held) and all(
         isinstance(value, int | float) and not isinstance(value, bool) for value in held

@@ -1,7 +1,7 @@
 """Dry runs: the same code on a store that takes every transaction back at its end.
 
 So a dry run refuses what the real run would refuse (a busy segment, a name that is taken, a policy that does not fit
-with the levels above), and nobody else ever sees a row of it. What it cannot see is what comes after an intent:
+with the levels above), and nobody else ever sees a row of it. It does not show what comes after an intent, which is
 whether the data plane will do its part. Sequences move on, as they do for any transaction that is rolled back.
 """
 
@@ -21,7 +21,7 @@ class Rehearsal(Store):
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """One transaction of which nothing stays; raises what its commit would have raised."""
+        """One transaction that is rolled back at its end. It raises what its commit would have raised."""
         with super().transaction() as tx:
             attempt = tx.begin_nested()
             yield tx
@@ -30,7 +30,7 @@ class Rehearsal(Store):
 
     @contextmanager
     def single_statement(self) -> Iterator[Connection]:
-        """The same: a statement that would be a transaction by itself is taken back, too."""
+        """The same for a statement that would be a transaction by itself."""
         with self.transaction() as tx:
             yield tx
 

@@ -1,4 +1,4 @@
-"""See an intended operation through: by a worker that is up, or here where none is.
+"""Have an intended operation run to its end: by a worker that is up, or here where none is.
 
 Used by the command line and by Airflow's tasks. An intent is durable before this starts, so a process that dies here
 leaves work for the next runner, never half an act.
@@ -63,7 +63,7 @@ def _run_here(app: Application, operation_id: int, timeout_seconds: float) -> Op
 def manual_request(
     app: Application, reason: str, *, request_key: str | None = None, actor: str | None = None
 ) -> Request:
-    """The request of a person: a fresh key unless the caller has one that survives a retry."""
+    """The request of a person. It has a new key, unless the caller has one that survives a retry."""
     who = actor or os.environ.get("USER") or f"uid {os.getuid()}"
     return Request(
         request_key=request_key or f"cli-{os.urandom(8).hex()}",

@@ -1,4 +1,4 @@
-"""How commands that run until they are told to leave are told."""
+"""SIGTERM and SIGINT for commands that run until they are told to leave."""
 
 from __future__ import annotations
 

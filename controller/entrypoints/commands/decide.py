@@ -27,7 +27,7 @@ _INSTANTS = ("_at", "_since")
 
 
 def decide(
-    topic: Annotated[str | None, typer.Argument(help="A live topic; its situation of this moment.")] = None,
+    topic: Annotated[str | None, typer.Argument(help="A live topic; its present situation.")] = None,
     snapshot: Annotated[
         str | None, typer.Option("--snapshot", help="A situation as JSON: a file, or - for standard input.")
     ] = None,
@@ -77,7 +77,7 @@ def _read(source: str) -> str:
 
 
 def _of_text(text: str) -> tuple[Situation, Evaluation]:
-    """The situation and its verdict. A value of a wrong kind shows only when it is decided on."""
+    """The situation and its verdict. A value of a wrong kind only shows when the situation is decided on."""
     try:
         situation = Situation.from_json(text)
         if type(situation.now) is not int:
@@ -92,7 +92,7 @@ def _of_text(text: str) -> tuple[Situation, Evaluation]:
 
 
 def _demand_tiling(situation: Situation) -> None:
-    """Every hash has one owner; what an evaluator says of anything else means nothing."""
+    """Refuse a layout in which not every hash has exactly one owner: a verdict on it means nothing."""
     ranges = [segment.hash_range for segment in situation.layout.active]
     begins = [hash_range.start for hash_range in ranges]
     follows = [0, *(hash_range.end + 1 for hash_range in ranges)]

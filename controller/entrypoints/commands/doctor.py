@@ -1,4 +1,4 @@
-"""`cleave doctor`: look at everything Cleave stands on, and say what to do about what is wrong.
+"""`cleave doctor`: check everything that Cleave needs, and say what to do about what is wrong.
 
 Each check is a function that returns a sentence or raises; none changes anything, unless `--fix` asks for it.
 """
@@ -43,7 +43,9 @@ def doctor(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check database, roles, schema, workers, Java, Spark, landing area, Pulsar and Airflow; exit 1 if something is wrong."""
+    """Check database, roles, schema, workers, Java, Spark, landing area, Pulsar and Airflow; exit 1 if something is
+    wrong.
+    """
     with application(name="cleave-doctor") as cleave:
         findings = [_look(name, check, cleave) for name, check in CHECKS.items()]
         if all(one.level != "wrong" for one in findings if one.check in NEEDED_FOR_NAMESPACES):
@@ -92,7 +94,8 @@ def _role(cleave: Application) -> str:
 def _loader_role(cleave: Application) -> str:
     if cleave.settings.loader_url is None:
         raise Note(
-            "CLEAVE_LOADER_URL is not set: the aggregation writes with the controller's rights; give it a login of its own"
+            "CLEAVE_LOADER_URL is not set: the aggregation writes with the controller's rights; give it a "
+            "login of its own"
         )
     loader = Store(cleave.settings.loader_dsn, application_name="cleave-doctor", pool_size=1)
     try:
@@ -105,7 +108,8 @@ def _loader_role(cleave: Application) -> str:
 def _demand_role(tx: Connection, role: str, setting: str) -> str:
     user, member, superuser = tx.execute(
         text(
-            "SELECT current_user, pg_has_role(current_user, :role, 'member'), (SELECT rolsuper FROM pg_roles WHERE rolname = current_user)"
+            "SELECT current_user, pg_has_role(current_user, :role, 'member'), (SELECT rolsuper FROM "
+            "pg_roles WHERE rolname = current_user)"
         ),
         {"role": role},
     ).one()

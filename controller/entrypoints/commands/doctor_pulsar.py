@@ -1,6 +1,7 @@
-"""What `cleave doctor` says of the Pulsar cluster: is it there, and do the namespaces in use suit segments.
+"""What `cleave doctor` says of the Pulsar cluster: whether it is there, and whether the namespaces in use suit
+segments.
 
-Looks only; with `--fix` it sets what Cleave may set in those namespaces, and says so.
+It only looks. With `--fix` it sets what Cleave may set in those namespaces, and says so.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def _finding(check: str, one: Unmet) -> Finding:
 
 
 def _namespaces_in_use(cleave: Application) -> list[str]:
-    """None where the database is away: that is another check's to say."""
+    """None where the database is away. Another check reports that."""
     try:
         with cleave.store.transaction() as tx:
             return topics.namespaces_on(tx, "pulsar")

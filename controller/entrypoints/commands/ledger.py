@@ -1,4 +1,4 @@
-"""What happened and what is: decisions, why-not, operations, lineage, layout. All read the inspect views."""
+"""What happened and what is now: decisions, refusals, operations, lineage, layout. All read the inspect views."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ def decisions(
 def operations(
     topic: TopicFilter = None,
     live: Annotated[bool, typer.Option("--live", help="Only those under way.")] = False,
-    stuck: Annotated[bool, typer.Option("--stuck", help="Only those that do not get on, and why.")] = False,
+    stuck: Annotated[
+        bool, typer.Option("--stuck", help="Only those that make no progress, and why.")
+    ] = False,
     limit: Limit = 30,
     as_json: AsJson = False,
 ) -> None:
@@ -134,7 +136,7 @@ def lineage(
 
 
 def _branch(tree: Tree, layout: SegmentLayout, segment_id: int, drawn: set[int]) -> None:
-    """Draw a segment and what came of it; the child of several parents is drawn whole once."""
+    """Draw a segment and its descendants. The child of several parents is drawn whole once."""
     segment = layout.segment(segment_id)
     until = "active" if segment.sealed_epoch is None else f"sealed at {segment.sealed_epoch}"
     again = " (drawn above)" if segment_id in drawn else ""

@@ -25,7 +25,9 @@ Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Rows at 
 
 
 def topic_name(text: str) -> str:
-    """The full name, also from how Pulsar's own tools write it: `persistent://t/n/x`, `t/n/x`, or `x` in public/default."""
+    """The full name, also of a name as Pulsar's own tools write it: `persistent://t/n/x`, `t/n/x`, or `x` in
+    public/default.
+    """
     if text.startswith("persistent://"):
         text = text.removeprefix("persistent://")
     elif "://" in text:
@@ -34,7 +36,7 @@ def topic_name(text: str) -> str:
 
 
 def hash_value(text: str) -> int:
-    """A point on the ring: 0x8000, 8000 as 0x8000 only with the prefix, else decimal; 0..65535."""
+    """A point on the ring, 0..65535: hexadecimal with the prefix (0x8000), else decimal."""
     try:
         value = int(text, 0)
     except ValueError as error:

@@ -78,7 +78,7 @@ def remove(where: Where, dry_run: DryRun = False, as_json: AsJson = False) -> No
 def _change(
     cleave: Application, where: str, change: Callable[[Document], Document], dry_run: bool, as_json: bool
 ) -> None:
-    """Write a level's document anew, or only rehearse it, and print what is different."""
+    """Write a level's document anew, or only rehearse that, and print what is different."""
     actor = manual_request(cleave, "policy").actor
     with stage(cleave, dry_run) as store, store.transaction() as tx:
         before = _read(tx, where)

@@ -121,11 +121,15 @@ def unregister(topic: Topic, subscription: Subscription, consumer: Consumer, as_
     _tell("unregistered", name, subscription, as_json, consumer=consumer)
 
 
+_ASSIGNMENTS = """
+    SELECT * FROM inspect.assignments WHERE topic_id = :t ORDER BY subscription, hash_range, segment_id
+"""
+
+
 @consumers_app.command("list")
 def list_consumers(topic: Topic, as_json: AsJson = False) -> None:
     """List which consumer owns which segment, and which segments are withheld until their ancestors are drained."""
     with application() as cleave, cleave.store.transaction() as tx:
         row = topics.find_topic(tx, topic_name(topic))
-        statement = "SELECT * FROM inspect.assignments WHERE topic_id = :t ORDER BY subscription, hash_range, segment_id"
-        rows = inspection.rows(tx, statement, t=row.topic_id)
+        rows = inspection.rows(tx, _ASSIGNMENTS, t=row.topic_id)
     emit(as_json, rows, rows_table(rows))

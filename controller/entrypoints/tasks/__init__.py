@@ -1,7 +1,7 @@
 """The work of Airflow's tasks, one plain function each: what a DAG calls, and what can be called without Airflow.
 
-Every function takes where Cleave is (`dsn`, and `extras`: settings by name, anything else for the connection) and
-gives back a document of plain values. Errors are Cleave's own; a repeat with the same `request_key` gets the first
+Every function is told where Cleave is: `dsn`, and `extras` with settings by name and anything else for the connection.
+It returns a document of plain values. Errors are Cleave's own; a repeat with the same `request_key` gets the first
 one's operation. Nothing here imports Airflow.
 """
 

@@ -1,6 +1,6 @@
-"""From what a scheduler's connection says to an application: a URL and extras, some of which are settings.
+"""An application from a scheduler's connection: a URL and extras, some of which are settings.
 
-The environment serves for every setting that the connection does not name.
+A setting that the connection does not name is taken from the environment.
 """
 
 from __future__ import annotations

@@ -121,7 +121,9 @@ def _reshape(app: Application, form: Form, planner: Planner, request_key: str, a
 def _once(
     app: Application, form: Form, intend: Callable[[Request], Intent], request_key: str, actor: str
 ) -> Document:
-    """Intend it and see it through; the key's operation where the request has done away with its own topic."""
+    """Intend it and have it run to its end. Where the first attempt has deleted the topic, the key's operation is the
+    answer.
+    """
     try:
         intent = intend(manual_request(app, form.reason, request_key=request_key, actor=actor))
     except NotFound:

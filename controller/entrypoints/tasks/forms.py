@@ -1,4 +1,4 @@
-"""The forms people fill in, checked again here: Airflow lets unknown parameters through without a word."""
+"""The forms people fill in, checked again here, since Airflow accepts unknown parameters silently."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _topic(value: object) -> object:
 
 
 def _hash(value: object) -> object:
-    """A number, or its text; what is wrong with the text is a ValueError to pydantic."""
+    """A number, or its text. A wrong text is a ValueError, which pydantic expects."""
     try:
         return hash_value(str(value).strip())
     except CleaveError as error:

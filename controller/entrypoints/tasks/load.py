@@ -16,7 +16,7 @@ from controller.services.load_aggregation import publish_left_over, upcoming
 from controller.store.topics.topics import database_now
 
 RUN_IS_OVER_MS = 3_600_000
-"""No run of the aggregation lasts an hour: what is left of one after that, nobody will use."""
+"""No run of the aggregation lasts an hour, so files of one that are older are not needed any more."""
 
 
 def aggregate_load(*, dsn: str, extras: Extras, run_id: str, dry_run: bool = False) -> dict[str, Any]:

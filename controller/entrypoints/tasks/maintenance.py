@@ -1,7 +1,7 @@
 """What has to be done now and then: reconcile, collect garbage, sweep tombstones, keep the ledger's days.
 
-Whatever walks the fleet is dealt into shares of bounded size. A fleet larger than one round takes is gone through
-by rounds: the turn (a number that rises by one each round) says which shares are next, and nothing is remembered.
+Tasks that go through the fleet are divided into shares of bounded size. A fleet that is too large for one round takes
+several. The turn, a number that rises by one each round, says which shares are next, so nothing has to be remembered.
 """
 
 from __future__ import annotations

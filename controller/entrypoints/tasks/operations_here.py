@@ -1,7 +1,7 @@
 """Running operations in a task, where no worker is up to do it.
 
-An operation is run until it ends or defers itself; the clock is looked at between rounds of some of them only, because
-past its fence a range has no writable log until its operation commits.
+An operation is run until it ends or defers itself. The time is only checked between rounds, because after its fence a
+range has no writable log until its operation commits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Fleet passes: drain what is dirty or due in some lanes, decide, and run what was decided where no worker is up.
 
-The table `evaluation` is the one source of work, so whoever is woken drains it, whatever woke him. One task takes
-what a quiet fleet has; a flood is dealt into a few shares, each bounded, and what is left waits for the next pass.
+The table `evaluation` is the one source of work, so a task that is woken drains it, whatever woke it. One task is
+enough for a quiet fleet. Much work is divided into a few shares, each bounded, and what is left waits for the next
+pass.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from controller.store.shards import Shards
 log = telemetry.get_logger(__name__)
 
 BATCHES_ALONE = 10
-"""Batches (`pass_batch_topics` topics each) that one task takes before it calls for help."""
+"""Batches (`pass_batch_topics` topics each) that one task takes before it asks for more tasks."""
 SHARES_AT_MOST = 8
 BATCHES_A_SHARE = 40
 SHOWN_AT_MOST = 50
@@ -58,7 +59,7 @@ def merge_pass(
 def _pass(
     app: Application, lanes: Collection[Lane], decided_by: str, dry_run: bool, share: Share | None
 ) -> dict[str, Any]:
-    """Evaluate, tell, run. `shares` of the answer is what to call for, empty when this was all there is."""
+    """Evaluate, print, run. `shares` in the answer are the tasks to ask for; there are none when nothing is left."""
     limit = app.settings.pass_batch_topics * (BATCHES_ALONE if share is None else BATCHES_A_SHARE)
     result = autoscaler.run_pass(
         app.store,
@@ -84,7 +85,7 @@ def _pass(
 
 
 def _shares(app: Application, lanes: Collection[Lane]) -> list[dict[str, int]]:
-    """As many shares of what is still there as it fills, at most `SHARES_AT_MOST`."""
+    """As many shares as the remaining topics fill, at most `SHARES_AT_MOST`."""
     with app.store.transaction() as tx:
         topics = inspection.rows(tx, _BACKLOG, lanes=sorted(lanes))[0]["topics"]
     wanted = min(ceil(topics / (app.settings.pass_batch_topics * BATCHES_ALONE)), SHARES_AT_MOST)

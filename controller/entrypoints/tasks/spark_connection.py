@@ -1,4 +1,4 @@
-"""From a scheduler's Spark connection to the settings it makes: the master, and Spark's own settings.
+"""The settings in a scheduler's Spark connection: the master, and Spark's own settings.
 
 Host, port and extras are read as Airflow's Spark provider reads them (`SparkSubmitHook`, `SparkConnectHook`), so a
 connection that serves a user's own jobs serves here too. Connects to nothing.
@@ -28,7 +28,7 @@ _KERBEROS = ("principal", "keytab")
 
 @dataclass(frozen=True)
 class SparkConnection:
-    """The fields of a connection of type `spark` or `spark_connect`; a URI's scheme may have become the type."""
+    """The fields of a connection of type `spark` or `spark_connect`. In a URI the scheme is the type."""
 
     conn_id: str
     conn_type: str
