@@ -109,7 +109,9 @@ class Settings(BaseSettings):
     """Moves one application of proposals carries out."""
 
     spark_master: str = Field("local[2]", validation_alias="SPARK_MASTER")
-    """Where the aggregation runs: local[n], spark://host:port, yarn, k8s://..., sc://host:port (Spark Connect) or none."""
+    """Where the aggregation runs: local[n], spark://host:port, yarn, k8s://..., sc://host:port (Spark
+    Connect) or none.
+    """
     spark_conf: dict[str, str] = Field({}, repr=False)
     """Spark's own settings for it, as JSON: `{"spark.cores.max": "4"}`. Over Connect those of a session only."""
     airflow_url: str | None = None

@@ -140,7 +140,7 @@ def bundle_param() -> Param:
     return Param(
         type="string",
         title="Bundle",
-        description="tenant/namespace/0x00000000_0x40000000, or LARGEST or HOT behind the namespace.",
+        description="tenant/namespace/0x00000000_0x40000000, or LARGEST or HOT after the namespace.",
         pattern=r"^\s*[^/\s]+/[^/\s]+/(0x[0-9a-f]{8}_0x[0-9a-f]{8}|LARGEST|HOT)\s*$",
     )
 

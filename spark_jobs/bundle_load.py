@@ -28,7 +28,8 @@ class ReportWindow:
     def __post_init__(self) -> None:
         if not 0 < self.length_ms <= self.gone_after_ms:
             raise InvalidInput(
-                f"a window of {self.length_ms} ms and brokers gone after {self.gone_after_ms} ms: give 0 < window <= gone"
+                f"a window of {self.length_ms} ms and brokers gone after {self.gone_after_ms} ms: "
+                "give 0 < window <= gone"
             )
 
     @property
@@ -60,11 +61,13 @@ WITH latest AS (
     FROM {boundaries} WHERE instant_ms <= :end_ms
    GROUP BY cluster, namespace
 ), known AS (
-  SELECT cluster, namespace, l.boundaries, l.instant_ms, s.boundaries AS stored, coalesce(s.row_version, 0) AS row_version,
+  SELECT cluster, namespace, l.boundaries, l.instant_ms, s.boundaries AS stored,
+         coalesce(s.row_version, 0) AS row_version,
          s.row_version IS NULL OR coalesce(l.instant_ms > s.boundaries_at_ms, false) AS is_newer
     FROM latest l FULL JOIN {stored_boundaries} s USING (cluster, namespace)
 )
-SELECT k.cluster, k.namespace, if(is_newer, boundaries, stored) AS boundaries, instant_ms AS boundaries_at_ms, row_version,
+SELECT k.cluster, k.namespace, if(is_newer, boundaries, stored) AS boundaries,
+       instant_ms AS boundaries_at_ms, row_version,
        is_newer AND boundaries IS DISTINCT FROM stored AS is_changed
   FROM known k LEFT SEMI JOIN {reports} r ON r.cluster = k.cluster
 """
@@ -78,7 +81,8 @@ _FIGURES = f"""
 WITH edge AS (
   SELECT cluster, namespace, e.lower_bound, e.upper_bound
     FROM {{namespaces}}
- LATERAL VIEW inline(arrays_zip(slice(boundaries, 1, size(boundaries) - 1), slice(boundaries, 2, size(boundaries) - 1))) e
+ LATERAL VIEW inline(arrays_zip(slice(boundaries, 1, size(boundaries) - 1),
+                                slice(boundaries, 2, size(boundaries) - 1))) e
            AS lower_bound, upper_bound
 ), placed AS (
   SELECT cluster, namespace, lower_bound AS place, 0 AS is_topic, '' AS topic, 0L AS instant_ms, '' AS broker,
@@ -115,7 +119,9 @@ SELECT cluster, namespace, lower_bound, upper_bound, coalesce(o.told.broker, nul
 
 
 def build_reports(topics: DataFrame, brokers: DataFrame, window: ReportWindow) -> DataFrame:
-    """The report that counts for each broker: the latest of which every topic is there (cluster, broker, instant_ms)."""
+    """The report that counts for each broker: the latest of which every topic is there (cluster, broker,
+    instant_ms).
+    """
     bounds = {"start_ms": window.start_ms, "end_ms": window.end_ms}
     return topics.sparkSession.sql(_REPORTS, bounds, topics=topics, brokers=brokers)
 

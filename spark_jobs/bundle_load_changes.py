@@ -44,16 +44,21 @@ SELECT cluster, namespace, lower_bound, coalesce(upper_bound, upper_was) AS uppe
        {_each("if(is_there AND NOT is_silent, {m}, {m}_was) AS {m}", _FIGURES)},
        if(is_there AND NOT is_silent, coalesce(observed_at_ms, :end_ms), modified_at_ms) AS modified_at_ms,
        seen_row_version, if(is_recut, 0L, row_version) AS seen_namespace_version, NOT is_there AS gone,
-       NOT is_silent AND (NOT is_there OR seen_row_version = 0 OR upper_bound <> upper_was OR broker IS DISTINCT FROM broker_was
+       NOT is_silent AND (NOT is_there OR seen_row_version = 0 OR upper_bound <> upper_was
+       OR broker IS DISTINCT FROM broker_was
                           OR {_each("{m} <> {m}_was", _FIGURES, " OR ")}) AS is_changed
   FROM judged
 """
 
+_NAMESPACE_FIGURES = (
+    *RATES, "topic_count", "bundle_count", "peak_msg_rate", "peak_byte_rate", "peak_topic_count",
+)  # fmt: skip
 _NAMESPACE_SUMS = f"""
 WITH ordered AS (
   SELECT * FROM {{judged}} WHERE NOT gone DISTRIBUTE BY cluster, namespace SORT BY cluster, namespace, lower_bound
 ), summed AS (
-  SELECT cluster, namespace, {_each("sum({m}) AS {m}", RATES)}, sum(topic_count) AS topic_count, count(*) AS bundle_count,
+  SELECT cluster, namespace, {_each("sum({m}) AS {m}", RATES)}, sum(topic_count) AS topic_count,
+         count(*) AS bundle_count,
          max(msg_rate_in + msg_rate_out) AS peak_msg_rate, max(byte_rate_in + byte_rate_out) AS peak_byte_rate,
          max(topic_count) AS peak_topic_count, max(modified_at_ms) AS modified_at_ms
     FROM ordered GROUP BY cluster, namespace
@@ -62,7 +67,7 @@ SELECT cluster, namespace, {_each("f.{m}", RATES)}, f.topic_count, f.bundle_coun
        f.peak_topic_count, f.modified_at_ms, coalesce(s.row_version, 0) AS seen_row_version
   FROM summed f LEFT JOIN {{stored_namespaces}} s USING (cluster, namespace)
  WHERE s.row_version IS NULL
-    OR {_each("f.{m} <> s.{m}", (*RATES, "topic_count", "bundle_count", "peak_msg_rate", "peak_byte_rate", "peak_topic_count"), " OR ")}
+    OR {_each("f.{m} <> s.{m}", _NAMESPACE_FIGURES, " OR ")}
 """
 
 _BROKERS = f"""
@@ -78,7 +83,8 @@ WITH ordered AS (
 )
 SELECT cluster, broker, {_each("b.{m}", _USAGES)}, {_each("coalesce(f.{m}, 0D) AS {m}", RATES)},
        {_each("coalesce(f.{m}, 0L) AS {m}", ("topic_count", "bundle_count", "producer_count", "consumer_count"))},
-       b.report, b.version, b.instant_ms AS observed_at_ms, coalesce(s.row_version, 0) AS seen_row_version, false AS gone
+       b.report, b.version, b.instant_ms AS observed_at_ms, coalesce(s.row_version, 0) AS seen_row_version,
+       false AS gone
   FROM reported b LEFT JOIN summed f USING (cluster, broker) LEFT JOIN {{stored_brokers}} s USING (cluster, broker)
  WHERE s.row_version IS NULL OR b.instant_ms > s.observed_at_ms
  UNION ALL
@@ -101,7 +107,8 @@ _BUSY = (
 
 _CLUSTERS = f"""
 WITH present AS (  -- those that are written now, and those that said nothing yet are not gone
-  SELECT cluster, broker, {_BUSY} AS usage, msg_rate_in + msg_rate_out AS msg_rate, byte_rate_in + byte_rate_out AS byte_rate
+  SELECT cluster, broker, {_BUSY} AS usage, msg_rate_in + msg_rate_out AS msg_rate,
+         byte_rate_in + byte_rate_out AS byte_rate
     FROM {{changed_brokers}} WHERE NOT gone
    UNION ALL
   SELECT s.cluster, s.broker, {_BUSY}, s.msg_rate_in + s.msg_rate_out, s.byte_rate_in + s.byte_rate_out
@@ -115,7 +122,8 @@ WITH present AS (  -- those that are written now, and those that said nothing ye
          {_each("avg({m}) AS {m}_mean, stddev_pop({m}) AS {m}_stddev", ("usage", "msg_rate", "byte_rate"))}
     FROM ordered GROUP BY cluster
 ), carried AS (
-  SELECT cluster, count(*) AS bundle_count, sum(topic_count) AS topic_count FROM {{judged}} WHERE NOT gone GROUP BY cluster
+  SELECT cluster, count(*) AS bundle_count, sum(topic_count) AS topic_count
+    FROM {{judged}} WHERE NOT gone GROUP BY cluster
 )
 SELECT cluster, :end_ms AS window_end_ms, broker_count, coalesce(bundle_count, 0L) AS bundle_count,
        coalesce(topic_count, 0L) AS topic_count, {_each("{m}_mean, {m}_stddev", ("usage", "msg_rate", "byte_rate"))}
@@ -123,7 +131,8 @@ SELECT cluster, :end_ms AS window_end_ms, broker_count, coalesce(bundle_count, 0
 """
 
 _HOT_TOPICS = f"""
-SELECT /*+ BROADCAST(h), BROADCAST(r) */ t.cluster, t.namespace, h.lower_bound, t.topic, crc32(t.topic) AS hash, t.broker,
+SELECT /*+ BROADCAST(h), BROADCAST(r) */ t.cluster, t.namespace, h.lower_bound, t.topic, crc32(t.topic) AS hash,
+       t.broker,
        {_each("t.{m}", RATES)}, t.producer_count, t.consumer_count, t.instant_ms
   FROM {{topics}} t
   JOIN {{reports}} r ON r.cluster = t.cluster AND r.broker = t.broker AND r.instant_ms = t.instant_ms

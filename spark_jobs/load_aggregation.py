@@ -32,7 +32,8 @@ WITH numbered AS (  -- numbers sort, travel and compare faster than names; in th
     FROM (SELECT /*+ BROADCAST(n) */ topic_id, segment_id, n.source, unix_millis(instant) AS instant_ms, {_each("{c}")}
             FROM {{samples}} s JOIN numbered n ON n.source_name = s.source
            WHERE {_IN_SPAN.format(start="read_from_ms")})
-  WINDOW same AS (PARTITION BY topic_id, segment_id ORDER BY source, instant_ms RANGE BETWEEN CURRENT ROW AND CURRENT ROW)
+  WINDOW same AS (PARTITION BY topic_id, segment_id ORDER BY source, instant_ms
+                  RANGE BETWEEN CURRENT ROW AND CURRENT ROW)
 ), pairs AS (
   SELECT *, lag(source) OVER by_time AS source_before, lag(instant_ms) OVER by_time AS instant_before_ms,
          {_each("lag({c}) OVER by_time AS {c}_before")}
@@ -47,7 +48,8 @@ WITH numbered AS (  -- numbers sort, travel and compare faster than names; in th
          {_each("CASE WHEN {c} >= {c}_before THEN {c} - {c}_before ELSE {c} END AS {c}_more")}
     FROM intervals
 ), totals AS (  -- instant and source in one number: a million sources fit
-  SELECT topic_id, segment_id, {_each("sum({c}_more * share) AS {c}")}, least(sum(overlap_ms), :length_ms) AS covered_ms,
+  SELECT topic_id, segment_id, {_each("sum({c}_more * share) AS {c}")},
+         least(sum(overlap_ms), :length_ms) AS covered_ms,
          max(instant_ms * 1048576 + source) AS latest
     FROM increases
    GROUP BY topic_id, segment_id

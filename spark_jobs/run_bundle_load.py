@@ -41,14 +41,17 @@ REPORTS = {
 """What lands, by kind."""
 
 BASELINE = {
-    "stored_boundaries": "cluster STRING, namespace STRING, boundaries ARRAY<BIGINT>, boundaries_at_ms BIGINT, row_version BIGINT",
+    "stored_boundaries": "cluster STRING, namespace STRING, boundaries ARRAY<BIGINT>, boundaries_at_ms BIGINT,"
+    " row_version BIGINT",
     "stored_bundles": f"cluster STRING, {_RANGE}, broker STRING, {_RATES}, {_COUNTS}, cache_size_bytes BIGINT,"
     " modified_at_ms BIGINT, row_version BIGINT",
     "stored_namespaces": f"cluster STRING, namespace STRING, {_RATES}, topic_count BIGINT, bundle_count BIGINT,"
     " peak_msg_rate DOUBLE, peak_byte_rate DOUBLE, peak_topic_count BIGINT, modified_at_ms BIGINT, row_version BIGINT",
     "stored_brokers": f"cluster STRING, broker STRING, {_USAGES}, {_RATES}, topic_count BIGINT, bundle_count BIGINT,"
-    " producer_count BIGINT, consumer_count BIGINT, report STRING, version STRING, observed_at_ms BIGINT, row_version BIGINT",
-    "limits": "cluster STRING, namespace STRING, max_topics DOUBLE, max_sessions DOUBLE, max_msg_rate DOUBLE, max_byte_rate DOUBLE",
+    " producer_count BIGINT, consumer_count BIGINT, report STRING, version STRING, observed_at_ms BIGINT,"
+    " row_version BIGINT",
+    "limits": "cluster STRING, namespace STRING, max_topics DOUBLE, max_sessions DOUBLE, max_msg_rate DOUBLE,"
+    " max_byte_rate DOUBLE",
 }
 """What the scratch directory holds before a run: stored load and boundaries, split limits in force."""
 

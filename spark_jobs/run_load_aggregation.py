@@ -41,9 +41,10 @@ BASELINE = {
 def compute(
     spark: SparkSession, sample_urls: Sequence[str], scratch_url: str, window: LoadWindow
 ) -> tuple[DataFrame, pa.Table]:
-    """Writes `rates` below the scratch URL; returns the records to write, not computed yet, and who was heard.
+    """Writes `rates` below the scratch URL; returns the records to write, which are not computed yet, and the sources
+    that were heard.
 
-    A row of a sample with a missing value is none.
+    A row with a missing value is no sample.
     """
     samples = spark.read.schema(SAMPLES).parquet(*sample_urls).na.drop()
     build_rates(samples, window).write.mode("overwrite").parquet(f"{scratch_url}/rates")

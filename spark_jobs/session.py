@@ -1,7 +1,7 @@
-"""A Spark session for whatever SPARK_MASTER says: local[n], spark://host:port, yarn, k8s://, or sc:// (Connect).
+"""A Spark session for what SPARK_MASTER says: local[n], spark://host:port, yarn, k8s://, or sc:// (Connect).
 
-A Connect session has a fixed id and is never stopped: the server keeps it warm from run to run, and no session is
-left behind each minute. A session somebody else ended is refused for ever, so then the next id is taken.
+A Connect session has a fixed id and is never stopped: the server keeps it warm from run to run, and no session is left
+behind each minute. The server refuses a session that somebody ended for ever, so then the next id is taken.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LOCAL = {
     "spark.driver.memory": "2g",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.sql.shuffle.partitions": "8",  # the default of 200 is 200 tiny tasks on a few cores
+    "spark.sql.shuffle.partitions": "8",  # the default of 200 means 200 tiny tasks on a few cores
 }
 _ENDED = ("SESSION_CLOSED", "SESSION_CHANGED", "SESSION_NOT_FOUND")
 _MASTERS = ("local", "spark://", "yarn", "k8s://")
@@ -40,7 +40,7 @@ _HADOOP = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 _ANSWERS_WITHIN_SECONDS = 5.0
 _SESSION_IDS_TRIED = 20
 _RETRIES = 4
-"""Of a call to a Connect server, some seconds in all: the client's own default goes on for ten minutes."""
+"""Retries of a call to a Connect server, some seconds in all. The client's own default goes on for ten minutes."""
 _CONNECTED: dict[str, SparkSession] = {}
 
 Answer = TypeVar("Answer")
@@ -54,8 +54,8 @@ def session_id(master: str, number: int = 0) -> UUID:
 def get_session(master: str, conf: Mapping[str, str] | None = None) -> SparkSession:
     """The session for `master`, made on first use. `conf` adds to or overrides the built-in settings.
 
-    Over Connect, only settings of the session can be given; those of the server are the server's. Raises
-    InvalidInput for a master or setting that is none, Retryable when nobody answers there, Terminal without Java.
+    Over Connect only settings of the session can be given, not those of the server. Raises InvalidInput for a wrong
+    master or setting, Retryable when no server answers, Terminal without Java.
     """
     if master.startswith("sc://"):
         return _connect(master, dict(conf or {}))
@@ -83,7 +83,7 @@ def get_session(master: str, conf: Mapping[str, str] | None = None) -> SparkSess
 
 
 def _check(master: str) -> None:
-    """Tell within seconds what Spark tells after a minute, in pages."""
+    """Raise within seconds, in one line, the errors that Spark raises after a minute."""
     if not master.startswith(_MASTERS):
         raise InvalidInput(
             f"SPARK_MASTER {master!r}: use local[n], spark://host:port, yarn, k8s://... or sc://host:port"
@@ -108,7 +108,7 @@ def _answers(address: str) -> bool:
 def with_session(
     master: str, act: Callable[[SparkSession], Answer], conf: Mapping[str, str] | None = None
 ) -> Answer:
-    """What `act` returns, run on the session for `master`; once more on the next one if it was ended."""
+    """What `act` returns, run on the session for `master`, and once more on the next session if that one was ended."""
     try:
         return act(get_session(master, conf))
     except PySparkException as error:
@@ -147,7 +147,8 @@ def _connect(master: str, conf: dict[str, str]) -> SparkSession:
                 session.release_session_on_close = False  # there is nobody to tell
                 session.stop()
                 raise Retryable(
-                    f"Spark Connect at {urlsplit(master).netloc} does not answer: see that it is up and its token right",
+                    f"Spark Connect at {urlsplit(master).netloc} does not answer: see that it is up and "
+                    "its token right",
                     10.0,
                 ) from error
             continue

@@ -126,7 +126,7 @@ class Holdings:
         return isinstance(held, HeldSegment) and self._held.get(held.segment_id) is held
 
     def let_go(self, held: HeldSegment) -> None:
-        """Stop reading; what is unacknowledged is delivered again to whoever reads next."""
+        """Stop reading. What is unacknowledged is delivered again to the next reader."""
         self._held.pop(held.segment_id, None)
         held.reader.close()
 

@@ -30,7 +30,9 @@ DAY_SECONDS = 240.0
 
 
 def main() -> int:
-    """Run the demo; 0 when a split by load, a split by consumers and a merge were seen and no message suffered."""
+    """Run the demo. The exit code is 0 when a split by load, a split by consumers and a merge were seen, and no message
+    was lost or out of order.
+    """
     try:
         return _demo()
     except CleaveError as error:
@@ -75,7 +77,7 @@ def _demo() -> int:
 
 
 def _day_seconds(text: str) -> float:
-    """At least a minute: less is over before the first aggregation has seen the burst."""
+    """At least a minute: a shorter day is over before the first aggregation has seen the burst."""
     try:
         seconds = float(text)
     except ValueError:

@@ -1,6 +1,6 @@
 """How much traffic, when: a synthetic day with a burst, or a real trace, squeezed into the demo's minutes.
 
-A profile is a list of rates, one a step of equal length. Pure; who sends is `traffic`.
+A profile is a list of rates, one a step of equal length. Pure; `traffic` sends.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ STEPS = 240
 BASE_MESSAGES_PER_SECOND = 100.0
 BURST_FACTOR = 20.0
 TRACE_PEAK_MESSAGES_PER_SECOND = 1_900.0
-"""A trace is scaled so that its busiest stretch of `PEAK_STEPS` has this mean: more than three segments can bear."""
+"""A trace is scaled so that its busiest stretch of `PEAK_STEPS` has this mean, which is too much for three segments."""
 PEAK_STEPS = 10
 SPIKE_MESSAGES_PER_SECOND = 4_800.0
-"""A single step never sends more, however sharp the trace's spikes are: this is one machine."""
+"""A single step never sends more, however sharp the trace's spikes are, since all of it runs on one machine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""The data planes the demo runs on, by PLANE's name: what is started for each, and how much of the day's load it is sent.
+"""The data planes the demo runs on, by PLANE's name: what is started for each, and how much of the day's load it is
+sent.
 
 `Stack` starts the plane beside the other servers and hands the settings it answers with to every process of the demo,
 Airflow's tasks included. Topics, policy and traffic are `story`'s.
@@ -23,7 +24,7 @@ from controller.domain.errors import DataPlaneUnavailable, InvalidInput
 TENANT = "demo"
 NAMESPACE = f"{TENANT}/shop"
 ADMIN_TIMEOUT_SECONDS = 30.0
-"""For the first calls of a broker, which loads its classes meanwhile."""
+"""The time for the first calls of a broker, which loads its classes meanwhile."""
 CLUSTER_PATIENCE_SECONDS = 60.0
 _EXISTS = frozenset({409})
 
@@ -44,7 +45,7 @@ class Plane(Protocol):
         """How long the day may wait for the first aggregation; 0 begins it at once."""
 
     def prepare(self, say: Callable[[str], None]) -> None:
-        """Have at hand what `start` needs; what cannot be had is one CleaveError, before anything runs."""
+        """Fetch what `start` needs. Raises CleaveError before anything runs if it cannot be had."""
 
     def start(self, running: ExitStack, directory: Path) -> Mapping[str, str]:
         """Start it with files in `directory`; `running` stops it. The settings by which Cleave finds it."""

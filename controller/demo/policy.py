@@ -15,5 +15,7 @@ THRESHOLDS = ("split_msg_rate_in", "merge_msg_rate_in")
 
 
 def policy_at(load_share: float) -> dict[str, int]:
-    """The policy for this share of the day's rates: the thresholds fall with them, so the topic takes the same shapes."""
+    """The policy for this share of the day's rates: the thresholds fall with them, so the topic takes the
+    same shapes.
+    """
     return POLICY | {knob: round(POLICY[knob] * load_share) for knob in THRESHOLDS}

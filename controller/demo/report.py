@@ -21,7 +21,8 @@ def counts(verdict: Verdict) -> str:
     """The figures that matter, in one line."""
     return (
         f"{verdict.sent:,} messages produced, {verdict.delivered - len(verdict.duplicated):,} consumed, "
-        f"{len(verdict.lost)} lost, {len(verdict.out_of_order)} out of key order, {len(verdict.duplicated)} delivered again"
+        f"{len(verdict.lost)} lost, {len(verdict.out_of_order)} out of key order, "
+        f"{len(verdict.duplicated)} delivered again"
     )
 
 

@@ -1,7 +1,7 @@
 """The demo's day: who comes and goes when, what is watched meanwhile, and what must have been seen at the end.
 
-Traffic is processes of `traffic`; what happens to the topic is nobody's doing here: the story only looks (as the
-inspector, through the inspect views) and speaks up when something that should have happened did not.
+Traffic comes from processes of `traffic`. Nothing here acts on the topic: the story only looks (as the inspector,
+through the inspect views), and says so when something that should have happened did not.
 """
 
 from __future__ import annotations
@@ -123,7 +123,9 @@ class Story:
         self._say("policy: " + ", ".join(knobs))
 
     def _warm_up(self) -> None:
-        """Where processors are short, let Spark's slow first query end: a burst must not go by meanwhile."""
+        """On a machine with few processors, wait for the end of Spark's slow first query, so that the burst does not
+        pass meanwhile.
+        """
         deadline = time.monotonic() + self._stack.plane.warm_up_seconds
         while time.monotonic() < deadline:
             with self._reader.transaction() as tx:
@@ -224,7 +226,9 @@ class Story:
         )
 
     def _drain(self, patience_seconds: float = 60.0) -> None:
-        """Until everything produced is consumed; what is delivered twice does not make up for what is not yet."""
+        """Wait until everything produced is consumed. A message that is delivered twice does not count for one that is
+        not delivered yet.
+        """
         deadline = time.monotonic() + patience_seconds
         while time.monotonic() < deadline:
             if self.consumed() >= self.produced() and not self.verdict().lost:
@@ -235,9 +239,12 @@ class Story:
         statements = {
             "operations": "SELECT * FROM inspect.operations WHERE topic = :t ORDER BY operation_id",
             "changes": "SELECT * FROM inspect.layout_changes WHERE topic = :t ORDER BY epoch",
-            "segments": "SELECT DISTINCT l.segment_id, l.hash_range, l.range_start, l.range_end, l.created_epoch, l.sealed_epoch"
-            " FROM inspect.layout_changes c CROSS JOIN LATERAL inspect.layout_at(c.topic, c.epoch) l WHERE c.topic = :t",
-            "decisions": "SELECT decided_at, decided_by, lanes, acts FROM inspect.decisions WHERE topic = :t ORDER BY decision_id",
+            "segments": "SELECT DISTINCT l.segment_id, l.hash_range, l.range_start, l.range_end, "
+            "l.created_epoch, l.sealed_epoch"
+            " FROM inspect.layout_changes c CROSS JOIN LATERAL inspect.layout_at(c.topic, c.epoch) l WHERE "
+            "c.topic = :t",
+            "decisions": "SELECT decided_at, decided_by, lanes, acts FROM inspect.decisions "
+            "WHERE topic = :t ORDER BY decision_id",
         }
         with self._reader.transaction() as tx:
             for name, statement in statements.items():

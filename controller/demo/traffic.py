@@ -36,7 +36,7 @@ app = typer.Typer(pretty_exceptions_enable=False)
 
 
 class _Stop:
-    """Set by SIGTERM: finish what is in hand, sign off, leave."""
+    """Set by SIGTERM: finish the work in hand, unregister, leave."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -114,7 +114,7 @@ def consume(topic: str, subscription: str, name: str, records: Path, plane: Plan
         while not stop.asked:
             batch = consumer.receive(timeout_seconds=0.5)
             if batch is not None:
-                # noted before it is acknowledged, so that nothing acknowledged goes unnoted
+                # noted before it is acknowledged, so that every acknowledged message is in the record
                 history.write(_identity(message.payload) for message in batch.messages)
                 consumer.acknowledge(batch)
 

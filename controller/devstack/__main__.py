@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="A PostgreSQL to try Cleave on, until SIGTERM or Ctrl-C.")
     parser.add_argument("directory", type=Path, help="where its data is kept")
     directory = parser.parse_args(arguments).directory.resolve()
-    # Before the server is up, so that no signal finds nobody to stop it.
+    # Before the server is up, so that a signal always stops it.
     stop_signals = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals)
     (directory / "env").unlink(missing_ok=True)
@@ -58,7 +58,7 @@ def _database_url(postgres: EmbeddedPostgres) -> str:
 
 
 def _write_env(path: Path, url: str) -> None:
-    """Readable by this user alone, and whole from the moment it is there."""
+    """Write the file so that only this user can read it, and that it is complete as soon as it exists."""
     draft = path.with_suffix(".new")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:

@@ -1,7 +1,7 @@
 """Which account runs PostgreSQL when we are root, and what that account can reach.
 
-PostgreSQL refuses to run as root, which containers often are. An account that exists already is borrowed;
-none is ever created, and no permission on anybody's directory is widened.
+PostgreSQL refuses to run as root, which containers often are. An account that exists already is used. None is ever
+created, and no permission on a directory is widened.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
     "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
     "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-    # Fewer slots than 8 and deferred tasks starve the rest; each idle slot is a forked process.
+    # With fewer than 8 slots deferred tasks starve the rest. Each idle slot is a forked process.
     "AIRFLOW__CORE__PARALLELISM": "8",
-    # Nobody hunts for a password; sound only because nothing but loopback is served.
+    # No password is asked for. That is safe only because nothing but loopback is served.
     "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
     "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
     # A run of three tasks takes 0.8 s instead of 3.6 s, for an eighth of a core.
@@ -136,7 +136,7 @@ class AirflowStandalone:
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
             "AIRFLOW__CORE__PLUGINS_FOLDER": str(self._plugins),
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self._metadata_url,
-            "NO_PROXY": f"{LOOPBACK},localhost",  # a proxy for the world is none for ourselves
+            "NO_PROXY": f"{LOOPBACK},localhost",  # loopback never goes through a proxy
             "no_proxy": f"{LOOPBACK},localhost",
             "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath))),
         }

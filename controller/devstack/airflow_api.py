@@ -1,7 +1,7 @@
 """The few calls of Airflow's REST API that the demo and the tests make.
 
-Speaks `/api/v2` of Airflow 3 with a bearer token, which an Airflow whose users are all admins hands to
-everybody on loopback. Not for production, where tokens belong to people.
+Speaks `/api/v2` of Airflow 3 with a bearer token, which an Airflow whose users are all admins gives to everybody on
+loopback. Not for production, where tokens belong to people.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class AirflowApi:
         body: dict[str, Any] = {
             "logical_date": None,
             "conf": dict(conf or {}),
-        }  # Airflow insists on the key, null is fine
+        }  # Airflow demands the key; its value may be null
         if dag_run_id is not None:
             body["dag_run_id"] = dag_run_id
         return str(self.call("POST", f"/dags/{dag_id}/dagRuns", body)["dag_run_id"])

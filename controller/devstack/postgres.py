@@ -26,14 +26,14 @@ from controller.devstack.process import ChildProcess, DevstackFailed, RunAs, run
 
 SUPERUSER: Final = "postgres"
 DURABLE: Final[Mapping[str, str]] = {}
-"""As PostgreSQL ships: commits survive a crash. For the demo and the benchmarks."""
+"""PostgreSQL's defaults: commits survive a crash. For the demo and the benchmarks."""
 FORGETFUL: Final[Mapping[str, str]] = {
     "fsync": "off",
     "synchronous_commit": "off",
     "full_page_writes": "off",
     "shared_buffers": "64MB",
 }
-"""Commits survive nothing, tests run faster."""
+"""Commits do not survive a crash, and tests run faster."""
 _ALWAYS: Final[Mapping[str, str]] = {
     "listen_addresses": LOOPBACK,
     "unix_socket_directories": "",
@@ -215,7 +215,7 @@ class EmbeddedPostgres(PostgresServer):
 
     def _initialise(self, binaries: Path) -> None:
         data = self.room / "data"
-        shutil.rmtree(data, ignore_errors=True)  # what an interrupted first start left
+        shutil.rmtree(data, ignore_errors=True)  # files that an interrupted first start left
         with tempfile.TemporaryDirectory(prefix="cleave-pw-", dir=self.room) as private:
             password_file = Path(private) / "password"
             password_file.write_text(self._password)

@@ -1,7 +1,7 @@
-"""One server as a child process: started in its own group, logged to a file, stopped for certain.
+"""One server as a child process: started in its own group, logged to a file, and always stopped.
 
-The components of the devstack hold one `ChildProcess` each. A *leash* (a shell that waits on a pipe from
-us) ends the group when this process dies without saying goodbye, so a killed test run leaves nothing.
+The components of the devstack hold one `ChildProcess` each. A *leash* (a shell that waits on a pipe from us) ends the
+group when this process dies without stopping it, so a killed test run leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ kill -s KILL -- "-$1"
 
 
 class DevstackFailed(Terminal):
-    """A local server did not start or cannot run here; the message ends with what to do or its last words."""
+    """A local server did not start or cannot run here. The message ends with what to do, or with the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class ChildProcess:
             time.sleep(_POLL_SECONDS)
 
     def demand_running(self) -> None:
-        """Raise with its last words if the child has ended on its own."""
+        """Raise with the end of its log if the child has ended on its own."""
         if not self.running:
             self._fail("ended by itself")
 
@@ -124,7 +124,7 @@ class ChildProcess:
             _signal_group(self._child.pid, self._stop_signal)
 
     def stop(self, *, grace_seconds: float = 15.0) -> None:
-        """Ask the whole group to end, then insist; safe to repeat and when never started."""
+        """Ask the whole group to end, and kill it if it does not. Safe to repeat, and when it was never started."""
         self.ask_to_end()
         child, self._child = self._child, None
         if child is not None:
@@ -133,7 +133,7 @@ class ChildProcess:
             self._drop_leash()
 
     def kill(self) -> None:
-        """End the whole family at once with no chance to clean up, as a power cut would."""
+        """Kill the whole group at once, with no chance to clean up, as a power cut would."""
         child, self._child = self._child, None
         if child is not None:
             _kill_all(child, _descendants(child.pid))

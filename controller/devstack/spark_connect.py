@@ -1,7 +1,7 @@
 """A Spark Connect server as a child process, straight from the pyspark wheel.
 
-Kept warm, it answers a minute's aggregation in two seconds instead of fifteen. Clients use `url`, which
-carries the server's token: without one, whoever reaches the port runs code as us.
+Kept warm, it answers a minute's aggregation in two seconds instead of fifteen. Clients use `url`, which carries the
+server's token. Without a token everybody who reaches the port could run code as this user.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": LOOPBACK,
     "spark.connect.grpc.binding.address": LOOPBACK,
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.shuffle.partitions": "4",  # two cores: the default of 200 is 200 tiny tasks
+    "spark.sql.shuffle.partitions": "4",  # for two cores: the default of 200 means 200 tiny tasks
     "spark.sql.catalogImplementation": "in-memory",
 }
 

@@ -47,7 +47,7 @@ class RateHistory:
         if any(not file.name.startswith(mine) for file in self.location.files(directory)):
             return
         for path in scratch.rate_files():
-            with suppress(FileNotFoundError):  # somebody else is at it
+            with suppress(FileNotFoundError):  # another run publishes it too
                 name = path.partition("/rates/")[2].replace("/", "-")
                 self.location.move(path, f"{directory}/{mine}{name}")
 

@@ -82,8 +82,8 @@ def preview(store: Store, planes: Mapping[str, DataPlane], topic: str, planner: 
 def submit(
     store: Store, planes: Mapping[str, DataPlane], topic: str, planner: Planner, request: Request
 ) -> Intent:
-    """Look, plan, write; look again where somebody was faster. A topic that others change all the time is locked in the
-    end.
+    """Look, plan, write; look again if another request was faster. A topic that others change all the time is locked in
+    the end.
 
     The same request key gives the first one's operation. Raises TopicNotFound, TopicNotLive, SegmentNotFound,
     InvalidLayoutChange, SegmentBusy, LostRace, or Unsupported when the topic's data plane cannot do it.

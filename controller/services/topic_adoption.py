@@ -79,7 +79,7 @@ def adopt(
     cut_off: bool = False,
     policy: PolicyOverride | None = None,
 ) -> Intent:
-    """Intend what was planned. With `cut_off` whoever is connected is told by the broker that the topic has ended.
+    """Intend what was planned. With `cut_off` the broker tells all who are connected that the topic has ended.
 
     Raises Conflict naming who is connected, TopicExists, InvalidInput.
     """

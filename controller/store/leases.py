@@ -1,9 +1,8 @@
 """Leases: the right to act for something, for a while, as a term and an expiry by the database's clock.
 
 Workers announce themselves (`worker/<id>`) and share topics (`shard/<i>`) by leases. A lease that expired or was
-resigned may be taken by anybody, and its term rises by one each time, so a late act of the former holder is
-recognised: whoever acts checks `still_held` in the same transaction. Rows are never deleted, or terms would
-start again.
+resigned may be taken by anybody, and its term rises by one each time, so a late act of the former holder is recognised:
+every act checks `still_held` in its own transaction. Rows are never deleted, or terms would start again.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def renew(tx: Connection, lease: Lease, ttl_seconds: float) -> Lease | None:
 
 
 def resign(tx: Connection, lease: Lease) -> None:
-    """End this very term now, so that the next holder need not wait; of another term nothing is touched."""
+    """End this term now, so that the next holder need not wait. Another term is left as it is."""
     tx.execute(
         text("""
             UPDATE cleave.lease SET expires_at = least(expires_at, clock_timestamp())
@@ -84,7 +83,7 @@ def resign_all(tx: Connection, holder: str) -> None:
 
 
 def limit_pause(tx: Connection, seconds: float) -> None:
-    """Let the server end this transaction when its process stands still in it for so long.
+    """Have the server end this transaction when its process does nothing in it for that long.
 
     A process that is stopped while it locks lease rows would otherwise keep others from taking them over.
     """

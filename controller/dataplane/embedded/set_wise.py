@@ -42,7 +42,7 @@ _CREATE = f"""
       FROM embedded.log l WHERE l.name = ANY (%(logs)s)
 """  # noqa: S608 - a constant
 _LONGEST_WAIT = "SELECT set_config('lock_timeout', '100ms', true);"
-"""For appends in progress: whoever holds a log for longer is not waited for, since the others' logs are locked
+"""How long to wait for appends in progress. A log that is held for longer is left out, since the others are locked
 meanwhile.
 """
 _CLOSE = f"""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from controller.domain.errors import DataPlaneUnavailable
 
 LINE_BYTES = 1 << 16
-"""No line of a metrics page is longer; a body that has one is none."""
+"""No line of a metrics page is longer. A body with a longer one is no metrics page."""
 
 _LINE = re.compile(
     rb"\np(?:ulsar_(in_messages|in_bytes|out_messages|out_bytes)_total\{([^\n]*)\}"

@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until told to stop."""
     asked = _parser().parse_args(arguments)
     directory = asked.directory.resolve()
-    # Before anything is up, so that no signal finds nobody to stop it.
+    # Before anything is up, so that a signal always stops it.
     stop_signals = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals)
     env = directory / "env"

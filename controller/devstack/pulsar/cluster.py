@@ -1,7 +1,7 @@
 """A Pulsar cluster on loopback: ZooKeeper, one bookie and several brokers, each a process of its own.
 
-For what takes more than one broker: ownership, moves of bundles, a broker that dies. Two brokers are ready
-in about 25 s and take 1.1 GiB together. Any part may be stopped, killed and started again alone.
+For tests that need more than one broker: ownership, moves of bundles, a broker that dies. Two brokers are ready in
+about 25 s and take 1.1 GiB together. Any part may be stopped, killed and started again alone.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BOOKIE_DRIVER = "org.apache.pulsar.metadata.bookkeeper.PulsarMetadataBookieDriv
 
 
 class LoadManager(StrEnum):
-    """Who places and moves bundles; the values are Pulsar's class names."""
+    """Which class places and moves bundles; the values are Pulsar's class names."""
 
     MODULAR = "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl"
     EXTENSIBLE = "org.apache.pulsar.broker.loadbalance.extensions.ExtensibleLoadManagerImpl"
@@ -56,7 +56,7 @@ class ClusterBroker(JavaServer):
     ) -> None:
         """`ports`: of the admin REST API, and of the binary protocol."""
         self.broker_id = f"{LOOPBACK}:{ports[0]}"
-        """What Pulsar calls it, as in `destinationBroker` of an unload."""
+        """Pulsar's name for it, as in `destinationBroker` of an unload."""
         self.admin_url = f"http://{LOOPBACK}:{ports[0]}"
         self.service_url = f"pulsar://{LOOPBACK}:{ports[1]}"
         super().__init__(name, program, directory, lambda: is_healthy(self.admin_url, token))

@@ -1,7 +1,7 @@
 """Configuration of brokers and bookies on one small machine: properties files and the ports in them.
 
-Values every broker of ours shares, one copy of each entry, no wait for the disk: a killed process loses
-nothing (the kernel has the pages), a power cut would.
+The values that all these brokers share: one copy of each entry, no wait for the disk. A killed process loses nothing
+(the kernel has the pages); a power cut would lose data.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BROKER: Final[Mapping[str, str]] = {
     "managedLedgerDefaultEnsembleSize": "1",
     "managedLedgerDefaultWriteQuorum": "1",
     "managedLedgerDefaultAckQuorum": "1",
-    # A topic nobody uses for a minute is deleted otherwise, and a segment is a topic.
+    # Otherwise a topic that nobody uses for a minute is deleted, and a segment is a topic.
     "brokerDeleteInactiveTopicsEnabled": "false",
     "brokerShutdownTimeoutMs": "10000",
     "transactionCoordinatorEnabled": "false",
@@ -35,8 +35,8 @@ BROKER: Final[Mapping[str, str]] = {
     "numOrderedExecutorThreads": "2",
 }
 BOOKIE: Final[Mapping[str, str]] = {
-    "allowLoopback": "true",  # a bookie refuses to be known as 127.0.0.1 otherwise
-    "allowEphemeralPorts": "true",  # standalone makes a port up otherwise, whatever it is told
+    "allowLoopback": "true",  # otherwise a bookie refuses to be known as 127.0.0.1
+    "allowEphemeralPorts": "true",  # otherwise standalone chooses a port itself, whatever is configured
     "journalSyncData": "false",
     "journalWriteData": "true",
     "journalPreAllocSizeMB": "4",
@@ -67,8 +67,8 @@ def write_properties(path: Path, *layers: Mapping[str, str]) -> Path:
 def kept_ports(directory: Path, names: Iterable[str]) -> dict[str, int]:
     """A free port for each name, the same ones whenever `directory` is used again.
 
-    Data knows its server by address, and clients find a restarted broker where it was. Raises
-    DevstackFailed when somebody else listens on one of them now.
+    The data knows its server by address, and clients find a restarted broker where it was. Raises DevstackFailed when
+    somebody else listens on one of them now.
     """
     file = directory / "ports.json"
     if file.exists():

@@ -1,8 +1,8 @@
 """The jars of a Pulsar version, fetched once with Maven and kept in a cache every project directory shares.
 
-A directory in the cache is whole or absent: Maven fills a draft, which is then renamed, and processes that
-ask at the same time wait for the one that fetches. The pom's text is part of the directory's name, so a
-changed pom fetches anew. What to run from the jars is the business of `java_server` and its users.
+A directory in the cache is whole or absent: Maven fills a draft, which is then renamed, and processes that ask at the
+same time wait for the one that fetches. The pom's text is part of the directory's name, so a changed pom fetches anew.
+`java_server` and its users know what to run from the jars.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def cache_directory() -> Path:
 def pulsar_jars(version: str = PULSAR_4) -> Path:
     """A directory with the broker of `version` and all it needs (about 240 MB); fetched at first use.
 
-    Of 5.0.0-M1 the Java client of scalable topics comes along. Raises MavenMissing, or DevstackFailed
-    where Java is missing or the fetch fails.
+    With 5.0.0-M1 comes the Java client of scalable topics. Raises MavenMissing, or DevstackFailed where Java is missing
+    or the fetch fails.
     """
     pom = _pom(version)
     shelf = cache_directory() / "pulsar"
@@ -122,14 +122,14 @@ def _fetch(maven: str, pom: bytes, jars: Path) -> None:
 
 
 def _maven_environment(draft: Path) -> dict[str, str]:
-    """Ours, with a Java for Maven where the machine has none of its own."""
+    """The environment of this process, with a Java for Maven where the machine has none."""
     if system_java_home() is not None:
         return dict(os.environ)
     return {**os.environ, "JAVA_HOME": str(java_home(draft))}
 
 
 def _first_error(output: str) -> str:
-    """Maven says what is wrong in its first line of errors, and then explains itself at length."""
+    """The first of Maven's lines of errors, which says what is wrong."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if "ERROR" in line]
     return _LOG_LEVEL.sub("", (errors or lines or ["it said nothing"])[0])

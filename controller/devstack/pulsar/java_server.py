@@ -1,7 +1,7 @@
 """One JVM of a Pulsar stack: its command line, and a life cycle of start, stop, kill and start again.
 
-Stands on `ChildProcess`, so it dies with the process that started it. What its configuration says and when
-it counts as ready, `standalone` and `cluster` know.
+It runs as a `ChildProcess`, so it dies with the process that started it. `standalone` and `cluster` know its
+configuration and when it is ready.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Jvm:
 
 
 TUNED: Final = Jvm()
-"""For measurements, and for whoever stays."""
+"""For measurements, and for servers that run for long."""
 QUICK: Final = Jvm(quick_start=True)
 """For tests."""
 
@@ -132,7 +132,7 @@ class JavaServer:
         """Start without waiting, so that several come up side by side; no-op while running."""
         if self.running:
             return
-        self.stop()  # what is left to tidy up of one that ended by itself
+        self.stop()  # clean up after one that ended by itself
         command = self._program.command(self._directory)
         self._child = ChildProcess(command, log=self.log, cwd=self._directory)
         self._child.start()
@@ -173,7 +173,7 @@ def is_healthy(admin_url: str, token: str | None = None) -> bool:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         with requests.Session() as session:
-            session.trust_env = False  # a proxy for the world is none for loopback
+            session.trust_env = False  # loopback never goes through a proxy
             return all(
                 session.get(f"{admin_url}{path}", headers=headers, timeout=_HEALTH_TIMEOUT_SECONDS).ok
                 for path in ("/admin/v2/brokers/health", "/admin/v2/namespaces/public/default")

@@ -31,7 +31,7 @@ _MAIN = "org.apache.pulsar.PulsarStandaloneStarter"
 class PulsarStandalone:
     """One broker with everything it needs; `properties` adds to or overrides its configuration.
 
-    With `authentication` nobody is let in without a token of its making.
+    With `authentication` every client needs one of its tokens.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class PulsarStandalone:
 
     @property
     def log(self) -> Path:
-        """What the broker says, of all its starts."""
+        """The broker's log, of all its starts."""
         return self._made().log
 
     def start(self) -> None:

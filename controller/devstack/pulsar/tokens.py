@@ -19,7 +19,7 @@ _PLUGIN: Final = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 
 
 class TokenAuthentication:
-    """Brokers that let nobody in without a token; `admin` may do everything, others what is granted."""
+    """Brokers that demand a token. The role `admin` may do everything, others what is granted."""
 
     def __init__(self, directory: Path) -> None:
         """The secret is made in `directory` at the first use and kept."""
@@ -27,7 +27,7 @@ class TokenAuthentication:
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """What the broker's configuration gains."""
+        """The properties to add to the broker's configuration."""
         self._secret()
         return {
             "authenticationEnabled": "true",

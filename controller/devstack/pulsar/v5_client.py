@@ -1,7 +1,7 @@
-"""Pulsar's own Java client of scalable topics, run inside this process: no Python client speaks them.
+"""Pulsar's own Java client of scalable topics, run inside this process: no Python client knows them.
 
 `open_v5_client` starts the JVM, which a process can do once, with the jars that the 5.0.0-M1 broker comes with. The
-client's threads are no daemons: end the process with `os._exit`.
+client's threads are not daemons, so end the process with `os._exit`.
 """
 
 from __future__ import annotations

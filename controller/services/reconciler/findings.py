@@ -24,7 +24,7 @@ class FindingKind(StrEnum):
     ORPHAN_LOG = "orphan-log"
     """No segment and no live operation has it: deleted through a tombstone."""
     FOREIGN_LOG = "foreign-log"
-    """Its name is none of ours, or its id was never reserved: reported, left alone."""
+    """Cleave does not give such names, or never reserved its id: reported, left alone."""
     ACTIVE_MISSING = "active-missing"
     """Created again with the recorded subscriptions and those found on its parents."""
     ACTIVE_TERMINATED = "active-terminated"
@@ -73,7 +73,7 @@ def compare(
 ) -> list[Finding]:
     """Every difference. `books` were read under the topic's lock, after everything in `seen`.
 
-    `backing_topic` is the data plane's naming rule, from which a log's name is known to be one of ours.
+    `backing_topic` is the data plane's naming rule, which shows whether Cleave gave a log its name.
     """
     differences = _differences(topic, seen, books)
     if _is_elsewhere(seen, differences):

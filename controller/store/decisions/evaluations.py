@@ -1,9 +1,9 @@
-"""Work to do: which topics an evaluation is owed to, and what the last one answered.
+"""Work to do: which topics have to be evaluated, and what the last evaluation answered.
 
-The table `evaluation` is raised by triggers (whatever could change an answer bumps `input_version`) and drained
-here: by Airflow's passes and by the worker, each with its lanes, side by side (SKIP LOCKED). A drained row stays
-locked until its transaction ends, so what it is decided on cannot change under it; whoever raises it meanwhile
-waits, which is why a drain takes a batch and never a fleet. Decides nothing itself.
+The table `evaluation` is raised by triggers (whatever could change an answer bumps `input_version`) and drained here:
+by Airflow's passes and by the worker, each with its lanes, side by side (SKIP LOCKED). A drained row stays locked until
+its transaction ends, so its inputs cannot change under a decision. A trigger that raises it meanwhile waits, so a drain
+takes a batch and never a fleet.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def drain(
 ) -> list[PendingEvaluation]:
     """Up to `limit` topics that are dirty or due for one of the lanes, locked until the transaction ends.
 
-    Rows somebody else holds are passed over, and so are topics paused by `not_before`. `skip` names topics not
-    to hand out, for instance those this pass has given up on.
+    Rows that somebody else holds are left out, and so are topics paused by `not_before`. `skip` names topics to leave
+    out, for instance those that this pass has given up on.
     """
     found: dict[int, PendingEvaluation] = {}
     for lane in sorted(lanes):
@@ -144,7 +144,7 @@ def finish(tx: Connection, lanes: Collection[Lane], finished: Sequence[FinishedE
 
 
 def defer(tx: Connection, topic_ids: Collection[int], seconds: float) -> None:
-    """Nobody looks at these topics for so long, whatever changes; a pause is never shortened."""
+    """These topics are not evaluated for that long, whatever changes. A pause is never shortened."""
     if not topic_ids:
         return
     pause_end = _NOW + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
@@ -170,7 +170,7 @@ def next_due(tx: Connection, lanes: Collection[Lane], shards: Shards | None = No
 def _next_of_lane(lane: Lane, scope: Sequence[ColumnElement[bool]]) -> Iterator[ScalarSelect[datetime]]:
     """Subqueries that each read an index from its near end: dirty, dirty but paused, due."""
     due = _E[f"{lane}_due"]
-    # The order changes nothing but the plan: without it the planner reads the table, sure of an early find.
+    # The order only changes the plan: without it the planner reads the table, since it expects to find rows early.
     open_now = select(_NOW).where(_dirty(lane), _E.not_before <= _NOW, *scope)
     yield open_now.order_by(_E.topic_id).limit(1).scalar_subquery()
     paused = select(_E.not_before).where(_dirty(lane), _E.not_before > _ALWAYS, _E.not_before > _NOW, *scope)
@@ -189,7 +189,7 @@ def _dirty(lane: Lane) -> ColumnElement[bool]:
 
 
 def _due(lane: Lane) -> ColumnElement[bool]:
-    # The first half says nothing new to people, but lets the planner take the partial index.
+    # The first condition follows from the second, but with it the planner can take the partial index.
     return and_(_E[f"{lane}_due"] < _NEVER, _E[f"{lane}_due"] <= _NOW)
 
 

@@ -1,7 +1,8 @@
 """The ledger of decisions: what was decided or refused, with everything it was decided on.
 
 One row for each evaluation that said something new; together with the code version the situation's text lets any
-decision be replayed. Rows are never changed. They are kept by day, so that old ones go by dropping a table.
+decision be replayed. Rows are never changed. They are kept in one table a day, so that old ones are removed by dropping
+a table.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ _LIST = text(f"""
 
 
 def reserve_ids(tx: Connection, count: int) -> list[int]:
-    """Ids for rows to come, so that an operation can name its decision; one that stays unused is a gap."""
+    """Ids for rows to come, so that an operation can name its decision. An unused one leaves a gap."""
     numbers = text("SELECT nextval('cleave.decision_id_seq') FROM generate_series(1, :count)")
     return list(tx.execute(numbers, {"count": count}).scalars()) if count else []
 

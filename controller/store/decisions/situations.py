@@ -47,7 +47,8 @@ _TOPICS = Prepared(
 _SEGMENTS = Prepared(
     "situation_segments",
     """
-    SELECT s.topic_id, s.segment_id, s.range_start, s.range_end, s.bucket_splits, s.merge_depth, s.created_epoch, s.created_at,
+    SELECT s.topic_id, s.segment_id, s.range_start, s.range_end, s.bucket_splits, s.merge_depth,
+           s.created_epoch, s.created_at,
            ARRAY(SELECT p.parent_id FROM cleave.segment_parent p
                   WHERE p.topic_id = s.topic_id AND p.child_id = s.segment_id ORDER BY p.ordinal) AS parent_ids,
            l.msg_rate_in, l.byte_rate_in, l.msg_rate_out, l.byte_rate_out, l.modified_at, l.cold_since,
@@ -59,8 +60,8 @@ _SEGMENTS = Prepared(
 """,
     {"topic_ids": "bigint[]"},
 )
-# Who registers is counted as registered, sessions in their grace included; a subscription nobody registers with is
-# counted as its brokers list it, unless it is read as a queue.
+# A subscription with registered consumers has as many. Any other has as many as its brokers list, unless it is read as
+# a queue.
 _CONSUMERS = Prepared(
     "situation_consumers",
     """
@@ -88,7 +89,8 @@ _IN_FLIGHT = Prepared(
            ARRAY(SELECT p.segment_id FROM cleave.operation_parent p
                   WHERE p.operation_id = o.operation_id ORDER BY p.ordinal) AS parent_ids,
            CASE WHEN o.parameters ? 'child_ranges' THEN jsonb_array_length(o.parameters -> 'child_ranges')
-                ELSE (SELECT count(*) FROM cleave.operation_child c WHERE c.operation_id = o.operation_id) END AS child_count
+                ELSE (SELECT count(*) FROM cleave.operation_child c WHERE c.operation_id = o.operation_id)
+           END AS child_count
       FROM cleave.operation o
      WHERE o.topic_id = ANY (:topic_ids) AND o.finished_at IS NULL AND o.state <> 'committed'
        AND o.kind = ANY (:kinds)
@@ -145,7 +147,7 @@ def load_situations(
 
 @dataclass(frozen=True, slots=True)
 class LockedTopic:
-    """A topic whose row is ours until the transaction ends, and what its layout was when it became so."""
+    """A topic whose row this transaction has locked, and what its layout was then."""
 
     topic_id: int
     data_plane: str
@@ -171,7 +173,7 @@ def lock_free_topics(tx: Connection, topic_ids: Collection[int]) -> dict[int, Lo
 
 
 def live_elsewhere(tx: Connection, topic_ids: Collection[int], planes: Collection[str]) -> dict[int, str]:
-    """Those of the topics that are live on a data plane that is not one of `planes`, with its name."""
+    """The topics that are live on a data plane that is not one of `planes`, each with the name of its plane."""
     rows = tx.execute(_ELSEWHERE, {"topic_ids": list(topic_ids), "planes": list(planes)})
     return {row.topic_id: row.data_plane for row in rows}
 

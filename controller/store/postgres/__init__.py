@@ -1,1 +1,3 @@
-"""What the store needs of PostgreSQL itself: connections, prepared statements, errors, COPY, notifications, migrations."""
+"""What the store needs of PostgreSQL itself: connections, prepared statements, errors, COPY,
+notifications, migrations.
+"""

@@ -1,7 +1,7 @@
-"""Driver errors become ours, in this one place, told apart by SQLSTATE and constraint name.
+"""Driver errors become Cleave's, in this one place, told apart by SQLSTATE and constraint name.
 
-The sentence a person reads is the constraint's own: the COMMENT on it, or the message its trigger raised.
-So a rule and its explanation stand together in the migrations, and a rule added there needs nothing here.
+The sentence for people is the constraint's own: the COMMENT on it, or the message that its trigger raised. So a rule
+and its explanation stand together in the migrations, and a rule added there needs nothing here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _BY_NAME: Mapping[str, type[CleaveError]] = {
     "bucket_checkpoint_subscription": SubscriptionNotFound,
     "topic_ids_continue": LostRace,  # another topic had the name between our look and our row
 }
-"""Constraints that have an error of their own; the others take that of their SQLSTATE."""
+"""Constraints that have an error of their own. The others have that of their SQLSTATE."""
 
 _LAWS = frozenset(
     {
@@ -81,7 +81,7 @@ def load_sentences(tx: Connection) -> dict[str, str]:
 
 
 def translate(error: DBAPIError, sentences: Mapping[str, str]) -> CleaveError:
-    """The error of our tree that says what the driver's means; never raises."""
+    """Cleave's error for the driver's; never raises."""
     diagnostics = getattr(error.orig, "diag", None)
     state: str | None = getattr(diagnostics, "sqlstate", None)
     said = getattr(diagnostics, "message_primary", None) or str(error.orig)

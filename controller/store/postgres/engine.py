@@ -1,8 +1,8 @@
 """Connections to PostgreSQL and the one place where a transaction begins and ends.
 
-Whoever composes a process makes one `Store` and hands it down. READ COMMITTED throughout: safety comes from
-row versions, constraints and claim terms. What the functions of the store do inside a transaction is theirs;
-nothing here knows a table.
+The composition root makes one `Store` a process and hands it down. READ COMMITTED throughout: safety comes from row
+versions, constraints and claim terms. Nothing here knows a table: the functions of the store do the work inside a
+transaction.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from controller.domain.errors import InvalidInput, StoreUnavailable
 from controller.store.postgres.constraints import load_sentences, translate
 
 LOCK_TIMEOUT_SECONDS = 30
-"""A lock nobody gives up within this long is reported as a lost race, never waited for."""
+"""A lock that is held for longer than this is not waited for: it is reported as a lost race."""
 
 PING_AFTER_SECONDS = 5.0
-"""A connection idle for longer is asked whether it lives: what lies between may have forgotten it without a word."""
+"""A connection that was idle for longer is tested before use: a firewall on the way may have dropped it silently."""
 
 _SESSION = (
     f"-c timezone=UTC -c lock_timeout={LOCK_TIMEOUT_SECONDS}s "
@@ -122,10 +122,10 @@ class Store:
 
 
 def _replace_dead_connections(engine: Engine) -> None:
-    """Look at a connection before it serves: at its socket each time, by a round trip when it was idle for long.
+    """Test a connection before it is used: its socket each time, and by a round trip when it was idle for long.
 
-    A server that stops says good-bye on each socket, which costs no round trip to see. One dead connection
-    condemns every idle one: they went to the same server.
+    A server that stops closes each socket, which is seen without a round trip. When one connection is dead, every idle
+    one is dropped, since they went to the same server.
     """
 
     @event.listens_for(engine, "checkin")
@@ -145,7 +145,9 @@ def _replace_dead_connections(engine: Engine) -> None:
 
 
 def _has_word_from_server(connection: Any) -> bool:
-    """Nobody asked anything, so anything to read is a good-bye, or a notice that is best met by a new connection."""
+    """Nothing was asked, so anything to read is the server's end, or a notice, and either calls for a new
+    connection.
+    """
     if connection.closed:
         return True
     poll = select.poll()  # unlike select it takes any descriptor

@@ -1,6 +1,6 @@
 """Read the inspect views for programs: the same rows `psql` shows, as dictionaries.
 
-Whoever can say it with a view asks here instead of writing a second query. Values are bound, view and column names
+Where a view has the answer, it is asked here, and no second query is written. Values are bound, view and column names
 come from the code only.
 """
 

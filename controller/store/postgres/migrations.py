@@ -79,7 +79,7 @@ _default_directory = sql_directory  # the parameter of the same name hides the f
 
 
 @tenacity.retry(
-    # Two first runs can both find a role or schema missing; who comes second finds it made on the next try.
+    # Two first runs can both find a role or schema missing. The second one finds it made on its next try.
     retry=tenacity.retry_if_exception_type(LostRace)
     | tenacity.retry_if_exception_message(match=".*concurrently.*"),
     stop=tenacity.stop_after_attempt(8),

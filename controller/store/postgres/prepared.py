@@ -1,10 +1,10 @@
 """Statements that are planned once a connection: for the few whose planning costs more than their execution.
 
-A statement of many parts takes PostgreSQL milliseconds to plan and a fraction of one to execute. Such a one is
-written like any other, with `:name` parameters, and given the types of those; the first use on a connection
-prepares it, with one plan for all values (the store's sessions ask for that: `plan_cache_mode`). That plan is made
-for tables that will be large, however small they are today: it finds rows by index, and joins by looking up. When
-statistics or tables change it is made anew from those.
+A statement of many parts takes PostgreSQL milliseconds to plan and a fraction of one to execute. Such a one is written
+like any other, with `:name` parameters, and given the types of those; the first use on a connection prepares it, with
+one plan for all values (the store's sessions ask for that: `plan_cache_mode`). That plan is made for tables that will
+be large, however small they are now: it finds rows by index, and joins by lookups. When statistics or tables change,
+PostgreSQL plans the statement anew.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from sqlalchemy import Connection, CursorResult
 
 _PARAMETER = re.compile(r"(?<!:):([a-z_]+)")
 _UNWANTED = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin")
-"""What reads a whole table. Of one that is empty the planner thinks that this is the cheapest, and keeps to it until
-somebody has counted the rows.
+"""Ways to read a whole table. For an empty table the planner takes this for the cheapest way, and keeps the plan until
+the table has been analyzed.
 """
 
 

@@ -1,6 +1,6 @@
 """The columns that are written many rows at a time or by name; everything else is plain SQL text.
 
-Declared for building statements only: types and rules are those of sql/migrations.
+They are declared to build statements with. Types and rules stand in sql/migrations.
 """
 
 from __future__ import annotations

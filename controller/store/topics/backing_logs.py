@@ -1,8 +1,8 @@
 """What the books say should exist on a data plane: the logs behind segments, those reserved, those to be deleted.
 
-Read by the operation runner (which logs carry a subscription) and the reconciler (which compares). Reads only; the
-data plane's own listing is the caller's business, and has to be made *before* `read_books`, so that every log it
-shows was either reserved by then or is nobody's.
+Read by the operation runner (which logs carry a subscription) and the reconciler (which compares). Reads only. The
+caller lists the data plane's logs, and has to do so *before* `read_books`: then every log in the listing was either
+reserved by then or belongs to nobody.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class BackingLog:
     state: SegmentState
     sealed_epoch: int | None
     is_busy: bool
-    """In a live operation: that operation's runner acts on the log, nobody else."""
+    """In a live operation. Only that operation's runner acts on the log."""
     is_drained: bool
     """Recorded as read to its end by every live subscription that began before it was sealed."""
     parent_topics: tuple[str, ...]
@@ -105,7 +105,8 @@ _COMPARABLE = text("""
       FROM cleave.topic t
      WHERE t.topic_id > :after
        AND (t.state <> 'deleted' OR t.deleted_at > clock_timestamp() - :deleted_hours * interval '1 hour')
-       AND (CAST(:shards AS bigint[]) IS NULL OR t.topic_id % CAST(:shard_count AS bigint) = ANY (CAST(:shards AS bigint[])))
+       AND (CAST(:shards AS bigint[]) IS NULL
+            OR t.topic_id % CAST(:shard_count AS bigint) = ANY (CAST(:shards AS bigint[])))
      ORDER BY t.topic_id
      LIMIT :limit""")
 
@@ -151,8 +152,8 @@ def read_books(tx: Connection, topic_id: int) -> Books:
 def comparable_topics(
     tx: Connection, *, limit: int, after: int = 0, deleted_hours: float = 24.0, shards: Shards | None = None
 ) -> list[int]:
-    """Ids above `after` of topics worth comparing: those in use, and those deleted so lately that a call held up
-    somewhere may still make a log of theirs.
+    """Ids above `after` of topics to compare: those in use, and those deleted so recently that a call held up on its
+    way may still make a log of theirs.
     """
     parameters = {"shard_count": None, "shards": None} if shards is None else shards.parameters
     rows = tx.execute(

@@ -1,9 +1,9 @@
 """Which sealed segments a subscription has read to the end.
 
-The client that reads a segment to its end marks it. The garbage collector marks what it finds read, and takes the
-mark back where another look finds something to read. Assignment and pruning read the marks. Segments sealed before the subscription's
-first epoch count as drained with no row. Marking and un-marking take the topic lock, so that a segment found
-drained while pruning stays so until the prune is committed.
+The client that reads a segment to its end marks it. The garbage collector marks what it finds read, and takes the mark
+back where another look finds something to read. Assignment and pruning read the marks. Segments sealed before the
+subscription's first epoch count as drained with no row. Marking and un-marking take the topic lock, so that a segment
+found drained while pruning stays so until the prune is committed.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _UNMARK = """
 
 
 def drained(tx: Connection, topic_id: int, subscription: str) -> set[int]:
-    """Sealed segments, those pruned aside, the subscription has nothing left to read in."""
+    """Sealed segments without anything left to read for the subscription. Pruned ones are left out."""
     parameters = {"topic_id": topic_id, "subscription": subscription}
     return set(tx.execute(text(_DRAINED), parameters).scalars())
 
 
 def undrained_by_anybody(tx: Connection, topic_id: int, segment_ids: Collection[int]) -> dict[int, list[str]]:
-    """Of these segments those some live subscription still has to read, with the subscriptions' names."""
+    """Those of the segments that some live subscription still has to read, with the subscriptions' names."""
     waiting: dict[int, list[str]] = {}
     parameters = {"topic_id": topic_id, "segment_ids": list(segment_ids)}
     for row in tx.execute(text(_UNDRAINED_BY_ANYBODY), parameters):

@@ -1,6 +1,6 @@
 """Layout changes: one row of history an epoch, written by the commit that makes it and never changed.
 
-Read here for whoever tells others of a change: by topic and epoch, as notifications name them.
+Read here by services that tell others of a change: by topic and epoch, as notifications name them.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, text
 from controller.domain.observed_consumers import SubscriptionUse
 
 NAMES_KEPT = 100
-"""For people; the count is of all."""
+"""The names kept, for people. The count is of all consumers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,8 @@ class Observation:
 _GIVEN = """
     WITH given AS (
         SELECT * FROM jsonb_to_recordset(CAST(:given AS jsonb)) AS g (
-               topic_id bigint, name text, subscription_type text, consumers integer, consumer_names text[], is_whole boolean)
+               topic_id bigint, name text, subscription_type text, consumers integer,
+               consumer_names text[], is_whole boolean)
     ), news AS (
         SELECT g.* FROM given g LEFT JOIN cleave.observed_subscription o USING (topic_id, name)
          WHERE o.topic_id IS NULL
@@ -44,8 +45,8 @@ _GIVEN = """
            AND NOT EXISTS (SELECT FROM given g WHERE g.topic_id = o.topic_id AND g.name = o.name)
     )
 """
-_CHANGED = f"{_GIVEN} SELECT topic_id FROM news UNION SELECT topic_id FROM gone ORDER BY 1"  # noqa: S608  # our own text only
-# The triggers raise the same rows statement by statement: locked beforehand, two writers cannot cross.
+_CHANGED = f"{_GIVEN} SELECT topic_id FROM news UNION SELECT topic_id FROM gone ORDER BY 1"  # noqa: S608 - our text
+# The triggers raise the same rows statement by statement. They are locked beforehand, so two writers cannot deadlock.
 _LOCK = """
     SELECT topic_id FROM cleave.evaluation WHERE topic_id = ANY (:changed) ORDER BY topic_id FOR UPDATE
 """
@@ -63,15 +64,15 @@ _WRITE = f"""{_GIVEN}
 
 
 def record(tx: Connection, observations: Iterable[Observation]) -> list[int]:
-    """Keeps what was seen, one observation a topic; returns the topics it said something new of, in ascending order.
+    """Keeps what was seen, one observation a topic; returns the topics with something new, in ascending order.
 
-    What is not whole adds and raises but takes nothing away: silence is not zero.
+    An observation that is not whole adds subscriptions and raises counts, but lowers none, since silence is not zero.
     """
     seen = {one.topic_id: one for one in observations}
     changed = list(tx.execute(text(_CHANGED), _given(seen.values())).scalars())
     if changed:
         tx.execute(text(_LOCK), {"changed": changed})
-        given = _given(seen[topic_id] for topic_id in changed)  # of no other is the lock held
+        given = _given(seen[topic_id] for topic_id in changed)  # the lock of no other topic is held
         tx.execute(text(_DELETE), given)
         tx.execute(text(_WRITE), given)
     return changed
@@ -99,5 +100,5 @@ def _rows(observation: Observation) -> Iterable[dict[str, object]]:
 
 
 def _storable(name: str) -> str:
-    """A name as PostgreSQL can keep it: clients may give any, half a surrogate pair and a zero included."""
+    """A name as PostgreSQL can keep it. Clients may give any, with half a surrogate pair or a zero in it."""
     return name.encode(errors="replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")

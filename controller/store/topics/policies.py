@@ -65,12 +65,12 @@ def get_cluster(tx: Connection) -> ClusterPolicy:
 
 
 def get_namespace(tx: Connection, namespace: str) -> NamespacePolicy:
-    """What the namespace (`tenant/namespace`) overrides, be it nothing."""
+    """What the namespace (`tenant/namespace`) overrides, which may be nothing."""
     return _namespace(tx, namespace, "")
 
 
 def get_topic(tx: Connection, topic_id: int) -> TopicPolicy:
-    """What the topic overrides, be it nothing. Raises TopicNotFound."""
+    """What the topic overrides, which may be nothing. Raises TopicNotFound."""
     return _of_topic(topics.get_topic(tx, topic_id))
 
 
@@ -97,7 +97,8 @@ def set_namespace(
 ) -> NamespacePolicy:
     """Replace what the namespace overrides, if it is valid with the cluster's policy.
 
-    An empty override keeps the row, so that its versions never start again. `seen_row_version` 0 demands that nothing is set yet. Raises InvalidPolicy or LostRace.
+    An empty override keeps the row, so that its versions never start again. `seen_row_version` 0 demands that nothing
+    is set yet. Raises InvalidPolicy or LostRace.
     """
     cluster = _cluster(tx, _FOR_SHARE)
     found = _namespace(tx, namespace, _FOR_UPDATE)
@@ -143,8 +144,9 @@ def effective_policy(tx: Connection, topic_id: int) -> EffectivePolicy:
 def read_policy(cluster: Mapping[str, Any], *overrides: Mapping[str, Any] | None) -> AutoScalePolicy:
     """The policy in force from stored documents, the cluster's first; not validated.
 
-    A document this program cannot read (a newer one wrote it) gives a policy that is refused as a whole, with
-    the sentence in `profile`: nothing is ever done on half-understood knobs, and no other topic suffers.
+    A document this program cannot read (a newer one wrote it) gives a policy that is refused as a whole, with the
+    sentence in `profile`. So nothing is ever done by knobs that are only partly understood, and no other topic is
+    affected.
     """
     try:
         policy = AutoScalePolicy.from_document(cluster)
@@ -168,13 +170,15 @@ _NAMESPACE = _locked(
 )
 _SET_CLUSTER = text("""
     UPDATE cleave.cluster_policy
-       SET policy = CAST(:policy AS jsonb), row_version = row_version + 1, actor = :actor, updated_at = clock_timestamp()
+       SET policy = CAST(:policy AS jsonb), row_version = row_version + 1, actor = :actor,
+           updated_at = clock_timestamp()
 """)
 _SET_NAMESPACE = text("""
     INSERT INTO cleave.namespace_policy AS n (namespace, policy, actor)
     VALUES (:namespace, CAST(:policy AS jsonb), :actor)
     ON CONFLICT (namespace) DO UPDATE
-       SET policy = excluded.policy, row_version = n.row_version + 1, actor = excluded.actor, updated_at = clock_timestamp()
+       SET policy = excluded.policy, row_version = n.row_version + 1, actor = excluded.actor,
+           updated_at = clock_timestamp()
      WHERE n.row_version = :found
 """)
 

@@ -1,7 +1,7 @@
 """Sealed segments whose retention has passed: the candidates of garbage collection, set-wise.
 
-Whether they are drained is the data plane's to say; pruning goes through `intents.intend_prune`. Time is the
-database's. Reads only.
+The data plane says whether they are drained; pruning goes through `intents.intend_prune`. Time is the database's. Reads
+only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _EXPIRED = text("""
                     ELSE -1 END AS minutes
           FROM cleave.topic t
          WHERE t.state = 'live' AND t.topic_id > :after
-           AND (CAST(:shards AS bigint[]) IS NULL OR t.topic_id % CAST(:shard_count AS bigint) = ANY (CAST(:shards AS bigint[])))
+           AND (CAST(:shards AS bigint[]) IS NULL
+                OR t.topic_id % CAST(:shard_count AS bigint) = ANY (CAST(:shards AS bigint[])))
     )
     SELECT r.topic_id, r.name, r.data_plane, array_agg(s.segment_id ORDER BY s.segment_id) AS segment_ids
       FROM cleave.segment s JOIN retention r USING (topic_id)

@@ -1,8 +1,8 @@
 """Subscriptions as recorded: what every new log has to carry.
 
-Rows are written at the intent (`intents`) and removed at the commit (`commits`) of an operation; each
-change raises the topic's `subscription_version`, which a reshape notes and compares. Somebody who copies
-subscriptions from log to log therefore reads the version and these rows first and the logs second.
+Rows are written at the intent (`intents`) and removed at the commit (`commits`) of an operation; each change raises the
+topic's `subscription_version`, which a reshape notes and compares. So to copy subscriptions from log to log, read the
+version and these rows first and the logs second.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SubscriptionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRow:
-    """One recorded subscription; segments sealed by `created_epoch` are none of its business."""
+    """One recorded subscription. It does not read segments that were sealed by `created_epoch`."""
 
     topic_id: int
     name: str
@@ -62,7 +62,7 @@ _NEW = """
 def insert_subscription(
     tx: Connection, topic_id: int, name: str, kind: SubscriptionKind, created_epoch: int
 ) -> None:
-    """A live subscription; segments sealed by `created_epoch` are none of its business."""
+    """A live subscription. It does not read segments that were sealed by `created_epoch`."""
     tx.execute(text(_NEW), {"topic_id": topic_id, "name": name, "kind": kind.value, "epoch": created_epoch})
 
 

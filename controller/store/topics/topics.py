@@ -118,7 +118,7 @@ def namespaces_on(tx: Connection, data_plane: str) -> list[str]:
 def first_free_segment_id(tx: Connection, name: str) -> int:
     """One above every id that a topic of this name has reserved; a deleted topic reserves no more. Raises TopicExists.
 
-    Should the name be used and freed before the caller's row is in, the database refuses that row.
+    If the name is used and freed before the caller's row is written, the database refuses that row.
     """
     last = tx.execute(text(_LAST_OF_NAME), {"name": name}).one_or_none()
     if last is None:
@@ -139,7 +139,7 @@ def insert_topic(
     policy: PolicyOverride | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> TopicRow:
-    """A topic in state creating. `policy` is stored as given: that it fits what lies above is the caller's to check."""
+    """A topic in state creating. `policy` is stored as given: the caller checks that it fits the levels above."""
     columns = {
         "name": name,
         "namespace": "/".join(name.removeprefix("topic://").split("/")[:2]),
