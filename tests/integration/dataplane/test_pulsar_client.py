@@ -100,13 +100,13 @@ def test_a_batch_whose_answer_was_lost_before_the_fence_is_found_in_the_log(
 
 def logs_that_lose_answers(logs: LogClient, log: str, monkeypatch: pytest.MonkeyPatch) -> type[Exception]:
     """From now on the answers to appends are lost on the way, though the messages are stored."""
-    from controller.dataplane.pulsar import lane
+    from controller.dataplane.pulsar import batch_sender
     from controller.domain.errors import DataPlaneTimeout
 
     def outcome(_results: object, act: str) -> tuple[int, DataPlaneTimeout]:
         return 0, DataPlaneTimeout(f"{act}: injected")
 
-    monkeypatch.setattr(lane._Results, "outcome", outcome)
+    monkeypatch.setattr(batch_sender._Results, "outcome", outcome)
     return DataPlaneTimeout
 
 
