@@ -34,6 +34,10 @@ test: $(READY) ## All tests but chaos, on real servers (WORKERS=2, ARGS=...)
 test-fast: $(READY) ## Tests that start nothing: seconds
 	@$(PYTEST) tests -m "not (integration or spark or airflow or pulsar or chaos or browser)" $(ARGS)
 
+.PHONY: matrix
+matrix: $(READY) ## Smallest and largest PostgreSQL, Airflow, SQLAlchemy, PySpark; pip beside Airflow (ONLY="pyspark 3.1")
+	@$(PY) -m tests.matrix $(ONLY)
+
 .PHONY: chaos
 chaos: $(READY) ## Hours of kills, pauses and outages under load, brokers' too, then the laws are checked
 	@$(PY) -m pytest tests -m chaos --timeout 1800 $(ARGS)

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow.sdk import AssetOrTimeSchedule, dag
+from airflow.sdk import dag
+from cleave_airflow import AssetOrTimeSchedule
 from cleave_dags import (
     FRESH_LOAD,
     PASS_SHARES,

@@ -13,18 +13,17 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import (
-    Asset,
-    BaseHook,
+from airflow.sdk import Asset, BaseHook, Param, get_current_context, task
+from cleave_airflow import (
+    HAS_RETRY_POLICIES,
+    AirflowException,
+    AirflowFailException,
+    AirflowNotFoundException,
     CronTriggerTimetable,
     DeltaTriggerTimetable,
-    Param,
     RetryDecision,
     RetryPolicy,
-    get_current_context,
-    task,
 )
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException
 
 from controller.domain.errors import Retryable, Terminal
 
@@ -162,9 +161,17 @@ class RetryableOnly(RetryPolicy):
         """See the class."""
         if isinstance(exception, Retryable):
             return RetryDecision.retry(timedelta(seconds=exception.delay_seconds), str(exception))
-        if isinstance(exception, AirflowException | OSError):
+        if _is_worth_another_attempt(exception):
             return RetryDecision.default()
-        return RetryDecision.fail(f"{type(exception).__name__} is not retried: {exception}")
+        return RetryDecision.fail(_not_retried(exception))
+
+
+def _is_worth_another_attempt(error: BaseException) -> bool:
+    return isinstance(error, Retryable | AirflowException | OSError)
+
+
+def _not_retried(error: BaseException) -> str:
+    return f"{type(error).__name__} is not retried: {error}"
 
 
 def cleave_task(
@@ -172,15 +179,17 @@ def cleave_task(
 ) -> Callable[[Callable[..., Any]], Any]:
     """`@task` as Cleave uses it: pool, priority, and errors told apart once for all tasks.
 
-    What can never succeed as it is (bad input, not found, conflict) fails the task with that one line.
+    What can never succeed as it is (bad input, not found, conflict) fails the task with that one line. Before
+    Airflow 3.3 a mistake fails its task from within, and what is tried again is so at the task's own pace.
     """
+    if HAS_RETRY_POLICIES:
+        options["retry_policy"] = RetryableOnly()
     decorate = task(
         pool=POOL,
         priority_weight=priority,
         weight_rule="absolute",
         retries=retries,
         retry_delay=timedelta(seconds=5),
-        retry_policy=RetryableOnly(),
         **options,
     )
 
@@ -191,6 +200,10 @@ def cleave_task(
                 return function(*args, **kwargs)
             except Terminal as error:
                 line = str(error)
+            except Exception as error:
+                if HAS_RETRY_POLICIES or _is_worth_another_attempt(error):
+                    raise
+                raise AirflowFailException(_not_retried(error)) from error
             raise AirflowFailException(
                 line
             )  # outside the handler: the log shows the line, not where it arose
@@ -251,7 +264,8 @@ def request() -> dict[str, Any]:
     run, instance = context["dag_run"], context["ti"]
     return {
         "request_key": f"airflow/{run.dag_id}/{run.run_id}/{instance.task_id}/{instance.map_index}",
-        "actor": run.triggering_user_name or f"airflow {run.dag_id}",
+        # Before Airflow 3.1.2 a task does not learn who asked.
+        "actor": getattr(run, "triggering_user_name", None) or f"airflow {run.dag_id}",
     }
 
 

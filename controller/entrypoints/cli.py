@@ -12,7 +12,6 @@ import sys
 
 import typer
 from typer import Abort, Exit
-from typer.exceptions import TyperException
 
 from controller import telemetry
 from controller.domain.errors import CleaveError, Conflict, InvalidInput, NotFound, Retryable, Unsupported
@@ -27,6 +26,11 @@ from controller.entrypoints.commands import (
     subscriptions,
     topics,
 )
+
+try:
+    from typer.exceptions import TyperException
+except ImportError:  # an older Typer, as beside Airflow 3.1: its errors are those of Click
+    from click import ClickException as TyperException  # type: ignore[assignment]
 
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_TRY_AGAIN = 1, 2, 75
 BAD_INPUT = (InvalidInput, NotFound, Conflict, Unsupported)

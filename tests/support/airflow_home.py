@@ -8,9 +8,20 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
 
 PROJECT = Path(__file__).parents[2]
+AIRFLOW = version("apache-airflow")
+HAS_PARTITIONS = Version(AIRFLOW) >= Version("3.2")
+"""Whether an asset event may have a key, and a run be for one of them."""
+TELLS_WHO_ASKED = Version(AIRFLOW) >= Version("3.1.2")
+"""Whether a task learns who triggered its run."""
+RETRIES_THE_KILLED = Version(AIRFLOW) >= Version("3.1.2")
+"""Whether a task whose process was killed is tried again; before, it fails."""
 _is_prepared = False
 
 
@@ -36,3 +47,32 @@ def prepare(home: Path) -> None:
 
     initdb()
     _is_prepared = True
+
+
+def read_dags(path: Path | str | None = None) -> Any:
+    """A `DagBag` of one file, or of every DAG of the project, whose DAGs can be run with their `test`."""
+    try:
+        from airflow.dag_processing.dagbag import DagBag
+    except ImportError:
+        return _read_dags_before_3_2(path)
+    return DagBag(path, bundle_name="dags-folder")
+
+
+def _read_dags_before_3_2(path: Path | str | None) -> Any:
+    """There a DAG's `test` wants the DAG in the metadata database, and leaves it to others to write it there."""
+    from airflow.dag_processing.bundles.manager import DagBundlesManager
+    from airflow.models import dagbag
+
+    bag: Any = dagbag.DagBag(path)  # type: ignore[attr-defined]
+    DagBundlesManager().sync_bundles_to_db()
+    dagbag.sync_bag_to_db(bag, "dags-folder", None)  # type: ignore[attr-defined]
+    return bag
+
+
+def serialised_and_back(dag: Any) -> Any:
+    """The DAG as the scheduler gets it."""
+    try:
+        from airflow.serialization.serialized_objects import DagSerialization as Serialisation
+    except ImportError:  # before 3.2
+        from airflow.serialization.serialized_objects import SerializedDAG as Serialisation
+    return Serialisation.from_dict(Serialisation.to_dict(dag))

@@ -56,8 +56,10 @@ class AirflowAssets:
         """
         if len(partition_key) > LONGEST_KEY or self._find_asset() is None:
             return False
-        body = {"asset_id": self._asset_id, "partition_key": partition_key, "extra": dict(extra)}
-        answer = self._send("POST", "/assets/events", json=body)
+        body = {"asset_id": self._asset_id, "extra": dict(extra)}
+        answer = self._send("POST", "/assets/events", json={**body, "partition_key": partition_key})
+        if answer.status_code == HTTPStatus.UNPROCESSABLE_ENTITY and "partition_key" in answer.text:
+            answer = self._send("POST", "/assets/events", json=body)  # before 3.2 events have no partitions
         if answer.status_code == HTTPStatus.NOT_FOUND:
             self._asset_id = None
             return False

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from sqlalchemy import make_url
 
-from tests.support.airflow_home import prepare
+from tests.support.airflow_home import prepare, read_dags
 from tests.support.bench import Bench
-
-if TYPE_CHECKING:
-    from airflow.dag_processing.dagbag import DagBag
 
 RunDag = Callable[..., Any]
 
@@ -25,11 +22,9 @@ def airflow_home(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(scope="session")
-def dag_bag(airflow_home: None) -> DagBag:
+def dag_bag(airflow_home: None) -> Any:
     """Every DAG of the project, imported once."""
-    from airflow.dag_processing.dagbag import DagBag
-
-    return DagBag(bundle_name="dags-folder")
+    return read_dags()
 
 
 @pytest.fixture
@@ -62,15 +57,13 @@ def loader(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.fixture
-def run_dag(dag_bag: DagBag, controller_url: str, monkeypatch: pytest.MonkeyPatch) -> RunDag:
+def run_dag(dag_bag: Any, controller_url: str, monkeypatch: pytest.MonkeyPatch) -> RunDag:
     """Runs a DAG in this process, on the bench's database; gives back its DAG run."""
-    from airflow.dag_processing.dagbag import DagBag
-
     monkeypatch.setenv("AIRFLOW_CONN_CLEAVE", controller_url)
 
     def run(dag_id: str, **conf: Any) -> Any:
         # Read anew each time: Airflow writes a run's parameters into the DAG's own, which a task process has alone.
-        fresh = DagBag(dag_bag.dags[dag_id].fileloc, bundle_name="dags-folder").dags[dag_id]
+        fresh = read_dags(dag_bag.dags[dag_id].fileloc).dags[dag_id]
         return fresh.test(run_conf=conf)
 
     return run

@@ -13,7 +13,7 @@ import pytest
 from controller.devstack.ports import LOOPBACK
 from controller.devstack.process import run_checked
 from tests.integration.airflow.conftest import RunDag
-from tests.support.airflow_home import PROJECT
+from tests.support.airflow_home import PROJECT, read_dags
 from tests.support.bench import Bench
 from tests.support.landing import land_rates
 from tests.support.spark_cluster import Cluster
@@ -142,12 +142,11 @@ def test_one_that_is_named_must_be_there(
 def test_no_connection_is_looked_up_when_dags_are_parsed(
     airflow_home: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow.dag_processing.dagbag import DagBag
     from airflow.sdk import BaseHook
 
     asked: list[str] = []
     monkeypatch.setattr(BaseHook, "get_connection", asked.append)
 
-    bag = DagBag(PROJECT / "dags" / f"{DAG}.py", bundle_name="dags-folder")
+    bag = read_dags(PROJECT / "dags" / f"{DAG}.py")
 
     assert (list(bag.dags), bag.import_errors, asked) == ([DAG], {}, [])

@@ -24,6 +24,7 @@ class Airflow:
         self.events: list[dict[str, Any]] = []
         self.lookups = self.logins = 0
         self.redirects = False
+        self.knows_partitions = True
 
     def answer(self, method: str, path: str, token: str, body: Any) -> tuple[int, Any]:
         """Status and document."""
@@ -40,6 +41,8 @@ class Airflow:
             return 200, {"assets": self.assets}
         if body["asset_id"] not in {one["id"] for one in self.assets}:
             return 404, {}
+        if "partition_key" in body and not self.knows_partitions:
+            return 422, {"detail": [{"type": "extra_forbidden", "loc": ["body", "partition_key"]}]}
         self.events.append(body)
         return 200, {}
 
@@ -88,6 +91,15 @@ def test_an_event_names_the_asset_by_its_id_and_the_topic_as_partition(airflow: 
         {"asset_id": 7, "partition_key": "topic://a/b/c", "extra": {"epoch": n}} for n in (1, 2)
     ]
     assert airflow.lookups == 1
+
+
+def test_an_airflow_that_knows_no_partitions_gets_plain_events(airflow: Airflow, url: str) -> None:
+    airflow.knows_partitions = False
+    assets = AirflowAssets(AirflowLogin(url, token="given"))
+
+    assert [assets.post("topic://a/b/c", {"epoch": n}) for n in (1, 2)] == [True, True]
+
+    assert airflow.events == [{"asset_id": 7, "extra": {"epoch": n}} for n in (1, 2)]
 
 
 def test_a_token_that_ran_out_is_replaced_where_there_is_a_password(airflow: Airflow, url: str) -> None:

@@ -1,0 +1,38 @@
+"""What Cleave uses of Airflow under the names of 3.3; Airflow 3.1 and 3.2 have some of it elsewhere, or not at all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import airflow
+
+AIRFLOW = tuple(int(part) for part in airflow.__version__.split(".")[:2])
+"""Major and minor version."""
+HAS_RETRY_POLICIES = AIRFLOW >= (3, 3)
+"""Whether an error may say if and when its task is tried again; before 3.3 a task has one pace for all of them."""
+
+if TYPE_CHECKING or AIRFLOW >= (3, 2):
+    from airflow.sdk import AssetOrTimeSchedule, CronTriggerTimetable, DeltaTriggerTimetable
+    from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException
+else:
+    from airflow.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException
+    from airflow.timetables.assets import AssetOrTimeSchedule
+    from airflow.timetables.trigger import CronTriggerTimetable, DeltaTriggerTimetable
+
+if TYPE_CHECKING or HAS_RETRY_POLICIES:
+    from airflow.sdk import RetryDecision, RetryPolicy
+else:
+    RetryDecision = RetryPolicy = object
+
+__all__ = [
+    "AIRFLOW",
+    "HAS_RETRY_POLICIES",
+    "AirflowException",
+    "AirflowFailException",
+    "AirflowNotFoundException",
+    "AssetOrTimeSchedule",
+    "CronTriggerTimetable",
+    "DeltaTriggerTimetable",
+    "RetryDecision",
+    "RetryPolicy",
+]

@@ -1,0 +1,114 @@
+"""The versions that pyproject.toml allows, tried: the smallest and the largest of each.
+
+`python -m tests.matrix` runs every cell, `python -m tests.matrix pyspark 3.1` those with one of the words in their
+names. A cell is an environment and the tests that exercise what differs in it. The table at the end says how they
+ended; what a cell that failed printed is in .cache/matrix, and then the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from tests.matrix.environments import PROJECT, ROOM, Broken, airflow, house, install_beside, pinned, run
+from tests.matrix.versions import LARGEST, SERVERS, SMALLEST
+
+STORE = ("tests/unit/store", "tests/integration/store", "tests/integration/bundles/store")
+SPARK = ("tests/spark",)
+SCHEDULER = ("tests/integration/airflow/test_real_scheduler.py",)
+COMMAND = "tests/integration/entrypoints/commands/test_cli.py"
+DAGS = ("tests/integration/airflow", COMMAND, "--deselect", *SCHEDULER)
+
+Cell = Callable[[], str]
+"""Does its work and gives one line about it; raises Broken."""
+
+
+def cells() -> dict[str, Cell]:
+    """By name, those that take least first."""
+    airflows = (SMALLEST["apache-airflow"], LARGEST["apache-airflow"])
+    sqlalchemy, pyspark = SMALLEST["sqlalchemy"], SMALLEST["pyspark"]
+    old_sqlalchemy = partial(pinned, f"sqlalchemy-{sqlalchemy}", {"sqlalchemy": sqlalchemy})
+    old_pyspark = partial(pinned, f"pyspark-{pyspark}", {"pyspark": pyspark})
+    found: dict[str, Cell] = {}
+    for version in airflows:
+        found[f"pip install beside Airflow {version}"] = partial(install_beside, version)
+    for name in SERVERS:
+        found[f"{name}, SQLAlchemy {LARGEST['sqlalchemy']}"] = partial(store_on, name, house)
+    found[f"PostgreSQL 18, SQLAlchemy {sqlalchemy}"] = partial(store_on, "PostgreSQL 18", old_sqlalchemy)
+    found[f"PySpark {pyspark}"] = partial(run_tests, old_pyspark, SPARK)
+    found[f"PySpark {LARGEST['pyspark']}"] = partial(run_tests, house, SPARK)
+    for what, tests in (("DAGs, command", DAGS), ("scheduler", SCHEDULER)):
+        for version in airflows:
+            found[f"Airflow {version}, SQLAlchemy {sqlalchemy}: {what}"] = partial(
+                run_tests, partial(airflow, version), tests
+            )
+    return found
+
+
+def run_tests(python: Callable[[], Path], tests: Sequence[str], binaries: Path | None = None) -> str:
+    """The last line of pytest, which is all of it that the table shows."""
+    env = {key: value for key, value in os.environ.items() if not key.startswith("CLEAVE_TEST_")}
+    if binaries is not None:
+        env["CLEAVE_TEST_POSTGRES_BIN"] = str(binaries)
+    done = subprocess.run(
+        [python(), "-m", "pytest", "-q", *tests],
+        cwd=PROJECT,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise Broken(done.stdout)
+    return done.stdout.strip().splitlines()[-1].strip("= ")
+
+
+def store_on(server: str, python: Callable[[], Path]) -> str:
+    """The store's tests on one of SERVERS."""
+    binaries = SERVERS[server]
+    if not (binaries / "postgres").exists():
+        raise Broken(f"no {binaries}/postgres: install {server}")
+    version = run([binaries / "postgres", "--version"]).split()[2]
+    return f"{version}: {run_tests(python, STORE, binaries)}"
+
+
+def outcome(name: str, cell: Cell) -> tuple[bool, str]:
+    """Whether the cell passed, and what to say of it."""
+    log = ROOM / f"{'-'.join(name.translate(str.maketrans('', '', ',:')).split())}.log"
+    log.unlink(missing_ok=True)
+    began = time.monotonic()
+    try:
+        passed, said = True, cell()
+    except Broken as error:
+        ROOM.mkdir(parents=True, exist_ok=True)
+        log.write_text(f"{error}\n")
+        passed, said = False, f"{str(error).strip().splitlines()[-1][:100]}, see {log.relative_to(PROJECT)}"
+    return passed, f"{'passed' if passed else 'FAILED'}  {time.monotonic() - began:5.0f} s  {said}"
+
+
+def main(words: list[str]) -> int:
+    """Run the cells asked for; 0 if there was one and all passed."""
+    asked = {
+        name: cell
+        for name, cell in cells().items()
+        if not words or any(word.lower() in name.lower() for word in words)
+    }
+    ended = {}
+    for name, cell in asked.items():
+        print(f"== {name}", flush=True)
+        ended[name] = outcome(name, cell)
+        print(ended[name][1], flush=True)
+    print()
+    for name, (_, said) in ended.items():
+        print(f"{name:<52}{said}")
+    return 0 if ended and all(passed for passed, _ in ended.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
