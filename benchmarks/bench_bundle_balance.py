@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.bundle_simulator import Simulation, least_load_to_move, named_case, zipf_cluster
 from benchmarks.machine import machine
-from controller.bundles.domain.balance_settings import SHEDDER_NAMES, BalanceSettings
+from controller.bundles.domain.balancing.settings import SHEDDER_NAMES, BalanceSettings
 
 TARGET = 0.25
 NAMED = {"90/10": [90, 10], "5x50+0": [50] * 5 + [0], "10/50/70": [10, 50, 70], "12/2/1/1": [12, 2, 1, 1]}

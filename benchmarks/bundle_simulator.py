@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, pstdev
 
-from controller.bundles.domain.balance_cycle import BalanceInputs, balance, place
-from controller.bundles.domain.balance_settings import BalanceSettings
-from controller.bundles.domain.balance_state import BalanceState
+from controller.bundles.domain.balancing.balance import BalanceInputs, balance, place
+from controller.bundles.domain.balancing.moves import Move
+from controller.bundles.domain.balancing.placement.occupancy import Occupancy
+from controller.bundles.domain.balancing.settings import BalanceSettings
+from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Broker, BrokerReport, Bundle, Cluster
-from controller.bundles.domain.figures import BundleLoad
-from controller.bundles.domain.moves import Move
-from controller.bundles.domain.placement.occupancy import Occupancy
-from controller.bundles.domain.resources import BrokerResources, ResourceUsage
-from controller.bundles.domain.stats import BundleStats
+from controller.bundles.domain.load.averages import BundleLoad
+from controller.bundles.domain.load.resources import BrokerResources, ResourceUsage
+from controller.bundles.domain.load.stats import BundleStats
 
 CYCLE_MS = 60_000
 BYTES_PER_MESSAGE = 1_000.0

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 from controller.bootstrap import Application, process_name, pulsar_access
 from controller.bundles.brokers import BundleActs, BundleReader
-from controller.bundles.domain.balance_settings import BalanceSettings, validate
-from controller.bundles.domain.merge_answers import MergeVerdict
-from controller.bundles.domain.namespace_bundle import NamespaceBundle, topic_hash
-from controller.bundles.domain.splitting.base import BundleTopic
-from controller.bundles.domain.stats import BundleStats
+from controller.bundles.domain.balancing.settings import BalanceSettings, validate
+from controller.bundles.domain.load.stats import BundleStats
+from controller.bundles.domain.merging import MergeVerdict
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring.hashes import topic_hash
+from controller.bundles.domain.splitting.algorithms.base import BundleTopic
 from controller.bundles.reports import ReportArea
 from controller.bundles.services import balancer as bundle_balancer
 from controller.bundles.services.aggregation import BundleAggregation, aggregate

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from controller.bundles.domain.balance_state import BalanceState
+from controller.bundles.domain.balancing.moves import Move
+from controller.bundles.domain.balancing.placement.occupancy import Occupancy
+from controller.bundles.domain.balancing.placement.registry import placement
+from controller.bundles.domain.balancing.shedding.base import Shedding
+from controller.bundles.domain.balancing.shedding.registry import shedder
+from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Cluster
-from controller.bundles.domain.moves import Move
-from controller.bundles.domain.placement.occupancy import Occupancy
-from controller.bundles.domain.placement.registry import placement
-from controller.bundles.domain.shedding.base import Shedding
-from controller.bundles.domain.shedding.registry import shedder
 from controller.devstack.pulsar.jars import PULSAR_4
 from tests.oracle.balance_clusters import NOW_MS, Case, CaseCycle, case
 from tests.oracle.worker_pipe import ask_all

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from controller.bundles.domain.balance_cycle import observed
-from controller.bundles.domain.balance_state import BalanceState
+from controller.bundles.domain.balancing.balance import observed
+from controller.bundles.domain.balancing.moves import HeldReason
+from controller.bundles.domain.balancing.placement.least_usage import least_reported_usage
+from controller.bundles.domain.balancing.placement.occupancy import Occupancy
+from controller.bundles.domain.balancing.shedding.base import Shedding
+from controller.bundles.domain.balancing.shedding.transfer import transfer
+from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Cluster, belongs_to_a_broker
-from controller.bundles.domain.figures import bundle_order
-from controller.bundles.domain.moves import HeldReason
-from controller.bundles.domain.placement.least_usage import least_reported_usage
-from controller.bundles.domain.placement.occupancy import Occupancy
-from controller.bundles.domain.shedding.base import Shedding
-from controller.bundles.domain.shedding.transfer import transfer
+from controller.bundles.domain.load.order import bundle_order
 from controller.devstack.pulsar.jars import PULSAR_4
 from tests.oracle.transfer_clusters import TTL_SECONDS, TransferCase, TransferCycle, transfer_case
 from tests.oracle.worker_pipe import ask_all

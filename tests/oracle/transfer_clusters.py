@@ -11,10 +11,10 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any
 
-from controller.bundles.domain.balance_settings import BalanceSettings
-from controller.bundles.domain.balance_state import BalanceState
+from controller.bundles.domain.balancing.settings import BalanceSettings
+from controller.bundles.domain.balancing.shedding.transfer_exchange import reported_bundles
+from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Broker, Cluster
-from controller.bundles.domain.shedding.exchange import reported_bundles
 from tests.oracle.balance_clusters import NOW_MS, as_pulsar_reads, case
 
 MINUTE_MS = 60_000

@@ -20,8 +20,9 @@ import tenacity
 
 from controller.bundles.brokers.calls import Reply, refusal, send
 from controller.bundles.brokers.reader import BundleReader
-from controller.bundles.domain.namespace_bundle import NamespaceBundle, edge_text
-from controller.bundles.domain.namespace_bundles import NamespaceBundles
+from controller.bundles.domain.ring.boundaries import NamespaceBundles
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring.hashes import edge_text
 from controller.domain.errors import (
     BundleNotFound,
     CleaveError,

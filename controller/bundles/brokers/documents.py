@@ -15,9 +15,10 @@ from typing import TypeVar
 
 import msgspec
 
-from controller.bundles.domain.namespace_bundle import NamespaceBundle, parse_edge, parse_range
-from controller.bundles.domain.resources import RESOURCES, BrokerResources, ResourceUsage
-from controller.bundles.domain.stats import BundleStats
+from controller.bundles.domain.load.resources import RESOURCES, BrokerResources, ResourceUsage
+from controller.bundles.domain.load.stats import BundleStats
+from controller.bundles.domain.ring.bundle import NamespaceBundle, parse_range
+from controller.bundles.domain.ring.hashes import parse_edge
 from controller.domain.errors import DataPlaneUnavailable, InvalidInput
 
 Document = TypeVar("Document")

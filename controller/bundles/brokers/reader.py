@@ -14,8 +14,8 @@ import requests
 from controller.bundles.brokers import documents
 from controller.bundles.brokers.calls import Reply, refusal, send
 from controller.bundles.brokers.documents import SystemReport, TopicReport
-from controller.bundles.domain.namespace_bundle import NamespaceBundle
-from controller.bundles.domain.namespace_bundles import NamespaceBundles
+from controller.bundles.domain.ring.boundaries import NamespaceBundles
+from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.dataplane.pulsar_load.brokers import Broker, BrokerList
 from controller.dataplane.pulsar_load.http import blocks, origin
 from controller.domain.errors import DataPlaneUnavailable, NotFound

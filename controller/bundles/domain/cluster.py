@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Self
 
-from controller.bundles.domain.figures import BundleLoad
-from controller.bundles.domain.resources import BrokerResources
-from controller.bundles.domain.stats import BundleStats
+from controller.bundles.domain.load.averages import BundleLoad
+from controller.bundles.domain.load.resources import BrokerResources
+from controller.bundles.domain.load.stats import BundleStats
 from controller.domain.errors import InvalidInput
 
 

@@ -12,18 +12,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from controller.bundles.domain.balance_cycle import BalanceInputs, Proposals, balance
-from controller.bundles.domain.balance_state import BalanceState
+from controller.bundles.domain.balancing.balance import BalanceInputs, Proposals, balance
+from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Bundle, Cluster
-from controller.bundles.domain.figures import BundleLoad
-from controller.bundles.domain.namespace_bundle import NamespaceBundle
-from controller.bundles.domain.split_policy import SplitPolicy
-from controller.bundles.domain.split_thresholds import BundleReport
-from controller.bundles.domain.splitting.base import BundleTopic, SplitPlan, SplitRequest
-from controller.bundles.domain.splitting.refusal import SplitRefusal
-from controller.bundles.domain.stats import BundleStats
-from controller.bundles.domain.trigger_answers import ChosenSplit, HeldSplit, SplitCycle
-from controller.bundles.domain.triggers import TriggerSettings, decide_splits
+from controller.bundles.domain.load.averages import BundleLoad
+from controller.bundles.domain.load.stats import BundleStats
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.splitting.algorithms.base import BundleTopic, SplitPlan, SplitRequest
+from controller.bundles.domain.splitting.algorithms.refusal import SplitRefusal
+from controller.bundles.domain.splitting.policy import SplitPolicy
+from controller.bundles.domain.splitting.thresholds import BundleReport
+from controller.bundles.domain.splitting.triggers import (
+    ChosenSplit,
+    HeldSplit,
+    SplitCycle,
+    TriggerSettings,
+    decide_splits,
+)
 
 CODE_VERSION = "2"
 """Raised whenever a stored cycle would be answered otherwise."""

@@ -11,24 +11,119 @@ The coldest pair is joined first, the lower of two equally cold ones, and what c
 
 from __future__ import annotations
 
+import json
 import math
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
 from itertools import chain, pairwise
 
-from controller.bundles.domain.merge_answers import (
-    ApartReason,
-    BundleMerge,
-    KeptApart,
-    MergeCycle,
-    MergePlan,
-    MergeVerdict,
-)
-from controller.bundles.domain.merge_steps import operator_steps
-from controller.bundles.domain.namespace_bundle import NamespaceBundle
-from controller.bundles.domain.namespace_bundles import DEFAULT_BUNDLES
-from controller.bundles.domain.split_thresholds import BundleReport, Reading, SplitThresholds
-from controller.bundles.domain.stats import BundleStats
+from controller.bundles.domain.cluster import Bundle, Cluster
+from controller.bundles.domain.cycle import CycleInputs, report_of
+from controller.bundles.domain.load.stats import BundleStats
+from controller.bundles.domain.ring.boundaries import DEFAULT_BUNDLES, NamespaceBundles
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring.hashes import edge_text
+from controller.bundles.domain.splitting.thresholds import BundleReport, Reading, SplitThresholds
 from controller.domain.errors import InvalidInput
+
+
+class ApartReason(StrEnum):
+    """Why a bundle stays as it is. The comment says what ``value`` and ``needed`` hold."""
+
+    # The bundle.
+    NOT_REPORTED = "not-reported"  # reports; 1: silence is not cold
+    ISOLATED = "isolated"  # upper - lower; the least of a bundle that was not cut around one topic
+    # Time.
+    COLD_CYCLES = "cold-cycles"  # consecutive cold cycles, this one included; cycles it takes
+    COOL_DOWN = "cool-down"  # milliseconds since the last split of its range; milliseconds to wait
+    IN_FLIGHT = "in-flight"  # splits of its range under way; 0
+    # Neighbours.
+    NO_COLD_NEIGHBOUR = "no-cold-neighbour"  # neighbours that could be merged with; 1
+    ABOVE_LOW_WATER = "above-low-water"  # the figure of both together; the most it may be
+    # Limits.
+    AT_MIN_BUNDLES = "at-min-bundles"  # bundles after the merges planned; the least there may be
+
+
+@dataclass(frozen=True, slots=True)
+class MergeCycle:
+    """One namespace, all that a look may see.
+
+    ``reports``: of any of its bundles, those of bundles that are no more are ignored. A bundle nobody
+    serves is reported by no broker: the caller reports it, empty, if it knows that. ``cold_cycles`` as the
+    look before returned them. ``last_split_at_ms`` by the bundle that was split, milliseconds since the Unix
+    epoch like ``now_ms``. ``in_flight``: bundles being split now.
+    """
+
+    now_ms: int
+    bundles: NamespaceBundles
+    reports: Sequence[BundleReport]
+    cold_cycles: Mapping[NamespaceBundle, int] = field(default_factory=dict)
+    last_split_at_ms: Mapping[NamespaceBundle, int] = field(default_factory=dict)
+    in_flight: Collection[NamespaceBundle] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BundleMerge:
+    """Neighbours, rising, the bundle they would make, and what it would carry now and over a long time."""
+
+    members: tuple[NamespaceBundle, ...]
+    merged: NamespaceBundle
+    latest: BundleStats
+    long_term: BundleStats
+
+
+@dataclass(frozen=True, slots=True)
+class KeptApart:
+    """A bundle that is not merged. What ``value`` and ``needed`` hold: see ``ApartReason``."""
+
+    bundle: NamespaceBundle
+    reason: ApartReason
+    metric: str
+    value: float
+    needed: float
+
+
+class MergeAct(StrEnum):
+    """What an operator does, in this order."""
+
+    RECORD = "record"
+    STOP_CLIENTS = "stop-clients"
+    DRAIN = "drain"
+    DELETE = "delete"
+    CREATE = "create"
+    RESTORE = "restore"
+    START_CLIENTS = "start-clients"
+    VERIFY = "verify"
+
+
+@dataclass(frozen=True, slots=True)
+class MergeStep:
+    """One step, with a sentence for the one who does it."""
+
+    act: MergeAct
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class MergePlan:
+    """Merges on disjoint bundles, rising, and the namespace's list before and after them, at one version."""
+
+    before: NamespaceBundles
+    after: NamespaceBundles
+    merges: tuple[BundleMerge, ...]
+    steps: tuple[MergeStep, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MergeVerdict:
+    """A plan, or None; a reason for every bundle that is cold or silent and stays; what the next look is given."""
+
+    plan: MergePlan | None
+    apart: tuple[KeptApart, ...]
+    cold_cycles: Mapping[NamespaceBundle, int]
+
 
 MAX_LOW_WATER_PERCENT = 50.0
 
@@ -209,4 +304,75 @@ def _plan(cycle: MergeCycle, runs: list[_Run]) -> MergePlan | None:
 def _sum(one: BundleStats, other: BundleStats) -> BundleStats:
     return BundleStats(
         **{item.name: getattr(one, item.name) + getattr(other, item.name) for item in fields(BundleStats)}
+    )
+
+
+def look_for_merges(
+    inputs: CycleInputs, cold_cycles: Mapping[NamespaceBundle, int]
+) -> dict[str, MergeVerdict]:
+    """The verdict on each namespace that has a policy, by name; `cold_cycles` as the last look returned them."""
+    cluster = inputs.balance.cluster
+    of_namespace: defaultdict[str, list[Bundle]] = defaultdict(list)
+    for bundle in cluster.bundles:
+        of_namespace[bundle.namespace].append(bundle)
+    busy = [NamespaceBundle.parse(text) for text in sorted(inputs.busy)]
+    verdicts = {}
+    for namespace, policy in sorted(inputs.policies.items()):
+        if not of_namespace[namespace]:
+            continue
+        cut = sorted(NamespaceBundle.parse(one.bundle_id) for one in of_namespace[namespace])
+        cycle = MergeCycle(
+            now_ms=inputs.balance.now_ms,
+            bundles=NamespaceBundles(namespace, (*(one.lower for one in cut), cut[-1].upper)),
+            reports=[report_of(one) for one in of_namespace[namespace] if one.stats is not None]
+            + [report_of(one) for one in of_namespace[namespace] if _is_empty(one, cluster)],
+            cold_cycles={one: count for one, count in cold_cycles.items() if one.namespace == namespace},
+            last_split_at_ms={
+                one: at for one, at in inputs.last_split_at_ms.items() if one.namespace == namespace
+            },
+            in_flight=[one for one in busy if one.namespace == namespace],
+        )
+        verdicts[namespace] = plan_merges(cycle, MergeSettings(thresholds=policy.thresholds))
+    return verdicts
+
+
+def _is_empty(bundle: Bundle, cluster: Cluster) -> bool:
+    """Nobody serves it, and every broker was heard: it has no topic in use. Else its silence says nothing."""
+    everybody_reports = len(cluster.reporting) == len(cluster.brokers)
+    return bundle.stats is None and bundle.owner is None and everybody_reports
+
+
+def operator_steps(before: NamespaceBundles, after: NamespaceBundles) -> tuple[MergeStep, ...]:
+    """The steps in order, each with the call to make where there is one."""
+    name = before.namespace
+    path = f"/admin/v2/namespaces/{name}"
+    edges = {"boundaries": [edge_text(edge) for edge in after.boundaries], "numBundles": after.count}
+    body = json.dumps({"bundles": edges})
+    return (
+        MergeStep(
+            MergeAct.RECORD,
+            f"Write down the policies of {name} (GET {path}), its topics with their partitions, their subscriptions "
+            f"and schemas, and the boundaries of its {before.count} bundles.",
+        ),
+        MergeStep(MergeAct.STOP_CLIENTS, f"Stop the producers of {name}."),
+        MergeStep(
+            MergeAct.DRAIN,
+            "Wait until every subscription has read everything; copy what must be kept beyond that: "
+            "the next step deletes it.",
+        ),
+        MergeStep(
+            MergeAct.DELETE,
+            f"Stop the consumers, delete the topics, then the empty namespace (DELETE {path}).",
+        ),
+        MergeStep(
+            MergeAct.CREATE,
+            f"Create it under the same name with {after.count} bundles: PUT {path} with the body {body}",
+        ),
+        MergeStep(
+            MergeAct.RESTORE, "Set the policies again; create topics, schemas and subscriptions again."
+        ),
+        MergeStep(MergeAct.START_CLIENTS, "Start the consumers, then the producers."),
+        MergeStep(
+            MergeAct.VERIFY, f"GET {path}/bundles must answer the boundaries of the step {MergeAct.CREATE}."
+        ),
     )

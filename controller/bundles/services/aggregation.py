@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from controller import telemetry
-from controller.bundles.domain.split_policy import SplitPolicy
+from controller.bundles.domain.splitting.policy import SplitPolicy
 from controller.bundles.reports import LandedReports, ReportArea
 from controller.bundles.store import loads as bundle_loads
 from controller.bundles.store.loads import BASELINE_SCHEMAS, BundleRun

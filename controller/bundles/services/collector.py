@@ -19,9 +19,9 @@ from controller import telemetry
 from controller.bundles.brokers.documents import SystemReport, TopicReport
 from controller.bundles.brokers.reader import BundleReader
 from controller.bundles.domain.cluster import is_system_namespace
-from controller.bundles.domain.namespace_bundle import NamespaceBundle
-from controller.bundles.domain.namespace_bundles import NamespaceBundles
-from controller.bundles.domain.resources import RESOURCES
+from controller.bundles.domain.load.resources import RESOURCES
+from controller.bundles.domain.ring.boundaries import NamespaceBundles
+from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.reports import REPORT_SCHEMAS, ReportArea
 from controller.clock import Clock
 from controller.dataplane.pulsar_load.brokers import Broker

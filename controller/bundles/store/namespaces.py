@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from controller.bundles.domain.namespace_bundles import NamespaceBundles
+from controller.bundles.domain.ring.boundaries import NamespaceBundles
 from controller.domain.errors import LostRace, NotFound
 
 

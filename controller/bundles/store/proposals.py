@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from controller.bundles.domain.namespace_bundle import NamespaceBundle
+from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.domain.errors import LostRace, NotFound
 
 PATIENCE_SECONDS = 3600.0

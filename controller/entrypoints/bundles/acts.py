@@ -14,10 +14,10 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from controller.bundles.bootstrap import Bundles
-from controller.bundles.domain.merge_answers import MergeVerdict
-from controller.bundles.domain.namespace_bundle import NamespaceBundle
-from controller.bundles.domain.splitting.base import SplitPlan
-from controller.bundles.domain.topic_name import namespace_of
+from controller.bundles.domain.merging import MergeVerdict
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring.topic_name import namespace_of
+from controller.bundles.domain.splitting.algorithms.base import SplitPlan
 from controller.bundles.services.balancer import ActReport
 from controller.bundles.services.collector import BundleCollector
 from controller.bundles.store import cycles as bundle_cycles

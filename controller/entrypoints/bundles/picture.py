@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controller.bundles.domain.namespace_bundle import NamespaceBundle
+from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.domain.errors import Unsupported
 
 

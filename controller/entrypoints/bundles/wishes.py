@@ -10,18 +10,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller.bundles.bootstrap import Bundles
-from controller.bundles.domain.bundle_choice import BUNDLE_CHOICES, chosen_bundle
 from controller.bundles.domain.cluster import Bundle
 from controller.bundles.domain.cycle import report_of
-from controller.bundles.domain.cycle_json import state_from_json
-from controller.bundles.domain.figures import BundleLoad
-from controller.bundles.domain.namespace_bundle import NamespaceBundle, parse_edge
-from controller.bundles.domain.namespace_bundles import NamespaceBundles
-from controller.bundles.domain.splitting.base import SplitOptions, SplitPlan, SplitRequest
-from controller.bundles.domain.splitting.refusal import SplitRefusal
-from controller.bundles.domain.splitting.registry import DEFAULT_SPLIT_ALGORITHM, plan_split
-from controller.bundles.domain.stats import BundleStats
-from controller.bundles.domain.topic_name import checked_namespace
+from controller.bundles.domain.cycle_text import state_from_json
+from controller.bundles.domain.load.averages import BundleLoad
+from controller.bundles.domain.load.stats import BundleStats
+from controller.bundles.domain.ring.boundaries import NamespaceBundles
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring.hashes import parse_edge
+from controller.bundles.domain.ring.topic_name import checked_namespace
+from controller.bundles.domain.splitting.algorithms.base import SplitOptions, SplitPlan, SplitRequest
+from controller.bundles.domain.splitting.algorithms.refusal import SplitRefusal
+from controller.bundles.domain.splitting.algorithms.registry import DEFAULT_SPLIT_ALGORITHM, plan_split
+from controller.bundles.domain.splitting.bundle_choice import BUNDLE_CHOICES, chosen_bundle
 from controller.bundles.store import cycles as bundle_cycles
 from controller.domain.errors import InvalidInput, Unsupported
 from controller.entrypoints.bundles.acts import shown

@@ -12,9 +12,9 @@ import typer
 
 from controller.bootstrap import application, process_name
 from controller.bundles.bootstrap import Bundles, bundles_of
-from controller.bundles.domain.namespace_bundle import edge_text, topic_hash
-from controller.bundles.domain.splitting.refusal import SplitRefusal
-from controller.bundles.domain.topic_name import canonical_topic_name, namespace_of
+from controller.bundles.domain.ring.hashes import edge_text, topic_hash
+from controller.bundles.domain.ring.topic_name import canonical_topic_name, namespace_of
+from controller.bundles.domain.splitting.algorithms.refusal import SplitRefusal
 from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store.namespaces import BalancingMode
 from controller.domain.errors import Conflict, InvalidInput, StoreUnavailable

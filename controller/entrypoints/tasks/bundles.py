@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from controller.bundles.bootstrap import Bundles, bundles_of
-from controller.bundles.domain.splitting.refusal import SplitRefusal
+from controller.bundles.domain.splitting.algorithms.refusal import SplitRefusal
 from controller.bundles.store import cycles as bundle_cycles
 from controller.domain.errors import Conflict
 from controller.entrypoints.bundles import acts as bundle_acts

@@ -6,10 +6,10 @@ import inspect
 import re
 from enum import StrEnum
 
-from controller.bundles.domain.merge_answers import ApartReason
-from controller.bundles.domain.moves import HeldReason
-from controller.bundles.domain.splitting.refusal import SplitReason
-from controller.bundles.domain.trigger_answers import HoldReason
+from controller.bundles.domain.balancing.moves import HeldReason
+from controller.bundles.domain.merging import ApartReason
+from controller.bundles.domain.splitting.algorithms.refusal import SplitReason
+from controller.bundles.domain.splitting.triggers import HoldReason
 from controller.domain.decision import RefusalReason
 from docs.reference.pages.markdown import code, page, table
 

@@ -9,18 +9,18 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from controller import telemetry
-from controller.bundles.domain.balance_cycle import BalanceInputs
-from controller.bundles.domain.balance_settings import BalanceSettings
-from controller.bundles.domain.balance_state import BalanceState
+from controller.bundles.domain.balancing.balance import BalanceInputs
+from controller.bundles.domain.balancing.moves import Move, MoveReason
+from controller.bundles.domain.balancing.settings import BalanceSettings
+from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Broker, BrokerReport, Bundle, Cluster
 from controller.bundles.domain.cycle import CycleInputs, CycleState
-from controller.bundles.domain.cycle_json import state_from_json
-from controller.bundles.domain.moves import Move, MoveReason
-from controller.bundles.domain.namespace_bundle import NamespaceBundle
-from controller.bundles.domain.resources import RESOURCES, BrokerResources, ResourceUsage
-from controller.bundles.domain.split_policy import SplitPolicy
-from controller.bundles.domain.splitting.base import BundleTopic
-from controller.bundles.domain.stats import BundleStats
+from controller.bundles.domain.cycle_text import state_from_json
+from controller.bundles.domain.load.resources import RESOURCES, BrokerResources, ResourceUsage
+from controller.bundles.domain.load.stats import BundleStats
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.splitting.algorithms.base import BundleTopic
+from controller.bundles.domain.splitting.policy import SplitPolicy
 from controller.bundles.reports import ReportArea
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import loads as bundle_loads

@@ -5,9 +5,8 @@ A look of this kind is made with each cycle, which counts how long a bundle has 
 
 from __future__ import annotations
 
-from controller.bundles.domain.balance_settings import BalanceSettings
-from controller.bundles.domain.merge_answers import MergeVerdict
-from controller.bundles.domain.merge_look import look_for_merges
+from controller.bundles.domain.balancing.settings import BalanceSettings
+from controller.bundles.domain.merging import MergeVerdict, look_for_merges
 from controller.bundles.reports import ReportArea
 from controller.bundles.services.balancer.gather import gather
 from controller.store.postgres.engine import Store

@@ -13,13 +13,13 @@ from typing import Any
 import tenacity
 
 from controller import telemetry
-from controller.bundles.domain.balance_settings import BalanceSettings, validate
+from controller.bundles.domain.balancing.moves import Move
+from controller.bundles.domain.balancing.settings import BalanceSettings, validate
 from controller.bundles.domain.cycle import CODE_VERSION, CycleOutcome, CycleState, run_cycle
-from controller.bundles.domain.cycle_json import cycle_to_json, outcome_to_json, state_to_json
-from controller.bundles.domain.merge_look import look_for_merges
-from controller.bundles.domain.moves import Move
-from controller.bundles.domain.namespace_bundle import NamespaceBundle
-from controller.bundles.domain.trigger_answers import ChosenSplit
+from controller.bundles.domain.cycle_text import cycle_to_json, outcome_to_json, state_to_json
+from controller.bundles.domain.merging import look_for_merges
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.splitting.triggers import ChosenSplit
 from controller.bundles.reports import ReportArea
 from controller.bundles.services.balancer.gather import Gathered, gather
 from controller.bundles.store import cycles as bundle_cycles

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller.bundles.domain.cycle import CODE_VERSION, run_cycle
-from controller.bundles.domain.cycle_json import cycle_from_json, cycle_to_json, outcome_to_json
+from controller.bundles.domain.cycle_text import cycle_from_json, cycle_to_json, outcome_to_json
 from controller.bundles.store import cycles as bundle_cycles
 from controller.store.postgres.engine import Store
 

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from controller.bundles.domain.balance_settings import BalanceSettings
-from controller.bundles.domain.namespace_bundle import topic_hash
+from controller.bundles.domain.balancing.settings import BalanceSettings
+from controller.bundles.domain.ring.hashes import topic_hash
 from controller.bundles.reports import ReportArea
 from controller.bundles.services import balancer as bundle_balancer
 from controller.bundles.services.balancer import ActReport, ApplySettings, ProposedCycle

@@ -10,24 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.bundles.domain.balance_cycle import BalanceInputs
-from controller.bundles.domain.balance_settings import BalanceSettings
-from controller.bundles.domain.balance_state import BalanceState
+from controller.bundles.domain.balancing.balance import BalanceInputs
+from controller.bundles.domain.balancing.settings import BalanceSettings
+from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Broker, BrokerReport, Bundle, Cluster
 from controller.bundles.domain.cycle import CycleInputs, CycleState, run_cycle
-from controller.bundles.domain.cycle_json import (
+from controller.bundles.domain.cycle_text import (
     cycle_from_json,
     cycle_to_json,
     outcome_to_json,
     state_from_json,
     state_to_json,
 )
-from controller.bundles.domain.namespace_bundle import NamespaceBundle
-from controller.bundles.domain.namespace_bundles import NamespaceBundles
-from controller.bundles.domain.resources import BrokerResources, ResourceUsage
-from controller.bundles.domain.split_policy import SPLIT_KNOBS, SplitPolicy
-from controller.bundles.domain.splitting.base import BundleTopic
-from controller.bundles.domain.stats import BundleStats
+from controller.bundles.domain.load.resources import BrokerResources, ResourceUsage
+from controller.bundles.domain.load.stats import BundleStats
+from controller.bundles.domain.ring.boundaries import NamespaceBundles
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.splitting.algorithms.base import BundleTopic
+from controller.bundles.domain.splitting.policy import SPLIT_KNOBS, SplitPolicy
 from controller.domain.errors import InvalidInput, InvalidPolicy
 
 NAMESPACE = "t/n"

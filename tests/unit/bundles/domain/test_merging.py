@@ -11,16 +11,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.bundles.domain.merge_answers import ApartReason, MergeAct, MergeCycle, MergeVerdict
-from controller.bundles.domain.merging import MergeSettings, plan_merges
-from controller.bundles.domain.namespace_bundle import LAST_HASH, NamespaceBundle
-from controller.bundles.domain.namespace_bundles import NamespaceBundles
-from controller.bundles.domain.split_thresholds import BundleReport, SplitThresholds
-from controller.bundles.domain.stats import BundleStats
-from controller.bundles.domain.trigger_answers import SplitCycle
-from controller.bundles.domain.triggers import TRIGGER_RULES, TriggerSettings, decide_splits
+from controller.bundles.domain.balancing.balance import BalanceInputs
+from controller.bundles.domain.balancing.settings import BalanceSettings
+from controller.bundles.domain.balancing.state import BalanceState
+from controller.bundles.domain.cluster import Broker, Bundle, Cluster
+from controller.bundles.domain.cycle import CycleInputs
+from controller.bundles.domain.load.stats import BundleStats
+from controller.bundles.domain.merging import (
+    ApartReason,
+    MergeAct,
+    MergeCycle,
+    MergeSettings,
+    MergeVerdict,
+    look_for_merges,
+    plan_merges,
+)
+from controller.bundles.domain.ring.boundaries import NamespaceBundles
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring.hashes import LAST_HASH
+from controller.bundles.domain.splitting.policy import SplitPolicy
+from controller.bundles.domain.splitting.thresholds import BundleReport, SplitThresholds
+from controller.bundles.domain.splitting.triggers import (
+    TRIGGER_RULES,
+    SplitCycle,
+    TriggerSettings,
+    decide_splits,
+)
 from controller.domain.errors import InvalidInput
-from tests.unit.bundles.domain.cycles import in_halves
+from tests.unit.bundles.domain.balancing.clusters import broker
+from tests.unit.bundles.domain.splitting.split_cycles import in_halves
 
 NOW_MS = 1_700_000_000_000
 EIGHT = NamespaceBundles.equal("t/n", 8)
@@ -297,3 +316,53 @@ def test_the_defaults_keep_far_from_the_split_thresholds() -> None:
     assert (
         MergeSettings(low_water_percent=50, cold_cycles=1, min_bundles=1, cooldown_seconds=0).min_bundles == 1
     )
+
+
+NAMESPACE = "t/ns"
+CUT = NamespaceBundles.equal(NAMESPACE, 8).bundles
+LONG = 60
+"""Looks in a row that a bundle has to be cold for."""
+
+
+def cycle_inputs(owners: list[str | None], brokers: list[Broker]) -> CycleInputs:
+    """Eight bundles without load; those without an owner are reported by nobody."""
+    found = tuple(
+        Bundle(str(cut), owner, None if owner is None else BundleStats(topic_count=1))
+        for cut, owner in zip(CUT, owners, strict=True)
+    )
+    balance = BalanceInputs(
+        cluster=Cluster(tuple(brokers), found),
+        settings=BalanceSettings(),
+        state=BalanceState(),
+        now_ms=NOW_MS,
+    )
+    return CycleInputs(balance=balance, policies={NAMESPACE: SplitPolicy()})
+
+
+def test_what_was_cold_for_long_is_planned_and_counted_on() -> None:
+    verdict = look_for_merges(cycle_inputs(["a"] * 8, [broker("a", 1)]), dict.fromkeys(CUT, LONG))[NAMESPACE]
+
+    assert verdict.plan is not None
+    assert verdict.plan.after.count == 4  # never fewer
+    assert verdict.cold_cycles == dict.fromkeys(CUT, LONG + 1)
+
+
+def test_a_bundle_nobody_serves_is_empty_where_every_broker_was_heard() -> None:
+    verdict = look_for_merges(cycle_inputs([None] * 8, [broker("a", 1)]), dict.fromkeys(CUT, LONG))[NAMESPACE]
+    assert verdict.plan is not None
+
+
+def test_a_bundle_nobody_serves_is_silent_where_a_broker_was_not_heard() -> None:
+    brokers = [broker("a", 1), Broker("b", None)]
+    verdict = look_for_merges(cycle_inputs([None] * 8, brokers), dict.fromkeys(CUT, LONG))[NAMESPACE]
+
+    assert verdict.plan is None
+    assert {one.reason for one in verdict.apart} == {ApartReason.NOT_REPORTED}
+
+
+@pytest.mark.parametrize("looks", [0, LONG - 2])
+def test_what_became_cold_lately_stays_apart(looks: int) -> None:
+    verdict = look_for_merges(cycle_inputs(["a"] * 8, [broker("a", 1)]), dict.fromkeys(CUT, looks))[NAMESPACE]
+
+    assert verdict.plan is None
+    assert {one.reason for one in verdict.apart} == {ApartReason.COLD_CYCLES}

@@ -1,0 +1,43 @@
+"""Bundles in the order of their weight, and the heaviest of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from controller.bundles.domain.load.stats import BundleStats
+
+
+def bundle_order(stats: BundleStats) -> tuple[int, int, int, int, int]:
+    """Sorts bundles by weight, lightest first, alike as long as they fall into the same buckets.
+
+    Byte rate in and out (by 1e5) and messages (by 100), rounded; topics and sessions (by 500) and cache (by 1e5),
+    cut off. An older rule of Pulsar's, "equal if the difference is small", is no order and broke sorting
+    (apache/pulsar#24754).
+    """
+    return (
+        _rounded(stats.byte_rate_in / 1e5),
+        _rounded(stats.byte_rate_out / 1e5),
+        _rounded(stats.msg_rate / 100),
+        int((stats.topic_count + stats.session_count) / 500),
+        int(stats.cache_size_bytes / 1e5),
+    )
+
+
+def _rounded(value: float) -> int:
+    """As Java does: halves go up."""
+    return math.floor(value + 0.5)
+
+
+def top_bundles(
+    bundles: Mapping[str, BundleStats], count: int, may_move: Callable[[str], bool] = lambda _: True
+) -> tuple[str, ...]:
+    """The ``count`` heaviest bundles that may move, the lightest of them first, equal ones by name.
+
+    Of bundles equal at the edge the ones first by name are in.
+    """
+    heaviest_first = sorted(
+        (bundle for bundle in bundles if may_move(bundle)),
+        key=lambda bundle: ([-part for part in bundle_order(bundles[bundle])], bundle),
+    )[:count]
+    return tuple(sorted(heaviest_first, key=lambda bundle: (bundle_order(bundles[bundle]), bundle)))

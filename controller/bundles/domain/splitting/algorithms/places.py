@@ -1,0 +1,85 @@
+"""Topics grouped by what a cut can part, and the cut between two such places.
+
+Topics of one hash can never be parted; nor can those at 0xfffffffe and 0xffffffff, as no boundary can stand
+between them (the last one closes the ring). Grouping by *place* first is what keeps every answer valid: loads of
+colliding topics add up, a cut is never repeated and never falls on an end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring.hashes import LAST_HASH
+from controller.bundles.domain.splitting.algorithms.base import BundleTopic, Midpoint, SplitOptions
+from controller.bundles.domain.splitting.algorithms.refusal import SplitReason, SplitRefusal
+
+LAST_PLACE = LAST_HASH - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One inseparable group of topics: where it lies, and its summed rates per second, in and out."""
+
+    at: int
+    topics: tuple[BundleTopic, ...]
+    msg_rate: float
+    byte_rate: float
+
+    @property
+    def label(self) -> str:
+        """The names of the topics, for a sentence."""
+        return ", ".join(topic.name for topic in self.topics)
+
+    def peak(self, options: SplitOptions) -> tuple[str, float, float]:
+        """``(metric, rate, limit)`` of whichever rate is nearer to its limit."""
+        return peak(self.msg_rate, self.byte_rate, options)
+
+
+def peak(msg_rate: float, byte_rate: float, options: SplitOptions) -> tuple[str, float, float]:
+    """``(metric, rate, limit)`` of whichever rate is nearer to its limit; messages where both are equally near."""
+    if msg_rate / options.max_msg_rate >= byte_rate / options.max_byte_rate:
+        return "msg_rate", msg_rate, options.max_msg_rate
+    return "byte_rate", byte_rate, options.max_byte_rate
+
+
+def place_of(hash_value: int) -> int:
+    return min(hash_value, LAST_PLACE)
+
+
+def places(topics: Sequence[BundleTopic]) -> tuple[Place, ...]:
+    """The groups, rising; the sums do not depend on the order of the topics."""
+    ordered = sorted(topics, key=lambda topic: (topic.hash_value, topic.name))
+    groups = ((at, tuple(group)) for at, group in groupby(ordered, lambda topic: place_of(topic.hash_value)))
+    return tuple(
+        Place(
+            at,
+            group,
+            math.fsum(topic.stats.msg_rate for topic in group),
+            math.fsum(topic.stats.byte_rate for topic in group),
+        )
+        for at, group in groups
+    )
+
+
+def cut_between(low: int, high: int, midpoint: Midpoint) -> int:
+    """A cut that leaves place ``low`` below and ``high`` (> ``low``) at or above it: low < cut <= high.
+
+    By the lower rule, neighbouring hashes would give ``low`` itself, and the lower topic would change
+    sides; the cut is then ``high``.
+    """
+    middle = low + (high - low) // 2 + (midpoint is Midpoint.UPPER)
+    return max(middle, low + 1)
+
+
+def too_few(bundle: NamespaceBundle, topics: Sequence[BundleTopic]) -> SplitRefusal | None:
+    """The refusal of a bundle with fewer than two topics, or with all of them at one place."""
+    subject = str(bundle)
+    if len(topics) < 2:
+        return SplitRefusal(subject, SplitReason.TOO_FEW_TOPICS, "topics", len(topics), 2)
+    if (distinct := len({place_of(topic.hash_value) for topic in topics})) < 2:
+        return SplitRefusal(subject, SplitReason.ONE_HASH, "hashes", distinct, 2)
+    return None

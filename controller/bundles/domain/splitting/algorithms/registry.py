@@ -1,0 +1,68 @@
+"""The split algorithms by the name a policy or an operator gives, and the one way to ask any of them.
+
+Names are Pulsar's, in its exact case. Those in ``PULSAR_ALGORITHMS`` a broker knows by itself; of the others it
+is given the cut points, as positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from controller.bundles.domain.splitting.algorithms.base import SplitAlgorithm, SplitPlan, SplitRequest
+from controller.bundles.domain.splitting.algorithms.flow_or_qps_equally import flow_or_qps_equally
+from controller.bundles.domain.splitting.algorithms.isolate_outstanding import isolate_outstanding
+from controller.bundles.domain.splitting.algorithms.load_equally import load_equally
+from controller.bundles.domain.splitting.algorithms.range_equally import range_equally
+from controller.bundles.domain.splitting.algorithms.refusal import SplitReason, SplitRefusal
+from controller.bundles.domain.splitting.algorithms.specified_positions import specified_positions
+from controller.bundles.domain.splitting.algorithms.specified_topic_count_equally import (
+    specified_topic_count_equally,
+)
+from controller.bundles.domain.splitting.algorithms.topic_count_equally import topic_count_equally
+from controller.domain.errors import InvalidInput
+
+DEFAULT_SPLIT_ALGORITHM = "range_equally_divide"
+"""``defaultNamespaceBundleSplitAlgorithm``."""
+
+SPLIT_ALGORITHMS: Mapping[str, SplitAlgorithm] = {
+    "range_equally_divide": range_equally,
+    "topic_count_equally_divide": topic_count_equally,
+    "specified_positions_divide": specified_positions,
+    "flow_or_qps_equally_divide": flow_or_qps_equally,
+    "specified_topic_count_equally_divide": specified_topic_count_equally,
+    "isolate_outstanding": isolate_outstanding,
+    "load_equally_divide": load_equally,
+}
+
+PULSAR_ALGORITHMS = tuple(SPLIT_ALGORITHMS)[:4]
+"""``supportedNamespaceBundleSplitAlgorithms`` of a broker as shipped."""
+
+
+def split_algorithm(name: str) -> SplitAlgorithm:
+    """The algorithm of that name; raises InvalidInput listing the known ones."""
+    try:
+        return SPLIT_ALGORITHMS[name]
+    except KeyError:
+        known = ", ".join(SPLIT_ALGORITHMS)
+        raise InvalidInput(f"split algorithm {name!r} is unknown; choose one of {known}") from None
+
+
+def plan_split(name: str, request: SplitRequest) -> SplitPlan | SplitRefusal:
+    """Where that algorithm cuts, with the load of each part, or why it does not.
+
+    Whatever the algorithm: a bundle too narrow is refused, and so is a plan over the budget. Raises
+    InvalidInput for an unknown name or for options the algorithm can do nothing with.
+    """
+    algorithm = split_algorithm(name)
+    bundle, budget = request.bundle, request.options.bundle_budget
+    if not bundle.can_split:
+        return SplitRefusal(str(bundle), SplitReason.NOT_SPLITTABLE, "hashes", bundle.upper - bundle.lower, 2)
+    if budget == 0:
+        return SplitRefusal(str(bundle), SplitReason.AT_MAX_BUNDLES, "bundles", 0, 1)
+    answer = algorithm(request)
+    if isinstance(answer, SplitRefusal):
+        return answer
+    plan = SplitPlan.of(name, request, answer)
+    if budget is not None and len(plan.cuts) > budget:
+        return SplitRefusal(str(bundle), SplitReason.AT_MAX_BUNDLES, "bundles", budget, len(plan.cuts))
+    return plan
