@@ -49,8 +49,8 @@ class Cycle:
 
 @dataclass
 class Simulation:
-    """A cluster in motion. ``capacity``: bytes per second each way a broker can carry; ``traffic``: what a bundle carries
-    in each direction; ``owners``: who has it.
+    """A cluster in motion. `capacity`: bytes per second each way a broker can carry; `traffic`: what a bundle carries
+    in each direction; `owners`: who has it.
     """
 
     capacity: dict[str, float]
@@ -80,15 +80,13 @@ class Simulation:
         self.now_ms += CYCLE_MS
         cluster = self._cluster()
         inputs = BalanceInputs(cluster=cluster, settings=self.settings, state=self.state, now_ms=self.now_ms)
-        proposals = balance(inputs)
-        cycle = Cycle(
-            self.usage(), proposals.moves, 2 * sum(self.traffic[m.bundle_id] for m in proposals.moves)
-        )
-        for move in proposals.moves:
+        verdict = balance(inputs)
+        cycle = Cycle(self.usage(), verdict.moves, 2 * sum(self.traffic[m.bundle_id] for m in verdict.moves))
+        for move in verdict.moves:
             assert self.owners[move.bundle_id] == move.source
             self.stays.setdefault(move.bundle_id, [move.source]).append(str(move.destination))
             self.owners[move.bundle_id] = str(move.destination)
-        self.state = proposals.state.after(proposals.moves, self.now_ms)
+        self.state = verdict.state.after(verdict.moves, self.now_ms)
         self.cycles.append(cycle)
         return cycle
 
@@ -194,7 +192,7 @@ def _name(index: int) -> str:
 
 
 def least_load_to_move(usage: dict[str, float], spread: float = 0.25) -> float:
-    """Usage that any method must move, were load a liquid, so that std is ``spread`` times the mean (equal brokers).
+    """Usage that any method must move, were load a liquid, so that std is `spread` times the mean (equal brokers).
 
     From the fullest to the emptiest: for each amount the tops are cut level and the bottoms filled level, which is the
     least deviation that amount can buy. Found by bisection.
@@ -219,7 +217,7 @@ def _levelled(loads: list[float], amount: float, mean: float) -> list[float]:
 
 
 def _level_at(amount: float, near: float, far: float, moved: Callable[[float], float]) -> float:
-    """The line between the mean and an extreme beyond which lies exactly ``amount``."""
+    """The line between the mean and an extreme beyond which lies exactly `amount`."""
     for _ in range(60):
         middle = (near + far) / 2
         near, far = (near, middle) if moved(middle) < amount else (middle, far)

@@ -96,10 +96,10 @@ class LandedReports:
 
 
 class ReportArea:
-    """Reports below ``url``: ``<kind>/day=YYYY-MM-DD/<tick>-<collector>.parquet``."""
+    """Reports below `url`: `<kind>/day=YYYY-MM-DD/<tick>-<collector>.parquet`."""
 
     def __init__(self, url: str) -> None:
-        """A path or URL, see ``Location``; nothing is touched before the first use."""
+        """A path or URL, see `Location`; nothing is touched before the first use."""
         self.location = Location(url)
 
     def append(self, tick_ms: int, collector: str, tables: Mapping[str, pa.Table]) -> str:
@@ -162,7 +162,7 @@ class ReportArea:
             return pq.read_table(stream)
 
     def expire(self, before: date) -> list[str]:
-        """Deletes the days before ``before``; returns their directories."""
+        """Deletes the days before `before`; returns their directories."""
         old = []
         for kind in (*REPORT_SCHEMAS, HOT_TOPICS):
             days = {file.path.split("/")[1] for file in self.location.files(kind)}

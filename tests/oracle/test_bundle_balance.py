@@ -219,7 +219,7 @@ def _has_a_twin(move: Move, cluster: Cluster) -> bool:
 
 
 def test_the_lower_boundary_without_the_switch_advances_once() -> None:
-    """What ``strict_pulsar`` switches on for this comparison is one step of the averages, nothing else."""
+    """What `strict_pulsar` switches on for this comparison is one step of the averages, nothing else."""
     one = case(3, 1)
     settings = replace(
         one.settings, threshold_lower_boundary=True, threshold_margin=0.99, strict_pulsar=False

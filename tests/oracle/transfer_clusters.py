@@ -1,6 +1,6 @@
 """Random clusters for the transfer shedder, as Cleave sees them and as Pulsar's class reads them.
 
-Made of those of ``balance_clusters``: the same brokers and bundles, told at different ages, some brokers silent, some
+Made of those of `balance_clusters`: the same brokers and bundles, told at different ages, some brokers silent, some
 bundles and brokers just shed, some namespaces excluded. Everything follows from the seed.
 """
 
@@ -32,7 +32,7 @@ class TransferCycle:
 
 @dataclass(frozen=True)
 class TransferCase:
-    """Some cycles of one cluster under one configuration; ``state`` is what the first one begins with."""
+    """Some cycles of one cluster under one configuration; `state` is what the first one begins with."""
 
     seed: int
     settings: BalanceSettings

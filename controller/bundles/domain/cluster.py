@@ -21,7 +21,7 @@ from controller.domain.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class BrokerReport:
-    """A broker's own word on its resources and totals, made at ``reported_at`` (ms since the Unix epoch)."""
+    """A broker's own word on its resources and totals, made at `reported_at` (ms since the Unix epoch)."""
 
     resources: BrokerResources
     stats: BundleStats
@@ -30,7 +30,7 @@ class BrokerReport:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker that may own bundles now; ``report`` None: not heard of. ``failure_domain`` is any label."""
+    """A broker that may own bundles now; `report` None: not heard of. `failure_domain` is any label."""
 
     name: str
     report: BrokerReport | None = None
@@ -39,9 +39,9 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A bundle by its text id ``tenant/namespace/0x…_0x…``.
+    """A bundle by its text id `tenant/namespace/0x…_0x…`.
 
-    ``owner`` None: nobody serves it. ``stats`` is the latest reading and ``load`` its averages, None where
+    `owner` None: nobody serves it. `stats` is the latest reading and `load` its averages, None where
     nothing was reported yet; such a bundle is never moved.
     """
 
@@ -52,7 +52,7 @@ class Bundle:
 
     @property
     def namespace(self) -> str:
-        """``tenant/namespace``."""
+        """`tenant/namespace`."""
         return namespace_of(self.bundle_id)
 
 
@@ -60,8 +60,8 @@ class Bundle:
 class NamespacePolicy:
     """Where a namespace's bundles may be.
 
-    ``brokers`` are those its isolation policy leaves it, resolved to names by whoever gathers (None: it has
-    no such policy). Namespaces of one ``anti_affinity_group`` keep apart.
+    `brokers` are those its isolation policy leaves it, resolved to names by whoever gathers (None: it has
+    no such policy). Namespaces of one `anti_affinity_group` keep apart.
     """
 
     brokers: frozenset[str] | None = None
@@ -141,12 +141,12 @@ _NO_POLICY = NamespacePolicy()
 
 
 def namespace_of(bundle_id: str) -> str:
-    """``tenant/namespace`` of a bundle's text id."""
+    """`tenant/namespace` of a bundle's text id."""
     return bundle_id.rpartition("/")[0]
 
 
 def belongs_to_a_broker(namespace: str) -> bool:
-    """Whether it is of one broker and must stay there: heartbeats ``pulsar/HOST:PORT`` and ``sla-monitor/HOST:PORT``."""
+    """Whether it is of one broker and must stay there: heartbeats `pulsar/HOST:PORT` and `sla-monitor/HOST:PORT`."""
     return _OF_ONE_BROKER.fullmatch(namespace) is not None
 
 

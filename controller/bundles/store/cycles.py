@@ -101,7 +101,7 @@ def find_request(tx: Connection, request_key: str) -> int | None:
 def record(tx: Connection, cycle: NewCycle, *, next_state: str, seen_state_version: int) -> int:
     """Writes the cycle, its proposals and the next state; returns its id.
 
-    Proposals of earlier cycles give way to its own, see `bundle_proposals.supersede`. Raises LostRace where the state
+    BalanceVerdict of earlier cycles give way to its own, see `bundle_proposals.supersede`. Raises LostRace where the state
     is not the version seen, Conflict where the request was answered by another cycle meanwhile.
     """
     values = {

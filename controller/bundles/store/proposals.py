@@ -1,4 +1,4 @@
-"""Proposals of the balancer: one row an act, from proposed to verified, failed or refused.
+"""BalanceVerdict of the balancer: one row an act, from proposed to verified, failed or refused.
 
 Whoever applies one claims it first (`bundle_claims`); the database refuses steps back, acts on a namespace in dry run
 and two live acts on one bundle. Nothing here calls a broker.

@@ -132,7 +132,7 @@ def merge_answers(found: Mapping[str, MergeVerdict]) -> tuple[Rows, RenderableTy
                 "value": one.value,
                 "needed": one.needed,
             }
-            for one in verdict.apart
+            for one in verdict.refusals
         ]
         document.append({"namespace": namespace, "merges": joined, "steps": steps, "apart": apart})
         tables.append(rows_table(joined, ("merged", "of", "byte_rate"), title=f"{namespace} could have"))

@@ -11,7 +11,6 @@ from typing import Final
 
 from controller.bundles.bootstrap import Bundles
 from controller.bundles.domain.cluster import Bundle
-from controller.bundles.domain.cycle import report_of
 from controller.bundles.domain.cycle_text import state_from_json
 from controller.bundles.domain.load.averages import BundleLoad
 from controller.bundles.domain.load.stats import BundleStats
@@ -20,9 +19,10 @@ from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.ring.hashes import parse_edge
 from controller.bundles.domain.ring.topic_name import checked_namespace
 from controller.bundles.domain.splitting.algorithms.base import SplitOptions, SplitPlan, SplitRequest
-from controller.bundles.domain.splitting.algorithms.refusal import SplitRefusal
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
 from controller.bundles.domain.splitting.algorithms.registry import DEFAULT_SPLIT_ALGORITHM, plan_split
 from controller.bundles.domain.splitting.bundle_choice import BUNDLE_CHOICES, chosen_bundle
+from controller.bundles.domain.splitting.thresholds import report_of
 from controller.bundles.store import cycles as bundle_cycles
 from controller.domain.errors import InvalidInput, Unsupported
 from controller.entrypoints.bundles.acts import shown
@@ -37,7 +37,7 @@ _TAKEN_BY: Final[Mapping[str, frozenset[str]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class SplitWish:
+class ManualSplit:
     """What a person asks for. `bundle` is a bundle's text, or a namespace's with LARGEST or HOT behind it."""
 
     bundle: str
@@ -47,7 +47,7 @@ class SplitWish:
     parts: int = _DEFAULT_PARTS
 
 
-def plan(bundles: Bundles, wish: SplitWish) -> SplitPlan | SplitRefusal:
+def plan(bundles: Bundles, wish: ManualSplit) -> SplitPlan | CutRefusal:
     """Where the cuts would be and what each part would carry, by the topics that the brokers report now.
 
     Positions mean specified_positions_divide, topics isolate_outstanding, neither range_equally_divide, unless an
@@ -87,7 +87,7 @@ def _parts_now(
     return (listed.require(bundle),)
 
 
-def _implied(wish: SplitWish) -> str:
+def _implied(wish: ManualSplit) -> str:
     if wish.positions and wish.topics:
         raise InvalidInput("give positions or topics, not both; or name the algorithm")
     if wish.positions:

@@ -14,7 +14,7 @@ from controller.bootstrap import application, process_name
 from controller.bundles.bootstrap import Bundles, bundles_of
 from controller.bundles.domain.ring.hashes import edge_text, topic_hash
 from controller.bundles.domain.ring.topic_name import canonical_topic_name, namespace_of
-from controller.bundles.domain.splitting.algorithms.refusal import SplitRefusal
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
 from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store.namespaces import BalancingMode
 from controller.domain.errors import Conflict, InvalidInput, StoreUnavailable
@@ -101,9 +101,11 @@ def split(
 ) -> None:
     """Split a bundle where an algorithm, positions or topics say."""
     with cluster() as bundles:
-        wanted = bundle_wishes.SplitWish(bundle, algorithm, tuple(position or ()), tuple(topic or ()), parts)
+        wanted = bundle_wishes.ManualSplit(
+            bundle, algorithm, tuple(position or ()), tuple(topic or ()), parts
+        )
         plan = bundle_wishes.plan(bundles, wanted)
-        if isinstance(plan, SplitRefusal):
+        if isinstance(plan, CutRefusal):
             raise Conflict(plan.sentence)
         rows = bundle_acts.part_rows(plan)
         document: dict[str, Any] = {"bundle": str(plan.bundle), "parts": rows}

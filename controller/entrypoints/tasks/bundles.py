@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from controller.bundles.bootstrap import Bundles, bundles_of
-from controller.bundles.domain.splitting.algorithms.refusal import SplitRefusal
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
 from controller.bundles.store import cycles as bundle_cycles
 from controller.domain.errors import Conflict
 from controller.entrypoints.bundles import acts as bundle_acts
@@ -88,7 +88,7 @@ def approve_bundles(
 def split_bundle(*, dsn: str, extras: Extras, params: Mapping[str, Any]) -> dict[str, Any]:
     """Split by hand; a repeat finds the cuts made and changes nothing."""
     with _cluster(dsn, extras) as bundles:
-        wish = bundle_wishes.SplitWish(
+        wish = bundle_wishes.ManualSplit(
             params["bundle"],
             params.get("algorithm") or None,
             tuple(params.get("positions") or ()),
@@ -96,7 +96,7 @@ def split_bundle(*, dsn: str, extras: Extras, params: Mapping[str, Any]) -> dict
             int(params.get("parts") or 2),
         )
         plan = bundle_wishes.plan(bundles, wish)
-        if isinstance(plan, SplitRefusal):
+        if isinstance(plan, CutRefusal):
             raise Conflict(plan.sentence)
         document = {"bundle": str(plan.bundle), "parts": bundle_acts.part_rows(plan)}
         if params.get("dry_run"):

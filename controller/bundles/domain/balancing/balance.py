@@ -1,9 +1,9 @@
 """One balance cycle: everything it may look at goes in, moves and reasons come out; a pure function.
 
 The shedder proposes what leaves, the placement where it goes when the shedder does not say, and every proposal passes
-the same checks. Splits are proposed elsewhere (``triggers``) from the same readings: whoever joins the two drops the
+the same checks. Splits are proposed elsewhere (`triggers`) from the same readings: whoever joins the two drops the
 moves of bundles that are to be split. Carrying moves out, and telling the state which of them succeeded
-(``BalanceState.after``), is a service's. The text of the inputs is kept beside the code version, so a stored cycle gives
+(`BalanceState.after`), is a service's. The text of the inputs is kept beside the code version, so a stored cycle gives
 the same text again.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from controller.bundles.domain.balancing.moves import Held, HeldReason, Move
+from controller.bundles.domain.balancing.moves import Move, MoveRefusal, MoveRefusalReason
 from controller.bundles.domain.balancing.placement.base import Choice
 from controller.bundles.domain.balancing.placement.occupancy import Occupancy
 from controller.bundles.domain.balancing.placement.registry import placement
@@ -26,7 +26,7 @@ from controller.bundles.domain.load.resources import max_usage, weighted_max_usa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalanceInputs:
-    """What one cycle is decided on; ``now_ms`` is milliseconds since the Unix epoch."""
+    """What one cycle is decided on; `now_ms` is milliseconds since the Unix epoch."""
 
     cluster: Cluster
     settings: BalanceSettings = field(default_factory=BalanceSettings)
@@ -35,46 +35,46 @@ class BalanceInputs:
 
 
 @dataclass(frozen=True, slots=True)
-class Proposals:
+class BalanceVerdict:
     """Moves, each with a destination that is not its source and no bundle twice, and what was not done.
 
-    ``state`` is the next cycle's if nothing is moved; give the moves that succeeded to its ``after``.
+    `state` is the next cycle's if nothing is moved; give the moves that succeeded to its `after`.
     """
 
     moves: tuple[Move, ...]
-    held: tuple[Held, ...]
+    refusals: tuple[MoveRefusal, ...]
     state: BalanceState
 
 
-def balance(inputs: BalanceInputs) -> Proposals:
+def balance(inputs: BalanceInputs) -> BalanceVerdict:
     """Decides one cycle. Raises InvalidPolicy for settings that are not valid together."""
     cluster, settings = inputs.cluster, inputs.settings
     validate(settings)
     state = observed(cluster, settings, inputs.state, inputs.now_ms)
     shed = shedder(settings.shedder)(cluster, settings, state, inputs.now_ms)
-    wanted, held = _limited(shed.moves, settings)
+    wanted, refusals = _limited(shed.moves, settings)
     state, occupancy = shed.state, Occupancy(cluster, settings)
     moves: list[Move] = []
     for move in wanted:
         bundle = cluster.bundle_by_id[move.bundle_id]
         choice = _destination(move, bundle, occupancy, settings, state)
-        if isinstance(choice, Held):
-            held.append(choice)
+        if isinstance(choice, MoveRefusal):
+            refusals.append(choice)
             continue
         state = choice.state
         if choice.broker is None or choice.broker == move.source:
-            reason = HeldReason.SAME_BROKER if choice.broker else HeldReason.NO_OTHER_HOME
-            held.append(Held(reason, move.source, move.bundle_id))
+            reason = MoveRefusalReason.SAME_BROKER if choice.broker else MoveRefusalReason.NO_OTHER_HOME
+            refusals.append(MoveRefusal(reason, move.source, move.bundle_id))
             continue
         occupancy.move(move.bundle_id, choice.broker)
         moves.append(replace(move, destination=choice.broker))
-    return Proposals(tuple(moves), (*shed.held, *held), state)
+    return BalanceVerdict(tuple(moves), (*shed.refusals, *refusals), state)
 
 
 def observed(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> BalanceState:
     """The state with these reports taken in and what is past forgotten: departed brokers, graces that are over.
 
-    ``broker_averages`` advance by a report once, however often it is seen.
+    `broker_averages` advance by a report once, however often it is seen.
     """
     grace_over = now_ms - settings.grace_seconds * 1_000
     state = state.forgetting((broker.name for broker in cluster.brokers), grace_over)
@@ -95,7 +95,7 @@ def observed(cluster: Cluster, settings: BalanceSettings, state: BalanceState, n
 def place(bundle: Bundle, occupancy: Occupancy, settings: BalanceSettings, state: BalanceState) -> Choice:
     """A home for a bundle, whether or not it has one now; broker None where its policy leaves nobody.
 
-    Where the choice is above ``overloaded_usage`` it is made again among all the policy allows, once, as Pulsar does.
+    Where the choice is above `overloaded_usage` it is made again among all the policy allows, once, as Pulsar does.
     """
     choose = placement(settings.placement)
     choice = choose(bundle.bundle_id, occupancy.candidates(bundle), occupancy, settings, state)
@@ -107,23 +107,25 @@ def place(bundle: Bundle, occupancy: Occupancy, settings: BalanceSettings, state
     return choice
 
 
-def _limited(moves: Iterable[Move], settings: BalanceSettings) -> tuple[list[Move], list[Held]]:
+def _limited(moves: Iterable[Move], settings: BalanceSettings) -> tuple[list[Move], list[MoveRefusal]]:
     wanted = list(moves)
     most = settings.max_moves_per_cycle or len(wanted)
     if len(wanted) <= most:
         return wanted, []
-    return wanted[:most], [Held(HeldReason.MOVE_LIMIT, metric="moves", value=len(wanted), needed=most)]
+    return wanted[:most], [
+        MoveRefusal(MoveRefusalReason.MOVE_LIMIT, metric="moves", value=len(wanted), needed=most)
+    ]
 
 
 def _destination(
     move: Move, bundle: Bundle, occupancy: Occupancy, settings: BalanceSettings, state: BalanceState
-) -> Choice | Held:
+) -> Choice | MoveRefusal:
     """Where the bundle goes, the checks every shedder's proposals pass included."""
     if not settings.shed_bundles_with_policies and occupancy.cluster.policy_of(bundle.namespace).binds:
-        return Held(HeldReason.EXCLUDED, move.source, move.bundle_id)
+        return MoveRefusal(MoveRefusalReason.EXCLUDED, move.source, move.bundle_id)
     others = [name for name in occupancy.allowed(bundle) if name != move.source]
     if not others:
-        return Held(HeldReason.NO_OTHER_HOME, move.source, move.bundle_id, "brokers", 0, 1)
+        return MoveRefusal(MoveRefusalReason.NO_OTHER_HOME, move.source, move.bundle_id, "brokers", 0, 1)
     if move.destination is not None and occupancy.may_take(bundle, move.destination):
         return Choice(move.destination, (move.destination,), state)
     return place(bundle, occupancy, settings, state)

@@ -18,8 +18,8 @@ class MoveReason(StrEnum):
     SWAP = "swap"  # comes back in exchange for a larger one
 
 
-class HeldReason(StrEnum):
-    """Why something was not done. The comment says what ``value`` and ``needed`` hold."""
+class MoveRefusalReason(StrEnum):
+    """Why something was not done. The comment says what `value` and `needed` hold."""
 
     # The whole cluster.
     FEW_BROKERS = "few-brokers"  # brokers with a report; the least there must be
@@ -45,10 +45,10 @@ class HeldReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A bundle to leave ``source``; ``destination`` None: whoever places it decides.
+    """A bundle to leave `source`; `destination` None: whoever places it decides.
 
-    ``load`` is the figure it was chosen by and ``metric`` the name of that figure: ``byte_rate`` or
-    ``msg_rate`` (per second) or ``usage`` (share of the source's dominating resource).
+    `load` is the figure it was chosen by and `metric` the name of that figure: `byte_rate` or
+    `msg_rate` (per second) or `usage` (share of the source's dominating resource).
     """
 
     bundle_id: str
@@ -60,14 +60,14 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """One thing that was not done and the figure that decided it; see ``HeldReason``.
+class MoveRefusal:
+    """One thing that was not done and the figure that decided it; see `MoveRefusalReason`.
 
-    ``broker`` and ``bundle_id`` None speak of the whole cluster. Nothing here depends on the instant of asking
-    beyond what ``value`` says.
+    `broker` and `bundle_id` None speak of the whole cluster. Nothing here depends on the instant of asking
+    beyond what `value` says.
     """
 
-    reason: HeldReason
+    reason: MoveRefusalReason
     broker: str | None = None
     bundle_id: str | None = None
     metric: str | None = None

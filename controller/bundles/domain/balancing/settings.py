@@ -29,16 +29,16 @@ PLACEMENT_NAMES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class BalanceSettings:
-    """A complete set of knobs, built unchecked, see ``violations``. Usages are fractions of a broker's limit.
+    """A complete set of knobs, built unchecked, see `violations`. Usages are fractions of a broker's limit.
 
-    ``shedder`` proposes what leaves, ``placement`` where it goes when the shedder does not say.
-    ``excluded_namespaces``: ``tenant/namespace``, separated by commas. ``grace_seconds``: a bundle that was
-    moved is left alone so long. ``report_ttl_seconds``: an older report counts as none (``transfer``,
-    ``even``). ``max_moves_per_cycle`` bounds the disturbance, 0 for no bound. ``history_weight`` is what the
+    `shedder` proposes what leaves, `placement` where it goes when the shedder does not say.
+    `excluded_namespaces`: `tenant/namespace`, separated by commas. `grace_seconds`: a bundle that was
+    moved is left alone so long. `report_ttl_seconds`: an older report counts as none (`transfer`,
+    `even`). `max_moves_per_cycle` bounds the disturbance, 0 for no bound. `history_weight` is what the
     past counts in moving averages. Each further group belongs to the shedder or placement it is named
-    for; ``unload_fraction``, ``min_unload_*`` and ``max_unload_bundles`` (-1: no bound) to ``uniform`` and
-    ``avg``. The bands of ``even`` are shares of the mean usage: a broker outside ``hot_band`` or ``cold_band``
-    is brought back to the goal, which lies further in. ``strict_pulsar``: with the defects that can be
+    for; `unload_fraction`, `min_unload_*` and `max_unload_bundles` (-1: no bound) to `uniform` and
+    `avg`. The bands of `even` are shares of the mean usage: a broker outside `hot_band` or `cold_band`
+    is brought back to the goal, which lies further in. `strict_pulsar`: with the defects that can be
     switched off, for comparison.
     """
 
@@ -111,7 +111,7 @@ class BalanceSettings:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Reads ``to_document``'s: what is absent or null has its default. Raises InvalidPolicy."""
+        """Reads `to_document`'s: what is absent or null has its default. Raises InvalidPolicy."""
         values: dict[str, Any] = dict(read_knobs(document, BALANCE_KNOBS, "bundle balancing"))
         return cls(**values)
 
@@ -167,17 +167,17 @@ _BELOW: Final = (
 def violations(settings: BalanceSettings) -> tuple[Violation, ...]:
     """Every rule the settings break; empty when they are valid. Never raises.
 
-    The bands of ``even`` must keep their promise together: with every broker between 1 - cold and 1 + hot times
+    The bands of `even` must keep their promise together: with every broker between 1 - cold and 1 + hot times
     the mean, the standard deviation is at most the mean times the root of cold x hot.
     """
-    held = {knob: getattr(settings, knob) for knob in BALANCE_KNOBS}
-    broken = [Violation(k, held[k], n, f">= {n}") for k, n in _AT_LEAST.items() if not held[k] >= n]
-    broken += [Violation(k, held[k], n, f"<= {n}") for k, n in _AT_MOST.items() if not held[k] <= n]
-    broken += [Violation(k, held[k], 0, "> 0") for k in _ABOVE_ZERO if not held[k] > 0]
+    values = {knob: getattr(settings, knob) for knob in BALANCE_KNOBS}
+    broken = [Violation(k, values[k], n, f">= {n}") for k, n in _AT_LEAST.items() if not values[k] >= n]
+    broken += [Violation(k, values[k], n, f"<= {n}") for k, n in _AT_MOST.items() if not values[k] <= n]
+    broken += [Violation(k, values[k], 0, "> 0") for k in _ABOVE_ZERO if not values[k] > 0]
     broken += [
-        Violation(low, held[low], held[high], f"below {high} = {held[high]}")
+        Violation(low, values[low], values[high], f"below {high} = {values[high]}")
         for low, high in _BELOW
-        if not held[low] < held[high]
+        if not values[low] < values[high]
     ]
     widest = settings.even_target_spread**2
     if not settings.even_hot_band * settings.even_cold_band <= widest * (1 + 1e-9):
@@ -185,8 +185,8 @@ def violations(settings: BalanceSettings) -> tuple[Violation, ...]:
         rule = f"at most even_target_spread² / even_cold_band = {needed:g}"
         broken.append(Violation("even_hot_band", settings.even_hot_band, needed, rule))
     for knob, names in (("shedder", SHEDDER_NAMES), ("placement", PLACEMENT_NAMES)):
-        if held[knob] not in names:
-            broken.append(Violation(knob, held[knob], None, f"one of {', '.join(names)}"))
+        if values[knob] not in names:
+            broken.append(Violation(knob, values[knob], None, f"one of {', '.join(names)}"))
     return tuple(broken)
 
 

@@ -1,7 +1,7 @@
 """What one balance cycle hands to the next: averages, counts, who moved lately, what was planned.
 
 A value; every rule takes it and returns a new one, so a stored cycle can be asked again. The store keeps it as
-the JSON of ``balance_json``.
+the JSON of `balance_json`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class BrokerAverages:
-    """Moving averages of a broker as of the report made at ``reported_at`` (ms)."""
+    """Moving averages of a broker as of the report made at `reported_at` (ms)."""
 
     usage: float
     byte_rate: float
@@ -29,12 +29,12 @@ class BrokerAverages:
 class BalanceState:
     """Everything a cycle remembers; instants in ms since the Unix epoch.
 
-    ``usage_averages``: the threshold shedder's, by broker. ``placement_averages``: the least-usage
-    placement's. ``broker_averages``: what brokers report to the transfer shedder. ``low_hits``, ``high_hits``:
-    cycles in a row that a broker was beyond the pairing shedder's thresholds. ``hot_hits``, ``cold_hits``: the
-    same for the bands of the even one. ``condition_hits``: the transfer shedder's. ``unloaded_bundles``,
-    ``unloaded_brokers`` (sources), ``filled_brokers`` (destinations): when last. ``planned``: bundle to the
-    broker the pairing shedder meant for it. ``round_robin`` counts placements, ``draws`` random choices.
+    `usage_averages`: the threshold shedder's, by broker. `placement_averages`: the least-usage
+    placement's. `broker_averages`: what brokers report to the transfer shedder. `low_hits`, `high_hits`:
+    cycles in a row that a broker was beyond the pairing shedder's thresholds. `hot_hits`, `cold_hits`: the
+    same for the bands of the even one. `condition_hits`: the transfer shedder's. `unloaded_bundles`,
+    `unloaded_brokers` (sources), `filled_brokers` (destinations): when last. `planned`: bundle to the
+    broker the pairing shedder meant for it. `round_robin` counts placements, `draws` random choices.
     """
 
     usage_averages: Mapping[str, float] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class BalanceState:
     draws: int = 0
 
     def draw(self, count: int) -> tuple[int, Self]:
-        """A number from 0 to ``count`` - 1 (``count`` > 0) that looks random, and the state after it.
+        """A number from 0 to `count` - 1 (`count` > 0) that looks random, and the state after it.
 
         The same state gives the same number: crc32 of the counter, as Pulsar takes the crc32 of a random
         integer.
@@ -61,7 +61,7 @@ class BalanceState:
         return crc32(str(self.draws).encode()) % count, replace(self, draws=self.draws + 1)
 
     def after(self, moves: Iterable[Move], now_ms: int) -> Self:
-        """The state once these moves were carried out at ``now_ms``; their plans are spent.
+        """The state once these moves were carried out at `now_ms`; their plans are spent.
 
         Give only the moves that succeeded: a bundle that could not be moved may be tried again.
         """
@@ -79,7 +79,7 @@ class BalanceState:
         )
 
     def forgetting(self, brokers: Iterable[str], unloaded_before_ms: int) -> Self:
-        """Without brokers that are not among ``brokers``, and unloads made before ``unloaded_before_ms``."""
+        """Without brokers that are not among `brokers`, and unloads made before `unloaded_before_ms`."""
         here = frozenset(brokers)
         return replace(
             self,

@@ -1,6 +1,6 @@
 """Figures over time: moving averages of a bundle's rates, totals of a broker, the order and the top of bundles.
 
-Values in, new values out; nothing here remembers. What a bundle reports at one instant is ``stats``.
+Values in, new values out; nothing here remembers. What a bundle reports at one instant is `stats`.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ _SEED_BYTE_RATE: Final = 50_000.0
 
 
 def moving_average(old: float | None, current: float, history: float) -> float:
-    """``old`` at weight ``history`` (0 to 1) and ``current`` at the rest; the first observation as it is."""
+    """`old` at weight `history` (0 to 1) and `current` at the rest; the first observation as it is."""
     return current if old is None else old * history + current * (1 - history)
 
 
 @dataclass(frozen=True, slots=True)
 class TimeAverage:
-    """Pulsar's ``TimeAverageMessageData``: rates averaged over samples.
+    """Pulsar's `TimeAverageMessageData`: rates averaged over samples.
 
-    It is no window: once ``sample_count`` has reached ``max_samples``, each new sample counts one
-    ``max_samples``-th, for ever. A bundle of which nothing was heard has Pulsar's seeds, which its first
+    It is no window: once `sample_count` has reached `max_samples`, each new sample counts one
+    `max_samples`-th, for ever. A bundle of which nothing was heard has Pulsar's seeds, which its first
     sample replaces.
     """
 

@@ -32,7 +32,7 @@ def _rounded(value: float) -> int:
 def top_bundles(
     bundles: Mapping[str, BundleStats], count: int, may_move: Callable[[str], bool] = lambda _: True
 ) -> tuple[str, ...]:
-    """The ``count`` heaviest bundles that may move, the lightest of them first, equal ones by name.
+    """The `count` heaviest bundles that may move, the lightest of them first, equal ones by name.
 
     Of bundles equal at the edge the ones first by name are in.
     """

@@ -1,8 +1,8 @@
 """How loaded a broker is: the share of each resource in use, and one number out of them.
 
-Pulsar's ``ResourceUsage`` and the three maxima of its ``LocalBrokerData``. Pulsar divides and multiplies in
+Pulsar's `ResourceUsage` and the three maxima of its `LocalBrokerData`. Pulsar divides and multiplies in
 32-bit floats (30 of 100 becomes 0.30000001); everything here is 64-bit, so figures agree to about 1e-7 and a
-threshold that is hit to the last bit may be answered differently. Averages over time are in ``figures``.
+threshold that is hit to the last bit may be answered differently. Averages over time are in `figures`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ResourceUsage:
 
 @dataclass(frozen=True, slots=True)
 class BrokerResources:
-    """What a broker reports of itself. ``memory`` (the heap) counts in no maximum by default."""
+    """What a broker reports of itself. `memory` (the heap) counts in no maximum by default."""
 
     cpu: ResourceUsage = ResourceUsage()
     direct_memory: ResourceUsage = ResourceUsage()
@@ -63,7 +63,7 @@ _PROPERTIES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def weights_from_properties(properties: Mapping[str, str | float]) -> ResourceWeights:
-    """The weights a ``broker.conf`` gives; other properties are passed over.
+    """The weights a `broker.conf` gives; other properties are passed over.
 
     Bandwidth has two spellings: a value other than the default under the new one wins, else one other than
     the default under the old one, else the default. Raises InvalidInput for what is no number or below 0.
@@ -125,7 +125,7 @@ def credible_usage(resources: BrokerResources, weights: ResourceWeights) -> floa
 
 
 def dominating_resource(resources: BrokerResources, weights: ResourceWeights) -> str:
-    """The name of the resource that makes the weighted maximum; the first in ``RESOURCES`` of equals."""
+    """The name of the resource that makes the weighted maximum; the first in `RESOURCES` of equals."""
     return max(_weighted(resources, weights), key=lambda pair: pair[1])[0]
 
 

@@ -1,6 +1,6 @@
 """The boundaries of one namespace: which bundle a topic is in, and what the list is after a split.
 
-An immutable list that tiles the ring. Where to cut is chosen under ``splitting``; this module checks the cuts
+An immutable list that tiles the ring. Where to cut is chosen under `splitting`; this module checks the cuts
 and applies them, as Pulsar's NamespaceBundleFactory does. It owns nothing and unloads nothing.
 """
 
@@ -17,7 +17,7 @@ from controller.bundles.domain.ring.topic_name import checked_namespace, namespa
 from controller.domain.errors import BundleNotFound, InvalidInput, InvalidRange
 
 DEFAULT_BUNDLES = 4
-"""``defaultNumberOfNamespaceBundles``."""
+"""`defaultNumberOfNamespaceBundles`."""
 
 MAX_BUNDLES = 65_536
 """Most bundles a namespace is created with here: far above any use, far below what memory holds."""
@@ -27,7 +27,7 @@ MAX_BUNDLES = 65_536
 class NamespaceBundles:
     """n + 1 rising boundaries from 0x00000000 to 0xffffffff; bundle i lies between boundaries i and i + 1.
 
-    ``version`` is that of the stored list (a metadata node's, a row's), for compare-and-set; None where
+    `version` is that of the stored list (a metadata node's, a row's), for compare-and-set; None where
     there is none. Raises InvalidInput or InvalidRange at construction for any other list.
     """
 
@@ -59,7 +59,7 @@ class NamespaceBundles:
 
     @classmethod
     def equal(cls, namespace: str, count: int = DEFAULT_BUNDLES) -> NamespaceBundles:
-        """What Pulsar creates: ``count`` widths of 2^32 // count, the remainder going to the last.
+        """What Pulsar creates: `count` widths of 2^32 // count, the remainder going to the last.
 
         Raises InvalidInput unless 1 <= count <= MAX_BUNDLES.
         """
@@ -145,8 +145,8 @@ class NamespaceBundles:
     def split_evenly(self, bundle: NamespaceBundle, parts: int = 2) -> BundleSplit:
         """Equal widths of (upper - lower) // parts, the remainder going to the last part.
 
-        Not what ``equal`` does: a full ring split in four is cut at 0x3fffffff, created in four at
-        0x40000000. Both are Pulsar's. Raises as ``split_at``, and unless 2 <= parts <= upper - lower.
+        Not what `equal` does: a full ring split in four is cut at 0x3fffffff, created in four at
+        0x40000000. Both are Pulsar's. Raises as `split_at`, and unless 2 <= parts <= upper - lower.
         """
         self._require_splittable(bundle)
         return self.split_at(bundle, equal_cuts(bundle, parts))

@@ -1,9 +1,9 @@
 """One bundle: a range of the 32-bit ring on which a namespace's topics lie, and the hash that puts them there.
 
 The ring and its edges are Pulsar's: a topic lies at the crc32 (zlib's, polynomial 0xEDB88320) of the UTF-8
-bytes of its complete name, a bundle is ``[lower, upper)``, and only the last bundle of a namespace holds its
+bytes of its complete name, a bundle is `[lower, upper)`, and only the last bundle of a namespace holds its
 upper end, 0xffffffff, too. Whether an end is open or closed follows from its value, so a wrongly closed range,
-an error upstream, cannot be said here. The boundaries of a whole namespace are in ``namespace_bundles``.
+an error upstream, cannot be said here. The boundaries of a whole namespace are in `namespace_bundles`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RANGE = re.compile(r"0[xX]([0-9a-fA-F]{1,8})_0[xX]([0-9a-fA-F]{1,8})")
 @total_ordering
 @dataclass(frozen=True, slots=True)
 class NamespaceBundle:
-    """``[lower, upper)`` of a namespace, closed at 0xffffffff; text ``tenant/namespace/0x00000000_0x40000000``.
+    """`[lower, upper)` of a namespace, closed at 0xffffffff; text `tenant/namespace/0x00000000_0x40000000`.
 
     Ordered by namespace, then range; comparing different bundles that overlap raises InvalidRange, for
     they cannot both be of today. Raises InvalidInput or InvalidRange at construction for a namespace
@@ -62,7 +62,7 @@ class NamespaceBundle:
 
     @property
     def range_text(self) -> str:
-        """``0x40000000_0x80000000``, as brokers and admin clients write a bundle within its namespace."""
+        """`0x40000000_0x80000000`, as brokers and admin clients write a bundle within its namespace."""
         return f"{edge_text(self.lower)}_{edge_text(self.upper)}"
 
     def contains(self, hash_value: int) -> bool:
@@ -96,7 +96,7 @@ class NamespaceBundle:
 
     @classmethod
     def parse(cls, text: str) -> NamespaceBundle:
-        """Reads ``tenant/namespace/lo_hi``; digits in either case and leading zeros left out are taken too."""
+        """Reads `tenant/namespace/lo_hi`; digits in either case and leading zeros left out are taken too."""
         namespace, slash, range_text = text.rpartition("/")
         if not slash:
             raise InvalidInput(
@@ -106,7 +106,7 @@ class NamespaceBundle:
 
 
 def parse_range(text: str) -> tuple[int, int]:
-    """The ends of ``0x00000000_0x40000000``, unchecked against each other; raises InvalidRange for other texts."""
+    """The ends of `0x00000000_0x40000000`, unchecked against each other; raises InvalidRange for other texts."""
     match = _RANGE.fullmatch(text)
     if match is None:
         raise InvalidRange(

@@ -1,7 +1,7 @@
 """A topic's complete name, the text a bundle is found by: short forms are completed as Pulsar's own tools do.
 
-A name is hashed as the broker writes it, ``persistent://tenant/namespace/topic-partition-3``; the same topic's
-short name lands elsewhere, so nothing else is ever hashed. Which hash: ``namespace_bundle``.
+A name is hashed as the broker writes it, `persistent://tenant/namespace/topic-partition-3`; the same topic's
+short name lands elsewhere, so nothing else is ever hashed. Which hash: `namespace_bundle`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _PARTITION = re.compile(r"-partition-(0|[1-9][0-9]*)", re.ASCII)
 
 
 def canonical_topic_name(name: str) -> str:
-    """The complete name: ``x`` means ``persistent://public/default/x``, ``t/n/x`` means ``persistent://t/n/x``.
+    """The complete name: `x` means `persistent://public/default/x`, `t/n/x` means `persistent://t/n/x`.
 
-    So do ``pulsar-admin`` and every client. Raises InvalidInput for anything Pulsar would not take as a
+    So do `pulsar-admin` and every client. Raises InvalidInput for anything Pulsar would not take as a
     name, names with a cluster in them included: Pulsar 5 has given them up.
     """
     domain, scheme, rest = name.partition("://")
@@ -44,7 +44,7 @@ def canonical_topic_name(name: str) -> str:
 
 
 def checked_namespace(namespace: str) -> str:
-    """``tenant/namespace`` unchanged; raises InvalidInput unless it is two names of letters, digits and ``-=:._``."""
+    """`tenant/namespace` unchanged; raises InvalidInput unless it is two names of letters, digits and `-=:._`."""
     parts = namespace.split("/")
     if len(parts) != 2 or not all(_NAME_PART.fullmatch(part) for part in parts):
         raise InvalidInput(
@@ -54,13 +54,13 @@ def checked_namespace(namespace: str) -> str:
 
 
 def namespace_of(topic: str) -> str:
-    """``tenant/namespace`` of a topic in any of its forms; raises InvalidInput as ``canonical_topic_name`` does."""
+    """`tenant/namespace` of a topic in any of its forms; raises InvalidInput as `canonical_topic_name` does."""
     rest = canonical_topic_name(topic).partition("://")[2]
     return "/".join(rest.split("/", 2)[:2])
 
 
 def partitioned_topic_of(topic: str) -> str:
-    """The complete name without ``-partition-N``: the topic a person means; itself where it is no partition."""
+    """The complete name without `-partition-N`: the topic a person means; itself where it is no partition."""
     complete = canonical_topic_name(topic)
     base, mark, index = complete.rpartition("-partition-")
     return base if mark and _PARTITION.fullmatch(mark + index) else complete

@@ -1,6 +1,6 @@
-"""Which bundle a person means who names none: Pulsar's ``LARGEST`` and ``HOT`` of a manual split.
+"""Which bundle a person means who names none: Pulsar's `LARGEST` and `HOT` of a manual split.
 
-Both answer the same for either load manager; upstream the extensible one takes ``HOT`` for ``LARGEST``.
+Both answer the same for either load manager; upstream the extensible one takes `HOT` for `LARGEST`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ BUNDLE_CHOICES = ("LARGEST", "HOT")
 
 
 def chosen_bundle(choice: str, reports: Iterable[BundleReport]) -> NamespaceBundle:
-    """``LARGEST``: most topics; ``HOT``: most bytes a second over a long time. The first by name of equal ones.
+    """`LARGEST`: most topics; `HOT`: most bytes a second over a long time. The first by name of equal ones.
 
     Bundles without topics are neither. Raises InvalidInput for another choice, BundleNotFound if none is left.
     """

@@ -1,4 +1,4 @@
-"""How the bundles of a namespace are split: when (``triggers``), where (``splitting``), as knobs a namespace can override.
+"""How the bundles of a namespace are split: when (`triggers`), where (`splitting`), as knobs a namespace can override.
 
 Defaults are Pulsar's where Pulsar has the knob. Who stores the overrides is above the domain.
 """
@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final, Self
 
 from controller.bundles.domain.splitting.algorithms.base import SplitOptions, SplitPlan, SplitRequest
-from controller.bundles.domain.splitting.algorithms.refusal import SplitRefusal
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
 from controller.bundles.domain.splitting.algorithms.registry import plan_split, split_algorithm
 from controller.bundles.domain.splitting.thresholds import SplitThresholds
 from controller.bundles.domain.splitting.triggers import TriggerSettings, trigger_rules
@@ -23,8 +23,8 @@ from controller.domain.knobs import KnobValue, read_knobs, write_knob
 class SplitPolicy:
     """Knobs of one namespace; rates are in and out together, per second.
 
-    ``rules`` are those of a load manager, ``modular`` or ``extensible``. ``algorithm`` chooses the cuts, and where it
-    refuses ``fallback_algorithm`` is asked (empty: nobody). ``max_sessions`` 0: no limit. Raises InvalidPolicy at
+    `rules` are those of a load manager, `modular` or `extensible`. `algorithm` chooses the cuts, and where it
+    refuses `fallback_algorithm` is asked (empty: nobody). `max_sessions` 0: no limit. Raises InvalidPolicy at
     construction for what can never be right.
     """
 
@@ -66,7 +66,7 @@ class SplitPolicy:
             max_msg_rate=self.max_msg_rate, max_byte_rate=self.max_byte_rate, bundle_budget=budget
         )
 
-    def plan(self, request: SplitRequest) -> SplitPlan | SplitRefusal:
+    def plan(self, request: SplitRequest) -> SplitPlan | CutRefusal:
         """The cuts, or why the algorithm that was asked first finds none."""
         plan = plan_split(self.algorithm, request)
         if isinstance(plan, SplitPlan) or not self.fallback_algorithm:

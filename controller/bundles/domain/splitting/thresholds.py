@@ -1,7 +1,7 @@
-"""When a bundle is hot: Pulsar's four limits, each tested strictly above and joined by "or".
+"""When a bundle is hot: strictly above any of Pulsar's four limits.
 
-Under ``triggers``, which decides what to split, and ``merging``, which must not make a bundle that would be
-split again. Where a hot bundle is cut is chosen under ``splitting``.
+`triggers` decides by it what to split. `merging` plans by it no bundle that would be split again. Where a hot bundle is
+cut is chosen by `splitting.algorithms`.
 """
 
 from __future__ import annotations
@@ -10,20 +10,21 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from controller.bundles.domain.cluster import Bundle
 from controller.bundles.domain.load.stats import BundleStats
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.domain.errors import InvalidInput
 
 MIN_TOPICS_TO_SPLIT = 2
-"""Pulsar never splits a bundle with fewer: a single hot topic was split without end (PR 11937)."""
+"""Pulsar never splits a bundle with fewer. A single hot topic was once split again and again (PR 11937)."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitThresholds:
-    """Limits of one bundle (``loadBalancerNamespaceBundleMax…``); rates in and out together, per second.
+    """Limits of one bundle (`loadBalancerNamespaceBundleMax…`); rates in and out together, per second.
 
-    ``max_sessions`` (producers and consumers) at 0 or below is no limit; the others always are. Raises
-    InvalidInput at construction unless they are finite and the others >= 1.
+    `max_sessions` (producers and consumers) of 0 or below means no limit. Raises InvalidInput at construction unless all
+    are finite and the others are >= 1.
     """
 
     max_topics: float = 1000
@@ -42,7 +43,7 @@ class SplitThresholds:
             )
 
     def readings(self, counts: BundleStats, rates: BundleStats) -> Iterator[Reading]:
-        """One reading a limit, in the order Pulsar tests them: topics, sessions, messages, bytes."""
+        """One reading for each limit, in the order in which Pulsar tests them: topics, sessions, messages, bytes."""
         yield Reading("topics", counts.topic_count, self.max_topics)
         if self.max_sessions > 0:
             yield Reading("sessions", counts.session_count, self.max_sessions)
@@ -70,12 +71,22 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class BundleReport:
-    """A bundle as its owner reports it now, and averaged over a long time (empty where nothing is known).
+    """A bundle as its owner reports it now, and averaged over a long time (zeros where nothing is known).
 
-    ``owned``: the broker that asks still owns it.
+    `owned`: the broker that reported it still owns it.
     """
 
     bundle: NamespaceBundle
     latest: BundleStats
     long_term: BundleStats = field(default_factory=BundleStats)
     owned: bool = True
+
+
+def report_of(bundle: Bundle) -> BundleReport:
+    """A bundle as the split and merge rules see it; one without figures carries nothing."""
+    stats = bundle.stats or BundleStats()
+    if bundle.load is None:
+        return BundleReport(NamespaceBundle.parse(bundle.bundle_id), stats)
+    long = bundle.load.long_term
+    rates = BundleStats(long.msg_rate_in, long.msg_rate_out, long.byte_rate_in, long.byte_rate_out)
+    return BundleReport(NamespaceBundle.parse(bundle.bundle_id), stats, rates)

@@ -26,7 +26,7 @@ log = telemetry.get_logger(__name__)
 class ApplySettings:
     """Limits of one call: acts of each kind, and how often one that meets trouble is tried again.
 
-    ``claim_seconds`` must outlast one act with its looking.
+    `claim_seconds` must outlast one act with its looking.
     """
 
     max_splits: int = 10

@@ -35,7 +35,7 @@ log = telemetry.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class Snapshot:
     """Inputs of a cycle, the state they began with, and how each namespace is balanced."""
 
     inputs: CycleInputs
@@ -44,7 +44,7 @@ class Gathered:
     modes: Mapping[str, BalancingMode]
 
 
-def gather(tx: Connection, area: ReportArea, cluster_name: str, settings: BalanceSettings) -> Gathered:
+def gather(tx: Connection, area: ReportArea, cluster_name: str, settings: BalanceSettings) -> Snapshot:
     """Reads it all. Where some namespace is enabled, those in dry run are looked at and left where they are."""
     now_ms = to_ms(tx.execute(text("SELECT clock_timestamp()")).scalar_one())
     namespaces = bundle_namespaces.list_namespaces(tx, cluster_name)
@@ -72,7 +72,7 @@ def gather(tx: Connection, area: ReportArea, cluster_name: str, settings: Balanc
         hit_counts=state.hit_counts,
         last_split_at_ms=state.last_split_at_ms,
     )
-    return Gathered(inputs, state, held.row_version, modes)
+    return Snapshot(inputs, state, held.row_version, modes)
 
 
 def _cluster(tx: Connection, cluster: str, namespaces: list[NamespaceRow]) -> Cluster:

@@ -21,7 +21,7 @@ from controller.bundles.domain.merging import look_for_merges
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.splitting.triggers import ChosenSplit
 from controller.bundles.reports import ReportArea
-from controller.bundles.services.balancer.gather import Gathered, gather
+from controller.bundles.services.balancer.gather import Snapshot, gather
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store.cycles import NewCycle
 from controller.bundles.store.namespaces import BalancingMode
@@ -75,7 +75,7 @@ def _once(
         gathered = gather(tx, area, cluster, settings)
     outcome = run_cycle(gathered.inputs)
     refusals = list(_refusals(outcome, settings))
-    proposals = [*map(_split_proposal, outcome.splits), *map(_move_proposal, outcome.proposals.moves)]
+    proposals = [*map(_split_proposal, outcome.splits), *map(_move_proposal, outcome.balance.moves)]
     cycle = NewCycle(
         cluster=cluster,
         request_key=request_key,
@@ -92,7 +92,7 @@ def _once(
         cycle_id = bundle_cycles.record(
             tx, cycle, next_state=next_state, seen_state_version=gathered.state_version
         )
-    made = ProposedCycle(cycle_id, len(outcome.splits), len(outcome.proposals.moves), len(refusals))
+    made = ProposedCycle(cycle_id, len(outcome.splits), len(outcome.balance.moves), len(refusals))
     log.info(
         "bundle cycle",
         cluster=cluster,
@@ -104,7 +104,7 @@ def _once(
     return made
 
 
-def _next_state(gathered: Gathered, outcome: CycleOutcome) -> CycleState:
+def _next_state(gathered: Snapshot, outcome: CycleOutcome) -> CycleState:
     """Where a split is only shown, its bundle stays as hot as it was, so that the next cycle shows it again."""
     hits, stamps = dict(outcome.hit_counts), dict(outcome.last_split_at_ms)
     for split in outcome.splits:
@@ -114,7 +114,7 @@ def _next_state(gathered: Gathered, outcome: CycleOutcome) -> CycleState:
     looks = look_for_merges(gathered.inputs, gathered.state.cold_cycles).values()
     return replace(
         gathered.state,
-        balance=outcome.proposals.state,
+        balance=outcome.balance.state,
         hit_counts=hits,
         last_split_at_ms=stamps,
         cold_cycles={bundle: count for look in looks for bundle, count in look.cold_cycles.items()},
@@ -158,7 +158,7 @@ def _move_proposal(move: Move) -> NewProposal:
 
 def _refusals(outcome: CycleOutcome, settings: BalanceSettings) -> Iterator[Mapping[str, Any]]:
     """What people read in inspect.bundles_why_not."""
-    for held in outcome.proposals.held:
+    for held in outcome.balance.refusals:
         namespace, _, bundle = (held.bundle_id or "").rpartition("/")
         yield {
             "rule": settings.shedder,
@@ -170,10 +170,10 @@ def _refusals(outcome: CycleOutcome, settings: BalanceSettings) -> Iterator[Mapp
             "value": held.value,
             "needed": held.needed,
         }
-    for split in outcome.held_splits:
+    for split in outcome.split_refusals:
         yield {
             "rule": "split",
-            "reason": split.refusal.sentence if split.refusal else split.reason.value,
+            "reason": split.cut_refusal.sentence if split.cut_refusal else split.reason.value,
             "namespace": split.bundle.namespace,
             "bundle": split.bundle.range_text,
             "metric": split.metric,

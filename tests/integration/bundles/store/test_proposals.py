@@ -1,4 +1,4 @@
-"""Proposals of the balancer: forward only, with consent, one live act a bundle, one holder at a time."""
+"""BalanceVerdict of the balancer: forward only, with consent, one live act a bundle, one holder at a time."""
 
 from __future__ import annotations
 

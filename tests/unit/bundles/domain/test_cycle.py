@@ -48,9 +48,9 @@ def broker(name: str, usage: float, rate: float) -> Broker:
 
 def inputs(rates: dict[int, float], counts: dict[int, int] | None = None, **more: object) -> CycleInputs:
     """Broker a has it all and is full, b has nothing; bundles by their place."""
-    held = counts or {}
+    topic_counts = counts or {}
     bundles = tuple(
-        Bundle(str(b), "a", stats(rates.get(n, 1.0), held.get(n, 1))) for n, b in enumerate(BUNDLES)
+        Bundle(str(b), "a", stats(rates.get(n, 1.0), topic_counts.get(n, 1))) for n, b in enumerate(BUNDLES)
     )
     cluster = Cluster((broker("a", 95.0, 100.0), broker("b", 5.0, 0.0)), bundles)
     state = CycleState().sampled(cluster, NOW)
@@ -73,7 +73,7 @@ def test_moves_alone_where_nothing_is_hot() -> None:
     outcome = run_cycle(inputs({0: 50.0}, policies={NAMESPACE: SplitPolicy()}))
 
     assert outcome.splits == ()
-    assert [move.bundle_id for move in outcome.proposals.moves] == [str(BUNDLES[0])]
+    assert [move.bundle_id for move in outcome.balance.moves] == [str(BUNDLES[0])]
 
 
 def test_a_bundle_that_is_split_does_not_move() -> None:
@@ -84,7 +84,7 @@ def test_a_bundle_that_is_split_does_not_move() -> None:
     outcome = run_cycle(hot)
 
     assert [split.bundle for split in outcome.splits] == [BUNDLES[0]]
-    assert outcome.proposals.moves == ()
+    assert outcome.balance.moves == ()
     assert outcome.passed_over == (str(BUNDLES[0]),)
 
 
@@ -99,12 +99,12 @@ def test_a_bundle_with_an_act_under_way_is_neither_split_nor_moved() -> None:
 
     outcome = run_cycle(hot)
 
-    assert (outcome.splits, outcome.proposals.moves) == ((), ())
-    assert [held.reason.value for held in outcome.held_splits] == ["in-flight"]
+    assert (outcome.splits, outcome.balance.moves) == ((), ())
+    assert [refusal.reason.value for refusal in outcome.split_refusals] == ["in-flight"]
 
 
 def test_a_namespace_without_a_policy_is_not_split() -> None:
-    assert run_cycle(inputs({}, {0: 9_999})).held_splits == ()
+    assert run_cycle(inputs({}, {0: 9_999})).split_refusals == ()
 
 
 def test_policies_that_differ_are_asked_apart() -> None:
@@ -114,7 +114,9 @@ def test_policies_that_differ_are_asked_apart() -> None:
     more = replace(cluster, bundles=(*cluster.bundles, Bundle(str(other), "b", stats(1.0, 4))))
     both = replace(given_inputs, balance=replace(given_inputs.balance, cluster=more))
 
-    assert {held.bundle for held in run_cycle(both).held_splits} == {BUNDLES[0]}  # no topics were handed over
+    assert {refusal.bundle for refusal in run_cycle(both).split_refusals} == {
+        BUNDLES[0]
+    }  # no topics were handed over
 
 
 def test_the_fallback_cuts_where_load_cannot() -> None:
@@ -170,7 +172,7 @@ def test_state_goes_from_cycle_to_cycle_as_text() -> None:
     assert state_from_json("{}") == CycleState()
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"balance": 1}'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"balance": 1}', '{"balance": {"brokers": 1}}'])
 def test_another_text_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="as it was stored"):
         cycle_from_json(text)

@@ -13,7 +13,7 @@ from controller.bundles.domain.balancing.state import BalanceState
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The broker chosen, None where there are no candidates; ``among`` are those that were as good."""
+    """The broker chosen, None where there are no candidates; `among` are those that were as good."""
 
     broker: str | None
     among: tuple[str, ...]
@@ -21,7 +21,7 @@ class Choice:
 
 
 class Placement(Protocol):
-    """Chooses one of ``candidates`` (by name, each with a report) for a bundle; pure but for the state it returns.
+    """Chooses one of `candidates` (by name, each with a report) for a bundle; pure but for the state it returns.
 
     Where Pulsar draws at random, the counter in the state does: the same state, the same choice.
     """

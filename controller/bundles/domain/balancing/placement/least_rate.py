@@ -1,6 +1,6 @@
-"""The broker with the least long-term message rate: Pulsar's ``LeastLongTermMessageRate``, its default.
+"""The broker with the least long-term message rate: Pulsar's `LeastLongTermMessageRate`, its default.
 
-Brokers whose weighted maximum of usage is above ``overloaded_usage`` (strictly, unlike the overload shedder) are
+Brokers whose weighted maximum of usage is above `overloaded_usage` (strictly, unlike the overload shedder) are
 out unless all of them are. Bundles that are to come count already; here those that are to leave do not, which
 Pulsar learns from the next report.
 """

@@ -1,6 +1,6 @@
-"""A broker well below the mean usage: Pulsar's ``LeastResourceUsageWithWeight``, both of them.
+"""A broker well below the mean usage: Pulsar's `LeastResourceUsageWithWeight`, both of them.
 
-Any of those at least ``placement_usage_gap`` below the mean of the candidates, at random; any at all where there
+Any of those at least `placement_usage_gap` below the mean of the candidates, at random; any at all where there
 is none, the fullest included (PIP-364 names six brokers at 40, 40, 40, 40, 69 and 70, where none qualifies).
 The modular manager's keeps moving averages of its own, which every choice advances; the extensible one's reads
 what brokers report and leaves those that report nothing out of the mean.
@@ -44,7 +44,7 @@ def least_reported_usage(
     settings: BalanceSettings,
     state: BalanceState,
 ) -> Choice:
-    """The extensible manager's, on the averages brokers report (``broker_averages``)."""
+    """The extensible manager's, on the averages brokers report (`broker_averages`)."""
     known = state.broker_averages
     return any_of(
         _well_below({name: known[name].usage for name in candidates if name in known}, settings),

@@ -16,7 +16,7 @@ from controller.bundles.domain.load.averages import UNKNOWN_LOAD
 
 
 class Occupancy:
-    """A cluster that can be moved about in: ``move`` changes it, everything else reads."""
+    """A cluster that can be moved about in: `move` changes it, everything else reads."""
 
     def __init__(self, cluster: Cluster, settings: BalanceSettings) -> None:
         self.cluster = cluster

@@ -1,4 +1,4 @@
-"""Where the pairing shedder meant it to go: the placing half of Pulsar's ``AvgShedder``.
+"""Where the pairing shedder meant it to go: the placing half of Pulsar's `AvgShedder`.
 
 The broker planned for the bundle while it is a candidate; otherwise any, and that is the plan from now on.
 """

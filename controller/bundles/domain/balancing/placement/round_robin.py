@@ -1,4 +1,4 @@
-"""One broker after the other: Pulsar's ``RoundRobinBrokerSelector``.
+"""One broker after the other: Pulsar's `RoundRobinBrokerSelector`.
 
 By name, so the turn is a function of the counter and the candidates. Pulsar counts over a remembered order, which
 it looks at again only when the number of candidates changes or the pick is gone.

@@ -1,9 +1,9 @@
-"""Pair the least with the most loaded broker, inward: Pulsar's ``AvgShedder`` (PIP-364).
+"""Pair the least with the most loaded broker, inward: Pulsar's `AvgShedder` (PIP-364).
 
-Two brokers whose usage differs by ``avg_low_usage`` for ``avg_low_hits`` cycles, or by ``avg_high_usage`` for
-``avg_high_hits``, act: the higher gives up ``unload_fraction`` (0.5 is advised) of the difference in messages, or
+Two brokers whose usage differs by `avg_low_usage` for `avg_low_hits` cycles, or by `avg_high_usage` for
+`avg_high_hits`, act: the higher gives up `unload_fraction` (0.5 is advised) of the difference in messages, or
 in bytes where messages are too few, to the lower one. Usage is the reading of the moment, with no history. The
-destination is kept as a plan, for the placement ``planned``.
+destination is kept as a plan, for the placement `planned`.
 
 Different here: plans are kept by bundle id (Pulsar's, by mutable statistics, got lost: #26246), the order is a
 total one (#24954), and a sole bundle stays, as Pulsar's own warning says it will. Kept: counts are cleared
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from controller.bundles.domain.balancing.moves import Held, HeldReason, Move, MoveReason
+from controller.bundles.domain.balancing.moves import Move, MoveReason, MoveRefusal, MoveRefusalReason
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.base import (
     Shedding,
@@ -46,14 +46,14 @@ def avg(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms
     scores = {name: weighted_max_usage(r.resources, settings.weights) * 100 for name, r in reports.items()}
     low_hits, high_hits = dict(state.low_hits), dict(state.high_hits)
     pairs = []
-    held: list[Held] = []
+    refusals: list[MoveRefusal] = []
     for pair in _pairs(scores):
         if _count(pair, settings, low_hits, high_hits):
             pairs.append(pair)
         elif pair.low != pair.high:
-            held.append(_difference_held(pair, settings))
+            refusals.append(_too_close(pair, settings))
     if not pairs:
-        return Shedding((), tuple(held), replace(state, low_hits={}, high_hits={}))
+        return Shedding((), tuple(refusals), replace(state, low_hits={}, high_hits={}))
     moves: list[Move] = []
     for pair in pairs:
         refusal = _too_early(pair, settings, low_hits, high_hits)
@@ -63,11 +63,11 @@ def avg(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms
                 high_hits.pop(name, None)
             shed, refusal = _shed(cluster, pair, reports, settings, state, now_ms)
             moves += shed
-        held += [refusal] if refusal else []
+        refusals += [refusal] if refusal else []
     planned = {move.bundle_id: move.destination for move in moves if move.destination is not None}
     return Shedding(
         tuple(moves),
-        tuple(held),
+        tuple(refusals),
         replace(state, low_hits=low_hits, high_hits=high_hits, planned={**state.planned, **planned}),
     )
 
@@ -95,21 +95,26 @@ def _count(
     return beyond_low
 
 
-def _difference_held(pair: _Pair, settings: BalanceSettings) -> Held:
+def _too_close(pair: _Pair, settings: BalanceSettings) -> MoveRefusal:
     needed = settings.avg_low_usage
-    return Held(
-        HeldReason.BELOW_THRESHOLD, pair.high, None, f"usage above {pair.low}", pair.difference / 100, needed
+    return MoveRefusal(
+        MoveRefusalReason.BELOW_THRESHOLD,
+        pair.high,
+        None,
+        f"usage above {pair.low}",
+        pair.difference / 100,
+        needed,
     )
 
 
 def _too_early(
     pair: _Pair, settings: BalanceSettings, low_hits: Mapping[str, int], high_hits: Mapping[str, int]
-) -> Held | None:
+) -> MoveRefusal | None:
     low = max(low_hits.get(name, 0) for name in (pair.low, pair.high))
     high = max(high_hits.get(name, 0) for name in (pair.low, pair.high))
     if high >= settings.avg_high_hits or low >= settings.avg_low_hits:
         return None
-    return Held(HeldReason.HIT_COUNT, pair.high, None, "cycles", low, settings.avg_low_hits)
+    return MoveRefusal(MoveRefusalReason.HIT_COUNT, pair.high, None, "cycles", low, settings.avg_low_hits)
 
 
 def _shed(
@@ -119,7 +124,7 @@ def _shed(
     settings: BalanceSettings,
     state: BalanceState,
     now_ms: int,
-) -> tuple[list[Move], Held | None]:
+) -> tuple[list[Move], MoveRefusal | None]:
     owned = cluster.bundles_of(pair.high)
     high, low = reports[pair.high].stats, reports[pair.low].stats
     metric, figure = "msg_rate", short_term_msg_rate
@@ -129,9 +134,9 @@ def _shed(
         left = (high.byte_rate - low.byte_rate) * settings.unload_fraction
         if not left > settings.min_unload_byte_rate:
             floor = settings.min_unload_byte_rate
-            return [], Held(HeldReason.BELOW_FLOOR, pair.high, None, metric, left, floor)
+            return [], MoveRefusal(MoveRefusalReason.BELOW_FLOOR, pair.high, None, metric, left, floor)
     if len(owned) < 2:
-        return [], Held(HeldReason.SOLE_BUNDLE, pair.high, None, "bundles", len(owned), 2)
+        return [], MoveRefusal(MoveRefusalReason.SOLE_BUNDLE, pair.high, None, "bundles", len(owned), 2)
     room = left
     weighed = heaviest_first(owned, figure, settings, state, now_ms)
     moves: list[Move] = []
@@ -144,4 +149,4 @@ def _shed(
     if moves:
         return moves, None
     lightest = weighed[-1].load if weighed else None
-    return [], Held(HeldReason.NOTHING_FITS, pair.high, None, metric, lightest, room)
+    return [], MoveRefusal(MoveRefusalReason.NOTHING_FITS, pair.high, None, metric, lightest, room)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from controller.bundles.domain.balancing.moves import Held, HeldReason, Move, MoveReason
+from controller.bundles.domain.balancing.moves import Move, MoveReason, MoveRefusal, MoveRefusalReason
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Bundle, Cluster, belongs_to_a_broker
@@ -20,11 +20,11 @@ from controller.bundles.domain.load.averages import BundleLoad
 class Shedding:
     """What leaves, what does not and why, and the state after the question.
 
-    ``state`` does not hold that the moves were made; see ``BalanceState.after``.
+    `state` does not hold that the moves were made; see `BalanceState.after`.
     """
 
     moves: tuple[Move, ...]
-    held: tuple[Held, ...]
+    refusals: tuple[MoveRefusal, ...]
     state: BalanceState
 
 
@@ -32,7 +32,7 @@ class Shedder(Protocol):
     """A pure function of the cluster, the settings, the state and the instant (ms since the Unix epoch).
 
     It never empties a broker that has bundles, proposes no bundle twice, none that was moved within
-    ``grace_seconds``, and none of a broker's own namespaces; a destination is never the source.
+    `grace_seconds`, and none of a broker's own namespaces; a destination is never the source.
     """
 
     def __call__(
@@ -87,7 +87,7 @@ def short_term_msg_rate(load: BundleLoad) -> float:
 
 
 def enough_to_cover(weighed: Sequence[WeighedBundle], needed: float) -> list[WeighedBundle]:
-    """From the front until ``needed`` is reached, at least one: the pick of Overload and Threshold."""
+    """From the front until `needed` is reached, at least one: the pick of Overload and Threshold."""
     taken = 0.0
     picked: list[WeighedBundle] = []
     for bundle in weighed:
@@ -100,28 +100,30 @@ def enough_to_cover(weighed: Sequence[WeighedBundle], needed: float) -> list[Wei
 
 def shed_byte_rate(
     cluster: Cluster, broker: str, needed: float, settings: BalanceSettings, state: BalanceState, now_ms: int
-) -> tuple[list[Move], Held | None]:
-    """Moves of at least ``needed`` bytes per second off a broker, heaviest bundles first, or why none.
+) -> tuple[list[Move], MoveRefusal | None]:
+    """Moves of at least `needed` bytes per second off a broker, heaviest bundles first, or why none.
 
     One bundle stays. Pulsar takes the last one too where what the broker reports is more than its bundles
     add up to.
     """
     owned = cluster.bundles_of(broker)
     if len(owned) < 2:
-        return [], Held(HeldReason.SOLE_BUNDLE, broker, metric="bundles", value=len(owned), needed=2)
+        return [], MoveRefusal(
+            MoveRefusalReason.SOLE_BUNDLE, broker, metric="bundles", value=len(owned), needed=2
+        )
     weighed = heaviest_first(owned, short_term_byte_rate, settings, state, now_ms)
     picked = enough_to_cover(weighed, needed)[: len(owned) - 1]
     if not picked:
-        return [], Held(HeldReason.NO_BUNDLES, broker, metric="bundles", value=0, needed=1)
+        return [], MoveRefusal(MoveRefusalReason.NO_BUNDLES, broker, metric="bundles", value=0, needed=1)
     return [
         Move(bundle.bundle_id, broker, None, bundle.load, "byte_rate", MoveReason.OVERLOADED)
         for bundle in picked
     ], None
 
 
-def too_few_brokers(cluster: Cluster) -> Held | None:
+def too_few_brokers(cluster: Cluster) -> MoveRefusal | None:
     """Why nothing can be moved at all: with one broker there is nowhere to go."""
     reporting = len(cluster.reporting)
     if reporting >= 2:
         return None
-    return Held(HeldReason.FEW_BROKERS, metric="brokers", value=reporting, needed=2)
+    return MoveRefusal(MoveRefusalReason.FEW_BROKERS, metric="brokers", value=reporting, needed=2)

@@ -1,13 +1,13 @@
 """Cleave's own way of shedding, and the default: bring brokers that stand out back to the mean, with few moves.
 
-Every broker has a band around the mean usage: *hot* above ``even_hot_band``, *cold* below ``even_cold_band`` (shares
+Every broker has a band around the mean usage: *hot* above `even_hot_band`, *cold* below `even_cold_band` (shares
 of the mean). With all brokers inside, the standard deviation is at most the mean times the root of hot x cold, which
-``even_target_spread`` bounds. A broker seen outside for ``even_hits`` cycles in a row is brought to the goal a little
+`even_target_spread` bounds. A broker seen outside for `even_hits` cycles in a row is brought to the goal a little
 further in, a hot one by giving to the emptiest brokers, a cold one by taking from the fullest. So:
 
 - usage is the reading of the moment, never smoothed: a past that is over moves nothing (PIP-217);
-- noise is kept out by the hits, and by ``even_min_usage_gap`` where the whole cluster idles;
-- a broker that gave or took waits until its report is ``even_settle_seconds`` younger than that, the others go on;
+- noise is kept out by the hits, and by `even_min_usage_gap` where the whole cluster idles;
+- a broker that gave or took waits until its report is `even_settle_seconds` younger than that, the others go on;
 - no move can be undone: either both brokers keep to their side of the mean, or the fuller of the two becomes emptier
   by a whole band, which the way back could not also do;
 - of the bundles that fit the heaviest goes first, so that few move.
@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from controller.bundles.domain.balancing.moves import Held, HeldReason, Move, MoveReason
+from controller.bundles.domain.balancing.moves import Move, MoveReason, MoveRefusal, MoveRefusalReason
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.base import Shedding, too_few_brokers
 from controller.bundles.domain.balancing.shedding.even_levels import EvenLevels
@@ -35,38 +35,47 @@ def even(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_m
     """See the module."""
     most_ms = settings.report_ttl_seconds * 1_000
     old = {n: now_ms - r.reported_at for n, r in cluster.reporting if now_ms - r.reported_at > most_ms}
-    held = [Held(HeldReason.STALE_REPORT, name, None, "age_ms", age, most_ms) for name, age in old.items()]
+    refusals = [
+        MoveRefusal(MoveRefusalReason.STALE_REPORT, name, None, "age_ms", age, most_ms)
+        for name, age in old.items()
+    ]
     few = too_few_brokers(cluster)
     if few is not None or len(cluster.reporting) - len(old) < 2:
-        return Shedding((), (*held, *([few] if few else [])), state)
+        return Shedding((), (*refusals, *([few] if few else [])), state)
     levels = EvenLevels(cluster, settings, state, now_ms, frozenset(old))
     if not levels.mean > 0:
-        return Shedding((), (*held, Held(HeldReason.NO_LOAD, metric="usage", value=0, needed=0)), state)
+        return Shedding(
+            (), (*refusals, MoveRefusal(MoveRefusalReason.NO_LOAD, metric="usage", value=0, needed=0)), state
+        )
     waiting = _settling(cluster.report_of, settings, state)
-    held += [w for name, w in waiting.items() if name not in old]
+    refusals += [w for name, w in waiting.items() if name not in old]
     state = _counted(levels, state, frozenset(waiting))
     ready = frozenset(levels.load) - frozenset(waiting)
     hot = frozenset(name for name, hits in state.hot_hits.items() if hits >= settings.even_hits)
     cold = frozenset(name for name, hits in state.cold_hits.items() if hits >= settings.even_hits)
-    held += _early(state, settings, hot | cold)
+    refusals += _early(state, settings, hot | cold)
     if not (state.hot_hits or state.cold_hits or waiting):
         target = settings.even_target_spread
-        held.append(Held(HeldReason.WITHIN_TARGET, metric="spread", value=levels.spread, needed=target))
-    moves, refusals = _level(levels, ready, hot, cold, settings)
-    return Shedding(tuple(moves), (*held, *refusals), state)
+        refusals.append(
+            MoveRefusal(MoveRefusalReason.WITHIN_TARGET, metric="spread", value=levels.spread, needed=target)
+        )
+    moves, left = _level(levels, ready, hot, cold, settings)
+    return Shedding(tuple(moves), (*refusals, *left), state)
 
 
 def _settling(
     reports: Mapping[str, BrokerReport], settings: BalanceSettings, state: BalanceState
-) -> dict[str, Held]:
+) -> dict[str, MoveRefusal]:
     """Brokers whose report may still speak of the time before their last move."""
-    held = {}
+    refusals = {}
     for name, report in reports.items():
         touched = max(state.unloaded_brokers.get(name, -1), state.filled_brokers.get(name, -1))
         counts_from = touched + settings.even_settle_seconds * 1_000
         if touched >= 0 and report.reported_at < counts_from:
-            held[name] = Held(HeldReason.SETTLING, name, None, "reported_at", report.reported_at, counts_from)
-    return held
+            refusals[name] = MoveRefusal(
+                MoveRefusalReason.SETTLING, name, None, "reported_at", report.reported_at, counts_from
+            )
+    return refusals
 
 
 def _counted(levels: EvenLevels, state: BalanceState, waiting: frozenset[str]) -> BalanceState:
@@ -77,10 +86,10 @@ def _counted(levels: EvenLevels, state: BalanceState, waiting: frozenset[str]) -
     return replace(state, hot_hits=hot, cold_hits=cold)
 
 
-def _early(state: BalanceState, settings: BalanceSettings, confirmed: frozenset[str]) -> list[Held]:
+def _early(state: BalanceState, settings: BalanceSettings, confirmed: frozenset[str]) -> list[MoveRefusal]:
     hits = {**state.hot_hits, **state.cold_hits}
     return [
-        Held(HeldReason.HIT_COUNT, name, None, "cycles", count, settings.even_hits)
+        MoveRefusal(MoveRefusalReason.HIT_COUNT, name, None, "cycles", count, settings.even_hits)
         for name, count in sorted(hits.items())
         if name not in confirmed
     ]
@@ -92,26 +101,28 @@ def _level(
     hot: frozenset[str],
     cold: frozenset[str],
     settings: BalanceSettings,
-) -> tuple[list[Move], list[Held]]:
+) -> tuple[list[Move], list[MoveRefusal]]:
     """Relieve the hot ones, fullest first, then fill the cold ones, emptiest first."""
     moves: list[Move] = []
-    held: list[Held] = []
+    refusals: list[MoveRefusal] = []
     most = settings.max_moves_per_cycle or len(levels.cluster.bundles)
     for source in sorted(hot, key=lambda name: (-levels.load[name], name)):
         gave = 0
         while levels.load[source] > levels.hot_goal and len(moves) < most:
             needed = levels.load[source] - levels.hot_goal
             move = pick_for(levels, source, levels.emptiest(ready - {source}), needed, MoveReason.OVERLOADED)
-            if isinstance(move, Held):
-                held += [] if gave else [move]
+            if isinstance(move, MoveRefusal):
+                refusals += [] if gave else [move]
                 break
             moves.append(levels.perform(move))
             gave += 1
     for destination in sorted(cold, key=lambda name: (levels.load[name], name)):
         moves += _fill(levels, destination, ready - {destination}, most - len(moves))
     if len(moves) >= most:
-        held.append(Held(HeldReason.MOVE_LIMIT, metric="moves", value=len(moves), needed=most))
-    return moves, held
+        refusals.append(
+            MoveRefusal(MoveRefusalReason.MOVE_LIMIT, metric="moves", value=len(moves), needed=most)
+        )
+    return moves, refusals
 
 
 def _fill(levels: EvenLevels, destination: str, sources: frozenset[str], most: int) -> list[Move]:
@@ -124,7 +135,7 @@ def _fill(levels: EvenLevels, destination: str, sources: frozenset[str], most: i
         move = pick_for(
             levels, source, [destination], min(needed, levels.above_mean(source)), MoveReason.UNDERLOADED
         )
-        if isinstance(move, Held):
+        if isinstance(move, MoveRefusal):
             left.discard(source)
             continue
         moves.append(levels.perform(move))

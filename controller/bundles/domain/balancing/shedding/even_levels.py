@@ -1,4 +1,4 @@
-"""The levels that ``even`` works on: brokers' usage, bundles' shares of it, as moves are decided on."""
+"""The levels that `even` works on: brokers' usage, bundles' shares of it, as moves are decided on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SharedBundle:
 
 
 class EvenLevels:
-    """Usage by broker, changed by ``perform``; ``mean`` and the lines drawn from it stay as they were."""
+    """Usage by broker, changed by `perform`; `mean` and the lines drawn from it stay as they were."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Which bundle ``even`` moves between two brokers: the heaviest that fits, never one that would come back."""
+"""Which bundle `even` moves between two brokers: the heaviest that fits, never one that would come back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from controller.bundles.domain.balancing.moves import Held, HeldReason, Move, MoveReason
+from controller.bundles.domain.balancing.moves import Move, MoveReason, MoveRefusal, MoveRefusalReason
 from controller.bundles.domain.balancing.shedding.even_levels import EvenLevels, SharedBundle
 
 _ROUNDING: Final = 1e-9  # a gain that is a gap exactly counts, whatever the last bit says
@@ -14,15 +14,17 @@ _ROUNDING: Final = 1e-9  # a gain that is a gap exactly counts, whatever the las
 
 def pick_for(
     levels: EvenLevels, source: str, destinations: Sequence[str], needed: float, reason: MoveReason
-) -> Move | Held:
-    """The best move off ``source`` that relieves it of about ``needed``, to the first destination that can.
+) -> Move | MoveRefusal:
+    """The best move off `source` that relieves it of about `needed`, to the first destination that can.
 
-    In order: the heaviest bundle within ``needed`` and the destination's room; then, while the broker it is done for
+    In order: the heaviest bundle within `needed` and the destination's room; then, while the broker it is done for
     is still outside its band, the lightest beyond that with both brokers keeping to their side of the mean, and the
     lightest that makes the fuller of the two emptier by a band.
     """
     if levels.remaining[source] < 2:
-        return Held(HeldReason.SOLE_BUNDLE, source, None, "bundles", levels.remaining[source], 2)
+        return MoveRefusal(
+            MoveRefusalReason.SOLE_BUNDLE, source, None, "bundles", levels.remaining[source], 2
+        )
     bundles = levels.bundles_of(source)
     for destination in destinations:
         in_need = source if reason is MoveReason.OVERLOADED else destination
@@ -31,8 +33,8 @@ def pick_for(
             if levels.occupancy.may_take(levels.cluster.bundle_by_id[bundle.bundle_id], destination):
                 return Move(bundle.bundle_id, source, destination, bundle.share, "usage", reason)
     if not bundles:
-        return Held(HeldReason.NO_BUNDLES, source, None, "bundles", 0, 1)
-    return Held(HeldReason.NOTHING_FITS, source, None, "usage", bundles[0].share, needed)
+        return MoveRefusal(MoveRefusalReason.NO_BUNDLES, source, None, "bundles", 0, 1)
+    return MoveRefusal(MoveRefusalReason.NOTHING_FITS, source, None, "usage", bundles[0].share, needed)
 
 
 def _in_order(

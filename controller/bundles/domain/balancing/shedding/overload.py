@@ -1,6 +1,6 @@
-"""Shed from brokers near their limit: Pulsar's ``OverloadShedder``.
+"""Shed from brokers near their limit: Pulsar's `OverloadShedder`.
 
-A broker whose weighted maximum of usage is at or above ``overloaded_usage`` gives up enough throughput to come
+A broker whose weighted maximum of usage is at or above `overloaded_usage` gives up enough throughput to come
 five points below it, heaviest bundles first. Nobody is told where to go, so in a cluster that is loaded evenly
 and heavily bundles circulate; below the threshold nothing happens, however uneven. Different here: the last
 bundle stays, ties go by name. (Pulsar 3.0 took the plain maximum.)
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from controller.bundles.domain.balancing.moves import Held, HeldReason, Move
+from controller.bundles.domain.balancing.moves import Move, MoveRefusal, MoveRefusalReason
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.base import Shedding, shed_byte_rate, too_few_brokers
 from controller.bundles.domain.balancing.state import BalanceState
@@ -27,15 +27,17 @@ def overload(cluster: Cluster, settings: BalanceSettings, state: BalanceState, n
     if few is not None:
         return Shedding((), (few,), state)
     moves: list[Move] = []
-    held: list[Held] = []
+    refusals: list[MoveRefusal] = []
     threshold = settings.overloaded_usage
     for broker, report in cluster.reporting:
         usage = weighted_max_usage(report.resources, settings.weights)
         if usage < threshold:
-            held.append(Held(HeldReason.BELOW_THRESHOLD, broker, None, "usage", usage, threshold))
+            refusals.append(
+                MoveRefusal(MoveRefusalReason.BELOW_THRESHOLD, broker, None, "usage", usage, threshold)
+            )
             continue
         needed = report.stats.byte_rate * (usage - threshold + MARGIN)
         shed, refusal = shed_byte_rate(cluster, broker, needed, settings, state, now_ms)
         moves += shed
-        held += [refusal] if refusal else []
-    return Shedding(tuple(moves), tuple(held), state)
+        refusals += [refusal] if refusal else []
+    return Shedding(tuple(moves), tuple(refusals), state)

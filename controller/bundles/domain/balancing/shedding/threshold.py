@@ -1,12 +1,12 @@
-"""Shed from brokers well above the mean: Pulsar's ``ThresholdShedder``, the default of its modular manager.
+"""Shed from brokers well above the mean: Pulsar's `ThresholdShedder`, the default of its modular manager.
 
-Usage is a moving average. A broker at or above the mean plus ``threshold_margin`` gives up enough throughput to
+Usage is a moving average. A broker at or above the mean plus `threshold_margin` gives up enough throughput to
 come five points below that line (not below the mean, as Pulsar's page says), unless that is less than
-``threshold_min_byte_rate``. If nobody does and ``threshold_lower_boundary`` is set, the busiest broker gives up
+`threshold_min_byte_rate`. If nobody does and `threshold_lower_boundary` is set, the busiest broker gives up
 half a margin once some broker is a margin below the mean.
 
 Different here: the averages advance once a cycle (Pulsar's lower boundary advances them again;
-``strict_pulsar`` does so too), those of departed brokers go, the last bundle stays, ties go by name. Kept as
+`strict_pulsar` does so too), those of departed brokers go, the last bundle stays, ties go by name. Kept as
 it is, and the reason this is no default: the average still speaks of the past after a move, so a broker
 that is even already goes on shedding (PIP-217), and within the margin nothing happens at all.
 """
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from controller.bundles.domain.balancing.moves import Held, HeldReason, Move
+from controller.bundles.domain.balancing.moves import Move, MoveRefusal, MoveRefusalReason
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.base import Shedding, shed_byte_rate, too_few_brokers
 from controller.bundles.domain.balancing.state import BalanceState
@@ -38,19 +38,21 @@ def threshold(cluster: Cluster, settings: BalanceSettings, state: BalanceState, 
     state = replace(state, usage_averages=averages)
     mean = sum(averages.values()) / len(averages)
     if mean == 0:
-        return Shedding((), (Held(HeldReason.NO_LOAD, metric="usage", value=0, needed=0),), state)
+        return Shedding(
+            (), (MoveRefusal(MoveRefusalReason.NO_LOAD, metric="usage", value=0, needed=0),), state
+        )
     moves: list[Move] = []
-    held: list[Held] = []
+    refusals: list[MoveRefusal] = []
     for broker, report in cluster.reporting:
         shed, refusal = _shed(cluster, broker, report, mean, settings, state, now_ms)
         moves += shed
-        held += [refusal] if refusal else []
+        refusals += [refusal] if refusal else []
     if moves or not settings.threshold_lower_boundary:
-        return Shedding(tuple(moves), tuple(held), state)
+        return Shedding(tuple(moves), tuple(refusals), state)
     if settings.strict_pulsar:
         state = replace(state, usage_averages=_advanced(cluster, settings, averages))
     moves, refusal = _shed_for_the_lowest(cluster, settings, state, now_ms)
-    return Shedding(tuple(moves), (*held, *([refusal] if refusal else [])), state)
+    return Shedding(tuple(moves), (*refusals, *([refusal] if refusal else [])), state)
 
 
 def _advanced(cluster: Cluster, settings: BalanceSettings, averages: Mapping[str, float]) -> dict[str, float]:
@@ -72,38 +74,40 @@ def _shed(
     settings: BalanceSettings,
     state: BalanceState,
     now_ms: int,
-) -> tuple[list[Move], Held | None]:
+) -> tuple[list[Move], MoveRefusal | None]:
     usage, margin = state.usage_averages[broker], settings.threshold_margin
     if usage < mean + margin:
-        return [], Held(HeldReason.BELOW_THRESHOLD, broker, None, "usage", usage, mean + margin)
+        return [], MoveRefusal(MoveRefusalReason.BELOW_THRESHOLD, broker, None, "usage", usage, mean + margin)
     needed = report.stats.byte_rate * (usage - mean - margin + MARGIN)
     if needed < settings.threshold_min_byte_rate:
-        return [], Held(
-            HeldReason.BELOW_FLOOR, broker, None, "byte_rate", needed, settings.threshold_min_byte_rate
+        return [], MoveRefusal(
+            MoveRefusalReason.BELOW_FLOOR, broker, None, "byte_rate", needed, settings.threshold_min_byte_rate
         )
     return shed_byte_rate(cluster, broker, needed, settings, state, now_ms)
 
 
 def _shed_for_the_lowest(
     cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int
-) -> tuple[list[Move], Held | None]:
+) -> tuple[list[Move], MoveRefusal | None]:
     averages = state.usage_averages
     line = sum(averages.values()) / len(averages) - settings.threshold_margin
     lowest = min(averages.values())
     if not lowest < line:
-        return [], Held(HeldReason.NO_UNDERLOADED_BROKER, metric="usage", value=lowest, needed=line)
+        return [], MoveRefusal(
+            MoveRefusalReason.NO_UNDERLOADED_BROKER, metric="usage", value=lowest, needed=line
+        )
     sources = [
         name for name, _ in cluster.reporting if averages[name] > line and len(cluster.bundles_of(name)) > 1
     ]
     if not sources:
-        return [], Held(
-            HeldReason.NO_BUNDLES, metric="brokers with two bundles above the line", value=0, needed=1
+        return [], MoveRefusal(
+            MoveRefusalReason.NO_BUNDLES, metric="brokers with two bundles above the line", value=0, needed=1
         )
     source = min(sources, key=lambda name: (-averages[name], name))
     byte_rate = cluster.report_of[source].stats.byte_rate
     needed = byte_rate * settings.threshold_margin * _LOWER_SHARE
     if settings.threshold_min_byte_rate > needed:
-        return [], Held(
-            HeldReason.BELOW_FLOOR, source, None, "byte_rate", needed, settings.threshold_min_byte_rate
+        return [], MoveRefusal(
+            MoveRefusalReason.BELOW_FLOOR, source, None, "byte_rate", needed, settings.threshold_min_byte_rate
         )
     return shed_byte_rate(cluster, source, needed, settings, state, now_ms)

@@ -1,15 +1,15 @@
-"""Move from the fullest brokers to the emptiest: Pulsar's ``TransferShedder``, of its extensible manager.
+"""Move from the fullest brokers to the emptiest: Pulsar's `TransferShedder`, of its extensible manager.
 
-Load is what a broker reports of itself as a moving average (``broker_averages`` in the state). The cycle acts once
-the population standard deviation has been above ``transfer_target_std``, or a broker underloaded or overloaded, for
-more than ``transfer_hits`` cycles in a row. Then at most ``transfer_max_sources`` brokers give half the difference to
-the emptiest one: of their ``transfer_top_bundles`` heaviest bundles the lightest first, and a bundle that is too heavy
+Load is what a broker reports of itself as a moving average (`broker_averages` in the state). The cycle acts once
+the population standard deviation has been above `transfer_target_std`, or a broker underloaded or overloaded, for
+more than `transfer_hits` cycles in a row. Then at most `transfer_max_sources` brokers give half the difference to
+the emptiest one: of their `transfer_top_bundles` heaviest bundles the lightest first, and a bundle that is too heavy
 in exchange for others.
 
 Different here: what is swapped back counts as gained (Pulsar adds it only while debug logging is on;
-``strict_pulsar`` leaves it out too), brokers whose report is too old are no longer picked, a bundle swapped back must be
+`strict_pulsar` leaves it out too), brokers whose report is too old are no longer picked, a bundle swapped back must be
 one that may move and never the destination's last, and a broker that reports no usage gives nothing (Pulsar divides 0 by
-0, which bounds nothing). Kept: within ``transfer_delay_seconds`` of a broker's shedding the whole cycle waits, the
+0, which bounds nothing). Kept: within `transfer_delay_seconds` of a broker's shedding the whole cycle waits, the
 mean is not recomputed, and of a broker with one reported bundle nothing is taken.
 """
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from controller.bundles.domain.balancing.moves import Held, HeldReason, Move, MoveReason
+from controller.bundles.domain.balancing.moves import Move, MoveReason, MoveRefusal, MoveRefusalReason
 from controller.bundles.domain.balancing.placement.occupancy import Occupancy
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.base import Shedding, too_few_brokers
@@ -33,45 +33,52 @@ from controller.bundles.domain.cluster import Bundle, Cluster
 
 def transfer(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
     """See the module."""
-    held, loads = _loads(cluster, settings, state, now_ms)
+    refusals, loads = _loads(cluster, settings, state, now_ms)
     if loads is None:
-        return Shedding((), held, state)
+        return Shedding((), refusals, state)
     levels = Levels.of(loads)
     if _reason(levels, settings) is None:
         needed = settings.transfer_target_std
-        within = Held(HeldReason.WITHIN_TARGET, metric="std of usage", value=levels.std, needed=needed)
-        return Shedding((), (*held, within), replace(state, condition_hits=0))
+        within = MoveRefusal(
+            MoveRefusalReason.WITHIN_TARGET, metric="std of usage", value=levels.std, needed=needed
+        )
+        return Shedding((), (*refusals, within), replace(state, condition_hits=0))
     hits = state.condition_hits + 1
     state = replace(state, condition_hits=hits)
     if hits <= settings.transfer_hits:
-        early = Held(HeldReason.HIT_COUNT, metric="cycles", value=hits, needed=settings.transfer_hits + 1)
-        return Shedding((), (*held, early), state)
-    moves, refusals = _exchange_all(levels, cluster, settings, state, now_ms)
+        early = MoveRefusal(
+            MoveRefusalReason.HIT_COUNT, metric="cycles", value=hits, needed=settings.transfer_hits + 1
+        )
+        return Shedding((), (*refusals, early), state)
+    moves, left = _exchange_all(levels, cluster, settings, state, now_ms)
     if moves:
         state = replace(state, condition_hits=0)
-    return Shedding(tuple(moves), (*held, *refusals), state)
+    return Shedding(tuple(moves), (*refusals, *left), state)
 
 
 def _loads(
     cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int
-) -> tuple[tuple[Held, ...], dict[str, BrokerAverages] | None]:
+) -> tuple[tuple[MoveRefusal, ...], dict[str, BrokerAverages] | None]:
     """Averages of the brokers that count; None where the cycle must wait, and why."""
     few = too_few_brokers(cluster)
     if few is not None:
         return (few,), None
     silent = [b.name for b in cluster.brokers if b.report is None or b.name not in state.broker_averages]
     if silent:
-        return tuple(Held(HeldReason.NO_REPORT, name) for name in silent), None
+        return tuple(MoveRefusal(MoveRefusalReason.NO_REPORT, name) for name in silent), None
     most_ms = settings.report_ttl_seconds * 1_000
     old = {n: now_ms - r.reported_at for n, r in cluster.reporting if now_ms - r.reported_at > most_ms}
     stale = tuple(
-        Held(HeldReason.STALE_REPORT, name, None, "age_ms", age, most_ms) for name, age in old.items()
+        MoveRefusal(MoveRefusalReason.STALE_REPORT, name, None, "age_ms", age, most_ms)
+        for name, age in old.items()
     )
     for name, report in cluster.reporting:
         moved_at = state.unloaded_brokers.get(name)
         counts_from = None if moved_at is None else moved_at + settings.transfer_delay_seconds * 1_000
         if name not in old and counts_from is not None and report.reported_at < counts_from:
-            waits = Held(HeldReason.SETTLING, name, None, "reported_at", report.reported_at, counts_from)
+            waits = MoveRefusal(
+                MoveRefusalReason.SETTLING, name, None, "reported_at", report.reported_at, counts_from
+            )
             return (*stale, waits), None
     fresh = {name: state.broker_averages[name] for name, _ in cluster.reporting if name not in old}
     return stale, fresh if len(fresh) > 1 else None
@@ -112,7 +119,7 @@ class Levels:
         return self.ordered[self.high]
 
     def offload(self, highest: float, lowest: float, amount: float) -> None:
-        """Takes ``amount`` of usage from one broker to the other."""
+        """Takes `amount` of usage from one broker to the other."""
         self.square_sum -= highest**2 + lowest**2
         self.square_sum += max(0.0, highest - amount) ** 2 + (lowest + amount) ** 2
         self.sources += 1
@@ -134,9 +141,9 @@ def _reason(levels: Levels, settings: BalanceSettings) -> MoveReason | None:
 
 def _exchange_all(
     levels: Levels, cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int
-) -> tuple[list[Move], list[Held]]:
+) -> tuple[list[Move], list[MoveRefusal]]:
     moves: list[Move] = []
-    held: list[Held] = []
+    refusals: list[MoveRefusal] = []
     occupancy = Occupancy(cluster, settings)
     while levels.sources < settings.transfer_max_sources and levels.low < levels.high:
         reason = _reason(levels, settings)
@@ -154,14 +161,14 @@ def _exchange_all(
                 (highest.usage - lowest.usage) / 2 / highest.usage,
                 len(reported_bundles(cluster, source, settings)),
             )
-        held += [refusal] if refusal else []
+        refusals += [refusal] if refusal else []
         if exchange.moves:
             moves += exchange.moves
             for move in exchange.moves:
                 if move.destination is not None:
                     occupancy.move(move.bundle_id, move.destination)
             levels.offload(highest.usage, lowest.usage, exchange.net_share * highest.usage)
-    return moves, held
+    return moves, refusals
 
 
 def _swappable(

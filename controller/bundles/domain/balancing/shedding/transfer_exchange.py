@@ -1,11 +1,11 @@
-"""One source, one destination: which bundles go, and which come back in exchange. The walk of ``transfer``."""
+"""One source, one destination: which bundles go, and which come back in exchange. The walk of `transfer`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from controller.bundles.domain.balancing.moves import Held, HeldReason, Move, MoveReason
+from controller.bundles.domain.balancing.moves import Move, MoveReason, MoveRefusal, MoveRefusalReason
 from controller.bundles.domain.balancing.placement.occupancy import Occupancy
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.base import may_move
@@ -62,7 +62,7 @@ def byte_rate_of(bundle: Bundle) -> float:
 class Exchange:
     """The bundles between two brokers as they are decided on; bytes per second throughout.
 
-    ``spare``: how many of its own bundles the destination may give back.
+    `spare`: how many of its own bundles the destination may give back.
     """
 
     source: str
@@ -82,21 +82,21 @@ class Exchange:
         had = self.reports[self.source].stats.byte_rate
         return (self._given - self._gained) / had if had else 0.0
 
-    def refusal(self, cluster: Cluster, usage: float) -> Held | None:
+    def refusal(self, cluster: Cluster, usage: float) -> MoveRefusal | None:
         """Why the source can give nothing at all."""
         reported = len(reported_bundles(cluster, self.source, self.settings))
         if reported < 2:
-            return Held(HeldReason.SOLE_BUNDLE, self.source, None, "bundles", reported, 2)
+            return MoveRefusal(MoveRefusalReason.SOLE_BUNDLE, self.source, None, "bundles", reported, 2)
         if not usage > 0:
-            return Held(HeldReason.NO_LOAD, self.source, None, "usage", usage, 0)
+            return MoveRefusal(MoveRefusalReason.NO_LOAD, self.source, None, "usage", usage, 0)
         return None
 
     def run(
         self, bundles: Sequence[Bundle], back: Iterator[Bundle], share: float, reported: int
-    ) -> Held | None:
-        """Gives away up to ``share`` of the source's throughput; why nothing, if nothing.
+    ) -> MoveRefusal | None:
+        """Gives away up to `share` of the source's throughput; why nothing, if nothing.
 
-        Of the ``reported`` bundles, those that may not move included, one stays.
+        Of the `reported` bundles, those that may not move included, one stays.
         """
         target = self.reports[self.source].stats.byte_rate * share
         remaining = reported
@@ -114,12 +114,12 @@ class Exchange:
         if self.moves:
             return None
         lightest = byte_rate_of(bundles[0]) if bundles else None
-        return Held(HeldReason.NOTHING_FITS, self.source, None, "byte_rate", lightest, target)
+        return MoveRefusal(MoveRefusalReason.NOTHING_FITS, self.source, None, "byte_rate", lightest, target)
 
     def _swap(self, rate: float, back: Iterator[Bundle]) -> list[Bundle] | None:
-        """What must come back for a bundle of ``rate`` to go; None where no exchange makes it fit.
+        """What must come back for a bundle of `rate` to go; None where no exchange makes it fit.
 
-        ``back`` is one pass over the destination's bundles for the whole source, never rewound, as in Pulsar.
+        `back` is one pass over the destination's bundles for the whole source, never rewound, as in Pulsar.
         """
         had = self.reports[self.source].stats.byte_rate
         net = self._given - self._gained + rate

@@ -1,7 +1,7 @@
-"""Level the highest and the lowest broker by traffic: Pulsar's ``UniformLoadShedder``.
+"""Level the highest and the lowest broker by traffic: Pulsar's `UniformLoadShedder`.
 
-Acts when the highest message rate is more than ``uniform_msg_rate_difference`` above the lowest, else when the
-highest byte rate is more than ``uniform_byte_rate_ratio`` times the lowest, and gives up ``unload_fraction`` of
+Acts when the highest message rate is more than `uniform_msg_rate_difference` above the lowest, else when the
+highest byte rate is more than `uniform_byte_rate_ratio` times the lowest, and gives up `unload_fraction` of
 the difference; a setting of 0 switches a rule off. One source a cycle, usage plays no part, and below the floors
 it does nothing.
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from controller.bundles.domain.balancing.moves import Held, HeldReason, Move, MoveReason
+from controller.bundles.domain.balancing.moves import Move, MoveReason, MoveRefusal, MoveRefusalReason
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.base import (
     Shedding,
@@ -62,11 +62,13 @@ def uniform(cluster: Cluster, settings: BalanceSettings, state: BalanceState, no
         return _shed(cluster, messages, settings.min_unload_msg_rate, settings, state, now_ms)
     if 0 < most_ratio < ratio:
         return _shed(cluster, data, settings.min_unload_byte_rate, settings, state, now_ms)
-    held = (
-        Held(HeldReason.WITHIN_TARGET, None, None, "msg_rate difference (%)", difference, most_percent),
-        Held(HeldReason.WITHIN_TARGET, None, None, "byte_rate ratio", ratio, most_ratio),
+    refusals = (
+        MoveRefusal(
+            MoveRefusalReason.WITHIN_TARGET, None, None, "msg_rate difference (%)", difference, most_percent
+        ),
+        MoveRefusal(MoveRefusalReason.WITHIN_TARGET, None, None, "byte_rate ratio", ratio, most_ratio),
     )
-    return Shedding((), held, state)
+    return Shedding((), refusals, state)
 
 
 def _shed(
@@ -79,12 +81,14 @@ def _shed(
 ) -> Shedding:
     owned = cluster.bundles_of(spread.source)
     needed = int((spread.highest - spread.lowest) * settings.unload_fraction)
-    held: Held | None = None
+    refusal: MoveRefusal | None = None
     picked: list[WeighedBundle] = []
     if len(owned) < 2:
-        held = Held(HeldReason.SOLE_BUNDLE, spread.source, None, "bundles", len(owned), 2)
+        refusal = MoveRefusal(MoveRefusalReason.SOLE_BUNDLE, spread.source, None, "bundles", len(owned), 2)
     elif needed < floor:
-        held = Held(HeldReason.BELOW_FLOOR, spread.source, None, spread.metric, needed, floor)
+        refusal = MoveRefusal(
+            MoveRefusalReason.BELOW_FLOOR, spread.source, None, spread.metric, needed, floor
+        )
     else:
         figure = short_term_msg_rate if spread.metric == "msg_rate" else short_term_byte_rate
         weighed = heaviest_first(owned, figure, settings, state, now_ms)
@@ -92,12 +96,14 @@ def _shed(
         picked = _fitting(weighed, needed, most if most >= 0 else len(owned))[: len(owned) - 1]
         if not picked:
             lightest = weighed[-1].load if weighed else None
-            held = Held(HeldReason.NOTHING_FITS, spread.source, None, spread.metric, lightest, needed)
+            refusal = MoveRefusal(
+                MoveRefusalReason.NOTHING_FITS, spread.source, None, spread.metric, lightest, needed
+            )
     moves = tuple(
         Move(one.bundle_id, spread.source, None, one.load, spread.metric, MoveReason.OVERLOADED)
         for one in picked
     )
-    return Shedding(moves, (held,) if held else (), state)
+    return Shedding(moves, (refusal,) if refusal else (), state)
 
 
 def _fitting(weighed: list[WeighedBundle], needed: int, most: int) -> list[WeighedBundle]:

@@ -1,8 +1,8 @@
 """What a split algorithm is asked and what it answers: cut points with what each part would carry, or a reason.
 
 One record of options serves every algorithm. Upstream the class of the options follows from the *configured*
-algorithm, and asking for another one by name fails in a cast. ``registry`` asks the question and checks what
-all algorithms have in common; ``namespace_bundles`` applies the answer. Nothing here knows a clock or a broker.
+algorithm, and asking for another one by name fails in a cast. `registry` asks the question and checks what
+all algorithms have in common; `namespace_bundles` applies the answer. Nothing here knows a clock or a broker.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from controller.bundles.domain.load.stats import BundleStats
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.ring.hashes import LAST_HASH, topic_hash
 from controller.bundles.domain.ring.topic_name import canonical_topic_name
-from controller.bundles.domain.splitting.algorithms.refusal import SplitRefusal
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
 from controller.domain.errors import InvalidInput, InvariantViolated
 
 MIB = 1024 * 1024
@@ -63,13 +63,13 @@ class Midpoint(StrEnum):
 class SplitOptions:
     """Every algorithm's knobs; the defaults are Pulsar's where Pulsar has the knob.
 
-    ``max_msg_rate`` (messages/s, in and out) and ``max_byte_rate`` (bytes/s, in and out): the most one
-    bundle should carry. ``difference_percent``: how far above them a bundle must be before
-    flow_or_qps_equally_divide cuts. ``midpoint``: None for each algorithm's own. ``positions``: cut points of
-    specified_positions_divide; ``force`` takes them with fewer than two topics too. ``parts``: how many
-    range_ and load_equally_divide make. ``topics``: names for specified_topic_count_equally_divide (one) and
-    isolate_outstanding (none: those found by load). ``outstanding_percent``: share of either limit from which a
-    hash is outstanding. ``bundle_budget``: bundles the namespace may yet gain, None for any number.
+    `max_msg_rate` (messages/s, in and out) and `max_byte_rate` (bytes/s, in and out): the most one
+    bundle should carry. `difference_percent`: how far above them a bundle must be before
+    flow_or_qps_equally_divide cuts. `midpoint`: None for each algorithm's own. `positions`: cut points of
+    specified_positions_divide; `force` takes them with fewer than two topics too. `parts`: how many
+    range_ and load_equally_divide make. `topics`: names for specified_topic_count_equally_divide (one) and
+    isolate_outstanding (none: those found by load). `outstanding_percent`: share of either limit from which a
+    hash is outstanding. `bundle_budget`: bundles the namespace may yet gain, None for any number.
 
     Raises InvalidInput at construction for values out of these bounds.
     """
@@ -142,21 +142,21 @@ class CutPoints:
     """An algorithm's bare answer: points in any order, and what it had to leave undone on the way."""
 
     points: Sequence[int]
-    left_undone: tuple[SplitRefusal, ...] = ()
+    left_undone: tuple[CutRefusal, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
     """Rising cut points strictly inside the bundle, what each part would carry, and what was left undone.
 
-    Any broker from Pulsar 2.11 on performs it by ``specified_positions_divide``, whatever found it.
+    Any broker from Pulsar 2.11 on performs it by `specified_positions_divide`, whatever found it.
     """
 
     bundle: NamespaceBundle
     algorithm: str
     cuts: tuple[int, ...]
     parts: tuple[PartLoad, ...]
-    left_undone: tuple[SplitRefusal, ...] = ()
+    left_undone: tuple[CutRefusal, ...] = ()
 
     @classmethod
     def of(cls, algorithm: str, request: SplitRequest, answer: CutPoints) -> Self:
@@ -179,7 +179,7 @@ class SplitPlan:
 class SplitAlgorithm(Protocol):
     """Pure; the bundle it is asked about can be split. Raises InvalidInput for options that can never do."""
 
-    def __call__(self, request: SplitRequest) -> CutPoints | SplitRefusal: ...
+    def __call__(self, request: SplitRequest) -> CutPoints | CutRefusal: ...
 
 
 def _part(bundle: NamespaceBundle, topics: Sequence[BundleTopic]) -> PartLoad:

@@ -1,8 +1,8 @@
-"""``flow_or_qps_equally_divide`` (PIP-169): fill parts from the low end up to the limits; no even division despite its name.
+"""`flow_or_qps_equally_divide` (PIP-169): fill parts from the low end up to the limits; no even division despite its name.
 
 One walk over the loaded places: a part is closed before the place that would take it *strictly above* the
 limit of messages or of bytes. So no part exceeds a limit unless a single place does, and the last part may be
-tiny; ``load_equally`` divides evenly. Pulsar's answer, the cut one above the midpoint included, with these mended:
+tiny; `load_equally` divides evenly. Pulsar's answer, the cut one above the midpoint included, with these mended:
 
 - topics of one hash add up; upstream the last one's rate replaces the others' and counts once for each;
 - no cut falls on 0xffffffff, none is given twice (both make the whole split fail);
@@ -23,11 +23,11 @@ from controller.bundles.domain.splitting.algorithms.base import (
     SplitRequest,
 )
 from controller.bundles.domain.splitting.algorithms.places import Place, cut_between, peak, places, too_few
-from controller.bundles.domain.splitting.algorithms.refusal import SplitReason, SplitRefusal
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, CutRefusalReason
 
 
-def flow_or_qps_equally(request: SplitRequest) -> CutPoints | SplitRefusal:
-    """Cuts between loaded places; refused below the limits plus ``difference_percent`` or with nothing to part.
+def flow_or_qps_equally(request: SplitRequest) -> CutPoints | CutRefusal:
+    """Cuts between loaded places; refused below the limits plus `difference_percent` or with nothing to part.
 
     With a budget the lowest cuts are kept and the last part holds the rest.
     """
@@ -36,7 +36,7 @@ def flow_or_qps_equally(request: SplitRequest) -> CutPoints | SplitRefusal:
         return refusal
     loaded = [place for place in places(request.topics) if place.msg_rate > 0 or place.byte_rate > 0]
     if len(loaded) < 2:
-        return SplitRefusal(str(bundle), SplitReason.NO_LOAD, "hashes", len(loaded), 2)
+        return CutRefusal(str(bundle), CutRefusalReason.NO_LOAD, "hashes", len(loaded), 2)
     metric, rate, limit = peak(
         math.fsum(place.msg_rate for place in loaded),
         math.fsum(place.byte_rate for place in loaded),
@@ -45,7 +45,7 @@ def flow_or_qps_equally(request: SplitRequest) -> CutPoints | SplitRefusal:
     gate = limit * (100 + options.difference_percent) / 100
     cuts = _walk(loaded, options) if rate >= gate else []
     if not cuts:
-        return SplitRefusal(str(bundle), SplitReason.BELOW_LIMIT, metric, rate, gate)
+        return CutRefusal(str(bundle), CutRefusalReason.BELOW_LIMIT, metric, rate, gate)
     return _within_budget(request, cuts, _too_hot_alone(loaded, options))
 
 
@@ -63,20 +63,18 @@ def _walk(loaded: Sequence[Place], options: SplitOptions) -> list[int]:
     return cuts
 
 
-def _too_hot_alone(loaded: Sequence[Place], options: SplitOptions) -> tuple[SplitRefusal, ...]:
+def _too_hot_alone(loaded: Sequence[Place], options: SplitOptions) -> tuple[CutRefusal, ...]:
     peaks = ((place, *place.peak(options)) for place in loaded)
     return tuple(
-        SplitRefusal(place.label, SplitReason.ABOVE_LIMIT_ALONE, metric, rate, limit)
+        CutRefusal(place.label, CutRefusalReason.ABOVE_LIMIT_ALONE, metric, rate, limit)
         for place, metric, rate, limit in peaks
         if rate > limit
     )
 
 
-def _within_budget(
-    request: SplitRequest, cuts: list[int], left_undone: tuple[SplitRefusal, ...]
-) -> CutPoints:
+def _within_budget(request: SplitRequest, cuts: list[int], left_undone: tuple[CutRefusal, ...]) -> CutPoints:
     budget = request.options.bundle_budget
     if budget is None or len(cuts) <= budget:
         return CutPoints(cuts, left_undone)
-    capped = SplitRefusal(str(request.bundle), SplitReason.AT_MAX_BUNDLES, "bundles", budget, len(cuts))
+    capped = CutRefusal(str(request.bundle), CutRefusalReason.AT_MAX_BUNDLES, "bundles", budget, len(cuts))
     return CutPoints(cuts[:budget], (*left_undone, capped))

@@ -1,11 +1,11 @@
-"""``isolate_outstanding``: a bundle of its own for each topic that stands out.
+"""`isolate_outstanding`: a bundle of its own for each topic that stands out.
 
 Proposal B of issue 13761, which Pulsar left to operators with positions computed by hand (PIP-143): around an
 outstanding hash p stand cuts at p and p + 1, so nothing else ever lands in its bundle, and the bundle can never be
 split again. No cut stands on an end of the bundle, neighbouring hashes share one, and topics at one place stay
-together (see ``places``), count together, and are named.
+together (see `places`), count together, and are named.
 
-Named topics are isolated whatever they carry; without names those at ``outstanding_percent`` of either limit or
+Named topics are isolated whatever they carry; without names those at `outstanding_percent` of either limit or
 above. k topics add up to 2k bundles, so with a budget the heaviest go first, and a lighter one that
 still fits is not held up by a heavier one that does not.
 """
@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.splitting.algorithms.base import CutPoints, SplitRequest
 from controller.bundles.domain.splitting.algorithms.places import Place, place_of, places, too_few
-from controller.bundles.domain.splitting.algorithms.refusal import SplitReason, SplitRefusal
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, CutRefusalReason
 from controller.bundles.domain.splitting.algorithms.specified_topic_count_equally import topics_named
 
 
-def isolate_outstanding(request: SplitRequest) -> CutPoints | SplitRefusal:
+def isolate_outstanding(request: SplitRequest) -> CutPoints | CutRefusal:
     """Cuts around each; refused where nothing stands out, is found, or fits into the budget."""
     bundle, options = request.bundle, request.options
     if refusal := too_few(bundle, request.topics):
@@ -30,7 +30,7 @@ def isolate_outstanding(request: SplitRequest) -> CutPoints | SplitRefusal:
     if options.topics:
         wanted, missing = _named(request, everywhere)
         if not wanted:
-            return SplitRefusal(", ".join(options.topics), SplitReason.TOPIC_NOT_HERE, "topics", 0, 1)
+            return CutRefusal(", ".join(options.topics), CutRefusalReason.TOPIC_NOT_HERE, "topics", 0, 1)
     else:
         wanted, missing = _found(request, everywhere), ()
         if not wanted:
@@ -39,20 +39,18 @@ def isolate_outstanding(request: SplitRequest) -> CutPoints | SplitRefusal:
     if not taken:
         return unaffordable[0]
     together = tuple(
-        SplitRefusal(place.label, SplitReason.INSEPARABLE, "topics", len(place.topics), 1)
+        CutRefusal(place.label, CutRefusalReason.INSEPARABLE, "topics", len(place.topics), 1)
         for place in wanted
         if len(place.topics) > 1
     )
     return CutPoints(sorted(taken), (*missing, *together, *unaffordable))
 
 
-def _named(
-    request: SplitRequest, everywhere: Sequence[Place]
-) -> tuple[list[Place], tuple[SplitRefusal, ...]]:
+def _named(request: SplitRequest, everywhere: Sequence[Place]) -> tuple[list[Place], tuple[CutRefusal, ...]]:
     found = {name: topics_named(name, request.topics) for name in dict.fromkeys(request.options.topics)}
     at = {place_of(topic.hash_value) for topics in found.values() for topic in topics}
     missing = tuple(
-        SplitRefusal(name, SplitReason.TOPIC_NOT_HERE, "topics", 0, 1)
+        CutRefusal(name, CutRefusalReason.TOPIC_NOT_HERE, "topics", 0, 1)
         for name, topics in found.items()
         if not topics
     )
@@ -77,17 +75,17 @@ def _heaviest_first(request: SplitRequest, some: list[Place]) -> list[Place]:
     )
 
 
-def _none_outstanding(request: SplitRequest, everywhere: Sequence[Place]) -> SplitRefusal:
+def _none_outstanding(request: SplitRequest, everywhere: Sequence[Place]) -> CutRefusal:
     metric, rate, limit = _heaviest_first(request, list(everywhere))[0].peak(request.options)
     needed = limit * request.options.outstanding_percent / 100
-    return SplitRefusal(str(request.bundle), SplitReason.NONE_OUTSTANDING, metric, rate, needed)
+    return CutRefusal(str(request.bundle), CutRefusalReason.NONE_OUTSTANDING, metric, rate, needed)
 
 
 def _within_budget(
     bundle: NamespaceBundle, wanted: Sequence[Place], budget: int | None
-) -> tuple[set[int], tuple[SplitRefusal, ...]]:
+) -> tuple[set[int], tuple[CutRefusal, ...]]:
     taken: set[int] = set()
-    unaffordable: list[SplitRefusal] = []
+    unaffordable: list[CutRefusal] = []
     for place in wanted:
         cuts = {cut for cut in (place.at, place.at + 1) if bundle.lower < cut < bundle.upper}
         if budget is None or len(taken | cuts) <= budget:
@@ -95,6 +93,6 @@ def _within_budget(
         else:
             left, needed = budget - len(taken), len(cuts - taken)
             unaffordable.append(
-                SplitRefusal(place.label, SplitReason.AT_MAX_BUNDLES, "bundles", left, needed)
+                CutRefusal(place.label, CutRefusalReason.AT_MAX_BUNDLES, "bundles", left, needed)
             )
     return taken, tuple(unaffordable)

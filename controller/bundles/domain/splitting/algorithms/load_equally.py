@@ -1,4 +1,4 @@
-"""``load_equally_divide``: k parts whose heaviest is as light as any k - 1 cuts can make it. Not in Pulsar.
+"""`load_equally_divide`: k parts whose heaviest is as light as any k - 1 cuts can make it. Not in Pulsar.
 
 PIP-169's early text wanted an even division; what shipped fills parts up to a fixed limit and leaves the rest to
 the last. Here the load of a part is the larger of its two rates, each as a share of its limit, so that a part
@@ -23,17 +23,17 @@ from controller.bundles.domain.splitting.algorithms.base import (
     SplitRequest,
 )
 from controller.bundles.domain.splitting.algorithms.places import Place, cut_between, places, too_few
-from controller.bundles.domain.splitting.algorithms.refusal import SplitReason, SplitRefusal
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, CutRefusalReason
 
 
-def load_equally(request: SplitRequest) -> CutPoints | SplitRefusal:
-    """``options.parts`` parts, fewer where fewer places carry load or the budget is smaller; then that is said."""
+def load_equally(request: SplitRequest) -> CutPoints | CutRefusal:
+    """`options.parts` parts, fewer where fewer places carry load or the budget is smaller; then that is said."""
     bundle, options = request.bundle, request.options
     if refusal := too_few(bundle, request.topics):
         return refusal
     loaded = [place for place in places(request.topics) if place.msg_rate > 0 or place.byte_rate > 0]
     if len(loaded) < 2:
-        return SplitRefusal(str(bundle), SplitReason.NO_LOAD, "hashes", len(loaded), 2)
+        return CutRefusal(str(bundle), CutRefusalReason.NO_LOAD, "hashes", len(loaded), 2)
     budget = len(loaded) if options.bundle_budget is None else options.bundle_budget
     parts = min(options.parts, len(loaded), budget + 1)
     midpoint = options.midpoint or Midpoint.LOWER
@@ -43,7 +43,7 @@ def load_equally(request: SplitRequest) -> CutPoints | SplitRefusal:
     ]
     if parts == options.parts:
         return CutPoints(cuts)
-    fewer = SplitRefusal(str(bundle), SplitReason.FEWER_PARTS, "bundles", parts, options.parts)
+    fewer = CutRefusal(str(bundle), CutRefusalReason.FEWER_PARTS, "bundles", parts, options.parts)
     return CutPoints(cuts, (fewer,))
 
 
@@ -59,7 +59,7 @@ def even_starts(loaded: Sequence[Place], parts: int, options: SplitOptions) -> l
 
 
 def _least_maximum(loaded: Sequence[Place], parts: int, options: SplitOptions) -> float:
-    """The smallest load that the heaviest of ``parts`` neighbouring runs can have."""
+    """The smallest load that the heaviest of `parts` neighbouring runs can have."""
     low = max(options.load_share(place.msg_rate, place.byte_rate) for place in loaded)
     _, high, _ = _filled(loaded, 0, float("inf"), options)
     while low < high:
@@ -78,7 +78,7 @@ def _filled(
 ) -> tuple[int, float, float]:
     """Parts used when each is filled up to the bound, their heaviest load, and the lightest that was too heavy.
 
-    Rates are added place by place from the low end of a part, here and in ``_even_end``, so that the same
+    Rates are added place by place from the low end of a part, here and in `_even_end`, so that the same
     part has the same sum. In plain numbers: this is the loop in which all the time goes.
     """
     most_msgs, most_bytes = options.max_msg_rate, options.max_byte_rate
@@ -98,7 +98,7 @@ def _filled(
 
 
 def _even_end(loaded: Sequence[Place], first: int, left: int, most: float, options: SplitOptions) -> int:
-    """Where the part from ``first`` ends: nearest to an even share, if ``left`` parts can take the rest."""
+    """Where the part from `first` ends: nearest to an even share, if `left` parts can take the rest."""
     lowest = bisect_left(
         range(len(loaded)),
         True,  # the later this part ends, the easier the rest

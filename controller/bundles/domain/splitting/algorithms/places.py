@@ -15,7 +15,7 @@ from itertools import groupby
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.ring.hashes import LAST_HASH
 from controller.bundles.domain.splitting.algorithms.base import BundleTopic, Midpoint, SplitOptions
-from controller.bundles.domain.splitting.algorithms.refusal import SplitReason, SplitRefusal
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, CutRefusalReason
 
 LAST_PLACE = LAST_HASH - 1
 
@@ -35,12 +35,12 @@ class Place:
         return ", ".join(topic.name for topic in self.topics)
 
     def peak(self, options: SplitOptions) -> tuple[str, float, float]:
-        """``(metric, rate, limit)`` of whichever rate is nearer to its limit."""
+        """`(metric, rate, limit)` of whichever rate is nearer to its limit."""
         return peak(self.msg_rate, self.byte_rate, options)
 
 
 def peak(msg_rate: float, byte_rate: float, options: SplitOptions) -> tuple[str, float, float]:
-    """``(metric, rate, limit)`` of whichever rate is nearer to its limit; messages where both are equally near."""
+    """`(metric, rate, limit)` of whichever rate is nearer to its limit; messages where both are equally near."""
     if msg_rate / options.max_msg_rate >= byte_rate / options.max_byte_rate:
         return "msg_rate", msg_rate, options.max_msg_rate
     return "byte_rate", byte_rate, options.max_byte_rate
@@ -66,20 +66,20 @@ def places(topics: Sequence[BundleTopic]) -> tuple[Place, ...]:
 
 
 def cut_between(low: int, high: int, midpoint: Midpoint) -> int:
-    """A cut that leaves place ``low`` below and ``high`` (> ``low``) at or above it: low < cut <= high.
+    """A cut that leaves place `low` below and `high` (> `low`) at or above it: low < cut <= high.
 
-    By the lower rule, neighbouring hashes would give ``low`` itself, and the lower topic would change
-    sides; the cut is then ``high``.
+    By the lower rule, neighbouring hashes would give `low` itself, and the lower topic would change
+    sides; the cut is then `high`.
     """
     middle = low + (high - low) // 2 + (midpoint is Midpoint.UPPER)
     return max(middle, low + 1)
 
 
-def too_few(bundle: NamespaceBundle, topics: Sequence[BundleTopic]) -> SplitRefusal | None:
+def too_few(bundle: NamespaceBundle, topics: Sequence[BundleTopic]) -> CutRefusal | None:
     """The refusal of a bundle with fewer than two topics, or with all of them at one place."""
     subject = str(bundle)
     if len(topics) < 2:
-        return SplitRefusal(subject, SplitReason.TOO_FEW_TOPICS, "topics", len(topics), 2)
+        return CutRefusal(subject, CutRefusalReason.TOO_FEW_TOPICS, "topics", len(topics), 2)
     if (distinct := len({place_of(topic.hash_value) for topic in topics})) < 2:
-        return SplitRefusal(subject, SplitReason.ONE_HASH, "hashes", distinct, 2)
+        return CutRefusal(subject, CutRefusalReason.ONE_HASH, "hashes", distinct, 2)
     return None

@@ -1,4 +1,4 @@
-"""``range_equally_divide``: parts of the same width; Pulsar's default, and blind to where topics lie.
+"""`range_equally_divide`: parts of the same width; Pulsar's default, and blind to where topics lie.
 
 Answers for any bundle that can be split; an empty half is common, and the parts' sums show it.
 """
@@ -8,16 +8,16 @@ from __future__ import annotations
 from controller.bundles.domain.ring.boundaries import equal_cuts
 from controller.bundles.domain.ring.hashes import LAST_HASH
 from controller.bundles.domain.splitting.algorithms.base import CutPoints, SplitRequest
-from controller.bundles.domain.splitting.algorithms.refusal import SplitReason, SplitRefusal
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, CutRefusalReason
 
 
-def range_equally(request: SplitRequest) -> CutPoints | SplitRefusal:
-    """``options.parts`` widths, fewer where the bundle is narrower or the budget smaller."""
+def range_equally(request: SplitRequest) -> CutPoints | CutRefusal:
+    """`options.parts` widths, fewer where the bundle is narrower or the budget smaller."""
     bundle, options = request.bundle, request.options
     budget = LAST_HASH if options.bundle_budget is None else options.bundle_budget
     parts = min(options.parts, bundle.upper - bundle.lower, budget + 1)
     cuts = equal_cuts(bundle, parts)
     if parts == options.parts:
         return CutPoints(cuts)
-    fewer = SplitRefusal(str(bundle), SplitReason.FEWER_PARTS, "bundles", parts, options.parts)
+    fewer = CutRefusal(str(bundle), CutRefusalReason.FEWER_PARTS, "bundles", parts, options.parts)
     return CutPoints(cuts, (fewer,))

@@ -1,6 +1,6 @@
 """Why a bundle, or one thing in it, was not split: a reason from one enum, the figures, and a sentence.
 
-Upstream such a split succeeds silently and changes nothing. ``triggers`` and ``merging`` have enums of their own.
+Upstream such a split succeeds silently and changes nothing. `triggers` and `merging` have enums of their own.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class SplitReason(StrEnum):
-    """Why not. The comment says what ``value`` and ``needed`` hold."""
+class CutRefusalReason(StrEnum):
+    """Why not. The comment says what `value` and `needed` hold."""
 
     # The bundle.
     NOT_SPLITTABLE = "not-splittable"  # upper - lower; the least that can be cut
@@ -32,32 +32,32 @@ class SplitReason(StrEnum):
 
 
 _SENTENCES = {
-    SplitReason.NOT_SPLITTABLE: "it spans {value} hashes; a cut needs {needed}",
-    SplitReason.TOO_FEW_TOPICS: "{value} topics in it; a split needs {needed}",
-    SplitReason.ONE_HASH: "all its topics share one hash; a cut needs {needed} different ones",
-    SplitReason.AT_MAX_BUNDLES: "the namespace may gain {value} bundles; this adds {needed}: raise the cap or merge",
-    SplitReason.NO_LOAD: "load at {value} different hashes; dividing it needs {needed}",
-    SplitReason.BELOW_LIMIT: "its {metric} is {value}; a cut takes {needed}, and more than the limit",
-    SplitReason.NONE_OUTSTANDING: "no topic stands out: the highest {metric} is {value}; outstanding is {needed} or more",
-    SplitReason.NO_POSITION_INSIDE: "none of {value} positions is strictly inside it; give at least {needed}",
-    SplitReason.POSITION_OUTSIDE: "position {value} is not strictly inside the bundle; its edge is {needed}",
-    SplitReason.TOPIC_NOT_HERE: "{value} topics of that name are known in the bundle; look up which bundle it is in",
-    SplitReason.INSEPARABLE: "{value} topics share a hash and stay together",
-    SplitReason.ABOVE_LIMIT_ALONE: "its {metric} is {value}, above {needed} alone, and no cut divides a topic: add partitions",
-    SplitReason.FEWER_PARTS: "{value} parts instead of {needed}: not enough different hashes with load, or room for bundles",
+    CutRefusalReason.NOT_SPLITTABLE: "it spans {value} hashes; a cut needs {needed}",
+    CutRefusalReason.TOO_FEW_TOPICS: "{value} topics in it; a split needs {needed}",
+    CutRefusalReason.ONE_HASH: "all its topics share one hash; a cut needs {needed} different ones",
+    CutRefusalReason.AT_MAX_BUNDLES: "the namespace may gain {value} bundles; this adds {needed}: raise the cap or merge",
+    CutRefusalReason.NO_LOAD: "load at {value} different hashes; dividing it needs {needed}",
+    CutRefusalReason.BELOW_LIMIT: "its {metric} is {value}; a cut takes {needed}, and more than the limit",
+    CutRefusalReason.NONE_OUTSTANDING: "no topic stands out: the highest {metric} is {value}; outstanding is {needed} or more",
+    CutRefusalReason.NO_POSITION_INSIDE: "none of {value} positions is strictly inside it; give at least {needed}",
+    CutRefusalReason.POSITION_OUTSIDE: "position {value} is not strictly inside the bundle; its edge is {needed}",
+    CutRefusalReason.TOPIC_NOT_HERE: "{value} topics of that name are known in the bundle; look up which bundle it is in",
+    CutRefusalReason.INSEPARABLE: "{value} topics share a hash and stay together",
+    CutRefusalReason.ABOVE_LIMIT_ALONE: "its {metric} is {value}, above {needed} alone, and no cut divides a topic: add partitions",
+    CutRefusalReason.FEWER_PARTS: "{value} parts instead of {needed}: not enough different hashes with load, or room for bundles",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class SplitRefusal:
-    """One thing that was not done. ``subject``: the bundle's text, a topic, or a position.
+class CutRefusal:
+    """One thing that was not done. `subject`: the bundle's text, a topic, or a position.
 
-    What ``value`` and ``needed`` hold: see ``SplitReason``; ``metric`` names their kind (``msg_rate``,
-    ``byte_rate``, ``topics``, ``hashes``, ``bundles``, ``hash``).
+    What `value` and `needed` hold: see `CutRefusalReason`; `metric` names their kind (`msg_rate`,
+    `byte_rate`, `topics`, `hashes`, `bundles`, `hash`).
     """
 
     subject: str
-    reason: SplitReason
+    reason: CutRefusalReason
     metric: str
     value: float
     needed: float | None = None

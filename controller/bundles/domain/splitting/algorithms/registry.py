@@ -1,6 +1,6 @@
 """The split algorithms by the name a policy or an operator gives, and the one way to ask any of them.
 
-Names are Pulsar's, in its exact case. Those in ``PULSAR_ALGORITHMS`` a broker knows by itself; of the others it
+Names are Pulsar's, in its exact case. Those in `PULSAR_ALGORITHMS` a broker knows by itself; of the others it
 is given the cut points, as positions.
 """
 
@@ -13,7 +13,7 @@ from controller.bundles.domain.splitting.algorithms.flow_or_qps_equally import f
 from controller.bundles.domain.splitting.algorithms.isolate_outstanding import isolate_outstanding
 from controller.bundles.domain.splitting.algorithms.load_equally import load_equally
 from controller.bundles.domain.splitting.algorithms.range_equally import range_equally
-from controller.bundles.domain.splitting.algorithms.refusal import SplitReason, SplitRefusal
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, CutRefusalReason
 from controller.bundles.domain.splitting.algorithms.specified_positions import specified_positions
 from controller.bundles.domain.splitting.algorithms.specified_topic_count_equally import (
     specified_topic_count_equally,
@@ -22,7 +22,7 @@ from controller.bundles.domain.splitting.algorithms.topic_count_equally import t
 from controller.domain.errors import InvalidInput
 
 DEFAULT_SPLIT_ALGORITHM = "range_equally_divide"
-"""``defaultNamespaceBundleSplitAlgorithm``."""
+"""`defaultNamespaceBundleSplitAlgorithm`."""
 
 SPLIT_ALGORITHMS: Mapping[str, SplitAlgorithm] = {
     "range_equally_divide": range_equally,
@@ -35,7 +35,7 @@ SPLIT_ALGORITHMS: Mapping[str, SplitAlgorithm] = {
 }
 
 PULSAR_ALGORITHMS = tuple(SPLIT_ALGORITHMS)[:4]
-"""``supportedNamespaceBundleSplitAlgorithms`` of a broker as shipped."""
+"""`supportedNamespaceBundleSplitAlgorithms` of a broker as shipped."""
 
 
 def split_algorithm(name: str) -> SplitAlgorithm:
@@ -47,7 +47,7 @@ def split_algorithm(name: str) -> SplitAlgorithm:
         raise InvalidInput(f"split algorithm {name!r} is unknown; choose one of {known}") from None
 
 
-def plan_split(name: str, request: SplitRequest) -> SplitPlan | SplitRefusal:
+def plan_split(name: str, request: SplitRequest) -> SplitPlan | CutRefusal:
     """Where that algorithm cuts, with the load of each part, or why it does not.
 
     Whatever the algorithm: a bundle too narrow is refused, and so is a plan over the budget. Raises
@@ -56,13 +56,15 @@ def plan_split(name: str, request: SplitRequest) -> SplitPlan | SplitRefusal:
     algorithm = split_algorithm(name)
     bundle, budget = request.bundle, request.options.bundle_budget
     if not bundle.can_split:
-        return SplitRefusal(str(bundle), SplitReason.NOT_SPLITTABLE, "hashes", bundle.upper - bundle.lower, 2)
+        return CutRefusal(
+            str(bundle), CutRefusalReason.NOT_SPLITTABLE, "hashes", bundle.upper - bundle.lower, 2
+        )
     if budget == 0:
-        return SplitRefusal(str(bundle), SplitReason.AT_MAX_BUNDLES, "bundles", 0, 1)
+        return CutRefusal(str(bundle), CutRefusalReason.AT_MAX_BUNDLES, "bundles", 0, 1)
     answer = algorithm(request)
-    if isinstance(answer, SplitRefusal):
+    if isinstance(answer, CutRefusal):
         return answer
     plan = SplitPlan.of(name, request, answer)
     if budget is not None and len(plan.cuts) > budget:
-        return SplitRefusal(str(bundle), SplitReason.AT_MAX_BUNDLES, "bundles", budget, len(plan.cuts))
+        return CutRefusal(str(bundle), CutRefusalReason.AT_MAX_BUNDLES, "bundles", budget, len(plan.cuts))
     return plan

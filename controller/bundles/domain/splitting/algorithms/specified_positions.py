@@ -1,4 +1,4 @@
-"""``specified_positions_divide`` (PIP-143): cut where the operator says.
+"""`specified_positions_divide` (PIP-143): cut where the operator says.
 
 Pulsar's answers, except that a repeated position counts once (upstream the whole split fails on it later) and
 that positions outside the bundle are named instead of vanishing. The caller's list is left as it is.
@@ -7,11 +7,11 @@ that positions outside the bundle are named instead of vanishing. The caller's l
 from __future__ import annotations
 
 from controller.bundles.domain.splitting.algorithms.base import CutPoints, SplitRequest
-from controller.bundles.domain.splitting.algorithms.refusal import SplitReason, SplitRefusal
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, CutRefusalReason
 from controller.domain.errors import InvalidInput
 
 
-def specified_positions(request: SplitRequest) -> CutPoints | SplitRefusal:
+def specified_positions(request: SplitRequest) -> CutPoints | CutRefusal:
     """The positions strictly inside the bundle; refused if none is, or with fewer than two topics unless forced.
 
     Raises InvalidInput, whatever the topics, if no position is given.
@@ -20,17 +20,17 @@ def specified_positions(request: SplitRequest) -> CutPoints | SplitRefusal:
     if not positions:
         raise InvalidInput(f"no positions to split bundle {bundle} at; give at least one, strictly inside it")
     if len(request.topics) < 2 and not request.options.force:
-        return SplitRefusal(str(bundle), SplitReason.TOO_FEW_TOPICS, "topics", len(request.topics), 2)
+        return CutRefusal(str(bundle), CutRefusalReason.TOO_FEW_TOPICS, "topics", len(request.topics), 2)
     inside = sorted({position for position in positions if bundle.lower < position < bundle.upper})
     if not inside:
-        return SplitRefusal(str(bundle), SplitReason.NO_POSITION_INSIDE, "positions", len(positions), 1)
+        return CutRefusal(str(bundle), CutRefusalReason.NO_POSITION_INSIDE, "positions", len(positions), 1)
     outside = sorted(set(positions) - set(inside))
     return CutPoints(
         inside,
         tuple(
-            SplitRefusal(
+            CutRefusal(
                 str(bundle),
-                SplitReason.POSITION_OUTSIDE,
+                CutRefusalReason.POSITION_OUTSIDE,
                 "hash",
                 position,
                 bundle.lower if position <= bundle.lower else bundle.upper,

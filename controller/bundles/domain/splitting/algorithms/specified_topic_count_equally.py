@@ -1,8 +1,8 @@
-"""``specified_topic_count_equally_divide``: halve one topic's partitions, whatever else is in the bundle.
+"""`specified_topic_count_equally_divide`: halve one topic's partitions, whatever else is in the bundle.
 
 Proposal A of issue 13761, which Pulsar did not ship: two children, cut midway between the two middle partitions
 of the outstanding topic. Other topics fall where they fall. With more than two partitions, equal
-hashes and so on it does as ``topic_count_equally``. One topic a call: for several see ``isolate_outstanding``.
+hashes and so on it does as `topic_count_equally`. One topic a call: for several see `isolate_outstanding`.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from controller.bundles.domain.ring.topic_name import canonical_topic_name, partitioned_topic_of
 from controller.bundles.domain.splitting.algorithms.base import BundleTopic, CutPoints, Midpoint, SplitRequest
 from controller.bundles.domain.splitting.algorithms.places import too_few
-from controller.bundles.domain.splitting.algorithms.refusal import SplitReason, SplitRefusal
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, CutRefusalReason
 from controller.bundles.domain.splitting.algorithms.topic_count_equally import middle_cut
 from controller.domain.errors import InvalidInput
 
 
-def specified_topic_count_equally(request: SplitRequest) -> CutPoints | SplitRefusal:
+def specified_topic_count_equally(request: SplitRequest) -> CutPoints | CutRefusal:
     """One cut; refused with fewer than two of the topic's partitions in the bundle, or all at one place.
 
-    Raises InvalidInput unless ``options.topics`` names one topic.
+    Raises InvalidInput unless `options.topics` names one topic.
     """
     names = request.options.topics
     if len(names) != 1:
@@ -29,7 +29,7 @@ def specified_topic_count_equally(request: SplitRequest) -> CutPoints | SplitRef
         )
     partitions = topics_named(names[0], request.topics)
     if not partitions:
-        return SplitRefusal(names[0], SplitReason.TOPIC_NOT_HERE, "topics", 0, 1)
+        return CutRefusal(names[0], CutRefusalReason.TOPIC_NOT_HERE, "topics", 0, 1)
     if refusal := too_few(request.bundle, partitions):
         return refusal
     return CutPoints([middle_cut(partitions, request.options.midpoint or Midpoint.LOWER)])

@@ -1,4 +1,4 @@
-"""``topic_count_equally_divide``: as many topics on either side, idle ones included; of an odd number the upper has one more.
+"""`topic_count_equally_divide`: as many topics on either side, idle ones included; of an odd number the upper has one more.
 
 Pulsar's answer wherever its answer parts the two middle topics. Mended: neighbouring hashes, where the
 midpoint is the lower topic itself and takes it to the other side or falls on the bundle's end; and equal
@@ -12,10 +12,10 @@ from itertools import pairwise
 
 from controller.bundles.domain.splitting.algorithms.base import BundleTopic, CutPoints, Midpoint, SplitRequest
 from controller.bundles.domain.splitting.algorithms.places import cut_between, places, too_few
-from controller.bundles.domain.splitting.algorithms.refusal import SplitRefusal
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
 
 
-def topic_count_equally(request: SplitRequest) -> CutPoints | SplitRefusal:
+def topic_count_equally(request: SplitRequest) -> CutPoints | CutRefusal:
     """One cut between the two middle topics; refused with fewer than two topics, or all at one place."""
     if refusal := too_few(request.bundle, request.topics):
         return refusal

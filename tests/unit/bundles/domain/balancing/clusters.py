@@ -22,7 +22,7 @@ def bundle_id(index: int, namespace: str = "t/ns") -> str:
 
 
 def bundle(index: int, owner: str | None, mib: float, *, namespace: str = "t/ns", topics: int = 1) -> Bundle:
-    """A bundle of ``mib`` MiB/s each way, a thousand bytes a message, for as long as anybody remembers."""
+    """A bundle of `mib` MiB/s each way, a thousand bytes a message, for as long as anybody remembers."""
     rate, messages = mib * MIB, mib * MIB / 1_000
     stats = BundleStats(messages, messages, rate, rate, topic_count=topics)
     return Bundle(bundle_id(index, namespace), owner, stats, BundleLoad().with_sample(stats))
@@ -37,7 +37,7 @@ def broker(
     limit: float = 100.0,
     domain: str | None = None,
 ) -> Broker:
-    """A broker whose processor and both directions are used to ``percent``; its totals are its bundles'."""
+    """A broker whose processor and both directions are used to `percent`; its totals are its bundles'."""
     owned = [one.stats for one in bundles if one.owner == name and one.stats is not None]
     stats = BundleStats(
         sum(one.msg_rate_in for one in owned),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from random import Random
 
@@ -9,18 +10,18 @@ import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
-from controller.bundles.domain.balancing.balance import BalanceInputs, Proposals, balance, observed
-from controller.bundles.domain.balancing.balance_text import (
-    inputs_from_json,
-    inputs_to_json,
-    proposals_from_json,
-    proposals_to_json,
-    state_from_json,
-    state_to_json,
+from controller.bundles.domain.balancing.balance import BalanceInputs, BalanceVerdict, balance, observed
+from controller.bundles.domain.balancing.document import (
+    read_inputs,
+    read_state,
+    write_inputs,
+    write_state,
+    write_verdict,
 )
 from controller.bundles.domain.balancing.settings import SHEDDER_NAMES, BalanceSettings, violations
 from controller.bundles.domain.balancing.shedding.registry import SHEDDERS
 from controller.bundles.domain.balancing.state import BalanceState
+from controller.bundles.domain.canonical_json import canonical_text
 from controller.bundles.domain.cluster import Cluster, belongs_to_a_broker
 from tests.unit.bundles.domain.balancing import clusters as make
 from tests.unit.bundles.domain.balancing.clusters import NOW_MS
@@ -43,11 +44,11 @@ def asked(draw: st.DrawFn, shedders: tuple[str, ...] = SHEDDER_NAMES) -> Balance
 def test_a_cycle_moves_each_bundle_once_away_from_its_owner_to_a_broker_that_is_there(
     inputs: BalanceInputs,
 ) -> None:
-    proposals = balance(inputs)
+    verdict = balance(inputs)
     active = {name for name, _ in inputs.cluster.reporting}
 
-    assert len({move.bundle_id for move in proposals.moves}) == len(proposals.moves)
-    for move in proposals.moves:
+    assert len({move.bundle_id for move in verdict.moves}) == len(verdict.moves)
+    for move in verdict.moves:
         found = inputs.cluster.bundle_by_id[move.bundle_id]
         assert found.owner == move.source
         assert move.destination in active - {move.source}
@@ -116,30 +117,29 @@ def test_the_order_in_which_it_was_gathered_does_not_matter(inputs: BalanceInput
     again = BalanceInputs(cluster=other, settings=inputs.settings, state=inputs.state, now_ms=NOW_MS)
 
     assert balance(again) == balance(inputs)
-    assert inputs_to_json(again) == inputs_to_json(inputs)
+    assert canonical_text(write_inputs(again)) == canonical_text(write_inputs(inputs))
 
 
 @FEWER
 @given(asked())
 def test_a_stored_cycle_asked_again_gives_the_same_bytes(inputs: BalanceInputs) -> None:
-    text = inputs_to_json(inputs)
-    answer = proposals_to_json(balance(inputs))
-    replayed = inputs_from_json(text)
+    text = canonical_text(write_inputs(inputs))
+    answer = canonical_text(write_verdict(balance(inputs)))
+    replayed = read_inputs(json.loads(text))
 
-    assert inputs_to_json(replayed) == text
-    assert proposals_to_json(balance(replayed)) == answer
-    assert proposals_to_json(proposals_from_json(answer)) == answer
+    assert canonical_text(write_inputs(replayed)) == text
+    assert canonical_text(write_verdict(balance(replayed))) == answer
 
 
 @given(make.states())
 def test_a_state_comes_back_from_its_text(state: BalanceState) -> None:
-    assert state_from_json(state_to_json(state)) == state
+    assert read_state(json.loads(canonical_text(write_state(state)))) == state
 
 
 @given(make.settings())
-def test_valid_settings_come_back_from_their_document(held: BalanceSettings) -> None:
-    assert violations(held) == ()
-    assert BalanceSettings.from_document(held.to_document()) == held
+def test_valid_settings_come_back_from_their_document(valid: BalanceSettings) -> None:
+    assert violations(valid) == ()
+    assert BalanceSettings.from_document(valid.to_document()) == valid
 
 
 @FEWER
@@ -148,19 +148,19 @@ def test_departed_brokers_leave_nothing_in_the_state(inputs: BalanceInputs) -> N
     state = balance(inputs).state
     names = {broker.name for broker in inputs.cluster.brokers}
 
-    for held in (
+    for by_broker in (
         state.usage_averages,
         state.broker_averages,
         state.low_hits,
         state.high_hits,
         state.hot_hits,
     ):
-        assert held.keys() <= names
+        assert by_broker.keys() <= names
     assert set(state.planned.values()) <= names
 
 
 def test_nothing_to_do_is_an_answer_with_reasons() -> None:
-    proposals = balance(BalanceInputs(cluster=Cluster(), now_ms=NOW_MS))
+    verdict = balance(BalanceInputs(cluster=Cluster(), now_ms=NOW_MS))
 
-    assert proposals == Proposals((), proposals.held, proposals.state)
-    assert [held.reason for held in proposals.held] == ["few-brokers"]
+    assert verdict == BalanceVerdict((), verdict.refusals, verdict.state)
+    assert [refusal.reason for refusal in verdict.refusals] == ["few-brokers"]

@@ -1,6 +1,6 @@
 """Split cycles in a row for Pulsar's extensible load manager, and how to read them: a line of text each.
 
-``python -m tests.unit.bundles.domain.splitting.extensible_cycles`` prints the questions of ``PulsarExtensibleTriggerOracle.java``,
+`python -m tests.unit.bundles.domain.splitting.extensible_cycles` prints the questions of `PulsarExtensibleTriggerOracle.java`,
 which says what a line holds. Its answers are on file; tests read that. Everything follows from the seed. Bundles come in the order
 of our walk, hottest first, so that limits leave out the same ones on either side.
 """
@@ -32,7 +32,7 @@ _SPLITTING = (
 
 @dataclass(frozen=True)
 class Question:
-    """One line: a theme, the settings and the cycles; ``cuts``: points found by bundle, None where that fails."""
+    """One line: a theme, the settings and the cycles; `cuts`: points found by bundle, None where that fails."""
 
     theme: str
     settings: TriggerSettings

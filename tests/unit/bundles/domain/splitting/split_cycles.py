@@ -9,12 +9,12 @@ from controller.bundles.domain.load.stats import BundleStats
 from controller.bundles.domain.ring.boundaries import NamespaceBundles
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.splitting.algorithms.base import SplitOptions, SplitPlan, SplitRequest
-from controller.bundles.domain.splitting.algorithms.refusal import SplitRefusal
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
 from controller.bundles.domain.splitting.algorithms.registry import plan_split
 from controller.bundles.domain.splitting.thresholds import BundleReport
 from controller.bundles.domain.splitting.triggers import (
     TRIGGER_RULES,
-    SplitCycle,
+    SplitInputs,
     SplitVerdict,
     TriggerSettings,
 )
@@ -28,7 +28,7 @@ WARM = BundleStats(topic_count=2)
 HOT = BundleStats(topic_count=2, msg_rate_in=40_000.0)
 
 
-def in_halves(bundle: NamespaceBundle, budget: int) -> SplitPlan | SplitRefusal:
+def in_halves(bundle: NamespaceBundle, budget: int) -> SplitPlan | CutRefusal:
     return plan_split("range_equally_divide", SplitRequest(bundle, (), SplitOptions(bundle_budget=budget)))
 
 
@@ -37,13 +37,13 @@ def hot(index: int, msg_rate: float = 40_000.0, **changes: Any) -> BundleReport:
     return replace(BundleReport(BUNDLES[index], stats, stats), **changes)
 
 
-def cycle(*reports: BundleReport, **changes: Any) -> SplitCycle:
-    return replace(SplitCycle(NOW_MS, reports, {"t/n": 16}, broker_count=2), **changes)
+def cycle(*reports: BundleReport, **changes: Any) -> SplitInputs:
+    return replace(SplitInputs(NOW_MS, reports, {"t/n": 16}, broker_count=2), **changes)
 
 
 def chosen(verdict: SplitVerdict) -> list[NamespaceBundle]:
     return [split.bundle for split in verdict.chosen]
 
 
-def held(verdict: SplitVerdict) -> list[tuple[str, str, float, float]]:
-    return [(hold.reason, hold.metric, hold.value, hold.needed) for hold in verdict.held]
+def refused(verdict: SplitVerdict) -> list[tuple[str, str, float, float]]:
+    return [(refusal.reason, refusal.metric, refusal.value, refusal.needed) for refusal in verdict.refusals]

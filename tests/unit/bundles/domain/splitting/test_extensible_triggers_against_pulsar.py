@@ -1,7 +1,7 @@
 """Pulsar's own extensible load manager asked the same cycles in a row: the same bundles for the same reasons.
 
-The answers are on file, written by ``PulsarExtensibleTriggerOracle.java`` from the jars of 4.2.4; its head says how to run
-it. A theme is what a line is about: ``plain`` and ``cap`` agree throughout, ``limit`` until a cycle is full, and each
+The answers are on file, written by `PulsarExtensibleTriggerOracle.java` from the jars of 4.2.4; its head says how to run
+it. A theme is what a line is about: `plain` and `cap` agree throughout, `limit` until a cycle is full, and each
 of the others has one difference that is meant.
 """
 
@@ -15,9 +15,14 @@ import pytest
 
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.splitting.algorithms.base import SplitOptions, SplitPlan, SplitRequest
-from controller.bundles.domain.splitting.algorithms.refusal import SplitReason, SplitRefusal
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, CutRefusalReason
 from controller.bundles.domain.splitting.algorithms.registry import plan_split
-from controller.bundles.domain.splitting.triggers import HoldReason, SplitCycle, SplitVerdict, decide_splits
+from controller.bundles.domain.splitting.triggers import (
+    SplitInputs,
+    SplitRefusalReason,
+    SplitVerdict,
+    decide_splits,
+)
 from tests.unit.bundles.domain.splitting.extensible_cycles import THEMES, Question, questions
 from tests.unit.bundles.domain.splitting.split_cycles import NOW_MS
 
@@ -39,11 +44,11 @@ def _theirs(text: str) -> Chosen:
     return {NamespaceBundle.parse(name): METRICS[reason] for name, reason in found}
 
 
-def _where(question: Question) -> Callable[[NamespaceBundle, int], SplitPlan | SplitRefusal]:
-    def where(bundle: NamespaceBundle, budget: int) -> SplitPlan | SplitRefusal:
+def _where(question: Question) -> Callable[[NamespaceBundle, int], SplitPlan | CutRefusal]:
+    def where(bundle: NamespaceBundle, budget: int) -> SplitPlan | CutRefusal:
         points = question.cuts[bundle]
         if not points:
-            return SplitRefusal(str(bundle), SplitReason.ONE_HASH, "hashes", 1, 2)
+            return CutRefusal(str(bundle), CutRefusalReason.ONE_HASH, "hashes", 1, 2)
         options = SplitOptions(parts=points + 1, bundle_budget=budget)
         return plan_split("range_equally_divide", SplitRequest(bundle, (), options))
 
@@ -53,7 +58,7 @@ def _where(question: Question) -> Callable[[NamespaceBundle, int], SplitPlan | S
 def _ours(question: Question) -> Iterator[SplitVerdict]:
     hits: Mapping[NamespaceBundle, int] = {}
     for reports, splitting in question.cycles:
-        cycle = SplitCycle(
+        cycle = SplitInputs(
             NOW_MS, reports, {"t/n": question.bundle_count}, 2, hit_counts=hits, in_flight=splitting
         )
         verdict = decide_splits(cycle, _where(question), question.settings)
@@ -77,7 +82,7 @@ def test_the_same_bundles_for_the_same_reasons(theme: str) -> None:
         for verdict, theirs in zip(_ours(question), answers, strict=True):
             assert _chosen(verdict) == theirs
             split += len(theirs)
-            capped += any(hold.reason is HoldReason.AT_MAX_BUNDLES for hold in verdict.held)
+            capped += any(refusal.reason is SplitRefusalReason.AT_MAX_BUNDLES for refusal in verdict.refusals)
     assert split > 20
     assert (capped > 10) == (theme == "cap")
 
@@ -90,7 +95,7 @@ def test_a_full_cycle_has_the_same_and_counts_those_it_leaves_where_pulsar_does_
                 ahead += 1
                 break
             assert _chosen(verdict) == theirs
-            full += any(hold.reason is HoldReason.CYCLE_LIMIT for hold in verdict.held)
+            full += any(refusal.reason is SplitRefusalReason.CYCLE_LIMIT for refusal in verdict.refusals)
     assert full > 5
     assert ahead > 0
 
@@ -125,14 +130,18 @@ def test_a_split_under_way_holds_its_range_where_pulsar_compares_texts() -> None
     for question, answers in _lines("splitting"):
         for (_, splitting), verdict, theirs in zip(question.cycles, _ours(question), answers, strict=True):
             ours = _chosen(verdict)
-            held = {hold.bundle for hold in verdict.held if hold.reason is HoldReason.IN_FLIGHT}
+            refused = {
+                refusal.bundle
+                for refusal in verdict.refusals
+                if refusal.reason is SplitRefusalReason.IN_FLIGHT
+            }
             only_theirs, only_ours = theirs.keys() - ours.keys(), ours.keys() - theirs.keys()
-            same += bool(held - theirs.keys())
+            same += bool(refused - theirs.keys())
             inside += bool(only_theirs)
             elsewhere += bool(only_ours)
             if only_theirs or only_ours:
                 # Theirs is not the same edge, though the same hashes; ours is of another namespace.
-                assert only_theirs <= held
+                assert only_theirs <= refused
                 assert all(_texts_alike(bundle, splitting) for bundle in only_ours)
                 break  # the counts are others from here on
             assert ours == theirs

@@ -48,7 +48,7 @@ def test_each_limit_is_tested_strictly_above(metric: str, settings: TriggerSetti
     verdict = decide_splits(cycle(*reports), in_halves, settings)
 
     assert chosen(verdict) == [BUNDLES[1]]
-    assert verdict.held == ()
+    assert verdict.refusals == ()
     because = verdict.chosen[0].because
     assert (because.metric, because.value) == (metric, value)
 

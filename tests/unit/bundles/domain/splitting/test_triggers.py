@@ -14,12 +14,12 @@ from controller.bundles.domain.load.stats import BundleStats
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.ring.hashes import LAST_HASH
 from controller.bundles.domain.splitting.algorithms.base import SplitOptions, SplitPlan, SplitRequest
-from controller.bundles.domain.splitting.algorithms.refusal import SplitReason, SplitRefusal
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, CutRefusalReason
 from controller.bundles.domain.splitting.algorithms.registry import plan_split
 from controller.bundles.domain.splitting.thresholds import BundleReport
 from controller.bundles.domain.splitting.triggers import (
     TRIGGER_RULES,
-    HoldReason,
+    SplitRefusalReason,
     TriggerSettings,
     decide_splits,
     trigger_rules,
@@ -35,9 +35,9 @@ from tests.unit.bundles.domain.splitting.split_cycles import (
     WARM,
     chosen,
     cycle,
-    held,
     hot,
     in_halves,
+    refused,
 )
 
 
@@ -62,7 +62,9 @@ def test_modular_acts_in_the_first_cycle_and_counts_nothing() -> None:
 def test_modular_needs_two_brokers() -> None:
     alone = cycle(hot(0), broker_count=1)
 
-    assert held(decide_splits(alone, in_halves, MODULAR)) == [(HoldReason.TOO_FEW_BROKERS, "brokers", 1, 2)]
+    assert refused(decide_splits(alone, in_halves, MODULAR)) == [
+        (SplitRefusalReason.TOO_FEW_BROKERS, "brokers", 1, 2)
+    ]
     assert chosen(decide_splits(alone, in_halves, AT_ONCE)) == [BUNDLES[0]]
 
 
@@ -72,14 +74,14 @@ def test_extensible_acts_in_the_fourth_hot_cycle_in_a_row() -> None:
     for _ in range(5):
         verdict = decide_splits(cycle(hot(0), hit_counts=hits), in_halves, EXTENSIBLE)
         hits = verdict.hit_counts
-        seen.append(held(verdict) or chosen(verdict))
+        seen.append(refused(verdict) or chosen(verdict))
 
     assert seen == [
-        [(HoldReason.HIT_COUNT, "hot_cycles", 1, 4)],
-        [(HoldReason.HIT_COUNT, "hot_cycles", 2, 4)],
-        [(HoldReason.HIT_COUNT, "hot_cycles", 3, 4)],
+        [(SplitRefusalReason.HIT_COUNT, "hot_cycles", 1, 4)],
+        [(SplitRefusalReason.HIT_COUNT, "hot_cycles", 2, 4)],
+        [(SplitRefusalReason.HIT_COUNT, "hot_cycles", 3, 4)],
         [BUNDLES[0]],
-        [(HoldReason.HIT_COUNT, "hot_cycles", 1, 4)],
+        [(SplitRefusalReason.HIT_COUNT, "hot_cycles", 1, 4)],
     ]
 
 
@@ -88,34 +90,36 @@ def test_one_cycle_that_is_not_hot_begins_the_count_anew(between: list[BundleRep
     verdict = decide_splits(cycle(*between, hit_counts={BUNDLES[0]: 3}), in_halves, EXTENSIBLE)
 
     assert verdict.hit_counts == {}
-    assert verdict.held == ()
+    assert verdict.refusals == ()
 
 
 def test_a_single_hot_topic_is_left_alone() -> None:
     alone = hot(0, latest=replace(HOT, topic_count=1))
     verdict = decide_splits(cycle(alone, hit_counts={BUNDLES[0]: 3}), in_halves, EXTENSIBLE)
 
-    assert held(verdict) == [(HoldReason.TOO_FEW_TOPICS, "topics", 1, 2)]
-    assert verdict.held[0].because.metric == "msg_rate"
+    assert refused(verdict) == [(SplitRefusalReason.TOO_FEW_TOPICS, "topics", 1, 2)]
+    assert verdict.refusals[0].because.metric == "msg_rate"
     assert verdict.hit_counts == {}
 
 
 def test_what_another_broker_owns_is_that_ones() -> None:
-    assert held(decide_splits(cycle(hot(0, owned=False)), in_halves, AT_ONCE)) == [
-        (HoldReason.NOT_OWNER, "owned", 0, 1)
+    assert refused(decide_splits(cycle(hot(0, owned=False)), in_halves, AT_ONCE)) == [
+        (SplitRefusalReason.NOT_OWNER, "owned", 0, 1)
     ]
 
 
 def test_a_bundle_too_narrow_is_left_alone() -> None:
     narrow = replace(hot(0), bundle=NamespaceBundle("t/n", LAST_HASH - 1, LAST_HASH))
 
-    assert held(decide_splits(cycle(narrow), in_halves)) == [(HoldReason.NOT_SPLITTABLE, "hashes", 1, 2)]
+    assert refused(decide_splits(cycle(narrow), in_halves)) == [
+        (SplitRefusalReason.NOT_SPLITTABLE, "hashes", 1, 2)
+    ]
 
 
 def test_switched_off_it_says_so() -> None:
     verdict = decide_splits(cycle(hot(0)), in_halves, replace(MODULAR, enabled=False))
 
-    assert held(verdict) == [(HoldReason.DISABLED, "enabled", 0, 1)]
+    assert refused(verdict) == [(SplitRefusalReason.DISABLED, "enabled", 0, 1)]
 
 
 def test_a_split_under_way_holds_its_range_in_its_namespace_only() -> None:
@@ -126,9 +130,9 @@ def test_a_split_under_way_holds_its_range_in_its_namespace_only() -> None:
         cycle(hot(1), hot(2), other, bundle_counts={"t/n": 16, "t/n2": 4}, in_flight=[parent]), in_halves
     )
 
-    assert [(hold.bundle, hold.reason, hold.value, hold.needed) for hold in verdict.held] == [
-        (BUNDLES[1], HoldReason.IN_FLIGHT, 1, 0)
-    ]
+    assert [
+        (refusal.bundle, refusal.reason, refusal.value, refusal.needed) for refusal in verdict.refusals
+    ] == [(BUNDLES[1], SplitRefusalReason.IN_FLIGHT, 1, 0)]
     assert sorted(chosen(verdict)) == [BUNDLES[2], other.bundle]
 
 
@@ -139,7 +143,7 @@ def test_a_range_rests_after_a_split() -> None:
         verdict = decide_splits(
             cycle(hot(1), hot(2), last_split_at_ms={parent: NOW_MS - age_ms}), in_halves, settings
         )
-        assert held(verdict) == [(HoldReason.COOL_DOWN, "milliseconds", age_ms, 60_000)] * expected
+        assert refused(verdict) == [(SplitRefusalReason.COOL_DOWN, "milliseconds", age_ms, 60_000)] * expected
         assert chosen(verdict)[: 2 - expected] == list(BUNDLES[1 + expected : 3])
 
 
@@ -151,7 +155,7 @@ def test_of_two_splits_of_a_range_the_latest_counts() -> None:
         cycle(hot(1), last_split_at_ms=stamps), in_halves, replace(MODULAR, cooldown_seconds=60)
     )
 
-    assert held(verdict) == [(HoldReason.COOL_DOWN, "milliseconds", 20_000, 60_000)]
+    assert refused(verdict) == [(SplitRefusalReason.COOL_DOWN, "milliseconds", 20_000, 60_000)]
 
 
 def test_instants_go_round_and_old_ones_are_forgotten() -> None:
@@ -167,23 +171,23 @@ def test_splits_of_the_same_cycle_count_for_the_cap(settings: TriggerSettings) -
     verdict = decide_splits(cycle(hot(0), hot(1), hot(2)), in_halves, replace(settings, max_bundles=18))
 
     assert chosen(verdict) == [BUNDLES[0], BUNDLES[1]]
-    assert held(verdict) == [(HoldReason.AT_MAX_BUNDLES, "bundles", 18, 18)]
+    assert refused(verdict) == [(SplitRefusalReason.AT_MAX_BUNDLES, "bundles", 18, 18)]
 
 
 def test_a_plan_counts_for_every_bundle_it_adds() -> None:
-    def in_thirds(bundle: NamespaceBundle, budget: int) -> SplitPlan | SplitRefusal:
+    def in_thirds(bundle: NamespaceBundle, budget: int) -> SplitPlan | CutRefusal:
         return plan_split("range_equally_divide", SplitRequest(bundle, (), SplitOptions(parts=3)))
 
     verdict = decide_splits(cycle(hot(0), hot(1)), in_thirds, replace(MODULAR, max_bundles=19))
 
     assert chosen(verdict) == [BUNDLES[0]]
-    assert held(verdict) == [(HoldReason.AT_MAX_BUNDLES, "bundles", 20, 19)]
+    assert refused(verdict) == [(SplitRefusalReason.AT_MAX_BUNDLES, "bundles", 20, 19)]
 
 
 def test_the_room_left_is_the_budget_of_the_cut() -> None:
     asked = []
 
-    def noting(bundle: NamespaceBundle, budget: int) -> SplitPlan | SplitRefusal:
+    def noting(bundle: NamespaceBundle, budget: int) -> SplitPlan | CutRefusal:
         asked.append((bundle, budget))
         return in_halves(bundle, budget)
 
@@ -198,22 +202,22 @@ def test_a_cycle_makes_so_many_splits_and_the_rest_is_counted_all_the_same() -> 
     verdict = decide_splits(cycle(*reports, hit_counts=counts), in_halves, EXTENSIBLE)
 
     assert chosen(verdict) == list(BUNDLES[:10])
-    assert held(verdict) == [(HoldReason.CYCLE_LIMIT, "splits", 10, 10)] * 2
+    assert refused(verdict) == [(SplitRefusalReason.CYCLE_LIMIT, "splits", 10, 10)] * 2
     assert verdict.hit_counts == {BUNDLES[10]: 4, BUNDLES[11]: 4}
 
 
 def test_what_cannot_be_cut_takes_no_room_and_keeps_its_count() -> None:
-    def not_the_first(bundle: NamespaceBundle, budget: int) -> SplitPlan | SplitRefusal:
+    def not_the_first(bundle: NamespaceBundle, budget: int) -> SplitPlan | CutRefusal:
         if bundle == BUNDLES[0]:
-            return SplitRefusal(str(bundle), SplitReason.ONE_HASH, "hashes", 1, 2)
+            return CutRefusal(str(bundle), CutRefusalReason.ONE_HASH, "hashes", 1, 2)
         return in_halves(bundle, budget)
 
     settings = replace(AT_ONCE, rules=replace(AT_ONCE.rules, max_splits_per_cycle=1))
     verdict = decide_splits(cycle(hot(0), hot(1)), not_the_first, settings)
 
     assert chosen(verdict) == [BUNDLES[1]]
-    assert held(verdict) == [(HoldReason.NO_CUT, "hashes", 1, 2)]
-    assert verdict.held[0].refusal == not_the_first(BUNDLES[0], 1)
+    assert refused(verdict) == [(SplitRefusalReason.NO_CUT, "hashes", 1, 2)]
+    assert verdict.refusals[0].cut_refusal == not_the_first(BUNDLES[0], 1)
     assert verdict.hit_counts == {BUNDLES[0]: 1}
 
 
@@ -239,7 +243,7 @@ def test_the_order_of_reports_does_not_matter(rates: list[float], random: Random
 
     verdict = decide_splits(cycle(*reports), in_halves, settings)
     assert decide_splits(cycle(*shuffled), in_halves, settings) == verdict
-    assert len(verdict.chosen) + len(verdict.held) == sum(rate > 30_000 for rate in rates)
+    assert len(verdict.chosen) + len(verdict.refusals) == sum(rate > 30_000 for rate in rates)
     assert len(verdict.chosen) <= 4
 
 

@@ -1,6 +1,6 @@
 """Pulsar's own modular load manager asked the same cycles: the same bundles.
 
-The answers are on file, written by ``PulsarTriggerOracle.java`` from the jars of 4.2.4; its head says how to run it.
+The answers are on file, written by `PulsarTriggerOracle.java` from the jars of 4.2.4; its head says how to run it.
 Where the cap is reached, which bundles are left out follows from the order of a hash map; then the number is the same.
 """
 
@@ -13,8 +13,8 @@ from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.splitting.thresholds import BundleReport, SplitThresholds
 from controller.bundles.domain.splitting.triggers import (
     TRIGGER_RULES,
-    HoldReason,
-    SplitCycle,
+    SplitInputs,
+    SplitRefusalReason,
     SplitVerdict,
     TriggerSettings,
     decide_splits,
@@ -45,7 +45,7 @@ def _asked(line: str) -> SplitVerdict:
     cap, topics, sessions, msg_rate, mib, count, *reports = line.split()
     thresholds = SplitThresholds(int(topics), int(sessions), float(msg_rate), float(mib) * MIB)
     settings = TriggerSettings(TRIGGER_RULES["modular"], thresholds, max_bundles=int(cap))
-    cycle = SplitCycle(NOW_MS, [_report(text) for text in reports], {"t/n": int(count)}, broker_count=2)
+    cycle = SplitInputs(NOW_MS, [_report(text) for text in reports], {"t/n": int(count)}, broker_count=2)
     return decide_splits(cycle, in_halves, settings)
 
 
@@ -56,7 +56,7 @@ def test_the_same_bundles_are_split() -> None:
         theirs = {name for name in answer.strip("[]").split(", ") if name}
         verdict = _asked(case)
         ours = {str(split.bundle) for split in verdict.chosen}
-        if any(hold.reason is HoldReason.AT_MAX_BUNDLES for hold in verdict.held):
+        if any(refusal.reason is SplitRefusalReason.AT_MAX_BUNDLES for refusal in verdict.refusals):
             met["capped"] += 1
             assert len(ours) == len(theirs), line
         else:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.bundles.domain.balancing.moves import HeldReason, Move, MoveReason
+from controller.bundles.domain.balancing.moves import Move, MoveReason, MoveRefusalReason
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.base import Shedding
 from controller.bundles.domain.balancing.shedding.even import even
@@ -44,13 +44,13 @@ def test_it_acts_on_the_second_cycle_in_a_row() -> None:
     cluster = make.cluster({"a": 90, "b": 10}, {"a": [5] * 9, "b": [5]})
     first = ask(cluster, BalanceSettings())
     assert first.moves == ()
-    assert {held.reason for held in first.held} == {HeldReason.HIT_COUNT}
+    assert {refusal.reason for refusal in first.refusals} == {MoveRefusalReason.HIT_COUNT}
     assert ask(cluster, BalanceSettings(), first.state).moves != ()
 
     calm = make.cluster({"a": 52, "b": 48}, {"a": [5] * 9, "b": [5]})
     between = ask(calm, BalanceSettings(), first.state)
     assert (dict(between.state.hot_hits), dict(between.state.cold_hits)) == ({}, {})
-    assert [held.reason for held in between.held] == [HeldReason.WITHIN_TARGET]
+    assert [refusal.reason for refusal in between.refusals] == [MoveRefusalReason.WITHIN_TARGET]
 
 
 def test_a_cold_broker_is_filled_from_the_fullest_where_nobody_is_hot() -> None:
@@ -90,7 +90,9 @@ def test_a_sole_bundle_stays_however_hot() -> None:
     cluster = make.cluster({"a": 90, "b": 10}, {"a": [90], "b": [10]})
     shed = ask(cluster)
     assert shed.moves == ()
-    assert [(held.broker, held.reason) for held in shed.held] == [("a", HeldReason.SOLE_BUNDLE)]
+    assert [(refusal.broker, refusal.reason) for refusal in shed.refusals] == [
+        ("a", MoveRefusalReason.SOLE_BUNDLE)
+    ]
 
 
 def test_brokers_that_were_just_changed_wait_for_a_newer_report_the_others_go_on() -> None:
@@ -100,7 +102,10 @@ def test_brokers_that_were_just_changed_wait_for_a_newer_report_the_others_go_on
     shed = ask(cluster, AT_ONCE, touched)
     assert {move.source for move in shed.moves} == {"c"}
     assert {move.destination for move in shed.moves} == {"d"}
-    assert {held.broker for held in shed.held if held.reason is HeldReason.SETTLING} == {"a", "b"}
+    assert {refusal.broker for refusal in shed.refusals if refusal.reason is MoveRefusalReason.SETTLING} == {
+        "a",
+        "b",
+    }
 
     settled = BalanceState(unloaded_brokers={"a": NOW_MS - 120_000}, filled_brokers={"b": NOW_MS - 120_000})
     assert {move.source for move in ask(cluster, AT_ONCE, settled).moves} == {"a", "c"}
@@ -113,7 +118,7 @@ def test_where_a_policy_forbids_the_emptiest_the_next_one_takes_it() -> None:
     nobody = Cluster(cluster.brokers, cluster.bundles, {"t/ns": NamespacePolicy(frozenset({"a"}))})
     shed = ask(nobody)
     assert shed.moves == ()
-    assert HeldReason.NOTHING_FITS in {held.reason for held in shed.held}
+    assert MoveRefusalReason.NOTHING_FITS in {refusal.reason for refusal in shed.refusals}
 
 
 def test_brokers_of_unequal_size_are_brought_to_equal_usage() -> None:
@@ -128,7 +133,7 @@ def test_moves_stop_at_the_limit_and_say_so() -> None:
     cluster = make.cluster({"a": 90, "b": 10}, {"a": [1] * 90, "b": [10]})
     shed = ask(cluster, replace(AT_ONCE, max_moves_per_cycle=3))
     assert len(shed.moves) == 3
-    assert shed.held[-1].reason is HeldReason.MOVE_LIMIT
+    assert shed.refusals[-1].reason is MoveRefusalReason.MOVE_LIMIT
     assert len(ask(cluster, replace(AT_ONCE, max_moves_per_cycle=0)).moves) > 3
 
 

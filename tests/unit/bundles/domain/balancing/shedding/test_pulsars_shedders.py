@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.bundles.domain.balancing.moves import HeldReason
+from controller.bundles.domain.balancing.moves import MoveRefusalReason
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.avg import avg
 from controller.bundles.domain.balancing.shedding.base import Shedding
@@ -27,8 +27,8 @@ def numbers(shed: Shedding) -> list[int]:
     return [int(move.bundle_id.rpartition("/")[2][2:10], 16) for move in shed.moves]
 
 
-def reasons(shed: Shedding) -> dict[str | None, HeldReason]:
-    return {held.broker: held.reason for held in shed.held}
+def reasons(shed: Shedding) -> dict[str | None, MoveRefusalReason]:
+    return {refusal.broker: refusal.reason for refusal in shed.refusals}
 
 
 @pytest.mark.parametrize("name", SHEDDERS)
@@ -36,7 +36,7 @@ def test_with_one_broker_there_is_nowhere_to_go(name: str) -> None:
     alone = make.cluster({"a": 99}, {"a": [5, 5, 5]})
     shed = SHEDDERS[name](alone, EAGER, make.observed(alone), NOW_MS)
     assert shed.moves == ()
-    assert reasons(shed)[None] is HeldReason.FEW_BROKERS
+    assert reasons(shed)[None] is MoveRefusalReason.FEW_BROKERS
 
 
 @pytest.mark.parametrize(
@@ -72,11 +72,11 @@ def test_reasons_name_the_figure_and_what_it_had_to_be() -> None:
 
     assert shed.moves == ()
     assert reasons(shed) == {
-        "a": HeldReason.BELOW_THRESHOLD,
-        "b": HeldReason.SOLE_BUNDLE,
-        "c": HeldReason.NO_BUNDLES,
+        "a": MoveRefusalReason.BELOW_THRESHOLD,
+        "b": MoveRefusalReason.SOLE_BUNDLE,
+        "c": MoveRefusalReason.NO_BUNDLES,
     }
-    assert (shed.held[0].value, shed.held[0].needed) == (0.84, 0.85)
+    assert (shed.refusals[0].value, shed.refusals[0].needed) == (0.84, 0.85)
     # The grace period is over once it is exceeded, not when it is reached.
     assert numbers(overload(cluster, EAGER, state, NOW_MS + 1)) == [4]
 
@@ -94,11 +94,11 @@ def test_threshold_waits_for_its_average_and_for_its_floor() -> None:
     cluster = make.cluster({"a": 80, "b": 20}, {"a": [10, 10, 10], "b": [10]})
     calm = BalanceState(usage_averages={"a": 0.5, "b": 0.5, "gone": 0.9})
     shed = threshold(cluster, EAGER, calm, NOW_MS)
-    assert reasons(shed) == {"a": HeldReason.BELOW_THRESHOLD, "b": HeldReason.BELOW_THRESHOLD}
+    assert reasons(shed) == {"a": MoveRefusalReason.BELOW_THRESHOLD, "b": MoveRefusalReason.BELOW_THRESHOLD}
     assert dict(shed.state.usage_averages) == pytest.approx({"a": 0.53, "b": 0.47})
 
     floored = threshold(cluster, replace(EAGER, threshold_min_byte_rate=100 * MIB), BalanceState(), NOW_MS)
-    assert reasons(floored)["a"] is HeldReason.BELOW_FLOOR
+    assert reasons(floored)["a"] is MoveRefusalReason.BELOW_FLOOR
 
 
 def test_the_lower_boundary_helps_a_new_broker_where_nobody_is_above() -> None:
@@ -184,10 +184,10 @@ def test_avg_never_moves_a_sole_bundle_and_looks_at_the_floors_after_clearing_it
     sole = make.cluster({"a": 90, "b": 10}, {"a": [5], "b": []})
     settings = replace(EAGER, avg_high_hits=1, unload_fraction=1.0)
     shed = avg(sole, settings, BalanceState(), NOW_MS)
-    assert reasons(shed) == {"a": HeldReason.SOLE_BUNDLE}
+    assert reasons(shed) == {"a": MoveRefusalReason.SOLE_BUNDLE}
 
     floored = avg(
         sole, replace(settings, min_unload_msg_rate=1e12, min_unload_byte_rate=1e12), BalanceState(), NOW_MS
     )
-    assert reasons(floored) == {"a": HeldReason.BELOW_FLOOR}
+    assert reasons(floored) == {"a": MoveRefusalReason.BELOW_FLOOR}
     assert dict(floored.state.high_hits) == {}

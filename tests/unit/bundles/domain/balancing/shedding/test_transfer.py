@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.bundles.domain.balancing.moves import HeldReason, MoveReason
+from controller.bundles.domain.balancing.moves import MoveReason, MoveRefusalReason
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.base import Shedding
 from controller.bundles.domain.balancing.shedding.transfer import transfer
@@ -24,10 +24,10 @@ def ask(cluster: Cluster, settings: BalanceSettings = AT_ONCE, **state: object) 
     return transfer(cluster, settings, make.observed(cluster, **state), NOW_MS)
 
 
-def only_reason(shed: Shedding) -> HeldReason:
+def only_reason(shed: Shedding) -> MoveRefusalReason:
     assert shed.moves == ()
-    (held,) = shed.held
-    return held.reason
+    (refusal,) = shed.refusals
+    return refusal.reason
 
 
 def test_it_acts_on_the_fourth_cycle_in_a_row_and_counts_anew_afterwards() -> None:
@@ -53,7 +53,7 @@ def test_half_the_difference_goes_lightest_first() -> None:
 def test_an_even_cluster_is_left_alone_and_the_count_begins_anew() -> None:
     even = make.cluster({"a": 50, "b": 45}, {"a": [5, 5], "b": [5, 5]})
     shed = ask(even, condition_hits=3)
-    assert only_reason(shed) is HeldReason.WITHIN_TARGET
+    assert only_reason(shed) is MoveRefusalReason.WITHIN_TARGET
     assert shed.state.condition_hits == 0
 
 
@@ -72,7 +72,7 @@ def test_a_heavy_bundle_goes_in_exchange_for_a_light_one() -> None:
     ]
     # Without anything that may come back it stays.
     sole = make.cluster({"a": 90, "b": 10}, {"a": [45, 45], "b": [10]})
-    assert [held.reason for held in ask(sole).held] == [HeldReason.NOTHING_FITS]
+    assert [refusal.reason for refusal in ask(sole).refusals] == [MoveRefusalReason.NOTHING_FITS]
     assert ask(sole).moves == ()
 
 
@@ -94,14 +94,16 @@ def test_what_comes_back_counts_but_for_strict_pulsar(strict: bool, relieved: fl
 
 
 def test_the_whole_cycle_waits_for_a_broker_that_just_shed() -> None:
-    assert only_reason(ask(UNEVEN, unloaded_brokers={"a": NOW_MS - 179_999})) is HeldReason.SETTLING
+    assert only_reason(ask(UNEVEN, unloaded_brokers={"a": NOW_MS - 179_999})) is MoveRefusalReason.SETTLING
     assert ask(UNEVEN, unloaded_brokers={"a": NOW_MS - 180_000}).moves != ()
 
 
 def test_an_available_broker_without_a_report_stops_the_cycle() -> None:
     cluster = Cluster((*UNEVEN.brokers, Broker("c")), UNEVEN.bundles)
     shed = ask(cluster)
-    assert [(held.broker, held.reason) for held in shed.held] == [("c", HeldReason.NO_REPORT)]
+    assert [(refusal.broker, refusal.reason) for refusal in shed.refusals] == [
+        ("c", MoveRefusalReason.NO_REPORT)
+    ]
     assert shed.moves == ()
 
 
@@ -109,7 +111,7 @@ def test_a_broker_whose_report_is_old_is_neither_counted_nor_picked() -> None:
     old = make.broker("0", 0, age_ms=1_800_001)
     cluster = Cluster((*UNEVEN.brokers, old), UNEVEN.bundles)
     shed = ask(cluster)
-    assert shed.held[0].reason is HeldReason.STALE_REPORT
+    assert shed.refusals[0].reason is MoveRefusalReason.STALE_REPORT
     assert {move.destination for move in shed.moves} == {"b"}
 
 
@@ -122,7 +124,7 @@ def test_bundles_with_policies_stay_where_they_are_not_to_be_shed() -> None:
     bound = Cluster(UNEVEN.brokers, UNEVEN.bundles, {"t/ns": NamespacePolicy(frozenset({"a", "b"}))})
     assert len(ask(bound).moves) == 2
     shed = ask(bound, replace(AT_ONCE, shed_bundles_with_policies=False))
-    assert only_reason(shed) is HeldReason.SOLE_BUNDLE
+    assert only_reason(shed) is MoveRefusalReason.SOLE_BUNDLE
 
 
 @pytest.mark.parametrize(
@@ -150,4 +152,4 @@ def test_at_most_so_many_sources_a_cycle() -> None:
 
 def test_a_state_that_never_saw_a_broker_has_no_load_of_it() -> None:
     shed = transfer(UNEVEN, AT_ONCE, BalanceState(), NOW_MS)
-    assert {held.reason for held in shed.held} == {HeldReason.NO_REPORT}
+    assert {refusal.reason for refusal in shed.refusals} == {MoveRefusalReason.NO_REPORT}

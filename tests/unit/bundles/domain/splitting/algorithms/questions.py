@@ -14,7 +14,7 @@ from controller.bundles.domain.splitting.algorithms.base import (
     SplitPlan,
     SplitRequest,
 )
-from controller.bundles.domain.splitting.algorithms.refusal import SplitRefusal
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
 from controller.bundles.domain.splitting.algorithms.registry import plan_split
 
 BUNDLE = NamespaceBundle("public/default", 0, 0x80000000)
@@ -31,23 +31,23 @@ def ask(
     present: Sequence[BundleTopic],
     bundle: NamespaceBundle | tuple[int, int] = BUNDLE,
     **options: Any,
-) -> SplitPlan | SplitRefusal:
+) -> SplitPlan | CutRefusal:
     if isinstance(bundle, tuple):
         bundle = NamespaceBundle("public/default", *bundle)
     return plan_split(algorithm, SplitRequest(bundle, present, SplitOptions(**options)))
 
 
-def cuts(answer: SplitPlan | SplitRefusal) -> tuple[int, ...]:
+def cuts(answer: SplitPlan | CutRefusal) -> tuple[int, ...]:
     assert isinstance(answer, SplitPlan), answer.sentence
     return answer.cuts
 
 
-def refused(answer: SplitPlan | SplitRefusal) -> tuple[str, str, float, float | None]:
+def refused(answer: SplitPlan | CutRefusal) -> tuple[str, str, float, float | None]:
     """Reason, metric, value and needed of a refusal."""
-    assert isinstance(answer, SplitRefusal), answer
+    assert isinstance(answer, CutRefusal), answer
     return answer.reason, answer.metric, answer.value, answer.needed
 
 
-def undone(answer: SplitPlan | SplitRefusal) -> list[tuple[str, str, float, float | None]]:
+def undone(answer: SplitPlan | CutRefusal) -> list[tuple[str, str, float, float | None]]:
     assert isinstance(answer, SplitPlan), answer
     return [refused(left) for left in answer.left_undone]

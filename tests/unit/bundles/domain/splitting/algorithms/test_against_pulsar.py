@@ -1,6 +1,6 @@
 """Pulsar's own classes asked the same: equal answers, but for its defects.
 
-The answers are on file, written by ``PulsarSplitOracle.java`` from the jars of 4.2.4; its head says how to run it.
+The answers are on file, written by `PulsarSplitOracle.java` from the jars of 4.2.4; its head says how to run it.
 """
 
 from __future__ import annotations
@@ -98,6 +98,6 @@ def test_where_pulsar_is_right_the_answer_is_pulsars(algorithm: str) -> None:
 
 @pytest.mark.parametrize("defect", sorted(DEFECTS))
 def test_where_pulsar_is_wrong_the_answer_is_another(defect: str) -> None:
-    """A valid one: that every plan is, ``test_laws`` shows."""
+    """A valid one: that every plan is, `test_laws` shows."""
     for case, answer in SECTIONS[defect]:
         assert _ours(case) != _theirs(answer), case

@@ -13,7 +13,7 @@ from controller.bundles.domain.splitting.algorithms.base import (
     SplitPlan,
     SplitRequest,
 )
-from controller.bundles.domain.splitting.algorithms.refusal import _SENTENCES, SplitReason, SplitRefusal
+from controller.bundles.domain.splitting.algorithms.refusal import _SENTENCES, CutRefusal, CutRefusalReason
 from controller.domain.errors import InvalidInput, InvariantViolated
 from tests.unit.bundles.domain.splitting.algorithms.questions import BUNDLE, topic
 
@@ -84,21 +84,21 @@ def test_cuts_that_are_not_inside_never_become_a_plan(points: tuple[int, ...]) -
 
 
 def test_every_reason_has_a_sentence_with_its_figures() -> None:
-    assert set(_SENTENCES) == set(SplitReason)
+    assert set(_SENTENCES) == set(CutRefusalReason)
 
 
 @pytest.mark.parametrize(
     ("refusal", "sentence"),
     [
         (
-            SplitRefusal("t/n/0x0_0x1", SplitReason.BELOW_LIMIT, "msg_rate", 320.5, 495.0),
+            CutRefusal("t/n/0x0_0x1", CutRefusalReason.BELOW_LIMIT, "msg_rate", 320.5, 495.0),
             "t/n/0x0_0x1: its msg_rate is 320.5; a cut takes 495, and more than the limit",
         ),
         (
-            SplitRefusal("t/n/0x0_0x1", SplitReason.POSITION_OUTSIDE, "hash", 17, 16),
+            CutRefusal("t/n/0x0_0x1", CutRefusalReason.POSITION_OUTSIDE, "hash", 17, 16),
             "t/n/0x0_0x1: position 0x00000011 is not strictly inside the bundle; its edge is 0x00000010",
         ),
     ],
 )
-def test_a_refusal_is_a_sentence(refusal: SplitRefusal, sentence: str) -> None:
+def test_a_refusal_is_a_sentence(refusal: CutRefusal, sentence: str) -> None:
     assert refusal.sentence == sentence

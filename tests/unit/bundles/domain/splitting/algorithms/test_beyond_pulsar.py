@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from controller.bundles.domain.ring.hashes import LAST_HASH
 from controller.bundles.domain.splitting.algorithms.base import MIB, Midpoint, SplitPlan
-from controller.bundles.domain.splitting.algorithms.refusal import SplitReason, SplitRefusal
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, CutRefusalReason
 from controller.domain.errors import InvalidInput
 from tests.unit.bundles.domain.splitting.algorithms.questions import ask, cuts, refused, topic, undone
 from tests.unit.bundles.domain.strategies import splittable_bundles, topics_in
@@ -41,9 +41,9 @@ def test_halving_more_partitions_does_as_topic_count_does() -> None:
 def test_halving_needs_two_partitions_here() -> None:
     others = [topic(1), topic(2)]
 
-    assert refused(ask(HALVE, others, TEN, **NAMED)) == (SplitReason.TOPIC_NOT_HERE, "topics", 0, 1)
+    assert refused(ask(HALVE, others, TEN, **NAMED)) == (CutRefusalReason.TOPIC_NOT_HERE, "topics", 0, 1)
     assert refused(ask(HALVE, [*others, partition(3, 5)], TEN, **NAMED)) == (
-        SplitReason.TOO_FEW_TOPICS, "topics", 1, 2,
+        CutRefusalReason.TOO_FEW_TOPICS, "topics", 1, 2,
     )  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def test_where_nothing_stands_out_the_nearest_figure_is_named() -> None:
         ISOLATE, [topic(1, 10), topic(5, 20, 30)], TEN, max_msg_rate=100.0, max_byte_rate=100.0 * MIB
     )
 
-    assert refused(answer) == (SplitReason.NONE_OUTSTANDING, "byte_rate", 30 * MIB, 50 * MIB)
+    assert refused(answer) == (CutRefusalReason.NONE_OUTSTANDING, "byte_rate", 30 * MIB, 50 * MIB)
 
 
 def test_named_topics_are_isolated_whatever_they_carry() -> None:
@@ -112,15 +112,20 @@ def test_named_topics_are_isolated_whatever_they_carry() -> None:
     assert cuts(ask(ISOLATE, some, TEN, topics=("T",))) == (2, 3, 6, 7)
     answer = ask(ISOLATE, some, TEN, topics=("T-partition-1", "T-partition-9"))
     assert cuts(answer) == (6, 7)
-    assert undone(answer) == [(SplitReason.TOPIC_NOT_HERE, "topics", 0, 1)]
-    assert refused(ask(ISOLATE, some, TEN, topics=("U",))) == (SplitReason.TOPIC_NOT_HERE, "topics", 0, 1)
+    assert undone(answer) == [(CutRefusalReason.TOPIC_NOT_HERE, "topics", 0, 1)]
+    assert refused(ask(ISOLATE, some, TEN, topics=("U",))) == (
+        CutRefusalReason.TOPIC_NOT_HERE,
+        "topics",
+        0,
+        1,
+    )
 
 
 def test_topics_of_one_hash_are_isolated_together_and_that_is_said() -> None:
     answer = ask(ISOLATE, [partition(0, 5, 90), partition(1, 5, 90), topic(1)], TEN, max_msg_rate=100.0)
 
     assert cuts(answer) == (5, 6)
-    assert undone(answer) == [(SplitReason.INSEPARABLE, "topics", 2, 1)]
+    assert undone(answer) == [(CutRefusalReason.INSEPARABLE, "topics", 2, 1)]
 
 
 def test_a_budget_goes_to_the_heaviest_and_a_lighter_one_that_fits() -> None:
@@ -129,15 +134,15 @@ def test_a_budget_goes_to_the_heaviest_and_a_lighter_one_that_fits() -> None:
     answer = ask(ISOLATE, some, TEN, max_msg_rate=100.0, bundle_budget=3)
 
     assert cuts(answer) == (1, 3, 4)
-    assert undone(answer) == [(SplitReason.AT_MAX_BUNDLES, "bundles", 1, 2)]
+    assert undone(answer) == [(CutRefusalReason.AT_MAX_BUNDLES, "bundles", 1, 2)]
 
 
 def test_a_budget_too_small_for_any_is_a_refusal() -> None:
     """It speaks of the heaviest."""
     answer = ask(ISOLATE, [topic(3, 80), topic(7, 90)], TEN, max_msg_rate=100.0, bundle_budget=1)
 
-    assert refused(answer) == (SplitReason.AT_MAX_BUNDLES, "bundles", 1, 2)
-    assert isinstance(answer, SplitRefusal)
+    assert refused(answer) == (CutRefusalReason.AT_MAX_BUNDLES, "bundles", 1, 2)
+    assert isinstance(answer, CutRefusal)
     assert answer.subject == "persistent://public/default/at-7"
 
 

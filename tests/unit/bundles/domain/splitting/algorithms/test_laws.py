@@ -18,7 +18,7 @@ from controller.bundles.domain.splitting.algorithms.base import (
     SplitPlan,
     SplitRequest,
 )
-from controller.bundles.domain.splitting.algorithms.refusal import SplitReason
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusalReason
 from controller.bundles.domain.splitting.algorithms.registry import (
     PULSAR_ALGORITHMS,
     SPLIT_ALGORITHMS,
@@ -79,7 +79,7 @@ def test_a_plan_tiles_the_bundle_within_the_budget_and_every_topic_is_in_one_par
             assert part.byte_rate == pytest.approx(sum(stats.byte_rate for stats in inside))
         assert sum(part.topic_count for part in plan.parts) == len(request.topics)
     if budget == 0:
-        assert refused(plan) == (SplitReason.AT_MAX_BUNDLES, "bundles", 0, 1)
+        assert refused(plan) == (CutRefusalReason.AT_MAX_BUNDLES, "bundles", 0, 1)
 
 
 @every_algorithm
@@ -105,7 +105,7 @@ def test_the_order_of_topics_and_positions_does_not_matter(name: str, data: st.D
 def test_a_bundle_too_narrow_is_refused_with_its_width(name: str, ends: tuple[int, int]) -> None:
     answer = ask(name, [topic(ends[0], 1e6)], ends, positions=(8,), topics=("x",))
 
-    assert refused(answer) == (SplitReason.NOT_SPLITTABLE, "hashes", 1, 2)
+    assert refused(answer) == (CutRefusalReason.NOT_SPLITTABLE, "hashes", 1, 2)
 
 
 ONE_TOPIC = {name: [topic(5, 1e6, name="persistent://public/default/x")] for name in SPLIT_ALGORITHMS}
@@ -122,7 +122,7 @@ looking_at_topics = pytest.mark.parametrize(
 def test_a_single_topic_is_not_divided_and_that_is_said(name: str) -> None:
     answer = ask(name, ONE_TOPIC[name], (0, 10), positions=(6,), topics=("x",))
 
-    assert refused(answer) == (SplitReason.TOO_FEW_TOPICS, "topics", 1, 2)
+    assert refused(answer) == (CutRefusalReason.TOO_FEW_TOPICS, "topics", 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -136,14 +136,14 @@ def test_topics_that_no_cut_can_part_are_refused_as_one_hash(name: str, high: in
         two = [topic(LAST_HASH - index, 1e6, name=two[index].name) for index in (0, 1)]
     answer = ask(name, two, (0, LAST_HASH), topics=("x",))
 
-    assert refused(answer) == (SplitReason.ONE_HASH, "hashes", 1, 2)
+    assert refused(answer) == (CutRefusalReason.ONE_HASH, "hashes", 1, 2)
 
 
 def test_topics_of_the_rest_of_the_namespace_do_not_count() -> None:
     elsewhere = [topic(20), topic(10), topic(9)]
 
     assert refused(ask("topic_count_equally_divide", elsewhere, (0, 10))) == (
-        SplitReason.TOO_FEW_TOPICS, "topics", 1, 2,
+        CutRefusalReason.TOO_FEW_TOPICS, "topics", 1, 2,
     )  # fmt: skip
 
 

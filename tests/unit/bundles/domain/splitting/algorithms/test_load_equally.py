@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from controller.bundles.domain.ring.hashes import LAST_HASH
 from controller.bundles.domain.splitting.algorithms.base import MIB, Midpoint, SplitPlan
-from controller.bundles.domain.splitting.algorithms.refusal import SplitReason
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusalReason
 from tests.unit.bundles.domain.splitting.algorithms.questions import ask, cuts, refused, topic, undone
 
 EVEN = "load_equally_divide"
@@ -64,16 +64,16 @@ def test_the_cut_is_midway_between_loaded_topics() -> None:
 def test_no_more_parts_than_loaded_places_or_budget_and_that_is_said() -> None:
     answer = ask(EVEN, [*in_a_row(1, 1, 1), topic(500)], WIDE, parts=5)
     assert sizes(answer) == [1, 1, 1]
-    assert undone(answer) == [(SplitReason.FEWER_PARTS, "bundles", 3, 5)]
+    assert undone(answer) == [(CutRefusalReason.FEWER_PARTS, "bundles", 3, 5)]
 
     answer = ask(EVEN, in_a_row(1, 1, 1, 1), WIDE, parts=4, bundle_budget=1)
     assert sizes(answer) == [2, 2]
-    assert undone(answer) == [(SplitReason.FEWER_PARTS, "bundles", 2, 4)]
+    assert undone(answer) == [(CutRefusalReason.FEWER_PARTS, "bundles", 2, 4)]
 
 
 def test_idle_topics_are_not_worth_a_cut() -> None:
     assert refused(ask(EVEN, [topic(1, 5), topic(2), topic(3)], WIDE)) == (
-        SplitReason.NO_LOAD,
+        CutRefusalReason.NO_LOAD,
         "hashes",
         1,
         2,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from controller.bundles.domain.ring.hashes import LAST_HASH
 from controller.bundles.domain.splitting.algorithms.base import MIB, BundleTopic, Midpoint, SplitPlan
-from controller.bundles.domain.splitting.algorithms.refusal import SplitReason
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusalReason
 from controller.domain.errors import InvalidInput
 from tests.unit.bundles.domain.splitting.algorithms.questions import ask, cuts, refused, topic, undone
 from tests.unit.bundles.domain.strategies import splittable_bundles, topics_in
@@ -30,14 +30,14 @@ def test_range_makes_equal_widths_and_never_more_than_there_are(
     answer = ask(RANGE, [], bundle, parts=parts)
 
     assert cuts(answer) == points
-    assert undone(answer) == ([(SplitReason.FEWER_PARTS, "bundles", 2, 9)] if parts == 9 else [])
+    assert undone(answer) == ([(CutRefusalReason.FEWER_PARTS, "bundles", 2, 9)] if parts == 9 else [])
 
 
 def test_range_keeps_to_the_budget() -> None:
     answer = ask(RANGE, [], TEN, parts=5, bundle_budget=1)
 
     assert cuts(answer) == (5,)
-    assert undone(answer) == [(SplitReason.FEWER_PARTS, "bundles", 2, 5)]
+    assert undone(answer) == [(CutRefusalReason.FEWER_PARTS, "bundles", 2, 5)]
 
 
 COUNTS = {
@@ -87,21 +87,21 @@ def test_positions_are_demanded_before_topics_are_looked_at() -> None:
 
 def test_positions_outside_are_named_and_repeated_ones_count_once() -> None:
     answer = ask(POSITIONS, [topic(1), topic(2)], (2, 10), positions=(10, 5, 2, 7, 5, 12))
-    assert refused(answer) == (SplitReason.TOO_FEW_TOPICS, "topics", 1, 2)
+    assert refused(answer) == (CutRefusalReason.TOO_FEW_TOPICS, "topics", 1, 2)
 
     answer = ask(POSITIONS, [topic(3), topic(4)], (2, 10), positions=(10, 5, 2, 7, 5, 12))
     assert cuts(answer) == (5, 7)
     assert undone(answer) == [
-        (SplitReason.POSITION_OUTSIDE, "hash", 2, 2),
-        (SplitReason.POSITION_OUTSIDE, "hash", 10, 10),
-        (SplitReason.POSITION_OUTSIDE, "hash", 12, 10),
+        (CutRefusalReason.POSITION_OUTSIDE, "hash", 2, 2),
+        (CutRefusalReason.POSITION_OUTSIDE, "hash", 10, 10),
+        (CutRefusalReason.POSITION_OUTSIDE, "hash", 12, 10),
     ]
 
 
 def test_no_position_inside_is_a_refusal() -> None:
     answer = ask(POSITIONS, [topic(1), topic(2)], TEN, positions=(0, 10))
 
-    assert refused(answer) == (SplitReason.NO_POSITION_INSIDE, "positions", 2, 1)
+    assert refused(answer) == (CutRefusalReason.NO_POSITION_INSIDE, "positions", 2, 1)
 
 
 def test_positions_may_be_forced_into_an_empty_bundle() -> None:
@@ -111,7 +111,7 @@ def test_positions_may_be_forced_into_an_empty_bundle() -> None:
 def test_an_operators_positions_are_not_trimmed_to_the_budget() -> None:
     answer = ask(POSITIONS, [topic(1), topic(2)], TEN, positions=(3, 4), bundle_budget=1)
 
-    assert refused(answer) == (SplitReason.AT_MAX_BUNDLES, "bundles", 1, 2)
+    assert refused(answer) == (CutRefusalReason.AT_MAX_BUNDLES, "bundles", 1, 2)
 
 
 LIMITS = {"max_msg_rate": 100.0, "max_byte_rate": 100.0 * MIB}
@@ -127,8 +127,8 @@ def test_flow_takes_the_limit_itself_into_a_part_and_nothing_above_it() -> None:
 @pytest.mark.parametrize(
     ("rate", "mib", "answer"),
     [
-        (109.9, 50.0, (SplitReason.BELOW_LIMIT, "msg_rate", 109.9, 110)),
-        (50.0, 109.0, (SplitReason.BELOW_LIMIT, "byte_rate", 109.0 * MIB, 110 * MIB)),
+        (109.9, 50.0, (CutRefusalReason.BELOW_LIMIT, "msg_rate", 109.9, 110)),
+        (50.0, 109.0, (CutRefusalReason.BELOW_LIMIT, "byte_rate", 109.0 * MIB, 110 * MIB)),
     ],
 )
 def test_flow_is_refused_below_the_margin_with_the_nearest_figure(
@@ -145,7 +145,7 @@ def test_flow_cuts_at_exactly_the_margin() -> None:
     """Upstream's 100 * 1.1 is 110.00000000000001, so its 110 is not enough."""
     assert cuts(ask(FLOW, [topic(1, 55), topic(9, 55)], TEN, **LIMITS)) == (6,)
     assert refused(ask(FLOW, [topic(1, 50), topic(9, 50)], TEN, difference_percent=0.0, **LIMITS)) == (
-        SplitReason.BELOW_LIMIT, "msg_rate", 100, 100,
+        CutRefusalReason.BELOW_LIMIT, "msg_rate", 100, 100,
     )  # fmt: skip
 
 
@@ -166,7 +166,7 @@ def test_flow_passes_idle_topics_by() -> None:
     """The cut is midway between loaded neighbours, wherever idle ones lie."""
     assert cuts(ask(FLOW, [topic(0, 90), topic(1), topic(8, 90)], TEN, **LIMITS)) == (5,)
     assert refused(ask(FLOW, [topic(0, 300), topic(1)], TEN, **LIMITS)) == (
-        SplitReason.NO_LOAD,
+        CutRefusalReason.NO_LOAD,
         "hashes",
         1,
         2,
@@ -188,14 +188,14 @@ def test_flow_says_nothing_of_a_topic_at_the_limit_nor_of_a_budget_just_enough()
 def test_of_figures_equally_near_to_their_limits_messages_are_named() -> None:
     answer = ask(FLOW, [topic(1, 40, 40), topic(5, 40, 40)], TEN, **LIMITS)
 
-    assert refused(answer) == (SplitReason.BELOW_LIMIT, "msg_rate", 80, 110)
+    assert refused(answer) == (CutRefusalReason.BELOW_LIMIT, "msg_rate", 80, 110)
 
 
 def test_flow_gives_a_topic_above_the_limit_a_part_and_says_that_it_stays_hot() -> None:
     answer = ask(FLOW, [topic(1, 10), topic(4, 500), topic(8, 10)], TEN, **LIMITS)
 
     assert cuts(answer) == (3, 7)
-    assert undone(answer) == [(SplitReason.ABOVE_LIMIT_ALONE, "msg_rate", 500, 100)]
+    assert undone(answer) == [(CutRefusalReason.ABOVE_LIMIT_ALONE, "msg_rate", 500, 100)]
 
 
 def test_flow_never_cuts_on_the_last_hash() -> None:
@@ -210,7 +210,7 @@ def test_flow_keeps_the_lowest_cuts_of_a_budget_and_says_what_it_needs() -> None
     answer = ask(FLOW, [topic(at, 90) for at in (1, 3, 5, 7)], TEN, bundle_budget=2, **LIMITS)
 
     assert cuts(answer) == (3, 5)
-    assert undone(answer) == [(SplitReason.AT_MAX_BUNDLES, "bundles", 2, 3)]
+    assert undone(answer) == [(CutRefusalReason.AT_MAX_BUNDLES, "bundles", 2, 3)]
 
 
 @given(st.data())
