@@ -158,7 +158,7 @@ def stage_and_merge(tx: Connection, run: BundleRun, changes: Mapping[str, pa.Tab
     A run that was merged before, or whose window is not beyond the watermark, changes nothing.
     """
     for name, (relation, schema) in _INBOX.items():
-        append(tx, relation, run.run_id, changes[name].select(schema.names).cast(schema))
+        append(tx, relation, run.run_id, changes[name], schema)
     row = tx.execute(
         text(
             "SELECT * FROM cleave.merge_bundle_load(:run_id, :window_end, :engine, :topics, CAST(:quarantined AS text[]))"
