@@ -55,6 +55,14 @@ class BundleAggregation:
     quarantined: tuple[str, ...]
 
 
+def window_ending_at(end_ms: int, length_seconds: float) -> ReportWindow:
+    """The window of that length and end. A broker is gone after the usual time, or after the window if that is longer."""
+    from spark_jobs.bundle_load import ReportWindow
+
+    length_ms = round(length_seconds * 1000)
+    return ReportWindow(end_ms, length_ms, max(length_ms, ReportWindow(end_ms).gone_after_ms))
+
+
 def aggregate(
     store: Store, area: ReportArea, master: str, window: ReportWindow, *, run_id: str
 ) -> BundleAggregation:

@@ -25,7 +25,7 @@ from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.reports import REPORT_SCHEMAS, ReportArea
 from controller.clock import Clock
 from controller.dataplane.pulsar_load.brokers import Broker
-from controller.domain.errors import CleaveError, InvalidInput, Retryable
+from controller.domain.errors import CleaveError, DataPlaneUnavailable, InvalidInput, Retryable
 
 log = telemetry.get_logger(__name__)
 
@@ -120,6 +120,15 @@ class BundleCollector:
                 self.tick()
             except (Retryable, OSError) as error:
                 log.warning("tick failed", error=str(error))
+
+    def tick_once(self) -> BundleTick:
+        """One tick by itself. Raises DataPlaneUnavailable where no broker answered, OSError when storage is away."""
+        tick = self.tick()
+        if tick.path is None:
+            raise DataPlaneUnavailable(
+                f"no broker of the cluster answered ({', '.join(tick.silent)}); try again"
+            )
+        return tick
 
     def tick(self) -> BundleTick:
         """Read everything once and land it. Raises OSError when storage is away."""

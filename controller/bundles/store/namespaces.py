@@ -16,6 +16,8 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from controller.bundles.domain.ring.boundaries import NamespaceBundles
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring.topic_name import namespace_of
 from controller.domain.errors import LostRace, NotFound
 
 
@@ -81,6 +83,12 @@ def get_namespace(tx: Connection, cluster: str, namespace: str) -> NamespaceRow:
             f"no bundles of namespace {namespace} in cluster {cluster} are known; collect its reports first"
         )
     return _read(row._mapping)
+
+
+def find_bundle_of(tx: Connection, cluster: str, topic: str) -> NamespaceBundle | None:
+    """The bundle of a topic by the boundaries that are stored; None where the namespace is not known."""
+    row = tx.execute(_GET, {"cluster": cluster, "namespace": namespace_of(topic)}).one_or_none()
+    return None if row is None else _read(row._mapping).bundles.bundle_of(topic)
 
 
 def list_namespaces(tx: Connection, cluster: str) -> list[NamespaceRow]:

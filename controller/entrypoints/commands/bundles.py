@@ -15,11 +15,16 @@ from controller.bundles.bootstrap import Bundles, bundles_of
 from controller.bundles.domain.ring.hashes import edge_text, topic_hash
 from controller.bundles.domain.ring.topic_name import canonical_topic_name, namespace_of
 from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
+from controller.bundles.services import balancer as bundle_balancer
+from controller.bundles.services.manual_acts import ManualSplit
 from controller.bundles.store import namespaces as bundle_namespaces
+from controller.bundles.store import proposals as bundle_proposals
+from controller.bundles.store import views as bundle_views
 from controller.bundles.store.namespaces import BalancingMode
+from controller.bundles.store.proposals import ProposalState
 from controller.domain.errors import Conflict, InvalidInput, StoreUnavailable
-from controller.entrypoints.bundles import acts as bundle_acts
-from controller.entrypoints.bundles import wishes as bundle_wishes
+from controller.entrypoints.bundles import rows as bundle_rows
+from controller.entrypoints.bundles.picture import draw_namespace
 from controller.entrypoints.commands.options import AsJson, DryRun, Limit
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.stop_signals import on_stop_signals
@@ -53,11 +58,10 @@ def show(
 ) -> None:
     """Bundles with their owners and load, as last aggregated; with --html as a picture beside what is proposed."""
     with cluster() as bundles:
-        rows = bundle_acts.shown(bundles, namespace, limit)
+        with bundles.store.transaction() as tx:
+            rows = bundle_views.bundles_now(tx, bundles.cluster, namespace, limit=limit)
         if html is not None:
-            if namespace is None:
-                raise InvalidInput("a picture is of one namespace; name it")
-            bundle_acts.draw(bundles, namespace, html)
+            _draw(bundles, namespace, html)
     shown = (
         "namespace",
         "bundle",
@@ -71,13 +75,25 @@ def show(
     emit(as_json, rows, rows_table(rows, shown, title=f"bundles of cluster {bundles.cluster}"))
 
 
+def _draw(bundles: Bundles, namespace: str | None, path: Path) -> None:
+    if namespace is None:
+        raise InvalidInput("a picture is of one namespace; name it")
+    live = (ProposalState.PROPOSED, ProposalState.APPROVED, ProposalState.APPLIED)
+    with bundles.store.transaction() as tx:
+        rows = bundle_views.bundles_now(tx, bundles.cluster, namespace)
+        proposals = bundle_proposals.list_proposals(tx, bundles.cluster, states=live)
+    draw_namespace(path, namespace, rows, proposals)
+
+
 @app.command("hash")
 def hash_of(topic: str, as_json: AsJson = False) -> None:
     """Where a topic lies: its complete name, its hash, and the bundle it is in if the cluster is known."""
     name = canonical_topic_name(topic)
     document: dict[str, Any] = {"topic": name, "hash": edge_text(topic_hash(name))}
-    with application() as cleave, suppress(StoreUnavailable):  # the hash needs nobody
-        document["bundle"] = bundle_acts.known_bundle(cleave.store, cleave.settings.pulsar_cluster, name)
+    with application() as cleave, suppress(StoreUnavailable):  # the hash needs no database
+        with cleave.store.transaction() as tx:
+            bundle = bundle_namespaces.find_bundle_of(tx, cleave.settings.pulsar_cluster, name)
+        document["bundle"] = None if bundle is None else str(bundle)
     document["namespace"] = namespace_of(name)
     emit(as_json, document, rows_table([document]))
 
@@ -101,13 +117,11 @@ def split(
 ) -> None:
     """Split a bundle where an algorithm, positions or topics say."""
     with cluster() as bundles:
-        wanted = bundle_wishes.ManualSplit(
-            bundle, algorithm, tuple(position or ()), tuple(topic or ()), parts
-        )
-        plan = bundle_wishes.plan(bundles, wanted)
+        asked = ManualSplit(bundle, algorithm, tuple(position or ()), tuple(topic or ()), parts)
+        plan = bundles.plan_split(asked)
         if isinstance(plan, CutRefusal):
             raise Conflict(plan.sentence)
-        rows = bundle_acts.part_rows(plan)
+        rows = bundle_rows.part_rows(plan)
         document: dict[str, Any] = {"bundle": str(plan.bundle), "parts": rows}
         if dry_run:
             title = f"{plan.bundle} would become"
@@ -129,10 +143,10 @@ def unload(
 ) -> None:
     """Take a bundle from its owner, towards a broker if one is named."""
     with cluster() as bundles:
-        which, owner = bundle_wishes.movable(bundles, bundle, to)
-        document: dict[str, Any] = {"bundle": str(which), "owner": owner, "destination": to}
+        found, owner = bundles.check_unload(bundle, to)
+        document: dict[str, Any] = {"bundle": str(found), "owner": owner, "destination": to}
         if not dry_run:
-            result = bundles.acts.unload(which, destination=to)
+            result = bundles.acts.unload(found, destination=to)
             document |= {"outcome": str(result.outcome), "owner": result.owner}
     emit(as_json, document, rows_table([document]))
 
@@ -147,7 +161,7 @@ def collect(
     with cluster() as bundles:
         collector = bundles.collector(interval_seconds)
         if once:
-            tick = bundle_acts.one_tick(collector)
+            tick = bundle_rows.tick_row(collector.tick_once())
             emit(as_json, tick, rows_table([tick]))
         else:
             on_stop_signals(collector.stop)
@@ -167,9 +181,10 @@ def propose(as_json: AsJson = False) -> None:
     """Decide one cycle: which bundles to split where and which to move whither. Nothing is done to any broker."""
     with cluster() as bundles:
         cycle = bundles.propose(f"cli-{process_name()}", process_name())
-        rows, why_not = bundle_acts.of_cycle(bundles, cycle.cycle_id)
+        with bundles.store.transaction() as tx:
+            rows, why_not = bundle_views.cycle_rows(tx, bundles.cluster, cycle.cycle_id)
     document = {**asdict(cycle), "proposals": rows, "why_not": why_not}
-    emit(as_json, document, bundle_acts.cycle_tables(cycle.cycle_id, rows, why_not))
+    emit(as_json, document, bundle_rows.cycle_tables(cycle.cycle_id, rows, why_not))
 
 
 @app.command()
@@ -180,7 +195,8 @@ def approve(
 ) -> None:
     """Consent to proposals, or refuse them; the next application carries them out."""
     with application() as cleave:
-        rows = bundle_acts.settle(cleave.store, proposal_ids, refuse, process_name())
+        found = bundle_balancer.approve(cleave.store, proposal_ids, refuse=refuse, actor=process_name())
+        rows = [bundle_rows.approval_row(row) for row in found]
     emit(as_json, rows, rows_table(rows))
 
 
@@ -195,12 +211,12 @@ def apply(
     """Carry out what is approved, and read whether what was done before holds."""
     with cluster() as bundles:
         if cycle is not None:
-            bundle_acts.require_cycle(bundles, cycle)
+            bundle_balancer.require_cycle(bundles.store, cluster=bundles.cluster, cycle_id=cycle)
         if dry_run:
-            rows = bundle_acts.waiting(bundles, cycle)
+            rows = [bundle_rows.waiting_row(row) for row in bundles.waiting(cycle)]
         else:
             reports = bundles.apply(cycle, process_name())
-            rows = [bundle_acts.report_row(one) for one in (*reports, *bundles.verify(process_name()))]
+            rows = [bundle_rows.act_row(one) for one in (*reports, *bundles.verify(process_name()))]
     emit(as_json, rows, rows_table(rows, title="would be applied" if dry_run else "applied and verified"))
 
 
@@ -221,8 +237,8 @@ def merges(namespace: Namespace = None, as_json: AsJson = False) -> None:
         found = bundles.merges()
     chosen = {name: verdict for name, verdict in found.items() if namespace in (None, name)}
     if namespace is not None and not chosen:
-        raise bundle_acts.unknown_namespace(namespace)
-    document, table = bundle_acts.merge_answers(chosen)
+        raise bundle_views.unknown_namespace(namespace)
+    document, table = bundle_rows.merge_rows(chosen)
     emit(as_json, document, table)
 
 

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from controller import telemetry
 from controller.bundles.brokers.acts import ActOutcome, BundleActs
 from controller.bundles.store import claims as bundle_claims
+from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store import proposals as bundle_proposals
+from controller.bundles.store.namespaces import BalancingMode
 from controller.bundles.store.proposals import ProposalKind, ProposalRow, ProposalState
-from controller.domain.errors import CleaveError, InvalidInput, LostRace, Retryable
+from controller.domain.errors import CleaveError, InvalidInput, LostRace, NotFound, Retryable
 from controller.store.postgres.engine import Store
 
 log = telemetry.get_logger(__name__)
@@ -84,6 +86,30 @@ def apply(
             )
         done += [_one(store, acts, row, settings, claimant) for row in claimed]
     return done
+
+
+def waiting(store: Store, *, cluster: str, cycle_id: int | None) -> list[ProposalRow]:
+    """What `apply` would carry out: approved acts, and a cycle's own proposals in automatic namespaces."""
+    with store.transaction() as tx:
+        approved = bundle_proposals.list_proposals(tx, cluster, states=[ProposalState.APPROVED])
+        own = []
+        if cycle_id is not None:
+            own = bundle_proposals.list_proposals(
+                tx, cluster, cycle_id=cycle_id, states=[ProposalState.PROPOSED]
+            )
+        modes = {row.namespace: row.mode for row in bundle_namespaces.list_namespaces(tx, cluster)}
+    automatic = [row for row in own if modes.get(row.namespace) is BalancingMode.AUTOMATIC]
+    return [row for row in (*approved, *automatic) if row.kind is not ProposalKind.MERGE]
+
+
+def require_cycle(store: Store, *, cluster: str, cycle_id: int) -> None:
+    """Raises NotFound for a cycle that this cluster never had."""
+    with store.transaction() as tx:
+        found = bundle_cycles.get_cycle(tx, cycle_id)
+    if found.cluster != cluster:
+        raise NotFound(
+            f"cycle {cycle_id} is of cluster {found.cluster}, not of {cluster}; name one of its own"
+        )
 
 
 def _one(
