@@ -90,7 +90,7 @@ def surroundings(url: str, cluster: PulsarCluster, directory: Path) -> dict[str,
 
 
 def of_cycles(store: Store, since: int) -> list[ProposalRow]:
-    """BalanceVerdict of the cycles after one."""
+    """Proposals of the cycles after one."""
     with store.transaction() as tx:
         found = bundle_proposals.list_proposals(tx, CLUSTER_NAME)
     return [row for row in found if row.cycle_id > since]

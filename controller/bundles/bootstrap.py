@@ -1,6 +1,7 @@
 """Composition root of bundle balancing: gives each service one cluster's reader and acts and this process's settings.
 
-The counterpart of `controller.bootstrap` for `cleave bundles` and the tasks of its DAGs. Building it touches no network.
+The counterpart of `controller.bootstrap` for `cleave bundles` and the tasks of its DAGs. Building it touches no
+network.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from controller.store.postgres.engine import Store
 
 @dataclass(frozen=True)
 class Bundles:
-    """One cluster, and every service on it with the settings in force. What a service does and raises: see the service."""
+    """One cluster, and every service on it with the settings in force. See the services for what they raise."""
 
     settings: Settings
     store: Store

@@ -1,9 +1,9 @@
 """One whole cycle: splits and moves are decided from the same readings and joined; a pure function.
 
-`splitting.triggers` decides the splits, `balancing.balance` the moves. A bundle that is to be split does not move in the
-same cycle. Carried from cycle to cycle are the state of balancing, the averages of each bundle, and the counts and
-instants of splits. `cycle_text` makes texts of all this. The same text of inputs gives the same text of the outcome, byte
-for byte, under the same code version.
+`splitting.triggers` decides the splits, `balancing.balance` the moves. A bundle that is to be split does not move
+in the same cycle. Carried from cycle to cycle are the state of balancing, the averages of each bundle, and the
+counts and instants of splits. `cycle_text` makes texts of all this. The same text of inputs gives the same text of
+the outcome, byte for byte, under the same code version.
 """
 
 from __future__ import annotations

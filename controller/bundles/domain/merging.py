@@ -5,11 +5,11 @@ would do.
 
 A wide gap keeps a merge from undoing what splits do. Both neighbours, and what they make together, stay at or under
 `low_water_percent` of every split threshold, by the latest figures and by the long-term ones. Each has been so for
-`cold_cycles` looks in a row. Neither lies in a range that was split a short time ago. The percentage is at most 50, so no
-bundle of a plan is hot for the split triggers.
+`cold_cycles` looks in a row. Neither lies in a range that was split a short time ago. The percentage is at most 50,
+so no bundle of a plan is hot for the split triggers.
 
-The coldest pair is joined first, the lower one of two equally cold pairs. The bundle that results may be joined further,
-down to `min_bundles`.
+The coldest pair is joined first, the lower one of two equally cold pairs. The bundle that results may be joined
+further, down to `min_bundles`.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class MergeRefusalReason(StrEnum):
 class MergeInputs:
     """Everything that a look at one namespace may see.
 
-    `reports`: of any of its bundles; reports of bundles that no longer exist are ignored. No broker reports a bundle that
-    nobody serves. The caller reports it, empty, if it knows that nobody serves it. `cold_cycles` as the look before
-    returned them. `last_split_at_ms` is by the bundle that was split, in milliseconds since the Unix epoch like `now_ms`.
-    `in_flight`: bundles being split now.
+    `reports`: of any of its bundles; reports of bundles that no longer exist are ignored. No broker reports a
+    bundle that nobody serves. The caller reports it, empty, if it knows that nobody serves it. `cold_cycles` as the
+    look before returned them. `last_split_at_ms` is by the bundle that was split, in milliseconds since the Unix
+    epoch like `now_ms`. `in_flight`: bundles being split now.
     """
 
     now_ms: int
@@ -135,8 +135,8 @@ class MergeSettings:
     """Knobs of a look. Raises InvalidInput at construction for values out of their bounds.
 
     `low_water_percent` of every split threshold, above 0 and at most 50. `cold_cycles` >= 1. `min_bundles` >= 1: a
-    namespace never gets fewer. `cooldown_seconds`: how long a range stays as it is after a split. `keep_isolated`: bundles
-    too narrow to split were cut around one topic on purpose and stay.
+    namespace never gets fewer. `cooldown_seconds`: how long a range stays as it is after a split. `keep_isolated`:
+    bundles too narrow to split were cut around one topic on purpose and stay.
     """
 
     thresholds: SplitThresholds = field(default_factory=SplitThresholds)
@@ -200,7 +200,7 @@ def look_for_merges(
 
 
 def _is_empty(bundle: Bundle, cluster: Cluster) -> bool:
-    """Nobody serves it and every broker reported, so none of its topics is in use. Otherwise its silence means nothing."""
+    """Whether its silence shows that none of its topics is in use: nobody serves it, and every broker reported."""
     everybody_reports = len(cluster.reporting) == len(cluster.brokers)
     return bundle.stats is None and bundle.owner is None and everybody_reports
 
@@ -352,9 +352,10 @@ def _sum(one: BundleStats, other: BundleStats) -> BundleStats:
 def operator_steps(before: NamespaceBundles, after: NamespaceBundles) -> tuple[MergeStep, ...]:
     """The steps in order, each with the call to make where there is one: the namespace is created anew.
 
-    Under the *same name*: a topic's hash is that of its complete name, so in a namespace with another name every topic lies
-    elsewhere and these boundaries mean nothing. A namespace can be created with any boundaries, and Pulsar forgets the old
-    ones when it is deleted (pull request 352; these steps were done on 4.2.4). Messages that nobody has read are lost.
+    Under the *same name*: a topic's hash is that of its complete name, so in a namespace with another name every
+    topic lies elsewhere and these boundaries mean nothing. A namespace can be created with any boundaries, and
+    Pulsar forgets the old ones when it is deleted (pull request 352; these steps were done on 4.2.4). Messages that
+    nobody has read are lost.
     """
     name = before.namespace
     path = f"/admin/v2/namespaces/{name}"

@@ -58,9 +58,9 @@ def plan_manual_split(
 ) -> SplitPlan | CutRefusal:
     """Where the cuts would be and what each part would carry, by the topics that the brokers report now.
 
-    Unless an algorithm is named, positions mean specified_positions_divide, topics mean isolate_outstanding, and neither
-    means range_equally_divide. Raises InvalidInput, also for an option that the algorithm does not look at; Unsupported for
-    an algorithm that is not `allowed`; BundleNotFound; and what reading the cluster raises.
+    Unless an algorithm is named, positions mean specified_positions_divide, topics mean isolate_outstanding, and
+    neither means range_equally_divide. Raises InvalidInput, also for an option that the algorithm does not look at;
+    Unsupported for an algorithm that is not `allowed`; BundleNotFound; and what reading the cluster raises.
     """
     name = asked.algorithm or _implied_algorithm(asked)
     if name not in allowed:
@@ -100,7 +100,7 @@ def _demand_options_of(algorithm: str, asked: ManualSplit) -> None:
 def _parts_now(
     listed: NamespaceBundles, bundle: NamespaceBundle, cuts: set[int]
 ) -> tuple[NamespaceBundle, ...]:
-    """The bundle, or its parts where it was cut at exactly these places: then this is a repeat of a split already made."""
+    """The bundle, or its parts where it was cut at exactly these places: then the split is a repeat."""
     is_inside = cuts and all(bundle.lower < cut < bundle.upper for cut in cuts)
     if is_inside and {bundle.lower, *cuts, bundle.upper} <= set(listed.boundaries):
         return bundle.parts(cuts)
@@ -108,7 +108,7 @@ def _parts_now(
 
 
 def topics_in(reader: BundleReader, bundle: NamespaceBundle) -> list[BundleTopic]:
-    """The topics in a bundle with what each carries now, as its brokers report them; no load for a topic nobody uses."""
+    """The topics in a bundle with what each carries now by its broker's report; nothing for a topic nobody uses."""
     found = dict.fromkeys(reader.topic_hashes(bundle), BundleStats(topic_count=1))
     for broker in reader.brokers():
         for topic in reader.topics(broker):

@@ -23,7 +23,8 @@ _BUNDLES_NOW = """
      ORDER BY namespace, lower_bound LIMIT :limit
 """
 _PROPOSED = """
-    SELECT proposal_id, kind, namespace || '/' || bundle AS bundle, broker, destination, cut_points, reason, state, mode, outcome
+    SELECT proposal_id, kind, namespace || '/' || bundle AS bundle, broker, destination, cut_points, reason, state,
+           mode, outcome
       FROM inspect.bundles_proposals WHERE cluster = :cluster AND cycle_id = :cycle_id ORDER BY proposal_id
 """
 _WHY_NOT = """

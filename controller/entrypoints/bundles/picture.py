@@ -1,7 +1,7 @@
 """A namespace's bundles as a ring: each bundle is an arc as wide as its range and as dark as its load.
 
-The ring as it is now stands beside the ring as the live proposals would make it. The picture is one HTML file that needs
-nothing else. The caller reads what is drawn.
+The ring as it is now stands beside the ring as the live proposals would make it. The picture is one HTML file that
+needs nothing else. The caller reads what is drawn.
 """
 
 from __future__ import annotations

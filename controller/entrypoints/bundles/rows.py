@@ -58,7 +58,7 @@ def cycle_tables(cycle_id: int, proposals: Rows, why_not: Rows) -> RenderableTyp
 
 
 def merge_rows(found: Mapping[str, MergeVerdict]) -> tuple[Rows, RenderableType]:
-    """For each namespace which bundles could be merged, the operator's steps, and why the other cold bundles stay apart."""
+    """For each namespace: merges that are possible, the operator's steps, and why the other cold bundles stay."""
     document: Rows = []
     tables: list[RenderableType] = []
     for namespace, verdict in found.items():

@@ -1,4 +1,4 @@
-"""`cleave bundles`: look at a cluster's bundles, split and move them by hand, propose, approve, apply, replay."""
+"""`cleave bundles`: show a cluster's bundles, split and move them by hand, propose, approve, apply, replay."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def show(
     limit: Limit = 1000,
     as_json: AsJson = False,
 ) -> None:
-    """Bundles with their owners and load, as last aggregated; with --html as a picture beside what is proposed."""
+    """Bundles with their owners and load, as last aggregated; with --html also as a picture with what is proposed."""
     with cluster() as bundles:
         with bundles.store.transaction() as tx:
             rows = bundle_views.bundles_now(tx, bundles.cluster, namespace, limit=limit)
@@ -87,7 +87,7 @@ def _draw(bundles: Bundles, namespace: str | None, path: Path) -> None:
 
 @app.command("hash")
 def hash_of(topic: str, as_json: AsJson = False) -> None:
-    """Where a topic lies: its complete name, its hash, and the bundle it is in if the cluster is known."""
+    """Where a topic lies: its complete name, its hash, and its bundle if the namespace is known."""
     name = canonical_topic_name(topic)
     document: dict[str, Any] = {"topic": name, "hash": edge_text(topic_hash(name))}
     with application() as cleave, suppress(StoreUnavailable):  # the hash needs no database
@@ -110,7 +110,7 @@ def split(
     ] = None,
     parts: Annotated[int, typer.Option(min=2, help="How many parts an even division makes.")] = 2,
     unload: Annotated[
-        bool, typer.Option(help="Unload the parts at once, so that they find owners anew.")
+        bool, typer.Option(help="Unload the parts at once, so that they get new owners.")
     ] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -136,12 +136,12 @@ def unload(
     bundle: Bundle,
     to: Annotated[
         str | None,
-        typer.Option(help="host:port as brokers are listed; where the brokers choose if not given."),
+        typer.Option(help="host:port as brokers are listed; if not given, the brokers choose."),
     ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take a bundle from its owner, towards a broker if one is named."""
+    """Take a bundle from its owner, and give it to a broker if one is named."""
     with cluster() as bundles:
         found, owner = bundles.check_unload(bundle, to)
         document: dict[str, Any] = {"bundle": str(found), "owner": owner, "destination": to}
@@ -154,10 +154,10 @@ def unload(
 @app.command()
 def collect(
     interval_seconds: Annotated[float, typer.Option(min=1.0)] = 30.0,
-    once: Annotated[bool, typer.Option(help="One tick, and leave.")] = False,
+    once: Annotated[bool, typer.Option(help="One tick, then end.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Read every broker's load into the reports' area, again and again."""
+    """Read every broker's load into the area of reports, again and again."""
     with cluster() as bundles:
         collector = bundles.collector(interval_seconds)
         if once:
@@ -170,7 +170,7 @@ def collect(
 
 @app.command()
 def aggregate(as_json: AsJson = False) -> None:
-    """Load of the last window, from reports to tables, on Spark."""
+    """Compute the load of the last window on Spark, from reports to tables."""
     with cluster() as bundles:
         document = asdict(bundles.aggregate(f"cli-{process_name()}"))
     emit(as_json, document, rows_table([document]))
@@ -178,7 +178,7 @@ def aggregate(as_json: AsJson = False) -> None:
 
 @app.command()
 def propose(as_json: AsJson = False) -> None:
-    """Decide one cycle: which bundles to split where and which to move whither. Nothing is done to any broker."""
+    """Decide one cycle: which bundles to split and where, which to move and where to. Nothing is done to any broker."""
     with cluster() as bundles:
         cycle = bundles.propose(f"cli-{process_name()}", process_name())
         with bundles.store.transaction() as tx:
@@ -193,7 +193,7 @@ def approve(
     refuse: Annotated[str | None, typer.Option(help="Refuse them instead, for this reason.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Consent to proposals, or refuse them; the next application carries them out."""
+    """Approve proposals, or refuse them. The next `apply` carries out what is approved."""
     with application() as cleave:
         found = bundle_balancer.approve(cleave.store, proposal_ids, refuse=refuse, actor=process_name())
         rows = [bundle_rows.approval_row(row) for row in found]
@@ -208,7 +208,7 @@ def apply(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Carry out what is approved, and read whether what was done before holds."""
+    """Carry out what is approved, and check whether what was done before holds."""
     with cluster() as bundles:
         if cycle is not None:
             bundle_balancer.require_cycle(bundles.store, cluster=bundles.cluster, cycle_id=cycle)
@@ -222,7 +222,7 @@ def apply(
 
 @app.command()
 def replay(cycle_id: Annotated[int, typer.Argument(metavar="CYCLE")], as_json: AsJson = False) -> None:
-    """Decide a stored cycle again from its own inputs; ends with 1 where the answer is another one."""
+    """Decide a stored cycle again from its own inputs. Ends with 1 if the answer differs."""
     with cluster() as bundles:
         found = asdict(bundles.replay(cycle_id))
     emit(as_json, found, rows_table([found]))
@@ -232,7 +232,7 @@ def replay(cycle_id: Annotated[int, typer.Argument(metavar="CYCLE")], as_json: A
 
 @app.command()
 def merges(namespace: Namespace = None, as_json: AsJson = False) -> None:
-    """Cold neighbours that could be one bundle, with the steps an operator would take: Pulsar cannot merge."""
+    """Cold neighbours that could be one bundle, with the steps for an operator: Pulsar cannot merge."""
     with cluster() as bundles:
         found = bundles.merges()
     chosen = {name: verdict for name, verdict in found.items() if namespace in (None, name)}
@@ -245,10 +245,12 @@ def merges(namespace: Namespace = None, as_json: AsJson = False) -> None:
 @app.command()
 def mode(
     namespace: str,
-    to: Annotated[BalancingMode, typer.Argument(help="How far proposals of the namespace go by themselves.")],
+    to: Annotated[
+        BalancingMode, typer.Argument(help="How far proposals of the namespace go without a person.")
+    ],
     as_json: AsJson = False,
 ) -> None:
-    """Enable a namespace for balancing, or take it back to dry run."""
+    """Enable a namespace for balancing, or set it back to dry run."""
     with application() as cleave, cleave.store.transaction() as tx:
         name = cleave.settings.pulsar_cluster
         seen = bundle_namespaces.get_namespace(tx, name, namespace).row_version

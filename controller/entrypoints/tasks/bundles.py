@@ -1,7 +1,7 @@
 """Tasks of bundle balancing: read the brokers, aggregate on Spark, propose, apply, verify; and acts by hand.
 
-Each gives a document of plain values. A repeat under the same id changes nothing: the run's, the cycle's and each
-proposal's rows are found again.
+Each returns a document of plain values. A repeat under the same id changes nothing: it finds the rows of the run, the
+cycle and each proposal.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ def _cluster(dsn: str, extras: Extras) -> Iterator[Bundles]:
 
 
 def collect_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:
-    """Read every broker once and land the reports. Raises DataPlaneUnavailable where nobody answered."""
+    """Read every broker once and land the reports. Raises DataPlaneUnavailable if no broker answered."""
     with _cluster(dsn, extras) as bundles:
         return bundle_rows.tick_row(bundles.collector(COLLECT_INTERVAL_SECONDS).tick_once())
 
 
 def aggregate_bundles(*, dsn: str, extras: Extras, run_id: str) -> dict[str, Any]:
-    """Load of the last window, on Spark, as the loader."""
+    """Compute the load of the last window on Spark, as the loader."""
     with _cluster(dsn, extras) as bundles:
         result = bundles.aggregate(re.sub(r"[^A-Za-z0-9._-]", "-", run_id))
     return {**asdict(result), "quarantined": list(result.quarantined)}
 
 
 def propose_bundles(*, dsn: str, extras: Extras, request_key: str, decided_by: str) -> dict[str, Any]:
-    """Decide one cycle and write it down: proposals, and why not more."""
+    """Decide one cycle and record it: proposals, and why there are not more."""
     with _cluster(dsn, extras) as bundles:
         cycle = bundles.propose(request_key, decided_by)
         with bundles.store.transaction() as tx:
@@ -66,7 +66,7 @@ def apply_bundles(
 
 
 def verify_bundles(*, dsn: str, extras: Extras, claimant: str) -> dict[str, Any]:
-    """Read whether what was applied holds."""
+    """Check whether what was applied holds."""
     with _cluster(dsn, extras) as bundles:
         return {"verified": [bundle_rows.act_row(one) for one in bundles.verify(claimant)]}
 
@@ -83,7 +83,7 @@ def keep_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:
 def approve_bundles(
     *, dsn: str, extras: Extras, actor: str, params: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Consent to proposals, or refuse them with a reason. All or none."""
+    """Approve proposals, or refuse them with a reason. All or none."""
     with cleave_at(dsn, extras) as app:
         rows = bundle_balancer.approve(
             app.store, params["proposals"], refuse=params.get("refuse") or None, actor=actor
@@ -92,7 +92,7 @@ def approve_bundles(
 
 
 def split_bundle(*, dsn: str, extras: Extras, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Split by hand; a repeat finds the cuts made and changes nothing."""
+    """Split by hand. A repeat finds the cuts made and changes nothing."""
     with _cluster(dsn, extras) as bundles:
         asked = ManualSplit(
             params["bundle"],
@@ -112,7 +112,7 @@ def split_bundle(*, dsn: str, extras: Extras, params: Mapping[str, Any]) -> dict
 
 
 def unload_bundle(*, dsn: str, extras: Extras, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Move by hand; a bundle that is at its destination stays there."""
+    """Move by hand. A bundle that is at its destination stays there."""
     with _cluster(dsn, extras) as bundles:
         destination = params.get("destination") or None
         bundle, owner = bundles.check_unload(params["bundle"], destination)
@@ -123,7 +123,7 @@ def unload_bundle(*, dsn: str, extras: Extras, params: Mapping[str, Any]) -> dic
 
 
 def _plain(value: Any) -> Any:
-    """Numbers and texts for an XCom: decimals of the database become floats, other things their text."""
+    """Plain values for an XCom: the database's decimals become floats, everything else becomes text."""
     if isinstance(value, dict):
         return {key: _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

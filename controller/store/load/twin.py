@@ -90,7 +90,8 @@ WITH previous AS (
                 p.topic_id IS NULL OR bool_or(
                     (now > split_at) <> (was > split_at) OR (now < merge_at) <> (was < merge_at)
                     OR (abs(now - was) > :floor * merge_at
-                        AND CASE WHEN was = 0 THEN true ELSE abs(now - was) / was > t.load_change_threshold END)) AS news
+                        AND CASE WHEN was = 0 THEN true
+                                 ELSE abs(now - was) / was > t.load_change_threshold END)) AS news
            FROM (VALUES {_METRIC_ROWS}) AS metric (now, was, split_at, merge_at)) verdict
    WHERE p.topic_id IS NULL OR p.observed_at_ms <= r.observed_at_ms
 )

@@ -1,9 +1,9 @@
 """Arrow tables in and out of PostgreSQL by COPY.
 
-`fetch` reads a baseline from a control table, `append` adds a run's rows to a staging table. There, a column that ends in
-`_ms` here (milliseconds since the Unix epoch) is an instant without that ending. `copy_out` and `copy_in` take columns as
-they are; lists of integers are arrays in PostgreSQL in either case. A transfer larger than 64 MiB goes through a temporary
-file.
+`fetch` reads a baseline from a control table, `append` adds a run's rows to a staging table. There, a column that
+ends in `_ms` here (milliseconds since the Unix epoch) is an instant without that ending. `copy_out` and `copy_in`
+take columns as they are; lists of integers are arrays in PostgreSQL in either case. A transfer larger than 64 MiB
+goes through a temporary file.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def fetch(tx: Connection, relation: str, schema: pa.Schema) -> pa.Table:
 
 
 def append(tx: Connection, relation: str, run_id: str, rows: pa.Table, schema: pa.Schema) -> None:
-    """Adds the columns of `schema` to a staging table, with the run's id as first column and milliseconds as instants."""
+    """Adds the columns of `schema` to a staging table, the run's id as first column, milliseconds as instants."""
     rows = rows.select(schema.names).cast(schema)
     for position, name in enumerate(schema.names):
         if name.endswith("_ms"):

@@ -1,4 +1,4 @@
-"""The page of reasons: every enum of "why not", read off its source with the comments that stand in it."""
+"""The page of reasons: every enum of "why not", read from its source with the comments in it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BUNDLES: tuple[tuple[type[StrEnum], str, str], ...] = (
     ),
     (MergeRefusalReason, "Cold bundles that stay apart", "From `cleave bundles merges`."),
 )
-"""Each enum of bundle balancing, the heading over it and where its reasons are read."""
+"""Each enum of bundle balancing, its heading, and where its reasons are read."""
 
 
 def reasons() -> str:

@@ -1,10 +1,9 @@
-"""One balance cycle: everything it may look at goes in, moves and reasons come out; a pure function.
+"""The moves of one cycle: everything it may look at goes in, moves and refusals come out; a pure function.
 
-The shedder proposes what leaves, the placement where it goes when the shedder does not say, and every proposal passes
-the same checks. Splits are proposed elsewhere (`triggers`) from the same readings: whoever joins the two drops the
-moves of bundles that are to be split. Carrying moves out, and telling the state which of them succeeded
-(`BalanceState.after`), is a service's. The text of the inputs is kept beside the code version, so a stored cycle gives
-the same text again.
+The shedder proposes what leaves. Where the shedder names no destination, the placement chooses one. Every proposal
+passes the same checks. Splits are decided by `splitting.triggers` from the same readings; `cycle` joins the two and
+drops the moves of bundles that are to be split. A service carries moves out and tells the state which of them
+succeeded (`BalanceState.after`).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from controller.bundles.domain.load.resources import max_usage, weighted_max_usa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalanceInputs:
-    """What one cycle is decided on; `now_ms` is milliseconds since the Unix epoch."""
+    """What the moves of one cycle are decided on. `now_ms`: milliseconds since the Unix epoch."""
 
     cluster: Cluster
     settings: BalanceSettings = field(default_factory=BalanceSettings)
@@ -36,9 +35,9 @@ class BalanceInputs:
 
 @dataclass(frozen=True, slots=True)
 class BalanceVerdict:
-    """Moves, each with a destination that is not its source and no bundle twice, and what was not done.
+    """Moves and refusals. Each move has a destination other than its source, and no bundle is moved twice.
 
-    `state` is the next cycle's if nothing is moved; give the moves that succeeded to its `after`.
+    `state` is for the next cycle if nothing is moved. Give the moves that succeeded to its `after`.
     """
 
     moves: tuple[Move, ...]
@@ -47,7 +46,7 @@ class BalanceVerdict:
 
 
 def balance(inputs: BalanceInputs) -> BalanceVerdict:
-    """Decides one cycle. Raises InvalidPolicy for settings that are not valid together."""
+    """Decides the moves of one cycle. Raises InvalidPolicy for settings that are not valid together."""
     cluster, settings = inputs.cluster, inputs.settings
     validate(settings)
     state = observed(cluster, settings, inputs.state, inputs.now_ms)
@@ -72,9 +71,9 @@ def balance(inputs: BalanceInputs) -> BalanceVerdict:
 
 
 def observed(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> BalanceState:
-    """The state with these reports taken in and what is past forgotten: departed brokers, graces that are over.
+    """The state with these reports in its averages, without brokers that have left and grace periods that are over.
 
-    `broker_averages` advance by a report once, however often it is seen.
+    A report counts once in `broker_averages`, however often it is seen.
     """
     grace_over = now_ms - settings.grace_seconds * 1_000
     state = state.forgetting((broker.name for broker in cluster.brokers), grace_over)
@@ -93,9 +92,9 @@ def observed(cluster: Cluster, settings: BalanceSettings, state: BalanceState, n
 
 
 def place(bundle: Bundle, occupancy: Occupancy, settings: BalanceSettings, state: BalanceState) -> Choice:
-    """A home for a bundle, whether or not it has one now; broker None where its policy leaves nobody.
+    """A broker for a bundle, whether or not it has one now; broker None where its policy leaves none.
 
-    Where the choice is above `overloaded_usage` it is made again among all the policy allows, once, as Pulsar does.
+    A choice above `overloaded_usage` is made again, once, among all brokers that the policy allows, as in Pulsar.
     """
     choose = placement(settings.placement)
     choice = choose(bundle.bundle_id, occupancy.candidates(bundle), occupancy, settings, state)
@@ -120,7 +119,7 @@ def _limited(moves: Iterable[Move], settings: BalanceSettings) -> tuple[list[Mov
 def _destination(
     move: Move, bundle: Bundle, occupancy: Occupancy, settings: BalanceSettings, state: BalanceState
 ) -> Choice | MoveRefusal:
-    """Where the bundle goes, the checks every shedder's proposals pass included."""
+    """Where the bundle goes, after the checks that the proposals of every shedder pass."""
     if not settings.shed_bundles_with_policies and occupancy.cluster.policy_of(bundle.namespace).binds:
         return MoveRefusal(MoveRefusalReason.EXCLUDED, move.source, move.bundle_id)
     others = [name for name in occupancy.allowed(bundle) if name != move.source]

@@ -36,7 +36,7 @@ def write_inputs(inputs: BalanceInputs) -> dict[str, Any]:
 
 
 def read_inputs(document: Mapping[str, Any]) -> BalanceInputs:
-    """Reads what `write_inputs` gave; the result is decided on identically. Raises one of UNREADABLE for another document."""
+    """Reads what `write_inputs` gave; the result is decided on identically. Raises UNREADABLE for another document."""
     return BalanceInputs(
         cluster=Cluster(
             tuple(_read_broker(value) for value in document["brokers"]),
@@ -71,7 +71,7 @@ def write_state(state: BalanceState) -> dict[str, Any]:
 
 
 def read_state(document: Mapping[str, Any]) -> BalanceState:
-    """Reads what `write_state` gave. Raises one of UNREADABLE for another document."""
+    """Reads what `write_state` gave. Raises UNREADABLE for another document."""
     values = dict(document)
     for name in _FLOATS_BY_NAME:
         values[name] = {key: float(value) for key, value in values[name].items()}

@@ -1,7 +1,7 @@
-"""Every knob of bundle balancing, validated together; defaults are Pulsar's where Pulsar has the knob.
+"""Every knob of bundle balancing, validated together. Defaults are Pulsar's where Pulsar has the knob.
 
-Percentages of Pulsar's are fractions here (85 is 0.85), minutes are seconds. Where the values come from
-(environment, stored document) is the edges'; what a knob does is the shedder's or placement's that reads it.
+Pulsar's percentages are fractions here (85 is 0.85), its minutes are seconds. What a knob does is described where the
+shedder or placement that reads it is.
 """
 
 from __future__ import annotations
@@ -29,17 +29,19 @@ PLACEMENT_NAMES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class BalanceSettings:
-    """A complete set of knobs, built unchecked, see `violations`. Usages are fractions of a broker's limit.
+    """A complete set of knobs; `violations` checks them. Usages are fractions of a broker's limit.
 
-    `shedder` proposes what leaves, `placement` where it goes when the shedder does not say.
-    `excluded_namespaces`: `tenant/namespace`, separated by commas. `grace_seconds`: a bundle that was
-    moved is left alone so long. `report_ttl_seconds`: an older report counts as none (`transfer`,
-    `even`). `max_moves_per_cycle` bounds the disturbance, 0 for no bound. `history_weight` is what the
-    past counts in moving averages. Each further group belongs to the shedder or placement it is named
-    for; `unload_fraction`, `min_unload_*` and `max_unload_bundles` (-1: no bound) to `uniform` and
-    `avg`. The bands of `even` are shares of the mean usage: a broker outside `hot_band` or `cold_band`
-    is brought back to the goal, which lies further in. `strict_pulsar`: with the defects that can be
-    switched off, for comparison.
+    - `shedder` proposes what leaves. `placement` chooses where it goes if the shedder names no destination.
+    - `excluded_namespaces`: `tenant/namespace`, separated by commas; their bundles are not shed.
+    - `grace_seconds`: how long a bundle that was moved is left alone.
+    - `report_ttl_seconds`: an older report counts as none (`transfer`, `even`).
+    - `max_moves_per_cycle` limits the disturbance; 0: no limit.
+    - `history_weight` is the weight of the past in moving averages.
+    - Each further group belongs to the shedder or placement in its name. `unload_fraction`, `min_unload_*` and
+      `max_unload_bundles` (-1: no limit) belong to `uniform` and `avg`.
+    - The bands of `even` are shares of the mean usage. A broker outside `even_hot_band` or `even_cold_band` is
+      brought back to the goal, which is closer to the mean.
+    - `strict_pulsar` turns on those of Pulsar's errors that can be turned on, for comparison.
     """
 
     shedder: str = "even"
@@ -90,7 +92,7 @@ class BalanceSettings:
 
     @property
     def weights(self) -> ResourceWeights:
-        """What each resource counts for in the weighted maximum."""
+        """The weight of each resource in the weighted maximum."""
         return ResourceWeights(
             self.cpu_weight,
             self.direct_memory_weight,
@@ -111,7 +113,7 @@ class BalanceSettings:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Reads `to_document`'s: what is absent or null has its default. Raises InvalidPolicy."""
+        """Reads what `to_document` gave. A knob that is absent or null has its default. Raises InvalidPolicy."""
         values: dict[str, Any] = dict(read_knobs(document, BALANCE_KNOBS, "bundle balancing"))
         return cls(**values)
 
@@ -165,10 +167,10 @@ _BELOW: Final = (
 
 
 def violations(settings: BalanceSettings) -> tuple[Violation, ...]:
-    """Every rule the settings break; empty when they are valid. Never raises.
+    """Every rule that the settings break; empty when they are valid. Never raises.
 
-    The bands of `even` must keep their promise together: with every broker between 1 - cold and 1 + hot times
-    the mean, the standard deviation is at most the mean times the root of cold x hot.
+    The bands of `even` must together keep `even_target_spread`: with every broker between 1 - cold and 1 + hot
+    times the mean, the standard deviation is at most the mean times the root of cold x hot.
     """
     values = {knob: getattr(settings, knob) for knob in BALANCE_KNOBS}
     broken = [Violation(k, values[k], n, f">= {n}") for k, n in _AT_LEAST.items() if not values[k] >= n]

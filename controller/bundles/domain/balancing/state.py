@@ -1,7 +1,7 @@
-"""What one balance cycle hands to the next: averages, counts, who moved lately, what was planned.
+"""What balancing hands from one cycle to the next: averages, counts, recent moves, plans.
 
-A value; every rule takes it and returns a new one, so a stored cycle can be asked again. The store keeps it as
-the JSON of `balance_json`.
+A value. Every rule takes it and returns a new one, so a stored cycle can be decided again. `document` writes and
+reads it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ class BrokerAverages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalanceState:
-    """Everything a cycle remembers; instants in ms since the Unix epoch.
+    """Everything that balancing remembers; instants in ms since the Unix epoch.
 
-    `usage_averages`: the threshold shedder's, by broker. `placement_averages`: the least-usage
-    placement's. `broker_averages`: what brokers report to the transfer shedder. `low_hits`, `high_hits`:
-    cycles in a row that a broker was beyond the pairing shedder's thresholds. `hot_hits`, `cold_hits`: the
-    same for the bands of the even one. `condition_hits`: the transfer shedder's. `unloaded_bundles`,
-    `unloaded_brokers` (sources), `filled_brokers` (destinations): when last. `planned`: bundle to the
-    broker the pairing shedder meant for it. `round_robin` counts placements, `draws` random choices.
+    - `usage_averages`: the averages of `threshold`, by broker. `placement_averages`: those of `least_usage`.
+    - `broker_averages`: averages of what brokers report, for `transfer` and `least_reported_usage`.
+    - `low_hits`, `high_hits`: cycles in a row that a broker was beyond the thresholds of `avg`.
+    - `hot_hits`, `cold_hits`: cycles in a row that a broker was outside the bands of `even`.
+    - `condition_hits`: cycles in a row that the condition of `transfer` held.
+    - `unloaded_bundles`, `unloaded_brokers` (sources), `filled_brokers` (destinations): when each last was.
+    - `planned`: the broker that `avg` chose for a bundle.
+    - `round_robin` counts placements, `draws` counts random choices.
     """
 
     usage_averages: Mapping[str, float] = field(default_factory=dict)
@@ -55,15 +57,14 @@ class BalanceState:
     def draw(self, count: int) -> tuple[int, Self]:
         """A number from 0 to `count` - 1 (`count` > 0) that looks random, and the state after it.
 
-        The same state gives the same number: crc32 of the counter, as Pulsar takes the crc32 of a random
-        integer.
+        The same state gives the same number: the crc32 of the counter. Pulsar takes the crc32 of a random integer.
         """
         return crc32(str(self.draws).encode()) % count, replace(self, draws=self.draws + 1)
 
     def after(self, moves: Iterable[Move], now_ms: int) -> Self:
-        """The state once these moves were carried out at `now_ms`; their plans are spent.
+        """The state after these moves were carried out at `now_ms`. Their plans are dropped.
 
-        Give only the moves that succeeded: a bundle that could not be moved may be tried again.
+        Give only the moves that succeeded. A bundle that could not be moved may be tried again.
         """
         done = tuple(moves)
         moved = {move.bundle_id for move in done}
@@ -79,7 +80,7 @@ class BalanceState:
         )
 
     def forgetting(self, brokers: Iterable[str], unloaded_before_ms: int) -> Self:
-        """Without brokers that are not among `brokers`, and unloads made before `unloaded_before_ms`."""
+        """The state without brokers that are not among `brokers`, and without unloads before `unloaded_before_ms`."""
         here = frozenset(brokers)
         return replace(
             self,

@@ -1,6 +1,6 @@
-"""Figures over time: moving averages of a bundle's rates, totals of a broker, the order and the top of bundles.
+"""Load over time: moving averages, and the two averages that Pulsar keeps of each bundle.
 
-Values in, new values out; nothing here remembers. What a bundle reports at one instant is `stats`.
+Values in, new values out: nothing here keeps a state. What a bundle reports at one instant is in `stats`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def moving_average(old: float | None, current: float, history: float) -> float:
 class TimeAverage:
     """Pulsar's `TimeAverageMessageData`: rates averaged over samples.
 
-    It is no window: once `sample_count` has reached `max_samples`, each new sample counts one
-    `max_samples`-th, for ever. A bundle of which nothing was heard has Pulsar's seeds, which its first
-    sample replaces.
+    It is not a window. Once `sample_count` has reached `max_samples`, each new sample has the weight 1 /
+    `max_samples`, and old samples never leave entirely. A bundle without a sample has Pulsar's initial values,
+    which its first sample replaces.
     """
 
     max_samples: int
@@ -48,7 +48,7 @@ class TimeAverage:
         return self.byte_rate_in + self.byte_rate_out
 
     def with_sample(self, stats: BundleStats) -> Self:
-        """One sample later."""
+        """The averages after one more sample."""
         count = min(self.sample_count + 1, self.max_samples)
 
         def average(old: float, new: float) -> float:
@@ -66,15 +66,15 @@ class TimeAverage:
 
 @dataclass(frozen=True, slots=True)
 class BundleLoad:
-    """What a bundle carries: over minutes (the shedders look here) and over the longest time known."""
+    """What a bundle carries: over minutes (used by the shedders) and over the longest time known."""
 
     short_term: TimeAverage = TimeAverage(SHORT_TERM_SAMPLES)
     long_term: TimeAverage = TimeAverage(LONG_TERM_SAMPLES)
 
     def with_sample(self, stats: BundleStats) -> Self:
-        """One sample later."""
+        """The averages after one more sample."""
         return type(self)(self.short_term.with_sample(stats), self.long_term.with_sample(stats))
 
 
 UNKNOWN_LOAD: Final = BundleLoad()
-"""What a bundle counts for until its first sample."""
+"""The load that a bundle counts as until its first sample."""

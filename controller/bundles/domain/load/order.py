@@ -9,11 +9,11 @@ from controller.bundles.domain.load.stats import BundleStats
 
 
 def bundle_order(stats: BundleStats) -> tuple[int, int, int, int, int]:
-    """Sorts bundles by weight, lightest first, alike as long as they fall into the same buckets.
+    """The key that sorts bundles by weight, lightest first. Bundles in the same buckets are equal.
 
-    Byte rate in and out (by 1e5) and messages (by 100), rounded; topics and sessions (by 500) and cache (by 1e5),
-    cut off. An older rule of Pulsar's, "equal if the difference is small", is no order and broke sorting
-    (apache/pulsar#24754).
+    Byte rates in and out (buckets of 1e5) and messages (of 100) are rounded. Topics with sessions (of 500) and
+    cache (of 1e5) are cut off. An older rule of Pulsar's, "equal if the difference is small", is not transitive and
+    broke sorting (apache/pulsar#24754).
     """
     return (
         _rounded(stats.byte_rate_in / 1e5),
@@ -25,7 +25,7 @@ def bundle_order(stats: BundleStats) -> tuple[int, int, int, int, int]:
 
 
 def _rounded(value: float) -> int:
-    """As Java does: halves go up."""
+    """As Java rounds: halves go up."""
     return math.floor(value + 0.5)
 
 
@@ -34,7 +34,7 @@ def top_bundles(
 ) -> tuple[str, ...]:
     """The `count` heaviest bundles that may move, the lightest of them first, equal ones by name.
 
-    Of bundles equal at the edge the ones first by name are in.
+    Of equal bundles where not all fit in, those first by name are taken.
     """
     heaviest_first = sorted(
         (bundle for bundle in bundles if may_move(bundle)),

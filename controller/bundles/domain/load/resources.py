@@ -1,8 +1,8 @@
-"""How loaded a broker is: the share of each resource in use, and one number out of them.
+"""How loaded a broker is: the share of each resource in use, and one number made of them.
 
-Pulsar's `ResourceUsage` and the three maxima of its `LocalBrokerData`. Pulsar divides and multiplies in
-32-bit floats (30 of 100 becomes 0.30000001); everything here is 64-bit, so figures agree to about 1e-7 and a
-threshold that is hit to the last bit may be answered differently. Averages over time are in `figures`.
+These are Pulsar's `ResourceUsage` and the three maxima of its `LocalBrokerData`. Pulsar computes in 32-bit floats
+(30 of 100 becomes 0.30000001). Everything here is 64-bit, so figures agree to about 1e-7, and a reading that equals
+a threshold to the last bit may be answered differently. Averages over time are in `averages`.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from controller.domain.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class ResourceUsage:
-    """What is used and what there is, in the same unit, whatever it is; a limit <= 0 counts as unknown."""
+    """What is used and what there is, both in the same unit. A limit <= 0 counts as unknown."""
 
     usage: float = 0.0
     limit: float = 0.0
 
     @property
     def fraction(self) -> float:
-        """Share in use: 1.0 is all of it, more is possible where the limit is measured wrongly; 0 if unknown."""
+        """The share in use. 1.0 is all of it; more is possible where the limit is measured wrongly. 0 if unknown."""
         return self.usage / self.limit if self.limit > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerResources:
-    """What a broker reports of itself. `memory` (the heap) counts in no maximum by default."""
+    """What a broker reports of itself. By default `memory` (the heap) counts in no maximum."""
 
     cpu: ResourceUsage = ResourceUsage()
     direct_memory: ResourceUsage = ResourceUsage()
@@ -40,7 +40,7 @@ class BrokerResources:
 
 @dataclass(frozen=True, slots=True)
 class ResourceWeights:
-    """What each resource counts for, >= 0; the defaults are Pulsar's. The heap's weight is deprecated there."""
+    """The weight of each resource, >= 0. The defaults are Pulsar's, where the heap's weight is deprecated."""
 
     cpu: float = 1.0
     direct_memory: float = 0.0
@@ -55,7 +55,7 @@ RESOURCES: Final = ("cpu", "direct_memory", "bandwidth_in", "bandwidth_out", "me
 _PROPERTIES: Final[Mapping[str, tuple[str, ...]]] = {
     "cpu": ("loadBalancerCPUResourceWeight",),
     "direct_memory": ("loadBalancerDirectMemoryResourceWeight",),
-    # The second spelling is older, deprecated, and still read.
+    # The second spelling is older and deprecated. Pulsar still reads it.
     "bandwidth_in": ("loadBalancerBandwidthInResourceWeight", "loadBalancerBandwithInResourceWeight"),
     "bandwidth_out": ("loadBalancerBandwidthOutResourceWeight", "loadBalancerBandwithOutResourceWeight"),
     "memory": ("loadBalancerMemoryResourceWeight",),
@@ -63,10 +63,10 @@ _PROPERTIES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def weights_from_properties(properties: Mapping[str, str | float]) -> ResourceWeights:
-    """The weights a `broker.conf` gives; other properties are passed over.
+    """The weights that a `broker.conf` gives; other properties are ignored.
 
-    Bandwidth has two spellings: a value other than the default under the new one wins, else one other than
-    the default under the old one, else the default. Raises InvalidInput for what is no number or below 0.
+    Bandwidth has two spellings. A value other than the default under the new spelling wins, then one under the old
+    spelling, then the default. Raises InvalidInput for a weight that is no number or below 0.
     """
     usual = ResourceWeights()
     return ResourceWeights(
@@ -93,7 +93,7 @@ def _number(name: str, value: str | float) -> float:
 
 
 def max_usage(resources: BrokerResources) -> float:
-    """The largest share in use of processor, direct memory and bandwidth; the heap does not count."""
+    """The largest share in use of processor, direct memory and bandwidth. The heap does not count."""
     return max(
         resources.cpu.fraction,
         resources.direct_memory.fraction,
@@ -103,12 +103,12 @@ def max_usage(resources: BrokerResources) -> float:
 
 
 def weighted_max_usage(resources: BrokerResources, weights: ResourceWeights) -> float:
-    """The largest share times its weight."""
+    """The largest share in use after each was multiplied by its weight."""
     return max(weighted for _, weighted in _weighted(resources, weights))
 
 
 def weighted_max_usage_within_limit(resources: BrokerResources, weights: ResourceWeights) -> float:
-    """The same without what is above 1.0, 0 if nothing is left: for limits that are measured wrongly.
+    """The same without the values above 1.0; 0 if none is left. For limits that are measured wrongly.
 
     A virtual network card often reports a tenth of its real speed (apache/pulsar#16937).
     """
@@ -116,16 +116,16 @@ def weighted_max_usage_within_limit(resources: BrokerResources, weights: Resourc
 
 
 def credible_usage(resources: BrokerResources, weights: ResourceWeights) -> float:
-    """The weighted maximum; where that is above 1.0 some limit is measured wrongly and counts no more.
+    """The weighted maximum without the values above 1.0, whose limits must be measured wrongly.
 
-    Pulsar's threshold shedder did so for some versions (disputed in apache/pulsar#18598); 4.2.4 no longer does.
+    Pulsar's threshold shedder did this in some versions (disputed in apache/pulsar#18598). 4.2.4 no longer does.
     """
     usage = weighted_max_usage(resources, weights)
     return usage if usage <= 1.0 else weighted_max_usage_within_limit(resources, weights)
 
 
 def dominating_resource(resources: BrokerResources, weights: ResourceWeights) -> str:
-    """The name of the resource that makes the weighted maximum; the first in `RESOURCES` of equals."""
+    """The name of the resource that makes the weighted maximum; of equal ones the first in `RESOURCES`."""
     return max(_weighted(resources, weights), key=lambda pair: pair[1])[0]
 
 

@@ -1,6 +1,6 @@
-"""What a broker reports of one bundle (or of one topic): rates and counts, the input of every bundle rule.
+"""What a broker reports of one bundle, or of one topic: rates and counts. Every rule on bundles starts from them.
 
-Averages over time are in `figures`; who owns what is in the cycle's inputs.
+Averages over time are in `averages`. Who owns a bundle is in `cluster`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class BundleStats:
 
     @property
     def msg_rate(self) -> float:
-        """Messages per second, in and out together: what Pulsar calls the rate of a bundle."""
+        """Messages per second, in and out together. Pulsar calls it the rate of a bundle."""
         return self.msg_rate_in + self.msg_rate_out
 
     @property
     def byte_rate(self) -> float:
-        """Bytes per second, in and out together: what Pulsar calls throughput."""
+        """Bytes per second, in and out together. Pulsar calls it throughput."""
         return self.byte_rate_in + self.byte_rate_out
 
     @property

@@ -1,7 +1,7 @@
 """The boundaries of one namespace: which bundle a topic is in, and what the list is after a split.
 
-An immutable list that tiles the ring. Where to cut is chosen under `splitting`; this module checks the cuts
-and applies them, as Pulsar's NamespaceBundleFactory does. It owns nothing and unloads nothing.
+An immutable list that covers the ring without gaps. Where to cut is chosen under `splitting`. This module checks
+the cuts and computes the new list, as Pulsar's NamespaceBundleFactory does.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ DEFAULT_BUNDLES = 4
 """`defaultNumberOfNamespaceBundles`."""
 
 MAX_BUNDLES = 65_536
-"""Most bundles a namespace is created with here: far above any use, far below what memory holds."""
+"""The most bundles a namespace is created with here: far above any use, far below what memory holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceBundles:
     """n + 1 rising boundaries from 0x00000000 to 0xffffffff; bundle i lies between boundaries i and i + 1.
 
-    `version` is that of the stored list (a metadata node's, a row's), for compare-and-set; None where
-    there is none. Raises InvalidInput or InvalidRange at construction for any other list.
+    `version` is the version of the stored list (of a metadata node or a row), for compare-and-set; None if it is
+    not stored. Raises InvalidInput or InvalidRange at construction for any other list.
     """
 
     namespace: str
@@ -59,7 +59,7 @@ class NamespaceBundles:
 
     @classmethod
     def equal(cls, namespace: str, count: int = DEFAULT_BUNDLES) -> NamespaceBundles:
-        """What Pulsar creates: `count` widths of 2^32 // count, the remainder going to the last.
+        """What Pulsar creates: `count` widths of 2^32 // count; the last bundle takes the remainder.
 
         Raises InvalidInput unless 1 <= count <= MAX_BUNDLES.
         """
@@ -72,7 +72,7 @@ class NamespaceBundles:
 
     @classmethod
     def given(cls, namespace: str, boundaries: Iterable[int]) -> NamespaceBundles:
-        """Boundaries as a person gives them at creation: in any order, repeated ones count once."""
+        """Boundaries as a person gives them at creation: in any order; repeated ones count once."""
         return cls(namespace, tuple(sorted(set(boundaries))))
 
     @property
@@ -87,8 +87,8 @@ class NamespaceBundles:
     def bundle_at(self, hash_value: int) -> NamespaceBundle:
         """The one bundle that holds a hash; a boundary belongs to the bundle above it.
 
-        0xffffffff is in the last bundle (upstream its lookup runs past the list). Raises InvalidRange for
-        a hash off the ring.
+        0xffffffff is in the last bundle (in Pulsar its look-up runs past the list). Raises InvalidRange for a hash
+        off the ring.
         """
         if not FIRST_HASH <= hash_value <= LAST_HASH:
             raise InvalidRange(f"hash {hash_value} is not on the ring; give 0 to {LAST_HASH}")
@@ -104,7 +104,7 @@ class NamespaceBundles:
         return self.bundle_at(topic_hash(topic))
 
     def require(self, bundle: NamespaceBundle) -> NamespaceBundle:
-        """The bundle itself if it is in the list; raises BundleNotFound saying which end is not.
+        """The bundle itself if it is in the list. Raises BundleNotFound, which says which of its ends is missing.
 
         The usual cause is a split since the bundle was read.
         """
@@ -124,10 +124,10 @@ class NamespaceBundles:
         return bundle
 
     def split_at(self, bundle: NamespaceBundle, cuts: Iterable[int]) -> BundleSplit:
-        """Cuts a bundle at given points, each the first hash of a part: one part more than there are points.
+        """Cuts a bundle at given points, each the first hash of a part. There is one part more than there are points.
 
-        Points in any order. Raises BundleNotFound, and InvalidRange if the bundle cannot be split, or a
-        point is on or outside its ends or given twice.
+        Points may be in any order. Raises BundleNotFound; InvalidRange if the bundle cannot be split, or if a point
+        is on or outside its ends or given twice.
         """
         self._require_splittable(bundle)
         points = sorted(cuts)
@@ -143,10 +143,11 @@ class NamespaceBundles:
         return BundleSplit(after, bundle.parts(points))
 
     def split_evenly(self, bundle: NamespaceBundle, parts: int = 2) -> BundleSplit:
-        """Equal widths of (upper - lower) // parts, the remainder going to the last part.
+        """Equal widths of (upper - lower) // parts; the last part takes the remainder.
 
-        Not what `equal` does: a full ring split in four is cut at 0x3fffffff, created in four at
-        0x40000000. Both are Pulsar's. Raises as `split_at`, and unless 2 <= parts <= upper - lower.
+        This is not what `equal` does: the whole ring split in four is first cut at 0x3fffffff, created in four at
+        0x40000000. Both rules are Pulsar's. Raises as `split_at` does, and InvalidRange unless 2 <= parts <= upper
+        - lower.
         """
         self._require_splittable(bundle)
         return self.split_at(bundle, equal_cuts(bundle, parts))
@@ -158,7 +159,7 @@ class NamespaceBundles:
 
 @dataclass(frozen=True, slots=True)
 class BundleSplit:
-    """What a split makes: the namespace's new list, at the version of the old one, and the children, rising."""
+    """What a split makes: the namespace's new list, at the version of the old list, and the children, rising."""
 
     after: NamespaceBundles
     children: tuple[NamespaceBundle, ...]

@@ -1,9 +1,8 @@
-"""One bundle: a range of the 32-bit ring on which a namespace's topics lie, and the hash that puts them there.
+"""One bundle: a range of the 32-bit ring on which a namespace's topics lie.
 
-The ring and its edges are Pulsar's: a topic lies at the crc32 (zlib's, polynomial 0xEDB88320) of the UTF-8
-bytes of its complete name, a bundle is `[lower, upper)`, and only the last bundle of a namespace holds its
+The ring and its edges are Pulsar's. A bundle is `[lower, upper)`. Only the last bundle of a namespace holds its
 upper end, 0xffffffff, too. Whether an end is open or closed follows from its value, so a wrongly closed range,
-an error upstream, cannot be said here. The boundaries of a whole namespace are in `namespace_bundles`.
+which is an error in Pulsar, cannot be written here. The boundaries of a whole namespace are in `boundaries`.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ _RANGE = re.compile(r"0[xX]([0-9a-fA-F]{1,8})_0[xX]([0-9a-fA-F]{1,8})")
 class NamespaceBundle:
     """`[lower, upper)` of a namespace, closed at 0xffffffff; text `tenant/namespace/0x00000000_0x40000000`.
 
-    Ordered by namespace, then range; comparing different bundles that overlap raises InvalidRange, for
-    they cannot both be of today. Raises InvalidInput or InvalidRange at construction for a namespace
-    that is no name, edges off the ring and an empty range.
+    Ordered by namespace, then range. Comparing different bundles that overlap raises InvalidRange, because they
+    cannot exist at the same time. Raises InvalidInput or InvalidRange at construction for a namespace that is no
+    name, for edges off the ring and for an empty range.
     """
 
     namespace: str
@@ -57,7 +56,7 @@ class NamespaceBundle:
 
     @property
     def can_split(self) -> bool:
-        """Pulsar's rule, upper - lower > 1: two hashes at the very end of the ring stay together."""
+        """Pulsar's rule, upper - lower > 1. So the last two hashes of the ring stay together."""
         return self.upper - self.lower > 1
 
     @property
@@ -69,9 +68,9 @@ class NamespaceBundle:
         return self.lower <= hash_value < self.upper or hash_value == self.upper == LAST_HASH
 
     def parts(self, cuts: Iterable[int]) -> tuple[NamespaceBundle, ...]:
-        """What cuts at these points, each the first hash of a part, make of it: rising; itself without any.
+        """The parts, rising, that cuts at these points make, each point being the first hash of a part.
 
-        Raises InvalidRange for a point on or outside its ends, or given twice.
+        Without points the bundle itself. Raises InvalidRange for a point on or outside its ends, or given twice.
         """
         edges = pairwise((self.lower, *sorted(cuts), self.upper))
         return tuple(NamespaceBundle(self.namespace, low, high) for low, high in edges)
@@ -96,7 +95,7 @@ class NamespaceBundle:
 
     @classmethod
     def parse(cls, text: str) -> NamespaceBundle:
-        """Reads `tenant/namespace/lo_hi`; digits in either case and leading zeros left out are taken too."""
+        """Reads `tenant/namespace/lo_hi`. Digits may be of either case, and leading zeros may be missing."""
         namespace, slash, range_text = text.rpartition("/")
         if not slash:
             raise InvalidInput(
@@ -106,7 +105,7 @@ class NamespaceBundle:
 
 
 def parse_range(text: str) -> tuple[int, int]:
-    """The ends of `0x00000000_0x40000000`, unchecked against each other; raises InvalidRange for other texts."""
+    """The ends of `0x00000000_0x40000000`, not compared with each other. Raises InvalidRange for other texts."""
     match = _RANGE.fullmatch(text)
     if match is None:
         raise InvalidRange(

@@ -1,7 +1,7 @@
-"""A topic's complete name, the text a bundle is found by: short forms are completed as Pulsar's own tools do.
+"""A topic's complete name, by which its bundle is found. Short forms are completed as Pulsar's own tools do it.
 
-A name is hashed as the broker writes it, `persistent://tenant/namespace/topic-partition-3`; the same topic's
-short name lands elsewhere, so nothing else is ever hashed. Which hash: `namespace_bundle`.
+A name is hashed as the broker writes it: `persistent://tenant/namespace/topic-partition-3`. The short name of the same
+topic has another hash, so only complete names are hashed (`hashes`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from controller.domain.errors import InvalidInput
 
 DOMAINS = ("persistent", "non-persistent", "topic", "segment")
-"""Kinds of topics; the last two are Pulsar 5's scalable ones, whose local names may hold slashes (PIP-460)."""
+"""Kinds of topics. The last two are Pulsar 5's scalable topics, whose local names may hold slashes (PIP-460)."""
 
 _DEFAULT_NAMESPACE = "public/default"
 _NAME_PART = re.compile(r"[-=:.\w]+", re.ASCII)
@@ -21,8 +21,8 @@ _PARTITION = re.compile(r"-partition-(0|[1-9][0-9]*)", re.ASCII)
 def canonical_topic_name(name: str) -> str:
     """The complete name: `x` means `persistent://public/default/x`, `t/n/x` means `persistent://t/n/x`.
 
-    So do `pulsar-admin` and every client. Raises InvalidInput for anything Pulsar would not take as a
-    name, names with a cluster in them included: Pulsar 5 has given them up.
+    `pulsar-admin` and every client complete names in the same way. Raises InvalidInput for anything that Pulsar
+    would not take as a name, and for names with a cluster in them, which Pulsar 5 no longer has.
     """
     domain, scheme, rest = name.partition("://")
     if not scheme:
@@ -34,12 +34,15 @@ def canonical_topic_name(name: str) -> str:
         raise InvalidInput(f"topic {name!r} is not complete; write it as {domain}://tenant/namespace/topic")
     if "/" in parts[2] and domain in DOMAINS[:2]:
         raise InvalidInput(
-            f"topic {name!r} has more than three parts; write it as {domain}://tenant/namespace/topic, without a cluster"
+            f"topic {name!r} has more than three parts; "
+            f"write it as {domain}://tenant/namespace/topic, without a cluster"
         )
     checked_namespace("/".join(parts[:2]))
     complete = f"{domain}://{rest}"
     if any("\ud800" <= letter <= "\udfff" for letter in complete):
-        raise InvalidInput(f"topic {name!r} holds half a character and has no UTF-8 form; mend its encoding")
+        raise InvalidInput(
+            f"topic {name!r} holds half a character and has no UTF-8 form; correct its encoding"
+        )
     return complete
 
 
@@ -60,7 +63,7 @@ def namespace_of(topic: str) -> str:
 
 
 def partitioned_topic_of(topic: str) -> str:
-    """The complete name without `-partition-N`: the topic a person means; itself where it is no partition."""
+    """The complete name without `-partition-N`, as people name the topic; itself if it is no partition."""
     complete = canonical_topic_name(topic)
     base, mark, index = complete.rpartition("-partition-")
     return base if mark and _PARTITION.fullmatch(mark + index) else complete

@@ -1,6 +1,6 @@
-"""Which bundle a person means who names none: Pulsar's `LARGEST` and `HOT` of a manual split.
+"""Which bundle of a namespace a person means by `LARGEST` or `HOT`, the words of Pulsar's manual split.
 
-Both answer the same for either load manager; upstream the extensible one takes `HOT` for `LARGEST`.
+Both mean the same here under either load manager. Pulsar's extensible one treats `HOT` as `LARGEST`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ BUNDLE_CHOICES = ("LARGEST", "HOT")
 
 
 def chosen_bundle(choice: str, reports: Iterable[BundleReport]) -> NamespaceBundle:
-    """`LARGEST`: most topics; `HOT`: most bytes a second over a long time. The first by name of equal ones.
+    """`LARGEST`: most topics. `HOT`: most bytes per second over a long time. Of equal ones the first by name.
 
-    Bundles without topics are neither. Raises InvalidInput for another choice, BundleNotFound if none is left.
+    Bundles without topics are never chosen. Raises InvalidInput for another choice, BundleNotFound if none is left.
     """
     if choice not in BUNDLE_CHOICES:
         raise InvalidInput(f"bundle choice {choice!r} is unknown; choose one of {', '.join(BUNDLE_CHOICES)}")

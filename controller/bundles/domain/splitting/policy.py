@@ -1,6 +1,6 @@
-"""How the bundles of a namespace are split: when (`triggers`), where (`splitting`), as knobs a namespace can override.
+"""How the bundles of a namespace are split: when (`triggers`) and where (`algorithms`), as knobs it can override.
 
-Defaults are Pulsar's where Pulsar has the knob. Who stores the overrides is above the domain.
+Defaults are Pulsar's where Pulsar has the knob. The overrides are stored with the namespace.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from controller.domain.knobs import KnobValue, read_knobs, write_knob
 class SplitPolicy:
     """Knobs of one namespace; rates are in and out together, per second.
 
-    `rules` are those of a load manager, `modular` or `extensible`. `algorithm` chooses the cuts, and where it
-    refuses `fallback_algorithm` is asked (empty: nobody). `max_sessions` 0: no limit. Raises InvalidPolicy at
-    construction for what can never be right.
+    `rules` are those of a load manager, `modular` or `extensible`. `algorithm` chooses the cuts. Where it refuses,
+    `fallback_algorithm` is asked (empty: none). `max_sessions` 0: no limit. Raises InvalidPolicy at construction
+    for values that can never be right.
     """
 
     enabled: bool = True
@@ -61,13 +61,13 @@ class SplitPolicy:
         )
 
     def options(self, budget: int) -> SplitOptions:
-        """What an algorithm is told: the same limits, and the bundles the namespace may yet gain."""
+        """The options of an algorithm: the same limits, and the bundles that the namespace may still gain."""
         return SplitOptions(
             max_msg_rate=self.max_msg_rate, max_byte_rate=self.max_byte_rate, bundle_budget=budget
         )
 
     def plan(self, request: SplitRequest) -> SplitPlan | CutRefusal:
-        """The cuts, or why the algorithm that was asked first finds none."""
+        """The cuts, or the refusal of the algorithm that was asked first."""
         plan = plan_split(self.algorithm, request)
         if isinstance(plan, SplitPlan) or not self.fallback_algorithm:
             return plan
@@ -80,7 +80,7 @@ class SplitPolicy:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Reads a whole policy or overrides of it: what is absent or null has its default. Raises InvalidPolicy."""
+        """Reads a policy or overrides of it. A knob that is absent or null has its default. Raises InvalidPolicy."""
         values: dict[str, Any] = dict(read_knobs(document, SPLIT_KNOBS, "bundle split"))
         return cls(**values)
 

@@ -23,8 +23,8 @@ MIN_TOPICS_TO_SPLIT = 2
 class SplitThresholds:
     """Limits of one bundle (`loadBalancerNamespaceBundleMax…`); rates in and out together, per second.
 
-    `max_sessions` (producers and consumers) of 0 or below means no limit. Raises InvalidInput at construction unless all
-    are finite and the others are >= 1.
+    `max_sessions` (producers and consumers) of 0 or below means no limit. Raises InvalidInput at construction
+    unless all are finite and the others are >= 1.
     """
 
     max_topics: float = 1000

@@ -1,16 +1,17 @@
 """Which bundles to split now: the rules of both of Pulsar's load managers, applied to the hot bundles in one pass.
 
-`modular` (the leader, for all bundles): rates are long-term averages, one hot cycle is enough, and at least two brokers
-must be known. `extensible` (each broker, for its own bundles): rates are those of the moment, a bundle must be hot in more
-consecutive cycles than a threshold, and a cycle makes a limited number of splits. Both leave bundles with fewer than two
-topics alone and keep namespaces at or under their cap.
+`modular` (the leader, for all bundles): rates are long-term averages, one hot cycle is enough, and at least two
+brokers must be known. `extensible` (each broker, for its own bundles): rates are those of the moment, a bundle must
+be hot in more consecutive cycles than a threshold, and a cycle makes a limited number of splits. Both leave bundles
+with fewer than two topics alone and keep namespaces at or under their cap.
 
 Where this differs from Pulsar:
 
 - Bundles are taken in a fixed order: hottest first (the reading furthest above its limit), then by name.
 - A bundle that cannot be cut is refused with the reason and uses up none of the cycle's splits.
 - A bundle beyond the cycle's limit still has this cycle counted.
-- A bundle that is passed over (too few topics, owned elsewhere, too narrow) starts its count again; Pulsar keeps it.
+- A bundle that is passed over (too few topics, owned elsewhere, too narrow) starts its count again; Pulsar keeps
+  it.
 - A plan counts for all the bundles it adds, not for one.
 - A split under way blocks only bundles of the same range. Pulsar compares texts, and `t/ns` also matches `t/ns2`.
 - The cool-down is not in Pulsar. It is 0 unless set.
@@ -61,9 +62,9 @@ class SplitRefusalReason(StrEnum):
 class SplitInputs:
     """Everything that the decision on one cycle's splits may look at.
 
-    `bundle_counts`: bundles of each namespace that is reported on. `hit_counts` and `last_split_at_ms` are as the cycle
-    before returned them; the latter is by the bundle that was split, in milliseconds since the Unix epoch like `now_ms`.
-    `in_flight`: bundles being split now. No order matters.
+    `bundle_counts`: bundles of each namespace that is reported on. `hit_counts` and `last_split_at_ms` are as the
+    cycle before returned them; the latter is by the bundle that was split, in milliseconds since the Unix epoch
+    like `now_ms`. `in_flight`: bundles being split now. No order matters.
     """
 
     now_ms: int

@@ -1,4 +1,4 @@
-"""Cycles of the balancer: texts kept to the byte, one state after the other, one cycle a request."""
+"""Cycles of the balancer: texts are kept to the byte, states follow each other, a request has one cycle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BalanceVerdict of the balancer: forward only, with consent, one live act a bundle, one holder at a time."""
+"""Proposals of the balancer: forward only, with consent, one live act for each bundle, one holder at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hypothesis strategies: bundles, boundaries and topics of one namespace, crowded where rules are hard."""
+"""Hypothesis strategies: bundles, boundaries and topics of one namespace, with many of the hard cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cluster a cycle sees: names given once, owners, namespaces that must stay."""
+"""The cluster that a cycle sees: names given once, owners, namespaces that must stay."""
 
 from __future__ import annotations
 

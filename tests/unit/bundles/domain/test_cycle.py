@@ -1,4 +1,4 @@
-"""The whole cycle: splits and moves joined, averages sampled once, and a text that gives itself back."""
+"""The whole cycle: splits and moves joined, averages sampled once, and texts that are read back."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def broker(name: str, usage: float, rate: float) -> Broker:
 
 
 def inputs(rates: dict[int, float], counts: dict[int, int] | None = None, **more: object) -> CycleInputs:
-    """Broker a has it all and is full, b has nothing; bundles by their place."""
+    """Broker a has all bundles and is full, b has none; bundles by their index."""
     topic_counts = counts or {}
     bundles = tuple(
         Bundle(str(b), "a", stats(rates.get(n, 1.0), topic_counts.get(n, 1))) for n, b in enumerate(BUNDLES)

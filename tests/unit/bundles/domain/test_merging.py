@@ -52,7 +52,7 @@ def idle(topic_count: int = 1, msg_rate: float = 0.0) -> BundleStats:
 
 
 def look(*stats: BundleStats, bundles: NamespaceBundles = EIGHT, **changes: Any) -> MergeInputs:
-    """One report a bundle, the same now and over a long time; bundles beyond the list are warm."""
+    """One report for each bundle, the same now and over a long time; bundles beyond the list are warm."""
     filled = [*stats, *[WARM] * (bundles.count - len(stats))]
     reports = [BundleReport(bundle, one, one) for bundle, one in zip(bundles.bundles, filled, strict=True)]
     return replace(MergeInputs(NOW_MS, bundles, reports), **changes)
@@ -95,7 +95,7 @@ def test_runs_of_more_than_two_are_joined_as_long_as_they_are_cold_together() ->
 
 
 def test_what_came_of_a_merge_is_weighed_anew_with_its_neighbours() -> None:
-    """Any two of the lower ones would do, the three together not; on either side of the pair."""
+    """Any two of the lower ones could be merged, but not all three; on either side of the pair."""
     rising = [idle(1, rate) for rate in (2250.0, 700.0, 100.0)]
 
     assert merged(plan_merges(look(*rising), READY)) == [(1, 2)]
@@ -122,7 +122,7 @@ def test_of_two_neighbours_too_warm_the_nearer_one_is_named() -> None:
 
 
 def test_only_pairs_of_its_own_are_named() -> None:
-    """The lighter pair beyond the neighbour says nothing about this one."""
+    """The lighter pair beyond the neighbour does not matter for this one."""
     row = [idle(1, rate) for rate in (2900.0, 2950.0, 200.0)]
     above = (MergeRefusalReason.ABOVE_LOW_WATER, "msg_rate", 5850.0, 3000.0)
 
@@ -306,8 +306,14 @@ def test_no_merge_makes_what_either_manager_would_split(
 
 @pytest.mark.parametrize(
     ("knob", "value"),
-    [("low_water_percent", 0.0), ("low_water_percent", 50.1), ("cold_cycles", 0), ("min_bundles", 0), ("cooldown_seconds", -1)],
-)  # fmt: skip
+    [
+        ("low_water_percent", 0.0),
+        ("low_water_percent", 50.1),
+        ("cold_cycles", 0),
+        ("min_bundles", 0),
+        ("cooldown_seconds", -1),
+    ],
+)
 def test_knobs_out_of_bounds_are_refused_by_name_and_value(knob: str, value: float) -> None:
     with pytest.raises(InvalidInput, match=f"merge setting {knob} = {value}; give "):
         MergeSettings(**{knob: value})

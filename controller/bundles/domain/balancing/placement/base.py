@@ -13,7 +13,7 @@ from controller.bundles.domain.balancing.state import BalanceState
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The broker chosen, None where there are no candidates; `among` are those that were as good."""
+    """The broker chosen, None where there are no candidates. `among`: those that were equally good."""
 
     broker: str | None
     among: tuple[str, ...]
@@ -21,9 +21,9 @@ class Choice:
 
 
 class Placement(Protocol):
-    """Chooses one of `candidates` (by name, each with a report) for a bundle; pure but for the state it returns.
+    """Chooses one of `candidates` (names of brokers with a report) for a bundle. Pure; it returns the state after it.
 
-    Where Pulsar draws at random, the counter in the state does: the same state, the same choice.
+    Where Pulsar draws at random, a counter in the state decides. The same state gives the same choice.
     """
 
     def __call__(
@@ -37,7 +37,7 @@ class Placement(Protocol):
 
 
 def any_of(best: Sequence[str], candidates: Sequence[str], state: BalanceState) -> Choice:
-    """One of the best, one of all candidates where there is no best, nobody where there is no candidate."""
+    """One of the best; one of all candidates if there is no best; None if there is no candidate."""
     among = tuple(best) or tuple(candidates)
     if not among:
         return Choice(None, (), state)

@@ -1,8 +1,8 @@
 """The broker with the least long-term message rate: Pulsar's `LeastLongTermMessageRate`, its default.
 
-Brokers whose weighted maximum of usage is above `overloaded_usage` (strictly, unlike the overload shedder) are
-out unless all of them are. Bundles that are to come count already; here those that are to leave do not, which
-Pulsar learns from the next report.
+Brokers whose weighted maximum of usage is above `overloaded_usage` (strictly, unlike the overload shedder) are left
+out, unless all are above it. Bundles that are to come count already. Bundles that are to leave no longer count; in
+Pulsar they do until the next report.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A broker well below the mean usage: Pulsar's `LeastResourceUsageWithWeight`, both of them.
 
-Any of those at least `placement_usage_gap` below the mean of the candidates, at random; any at all where there
-is none, the fullest included (PIP-364 names six brokers at 40, 40, 40, 40, 69 and 70, where none qualifies).
-The modular manager's keeps moving averages of its own, which every choice advances; the extensible one's reads
-what brokers report and leaves those that report nothing out of the mean.
+A random one of the brokers at least `placement_usage_gap` below the mean of the candidates. If there is none, a
+random one of all, the fullest included (PIP-364 names six brokers at 40, 40, 40, 40, 69 and 70, where none is low
+enough). The modular manager's keeps moving averages of its own, and every choice advances them. The extensible
+manager's reads what brokers report and leaves those that report nothing out of the mean.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def least_usage(
     settings: BalanceSettings,
     state: BalanceState,
 ) -> Choice:
-    """The modular manager's. A broker without bundles or messages counts as it is now, history dropped."""
+    """The modular manager's. A broker without bundles or messages counts by its present usage, without history."""
     averages = dict(state.placement_averages)
     reports = occupancy.cluster.report_of
     for name in candidates:

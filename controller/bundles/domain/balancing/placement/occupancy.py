@@ -1,8 +1,8 @@
-"""Who sits where while a cycle proposes: the cluster with the moves proposed so far, and who may take a bundle.
+"""Which broker has which bundle while a cycle decides: the cluster with the moves so far, and who may take a bundle.
 
 The filters are those of Pulsar's modular manager in its order: isolation policy, too many topics, anti-affinity,
-even spread of the namespace. A filter that leaves nobody is passed over by going back to the policy's brokers.
-The one mutable thing of a cycle; it never leaves it.
+even spread of the namespace. Where the filters leave no broker, all brokers that the policy allows are candidates
+again. It is changed by moves, and lives no longer than one decision.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from controller.bundles.domain.load.averages import UNKNOWN_LOAD
 
 
 class Occupancy:
-    """A cluster that can be moved about in: `move` changes it, everything else reads."""
+    """The owners of a cluster's bundles. `move` changes them, everything else reads."""
 
     def __init__(self, cluster: Cluster, settings: BalanceSettings) -> None:
         self.cluster = cluster
@@ -30,11 +30,11 @@ class Occupancy:
             self._settle(bundle, bundle.owner)
 
     def owner_of(self, bundle_id: str) -> str | None:
-        """Who has the bundle, moves proposed so far included."""
+        """Who has the bundle, after the moves so far."""
         return self._owner.get(bundle_id)
 
     def long_term_msg_rate(self, broker: str) -> float:
-        """The sum of the long-term rates of the broker's bundles, those on their way included."""
+        """The sum of the long-term rates of the broker's bundles, after the moves so far."""
         return self._long_term[broker]
 
     def move(self, bundle_id: str, destination: str) -> None:
@@ -46,12 +46,12 @@ class Occupancy:
         self._settle(bundle, destination)
 
     def allowed(self, bundle: Bundle) -> tuple[str, ...]:
-        """Brokers the namespace's isolation policy leaves, by name."""
+        """Brokers that the namespace's isolation policy allows, by name."""
         brokers = self.cluster.policy_of(bundle.namespace).brokers
         return self._active if brokers is None else tuple(name for name in self._active if name in brokers)
 
     def may_take(self, bundle: Bundle, broker: str) -> bool:
-        """Whether a broker may be told to take the bundle: policy, room for topics, anti-affinity."""
+        """Whether a broker may take the bundle: policy, room for topics, anti-affinity."""
         policy = self.cluster.policy_of(bundle.namespace)
         if policy.brokers is not None and broker not in policy.brokers:
             return False
@@ -62,7 +62,7 @@ class Occupancy:
         return broker in self._apart(bundle, self._with_room(self.allowed(bundle)))
 
     def candidates(self, bundle: Bundle) -> tuple[str, ...]:
-        """Brokers to choose from, by name; empty only where the policy leaves nobody."""
+        """Brokers to choose from, by name; empty only where the policy allows none."""
         allowed = self.allowed(bundle)
         kept = allowed
         for narrowed in (self._with_room, lambda names: self._apart(bundle, names)):
@@ -76,7 +76,7 @@ class Occupancy:
         return tuple(name for name in names if self._topics[name] <= most)
 
     def _apart(self, bundle: Bundle, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Of a group's namespaces: the failure domains, then the brokers, with the fewest of them."""
+        """The brokers with the fewest of the group's namespaces: in their failure domain, then by themselves."""
         group = self.cluster.policy_of(bundle.namespace).anti_affinity_group
         if group is None:
             return names

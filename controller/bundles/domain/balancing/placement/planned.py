@@ -1,6 +1,6 @@
-"""Where the pairing shedder meant it to go: the placing half of Pulsar's `AvgShedder`.
+"""The broker that the shedder `avg` chose: the placing half of Pulsar's `AvgShedder`.
 
-The broker planned for the bundle while it is a candidate; otherwise any, and that is the plan from now on.
+The broker planned for the bundle if it is a candidate; otherwise a random one, which is the plan from now on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ways of placing a bundle, by the name the settings give."""
+"""The placements by the name that the settings give."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLACEMENTS: Mapping[str, Placement] = {
 
 
 def placement(name: str) -> Placement:
-    """The way of that name; raises InvalidInput listing the known ones."""
+    """The placement of that name; raises InvalidInput listing the known ones."""
     try:
         return PLACEMENTS[name]
     except KeyError:

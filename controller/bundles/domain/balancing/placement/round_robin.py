@@ -1,7 +1,7 @@
 """One broker after the other: Pulsar's `RoundRobinBrokerSelector`.
 
-By name, so the turn is a function of the counter and the candidates. Pulsar counts over a remembered order, which
-it looks at again only when the number of candidates changes or the pick is gone.
+In the order of names, so the choice is a function of the counter and the candidates. Pulsar keeps an order, and
+renews it only when the number of candidates changes or the chosen broker is gone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.state import BalanceState
 
 LAST_TURN: Final = 2**31 - 1
-"""The counter starts again from 0 after this, as Pulsar's."""
+"""After this the counter starts again from 0, as in Pulsar."""
 
 
 def round_robin(
@@ -26,7 +26,7 @@ def round_robin(
     settings: BalanceSettings,  # noqa: ARG001 -- nothing to set
     state: BalanceState,
 ) -> Choice:
-    """See the module. No candidates: nobody, and the counter stays."""
+    """See the module. Without candidates the broker is None, and the counter stays."""
     if not candidates:
         return Choice(None, (), state)
     turn = state.round_robin

@@ -1,1 +1,1 @@
-"""Which bundles leave which broker: one rule a file, the same question and answer for each."""
+"""Which bundles leave which broker: one file for each shedder. All have the same question and answer."""

@@ -1,13 +1,13 @@
-"""Pair the least with the most loaded broker, inward: Pulsar's `AvgShedder` (PIP-364).
+"""Pair the least loaded broker with the most loaded one, and so on inward: Pulsar's `AvgShedder` (PIP-364).
 
-Two brokers whose usage differs by `avg_low_usage` for `avg_low_hits` cycles, or by `avg_high_usage` for
-`avg_high_hits`, act: the higher gives up `unload_fraction` (0.5 is advised) of the difference in messages, or
-in bytes where messages are too few, to the lower one. Usage is the reading of the moment, with no history. The
-destination is kept as a plan, for the placement `planned`.
+A pair acts if its usage differs by `avg_low_usage` for `avg_low_hits` cycles, or by `avg_high_usage` for
+`avg_high_hits`. The higher broker then gives `unload_fraction` (0.5 is advised) of the difference in messages to
+the lower one, or of the difference in bytes where messages are too few. Usage is the reading of the moment, without
+history. The destination is kept as a plan for the placement `planned`.
 
-Different here: plans are kept by bundle id (Pulsar's, by mutable statistics, got lost: #26246), the order is a
-total one (#24954), and a sole bundle stays, as Pulsar's own warning says it will. Kept: counts are cleared
-before the floors are looked at.
+Different from Pulsar: plans are kept by bundle id (Pulsar keeps them by mutable statistics and lost them: #26246).
+The order is total (#24954). A broker's only bundle stays, as Pulsar's own warning says it would. As in Pulsar,
+counts are cleared before the floors are checked.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def avg(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms
     if few is not None:
         return Shedding((), (few,), state)
     reports = cluster.report_of
-    # Points of a hundred, as Pulsar compares them, so that the last bit agrees.
+    # In percent, as Pulsar compares them, so that results agree to the last bit.
     scores = {name: weighted_max_usage(r.resources, settings.weights) * 100 for name, r in reports.items()}
     low_hits, high_hits = dict(state.low_hits), dict(state.high_hits)
     pairs = []
@@ -73,7 +73,7 @@ def avg(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms
 
 
 def _pairs(scores: Mapping[str, float]) -> Iterator[_Pair]:
-    """Lowest with highest, inward; an odd one in the middle with itself."""
+    """Lowest with highest, and so on inward. One that is left in the middle is paired with itself."""
     ordered = sorted(scores, key=lambda name: (scores[name], name))
     for index in range((len(ordered) + 1) // 2):
         low, high = ordered[index], ordered[-1 - index]
@@ -83,7 +83,7 @@ def _pairs(scores: Mapping[str, float]) -> Iterator[_Pair]:
 def _count(
     pair: _Pair, settings: BalanceSettings, low_hits: dict[str, int], high_hits: dict[str, int]
 ) -> bool:
-    """Counts the pair's hits; False, and cleared, where the two are close."""
+    """Counts the pair's hits. False, with the counts cleared, where the two are close."""
     beyond_low = pair.difference >= settings.avg_low_usage * 100
     beyond_high = beyond_low and pair.difference >= settings.avg_high_usage * 100
     for name in {pair.low, pair.high}:

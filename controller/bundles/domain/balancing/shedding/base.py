@@ -1,6 +1,6 @@
-"""What a way of shedding must offer, and what all of them share: candidates, order, the pick.
+"""What every shedder offers, and what several share: candidates, their order, the choice among them.
 
-Ties are total everywhere: by load, then by name. Pulsar's follow the order of a hash map.
+Every order is total: by load, then by name. In Pulsar equal ones follow the order of a hash map.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from controller.bundles.domain.load.averages import BundleLoad
 
 @dataclass(frozen=True, slots=True)
 class Shedding:
-    """What leaves, what does not and why, and the state after the question.
+    """What leaves, what stays and why, and the state after the decision.
 
-    `state` does not hold that the moves were made; see `BalanceState.after`.
+    The moves do not count as made in `state`; see `BalanceState.after`.
     """
 
     moves: tuple[Move, ...]
@@ -31,8 +31,8 @@ class Shedding:
 class Shedder(Protocol):
     """A pure function of the cluster, the settings, the state and the instant (ms since the Unix epoch).
 
-    It never empties a broker that has bundles, proposes no bundle twice, none that was moved within
-    `grace_seconds`, and none of a broker's own namespaces; a destination is never the source.
+    It never takes the last bundle of a broker. It proposes no bundle twice, none that was moved within
+    `grace_seconds`, and none of a broker's own namespaces. A destination is never the source.
     """
 
     def __call__(
@@ -49,14 +49,14 @@ class WeighedBundle:
 
 
 def may_move(bundle: Bundle, settings: BalanceSettings, state: BalanceState, now_ms: int) -> bool:
-    """Whether a bundle may be proposed at all: known, not a broker's own, not excluded, not just moved."""
+    """Whether a bundle may be proposed: its load is known, it is not a broker's own, not excluded, not just moved."""
     if bundle.load is None:
         return False
     namespace = bundle.namespace
     if belongs_to_a_broker(namespace) or settings.excludes(namespace):
         return False
     moved_at = state.unloaded_bundles.get(bundle.bundle_id)
-    # Counted as Pulsar does: the entry goes when it is older than the grace period, strictly.
+    # As in Pulsar, the grace period is over when the move is strictly older than it.
     return moved_at is None or now_ms - moved_at > settings.grace_seconds * 1_000
 
 
@@ -67,7 +67,7 @@ def heaviest_first(
     state: BalanceState,
     now_ms: int,
 ) -> list[WeighedBundle]:
-    """Those that may move, by load descending, then by name."""
+    """The bundles that may move, by load descending, then by name."""
     weighed = [
         WeighedBundle(figure(bundle.load), bundle.bundle_id)
         for bundle in bundles
@@ -87,7 +87,7 @@ def short_term_msg_rate(load: BundleLoad) -> float:
 
 
 def enough_to_cover(weighed: Sequence[WeighedBundle], needed: float) -> list[WeighedBundle]:
-    """From the front until `needed` is reached, at least one: the pick of Overload and Threshold."""
+    """From the front until `needed` is reached, at least one: the choice of `overload` and `threshold`."""
     taken = 0.0
     picked: list[WeighedBundle] = []
     for bundle in weighed:
@@ -101,10 +101,9 @@ def enough_to_cover(weighed: Sequence[WeighedBundle], needed: float) -> list[Wei
 def shed_byte_rate(
     cluster: Cluster, broker: str, needed: float, settings: BalanceSettings, state: BalanceState, now_ms: int
 ) -> tuple[list[Move], MoveRefusal | None]:
-    """Moves of at least `needed` bytes per second off a broker, heaviest bundles first, or why none.
+    """Moves of at least `needed` bytes per second off a broker, heaviest bundles first, or why there is none.
 
-    One bundle stays. Pulsar takes the last one too where what the broker reports is more than its bundles
-    add up to.
+    One bundle stays. Pulsar takes the last one too if the broker reports more than the sum of its bundles.
     """
     owned = cluster.bundles_of(broker)
     if len(owned) < 2:
@@ -122,7 +121,7 @@ def shed_byte_rate(
 
 
 def too_few_brokers(cluster: Cluster) -> MoveRefusal | None:
-    """Why nothing can be moved at all: with one broker there is nowhere to go."""
+    """Why nothing can be moved at all: with fewer than two brokers there is no destination."""
     reporting = len(cluster.reporting)
     if reporting >= 2:
         return None

@@ -1,20 +1,21 @@
-"""Cleave's own way of shedding, and the default: bring brokers that stand out back to the mean, with few moves.
+"""Cleave's own shedder, and the default: bring brokers that stand out back to the mean, with few moves.
 
-Every broker has a band around the mean usage: *hot* above `even_hot_band`, *cold* below `even_cold_band` (shares
-of the mean). With all brokers inside, the standard deviation is at most the mean times the root of hot x cold, which
-`even_target_spread` bounds. A broker seen outside for `even_hits` cycles in a row is brought to the goal a little
-further in, a hot one by giving to the emptiest brokers, a cold one by taking from the fullest. So:
+There is a band around the mean usage. A broker is *hot* above it by more than `even_hot_band`, *cold* below it by
+more than `even_cold_band` (shares of the mean). With all brokers inside, the standard deviation is at most the mean
+times the root of hot x cold, and the settings keep that below `even_target_spread`. A broker outside for
+`even_hits` cycles in a row is brought to the goal, which is a little closer to the mean. A hot broker gives to the
+emptiest brokers, a cold one takes from the fullest. And:
 
-- usage is the reading of the moment, never smoothed: a past that is over moves nothing (PIP-217);
-- noise is kept out by the hits, and by `even_min_usage_gap` where the whole cluster idles;
-- a broker that gave or took waits until its report is `even_settle_seconds` younger than that, the others go on;
-- no move can be undone: either both brokers keep to their side of the mean, or the fuller of the two becomes emptier
-  by a whole band, which the way back could not also do;
-- of the bundles that fit the heaviest goes first, so that few move.
+- Usage is the reading of the moment, never smoothed, so load that is gone moves nothing (PIP-217).
+- Noise is kept out by the hits, and by `even_min_usage_gap` where the whole cluster idles.
+- A broker that gave or took waits until its report is `even_settle_seconds` younger than that. The others go on.
+- No later move can undo a move: either both brokers stay on their side of the mean, or the fuller of the two
+  becomes emptier by a whole band, which a move back could not do as well.
+- Of the bundles that fit the heaviest goes first, so that few move.
 
-What a bundle counts for is its share of the traffic of its broker, times the broker's usage; between brokers of
-different size it is scaled by their limits. Idle usage is so laid to the bundles' charge, which errs on the side of
-moving too little.
+A bundle counts as its share of its broker's traffic, times the broker's usage. Between brokers of different size
+that is scaled by their limits. So usage that no bundle causes is counted as caused by the bundles. The effect is
+that a move relieves the broker of less than estimated.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def even(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_m
 def _settling(
     reports: Mapping[str, BrokerReport], settings: BalanceSettings, state: BalanceState
 ) -> dict[str, MoveRefusal]:
-    """Brokers whose report may still speak of the time before their last move."""
+    """Brokers whose report may still describe the time before their last move."""
     refusals = {}
     for name, report in reports.items():
         touched = max(state.unloaded_brokers.get(name, -1), state.filled_brokers.get(name, -1))
@@ -79,7 +80,7 @@ def _settling(
 
 
 def _counted(levels: EvenLevels, state: BalanceState, waiting: frozenset[str]) -> BalanceState:
-    """One more hit for each broker outside its band, none for the others."""
+    """One more hit for each broker outside its band; the others start again from 0."""
     counted = [name for name in levels.load if name not in waiting]
     hot = {name: state.hot_hits.get(name, 0) + 1 for name in counted if levels.is_hot(name)}
     cold = {name: state.cold_hits.get(name, 0) + 1 for name in counted if levels.is_cold(name)}
@@ -102,7 +103,7 @@ def _level(
     cold: frozenset[str],
     settings: BalanceSettings,
 ) -> tuple[list[Move], list[MoveRefusal]]:
-    """Relieve the hot ones, fullest first, then fill the cold ones, emptiest first."""
+    """Relieve the hot brokers, fullest first, then fill the cold ones, emptiest first."""
     moves: list[Move] = []
     refusals: list[MoveRefusal] = []
     most = settings.max_moves_per_cycle or len(levels.cluster.bundles)
@@ -126,7 +127,7 @@ def _level(
 
 
 def _fill(levels: EvenLevels, destination: str, sources: frozenset[str], most: int) -> list[Move]:
-    """Moves from the fullest brokers until the destination has reached its goal or nobody has what fits."""
+    """Moves from the fullest brokers until the destination has reached its goal or no bundle fits."""
     moves: list[Move] = []
     left = {name for name in sources if levels.load[name] > levels.mean}
     while left and levels.load[destination] < levels.cold_goal and len(moves) < most:

@@ -1,4 +1,4 @@
-"""The levels that `even` works on: brokers' usage, bundles' shares of it, as moves are decided on."""
+"""The levels that `even` works on: the brokers' usage and the bundles' shares of it while moves are decided."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from controller.bundles.domain.cluster import Bundle, Cluster
 from controller.bundles.domain.load.resources import credible_usage, dominating_resource
 from controller.bundles.domain.load.stats import BundleStats
 
-_TRIED_DESTINATIONS: Final = 8  # where a policy forbids the emptiest, the next ones are asked
+_TRIED_DESTINATIONS: Final = 8  # where a policy forbids the emptiest, the next ones are tried
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -30,7 +30,7 @@ class SharedBundle:
 
 
 class EvenLevels:
-    """Usage by broker, changed by `perform`; `mean` and the lines drawn from it stay as they were."""
+    """Usage by broker, changed by `perform`. The mean and the limits computed from it stay as they were."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class EvenLevels:
         known = all(limit > 0 for limit in limits.values())
         self._capacity = limits if known else dict.fromkeys(limits, 1.0)
         total = sum(self._capacity.values())
-        # Of a cluster of unequal brokers: the usage each would have, were all used alike.
+        # The usage that every broker would have if all were equally used, whatever their size.
         self.mean = sum(self.load[name] * self._capacity[name] for name in self.load) / total
         self._bundles: dict[str, list[SharedBundle]] = {}
         self.remaining = {name: len(cluster.bundles_of(name)) for name in self.load}
@@ -75,17 +75,17 @@ class EvenLevels:
         return float((sum((u - middle) ** 2 for u in self.load.values()) / len(self.load)) ** 0.5 / self.mean)
 
     def is_hot(self, name: str) -> bool:
-        """Above the band, and by more than a gap that matters."""
+        """Above the band, and above the mean by more than `even_min_usage_gap`."""
         above = self.above_mean(name)
         return above > self.mean * self.settings.even_hot_band and above > self.settings.even_min_usage_gap
 
     def is_cold(self, name: str) -> bool:
-        """Below the band, and by more than a gap that matters."""
+        """Below the band, and below the mean by more than `even_min_usage_gap`."""
         below = -self.above_mean(name)
         return below > self.mean * self.settings.even_cold_band and below > self.settings.even_min_usage_gap
 
     def above_mean(self, name: str) -> float:
-        """Usage beyond the mean; negative below it."""
+        """Usage above the mean; negative below it."""
         return self.load[name] - self.mean
 
     def scale(self, source: str, destination: str) -> float:
@@ -97,7 +97,7 @@ class EvenLevels:
         return heapq.nsmallest(_TRIED_DESTINATIONS, names, key=lambda name: (self.load[name], name))
 
     def bundles_of(self, broker: str) -> list[SharedBundle]:
-        """What may leave the broker in this cycle, by share, then by name; what was moved here may not."""
+        """What may leave the broker in this cycle, by share, then by name; not what was moved here in it."""
         if broker not in self._bundles:
             owned = self.cluster.bundles_of(broker)
             weigher = _Weigher(self._resource, owned)
@@ -110,10 +110,10 @@ class EvenLevels:
         return self._bundles[broker]
 
     def perform(self, move: Move) -> Move:
-        """Counts the move as made; gives it back."""
+        """Counts the move as made; returns it."""
         destination = str(move.destination)
         self._bundles[move.source].remove(SharedBundle(move.load, move.bundle_id))
-        self.bundles_of(destination)  # shares are of the load before anything came
+        self.bundles_of(destination)  # to compute its shares from the load before anything was moved to it
         self.load[move.source] -= move.load
         self.load[destination] += move.load * self.scale(move.source, destination)
         self.remaining[move.source] -= 1
@@ -123,7 +123,7 @@ class EvenLevels:
 
 
 class _Weigher:
-    """A bundle's share of its broker's traffic: of the direction that counts, or of messages and bytes alike."""
+    """A bundle's share of its broker's traffic: in the dominating direction, or the mean of messages and bytes."""
 
     def __init__(self, resource: str, owned: tuple[Bundle, ...]) -> None:
         self._figures = {
@@ -134,7 +134,7 @@ class _Weigher:
         self._totals = [sum(float(getattr(one, figure)) for one in stats) for figure in self._figures]
 
     def share(self, bundle: Bundle) -> float:
-        """0 to 1; 0 where nothing flows."""
+        """0 to 1; 0 where there is no traffic."""
         stats = bundle.stats or _NOTHING
         shares = [
             float(getattr(stats, figure)) / total

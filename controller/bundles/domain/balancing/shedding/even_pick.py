@@ -1,4 +1,4 @@
-"""Which bundle `even` moves between two brokers: the heaviest that fits, never one that would come back."""
+"""Which bundle `even` moves between two brokers: the heaviest that fits, never one that a later move would return."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Final
 from controller.bundles.domain.balancing.moves import Move, MoveReason, MoveRefusal, MoveRefusalReason
 from controller.bundles.domain.balancing.shedding.even_levels import EvenLevels, SharedBundle
 
-_ROUNDING: Final = 1e-9  # a gain that is a gap exactly counts, whatever the last bit says
+_ROUNDING: Final = 1e-9  # a gain of exactly the gap counts, whatever the last bit is
 
 
 def pick_for(
     levels: EvenLevels, source: str, destinations: Sequence[str], needed: float, reason: MoveReason
 ) -> Move | MoveRefusal:
-    """The best move off `source` that relieves it of about `needed`, to the first destination that can.
+    """The best move off `source` that relieves it of about `needed`, to the first destination that may take it.
 
-    In order: the heaviest bundle within `needed` and the destination's room; then, while the broker it is done for
-    is still outside its band, the lightest beyond that with both brokers keeping to their side of the mean, and the
-    lightest that makes the fuller of the two emptier by a band.
+    First comes the heaviest bundle within `needed` and the destination's room. While the broker in need is still
+    outside its band, heavier bundles follow: the lightest with which both brokers stay on their side of the mean,
+    then the lightest that makes the fuller of the two emptier by a band.
     """
     if levels.remaining[source] < 2:
         return MoveRefusal(
@@ -46,7 +46,7 @@ def _in_order(
     *,
     exceed: bool,
 ) -> Iterator[SharedBundle]:
-    """Candidates from best to worst; lazily, since the first is nearly always taken."""
+    """Candidates from best to worst. Lazy, because the first is nearly always taken."""
     scale = levels.scale(source, destination)
     wanted = min(needed, (levels.hot_goal - levels.load[destination]) / scale)
     fitting = bisect_right(bundles, wanted, key=lambda bundle: bundle.share)
@@ -63,7 +63,7 @@ def _in_order(
 def _relieving(
     levels: EvenLevels, source: str, destination: str, bundles: Iterable[SharedBundle]
 ) -> Iterator[SharedBundle]:
-    """Bundles after whose move the fuller of the two is emptier than the source was, by a whole band."""
+    """Bundles after whose move the fuller of the two is emptier than the source was before, by a whole band."""
     before, scale = levels.load[source], levels.scale(source, destination)
     gain = max(levels.mean * levels.settings.even_hot_band, levels.settings.even_min_usage_gap)
     most = before - gain * (1 - _ROUNDING)

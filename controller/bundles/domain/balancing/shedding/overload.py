@@ -1,9 +1,9 @@
 """Shed from brokers near their limit: Pulsar's `OverloadShedder`.
 
-A broker whose weighted maximum of usage is at or above `overloaded_usage` gives up enough throughput to come
-five points below it, heaviest bundles first. Nobody is told where to go, so in a cluster that is loaded evenly
-and heavily bundles circulate; below the threshold nothing happens, however uneven. Different here: the last
-bundle stays, ties go by name. (Pulsar 3.0 took the plain maximum.)
+A broker whose weighted maximum of usage is at or above `overloaded_usage` gives up enough throughput to come five
+points below it, heaviest bundles first. It names no destination. So in a cluster that is evenly and heavily loaded,
+bundles circulate. Below the threshold nothing happens, however uneven the load is. Different from Pulsar: the last
+bundle stays, and equal bundles are ordered by name. (Pulsar 3.0 took the plain maximum.)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ways of shedding, by the name the settings give."""
+"""The shedders by the name that the settings give."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHEDDERS: Mapping[str, Shedder] = {
 
 
 def shedder(name: str) -> Shedder:
-    """The way of that name; raises InvalidInput listing the known ones."""
+    """The shedder of that name; raises InvalidInput listing the known ones."""
     try:
         return SHEDDERS[name]
     except KeyError:

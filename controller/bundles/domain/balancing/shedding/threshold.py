@@ -1,14 +1,16 @@
 """Shed from brokers well above the mean: Pulsar's `ThresholdShedder`, the default of its modular manager.
 
-Usage is a moving average. A broker at or above the mean plus `threshold_margin` gives up enough throughput to
-come five points below that line (not below the mean, as Pulsar's page says), unless that is less than
-`threshold_min_byte_rate`. If nobody does and `threshold_lower_boundary` is set, the busiest broker gives up
-half a margin once some broker is a margin below the mean.
+Usage is a moving average. A broker at or above the mean plus `threshold_margin` gives up enough throughput to come
+five points below that line (not below the mean, as Pulsar's page says), unless that is less than
+`threshold_min_byte_rate`. If none does and `threshold_lower_boundary` is set, the busiest broker gives up half a
+margin once some broker is a margin below the mean.
 
-Different here: the averages advance once a cycle (Pulsar's lower boundary advances them again;
-`strict_pulsar` does so too), those of departed brokers go, the last bundle stays, ties go by name. Kept as
-it is, and the reason this is no default: the average still speaks of the past after a move, so a broker
-that is even already goes on shedding (PIP-217), and within the margin nothing happens at all.
+Different from Pulsar: the averages advance once in a cycle (Pulsar's lower boundary advances them again, and
+`strict_pulsar` does so too). Averages of brokers that left are dropped. The last bundle stays. Equal bundles are
+ordered by name.
+
+As in Pulsar, and the reason why this is not the default: after a move the average still shows the past, so a broker
+that is no longer above the mean goes on shedding (PIP-217). And within the margin nothing happens at all.
 """
 
 from __future__ import annotations

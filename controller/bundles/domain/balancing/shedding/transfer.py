@@ -1,16 +1,21 @@
 """Move from the fullest brokers to the emptiest: Pulsar's `TransferShedder`, of its extensible manager.
 
-Load is what a broker reports of itself as a moving average (`broker_averages` in the state). The cycle acts once
-the population standard deviation has been above `transfer_target_std`, or a broker underloaded or overloaded, for
-more than `transfer_hits` cycles in a row. Then at most `transfer_max_sources` brokers give half the difference to
-the emptiest one: of their `transfer_top_bundles` heaviest bundles the lightest first, and a bundle that is too heavy
+Load is a moving average of what a broker reports of itself (`broker_averages` in the state). The cycle acts once the
+population standard deviation has been above `transfer_target_std`, or a broker underloaded or overloaded, for more
+than `transfer_hits` cycles in a row. Then at most `transfer_max_sources` brokers give half the difference to the
+emptiest one. Of their `transfer_top_bundles` heaviest bundles the lightest goes first. A bundle that is too heavy goes
 in exchange for others.
 
-Different here: what is swapped back counts as gained (Pulsar adds it only while debug logging is on;
-`strict_pulsar` leaves it out too), brokers whose report is too old are no longer picked, a bundle swapped back must be
-one that may move and never the destination's last, and a broker that reports no usage gives nothing (Pulsar divides 0 by
-0, which bounds nothing). Kept: within `transfer_delay_seconds` of a broker's shedding the whole cycle waits, the
-mean is not recomputed, and of a broker with one reported bundle nothing is taken.
+Different from Pulsar:
+
+- What is swapped back is subtracted from what was given. Pulsar does so only while debug logging is on;
+  `strict_pulsar` leaves it out too.
+- Brokers whose report is too old are not chosen.
+- A bundle that is swapped back must be one that may move, and is never the destination's last.
+- A broker that reports no usage gives nothing. Pulsar divides 0 by 0, and the result limits nothing.
+
+As in Pulsar: within `transfer_delay_seconds` of a broker's shedding the whole cycle waits, the mean is not computed
+again, and nothing is taken from a broker with one reported bundle.
 """
 
 from __future__ import annotations
@@ -59,7 +64,7 @@ def transfer(cluster: Cluster, settings: BalanceSettings, state: BalanceState, n
 def _loads(
     cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int
 ) -> tuple[tuple[MoveRefusal, ...], dict[str, BrokerAverages] | None]:
-    """Averages of the brokers that count; None where the cycle must wait, and why."""
+    """Refusals, and the averages of the brokers that count; None where the cycle must wait."""
     few = too_few_brokers(cluster)
     if few is not None:
         return (few,), None
@@ -86,7 +91,7 @@ def _loads(
 
 @dataclass(slots=True)
 class Levels:
-    """Brokers by load, a pointer to either end, and the deviation as moves are decided on."""
+    """Brokers by load, a pointer to either end, and the deviation while moves are decided."""
 
     ordered: list[tuple[str, BrokerAverages]]
     mean: float
@@ -104,22 +109,22 @@ class Levels:
 
     @property
     def std(self) -> float:
-        """Population standard deviation; the mean is the one of the beginning."""
-        # Absolute: rounding can leave a difference just below 0.
+        """Population standard deviation around the mean at the start."""
+        # Rounding can leave a difference just below 0.
         return float(abs(self.square_sum / len(self.ordered) - self.mean**2) ** 0.5)
 
     @property
     def lowest(self) -> tuple[str, BrokerAverages]:
-        """The emptiest broker that nothing was moved to."""
+        """The emptiest broker to which nothing was moved."""
         return self.ordered[self.low]
 
     @property
     def highest(self) -> tuple[str, BrokerAverages]:
-        """The fullest broker that was not looked at."""
+        """The fullest broker that was not yet looked at."""
         return self.ordered[self.high]
 
     def offload(self, highest: float, lowest: float, amount: float) -> None:
-        """Takes `amount` of usage from one broker to the other."""
+        """Moves `amount` of usage from one broker to the other."""
         self.square_sum -= highest**2 + lowest**2
         self.square_sum += max(0.0, highest - amount) ** 2 + (lowest + amount) ** 2
         self.sources += 1

@@ -1,4 +1,4 @@
-"""One source, one destination: which bundles go, and which come back in exchange. The walk of `transfer`."""
+"""One source and one destination of `transfer`: which bundles go, and which come back in exchange."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def transferable(
 def reported_bundles(cluster: Cluster, broker: str, settings: BalanceSettings) -> tuple[Bundle, ...]:
     """The heaviest of a broker's bundles that count, the lightest of them first.
 
-    Those of Pulsar's own and of excluded namespaces do not count, nor those without traffic.
+    Bundles of Pulsar's own namespaces, of excluded namespaces and those without traffic do not count.
     """
 
     def counts(bundle: Bundle) -> bool:
@@ -60,7 +60,7 @@ def byte_rate_of(bundle: Bundle) -> float:
 
 @dataclass(slots=True)
 class Exchange:
-    """The bundles between two brokers as they are decided on; bytes per second throughout.
+    """The bundles moved between two brokers while moves are decided. Rates are bytes per second.
 
     `spare`: how many of its own bundles the destination may give back.
     """
@@ -94,7 +94,7 @@ class Exchange:
     def run(
         self, bundles: Sequence[Bundle], back: Iterator[Bundle], share: float, reported: int
     ) -> MoveRefusal | None:
-        """Gives away up to `share` of the source's throughput; why nothing, if nothing.
+        """Moves up to `share` of the source's throughput; a refusal if that is nothing.
 
         Of the `reported` bundles, those that may not move included, one stays.
         """
@@ -117,9 +117,9 @@ class Exchange:
         return MoveRefusal(MoveRefusalReason.NOTHING_FITS, self.source, None, "byte_rate", lightest, target)
 
     def _swap(self, rate: float, back: Iterator[Bundle]) -> list[Bundle] | None:
-        """What must come back for a bundle of `rate` to go; None where no exchange makes it fit.
+        """What must come back so that a bundle of `rate` can go; None where no exchange makes it fit.
 
-        `back` is one pass over the destination's bundles for the whole source, never rewound, as in Pulsar.
+        `back` is one pass over the destination's bundles for the whole source. It is never started again, as in Pulsar.
         """
         had = self.reports[self.source].stats.byte_rate
         net = self._given - self._gained + rate

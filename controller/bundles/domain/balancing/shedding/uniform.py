@@ -1,13 +1,14 @@
 """Level the highest and the lowest broker by traffic: Pulsar's `UniformLoadShedder`.
 
-Acts when the highest message rate is more than `uniform_msg_rate_difference` above the lowest, else when the
-highest byte rate is more than `uniform_byte_rate_ratio` times the lowest, and gives up `unload_fraction` of
-the difference; a setting of 0 switches a rule off. One source a cycle, usage plays no part, and below the floors
-it does nothing.
+It acts when the highest message rate is more than `uniform_msg_rate_difference` above the lowest, otherwise when
+the highest byte rate is more than `uniform_byte_rate_ratio` times the lowest. The highest broker then gives up
+`unload_fraction` of the difference. A setting of 0 turns a rule off. There is one source in a cycle, usage does not
+count, and below the floors nothing is moved.
 
-Different here: nothing is 32-bit. Pulsar's need stops at 2^31 - 1, and where every broker carries more than that
-(2.1 GB/s) its lowest is that constant. Also: the last bundle stays, ties go by name. Kept: need is cut to whole
-numbers. (In Pulsar 3.0 a bundle might exceed what was left of it by 1000, in either metric.)
+Different from Pulsar: nothing is 32-bit. In Pulsar the amount to move stops at 2^31 - 1, and where every broker
+carries more than that (2.1 GB/s) the lowest rate is that constant. The last bundle stays. Equal bundles are ordered
+by name. As in Pulsar, the amount to move is cut to a whole number. (In Pulsar 3.0 a bundle could exceed what was
+left of it by 1000, in either metric.)
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class _Spread:
     metric: str
     source: str
     highest: float
-    lowest: float  # 1.0 where nothing flows, so that it can be divided by
+    lowest: float  # 1.0 where there is no traffic, so that it can be a divisor
 
     @classmethod
     def of(cls, cluster: Cluster, metric: str) -> _Spread:
@@ -54,7 +55,7 @@ def uniform(cluster: Cluster, settings: BalanceSettings, state: BalanceState, no
     if few is not None:
         return Shedding((), (few,), state)
     messages, data = _Spread.of(cluster, "msg_rate"), _Spread.of(cluster, "byte_rate")
-    # Percent, in Pulsar's order of operations, so that the last bit agrees.
+    # In percent and in Pulsar's order of operations, so that results agree to the last bit.
     difference = (messages.highest - messages.lowest) * 100 / messages.lowest
     most_percent = settings.uniform_msg_rate_difference * 100
     ratio, most_ratio = data.highest / data.lowest, settings.uniform_byte_rate_ratio

@@ -1,1 +1,1 @@
-"""Where to cut a bundle, apart from whether: one module an algorithm, chosen by name in `registry`."""
+"""Where to cut a bundle: one module for each algorithm. `registry` finds an algorithm by name and asks it."""

@@ -1,8 +1,8 @@
-"""What a split algorithm is asked and what it answers: cut points with what each part would carry, or a reason.
+"""What a split algorithm is asked and what it answers: cut points with what each part would carry, or a refusal.
 
-One record of options serves every algorithm. Upstream the class of the options follows from the *configured*
-algorithm, and asking for another one by name fails in a cast. `registry` asks the question and checks what
-all algorithms have in common; `namespace_bundles` applies the answer. Nothing here knows a clock or a broker.
+One record of options serves every algorithm. In Pulsar the class of the options follows from the *configured*
+algorithm, and asking for another one by name fails in a cast. `registry` asks the question and checks what all
+algorithms have in common. `ring.boundaries` applies the answer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class BundleTopic:
-    """One topic, each partition its own, with where it lies and what it carries; idle ones have empty stats.
+    """One topic with where it lies and what it carries. Each partition is a topic; idle ones have empty stats.
 
     Raises InvalidInput unless the hash is on the ring and the rates are finite and >= 0.
     """
@@ -53,7 +53,7 @@ class BundleTopic:
 
 
 class Midpoint(StrEnum):
-    """Pulsar's two ways to cut between neighbours a < b; they differ by one hash."""
+    """Pulsar's two rules for a cut between neighbours a < b. They differ by one hash."""
 
     LOWER = "lower"  # a + (b - a) // 2, of topic_count_equally_divide and the documentation
     UPPER = "upper"  # one more, of flow_or_qps_equally_divide
@@ -61,15 +61,18 @@ class Midpoint(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SplitOptions:
-    """Every algorithm's knobs; the defaults are Pulsar's where Pulsar has the knob.
+    """The knobs of every algorithm. The defaults are Pulsar's where Pulsar has the knob.
 
-    `max_msg_rate` (messages/s, in and out) and `max_byte_rate` (bytes/s, in and out): the most one
-    bundle should carry. `difference_percent`: how far above them a bundle must be before
-    flow_or_qps_equally_divide cuts. `midpoint`: None for each algorithm's own. `positions`: cut points of
-    specified_positions_divide; `force` takes them with fewer than two topics too. `parts`: how many
-    range_ and load_equally_divide make. `topics`: names for specified_topic_count_equally_divide (one) and
-    isolate_outstanding (none: those found by load). `outstanding_percent`: share of either limit from which a
-    hash is outstanding. `bundle_budget`: bundles the namespace may yet gain, None for any number.
+    - `max_msg_rate` (messages/s, in and out) and `max_byte_rate` (bytes/s, in and out): the most one bundle should
+      carry.
+    - `difference_percent`: how far above them a bundle must be before flow_or_qps_equally_divide cuts.
+    - `midpoint`: None for each algorithm's own.
+    - `positions`: cut points of specified_positions_divide; `force` takes them with fewer than two topics too.
+    - `parts`: how many range_equally_divide and load_equally_divide make.
+    - `topics`: names for specified_topic_count_equally_divide (one) and isolate_outstanding (none: those found by
+      load).
+    - `outstanding_percent`: the share of either limit from which a hash is outstanding.
+    - `bundle_budget`: bundles the namespace may still gain, None for any number.
 
     Raises InvalidInput at construction for values out of these bounds.
     """
@@ -106,10 +109,10 @@ class SplitOptions:
 
 @dataclass(frozen=True, slots=True)
 class SplitRequest:
-    """A bundle, the topics known in its namespace, and the options; the order of topics does not matter.
+    """A bundle, the topics known in its namespace, and the options. The order of topics does not matter.
 
-    Topics that lie elsewhere are dropped, so a namespace's whole list may be given. Raises InvalidInput
-    for a topic that is listed twice.
+    Topics that lie elsewhere are dropped, so the whole list of a namespace may be given. Raises InvalidInput for a
+    topic that is listed twice.
     """
 
     bundle: NamespaceBundle
@@ -129,7 +132,7 @@ class SplitRequest:
 
 @dataclass(frozen=True, slots=True)
 class PartLoad:
-    """What one part of a split would carry; rates are in and out together, per second."""
+    """What one part of a split would carry. Rates are in and out together, per second."""
 
     bundle: NamespaceBundle
     topic_count: int
@@ -139,7 +142,7 @@ class PartLoad:
 
 @dataclass(frozen=True, slots=True)
 class CutPoints:
-    """An algorithm's bare answer: points in any order, and what it had to leave undone on the way."""
+    """The answer of an algorithm: points in any order, and what it had to leave undone."""
 
     points: Sequence[int]
     left_undone: tuple[CutRefusal, ...] = ()
@@ -149,7 +152,7 @@ class CutPoints:
 class SplitPlan:
     """Rising cut points strictly inside the bundle, what each part would carry, and what was left undone.
 
-    Any broker from Pulsar 2.11 on performs it by `specified_positions_divide`, whatever found it.
+    Any broker from Pulsar 2.11 on carries it out by `specified_positions_divide`, whichever algorithm found it.
     """
 
     bundle: NamespaceBundle
@@ -160,7 +163,7 @@ class SplitPlan:
 
     @classmethod
     def of(cls, algorithm: str, request: SplitRequest, answer: CutPoints) -> Self:
-        """Sums the parts; raises InvariantViolated for points that are not inside, or for none."""
+        """Sums up the parts. Raises InvariantViolated for points that are not inside, or for none."""
         bundle = request.bundle
         cuts = tuple(sorted(set(answer.points)))
         if not cuts or not bundle.lower < cuts[0] <= cuts[-1] < bundle.upper:
@@ -177,7 +180,7 @@ class SplitPlan:
 
 
 class SplitAlgorithm(Protocol):
-    """Pure; the bundle it is asked about can be split. Raises InvalidInput for options that can never do."""
+    """Pure. Asked only about bundles that can be split. Raises InvalidInput for options that can never be right."""
 
     def __call__(self, request: SplitRequest) -> CutPoints | CutRefusal: ...
 

@@ -1,14 +1,17 @@
-"""`flow_or_qps_equally_divide` (PIP-169): fill parts from the low end up to the limits; no even division despite its name.
+"""`flow_or_qps_equally_divide` (PIP-169): fill parts from the low end up to the limits. Not even, despite its name.
 
-One walk over the loaded places: a part is closed before the place that would take it *strictly above* the
-limit of messages or of bytes. So no part exceeds a limit unless a single place does, and the last part may be
-tiny; `load_equally` divides evenly. Pulsar's answer, the cut one above the midpoint included, with these mended:
+One pass over the loaded places: a part is closed before the place that would take it *strictly above* the limit of
+messages or of bytes. So no part exceeds a limit unless a single place does, and the last part may be tiny.
+`load_equally` divides evenly. The answer is Pulsar's, the cut one above the midpoint included, with these errors
+corrected:
 
-- topics of one hash add up; upstream the last one's rate replaces the others' and counts once for each;
-- no cut falls on 0xffffffff, none is given twice (both make the whole split fail);
-- the margin is limit * (100 + d) / 100, so that exactly 10 % above the limit is cut; upstream's 100 * 1.1 is
-  110.00000000000001;
-- any number of cuts may be automatic; the extensible manager throws away all but single ones (issue 22254).
+- Rates of topics of one hash are added. In Pulsar the last topic's rate replaces the others' and counts once for
+  each.
+- No cut falls on 0xffffffff and none is given twice. Either makes the whole split fail in Pulsar.
+- The margin is limit * (100 + d) / 100, so exactly 10 % above the limit is cut. Pulsar's 100 * 1.1 is
+  110.00000000000001.
+- Any number of cuts may be automatic. Pulsar's extensible manager discards answers of more than one cut (issue
+  22254).
 """
 
 from __future__ import annotations
@@ -27,9 +30,9 @@ from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, C
 
 
 def flow_or_qps_equally(request: SplitRequest) -> CutPoints | CutRefusal:
-    """Cuts between loaded places; refused below the limits plus `difference_percent` or with nothing to part.
+    """Cuts between loaded places. Refused below the limits plus `difference_percent`, or with load at one place only.
 
-    With a budget the lowest cuts are kept and the last part holds the rest.
+    With a budget the lowest cuts are kept, and the last part holds the rest.
     """
     bundle, options = request.bundle, request.options
     if refusal := too_few(bundle, request.topics):

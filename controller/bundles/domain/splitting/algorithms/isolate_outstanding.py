@@ -1,13 +1,13 @@
 """`isolate_outstanding`: a bundle of its own for each topic that stands out.
 
-Proposal B of issue 13761, which Pulsar left to operators with positions computed by hand (PIP-143): around an
-outstanding hash p stand cuts at p and p + 1, so nothing else ever lands in its bundle, and the bundle can never be
-split again. No cut stands on an end of the bundle, neighbouring hashes share one, and topics at one place stay
-together (see `places`), count together, and are named.
+Proposal B of issue 13761, which Pulsar left to operators, who compute positions by hand (PIP-143). The cuts around
+an outstanding hash p are p and p + 1. So nothing else ever gets into its bundle, and the bundle can never be split
+again. No cut is on an end of the bundle, and neighbouring hashes share one. Topics at one place stay together (see
+`places`), count together, and are named.
 
-Named topics are isolated whatever they carry; without names those at `outstanding_percent` of either limit or
-above. k topics add up to 2k bundles, so with a budget the heaviest go first, and a lighter one that
-still fits is not held up by a heavier one that does not.
+Named topics are isolated whatever they carry. Without names, those at `outstanding_percent` of either limit or
+above are. k topics add up to 2k bundles. So with a budget the heaviest come first, and a lighter one that still
+fits is taken even where a heavier one does not fit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from controller.bundles.domain.splitting.algorithms.specified_topic_count_equall
 
 
 def isolate_outstanding(request: SplitRequest) -> CutPoints | CutRefusal:
-    """Cuts around each; refused where nothing stands out, is found, or fits into the budget."""
+    """Cuts around each topic. Refused where none stands out, no named one is found, or none fits into the budget."""
     bundle, options = request.bundle, request.options
     if refusal := too_few(bundle, request.topics):
         return refusal

@@ -1,14 +1,17 @@
-"""`load_equally_divide`: k parts whose heaviest is as light as any k - 1 cuts can make it. Not in Pulsar.
+"""`load_equally_divide`: k parts whose heaviest is as light as k - 1 cuts can make it. Not in Pulsar.
 
-PIP-169's early text wanted an even division; what shipped fills parts up to a fixed limit and leaves the rest to
-the last. Here the load of a part is the larger of its two rates, each as a share of its limit, so that a part
-full of bytes and one full of messages compare. It never shrinks when a place is added, and that makes the
-least possible maximum findable exactly: for a bound, filling from the low end uses the fewest parts; a bound
-that fails is raised to the lightest part that broke it, one that holds is lowered to the heaviest part it
-made, so both ends of the search are always loads of real parts, and they meet.
+PIP-169's early text wanted an even division. What was released fills parts up to a fixed limit and leaves the rest
+to the last part. Here the load of a part is the larger of its two rates, each as a share of its limit, so that a
+part full of bytes and one full of messages can be compared.
 
-Under that maximum each part, from the low end on, takes what comes nearest to an even share of what is left.
-Idle places do not count: cuts stand midway between loaded ones. No division beats the hottest single place.
+The load of a part never shrinks when a place is added. So the least possible maximum can be found exactly. For a
+given bound, filling parts from the low end uses the fewest parts. A bound that fails is raised to the lightest part
+that was above it. A bound that holds is lowered to the heaviest part it made. Both ends of the search are always
+loads of real parts, and they meet.
+
+Under that maximum each part, from the low end on, takes what is nearest to an even share of what is left. Idle
+places do not count: a cut lies midway between two loaded places. No division can be lighter than the hottest single
+place.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, C
 
 
 def load_equally(request: SplitRequest) -> CutPoints | CutRefusal:
-    """`options.parts` parts, fewer where fewer places carry load or the budget is smaller; then that is said."""
+    """`options.parts` parts; fewer, with a refusal, where fewer places carry load or the budget is smaller."""
     bundle, options = request.bundle, request.options
     if refusal := too_few(bundle, request.topics):
         return refusal
@@ -78,8 +81,8 @@ def _filled(
 ) -> tuple[int, float, float]:
     """Parts used when each is filled up to the bound, their heaviest load, and the lightest that was too heavy.
 
-    Rates are added place by place from the low end of a part, here and in `_even_end`, so that the same
-    part has the same sum. In plain numbers: this is the loop in which all the time goes.
+    Rates are added place by place from the low end of a part, here and in `_even_end`, so that the same part always
+    has the same sum. The loop works on plain numbers, because nearly all the time is spent in it.
     """
     most_msgs, most_bytes = options.max_msg_rate, options.max_byte_rate
     used, heaviest, broken = 1, 0.0, float("inf")
@@ -98,7 +101,7 @@ def _filled(
 
 
 def _even_end(loaded: Sequence[Place], first: int, left: int, most: float, options: SplitOptions) -> int:
-    """Where the part from `first` ends: nearest to an even share, if `left` parts can take the rest."""
+    """Where the part from `first` ends: nearest to an even share, such that `left` parts can take the rest."""
     lowest = bisect_left(
         range(len(loaded)),
         True,  # the later this part ends, the easier the rest

@@ -1,8 +1,8 @@
-"""Topics grouped by what a cut can part, and the cut between two such places.
+"""Topics grouped by what a cut can separate, and the cut between two such places.
 
-Topics of one hash can never be parted; nor can those at 0xfffffffe and 0xffffffff, as no boundary can stand
-between them (the last one closes the ring). Grouping by *place* first is what keeps every answer valid: loads of
-colliding topics add up, a cut is never repeated and never falls on an end.
+Topics of one hash can never be separated. Nor can those at 0xfffffffe and 0xffffffff, because no boundary can lie
+between them: the last boundary is 0xffffffff. Grouping by *place* first keeps every answer valid. Loads of topics
+at one place are added, and a cut is never given twice and never on an end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LAST_PLACE = LAST_HASH - 1
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One inseparable group of topics: where it lies, and its summed rates per second, in and out."""
+    """A group of topics that no cut can separate: where it lies, and its summed rates per second, in and out."""
 
     at: int
     topics: tuple[BundleTopic, ...]
@@ -40,7 +40,7 @@ class Place:
 
 
 def peak(msg_rate: float, byte_rate: float, options: SplitOptions) -> tuple[str, float, float]:
-    """`(metric, rate, limit)` of whichever rate is nearer to its limit; messages where both are equally near."""
+    """`(metric, rate, limit)` of whichever rate is nearer to its limit; messages if both are equally near."""
     if msg_rate / options.max_msg_rate >= byte_rate / options.max_byte_rate:
         return "msg_rate", msg_rate, options.max_msg_rate
     return "byte_rate", byte_rate, options.max_byte_rate
@@ -51,7 +51,7 @@ def place_of(hash_value: int) -> int:
 
 
 def places(topics: Sequence[BundleTopic]) -> tuple[Place, ...]:
-    """The groups, rising; the sums do not depend on the order of the topics."""
+    """The groups, rising. The sums do not depend on the order of the topics."""
     ordered = sorted(topics, key=lambda topic: (topic.hash_value, topic.name))
     groups = ((at, tuple(group)) for at, group in groupby(ordered, lambda topic: place_of(topic.hash_value)))
     return tuple(
@@ -68,15 +68,15 @@ def places(topics: Sequence[BundleTopic]) -> tuple[Place, ...]:
 def cut_between(low: int, high: int, midpoint: Midpoint) -> int:
     """A cut that leaves place `low` below and `high` (> `low`) at or above it: low < cut <= high.
 
-    By the lower rule, neighbouring hashes would give `low` itself, and the lower topic would change
-    sides; the cut is then `high`.
+    By the lower rule, neighbouring hashes would give `low` itself, and the lower topic would change sides. The cut
+    is then `high`.
     """
     middle = low + (high - low) // 2 + (midpoint is Midpoint.UPPER)
     return max(middle, low + 1)
 
 
 def too_few(bundle: NamespaceBundle, topics: Sequence[BundleTopic]) -> CutRefusal | None:
-    """The refusal of a bundle with fewer than two topics, or with all of them at one place."""
+    """The refusal of a bundle with fewer than two topics, or with all its topics at one place."""
     subject = str(bundle)
     if len(topics) < 2:
         return CutRefusal(subject, CutRefusalReason.TOO_FEW_TOPICS, "topics", len(topics), 2)

@@ -1,6 +1,6 @@
-"""`range_equally_divide`: parts of the same width; Pulsar's default, and blind to where topics lie.
+"""`range_equally_divide`: parts of the same width. Pulsar's default; it does not look at where topics lie.
 
-Answers for any bundle that can be split; an empty half is common, and the parts' sums show it.
+It has an answer for any bundle that can be split. An empty half is common, and the sums of the parts show it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, C
 
 
 def range_equally(request: SplitRequest) -> CutPoints | CutRefusal:
-    """`options.parts` widths, fewer where the bundle is narrower or the budget smaller."""
+    """`options.parts` widths; fewer, with a refusal, where the bundle is narrower or the budget smaller."""
     bundle, options = request.bundle, request.options
     budget = LAST_HASH if options.bundle_budget is None else options.bundle_budget
     parts = min(options.parts, bundle.upper - bundle.lower, budget + 1)

@@ -1,7 +1,7 @@
-"""The split algorithms by the name a policy or an operator gives, and the one way to ask any of them.
+"""The split algorithms by the name that a policy or an operator gives, and the one way to ask any of them.
 
-Names are Pulsar's, in its exact case. Those in `PULSAR_ALGORITHMS` a broker knows by itself; of the others it
-is given the cut points, as positions.
+Names are Pulsar's, in its exact case. A broker knows those in `PULSAR_ALGORITHMS` by itself. For the others it is
+given the cut points as positions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SPLIT_ALGORITHMS: Mapping[str, SplitAlgorithm] = {
 }
 
 PULSAR_ALGORITHMS = tuple(SPLIT_ALGORITHMS)[:4]
-"""`supportedNamespaceBundleSplitAlgorithms` of a broker as shipped."""
+"""The default of a broker's `supportedNamespaceBundleSplitAlgorithms`."""
 
 
 def split_algorithm(name: str) -> SplitAlgorithm:
@@ -50,8 +50,8 @@ def split_algorithm(name: str) -> SplitAlgorithm:
 def plan_split(name: str, request: SplitRequest) -> SplitPlan | CutRefusal:
     """Where that algorithm cuts, with the load of each part, or why it does not.
 
-    Whatever the algorithm: a bundle too narrow is refused, and so is a plan over the budget. Raises
-    InvalidInput for an unknown name or for options the algorithm can do nothing with.
+    A bundle that is too narrow and a plan over the budget are refused, whatever the algorithm. Raises InvalidInput
+    for an unknown name or for options that the algorithm cannot use.
     """
     algorithm = split_algorithm(name)
     bundle, budget = request.bundle, request.options.bundle_budget

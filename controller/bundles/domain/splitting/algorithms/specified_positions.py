@@ -1,7 +1,7 @@
 """`specified_positions_divide` (PIP-143): cut where the operator says.
 
-Pulsar's answers, except that a repeated position counts once (upstream the whole split fails on it later) and
-that positions outside the bundle are named instead of vanishing. The caller's list is left as it is.
+The answers are Pulsar's with two exceptions. A repeated position counts once; in Pulsar the whole split fails on it
+later. Positions outside the bundle are named; in Pulsar they are dropped silently.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from controller.domain.errors import InvalidInput
 
 
 def specified_positions(request: SplitRequest) -> CutPoints | CutRefusal:
-    """The positions strictly inside the bundle; refused if none is, or with fewer than two topics unless forced.
+    """The positions strictly inside the bundle. Refused if there is none, or with fewer than two topics unless forced.
 
     Raises InvalidInput, whatever the topics, if no position is given.
     """

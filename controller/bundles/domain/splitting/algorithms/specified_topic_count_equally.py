@@ -1,8 +1,8 @@
 """`specified_topic_count_equally_divide`: halve one topic's partitions, whatever else is in the bundle.
 
-Proposal A of issue 13761, which Pulsar did not ship: two children, cut midway between the two middle partitions
-of the outstanding topic. Other topics fall where they fall. With more than two partitions, equal
-hashes and so on it does as `topic_count_equally`. One topic a call: for several see `isolate_outstanding`.
+Proposal A of issue 13761, which Pulsar did not release: two children, cut midway between the two middle partitions
+of the named topic. The other topics do not count. Otherwise it works as `topic_count_equally`. It takes one topic;
+for several there is `isolate_outstanding`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from controller.domain.errors import InvalidInput
 
 
 def specified_topic_count_equally(request: SplitRequest) -> CutPoints | CutRefusal:
-    """One cut; refused with fewer than two of the topic's partitions in the bundle, or all at one place.
+    """One cut. Refused with fewer than two of the topic's partitions in the bundle, or all of them at one place.
 
     Raises InvalidInput unless `options.topics` names one topic.
     """
@@ -36,6 +36,6 @@ def specified_topic_count_equally(request: SplitRequest) -> CutPoints | CutRefus
 
 
 def topics_named(name: str, topics: Sequence[BundleTopic]) -> tuple[BundleTopic, ...]:
-    """The topic of that name, and its partitions where the name is without a partition's number."""
+    """The topic of that name, and its partitions if the name has no partition number."""
     wanted = canonical_topic_name(name)
     return tuple(topic for topic in topics if wanted in (topic.name, partitioned_topic_of(topic.name)))

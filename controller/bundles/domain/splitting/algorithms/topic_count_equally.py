@@ -1,8 +1,9 @@
-"""`topic_count_equally_divide`: as many topics on either side, idle ones included; of an odd number the upper has one more.
+"""`topic_count_equally_divide`: as many topics on either side, idle ones included.
 
-Pulsar's answer wherever its answer parts the two middle topics. Mended: neighbouring hashes, where the
-midpoint is the lower topic itself and takes it to the other side or falls on the bundle's end; and equal
-hashes in the middle, where upstream cuts at a useless place: here the nearest gap that leaves the counts closest.
+Of an odd number the upper side has one more. The answer is Pulsar's wherever Pulsar's separates the two middle
+topics. Two cases are corrected. Between neighbouring hashes Pulsar's midpoint is the lower topic itself, which then
+changes sides, or the bundle's end. With equal hashes in the middle Pulsar cuts where nothing is gained; here the
+cut is in the gap that leaves the counts closest.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
 
 
 def topic_count_equally(request: SplitRequest) -> CutPoints | CutRefusal:
-    """One cut between the two middle topics; refused with fewer than two topics, or all at one place."""
+    """One cut between the two middle topics. Refused with fewer than two topics, or all of them at one place."""
     if refusal := too_few(request.bundle, request.topics):
         return refusal
     return CutPoints([middle_cut(request.topics, request.options.midpoint or Midpoint.LOWER)])
 
 
 def middle_cut(topics: Sequence[BundleTopic], midpoint: Midpoint) -> int:
-    """The cut that halves the number of topics, which lie at two places at least; the lower of two equally good."""
+    """The cut that halves the number of topics, the lower of two equally good ones. They lie at two places or more."""
     below = 0
     gaps: list[tuple[int, int, int]] = []
     for low, high in pairwise(places(topics)):

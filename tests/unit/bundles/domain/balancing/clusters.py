@@ -1,4 +1,4 @@
-"""Small clusters by hand and any cluster at random, for whoever tests shedding, placement or the cycle."""
+"""Small clusters by hand and random clusters, for tests of shedding, placement and the cycle."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def bundle_id(index: int, namespace: str = "t/ns") -> str:
 
 
 def bundle(index: int, owner: str | None, mib: float, *, namespace: str = "t/ns", topics: int = 1) -> Bundle:
-    """A bundle of `mib` MiB/s each way, a thousand bytes a message, for as long as anybody remembers."""
+    """A bundle of `mib` MiB/s each way, a thousand bytes a message, in both averages."""
     rate, messages = mib * MIB, mib * MIB / 1_000
     stats = BundleStats(messages, messages, rate, rate, topic_count=topics)
     return Bundle(bundle_id(index, namespace), owner, stats, BundleLoad().with_sample(stats))
@@ -51,7 +51,7 @@ def broker(
 
 
 def cluster(usages: Mapping[str, float], loads: Mapping[str, Sequence[float]]) -> Cluster:
-    """Brokers at these percents with bundles of so many MiB/s; bundles are numbered through."""
+    """Brokers at these percentages with bundles of these MiB/s; bundles are numbered across brokers."""
     bundles = []
     for owner, rates in loads.items():
         bundles += [bundle(len(bundles) + i, owner, mib) for i, mib in enumerate(rates)]
@@ -117,7 +117,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
 
 @st.composite
 def states(draw: st.DrawFn) -> BalanceState:
-    """None at all half of the time: what a state holds back then does not."""
+    """Half of the time an empty state, which refuses no move."""
     if draw(st.booleans()):
         return BalanceState()
     hits = st.dictionaries(_NAMES, st.integers(0, 9), max_size=4)

@@ -1,4 +1,4 @@
-"""The cycle around shedder and placement: destinations, refusals, limits, what the state remembers, the stored text."""
+"""Balancing around shedder and placement: destinations, refusals, limits, the state, the stored text."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_placement_completes_what_the_shedder_left_open() -> None:
 
 
 def test_a_placement_that_chooses_the_owner_moves_nothing() -> None:
-    """apache/pulsar#20822: moved to where it was, again and again."""
+    """apache/pulsar#20822: a bundle was moved to its own broker again and again."""
     settings = replace(OVERLOAD, placement="round_robin", spread_namespaces=False, overloaded_usage=0.95)
     verdict = balance(ask(HOT, settings))
     assert verdict.moves == ()

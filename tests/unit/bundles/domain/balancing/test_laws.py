@@ -75,7 +75,7 @@ def test_no_shedder_empties_a_broker(inputs: BalanceInputs, name: str) -> None:
 
 @pytest.mark.parametrize("name", SHEDDER_NAMES)
 def test_the_clusters_these_laws_are_asked_about_do_move(name: str) -> None:
-    """A law about moves says nothing of clusters where nothing moves."""
+    """A law about moves proves nothing for clusters where nothing moves."""
     found = find(
         asked((name,)),
         lambda inputs: len(balance(inputs).moves) >= 2,

@@ -1,7 +1,7 @@
-"""The cases Pulsar's users complained of (PIP-217, PIP-220, PIP-364), for the default shedder and for Pulsar's.
+"""The cases that Pulsar's users complained about (PIP-217, PIP-220, PIP-364), for the default shedder and for Pulsar's.
 
-Played out minute by minute on the benchmark's simulator: each broker has so many equal bundles, and what any method must
-move is searched for among whole bundles where they are few, and bounded as if load were a liquid where they are many.
+They run minute by minute on the benchmark's simulator. Each broker has a number of equal bundles. What any method must
+move is searched among whole bundles where they are few, and bounded as if load were continuous where they are many.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def ends_of_whole_bundles(usages: list[int], bundles_each: int) -> Iterator[tupl
 
 
 def least_usage_to_move(usages: list[int], bundles_each: int) -> float:
-    """Points of usage that any method must move so that the deviation is a quarter of the mean."""
+    """Percent of usage that any method must move so that the deviation is a quarter of the mean."""
     if bundles_each > 10:
         return least_load_to_move({str(i): float(usage) for i, usage in enumerate(usages)}, TARGET)
     mean = fmean(usages)
@@ -93,7 +93,7 @@ def test_noise_moves_nothing_in_a_balanced_cluster(name: str) -> None:
 
 
 def test_a_balanced_pair_with_a_past_moves_nothing() -> None:
-    """PIP-217: after 90/10 was brought to 50/50 the average still speaks of 86 and 14."""
+    """PIP-217: after 90/10 was brought to 50/50 the averages are still 86 and 14."""
     simulation = named_case([50, 50], 10, BalanceSettings())
     simulation.run(1)
     simulation.state = type(simulation.state)(usage_averages={"broker-0": 0.86, "broker-1": 0.14})
@@ -126,7 +126,7 @@ def test_pulsars_own_stand_still_where_users_said_so(shedder: str, name: str) ->
 
 
 def test_no_shedder_of_pulsars_reaches_every_case_within_the_bound() -> None:
-    """Why there is one of our own."""
+    """Why Cleave has a shedder of its own."""
     for shedder, placement in (
         ("overload", "least_usage"),
         ("threshold", "least_usage"),

@@ -1,4 +1,4 @@
-"""Settings of a balance cycle: bounds, knobs that must fit together, and messages that name the next move."""
+"""Settings of balancing: bounds, knobs that must fit together, and messages that say what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Boundaries of a namespace: what is a list, where a topic is, what a split makes of it."""
+"""Boundaries of a namespace: which lists are valid, where a topic is, what a split makes."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_points_that_do_not_cut_are_refused_together(cuts: list[int], words: str
 
 
 def test_the_full_ring_split_in_four_is_not_the_ring_created_in_four() -> None:
-    """Upstream asserts both: a split counts from upper - lower, creation from 2^32."""
+    """Pulsar's tests assert both: a split divides upper - lower, creation divides 2^32."""
     whole = bundles(0, LAST_HASH)
 
     assert whole.split_evenly(whole.bundles[0], 4).after.boundaries == (

@@ -16,7 +16,7 @@ from tests.unit.bundles.domain.strategies import boundaries
 
 
 def test_the_hash_is_the_crc32_that_brokers_use() -> None:
-    """The check value of CRC-32/ISO-HDLC, of which a topic's hash is the one of its complete name."""
+    """The check value of CRC-32/ISO-HDLC, which is the hash of a topic's complete name."""
     assert zlib.crc32(b"123456789") == 0xCBF43926
     assert topic_hash("persistent://public/default/my-topic") == 0x2BAD45F7
 

@@ -1,4 +1,4 @@
-"""Complete names, which alone are hashed."""
+"""Complete names of topics; only these are hashed."""
 
 from __future__ import annotations
 

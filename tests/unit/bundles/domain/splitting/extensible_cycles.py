@@ -1,8 +1,9 @@
-"""Split cycles in a row for Pulsar's extensible load manager, and how to read them: a line of text each.
+"""Split cycles in a row for Pulsar's extensible load manager, and how to read them: one line of text for each.
 
-`python -m tests.unit.bundles.domain.splitting.extensible_cycles` prints the questions of `PulsarExtensibleTriggerOracle.java`,
-which says what a line holds. Its answers are on file; tests read that. Everything follows from the seed. Bundles come in the order
-of our walk, hottest first, so that limits leave out the same ones on either side.
+`python -m tests.unit.bundles.domain.splitting.extensible_cycles` prints the questions for
+`PulsarExtensibleTriggerOracle.java`, which says what a line holds. Its answers are on file, and tests read the
+file. Everything follows from the seed. Bundles are in the order of `decide_splits`, hottest first, so that limits
+leave out the same ones on both sides.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def _cycle(
 
 
 def questions() -> Iterator[str]:
-    """All lines."""
+    """Every line."""
     rng = random.Random(424)
     for theme in THEMES:
         for _ in range(SEQUENCES_EACH):

@@ -1,4 +1,4 @@
-"""Split cycles over sixteen bundles of one namespace, in short words."""
+"""Short ways to make split cycles over sixteen bundles of one namespace."""
 
 from __future__ import annotations
 

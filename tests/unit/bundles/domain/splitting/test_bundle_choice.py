@@ -1,4 +1,4 @@
-"""The bundle a person means who names none."""
+"""The bundle that a person means by LARGEST or HOT."""
 
 from __future__ import annotations
 

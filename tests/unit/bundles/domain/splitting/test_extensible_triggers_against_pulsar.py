@@ -1,8 +1,8 @@
-"""Pulsar's own extensible load manager asked the same cycles in a row: the same bundles for the same reasons.
+"""Pulsar's own extensible load manager is asked the same cycles in a row: the same bundles, the same reasons.
 
-The answers are on file, written by `PulsarExtensibleTriggerOracle.java` from the jars of 4.2.4; its head says how to run
-it. A theme is what a line is about: `plain` and `cap` agree throughout, `limit` until a cycle is full, and each
-of the others has one difference that is meant.
+The answers are on file, written by `PulsarExtensibleTriggerOracle.java` from the jars of 4.2.4. The head of that file
+says how to run it. A theme is what a line is about: `plain` and `cap` agree throughout, `limit` agrees until a cycle is
+full, and each of the others has one intended difference.
 """
 
 from __future__ import annotations

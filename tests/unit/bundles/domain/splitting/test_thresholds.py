@@ -1,4 +1,4 @@
-"""When a bundle is hot, asked of both managers' cycles."""
+"""When a bundle is hot, in the cycles of both managers."""
 
 from __future__ import annotations
 

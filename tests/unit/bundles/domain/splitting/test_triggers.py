@@ -123,7 +123,7 @@ def test_switched_off_it_says_so() -> None:
 
 
 def test_a_split_under_way_holds_its_range_in_its_namespace_only() -> None:
-    """Upstream compares texts: t/n would hold t/n2 as well."""
+    """Pulsar compares texts: t/n would refuse t/n2 as well."""
     parent = NamespaceBundle("t/n", 0, BUNDLES[1].upper)
     other = BundleReport(NamespaceBundle("t/n2", 0, BUNDLES[1].upper), HOT, HOT)
     verdict = decide_splits(

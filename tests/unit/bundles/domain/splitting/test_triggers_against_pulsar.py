@@ -1,4 +1,4 @@
-"""Pulsar's own modular load manager asked the same cycles: the same bundles.
+"""Pulsar's own modular load manager is asked the same cycles: the same bundles are split.
 
 The answers are on file, written by `PulsarTriggerOracle.java` from the jars of 4.2.4; its head says how to run it.
 Where the cap is reached, which bundles are left out follows from the order of a hash map; then the number is the same.

@@ -1,4 +1,4 @@
-"""Where a bundle goes: each placement by named figures, and the random choice that is none."""
+"""Where a bundle goes: each placement on chosen figures, and the random choice, which is reproducible."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_usage_well_below_the_mean_qualifies_at_the_gap_exactly() -> None:
 
 
 def test_over_placement_of_pip_364_is_kept_and_the_default_does_not_use_it() -> None:
-    """40, 40, 40, 40, 69 and 70: nobody qualifies, so anybody does, the two fullest included."""
+    """40, 40, 40, 40, 69 and 70: none is low enough, so any is chosen, the two fullest included."""
     usages = dict(zip("abcdef", (40, 40, 40, 40, 69, 70), strict=True))
     assert ask("least_usage", usages).among == tuple("abcdef")
     assert BalanceSettings().placement != "least_usage"

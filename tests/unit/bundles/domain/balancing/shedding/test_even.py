@@ -1,4 +1,4 @@
-"""The default shedder: who stands out, what fits, what would come back, and how long it waits."""
+"""The default shedder: which brokers stand out, what fits, what would come back, and how long it waits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ask(cluster: Cluster, settings: BalanceSettings = AT_ONCE, state: BalanceSta
 
 
 def after(cluster: Cluster, moves: tuple[Move, ...]) -> dict[str, float]:
-    """Usage in points once the moves are made."""
+    """Usage in percent after the moves."""
     usage = {name: report.resources.cpu.fraction * 100 for name, report in cluster.reporting}
     for move in moves:
         usage[move.source] -= move.load * 100
@@ -138,7 +138,7 @@ def test_moves_stop_at_the_limit_and_say_so() -> None:
 
 
 def test_a_usage_beyond_its_limit_is_not_believed() -> None:
-    """A card that reports a tenth of its speed shows 300 %; its broker is no hotter for it."""
+    """A card that reports a tenth of its speed shows 300 %; that does not make its broker hot."""
     bundles = [make.bundle(i, owner, 5) for i, owner in enumerate("aabb")]
     odd, plain = make.broker("a", 300, bundles), make.broker("b", 40, bundles)
     assert EvenLevels(

@@ -1,4 +1,4 @@
-"""Pulsar's overload, threshold, uniform and pairing shedders by named figures; the oracle has the random ones."""
+"""Pulsar's overload, threshold, uniform and avg shedders on chosen figures; the oracle tests random ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pulsar's transfer shedder by named figures: when it acts, what it exchanges, what it waits for."""
+"""Pulsar's transfer shedder on chosen figures: when it acts, what it exchanges, what it waits for."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_heavy_bundle_goes_in_exchange_for_a_light_one() -> None:
 
 
 def test_of_what_may_come_back_one_stays_whichever_it_is() -> None:
-    """The light one brings nothing, the heavy one alone does: the light one stays, though it is looked at first."""
+    """The light one gains nothing, the heavy one does: the light one stays, though it is tried first."""
     cluster = make.cluster({"a": 90, "b": 20}, {"a": [70, 30], "b": [1, 43]})
     shed = ask(cluster, unloaded_bundles={bundle_id(1): NOW_MS})
     assert [(m.bundle_id, m.source) for m in shed.moves] == [(bundle_id(3), "b"), (bundle_id(0), "a")]

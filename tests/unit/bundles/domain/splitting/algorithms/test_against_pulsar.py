@@ -1,4 +1,4 @@
-"""Pulsar's own classes asked the same: equal answers, but for its defects.
+"""Pulsar's own classes are asked the same: equal answers, except for Pulsar's errors.
 
 The answers are on file, written by `PulsarSplitOracle.java` from the jars of 4.2.4; its head says how to run it.
 """
@@ -52,7 +52,7 @@ def _topic(text: str) -> BundleTopic:
 
 
 def _ours(case: str) -> str:
-    """In the oracle's words; no points and no answer are the same to Pulsar."""
+    """In the oracle's form; to Pulsar no points and no answer are the same."""
     algorithm, lower, upper, max_msg_rate, max_mib, percent, positions, topics = case.split()
     options = SplitOptions(
         max_msg_rate=float(max_msg_rate),

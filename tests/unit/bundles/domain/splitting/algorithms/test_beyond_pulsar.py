@@ -138,7 +138,7 @@ def test_a_budget_goes_to_the_heaviest_and_a_lighter_one_that_fits() -> None:
 
 
 def test_a_budget_too_small_for_any_is_a_refusal() -> None:
-    """It speaks of the heaviest."""
+    """The refusal is about the heaviest."""
     answer = ask(ISOLATE, [topic(3, 80), topic(7, 90)], TEN, max_msg_rate=100.0, bundle_budget=1)
 
     assert refused(answer) == (CutRefusalReason.AT_MAX_BUNDLES, "bundles", 1, 2)

@@ -1,4 +1,4 @@
-"""The worked examples of Pulsar's page on load balancing, with its hexadecimal put right.
+"""The worked examples of Pulsar's page on load balancing, with corrected hexadecimal numbers.
 
 The page averages leading digits as decimals: (0x15… + 0x24…) / 2 is 0x1C8…, not 0x195…. Its groups of topics
 are right throughout. Its midpoints are Pulsar's lower rule; Pulsar's code answers one more for the flow algorithm.

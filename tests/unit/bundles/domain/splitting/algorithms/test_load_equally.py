@@ -47,7 +47,7 @@ def test_the_outlier_of_pip_169_is_parted_from_the_rest() -> None:
 
 
 def test_bytes_and_messages_count_by_their_limits() -> None:
-    """Full of bytes on the left, of messages on the right; the bytes of two with the messages of one make a part."""
+    """Full of bytes on the left, of messages on the right: two with bytes and one with messages make a part."""
     some = [topic(10, 0, 50), topic(20, 0, 50), topic(30, 60, 0), topic(40, 60, 0)]
 
     assert cuts(ask(EVEN, some, WIDE, max_msg_rate=100.0, max_byte_rate=100.0 * MIB)) == (35,)

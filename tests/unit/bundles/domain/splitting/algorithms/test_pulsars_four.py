@@ -1,4 +1,4 @@
-"""The four algorithms that Pulsar has, at their edges."""
+"""The four algorithms that Pulsar has, at their limits."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_flow_is_refused_below_the_margin_with_the_nearest_figure(
 
 
 def test_flow_cuts_at_exactly_the_margin() -> None:
-    """Upstream's 100 * 1.1 is 110.00000000000001, so its 110 is not enough."""
+    """Pulsar's 100 * 1.1 is 110.00000000000001, so 110 is not enough for it."""
     assert cuts(ask(FLOW, [topic(1, 55), topic(9, 55)], TEN, **LIMITS)) == (6,)
     assert refused(ask(FLOW, [topic(1, 50), topic(9, 50)], TEN, difference_percent=0.0, **LIMITS)) == (
         CutRefusalReason.BELOW_LIMIT, "msg_rate", 100, 100,
@@ -150,7 +150,7 @@ def test_flow_cuts_at_exactly_the_margin() -> None:
 
 
 def test_flow_adds_up_topics_of_one_hash() -> None:
-    """Upstream keeps the last one's rate and counts it once for each: here 30 + 30 + 30, a cut it should not make."""
+    """Pulsar keeps the last one's rate and counts it once for each: here 30 + 30 + 30, and a wrong cut."""
     three = [
         topic(3, 10, name="a"),
         topic(3, 10, name="b"),
@@ -199,7 +199,7 @@ def test_flow_gives_a_topic_above_the_limit_a_part_and_says_that_it_stays_hot() 
 
 
 def test_flow_never_cuts_on_the_last_hash() -> None:
-    """Upstream answers 0xffffffff and the split fails."""
+    """Pulsar answers 0xffffffff and the split fails."""
     bundle = (LAST_HASH - 8, LAST_HASH)
     two = [topic(LAST_HASH - 2, 90), topic(LAST_HASH, 90)]
 
