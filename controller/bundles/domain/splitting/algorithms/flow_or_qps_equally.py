@@ -25,7 +25,7 @@ from controller.bundles.domain.splitting.algorithms.base import (
     SplitOptions,
     SplitRequest,
 )
-from controller.bundles.domain.splitting.algorithms.places import Place, cut_between, peak, places, too_few
+from controller.bundles.domain.splitting.algorithms.places import Place, cut_between, loaded_places, peak
 from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, CutRefusalReason
 
 
@@ -35,11 +35,9 @@ def flow_or_qps_equally(request: SplitRequest) -> CutPoints | CutRefusal:
     With a budget the lowest cuts are kept, and the last part holds the rest.
     """
     bundle, options = request.bundle, request.options
-    if refusal := too_few(bundle, request.topics):
-        return refusal
-    loaded = [place for place in places(request.topics) if place.msg_rate > 0 or place.byte_rate > 0]
-    if len(loaded) < 2:
-        return CutRefusal(str(bundle), CutRefusalReason.NO_LOAD, "hashes", len(loaded), 2)
+    loaded = loaded_places(request)
+    if isinstance(loaded, CutRefusal):
+        return loaded
     metric, rate, limit = peak(
         math.fsum(place.msg_rate for place in loaded),
         math.fsum(place.byte_rate for place in loaded),

@@ -25,18 +25,16 @@ from controller.bundles.domain.splitting.algorithms.base import (
     SplitOptions,
     SplitRequest,
 )
-from controller.bundles.domain.splitting.algorithms.places import Place, cut_between, places, too_few
+from controller.bundles.domain.splitting.algorithms.places import Place, cut_between, loaded_places
 from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, CutRefusalReason
 
 
 def load_equally(request: SplitRequest) -> CutPoints | CutRefusal:
     """`options.parts` parts; fewer, with a refusal, where fewer places carry load or the budget is smaller."""
     bundle, options = request.bundle, request.options
-    if refusal := too_few(bundle, request.topics):
-        return refusal
-    loaded = [place for place in places(request.topics) if place.msg_rate > 0 or place.byte_rate > 0]
-    if len(loaded) < 2:
-        return CutRefusal(str(bundle), CutRefusalReason.NO_LOAD, "hashes", len(loaded), 2)
+    loaded = loaded_places(request)
+    if isinstance(loaded, CutRefusal):
+        return loaded
     budget = len(loaded) if options.bundle_budget is None else options.bundle_budget
     parts = min(options.parts, len(loaded), budget + 1)
     midpoint = options.midpoint or Midpoint.LOWER

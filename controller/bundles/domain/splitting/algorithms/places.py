@@ -14,7 +14,12 @@ from itertools import groupby
 
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.ring.hashes import LAST_HASH
-from controller.bundles.domain.splitting.algorithms.base import BundleTopic, Midpoint, SplitOptions
+from controller.bundles.domain.splitting.algorithms.base import (
+    BundleTopic,
+    Midpoint,
+    SplitOptions,
+    SplitRequest,
+)
 from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, CutRefusalReason
 
 LAST_PLACE = LAST_HASH - 1
@@ -83,3 +88,13 @@ def too_few(bundle: NamespaceBundle, topics: Sequence[BundleTopic]) -> CutRefusa
     if (distinct := len({place_of(topic.hash_value) for topic in topics})) < 2:
         return CutRefusal(subject, CutRefusalReason.ONE_HASH, "hashes", distinct, 2)
     return None
+
+
+def loaded_places(request: SplitRequest) -> tuple[Place, ...] | CutRefusal:
+    """The places with any load, at least two of them; else the refusal."""
+    if refusal := too_few(request.bundle, request.topics):
+        return refusal
+    loaded = tuple(place for place in places(request.topics) if place.msg_rate > 0 or place.byte_rate > 0)
+    if len(loaded) < 2:
+        return CutRefusal(str(request.bundle), CutRefusalReason.NO_LOAD, "hashes", len(loaded), 2)
+    return loaded
