@@ -1,15 +1,15 @@
 """How well each shedder balances a cluster that only exists as numbers: rounds, moved load, overshoot, oscillation.
 
-Three events for each size: a start at random (``start``), a tenth more brokers that join empty (``join``), a tenth that
-fail (``fail``); join and fail begin balanced by the default shedder, and of the largest size there is a join alone, half
+Three events for each size: a start at random (`start`), a tenth more brokers that join empty (`join`), a tenth that
+fail (`fail`); join and fail begin balanced by the default shedder, and of the largest size there is a join alone, half
 as long. The same clusters, seeds and cycles for every shedder; a cycle is a minute. For each shedder, over the seeds:
 
-- ``std_start`` and ``std_end``: population standard deviation of usage as a share of the mean, before and after;
-- ``rounds``: cycles until the share is at most 0.25 for good (None: not within the run), the worst seed;
-- ``moved``: load moved as a share of all load, and ``least`` what any method must move to get to 0.25, were load a
+- `std_start` and `std_end`: population standard deviation of usage as a share of the mean, before and after;
+- `rounds`: cycles until the share is at most 0.25 for good (None: not within the run), the worst seed;
+- `moved`: load moved as a share of all load, and `least` what any method must move to get to 0.25, were load a
   liquid;
-- ``overshoot``: how far the fullest broker came above where it started, in points of usage, by moves alone;
-- ``returned``: moves that took a bundle back to a broker it had left; ``moves``: all of them.
+- `overshoot`: how far the fullest broker came above where it started, in points of usage, by moves alone;
+- `returned`: moves that took a bundle back to a broker it had left; `moves`: all of them.
 
 And the named cases of PIP-217, PIP-220 and PIP-364 in the same figures.
 """
@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.bundle_simulator import Simulation, least_load_to_move, named_case, zipf_cluster
 from benchmarks.machine import machine
-from controller.bundles.domain.balance_settings import SHEDDER_NAMES, BalanceSettings
+from controller.bundles.domain.balancing.settings import SHEDDER_NAMES, BalanceSettings
 
 TARGET = 0.25
 NAMED = {"90/10": [90, 10], "5x50+0": [50] * 5 + [0], "10/50/70": [10, 50, 70], "12/2/1/1": [12, 2, 1, 1]}
@@ -34,7 +34,7 @@ _LARGE = 1_000
 
 
 def settings_for(shedder: str) -> BalanceSettings:
-    """Pulsar's defaults with the placement each is used with; for ``avg`` the advised fraction."""
+    """Pulsar's defaults with the placement each is used with; for `avg` the advised fraction."""
     placement = {"avg": "planned", "threshold": "least_usage"}.get(shedder, "least_long_term_rate")
     fraction = 0.5 if shedder == "avg" else 0.2
     return BalanceSettings(shedder=shedder, placement=placement, unload_fraction=fraction)

@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, pstdev
 
-from controller.bundles.domain.balance_cycle import BalanceInputs, balance, place
-from controller.bundles.domain.balance_settings import BalanceSettings
-from controller.bundles.domain.balance_state import BalanceState
+from controller.bundles.domain.balancing.balance import BalanceInputs, balance, place
+from controller.bundles.domain.balancing.moves import Move
+from controller.bundles.domain.balancing.placement.occupancy import Occupancy
+from controller.bundles.domain.balancing.settings import BalanceSettings
+from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Broker, BrokerReport, Bundle, Cluster
-from controller.bundles.domain.figures import BundleLoad
-from controller.bundles.domain.moves import Move
-from controller.bundles.domain.placement.occupancy import Occupancy
-from controller.bundles.domain.resources import BrokerResources, ResourceUsage
-from controller.bundles.domain.stats import BundleStats
+from controller.bundles.domain.load.averages import BundleLoad
+from controller.bundles.domain.load.resources import BrokerResources, ResourceUsage
+from controller.bundles.domain.load.stats import BundleStats
 
 CYCLE_MS = 60_000
 BYTES_PER_MESSAGE = 1_000.0
@@ -49,8 +49,8 @@ class Cycle:
 
 @dataclass
 class Simulation:
-    """A cluster in motion. ``capacity``: bytes per second each way a broker can carry; ``traffic``: what a bundle carries
-    in each direction; ``owners``: who has it.
+    """A cluster in motion. `capacity`: bytes per second each way a broker can carry; `traffic`: what a bundle carries
+    in each direction; `owners`: who has it.
     """
 
     capacity: dict[str, float]
@@ -80,15 +80,13 @@ class Simulation:
         self.now_ms += CYCLE_MS
         cluster = self._cluster()
         inputs = BalanceInputs(cluster=cluster, settings=self.settings, state=self.state, now_ms=self.now_ms)
-        proposals = balance(inputs)
-        cycle = Cycle(
-            self.usage(), proposals.moves, 2 * sum(self.traffic[m.bundle_id] for m in proposals.moves)
-        )
-        for move in proposals.moves:
+        verdict = balance(inputs)
+        cycle = Cycle(self.usage(), verdict.moves, 2 * sum(self.traffic[m.bundle_id] for m in verdict.moves))
+        for move in verdict.moves:
             assert self.owners[move.bundle_id] == move.source
             self.stays.setdefault(move.bundle_id, [move.source]).append(str(move.destination))
             self.owners[move.bundle_id] = str(move.destination)
-        self.state = proposals.state.after(proposals.moves, self.now_ms)
+        self.state = verdict.state.after(verdict.moves, self.now_ms)
         self.cycles.append(cycle)
         return cycle
 
@@ -194,7 +192,7 @@ def _name(index: int) -> str:
 
 
 def least_load_to_move(usage: dict[str, float], spread: float = 0.25) -> float:
-    """Usage that any method must move, were load a liquid, so that std is ``spread`` times the mean (equal brokers).
+    """Usage that any method must move, were load a liquid, so that std is `spread` times the mean (equal brokers).
 
     From the fullest to the emptiest: for each amount the tops are cut level and the bottoms filled level, which is the
     least deviation that amount can buy. Found by bisection.
@@ -219,7 +217,7 @@ def _levelled(loads: list[float], amount: float, mean: float) -> list[float]:
 
 
 def _level_at(amount: float, near: float, far: float, moved: Callable[[float], float]) -> float:
-    """The line between the mean and an extreme beyond which lies exactly ``amount``."""
+    """The line between the mean and an extreme beyond which lies exactly `amount`."""
     for _ in range(60):
         middle = (near + far) / 2
         near, far = (near, middle) if moved(middle) < amount else (middle, far)

@@ -14,7 +14,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from controller.bundles.domain.splitting.registry import SPLIT_ALGORITHMS
+from controller.bundles.domain.splitting.algorithms.registry import SPLIT_ALGORITHMS
 from controller.domain.errors import InvalidInput
 
 

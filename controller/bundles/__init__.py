@@ -1,5 +1,5 @@
 """The older load balancing of Pulsar: where to split bundles, which to move, and where they go.
 
-A house of its own: domain, store, brokers, services and reports, with `bootstrap` as its composition root. It stands on
-`controller.domain` and `controller.store.postgres`; nothing of the scalable topics imports it.
+A package of its own with domain, store, brokers, services and reports; `bootstrap` is its composition root. It
+depends on `controller.domain` and `controller.store.postgres`. Nothing of the scalable topics imports it.
 """

@@ -1,6 +1,7 @@
-"""Composition root of bundle balancing: one cluster's reader and acts, and its services with this process's settings.
+"""Composition root of bundle balancing: gives each service one cluster's reader and acts and this process's settings.
 
-The counterpart of `bootstrap` for `cleave bundles` and the tasks of its DAGs. Building it touches no network.
+The counterpart of `controller.bootstrap` for `cleave bundles` and the tasks of its DAGs. Building it touches no
+network.
 """
 
 from __future__ import annotations
@@ -11,16 +12,18 @@ from dataclasses import dataclass
 
 from controller.bootstrap import Application, process_name, pulsar_access
 from controller.bundles.brokers import BundleActs, BundleReader
-from controller.bundles.domain.balance_settings import BalanceSettings, validate
-from controller.bundles.domain.merge_answers import MergeVerdict
-from controller.bundles.domain.namespace_bundle import NamespaceBundle, topic_hash
-from controller.bundles.domain.splitting.base import BundleTopic
-from controller.bundles.domain.stats import BundleStats
+from controller.bundles.domain.balancing.settings import BalanceSettings, validate
+from controller.bundles.domain.merging import MergeVerdict
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.splitting.algorithms.base import SplitPlan
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
 from controller.bundles.reports import ReportArea
 from controller.bundles.services import balancer as bundle_balancer
-from controller.bundles.services.aggregation import BundleAggregation, aggregate
+from controller.bundles.services.aggregation import BundleAggregation, aggregate, window_ending_at
 from controller.bundles.services.balancer import ActReport, ApplySettings, ProposedCycle, Replay
 from controller.bundles.services.collector import BundleCollector
+from controller.bundles.services.manual_acts import ManualSplit, check_manual_unload, plan_manual_split
+from controller.bundles.store.proposals import ProposalRow
 from controller.clock import SystemClock
 from controller.dataplane.pulsar.admin import bearer_session
 from controller.dataplane.pulsar_load.brokers import BrokerList
@@ -31,7 +34,7 @@ from controller.store.postgres.engine import Store
 
 @dataclass(frozen=True)
 class Bundles:
-    """One cluster: what is read of it, done to it and written of it."""
+    """One cluster, and every service on it with the settings in force. See the services for what they raise."""
 
     settings: Settings
     store: Store
@@ -41,23 +44,20 @@ class Bundles:
 
     @property
     def cluster(self) -> str:
-        """Pulsar's name of it."""
+        """Pulsar's name of the cluster."""
         return self.reader.cluster
 
     def collector(self, interval_seconds: float) -> BundleCollector:
-        """Reads the cluster's brokers at that interval."""
+        """A collector that reads the cluster's brokers at that interval."""
         name = process_name().replace(":", "-").lstrip("-")
         return BundleCollector(
             [self.reader], self.area, name=name, interval_seconds=interval_seconds, clock=SystemClock()
         )
 
     def aggregate(self, run_id: str, window_end_ms: int | None = None) -> BundleAggregation:
-        """Load of the window that ends now (or then), on Spark, as the loader."""
-        from spark_jobs.bundle_load import ReportWindow
-
-        length_ms = round(self.settings.bundle_window_seconds * 1000)
+        """Load of the window that ends now, or at `window_end_ms`, on Spark, as the loader."""
         end_ms = window_end_ms or SystemClock().now_ms()
-        window = ReportWindow(end_ms, length_ms, max(length_ms, ReportWindow(0).gone_after_ms))
+        window = window_ending_at(end_ms, self.settings.bundle_window_seconds)
         store = Store(self.settings.loader_dsn, application_name="cleave-bundle-load", pool_size=1)
         try:
             return aggregate(store, self.area, self.settings.spark_master, window, run_id=run_id)
@@ -65,7 +65,7 @@ class Bundles:
             store.dispose()
 
     def propose(self, request_key: str, decided_by: str) -> ProposedCycle:
-        """Decide one cycle and write it down."""
+        """Decide one cycle and record it."""
         return bundle_balancer.propose(
             self.store,
             self.area,
@@ -89,33 +89,37 @@ class Bundles:
             claimant=claimant,
         )
 
+    def waiting(self, cycle_id: int | None) -> list[ProposalRow]:
+        """What `apply` would carry out."""
+        return bundle_balancer.waiting(self.store, cluster=self.cluster, cycle_id=cycle_id)
+
     def verify(self, claimant: str) -> list[ActReport]:
         """Read whether what was applied holds."""
         return bundle_balancer.verify(self.store, self.reader, claimant=claimant)
 
     def replay(self, cycle_id: int) -> Replay:
-        """Decide a stored cycle again, and compare."""
+        """Decide a stored cycle again and compare the answers."""
         return bundle_balancer.replay(self.store, cycle_id)
 
     def merges(self) -> dict[str, MergeVerdict]:
-        """Which cold bundles could be one, by namespace."""
+        """Which cold bundles could be merged, by namespace."""
         return bundle_balancer.merges(
             self.store, self.area, cluster=self.cluster, settings=balance_settings(self.settings)
         )
 
-    def topics_of(self, bundle: NamespaceBundle) -> list[BundleTopic]:
-        """The topics in a bundle with what each carries now, as its brokers report them; nothing where nobody uses it."""
-        found = dict.fromkeys(self.reader.topic_hashes(bundle), BundleStats(topic_count=1))
-        for broker in self.reader.brokers():
-            for topic in self.reader.topics(broker):
-                if topic.namespace == bundle.namespace and bundle.contains(topic_hash(topic.topic)):
-                    found[topic.topic] = topic.stats
-        return [BundleTopic.of(name, stats) for name, stats in found.items()]
+    def plan_split(self, asked: ManualSplit) -> SplitPlan | CutRefusal:
+        """Where a split by hand would cut."""
+        allowed = self.settings.bundle_split_algorithms
+        return plan_manual_split(self.store, self.reader, asked, allowed=allowed)
+
+    def check_unload(self, bundle: str, destination: str | None) -> tuple[NamespaceBundle, str | None]:
+        """The bundle that an unload by hand would take, and its owner."""
+        return check_manual_unload(self.store, self.reader, bundle, destination)
 
 
 @contextmanager
 def bundles_of(app: Application) -> Iterator[Bundles]:
-    """The cluster that the settings name. Raises InvalidInput where they name none."""
+    """The cluster that the settings name. Raises InvalidInput if they name none."""
     settings = app.settings
     access = pulsar_access(settings)
     if access is None:

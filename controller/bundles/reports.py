@@ -1,8 +1,8 @@
 """Reports of brokers as files: topics, owned bundles, boundaries of namespaces, and the brokers' own figures.
 
-One directory a kind, in it one Parquet file a collector and tick, by day as in the landing area of samples. The
-brokers' file is written last and says how many topics each reported: a report counts only when it is there whole.
-What the figures mean is the aggregation's affair.
+Each kind has a directory, with one Parquet file for each collector and tick, by day as in the landing area of
+samples. The brokers' file is written last and says how many topics each reported. A report counts only if all of it
+is there. What the figures mean is decided in the aggregation.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TOPIC_SCHEMA = pa.schema(
         ("consumer_count", pa.int64()),
     ]
 )
-"""One topic as one broker reported it; `topic` is its complete name, rates are per second."""
+"""One topic as one broker reported it. `topic` is its complete name; rates are per second."""
 
 OWNED_SCHEMA = pa.schema(
     [
@@ -61,7 +61,7 @@ BOUNDARY_SCHEMA = pa.schema(
         ("boundaries", pa.list_(pa.int64())),
     ]
 )
-"""How a namespace was cut when somebody last looked."""
+"""The boundaries of a namespace as they were last read."""
 
 BROKER_SCHEMA = pa.schema(
     [
@@ -72,7 +72,7 @@ BROKER_SCHEMA = pa.schema(
         ("version", pa.string()),
     ]
 )
-"""One broker's own figures; `topic_count` is how many topics it reported in the same tick."""
+"""One broker's own figures. `topic_count` is how many topics it reported in the same tick."""
 
 REPORT_SCHEMAS: Mapping[str, pa.Schema] = {
     "topics": TOPIC_SCHEMA,
@@ -83,12 +83,12 @@ REPORT_SCHEMAS: Mapping[str, pa.Schema] = {
 """Every kind of report, in the order in which a tick is written."""
 
 HOT_TOPICS = "hot_topics"
-"""Directory of what aggregation runs leave for the balancer."""
+"""Directory of the topics that aggregation runs keep for the balancer."""
 
 
 @dataclass(frozen=True, slots=True)
 class LandedReports:
-    """The files of a span that can be read, by kind, the topics they hold, and those that cannot be read."""
+    """The files of a span that can be read, by kind; how many topics they hold; and the files that cannot be read."""
 
     files: Mapping[str, tuple[LandedFile, ...]]
     topics: int
@@ -96,10 +96,10 @@ class LandedReports:
 
 
 class ReportArea:
-    """Reports below ``url``: ``<kind>/day=YYYY-MM-DD/<tick>-<collector>.parquet``."""
+    """Reports below `url`: `<kind>/day=YYYY-MM-DD/<tick>-<collector>.parquet`."""
 
     def __init__(self, url: str) -> None:
-        """A path or URL, see ``Location``; nothing is touched before the first use."""
+        """A path or URL, see `Location`; nothing is touched before the first use."""
         self.location = Location(url)
 
     def append(self, tick_ms: int, collector: str, tables: Mapping[str, pa.Table]) -> str:
@@ -111,9 +111,9 @@ class ReportArea:
         return f"brokers/{path}"
 
     def landed(self, from_ms: int, to_ms: int) -> LandedReports:
-        """What was landed by ticks in the inclusive span, footers read; only the span's days are listed.
+        """What ticks in the inclusive span landed, with footers read. Only the days of the span are listed.
 
-        A file that vanished meanwhile is left out. Storage that does not answer raises OSError.
+        A file that vanished meanwhile is left out. Raises OSError when storage does not answer.
         """
         files: dict[str, tuple[LandedFile, ...]] = {}
         rejected: list[RejectedFile] = []
@@ -135,7 +135,7 @@ class ReportArea:
         return {kind: [self.location.url(f.path) for f in files] for kind, files in reports.files.items()}
 
     def quarantine(self, reports: LandedReports) -> list[str]:
-        """Moves the files that cannot be read aside, where no reader looks; returns their former paths."""
+        """Moves the files that cannot be read out of the readers' way; returns their former paths."""
         moved = []
         for file in reports.rejected:
             try:
@@ -146,13 +146,13 @@ class ReportArea:
         return moved
 
     def publish_hot_topics(self, window_end_ms: int, topics: pa.Table) -> None:
-        """Keeps the topics of hot bundles as of a window; of two runs of one window the last one's stay."""
+        """Keeps the topics of hot bundles as of a window. The last of several runs of a window replaces the others."""
         path = f"{HOT_TOPICS}/{day_directory(window_end_ms)}/{format_tick(window_end_ms)}.parquet"
         with self.location.writing(path) as stream:
             pq.write_table(topics, stream)
 
     def hot_topics(self, window_end_ms: int) -> pa.Table | None:
-        """The topics of hot bundles as of a window; None where they are not kept (any more)."""
+        """The topics of hot bundles as of a window; None if they are not kept, or no longer."""
         path = f"{HOT_TOPICS}/{day_directory(window_end_ms)}/{format_tick(window_end_ms)}.parquet"
         try:
             stream = self.location.open(path)
@@ -162,7 +162,7 @@ class ReportArea:
             return pq.read_table(stream)
 
     def expire(self, before: date) -> list[str]:
-        """Deletes the days before ``before``; returns their directories."""
+        """Deletes the days before `before`; returns their directories."""
         old = []
         for kind in (*REPORT_SCHEMAS, HOT_TOPICS):
             days = {file.path.split("/")[1] for file in self.location.files(kind)}
@@ -181,7 +181,7 @@ class ReportArea:
         return found
 
     def _examine(self, kind: str, path: str) -> int | str | None:
-        """Rows of a usable file, the reason of an unusable one, None for one that is gone."""
+        """The rows of a usable file, the reason why a file is unusable, None for a file that is gone."""
         try:
             stream = self.location.open(path)
         except FileNotFoundError:
@@ -191,7 +191,7 @@ class ReportArea:
                 parquet = pq.ParquetFile(stream)
             except (OSError, pa.ArrowException) as error:
                 stream.seek(0)
-                stream.read(1)  # storage that stopped answering raises here, and not as a fault of the file
+                stream.read(1)  # storage that stopped answering raises here, so it is no fault of the file
                 return f"not readable as Parquet: {str(error).splitlines()[0]}"
             for field in REPORT_SCHEMAS[kind]:
                 index = parquet.schema_arrow.get_field_index(field.name)

@@ -13,17 +13,17 @@ import struct
 from dataclasses import dataclass, replace
 from typing import Any
 
-from controller.bundles.domain.balance_settings import MIB, BalanceSettings
-from controller.bundles.domain.balance_state import BalanceState
+from controller.bundles.domain.balancing.settings import MIB, BalanceSettings
+from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Broker, BrokerReport, Bundle, Cluster
-from controller.bundles.domain.figures import BundleLoad, TimeAverage
-from controller.bundles.domain.resources import (
+from controller.bundles.domain.load.averages import BundleLoad, TimeAverage
+from controller.bundles.domain.load.resources import (
     RESOURCES,
     BrokerResources,
     ResourceUsage,
     weights_from_properties,
 )
-from controller.bundles.domain.stats import BundleStats
+from controller.bundles.domain.load.stats import BundleStats
 
 _SPARE = "t/spare/0x00000000_0xffffffff"  # nobody's, so that there is always a bundle to place
 NOW_MS = 1_800_000_000_000

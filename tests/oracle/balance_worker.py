@@ -1,7 +1,7 @@
 """Pulsar's own shedders and placements, asked over a pipe: a line of JSON in, a line of JSON out.
 
 A process of its own, since a JVM cannot be started twice in one and the other tests have theirs. Run as
-``python balance_worker.py JARS``. Each request is a run of cycles of one cluster with one configuration: the shedders
+`python balance_worker.py JARS`. Each request is a run of cycles of one cluster with one configuration: the shedders
 live as long as the request. Nothing of Cleave is in here.
 """
 
@@ -24,7 +24,7 @@ SHEDDERS = {
 
 
 class Oracle:
-    """Holds the classes; ``answer`` speaks plain documents."""
+    """Holds the classes; `answer` speaks plain documents."""
 
     def __init__(self) -> None:
         import jpype
@@ -142,7 +142,7 @@ def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
 
 
 def run(oracle: Callable[[], Any]) -> None:
-    """Starts the JVM, then serves with what ``oracle`` makes in it."""
+    """Starts the JVM, then serves with what `oracle` makes in it."""
     import jpype
 
     jpype.startJVM(

@@ -91,7 +91,7 @@ def cold_as_stored(s: Situation) -> Situation:
 def explain(s: Situation, theirs: Acts, corrected: Acts, ours: Evaluation) -> str | None:
     """The deviation behind a difference between Pulsar's answer and our default one; None: there is none.
 
-    ``corrected`` is Pulsar's answer to `without_stored_facts`.
+    `corrected` is Pulsar's answer to `without_stored_facts`.
     """
     acts = as_acts(ours.decisions)
     if acts == corrected:

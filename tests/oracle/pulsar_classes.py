@@ -100,7 +100,7 @@ def _item(situation: Situation) -> dict[str, Any]:
 
 
 def _sample(situation: Situation, segment_id: int) -> dict[str, Any]:
-    """A load record under the names of M1, which still says ``bytesRate``."""
+    """A load record under the names of M1, which still says `bytesRate`."""
     record = situation.loads[segment_id]
     names = ("msgRateIn", "bytesRateIn", "msgRateOut", "bytesRateOut")
     return {"stats": dict(zip(names, record.stats.rates, strict=True)), "modifiedAtMs": record.modified_at}

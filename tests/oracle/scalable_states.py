@@ -1,7 +1,7 @@
 """Random topics for the comparison with Pulsar's classes: seeded, and drawn where answers change.
 
 Rates, ages and counts stand at a threshold, just below and just above it far more often than chance would
-have them. A state is a situation under ``strict_pulsar``, so its canonical text holds all that Pulsar looks at.
+have them. A state is a situation under `strict_pulsar`, so its canonical text holds all that Pulsar looks at.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pulsar 5.0.0-M1's own scalable-topic classes, asked over a pipe: a line of JSON in, a line of JSON out.
 
 A process of its own, since a JVM cannot be started twice in one and other tests have theirs. Run as
-``python scalable_worker.py JARS``. Each request names one of the questions below and carries a batch of items; the
+`python scalable_worker.py JARS`. Each request names one of the questions below and carries a batch of items; the
 answer is a list, one a piece. Nothing of Cleave is in here.
 """
 
@@ -47,7 +47,7 @@ class Oracle:
         self._double = java("java.lang.Double").valueOf
 
     def decisions(self, request: dict[str, Any]) -> list[str | None]:
-        """``decide`` of each item, as Java prints it; None where Pulsar refuses the configuration."""
+        """`decide` of each item, as Java prints it; None where Pulsar refuses the configuration."""
         layouts = [self._read_layout(document) for document in request["layouts"]]
         configs = [self._read_config(values) for values in request["configs"]]
         items = request["items"]
@@ -79,7 +79,7 @@ class Oracle:
         return [self._pair(*item) for item in request["items"]]
 
     def changes(self, request: dict[str, Any]) -> list[bool]:
-        """``isMaterialChange`` of the last and the current rates."""
+        """`isMaterialChange` of the last and the current rates."""
         return [
             bool(self._changed.invoke(None, self._stats(*last), self._stats(*now), self._double(threshold)))
             for last, now, threshold in request["items"]

@@ -11,7 +11,7 @@ from controller.domain.situation import History, Situation
 
 
 def smallest(s: Situation, still_shows: Callable[[Situation], bool]) -> Situation:
-    """A situation no single step below makes smaller; ``still_shows`` holds for it as for ``s``.
+    """A situation no single step below makes smaller; `still_shows` holds for it as for `s`.
 
     The text form is what people get, so what is shown is asked of the situation read back from it.
     """

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from controller.bundles.domain.balance_state import BalanceState
+from controller.bundles.domain.balancing.moves import Move
+from controller.bundles.domain.balancing.placement.occupancy import Occupancy
+from controller.bundles.domain.balancing.placement.registry import placement
+from controller.bundles.domain.balancing.shedding.base import Shedding
+from controller.bundles.domain.balancing.shedding.registry import shedder
+from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Cluster
-from controller.bundles.domain.moves import Move
-from controller.bundles.domain.placement.occupancy import Occupancy
-from controller.bundles.domain.placement.registry import placement
-from controller.bundles.domain.shedding.base import Shedding
-from controller.bundles.domain.shedding.registry import shedder
 from controller.devstack.pulsar.jars import PULSAR_4
 from tests.oracle.balance_clusters import NOW_MS, Case, CaseCycle, case
 from tests.oracle.worker_pipe import ask_all
@@ -219,7 +219,7 @@ def _has_a_twin(move: Move, cluster: Cluster) -> bool:
 
 
 def test_the_lower_boundary_without_the_switch_advances_once() -> None:
-    """What ``strict_pulsar`` switches on for this comparison is one step of the averages, nothing else."""
+    """What `strict_pulsar` switches on for this comparison is one step of the averages, nothing else."""
     one = case(3, 1)
     settings = replace(
         one.settings, threshold_lower_boundary=True, threshold_margin=0.99, strict_pulsar=False

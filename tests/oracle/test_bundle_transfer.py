@@ -1,7 +1,7 @@
-"""Ours against Pulsar's own ``TransferShedder`` of 4.2.4, on random clusters, what brokers report to it, and the placement.
+"""Ours against Pulsar's own `TransferShedder` of 4.2.4, on random clusters, what brokers report to it, and the placement.
 
 Half of the cases are asked with Pulsar's debug logging on, when it counts what is swapped back, against ours as it is; the
-other half without, against ``strict_pulsar``. Each difference is of a documented kind, known by its cause, and counted.
+other half without, against `strict_pulsar`. Each difference is of a documented kind, known by its cause, and counted.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from controller.bundles.domain.balance_cycle import observed
-from controller.bundles.domain.balance_state import BalanceState
+from controller.bundles.domain.balancing.balance import observed
+from controller.bundles.domain.balancing.moves import MoveRefusalReason
+from controller.bundles.domain.balancing.placement.least_usage import least_reported_usage
+from controller.bundles.domain.balancing.placement.occupancy import Occupancy
+from controller.bundles.domain.balancing.shedding.base import Shedding
+from controller.bundles.domain.balancing.shedding.transfer import transfer
+from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Cluster, belongs_to_a_broker
-from controller.bundles.domain.figures import bundle_order
-from controller.bundles.domain.moves import HeldReason
-from controller.bundles.domain.placement.least_usage import least_reported_usage
-from controller.bundles.domain.placement.occupancy import Occupancy
-from controller.bundles.domain.shedding.base import Shedding
-from controller.bundles.domain.shedding.transfer import transfer
+from controller.bundles.domain.load.order import bundle_order
 from controller.devstack.pulsar.jars import PULSAR_4
 from tests.oracle.transfer_clusters import TTL_SECONDS, TransferCase, TransferCycle, transfer_case
 from tests.oracle.worker_pipe import ask_all
@@ -39,11 +39,14 @@ SWAPPED_BACK = "a bundle that may not move is swapped back"
 EMPTIED = "the destination's last bundle is swapped back"
 NO_USAGE = "the fullest broker's usage is 0, and 0/0 bounds nothing"
 SKIPS = {
-    "NoBrokers": {HeldReason.NO_REPORT, HeldReason.FEW_BROKERS},
-    "CoolDown": {HeldReason.SETTLING, HeldReason.NO_REPORT},  # where both are so we say the second
+    "NoBrokers": {MoveRefusalReason.NO_REPORT, MoveRefusalReason.FEW_BROKERS},
+    "CoolDown": {
+        MoveRefusalReason.SETTLING,
+        MoveRefusalReason.NO_REPORT,
+    },  # where both are so we say the second
     # A broker without a report (which may leave only one), or one that lists no bundle.
-    "NoLoadData": {HeldReason.NO_REPORT, HeldReason.FEW_BROKERS, HeldReason.SOLE_BUNDLE},
-    "NoBundles": {HeldReason.SOLE_BUNDLE, HeldReason.NOTHING_FITS, HeldReason.NO_LOAD},
+    "NoLoadData": {MoveRefusalReason.NO_REPORT, MoveRefusalReason.FEW_BROKERS, MoveRefusalReason.SOLE_BUNDLE},
+    "NoBundles": {MoveRefusalReason.SOLE_BUNDLE, MoveRefusalReason.NOTHING_FITS, MoveRefusalReason.NO_LOAD},
 }
 Unload = tuple[str, str, str | None]
 
@@ -168,10 +171,10 @@ def _says_the_same(shed: Shedding, skipped: list[str]) -> bool:
     """Where nothing is done, the reason is ours too; what is within the target counts as few hits to Pulsar."""
     if shed.moves:
         return skipped == []
-    said = {held.reason for held in shed.held}
+    said = {refusal.reason for refusal in shed.refusals}
     [reason] = skipped or [""]
     if reason == "HitCount":
-        return bool(said & {HeldReason.HIT_COUNT, HeldReason.WITHIN_TARGET})
+        return bool(said & {MoveRefusalReason.HIT_COUNT, MoveRefusalReason.WITHIN_TARGET})
     return bool(said & SKIPS.get(reason, set()))
 
 
@@ -179,7 +182,7 @@ def _kind(
     cycle: TransferCycle, state: BalanceState, shed: Shedding, ours: set[Unload], theirs: set[Unload]
 ) -> str | None:
     """The kind of the difference; None where it is of no documented kind."""
-    if any(held.reason is HeldReason.NO_LOAD for held in shed.held):
+    if any(refusal.reason is MoveRefusalReason.NO_LOAD for refusal in shed.refusals):
         return NO_USAGE
     both = ours | theirs
     gave = {source for source, _, _ in both}

@@ -1,6 +1,6 @@
 """Pulsar 5.0.0-M1's own classes against ours: layouts, ranges, material change, and what is decided.
 
-Under ``strict_pulsar`` nothing may differ but what the bucket lane of PIP-486 does, which M1 is too old for, and which of
+Under `strict_pulsar` nothing may differ but what the bucket lane of PIP-486 does, which M1 is too old for, and which of
 two equal candidates is taken. Without it every difference has one of the documented causes. A failure prints a state
 made as small as it can be, and the command that looks at it alone.
 """

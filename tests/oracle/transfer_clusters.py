@@ -1,6 +1,6 @@
 """Random clusters for the transfer shedder, as Cleave sees them and as Pulsar's class reads them.
 
-Made of those of ``balance_clusters``: the same brokers and bundles, told at different ages, some brokers silent, some
+Made of those of `balance_clusters`: the same brokers and bundles, told at different ages, some brokers silent, some
 bundles and brokers just shed, some namespaces excluded. Everything follows from the seed.
 """
 
@@ -11,10 +11,10 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any
 
-from controller.bundles.domain.balance_settings import BalanceSettings
-from controller.bundles.domain.balance_state import BalanceState
+from controller.bundles.domain.balancing.settings import BalanceSettings
+from controller.bundles.domain.balancing.shedding.transfer_exchange import reported_bundles
+from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Broker, Cluster
-from controller.bundles.domain.shedding.exchange import reported_bundles
 from tests.oracle.balance_clusters import NOW_MS, as_pulsar_reads, case
 
 MINUTE_MS = 60_000
@@ -32,7 +32,7 @@ class TransferCycle:
 
 @dataclass(frozen=True)
 class TransferCase:
-    """Some cycles of one cluster under one configuration; ``state`` is what the first one begins with."""
+    """Some cycles of one cluster under one configuration; `state` is what the first one begins with."""
 
     seed: int
     settings: BalanceSettings

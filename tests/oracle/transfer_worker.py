@@ -1,9 +1,9 @@
-"""Pulsar's ``TransferShedder``, what feeds it, and the placement beside it, asked over a pipe: a line of JSON in, a line of JSON out.
+"""Pulsar's `TransferShedder`, what feeds it, and the placement beside it, asked over a pipe: a line of JSON in, a line of JSON out.
 
 The shedder wants a load manager's context: two stores, the settings and the registry of brokers are interfaces, and stand
-here on plain maps. Asked without a ``PulsarService``, as its own tests do it, it takes every bundle for transferable:
-ownership, isolation and anti-affinity are not looked at. ``BrokerLoadData.update`` makes the averages that brokers
-report, ``TopKBundles.update`` their lists of bundles. Run as ``python transfer_worker.py JARS``; nothing of Cleave is in here.
+here on plain maps. Asked without a `PulsarService`, as its own tests do it, it takes every bundle for transferable:
+ownership, isolation and anti-affinity are not looked at. `BrokerLoadData.update` makes the averages that brokers
+report, `TopKBundles.update` their lists of bundles. Run as `python transfer_worker.py JARS`; nothing of Cleave is in here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _USAGES = ("cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut")
 
 
 class Oracle:
-    """Holds the classes; ``answer`` speaks plain documents."""
+    """Holds the classes; `answer` speaks plain documents."""
 
     def __init__(self) -> None:
         import jpype
@@ -166,7 +166,7 @@ class Oracle:
         return self._proxy(_MANAGER + "LoadManagerContext", dict=methods)
 
     def _reported(self, conf: Any, stats: Any, owned: list[str]) -> list[str]:
-        """What ``TopKBundles`` of a broker that owns these would report, in its order."""
+        """What `TopKBundles` of a broker that owns these would report, in its order."""
         kind = self._java(_MANAGER + "models.TopKBundles")
         top, broker = (
             self._unsafe.allocateInstance(of.class_)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from controller.bundles.domain.namespace_bundle import topic_hash
-from controller.bundles.domain.namespace_bundles import NamespaceBundles
-from controller.bundles.domain.resources import BrokerResources, ResourceUsage, max_usage
+from controller.bundles.domain.load.resources import BrokerResources, ResourceUsage, max_usage
+from controller.bundles.domain.ring.boundaries import NamespaceBundles
+from controller.bundles.domain.ring.hashes import topic_hash
 from spark_jobs.bundle_load import COUNTS, RATES, ReportWindow
 from spark_jobs.bundle_load_changes import SIGNALS
 

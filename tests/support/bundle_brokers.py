@@ -18,8 +18,9 @@ from urllib.parse import parse_qs, urlsplit
 import requests
 
 from controller.bundles.brokers import BundleActs, BundleReader
-from controller.bundles.domain.namespace_bundle import NamespaceBundle, edge_text, topic_hash
-from controller.bundles.domain.namespace_bundles import NamespaceBundles
+from controller.bundles.domain.ring.boundaries import NamespaceBundles
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring.hashes import edge_text, topic_hash
 from controller.dataplane.pulsar_load.brokers import BrokerList
 from controller.domain.errors import CleaveError
 

@@ -1,7 +1,7 @@
-"""Namespace bundles of real brokers over their admin API: `BundleReader` reads, `BundleActs` splits and unloads.
+"""Bundles of real brokers over their admin API: `BundleReader` reads, `BundleActs` splits and unloads.
 
-Any Pulsar from 3.0 on, with either load manager. Both take a session that is already configured (certificates,
-token) and never choose anything: what to split or move is decided in `controller.bundles.domain`.
+Any Pulsar from 3.0 on, with either load manager. Both take a session that is already configured (certificates, token).
+Neither decides what to split or move; `controller.bundles.domain` does.
 """
 
 from controller.bundles.brokers.acts import ActOutcome, BundleActs, SplitResult, UnloadResult

@@ -1,8 +1,8 @@
-"""The two acts on bundles, each settled by reading: what happened is what can be seen, whatever was answered.
+"""The two acts on bundles, split and unload. Their outcome is read from the cluster, whatever the broker answered.
 
-A broker answers 204 to a split that changes nothing, 412 to a split of what somebody else has split, and nothing at
-all when it is slow. So each act looks before, asks once, and looks after. Nothing is asked twice here: who gets
-DataPlaneTimeout knows that the act may still happen, and finds it done the next time.
+A broker answers 204 to a split that changes nothing, 412 to a split of a bundle that somebody else has split, and
+nothing at all when it is slow. So each act reads before, asks once, and reads after. Nothing is asked twice here.
+After a DataPlaneTimeout the act may still happen; the next try then finds it done.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from urllib.parse import quote
 import requests
 import tenacity
 
-from controller.bundles.brokers.calls import Reply, refusal, send
+from controller.bundles.brokers.calls import Reply, error_of, send
 from controller.bundles.brokers.reader import BundleReader
-from controller.bundles.domain.namespace_bundle import NamespaceBundle, edge_text
-from controller.bundles.domain.namespace_bundles import NamespaceBundles
+from controller.bundles.domain.ring.boundaries import NamespaceBundles
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring.hashes import edge_text
 from controller.domain.errors import (
     BundleNotFound,
     CleaveError,
@@ -36,22 +37,22 @@ from controller.domain.errors import (
 SPECIFIED_POSITIONS = "specified_positions_divide"
 _FIRST_LOOK_SECONDS, _LAST_LOOK_SECONDS = 0.05, 1.0
 
-Seen = TypeVar("Seen")
+Answer = TypeVar("Answer")
 
 
 class ActOutcome(StrEnum):
-    """What an act that raised nothing came to."""
+    """The outcome of an act that raised nothing."""
 
     DONE = "done"
     DONE_ALREADY = "done-already"
-    """It was so before anybody was asked."""
+    """It was done before the broker was asked."""
     NOTHING_CHANGED = "nothing-changed"
-    """The broker answered with success and did nothing: its algorithm found no cut."""
+    """The broker answered with success and changed nothing: its algorithm found no cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitResult:
-    """The namespace's list after the act, and what the bundle has become (itself where nothing changed)."""
+    """The namespace's list after the act, and the parts of the bundle (itself where nothing changed)."""
 
     outcome: ActOutcome
     bundles: NamespaceBundles
@@ -60,7 +61,7 @@ class SplitResult:
 
 @dataclass(frozen=True, slots=True)
 class UnloadResult:
-    """Who owns the bundle after the act; None: nobody until a client looks it up."""
+    """Who owns the bundle after the act; None: nobody, until a client looks it up."""
 
     outcome: ActOutcome
     owner: str | None
@@ -72,7 +73,7 @@ class BundleActs:
     def __init__(
         self, session: requests.Session, admin_url: str, reader: BundleReader, *, settle_seconds: float = 10.0
     ) -> None:
-        """An unknown outcome is looked for during `settle_seconds` before it is called unknown."""
+        """After an act the result is looked for during `settle_seconds`; then the outcome is unknown."""
         self._session, self._reader = session, reader
         self._admin_url = admin_url.rstrip("/")
         self._settle_seconds = settle_seconds
@@ -80,12 +81,12 @@ class BundleActs:
     def split_at(
         self, bundle: NamespaceBundle, positions: Collection[int], *, unload: bool = False
     ) -> SplitResult:
-        """Split a bundle at these places; `unload` has the broker close the parts at once.
+        """Split a bundle at these positions. With `unload` the broker closes the parts at once.
 
-        In one call where the broker takes it. The extensible load manager refuses more than one place, and 4.2.4
-        never answers a list with a repetition: then one after the other. What was begun before is gone on with.
-        Raises BundleNotFound where somebody else split it elsewhere, InvalidInput for what a broker never does,
-        DataPlaneTimeout where nobody knows whether it will still happen.
+        All positions go in one call if the broker takes it. The extensible load manager refuses more than one, and
+        4.2.4 never answers a list with a repetition; then there is one call for each. A split that was begun before
+        is continued. Raises BundleNotFound where somebody else split the bundle elsewhere, InvalidInput for what a
+        broker never does, and DataPlaneTimeout where it is not known whether the split will still happen.
         """
         cuts = sorted(set(positions))
         if not cuts:
@@ -111,17 +112,17 @@ class BundleActs:
         return SplitResult(outcome, bundles, _children(bundles, bundle))
 
     def split_by(self, bundle: NamespaceBundle, algorithm: str, *, unload: bool = False) -> SplitResult:
-        """Split a bundle where an algorithm of the broker's own says. Raises as `split_at` does."""
+        """Split a bundle where one of the broker's own algorithms says. Raises as `split_at` does."""
         _demand_present(self._reader.bundles(bundle.namespace), bundle)
         return self._split(bundle, algorithm, (), unload)
 
     def unload(
         self, bundle: NamespaceBundle, *, destination: str | None = None, source: str | None = None
     ) -> UnloadResult:
-        """Take a bundle from its owner, towards `destination` (`host:port` as brokers are listed) if given.
+        """Take a bundle from its owner, and give it to `destination` (`host:port` as brokers are listed) if given.
 
-        `source`, if given, is who is expected to own it: where somebody else does the act is a LostRace. Raises
-        BundleNotFound where it has been split, Conflict for a destination that is not active, DataPlaneTimeout.
+        `source`, if given, is the expected owner; raises LostRace if it is another one. Raises BundleNotFound where the
+        bundle has been split, Conflict for a destination that is not active, DataPlaneTimeout as `split_at` does.
         """
         first = [name for name in (source, destination) if name]
         _demand_present(self._reader.bundles(bundle.namespace), bundle)
@@ -141,21 +142,21 @@ class BundleActs:
         return self._settled_unload(bundle, owner, destination, reply)
 
     def _topic_in(self, bundle: NamespaceBundle) -> str | None:
-        """A topic that stands for the bundle; None where it has none, or nobody says."""
+        """Any topic of the bundle; None if it has none or no broker answers."""
         with suppress(CleaveError):
             return min(self._reader.topic_hashes(bundle), default=None)
         return None
 
     def _look_up(self, topic: str, broker: str) -> None:
-        """Have the broker take the topic's bundle at once, before clients come back (they wait 0.1 s at first).
+        """Make the broker take the topic's bundle at once, before clients come back (they wait 0.1 s at first).
 
-        The leader gives a destination to the first look-up and forgets it: of several at a time, which the topics
-        of a bundle make, the others are sent elsewhere, and who claims the bundle first has it
-        (apache/pulsar#24884). So this asks the destination itself, in the leader's place. Best effort: what came of
-        it is read afterwards.
+        The leader uses a destination for the first look-up only and then forgets it. The topics of a bundle are
+        looked up at the same time, so the other look-ups are sent elsewhere, and the broker that claims the bundle
+        first has it (apache/pulsar#24884). So this asks the destination itself, as the leader would. It may fail;
+        the owner is read afterwards.
         """
         domain, _, name = topic.partition("://")
-        with suppress(CleaveError, StopIteration):  # a broker that left the list meanwhile
+        with suppress(CleaveError, StopIteration):  # the broker has left the list meanwhile
             url = next(one.url for one in self._reader.brokers() if one.name == broker)
             send(
                 self._session,
@@ -176,7 +177,7 @@ class BundleActs:
     def _ask(
         self, path: str, parameters: dict[str, str], document: list[int] | None
     ) -> Reply | DataPlaneTimeout:
-        """One request; an answer, or the error of an unknown outcome as a value. 5xx is no better than silence."""
+        """One request. Returns the answer, or the error if the outcome is unknown, as it is after a 5xx."""
         try:
             reply = send(
                 self._session,
@@ -189,7 +190,7 @@ class BundleActs:
             )
         except DataPlaneTimeout as error:
             return error
-        return DataPlaneTimeout(refusal(reply).message, 5.0) if reply.status >= 500 else reply
+        return DataPlaneTimeout(error_of(reply).message, 5.0) if reply.status >= 500 else reply
 
     def _settled_split(
         self, bundle: NamespaceBundle, cuts: Sequence[int], reply: Reply | DataPlaneTimeout
@@ -226,7 +227,7 @@ class BundleActs:
         first = [name for name in (before, destination) if name]
         owner = self._look(
             lambda: self._reader.owner(bundle, first=first),
-            until=lambda seen: seen != before or before is None,
+            until=lambda owner: owner != before or before is None,
         )
         if owner != before or before is None:
             return UnloadResult(ActOutcome.DONE, owner)
@@ -235,14 +236,14 @@ class BundleActs:
                 f"whether bundle {bundle} will leave {before} is not known yet ({reply.message}); look again",
                 reply.delay_seconds,
             )
-        # Unloaded, and looked up by a client at once: the placement gave it back.
+        # It was unloaded, a client looked it up at once, and the placement gave it back.
         return UnloadResult(ActOutcome.NOTHING_CHANGED, owner)
 
-    def _look(self, read: Callable[[], Seen], until: Callable[[Seen], bool]) -> Seen:
-        """What is seen, once it is as expected or time is up. Raises the last error where nothing was seen."""
-        looked: Seen = tenacity.Retrying(
+    def _look(self, read: Callable[[], Answer], until: Callable[[Answer], bool]) -> Answer:
+        """What is read, once it is as expected or time is up. Raises the last error if nothing could be read."""
+        looked: Answer = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(DataPlaneUnavailable)
-            | tenacity.retry_if_result(lambda seen: not until(seen)),
+            | tenacity.retry_if_result(lambda answer: not until(answer)),
             wait=tenacity.wait_exponential(_FIRST_LOOK_SECONDS, _LAST_LOOK_SECONDS, min=_FIRST_LOOK_SECONDS),
             stop=tenacity.stop_after_delay(self._settle_seconds),
             retry_error_callback=_result,
@@ -272,11 +273,11 @@ def _demand_present(bundles: NamespaceBundles, bundle: NamespaceBundle) -> None:
 def _split_by_others(bundle: NamespaceBundle, bundles: NamespaceBundles) -> BundleNotFound:
     inside = _children(bundles, bundle)
     now = ", ".join(child.range_text for child in inside) if inside else "other bundles"
-    return BundleNotFound(f"bundle {bundle} is no more: somebody else split it into {now}; decide anew")
+    return BundleNotFound(f"bundle {bundle} no longer exists: somebody else split it into {now}; decide anew")
 
 
 def _left_to_cut(bundles: NamespaceBundles, bundle: NamespaceBundle, cuts: Sequence[int]) -> list[int]:
-    """The places that are no boundaries yet. Raises BundleNotFound where somebody cut the bundle elsewhere."""
+    """The positions that are no boundaries yet. Raises BundleNotFound where somebody cut the bundle elsewhere."""
     edges = set(bundles.boundaries)
     inside = {edge for edge in edges if bundle.lower < edge < bundle.upper}
     left = [cut for cut in cuts if cut not in edges]
@@ -292,12 +293,12 @@ def _children(bundles: NamespaceBundles, bundle: NamespaceBundle) -> tuple[Names
 
 
 def _refused(act: str, bundle: NamespaceBundle, reply: Reply) -> CleaveError:
-    """What a broker refuses although the bundle is still there."""
-    said = reply.reason or f"status {reply.status}"
+    """The error for an act that a broker refuses although the bundle still exists."""
+    reason = reply.reason or f"status {reply.status}"
     if reply.status == 404:
-        return NotFound(f"cannot {act} bundle {bundle}: {said}")
+        return NotFound(f"cannot {act} bundle {bundle}: {reason}")
     if reply.status == 409:
-        return Conflict(f"cannot {act} bundle {bundle} now: {said}")
+        return Conflict(f"cannot {act} bundle {bundle} now: {reason}")
     if reply.status == 412:
-        return InvalidInput(f"the broker refuses to {act} bundle {bundle}: {said}")
-    return refusal(reply)
+        return InvalidInput(f"the broker refuses to {act} bundle {bundle}: {reason}")
+    return error_of(reply)

@@ -1,7 +1,7 @@
-"""One admin call to a broker: sent once, answered whole by a deadline, redirected only within the cluster.
+"""One admin call to a broker: sent once, answered completely by a deadline, redirected only within the cluster.
 
-What a status means for an act is the caller's (`acts`); here an answer is told from no answer, and a call that
-certainly never went out from one whose outcome nobody knows. Nothing is repeated, and no header is ever in a message.
+Three cases are distinguished: an answer, a call that certainly was not taken, and a call whose outcome is unknown.
+What a status means for an act is decided in `acts`. Nothing is repeated, and no header is ever in a message.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from controller.dataplane.pulsar_load.http import BLOCK_BYTES, REDIRECTS, cut_of
 from controller.domain.errors import CleaveError, DataPlaneTimeout, DataPlaneUnavailable, Terminal
 
 BODY_BYTES = 1 << 30
-"""A longer answer is refused: statistics of 100,000 topics are a third of it."""
+"""A longer answer is refused. Statistics of 100,000 topics take a third of this."""
 REASON_CHARACTERS = 300
 _BACK_OFF_SECONDS = 5.0
 _LONGEST_BACK_OFF_SECONDS = 300.0
@@ -28,7 +28,7 @@ _LONGEST_BACK_OFF_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer as it came; `url` is the one that gave it, after redirects."""
+    """An answer as it came. `url` is the address that gave it, after redirects."""
 
     status: int
     body: bytes
@@ -37,14 +37,14 @@ class Reply:
 
     @property
     def reason(self) -> str:
-        """What the broker says of it, one short line; empty where it says nothing."""
+        """The broker's reason in one short line; empty if it gives none."""
         try:
             document = json.loads(self.body)
         except ValueError:
             document = {}
-        said = str(document.get("reason") or "") if isinstance(document, dict) else ""
-        _, _, message = said.partition("Message:")  # of an unexpected error, before its stack trace
-        plain = (message or said).partition("Stacktrace:")[0]
+        text = str(document.get("reason") or "") if isinstance(document, dict) else ""
+        _, _, message = text.partition("Message:")  # an unexpected error has it before its stack trace
+        plain = (message or text).partition("Stacktrace:")[0]
         return " ".join(plain.split())[:REASON_CHARACTERS]
 
     @property
@@ -65,8 +65,8 @@ def send(
     """Sends one request and returns whatever the broker answers by `deadline` (`time.monotonic` seconds).
 
     A redirect is followed, with the session's credentials, to the origins in `trusted` only. Raises
-    DataPlaneUnavailable when the request certainly was not taken, and DataPlaneTimeout when nobody knows: then
-    look before repeating.
+    DataPlaneUnavailable when the request certainly was not taken, and DataPlaneTimeout when that is unknown; then
+    read the state before repeating it.
     """
     for _ in range(REDIRECTS + 1):
         response = _open(session, method, url, deadline, parameters, document)
@@ -80,19 +80,19 @@ def send(
                 f"broker {origin(url)} sends to {origin(target)}, which is no broker of the cluster's list; "
                 "wait until it is listed, or set the pattern of broker addresses"
             )
-        url, parameters = target, None  # the target names them already
+        url, parameters = target, None  # the target has them already
     raise DataPlaneUnavailable(f"brokers send in circles for {urlsplit(url).path}")
 
 
-def refusal(reply: Reply) -> CleaveError:
-    """The error of an answer that is none of success, for callers with nothing better to say."""
+def error_of(reply: Reply) -> CleaveError:
+    """The error for an answer other than success, for callers with nothing more precise to say."""
     what = f"broker {origin(reply.url)} answers {urlsplit(reply.url).path} with {reply.status}"
-    said = f": {reply.reason}" if reply.reason else ""
+    reason = f": {reply.reason}" if reply.reason else ""
     if reply.status in (401, 403):
-        return Terminal(f"{what}{said}; check the token and that it is a super user's")
+        return Terminal(f"{what}{reason}; check the token and that it is a super user's")
     if reply.status == 429 or reply.status >= 500:
-        return DataPlaneUnavailable(what + said, _delay(reply))
-    return Terminal(what + said)
+        return DataPlaneUnavailable(what + reason, _delay(reply))
+    return Terminal(what + reason)
 
 
 def _delay(reply: Reply) -> float:
@@ -134,7 +134,7 @@ def _body(response: requests.Response, url: str, deadline: float) -> bytes:
                 body += block
                 if len(body) > BODY_BYTES:
                     raise DataPlaneTimeout(f"broker {origin(url)} answers {urlsplit(url).path} without end")
-            if not timer.is_alive():  # cut off: to a body without a stated length that looks like its end
+            if not timer.is_alive():  # cut off, which looks like the end of a body without a stated length
                 raise TimeoutError
     except (requests.RequestException, OSError, ValueError) as error:
         raise _no_answer(url, error) from None

@@ -1,8 +1,8 @@
 """What brokers answer, read into values: load report, statistics of topics, boundaries, ownership, metrics page.
 
-Only the fields that are used are decoded, by their types, so that the statistics of 100,000 topics with all their
-publishers and consumers cost what the counts cost. A document of another shape is no report: whoever asked treats
-the broker as silent. Nothing here calls anybody.
+Only the fields that are used are decoded, by their types. So the statistics of 100,000 topics, with all their
+publishers and consumers, cost as much as the counts alone. A document of another shape raises DataPlaneUnavailable,
+and the broker counts as silent.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import TypeVar
 
 import msgspec
 
-from controller.bundles.domain.namespace_bundle import NamespaceBundle, parse_edge, parse_range
-from controller.bundles.domain.resources import RESOURCES, BrokerResources, ResourceUsage
-from controller.bundles.domain.stats import BundleStats
+from controller.bundles.domain.load.resources import RESOURCES, BrokerResources, ResourceUsage
+from controller.bundles.domain.load.stats import BundleStats
+from controller.bundles.domain.ring.bundle import NamespaceBundle, parse_range
+from controller.bundles.domain.ring.hashes import parse_edge
 from controller.domain.errors import DataPlaneUnavailable, InvalidInput
 
 Document = TypeVar("Document")
@@ -25,9 +26,9 @@ Document = TypeVar("Document")
 
 @dataclass(frozen=True, slots=True)
 class SystemReport:
-    """A broker's own word on its resources as of now; `source` is `load-report` or `metrics`.
+    """What a broker says of its resources now. `source` is `load-report` or `metrics`.
 
-    `cache_size_bytes` is by bundle, where the broker tells it.
+    `cache_size_bytes` is by bundle, if the broker reports it.
     """
 
     source: str
@@ -38,7 +39,7 @@ class SystemReport:
 
 @dataclass(frozen=True, slots=True)
 class TopicReport:
-    """One topic as its broker reports it; `bundle` is the range the broker has it in."""
+    """One topic as its broker reports it. `bundle` is the range that the broker has it in."""
 
     namespace: str
     bundle: str
@@ -95,7 +96,6 @@ _TOPICS = msgspec.json.Decoder(dict[str, dict[str, dict[str, dict[str, _Topic]]]
 _BOUNDARIES = msgspec.json.Decoder(_Boundaries)
 _OWNED = msgspec.json.Decoder(dict[str, _Nothing])
 _POSITIONS = msgspec.json.Decoder(_HashPositions)
-_NAMES = msgspec.json.Decoder(list[str])
 
 _GAUGE = re.compile(
     rb"^pulsar_(?:lb_(cpu|memory|directMemory|bandwidth_in|bandwidth_out)_usage|version_info)\{([^\n]*)\} (\S+)",
@@ -118,7 +118,7 @@ def load_report(body: bytes) -> SystemReport:
 
 
 def metrics_report(page: bytes) -> SystemReport:
-    """System figures of a metrics page, which every load manager writes: percentages, so the limit is 100."""
+    """System figures of a metrics page, which every load manager writes. They are percentages, so the limit is 100."""
     found: dict[str, ResourceUsage] = {}
     version = ""
     for signal, labels, value in _GAUGE.findall(page):
@@ -152,7 +152,7 @@ def boundaries(body: bytes) -> tuple[int, ...]:
 
 
 def owned_bundles(body: bytes) -> tuple[NamespaceBundle, ...]:
-    """`/admin/v2/brokers/C/B/ownedNamespaces`, sorted; what is no bundle of a plain namespace is left out."""
+    """`/admin/v2/brokers/C/B/ownedNamespaces`, sorted. What is no bundle of tenant/namespace is left out."""
     found = []
     for text in _read(_OWNED, body, "list of owned bundles"):
         try:
@@ -168,11 +168,6 @@ def topic_hashes(body: bytes) -> dict[str, int]:
     return _read(_POSITIONS, body, "list of topic hashes").positions
 
 
-def names(body: bytes) -> list[str]:
-    """A list of names: tenants, namespaces of a tenant."""
-    return _read(_NAMES, body, "list of names")
-
-
 def _read(decoder: msgspec.json.Decoder[Document], body: bytes, what: str) -> Document:
     try:
         return decoder.decode(body)
@@ -181,12 +176,12 @@ def _read(decoder: msgspec.json.Decoder[Document], body: bytes, what: str) -> Do
 
 
 def _usage(usage: float, limit: float) -> ResourceUsage:
-    """Figures that are no numbers count as unknown."""
+    """Figures that are not finite count as unknown."""
     return ResourceUsage(usage, limit) if math.isfinite(usage) and math.isfinite(limit) else ResourceUsage()
 
 
 def _stats(topic: _Topic) -> BundleStats:
-    """Rates that are no numbers (a broker divides by the time since its last look) count as none."""
+    """Rates that are not finite (a broker divides by the time since its last count) count as 0."""
     return BundleStats(
         msg_rate_in=_rate(topic.msg_rate_in),
         msg_rate_out=_rate(topic.msg_rate_out),

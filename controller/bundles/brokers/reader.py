@@ -1,7 +1,7 @@
-"""Reads brokers for bundle balancing: who there is, what each carries and owns, how namespaces are cut.
+"""Reads brokers for bundle balancing: which there are, what each carries and owns, how namespaces are cut.
 
-Each call is one read within one deadline; what a broker does not say whole it does not say at all (Retryable). Acts
-are in `acts`. The session brings certificates and tokens; where brokers are is `BrokerList`'s.
+Each call is one read within one deadline. An answer that is not complete is none (Retryable). Acts are in `acts`.
+The session has the certificates and tokens; `BrokerList` knows where brokers are.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterable
 import requests
 
 from controller.bundles.brokers import documents
-from controller.bundles.brokers.calls import Reply, refusal, send
+from controller.bundles.brokers.calls import Reply, error_of, send
 from controller.bundles.brokers.documents import SystemReport, TopicReport
-from controller.bundles.domain.namespace_bundle import NamespaceBundle
-from controller.bundles.domain.namespace_bundles import NamespaceBundles
+from controller.bundles.domain.ring.boundaries import NamespaceBundles
+from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.dataplane.pulsar_load.brokers import Broker, BrokerList
 from controller.dataplane.pulsar_load.http import blocks, origin
 from controller.domain.errors import DataPlaneUnavailable, NotFound
@@ -24,7 +24,7 @@ _WATCHED = (b"\npulsar_lb_", b"\npulsar_version_info")
 
 
 class BundleReader:
-    """One cluster; safe to share between threads as far as its session is."""
+    """One cluster. It is safe to share between threads if its session is."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class BundleReader:
         cluster: str,
         deadline_seconds: float,
     ) -> None:
-        """`admin_url` is any broker's or a proxy's web address; `cluster` is Pulsar's name of the brokers' cluster."""
+        """`admin_url` is the web address of any broker or of a proxy; `cluster` is Pulsar's name of the cluster."""
         self._session, self._brokers = session, brokers
         self._admin_url = admin_url.rstrip("/")
         self.cluster = cluster
@@ -46,7 +46,7 @@ class BundleReader:
         return time.monotonic() + self.deadline_seconds
 
     def brokers(self) -> tuple[Broker, ...]:
-        """Active brokers by name. Raises Retryable while nobody ever answered."""
+        """Active brokers by name. Raises Retryable as long as none has ever answered."""
         return self._brokers.current(self.deadline())
 
     def trusted(self) -> Collection[str]:
@@ -54,46 +54,46 @@ class BundleReader:
         return {origin(self._admin_url), *(origin(broker.url) for broker in self.brokers())}
 
     def system(self, broker: Broker) -> SystemReport:
-        """Its load report, or where its load manager has none the figures on its metrics page."""
+        """The broker's load report, or the figures on its metrics page if its load manager has no report."""
         reply = self._get(f"{broker.url}/admin/v2/broker-stats/load-report")
         if reply.is_success:
             return documents.load_report(reply.body)
         if reply.status not in (404, 500):  # the extensible load manager answers 500
-            raise refusal(reply)
+            raise error_of(reply)
         return documents.metrics_report(self._system_lines(f"{broker.url}/metrics/"))
 
     def topics(self, broker: Broker) -> Iterable[TopicReport]:
-        """Every topic the broker serves now, as of its last count of rates."""
+        """Every topic that the broker serves now, as of its last count of rates."""
         return documents.topics(self._demand(f"{broker.url}/admin/v2/broker-stats/topics"))
 
     def owned(self, broker: Broker) -> tuple[NamespaceBundle, ...]:
-        """The bundles it owns now."""
+        """The bundles that the broker owns now."""
         path = f"/admin/v2/brokers/{self.cluster}/{broker.name}/ownedNamespaces"
         return documents.owned_bundles(self._demand(broker.url + path))
 
     def bundles(self, namespace: str) -> NamespaceBundles:
-        """How the namespace is cut now. Raises NotFound where there is no such namespace."""
+        """How the namespace is cut now. Raises NotFound if there is no such namespace."""
         reply = self._get(f"{self._admin_url}/admin/v2/namespaces/{namespace}/bundles")
         if reply.status == 404:
             raise NotFound(f"no namespace {namespace} in cluster {self.cluster}; see `admin/v2/namespaces`")
         if not reply.is_success:
-            raise refusal(reply)
+            raise error_of(reply)
         return NamespaceBundles(namespace, documents.boundaries(reply.body))
 
     def topic_hashes(self, bundle: NamespaceBundle) -> dict[str, int]:
-        """Hash of each topic in the bundle. Raises BundleNotFound where the namespace has no such bundle."""
+        """The hash of each topic in the bundle. Raises BundleNotFound if the namespace has no such bundle."""
         path = f"/admin/v2/namespaces/{bundle.namespace}/{bundle.range_text}/topicHashPositions"
         reply = self._get(self._admin_url + path)
         if reply.status in (404, 412):
             self.bundles(bundle.namespace).require(bundle)
         if not reply.is_success:
-            raise refusal(reply)
+            raise error_of(reply)
         return documents.topic_hashes(reply.body)
 
     def owner(self, bundle: NamespaceBundle, *, first: Iterable[str] = ()) -> str | None:
-        """Who owns the bundle, None for nobody; `first` are asked first. Asks without making anybody load it.
+        """Who owns the bundle, None for nobody. Brokers in `first` are asked first. Asking makes no broker load it.
 
-        Raises DataPlaneUnavailable where it was found nowhere and a broker was silent: that may be its owner.
+        Raises DataPlaneUnavailable if no broker that answered owns it and one was silent, which may be its owner.
         """
         order = {name: place for place, name in enumerate(first)}
         silent: list[str] = []
@@ -105,7 +105,7 @@ class BundleReader:
                 silent.append(broker.name)
         if silent:
             raise DataPlaneUnavailable(
-                f"nobody who answers owns bundle {bundle}, and {', '.join(silent)} did not answer; ask again"
+                f"no broker that answers owns bundle {bundle}, and {', '.join(silent)} did not answer; ask again"
             )
         return None
 
@@ -115,11 +115,11 @@ class BundleReader:
     def _demand(self, url: str) -> bytes:
         reply = self._get(url)
         if not reply.is_success:
-            raise refusal(reply)
+            raise error_of(reply)
         return reply.body
 
     def _system_lines(self, url: str) -> bytes:
-        """The few lines of a page of any length that matter; a page counts whole or not at all."""
+        """The few lines that are used of a page of any length. An incomplete page raises an error."""
         kept: list[bytes] = []
         rest = b"\n"
         for block in blocks(self._session, url, self.deadline()):

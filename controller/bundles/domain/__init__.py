@@ -1,1 +1,1 @@
-"""Bundle load balancing: where to split a namespace's bundles, which to move, and whither; pure functions of a cycle."""
+"""Bundle load balancing: which bundles to split and where, which to move and where to; pure functions of a cycle."""

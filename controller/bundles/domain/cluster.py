@@ -1,7 +1,7 @@
-"""The cluster as one balance cycle sees it: brokers with what they report, bundles with owner and load.
+"""The cluster as one cycle sees it: brokers with what they report, bundles with owner and load.
 
-Values only, the same whatever order they were gathered in. What follows from them is for the shedders and
-the placement; who gathers them is above the domain.
+Values only. They are the same whatever order they were gathered in. Services gather them; shedding, placement and
+splitting decide by them.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Self
 
-from controller.bundles.domain.figures import BundleLoad
-from controller.bundles.domain.resources import BrokerResources
-from controller.bundles.domain.stats import BundleStats
+from controller.bundles.domain.load.averages import BundleLoad
+from controller.bundles.domain.load.resources import BrokerResources
+from controller.bundles.domain.load.stats import BundleStats
 from controller.domain.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerReport:
-    """A broker's own word on its resources and totals, made at ``reported_at`` (ms since the Unix epoch)."""
+    """What a broker says of its resources and totals, made at `reported_at` (ms since the Unix epoch)."""
 
     resources: BrokerResources
     stats: BundleStats
@@ -30,7 +30,7 @@ class BrokerReport:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker that may own bundles now; ``report`` None: not heard of. ``failure_domain`` is any label."""
+    """A broker that may own bundles now. `report` None: it has not reported. `failure_domain` is any label."""
 
     name: str
     report: BrokerReport | None = None
@@ -39,9 +39,9 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A bundle by its text id ``tenant/namespace/0x…_0x…``.
+    """A bundle by its text id `tenant/namespace/0x…_0x…`.
 
-    ``owner`` None: nobody serves it. ``stats`` is the latest reading and ``load`` its averages, None where
+    `owner` None: nobody serves it. `stats` is the latest reading and `load` its averages. Both are None where
     nothing was reported yet; such a bundle is never moved.
     """
 
@@ -52,7 +52,7 @@ class Bundle:
 
     @property
     def namespace(self) -> str:
-        """``tenant/namespace``."""
+        """`tenant/namespace`."""
         return namespace_of(self.bundle_id)
 
 
@@ -60,8 +60,8 @@ class Bundle:
 class NamespacePolicy:
     """Where a namespace's bundles may be.
 
-    ``brokers`` are those its isolation policy leaves it, resolved to names by whoever gathers (None: it has
-    no such policy). Namespaces of one ``anti_affinity_group`` keep apart.
+    `brokers`: the names of those that its isolation policy allows; None: it has no such policy. Namespaces of one
+    `anti_affinity_group` are placed on different brokers as far as possible.
     """
 
     brokers: frozenset[str] | None = None
@@ -69,7 +69,7 @@ class NamespacePolicy:
 
     @property
     def binds(self) -> bool:
-        """Whether it says anything at all."""
+        """Whether it restricts anything."""
         return self.brokers is not None or self.anti_affinity_group is not None
 
 
@@ -77,8 +77,8 @@ class NamespacePolicy:
 class Cluster:
     """Brokers and bundles, sorted by name; policies by namespace.
 
-    Raises InvalidInput for a name that occurs twice. An owner that is no broker of the cluster is kept: it
-    has left, and nobody can be asked to move its bundles.
+    Raises InvalidInput for a name that occurs twice. An owner may be missing among the brokers: it has left the
+    cluster, and nobody can be asked to move its bundles.
     """
 
     brokers: tuple[Broker, ...] = ()
@@ -114,16 +114,16 @@ class Cluster:
 
     @cached_property
     def reporting(self) -> tuple[tuple[str, BrokerReport], ...]:
-        """Brokers that were heard of, by name."""
+        """Brokers that have reported, by name."""
         return tuple((broker.name, broker.report) for broker in self.brokers if broker.report is not None)
 
     @cached_property
     def report_of(self) -> Mapping[str, BrokerReport]:
-        """The same by name."""
+        """The reports by broker name."""
         return dict(self.reporting)
 
     def policy_of(self, namespace: str) -> NamespacePolicy:
-        """The namespace's policy; none if it has none."""
+        """The namespace's policy; one that restricts nothing if it has none."""
         return self.policies.get(namespace, _NO_POLICY)
 
     def with_owners(self, owners: Mapping[str, str | None]) -> Self:
@@ -141,17 +141,17 @@ _NO_POLICY = NamespacePolicy()
 
 
 def namespace_of(bundle_id: str) -> str:
-    """``tenant/namespace`` of a bundle's text id."""
+    """`tenant/namespace` of a bundle's text id."""
     return bundle_id.rpartition("/")[0]
 
 
 def belongs_to_a_broker(namespace: str) -> bool:
-    """Whether it is of one broker and must stay there: heartbeats ``pulsar/HOST:PORT`` and ``sla-monitor/HOST:PORT``."""
+    """Whether it is one broker's own and stays there (heartbeats): `pulsar/HOST:PORT`, `sla-monitor/HOST:PORT`."""
     return _OF_ONE_BROKER.fullmatch(namespace) is not None
 
 
 def is_system_namespace(namespace: str) -> bool:
-    """Whether Pulsar keeps it for itself: always spread evenly, but shed like any other unless of one broker."""
+    """Whether Pulsar keeps it for itself. It is always spread evenly. It is shed unless it is one broker's own."""
     return namespace == "pulsar/system" or belongs_to_a_broker(namespace)
 
 

@@ -1,8 +1,9 @@
-"""One whole cycle: splits and moves from the same readings, joined; a pure function with a text both ways.
+"""One whole cycle: splits and moves are decided from the same readings and joined; a pure function.
 
-``balance_cycle`` decides moves, ``triggers`` splits. A bundle that is to be split does not move in the same cycle. What is
-carried from cycle to cycle is the moves' state, the averages of each bundle, and the splits' counts and stamps. The
-inputs' text gives the same outcome's text again, byte by byte, under the same code version.
+`splitting.triggers` decides the splits, `balancing.balance` the moves. A bundle that is to be split does not move
+in the same cycle. Carried from cycle to cycle are the state of balancing, the averages of each bundle, and the
+counts and instants of splits. `cycle_text` makes texts of all this. The same text of inputs gives the same text of
+the outcome, byte for byte, under the same code version.
 """
 
 from __future__ import annotations
@@ -12,26 +13,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from controller.bundles.domain.balance_cycle import BalanceInputs, Proposals, balance
-from controller.bundles.domain.balance_state import BalanceState
-from controller.bundles.domain.cluster import Bundle, Cluster
-from controller.bundles.domain.figures import BundleLoad
-from controller.bundles.domain.namespace_bundle import NamespaceBundle
-from controller.bundles.domain.split_policy import SplitPolicy
-from controller.bundles.domain.split_thresholds import BundleReport
-from controller.bundles.domain.splitting.base import BundleTopic, SplitPlan, SplitRequest
-from controller.bundles.domain.splitting.refusal import SplitRefusal
-from controller.bundles.domain.stats import BundleStats
-from controller.bundles.domain.trigger_answers import ChosenSplit, HeldSplit, SplitCycle
-from controller.bundles.domain.triggers import TriggerSettings, decide_splits
+from controller.bundles.domain.balancing.balance import BalanceInputs, BalanceVerdict, balance
+from controller.bundles.domain.balancing.state import BalanceState
+from controller.bundles.domain.cluster import Cluster
+from controller.bundles.domain.load.averages import BundleLoad
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.splitting.algorithms.base import BundleTopic, SplitPlan, SplitRequest
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
+from controller.bundles.domain.splitting.policy import SplitPolicy
+from controller.bundles.domain.splitting.thresholds import report_of
+from controller.bundles.domain.splitting.triggers import (
+    ChosenSplit,
+    SplitInputs,
+    SplitRefusal,
+    TriggerSettings,
+    decide_splits,
+)
 
 CODE_VERSION = "2"
-"""Raised whenever a stored cycle would be answered otherwise."""
+"""To be raised with every change that would answer a stored cycle differently."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CycleState:
-    """What goes from cycle to cycle. ``averages`` by bundle id, as of the reports taken in at ``sampled_at`` (ms)."""
+    """What goes from cycle to cycle. `averages` are by bundle id, as of the reports made at `sampled_at` (ms)."""
 
     balance: BalanceState = field(default_factory=BalanceState)
     averages: Mapping[str, BundleLoad] = field(default_factory=dict)
@@ -39,10 +44,13 @@ class CycleState:
     hit_counts: Mapping[NamespaceBundle, int] = field(default_factory=dict)
     last_split_at_ms: Mapping[NamespaceBundle, int] = field(default_factory=dict)
     cold_cycles: Mapping[NamespaceBundle, int] = field(default_factory=dict)
-    """How often in a row each bundle was seen cold, see ``merge_look``."""
+    """How often in a row each bundle was seen cold, see `merging`."""
 
     def sampled(self, cluster: Cluster, sampled_at: int) -> CycleState:
-        """The averages one sample on; once for each ``sampled_at``. Bundles that are no more are forgotten."""
+        """The state with these reports added to the averages, once for each `sampled_at`.
+
+        Bundles that no longer exist are forgotten.
+        """
         known = {
             b.bundle_id: self.averages[b.bundle_id] for b in cluster.bundles if b.bundle_id in self.averages
         }
@@ -57,11 +65,11 @@ class CycleState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CycleInputs:
-    """All that one cycle may look at.
+    """Everything that one cycle may look at.
 
-    ``balance`` holds the cluster with every bundle of its namespaces, loads included, and the moves' state.
-    ``policies`` is by namespace; one that is absent is not split. ``topics``: those of hot bundles, by bundle id.
-    ``busy``: bundles with an act under way, which are neither split nor moved.
+    `balance` holds the cluster with every bundle of its namespaces, loads included, and the state of balancing.
+    `policies` is by namespace; a namespace without one is not split. `topics`: those of hot bundles, by bundle id.
+    `busy`: bundles with an act under way, which are neither split nor moved.
     """
 
     balance: BalanceInputs
@@ -74,11 +82,11 @@ class CycleInputs:
 
 @dataclass(frozen=True, slots=True)
 class CycleOutcome:
-    """Splits, moves without those of bundles that are split or busy, and everything that was left alone."""
+    """Splits, moves (without those of bundles that are split or busy), and everything that was left alone."""
 
     splits: tuple[ChosenSplit, ...]
-    held_splits: tuple[HeldSplit, ...]
-    proposals: Proposals
+    split_refusals: tuple[SplitRefusal, ...]
+    balance: BalanceVerdict
     passed_over: tuple[str, ...]
     """Bundles whose move gave way to a split, or to an act under way."""
     hit_counts: Mapping[NamespaceBundle, int]
@@ -87,71 +95,59 @@ class CycleOutcome:
 
 def run_cycle(inputs: CycleInputs) -> CycleOutcome:
     """Decides one cycle. Raises InvalidPolicy for settings that are not valid together."""
-    verdicts = [decide_splits(*asked) for asked in _asked(inputs)]
+    verdicts = [decide_splits(*question) for question in _split_questions(inputs)]
     splits = tuple(chain.from_iterable(verdict.chosen for verdict in verdicts))
-    proposals = balance(inputs.balance)
+    balanced = balance(inputs.balance)
     taken = {str(split.bundle) for split in splits} | inputs.busy
-    kept = tuple(move for move in proposals.moves if move.bundle_id not in taken)
-    passed_over = tuple(move.bundle_id for move in proposals.moves if move.bundle_id in taken)
     return CycleOutcome(
         splits,
-        tuple(chain.from_iterable(verdict.held for verdict in verdicts)),
-        replace(proposals, moves=kept),
-        passed_over,
+        tuple(chain.from_iterable(verdict.refusals for verdict in verdicts)),
+        replace(balanced, moves=tuple(move for move in balanced.moves if move.bundle_id not in taken)),
+        tuple(move.bundle_id for move in balanced.moves if move.bundle_id in taken),
         {bundle: hits for verdict in verdicts for bundle, hits in verdict.hit_counts.items()},
         {bundle: at for verdict in verdicts for bundle, at in verdict.last_split_at_ms.items()},
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Where:
-    """Where a hot bundle is cut: as its namespace's policy says, on the topics that were handed over."""
+class _PolicyCuts:
+    """Finds the cuts of a hot bundle as its namespace's policy says, on the topics of the inputs."""
 
     policy: SplitPolicy
     topics: Mapping[str, tuple[BundleTopic, ...]]
 
-    def __call__(self, bundle: NamespaceBundle, budget: int) -> SplitPlan | SplitRefusal:
+    def __call__(self, bundle: NamespaceBundle, budget: int) -> SplitPlan | CutRefusal:
         known = self.topics.get(str(bundle), ())
         return self.policy.plan(SplitRequest(bundle, known, self.policy.options(budget)))
 
 
-def _asked(inputs: CycleInputs) -> list[tuple[SplitCycle, _Where, TriggerSettings]]:
+def _split_questions(inputs: CycleInputs) -> list[tuple[SplitInputs, _PolicyCuts, TriggerSettings]]:
     """One question for all namespaces of one policy, in the order of the policies' first namespace."""
     cluster = inputs.balance.cluster
     counts = Counter(bundle.namespace for bundle in cluster.bundles)
     groups: dict[SplitPolicy, set[str]] = defaultdict(set)
     for namespace, policy in sorted(inputs.policies.items()):
         groups[policy].add(namespace)
-    asked = []
+    questions = []
     for policy, namespaces in groups.items():
-        cycle = SplitCycle(
+        asked = SplitInputs(
             now_ms=inputs.balance.now_ms,
             reports=[
                 report_of(b) for b in cluster.bundles if b.namespace in namespaces and b.stats is not None
             ],
             bundle_counts={namespace: counts[namespace] for namespace in namespaces},
             broker_count=len(cluster.reporting),
-            hit_counts=_of(inputs.hit_counts, namespaces),
-            last_split_at_ms=_of(inputs.last_split_at_ms, namespaces),
+            hit_counts=_of(namespaces, inputs.hit_counts),
+            last_split_at_ms=_of(namespaces, inputs.last_split_at_ms),
             in_flight=[
                 bundle
                 for bundle in map(NamespaceBundle.parse, sorted(inputs.busy))
                 if bundle.namespace in namespaces
             ],
         )
-        asked.append((cycle, _Where(policy, inputs.topics), policy.trigger_settings))
-    return asked
+        questions.append((asked, _PolicyCuts(policy, inputs.topics), policy.trigger_settings))
+    return questions
 
 
-def _of(held: Mapping[NamespaceBundle, int], namespaces: set[str]) -> dict[NamespaceBundle, int]:
-    return {bundle: value for bundle, value in held.items() if bundle.namespace in namespaces}
-
-
-def report_of(bundle: Bundle) -> BundleReport:
-    """A bundle as the split and merge rules see it; one without figures carries nothing."""
-    stats = bundle.stats or BundleStats()
-    if bundle.load is None:
-        return BundleReport(NamespaceBundle.parse(bundle.bundle_id), stats)
-    long = bundle.load.long_term
-    rates = BundleStats(long.msg_rate_in, long.msg_rate_out, long.byte_rate_in, long.byte_rate_out)
-    return BundleReport(NamespaceBundle.parse(bundle.bundle_id), stats, rates)
+def _of(namespaces: set[str], values: Mapping[NamespaceBundle, int]) -> dict[NamespaceBundle, int]:
+    return {bundle: value for bundle, value in values.items() if bundle.namespace in namespaces}

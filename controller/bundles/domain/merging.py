@@ -1,45 +1,142 @@
-"""Which cold neighbours could be one bundle: a plan, never an act. Pulsar splits bundles and never merges them.
+"""Which cold neighbours could be one bundle: a plan for a person. Cleave never carries it out.
 
-Kept from undoing what splits do by a wide gap: both neighbours, and what they make together, stay at or under
-``low_water_percent`` of every split threshold, by the latest figures and by the long-term ones; each has been so
-for ``cold_cycles`` looks in a row; and neither lies in a range that was split a short time ago. The percentage is 50
-at most, so no bundle of a plan is hot for ``triggers``.
+Pulsar splits bundles and never merges them, and its admin API has no call for it. So the plan says what an operator
+would do.
 
-The coldest pair is joined first, the lower of two equally cold ones, and what came of it may be joined on, down to
-``min_bundles``.
+A wide gap keeps a merge from undoing what splits do. Both neighbours, and what they make together, stay at or under
+`low_water_percent` of every split threshold, by the latest figures and by the long-term ones. Each has been so for
+`cold_cycles` looks in a row. Neither lies in a range that was split a short time ago. The percentage is at most 50,
+so no bundle of a plan is hot for the split triggers.
+
+The coldest pair is joined first, the lower one of two equally cold pairs. The bundle that results may be joined
+further, down to `min_bundles`.
 """
 
 from __future__ import annotations
 
+import json
 import math
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
 from itertools import chain, pairwise
 
-from controller.bundles.domain.merge_answers import (
-    ApartReason,
-    BundleMerge,
-    KeptApart,
-    MergeCycle,
-    MergePlan,
-    MergeVerdict,
-)
-from controller.bundles.domain.merge_steps import operator_steps
-from controller.bundles.domain.namespace_bundle import NamespaceBundle
-from controller.bundles.domain.namespace_bundles import DEFAULT_BUNDLES
-from controller.bundles.domain.split_thresholds import BundleReport, Reading, SplitThresholds
-from controller.bundles.domain.stats import BundleStats
+from controller.bundles.domain.cluster import Bundle, Cluster
+from controller.bundles.domain.cycle import CycleInputs
+from controller.bundles.domain.load.stats import BundleStats
+from controller.bundles.domain.ring.boundaries import DEFAULT_BUNDLES, NamespaceBundles
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring.hashes import edge_text
+from controller.bundles.domain.splitting.thresholds import BundleReport, Reading, SplitThresholds, report_of
 from controller.domain.errors import InvalidInput
 
 MAX_LOW_WATER_PERCENT = 50.0
+
+
+class MergeRefusalReason(StrEnum):
+    """Why a bundle stays as it is. The comment says what `value` and `needed` hold."""
+
+    # The bundle.
+    NOT_REPORTED = "not-reported"  # reports; 1: silence is not cold
+    ISOLATED = "isolated"  # upper - lower; the least of a bundle that was not cut around one topic
+    # Time.
+    COLD_CYCLES = "cold-cycles"  # consecutive cold cycles, this one included; cycles needed
+    COOL_DOWN = "cool-down"  # milliseconds since the last split of its range; milliseconds to wait
+    IN_FLIGHT = "in-flight"  # splits of its range under way; 0
+    # Neighbours.
+    NO_COLD_NEIGHBOUR = "no-cold-neighbour"  # neighbours that could be merged with; 1
+    ABOVE_LOW_WATER = "above-low-water"  # the figure of both together; the most it may be
+    # Limits.
+    AT_MIN_BUNDLES = "at-min-bundles"  # bundles after the merges planned; the fewest there may be
+
+
+@dataclass(frozen=True, slots=True)
+class MergeInputs:
+    """Everything that a look at one namespace may see.
+
+    `reports`: of any of its bundles; reports of bundles that no longer exist are ignored. No broker reports a
+    bundle that nobody serves. The caller reports it, empty, if it knows that nobody serves it. `cold_cycles` as the
+    look before returned them. `last_split_at_ms` is by the bundle that was split, in milliseconds since the Unix
+    epoch like `now_ms`. `in_flight`: bundles being split now.
+    """
+
+    now_ms: int
+    bundles: NamespaceBundles
+    reports: Sequence[BundleReport]
+    cold_cycles: Mapping[NamespaceBundle, int] = field(default_factory=dict)
+    last_split_at_ms: Mapping[NamespaceBundle, int] = field(default_factory=dict)
+    in_flight: Collection[NamespaceBundle] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BundleMerge:
+    """Neighbours, rising, the bundle they would make, and what it would carry now and over a long time."""
+
+    members: tuple[NamespaceBundle, ...]
+    merged: NamespaceBundle
+    latest: BundleStats
+    long_term: BundleStats
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRefusal:
+    """A bundle that is not merged. What `value` and `needed` hold: see `MergeRefusalReason`."""
+
+    bundle: NamespaceBundle
+    reason: MergeRefusalReason
+    metric: str
+    value: float
+    needed: float
+
+
+class MergeAct(StrEnum):
+    """What an operator does, in this order."""
+
+    RECORD = "record"
+    STOP_CLIENTS = "stop-clients"
+    DRAIN = "drain"
+    DELETE = "delete"
+    CREATE = "create"
+    RESTORE = "restore"
+    START_CLIENTS = "start-clients"
+    VERIFY = "verify"
+
+
+@dataclass(frozen=True, slots=True)
+class MergeStep:
+    """One step, with a sentence for the operator who does it."""
+
+    act: MergeAct
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class MergePlan:
+    """Merges of disjoint bundles, rising, and the namespace's list before and after them, at one version."""
+
+    before: NamespaceBundles
+    after: NamespaceBundles
+    merges: tuple[BundleMerge, ...]
+    steps: tuple[MergeStep, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MergeVerdict:
+    """A plan, or None; a refusal for every bundle that is cold or silent and stays; the counts for the next look."""
+
+    plan: MergePlan | None
+    refusals: tuple[MergeRefusal, ...]
+    cold_cycles: Mapping[NamespaceBundle, int]
 
 
 @dataclass(frozen=True, slots=True)
 class MergeSettings:
     """Knobs of a look. Raises InvalidInput at construction for values out of their bounds.
 
-    ``low_water_percent`` of every split threshold, above 0 and at most 50. ``cold_cycles`` >= 1.
-    ``min_bundles`` >= 1: never fewer. ``cooldown_seconds``: how long a range stays as it is after a split.
-    ``keep_isolated``: bundles too narrow to split were cut around one topic on purpose and stay.
+    `low_water_percent` of every split threshold, above 0 and at most 50. `cold_cycles` >= 1. `min_bundles` >= 1: a
+    namespace never gets fewer. `cooldown_seconds`: how long a range stays as it is after a split. `keep_isolated`:
+    bundles too narrow to split were cut around one topic on purpose and stay.
     """
 
     thresholds: SplitThresholds = field(default_factory=SplitThresholds)
@@ -70,37 +167,75 @@ class MergeSettings:
         return max(marks, key=lambda reading: (reading.is_hot, reading.share))
 
 
-def plan_merges(cycle: MergeCycle, settings: MergeSettings | None = None) -> MergeVerdict:
-    """The merges that would be safe now, and why the other cold bundles stay; pure.
+def look_for_merges(
+    inputs: CycleInputs, cold_cycles: Mapping[NamespaceBundle, int]
+) -> dict[str, MergeVerdict]:
+    """The verdict on each namespace of a cycle that has a policy, by name, from the readings the cycle is decided on.
+
+    `cold_cycles` (how often in a row each bundle was seen cold) as the last look returned them.
+    """
+    cluster = inputs.balance.cluster
+    of_namespace: defaultdict[str, list[Bundle]] = defaultdict(list)
+    for bundle in cluster.bundles:
+        of_namespace[bundle.namespace].append(bundle)
+    busy = [NamespaceBundle.parse(text) for text in sorted(inputs.busy)]
+    verdicts = {}
+    for namespace, policy in sorted(inputs.policies.items()):
+        if not of_namespace[namespace]:
+            continue
+        ranges = sorted(NamespaceBundle.parse(one.bundle_id) for one in of_namespace[namespace])
+        look = MergeInputs(
+            now_ms=inputs.balance.now_ms,
+            bundles=NamespaceBundles(namespace, (*(one.lower for one in ranges), ranges[-1].upper)),
+            reports=[report_of(one) for one in of_namespace[namespace] if one.stats is not None]
+            + [report_of(one) for one in of_namespace[namespace] if _is_empty(one, cluster)],
+            cold_cycles={one: count for one, count in cold_cycles.items() if one.namespace == namespace},
+            last_split_at_ms={
+                one: at for one, at in inputs.last_split_at_ms.items() if one.namespace == namespace
+            },
+            in_flight=[one for one in busy if one.namespace == namespace],
+        )
+        verdicts[namespace] = plan_merges(look, MergeSettings(thresholds=policy.thresholds))
+    return verdicts
+
+
+def _is_empty(bundle: Bundle, cluster: Cluster) -> bool:
+    """Whether its silence shows that none of its topics is in use: nobody serves it, and every broker reported."""
+    everybody_reports = len(cluster.reporting) == len(cluster.brokers)
+    return bundle.stats is None and bundle.owner is None and everybody_reports
+
+
+def plan_merges(look: MergeInputs, settings: MergeSettings | None = None) -> MergeVerdict:
+    """The merges that would be safe now in one namespace, and why the other cold bundles stay; pure.
 
     Raises InvalidInput for a bundle that is reported twice.
     """
     settings = settings or MergeSettings()
-    reports = _by_bundle(cycle)
+    reports = _by_bundle(look)
     cold = {
-        bundle: cycle.cold_cycles.get(bundle, 0) + 1
+        bundle: look.cold_cycles.get(bundle, 0) + 1
         for bundle, report in reports.items()
         if not settings.warmest(report.latest, report.long_term).is_hot
     }
-    apart: dict[NamespaceBundle, KeptApart] = {}
+    refusals: dict[NamespaceBundle, MergeRefusal] = {}
     runs: list[_Run] = []
-    for bundle in cycle.bundles.bundles:
-        kept = _kept(cycle, settings, bundle, cold.get(bundle), bundle in reports)
-        if kept is not None:
-            apart[bundle] = kept
-        is_free = bundle in cold and kept is None
+    for bundle in look.bundles.bundles:
+        refusal = _refused_by_itself(look, settings, bundle, cold.get(bundle), bundle in reports)
+        if refusal is not None:
+            refusals[bundle] = refusal
+        is_free = bundle in cold and refusal is None
         report = reports.get(bundle, BundleReport(bundle, BundleStats()))
         runs.append(_Run((bundle,), report.latest, report.long_term, is_free))
     joined = _joined(runs, settings)
     for index, run in enumerate(joined):
         if run.is_free and len(run.members) == 1:
-            apart[run.members[0]] = _alone(joined, index, settings)
-    return MergeVerdict(_plan(cycle, joined), tuple(apart[bundle] for bundle in sorted(apart)), cold)
+            refusals[run.members[0]] = _refused_by_neighbours(joined, index, settings)
+    return MergeVerdict(_plan(look, joined), tuple(refusals[bundle] for bundle in sorted(refusals)), cold)
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Neighbours taken as one; ``is_free``: they may be joined to others."""
+    """Neighbours taken as one; `is_free`: they may be joined to others."""
 
     members: tuple[NamespaceBundle, ...]
     latest: BundleStats
@@ -120,10 +255,10 @@ class _Run:
         return replace(self.members[0], upper=self.members[-1].upper)
 
 
-def _by_bundle(cycle: MergeCycle) -> dict[NamespaceBundle, BundleReport]:
-    current = set(cycle.bundles.bundles)
+def _by_bundle(look: MergeInputs) -> dict[NamespaceBundle, BundleReport]:
+    current = set(look.bundles.bundles)
     found: dict[NamespaceBundle, BundleReport] = {}
-    for report in cycle.reports:
+    for report in look.reports:
         if report.bundle in found:
             raise InvalidInput(f"bundle {report.bundle} is reported twice; keep its owner's report")
         if report.bundle in current:
@@ -131,32 +266,32 @@ def _by_bundle(cycle: MergeCycle) -> dict[NamespaceBundle, BundleReport]:
     return found
 
 
-def _kept(
-    cycle: MergeCycle, settings: MergeSettings, bundle: NamespaceBundle, cold: int | None, reported: bool
-) -> KeptApart | None:
-    """What of its own keeps a bundle as it is; None for a warm one too, which needs no reason."""
+def _refused_by_itself(
+    look: MergeInputs, settings: MergeSettings, bundle: NamespaceBundle, cold: int | None, reported: bool
+) -> MergeRefusal | None:
+    """What in the bundle itself keeps it as it is. None for a warm one too, which needs no reason."""
     if not reported:
-        return KeptApart(bundle, ApartReason.NOT_REPORTED, "reports", 0, 1)
+        return MergeRefusal(bundle, MergeRefusalReason.NOT_REPORTED, "reports", 0, 1)
     if cold is None:
         return None
     if settings.keep_isolated and not bundle.can_split:
-        return KeptApart(bundle, ApartReason.ISOLATED, "hashes", bundle.upper - bundle.lower, 2)
+        return MergeRefusal(bundle, MergeRefusalReason.ISOLATED, "hashes", bundle.upper - bundle.lower, 2)
     if cold < settings.cold_cycles:
-        return KeptApart(bundle, ApartReason.COLD_CYCLES, "cold_cycles", cold, settings.cold_cycles)
-    if under_way := sum(bundle.overlaps(other) for other in cycle.in_flight):
-        return KeptApart(bundle, ApartReason.IN_FLIGHT, "splits", under_way, 0)
+        return MergeRefusal(bundle, MergeRefusalReason.COLD_CYCLES, "cold_cycles", cold, settings.cold_cycles)
+    if under_way := sum(bundle.overlaps(other) for other in look.in_flight):
+        return MergeRefusal(bundle, MergeRefusalReason.IN_FLIGHT, "splits", under_way, 0)
     wait_ms = settings.cooldown_seconds * 1000
     since = min(
-        (max(0, cycle.now_ms - at) for split, at in cycle.last_split_at_ms.items() if bundle.overlaps(split)),
+        (max(0, look.now_ms - at) for split, at in look.last_split_at_ms.items() if bundle.overlaps(split)),
         default=math.inf,
     )
     if since < wait_ms:
-        return KeptApart(bundle, ApartReason.COOL_DOWN, "milliseconds", since, wait_ms)
+        return MergeRefusal(bundle, MergeRefusalReason.COOL_DOWN, "milliseconds", since, wait_ms)
     return None
 
 
 def _joined(runs: list[_Run], settings: MergeSettings) -> list[_Run]:
-    """Coldest free pair first, again and again, as long as the pair stays under the mark and enough are left."""
+    """Joins the coldest free pair, again and again, while the pair stays under the mark and enough bundles are left."""
     runs = list(runs)
     shares = [_share(low, high, settings) for low, high in pairwise(runs)]
     while len(runs) > settings.min_bundles and (coldest := min(shares, default=math.inf)) < math.inf:
@@ -176,8 +311,8 @@ def _share(low: _Run, high: _Run, settings: MergeSettings) -> float:
     return warmest.share if both.is_free and not warmest.is_hot else math.inf
 
 
-def _alone(runs: list[_Run], index: int, settings: MergeSettings) -> KeptApart:
-    """Why a bundle that might be merged was not."""
+def _refused_by_neighbours(runs: list[_Run], index: int, settings: MergeSettings) -> MergeRefusal:
+    """Why a bundle that might be merged was joined to neither neighbour."""
     bundle = runs[index].members[0]
     pairs = [
         low.joined_to(high)
@@ -185,22 +320,24 @@ def _alone(runs: list[_Run], index: int, settings: MergeSettings) -> KeptApart:
         if low.is_free and high.is_free
     ]
     if not pairs:
-        return KeptApart(bundle, ApartReason.NO_COLD_NEIGHBOUR, "neighbours", 0, 1)
+        return MergeRefusal(bundle, MergeRefusalReason.NO_COLD_NEIGHBOUR, "neighbours", 0, 1)
     warmest = min(
         (settings.warmest(pair.latest, pair.long_term) for pair in pairs), key=lambda reading: reading.share
     )
     if warmest.is_hot:
-        return KeptApart(bundle, ApartReason.ABOVE_LOW_WATER, warmest.metric, warmest.value, warmest.limit)
-    return KeptApart(bundle, ApartReason.AT_MIN_BUNDLES, "bundles", len(runs), settings.min_bundles)
+        return MergeRefusal(
+            bundle, MergeRefusalReason.ABOVE_LOW_WATER, warmest.metric, warmest.value, warmest.limit
+        )
+    return MergeRefusal(bundle, MergeRefusalReason.AT_MIN_BUNDLES, "bundles", len(runs), settings.min_bundles)
 
 
-def _plan(cycle: MergeCycle, runs: list[_Run]) -> MergePlan | None:
+def _plan(look: MergeInputs, runs: list[_Run]) -> MergePlan | None:
     merges = tuple(
         BundleMerge(run.members, run.whole, run.latest, run.long_term) for run in runs if len(run.members) > 1
     )
     if not merges:
         return None
-    before = cycle.bundles
+    before = look.bundles
     edges = (runs[0].whole.lower, *(run.whole.upper for run in runs))
     after = replace(before, boundaries=edges)
     return MergePlan(before, after, merges, operator_steps(before, after))
@@ -209,4 +346,46 @@ def _plan(cycle: MergeCycle, runs: list[_Run]) -> MergePlan | None:
 def _sum(one: BundleStats, other: BundleStats) -> BundleStats:
     return BundleStats(
         **{item.name: getattr(one, item.name) + getattr(other, item.name) for item in fields(BundleStats)}
+    )
+
+
+def operator_steps(before: NamespaceBundles, after: NamespaceBundles) -> tuple[MergeStep, ...]:
+    """The steps in order, each with the call to make where there is one: the namespace is created anew.
+
+    Under the *same name*: a topic's hash is that of its complete name, so in a namespace with another name every
+    topic lies elsewhere and these boundaries mean nothing. A namespace can be created with any boundaries, and
+    Pulsar forgets the old ones when it is deleted (pull request 352; these steps were done on 4.2.4). Messages that
+    nobody has read are lost.
+    """
+    name = before.namespace
+    path = f"/admin/v2/namespaces/{name}"
+    edges = {"boundaries": [edge_text(edge) for edge in after.boundaries], "numBundles": after.count}
+    body = json.dumps({"bundles": edges})
+    return (
+        MergeStep(
+            MergeAct.RECORD,
+            f"Write down the policies of {name} (GET {path}), its topics with their partitions, their subscriptions "
+            f"and schemas, and the boundaries of its {before.count} bundles.",
+        ),
+        MergeStep(MergeAct.STOP_CLIENTS, f"Stop the producers of {name}."),
+        MergeStep(
+            MergeAct.DRAIN,
+            "Wait until every subscription has read everything; copy what must be kept beyond that: "
+            "the next step deletes it.",
+        ),
+        MergeStep(
+            MergeAct.DELETE,
+            f"Stop the consumers, delete the topics, then the empty namespace (DELETE {path}).",
+        ),
+        MergeStep(
+            MergeAct.CREATE,
+            f"Create it under the same name with {after.count} bundles: PUT {path} with the body {body}",
+        ),
+        MergeStep(
+            MergeAct.RESTORE, "Set the policies again; create topics, schemas and subscriptions again."
+        ),
+        MergeStep(MergeAct.START_CLIENTS, "Start the consumers, then the producers."),
+        MergeStep(
+            MergeAct.VERIFY, f"GET {path}/bundles must answer the boundaries of the step {MergeAct.CREATE}."
+        ),
     )

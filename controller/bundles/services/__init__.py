@@ -1,1 +1,1 @@
-"""One use case a file: collect reports, aggregate them, propose, apply and verify what balances a cluster."""
+"""Use cases: collect reports, aggregate them, balance a cluster (`balancer`), and acts that a person asks for."""

@@ -1,8 +1,8 @@
-"""Bundle aggregation: from landed reports to stored load of bundles, namespaces and brokers, one run a window.
+"""Bundle aggregation: from landed reports to stored load of bundles, namespaces and brokers, one run for each window.
 
-The frame around `spark_jobs.run_bundle_load`: baseline out of the store, files that cannot be read set aside, Spark,
-one merge by compare-and-set. Everything runs with the loader's rights. A run is of one window and may be repeated:
-its id and the watermark make a repeat change nothing.
+A run reads the baseline from the store, sets files aside that cannot be read, computes in
+`spark_jobs.run_bundle_load`, and merges the result by compare-and-set. Everything runs with the loader's rights. A
+run may be repeated: its id and the watermark make a repeat change nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from controller import telemetry
-from controller.bundles.domain.split_policy import SplitPolicy
+from controller.bundles.domain.splitting.policy import SplitPolicy
 from controller.bundles.reports import LandedReports, ReportArea
 from controller.bundles.store import loads as bundle_loads
 from controller.bundles.store.loads import BASELINE_SCHEMAS, BundleRun
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = telemetry.get_logger(__name__)
 
 TICK_SLACK_MS = 60_000
-"""A file's tick may be this far from the instants inside the file."""
+"""The tick in a file's name may differ from the instants inside the file by this much."""
 
 _LIMITS = ("max_topics", "max_sessions", "max_msg_rate", "max_byte_rate")
 LIMIT_SCHEMA = pa.schema(
@@ -43,7 +43,7 @@ LIMIT_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class BundleAggregation:
-    """What a run did; `applied` False: nothing to do, or a newer window has been merged already."""
+    """What a run did. `applied` False: there was nothing to do, or a newer window was merged already."""
 
     run_id: str
     window_end_ms: int
@@ -55,12 +55,20 @@ class BundleAggregation:
     quarantined: tuple[str, ...]
 
 
+def window_ending_at(end_ms: int, length_seconds: float) -> ReportWindow:
+    """The window of that length and end. A broker is gone after the default time, or after a longer window."""
+    from spark_jobs.bundle_load import ReportWindow
+
+    length_ms = round(length_seconds * 1000)
+    return ReportWindow(end_ms, length_ms, max(length_ms, ReportWindow(end_ms).gone_after_ms))
+
+
 def aggregate(
     store: Store, area: ReportArea, master: str, window: ReportWindow, *, run_id: str
 ) -> BundleAggregation:
     """Aggregate one window on the Spark session for `master`. `store` logs in as the loader.
 
-    One area holds the reports of every cluster of a database: the watermark is common to them.
+    One area holds the reports of every cluster of a database, and they share the watermark.
 
     Raises StoreUnavailable, what Spark's session raises, and OSError when the storage does not answer.
     """
@@ -112,11 +120,11 @@ def _merge(store: Store, run: BundleRun, changes: Mapping[str, pa.Table]) -> Mer
 
 
 def _limits(settings: Mapping[tuple[str, str], Mapping[str, Any]]) -> pa.Table:
-    """Limits in force of each known namespace; one whose settings cannot be read has the defaults."""
+    """The limits of each known namespace; the defaults if its settings cannot be read."""
     rows = []
-    for (cluster, namespace), held in settings.items():
+    for (cluster, namespace), overrides in settings.items():
         try:
-            policy = SplitPolicy.from_document(held)
+            policy = SplitPolicy.from_document(overrides)
         except InvalidPolicy as error:
             log.warning("split settings not understood", namespace=namespace, error=str(error))
             policy = SplitPolicy()

@@ -1,8 +1,9 @@
-"""Bundle collector: each tick reads every broker's load and ownership and lands it as files, computing nothing.
+"""Bundle collector: each tick reads every broker's load and ownership and lands it as files. It computes nothing.
 
-A broker that does not answer whole is silent for the tick, and its bundles are neither cold nor gone. How namespaces
-are cut is read where a report names a bundle that the list known here has not, and of a few others in turn, so that
-a tick of a fleet costs its brokers and not its namespaces. The brokers' own namespaces are left out.
+A broker whose answer is not complete is silent for the tick, and its bundles are neither cold nor gone. The
+boundaries of a namespace are read if a report names a bundle that is not in the list known here. Those of a few
+other namespaces are read in turn. So the cost of a tick depends on the number of brokers, not of namespaces. The
+brokers' own namespaces are left out.
 """
 
 from __future__ import annotations
@@ -19,37 +20,37 @@ from controller import telemetry
 from controller.bundles.brokers.documents import SystemReport, TopicReport
 from controller.bundles.brokers.reader import BundleReader
 from controller.bundles.domain.cluster import is_system_namespace
-from controller.bundles.domain.namespace_bundle import NamespaceBundle
-from controller.bundles.domain.namespace_bundles import NamespaceBundles
-from controller.bundles.domain.resources import RESOURCES
+from controller.bundles.domain.load.resources import RESOURCES
+from controller.bundles.domain.ring.boundaries import NamespaceBundles
+from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.reports import REPORT_SCHEMAS, ReportArea
 from controller.clock import Clock
 from controller.dataplane.pulsar_load.brokers import Broker
-from controller.domain.errors import CleaveError, InvalidInput, Retryable
+from controller.domain.errors import CleaveError, DataPlaneUnavailable, InvalidInput, Retryable
 
 log = telemetry.get_logger(__name__)
 
 AT_ONCE = 16
-"""Calls to brokers under way at one time."""
+"""Calls to brokers under way at the same time."""
 LOOKED_AT_AGAIN = 32
-"""Namespaces whose boundaries are read again each tick although nothing speaks against them."""
+"""Namespaces whose boundaries are read again in each tick although no report contradicts them."""
 
-Asked = TypeVar("Asked")
+Question = TypeVar("Question")
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
 class BundleTick:
-    """What one tick brought."""
+    """What one tick read."""
 
     instant_ms: int
     brokers: int
     silent: tuple[str, ...]
-    """Brokers that said nothing or not all; the cluster's name where nobody listed them."""
+    """Brokers without a complete answer; the cluster's name if no broker listed them."""
     topics: int
     namespaces: int
     path: str | None
-    """The brokers' file; None when nobody answered."""
+    """The brokers' file; None if no broker answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,8 @@ class _Report:
 
 
 @dataclass(slots=True)
-class _Known:
-    """Boundaries as last read, by namespace, the longest unread first."""
+class _BoundaryCache:
+    """Boundaries as last read, by namespace, those read longest ago first."""
 
     read: dict[str, tuple[NamespaceBundles, int]] = field(default_factory=dict)
 
@@ -101,28 +102,37 @@ class BundleCollector:
         interval_seconds: float,
         clock: Clock,
     ) -> None:
-        """`name` stands in file names: two collectors of one area have two names and different clusters."""
+        """`name` is part of file names. Two collectors of one area need two names and different clusters."""
         if interval_seconds <= 0:
             raise InvalidInput(f"a collector's interval of {interval_seconds:g} s is not longer than 0")
         self._readers, self._area, self._name, self._clock = tuple(readers), area, name, clock
         self._interval_ms = round(interval_seconds * 1000)
-        self._known = {reader.cluster: _Known() for reader in self._readers}
+        self._known = {reader.cluster: _BoundaryCache() for reader in self._readers}
         self._stopping = threading.Event()
 
     def stop(self) -> None:
-        """Finish the tick in hand and leave; safe in a signal handler."""
+        """Finish the present tick and stop. Safe in a signal handler."""
         self._stopping.set()
 
     def run(self) -> None:
-        """Tick at multiples of the interval until `stop`. A tick that fails is logged; the next one comes."""
+        """Tick at multiples of the interval until `stop`. A tick that fails is logged, and the next one follows."""
         while not self._stopping.wait((self._interval_ms - self._clock.now_ms() % self._interval_ms) / 1000):
             try:
                 self.tick()
             except (Retryable, OSError) as error:
                 log.warning("tick failed", error=str(error))
 
+    def tick_once(self) -> BundleTick:
+        """One tick by itself. Raises DataPlaneUnavailable where no broker answered, OSError when storage fails."""
+        tick = self.tick()
+        if tick.path is None:
+            raise DataPlaneUnavailable(
+                f"no broker of the cluster answered ({', '.join(tick.silent)}); try again"
+            )
+        return tick
+
     def tick(self) -> BundleTick:
-        """Read everything once and land it. Raises OSError when storage is away."""
+        """Read everything once and land it. Raises OSError when storage does not answer."""
         instant_ms = self._clock.now_ms()
         rows: dict[str, list[dict[str, Any]]] = {kind: [] for kind in REPORT_SCHEMAS}
         silent: list[str] = []
@@ -144,11 +154,11 @@ class BundleCollector:
     def _read(
         self, reader: BundleReader, pool: ThreadPoolExecutor, rows: Mapping[str, list[dict[str, Any]]]
     ) -> list[str]:
-        """Adds a cluster's rows; returns who was silent."""
+        """Adds a cluster's rows; returns the brokers that were silent."""
         try:
             brokers = reader.brokers()
         except CleaveError as error:
-            log.warning("nobody lists the brokers", cluster=reader.cluster, error=str(error))
+            log.warning("no broker lists the brokers", cluster=reader.cluster, error=str(error))
             return [reader.cluster]
         reports = _asked(pool, lambda broker: self._report(reader, broker), brokers)
         known = self._known[reader.cluster]
@@ -169,18 +179,18 @@ class BundleCollector:
         return [broker.name for broker in brokers if broker not in reports]
 
     def _report(self, reader: BundleReader, broker: Broker) -> _Report:
-        instant_ms = self._clock.now_ms()  # ours: a broker's clock may be anything
+        instant_ms = self._clock.now_ms()  # our clock, because a broker's may be wrong
         topics = [topic for topic in reader.topics(broker) if not is_system_namespace(topic.namespace)]
         owned = [bundle for bundle in reader.owned(broker) if not is_system_namespace(bundle.namespace)]
         return _Report(broker, instant_ms, reader.system(broker), topics, owned)
 
 
 def _asked(
-    pool: ThreadPoolExecutor, ask: Callable[[Asked], Answer], many: Iterable[Asked]
-) -> dict[Asked, Answer]:
-    """The answers of those that answered."""
+    pool: ThreadPoolExecutor, ask: Callable[[Question], Answer], many: Iterable[Question]
+) -> dict[Question, Answer]:
+    """The answers, by question; a question that failed is logged and left out."""
 
-    def one(asked: Asked) -> Answer | None:
+    def one(asked: Question) -> Answer | None:
         try:
             return ask(asked)
         except CleaveError as error:

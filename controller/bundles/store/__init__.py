@@ -1,1 +1,1 @@
-"""Namespaces, loads, cycles and proposals of the balancer in PostgreSQL, written here alone."""
+"""Namespaces, loads, cycles and proposals of the balancer in PostgreSQL. Only this package writes them."""

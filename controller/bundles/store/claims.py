@@ -1,7 +1,7 @@
-"""Claims on proposals of the balancer: one holder at a time, for a while.
+"""Claims on proposals of the balancer: one holder at a time, for a limited time.
 
-Whoever applies or verifies a proposal claims it first; a claim that has passed is anybody's. The step that ends it is
-`bundle_proposals.move`.
+A proposal is claimed before it is applied or verified. After a claim has expired anybody may claim it.
+`proposals.move` ends a claim.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from controller.domain.errors import LostRace
 
 _CLAIM = text(f"""
     UPDATE cleave.bundle_proposal
-       SET claimed_by = :claimant, claimed_until = clock_timestamp() + make_interval(secs => :seconds), attempts = attempts + 1
+       SET claimed_by = :claimant, claimed_until = clock_timestamp() + make_interval(secs => :seconds),
+           attempts = attempts + 1
      WHERE proposal_id IN (
            SELECT proposal_id FROM cleave.bundle_proposal
             WHERE cluster = :cluster AND state = :state AND kind = ANY (:kinds)
@@ -33,7 +34,8 @@ _CLAIM = text(f"""
 """)  # noqa: S608
 _RELEASE = text("""
     UPDATE cleave.bundle_proposal
-       SET claimed_by = :claimant, claimed_until = clock_timestamp() + make_interval(secs => :delay_seconds), outcome = :outcome
+       SET claimed_by = :claimant, claimed_until = clock_timestamp() + make_interval(secs => :delay_seconds),
+           outcome = :outcome
      WHERE proposal_id = :proposal_id AND row_version = :seen
 """)
 
@@ -48,9 +50,9 @@ def claim(
     limit: int,
     kinds: Sequence[ProposalKind] = tuple(ProposalKind),
 ) -> list[ProposalRow]:
-    """The oldest proposals in a state that nobody else holds, held for `seconds` from now.
+    """Claims the oldest proposals in a state that nobody else has claimed, for `seconds` from now.
 
-    One that is approved waits while its namespace is back in dry run.
+    An approved proposal waits while its namespace is back in dry run.
     """
     values = {
         "cluster": cluster,
@@ -65,7 +67,7 @@ def claim(
 
 
 def release(tx: Connection, row: ProposalRow, *, claimant: str, delay_seconds: float, why: str) -> None:
-    """Lets go of a claim, to be taken again after the delay. Raises LostRace where it was lost."""
+    """Gives a claim up; the proposal can be claimed again after the delay. Raises LostRace if the claim was lost."""
     values = {
         "proposal_id": row.proposal_id,
         "claimant": claimant,

@@ -1,8 +1,8 @@
-"""Cycles of the balancer: everything one looked at, all it answered, its proposals, and the state it hands on.
+"""Cycles of the balancer: what each looked at, what it answered, its proposals, and the state it hands on.
 
-Inputs and outcome are the domain's canonical texts, stored as they are, so that a cycle can be replayed bit for bit
-with the code version beside them. A cycle and the state it leaves are written in one transaction, by compare-and-set
-on the state it began with: of two cycles at once one is written, and the other is to begin again.
+Inputs and outcome are the domain's canonical texts, stored as they are beside the code version, so that a cycle can be
+replayed bit for bit. A cycle and the state it leaves are written in one transaction, by compare-and-set on the state it
+began with. Of two cycles at the same time one is written, and the other must start again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from controller.domain.errors import LostRace, NotFound
 
 @dataclass(frozen=True, slots=True)
 class StateRow:
-    """What goes from cycle to cycle in a cluster; before the first cycle the text is "{}" and the version 0."""
+    """What goes from cycle to cycle in a cluster. Before the first cycle the text is "{}" and the version 0."""
 
     cluster: str
     state: str
@@ -32,7 +32,7 @@ class StateRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewCycle:
-    """A cycle to write down. `refusals` are for people (inspect.bundles_why_not); the outcome holds them too."""
+    """A cycle to record. `refusals` are for people (inspect.bundles_why_not); the outcome holds them too."""
 
     cluster: str
     request_key: str
@@ -47,7 +47,7 @@ class NewCycle:
 
 @dataclass(frozen=True, slots=True)
 class CycleRow:
-    """A cycle as it was written."""
+    """A cycle as it was recorded."""
 
     cycle_id: int
     cluster: str
@@ -61,7 +61,10 @@ class CycleRow:
     recorded_at: datetime
 
 
-_COLUMNS = "cycle_id, cluster, request_key, decided_at, decided_by, code_version, inputs, outcome, refusals, recorded_at"
+_COLUMNS = (
+    "cycle_id, cluster, request_key, decided_at, decided_by, code_version, inputs, outcome, refusals,"
+    " recorded_at"
+)
 _GET = text(f"SELECT {_COLUMNS} FROM cleave.bundle_decision WHERE cycle_id = :cycle_id")  # noqa: S608  # our own names
 _LIST = text(f"""
     SELECT {_COLUMNS} FROM cleave.bundle_decision WHERE cluster = :cluster AND cycle_id < :before
@@ -71,7 +74,8 @@ _BY_REQUEST = text("SELECT cycle_id FROM cleave.bundle_decision WHERE request_ke
 _RECORD = text("""
     INSERT INTO cleave.bundle_decision
            (cluster, request_key, decided_at, decided_by, code_version, inputs, outcome, refusals)
-    VALUES (:cluster, :request_key, :decided_at, :decided_by, :code_version, :inputs, :outcome, CAST(:refusals AS jsonb))
+    VALUES (:cluster, :request_key, :decided_at, :decided_by, :code_version, :inputs, :outcome,
+            CAST(:refusals AS jsonb))
     RETURNING cycle_id
 """)
 _STATE = text(
@@ -80,20 +84,27 @@ _STATE = text(
 _SET_STATE = text("""
     INSERT INTO cleave.bundle_state AS s (cluster, state, cycle_id) VALUES (:cluster, :state, :cycle_id)
     ON CONFLICT (cluster) DO UPDATE
-       SET state = excluded.state, cycle_id = excluded.cycle_id, row_version = s.row_version + 1, updated_at = clock_timestamp()
+       SET state = excluded.state, cycle_id = excluded.cycle_id, row_version = s.row_version + 1,
+           updated_at = clock_timestamp()
      WHERE s.row_version = :seen
 """)
 _NOT_THERE = text("SELECT NOT EXISTS (SELECT FROM cleave.bundle_state WHERE cluster = :cluster)")
 
 
+def database_now(tx: Connection) -> datetime:
+    """The present instant by the database's clock."""
+    now: datetime = tx.execute(text("SELECT clock_timestamp()")).scalar_one()
+    return now
+
+
 def get_state(tx: Connection, cluster: str) -> StateRow:
-    """The state the next cycle begins with."""
+    """The state that the next cycle begins with."""
     row = tx.execute(_STATE, {"cluster": cluster}).one_or_none()
     return StateRow(cluster, "{}", None, 0) if row is None else StateRow(**row._mapping)
 
 
 def find_request(tx: Connection, request_key: str) -> int | None:
-    """The cycle a request was answered with, None where it has not been made yet."""
+    """The cycle that answered a request; None if there is none yet."""
     found: int | None = tx.execute(_BY_REQUEST, {"request_key": request_key}).scalar_one_or_none()
     return found
 
@@ -101,8 +112,8 @@ def find_request(tx: Connection, request_key: str) -> int | None:
 def record(tx: Connection, cycle: NewCycle, *, next_state: str, seen_state_version: int) -> int:
     """Writes the cycle, its proposals and the next state; returns its id.
 
-    Proposals of earlier cycles give way to its own, see `bundle_proposals.supersede`. Raises LostRace where the state
-    is not the version seen, Conflict where the request was answered by another cycle meanwhile.
+    Its proposals replace those of earlier cycles, see `proposals.supersede`. Raises LostRace if the state is not at the
+    version seen, Conflict if another cycle answered the request meanwhile.
     """
     values = {
         "cluster": cycle.cluster,
@@ -136,7 +147,7 @@ def list_cycles(tx: Connection, cluster: str, *, limit: int = 100, before: int =
 
 
 def expire(tx: Connection, older_than: datetime) -> int:
-    """Removes cycles recorded before `older_than` with their proposals, open ones aside, and runs; returns how many cycles."""
+    """Removes runs and cycles from before `older_than`, except cycles with open proposals; returns how many cycles."""
     removed: int = tx.execute(
         text("SELECT cleave.expire_bundle_history(:older_than)"), {"older_than": older_than}
     ).scalar_one()

@@ -1,8 +1,8 @@
-"""Load of bundles, namespaces and brokers: what an aggregation run starts from, how its result gets in, who reads it.
+"""Load of bundles, namespaces and brokers: the baseline of an aggregation run, the merge of its result, and reads.
 
-The run reads a baseline as Arrow tables, computes elsewhere, and hands back the rows that changed with the row
-versions it saw: COPY into the inbox and one merge by the owner's function, in one transaction, as
-`cleave_spark_loader`. A run gets in once, and none at or behind the watermark.
+The run reads a baseline as Arrow tables and computes elsewhere. It gives the rows that changed with the row
+versions it saw. They go by COPY into staging tables and are merged by one function of the owner, all in one
+transaction, as `cleave_spark_loader`. A run is merged once, and none at or before the watermark.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BUNDLE_KEY = [("cluster", _TEXT), ("namespace", _TEXT), ("lower_bound", _INT), 
 _RATES = [(name, _FLOAT) for name in ("msg_rate_in", "byte_rate_in", "msg_rate_out", "byte_rate_out")]
 _SEEN = [("seen_row_version", _INT)]
 SIGNALS = ("cpu", "memory", "direct_memory", "bandwidth_in", "bandwidth_out")
-"""Resources a broker reports; each has a usage and a limit."""
+"""Resources that a broker reports; each has a usage and a limit."""
 
 NAMESPACE_SCHEMA = pa.schema(
     [
@@ -54,9 +54,9 @@ _BUNDLE = [
     ("modified_at_ms", _INT),
 ]
 BUNDLE_SCHEMA = pa.schema([*_BUNDLE, ("row_version", _INT)])
-"""Load of a bundle as it is stored; broker is null where nobody owns it."""
+"""Load of a bundle as it is stored. `broker` is null if nobody owns it."""
 BUNDLE_CHANGE_SCHEMA = pa.schema([*_BUNDLE, *_SEEN, ("seen_namespace_version", _INT), ("gone", pa.bool_())])
-"""Load of a bundle to write, or to remove where it is gone."""
+"""Load of a bundle to write, or to remove if it is `gone`."""
 
 _NAMESPACE = [
     ("cluster", _TEXT),
@@ -95,15 +95,15 @@ CLUSTER_SCHEMA = pa.schema(
 )
 """Spread over the brokers of a cluster, population standard deviations."""
 
-_INBOX = {
+_STAGING = {
     "boundaries": ("staging.namespace_bundles_row", BOUNDARY_CHANGE_SCHEMA),
     "bundles": ("staging.bundle_row", BUNDLE_CHANGE_SCHEMA),
     "namespaces": ("staging.namespace_row", NAMESPACE_CHANGE_SCHEMA),
     "brokers": ("staging.broker_row", BROKER_CHANGE_SCHEMA),
     "clusters": ("staging.cluster_row", CLUSTER_SCHEMA),
 }
-CHANGE_SCHEMAS = {name: schema for name, (_, schema) in _INBOX.items()}
-"""What a run hands back, by name."""
+CHANGE_SCHEMAS = {name: schema for name, (_, schema) in _STAGING.items()}
+"""What a run gives back, by name."""
 
 BASELINE_SCHEMAS = {
     "stored_boundaries": NAMESPACE_SCHEMA,
@@ -147,21 +147,22 @@ def baseline(tx: Connection) -> dict[str, pa.Table]:
 
 
 def split_settings(tx: Connection) -> dict[tuple[str, str], Mapping[str, Any]]:
-    """What each namespace overrides of its split policy, by cluster and namespace."""
+    """The overrides of each namespace's split policy, by cluster and namespace."""
     rows = tx.execute(text("SELECT cluster, namespace, split_settings FROM cleave.namespace_bundles"))
     return {(row.cluster, row.namespace): row.split_settings for row in rows}
 
 
 def stage_and_merge(tx: Connection, run: BundleRun, changes: Mapping[str, pa.Table]) -> MergeResult:
-    """Writes a run's result, `changes` as CHANGE_SCHEMAS; what lost a race meanwhile is left for the next run.
+    """Writes a run's result, `changes` as CHANGE_SCHEMAS. Rows that changed meanwhile are left for the next run.
 
-    A run that was merged before, or whose window is not beyond the watermark, changes nothing.
+    A run that was merged before, or whose window is not after the watermark, changes nothing.
     """
-    for name, (relation, schema) in _INBOX.items():
-        append(tx, relation, run.run_id, changes[name].select(schema.names).cast(schema))
+    for name, (relation, schema) in _STAGING.items():
+        append(tx, relation, run.run_id, changes[name], schema)
     row = tx.execute(
         text(
-            "SELECT * FROM cleave.merge_bundle_load(:run_id, :window_end, :engine, :topics, CAST(:quarantined AS text[]))"
+            "SELECT * FROM cleave.merge_bundle_load("
+            ":run_id, :window_end, :engine, :topics, CAST(:quarantined AS text[]))"
         ),
         {
             "run_id": run.run_id,
@@ -175,7 +176,7 @@ def stage_and_merge(tx: Connection, run: BundleRun, changes: Mapping[str, pa.Tab
 
 
 def bundles_of(tx: Connection, cluster: str) -> list[dict[str, Any]]:
-    """Load of every bundle of the cluster that its namespace's present boundaries contain, by namespace and range."""
+    """Load of every bundle of the cluster that is in its namespace's present boundaries, by namespace and range."""
     return _rows(tx, _BUNDLES_OF, cluster)
 
 

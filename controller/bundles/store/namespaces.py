@@ -1,7 +1,8 @@
 """Namespaces whose bundles are known: boundaries, how each is balanced, and the split settings it overrides.
 
-A namespace that a report names for the first time stands in dry run: proposals are shown and nothing is done,
-until somebody enables it. Every change is a compare-and-set on the row version. What boundaries mean is the domain's.
+A namespace that a report names for the first time is in dry run: proposals are shown and nothing is done, until
+somebody enables it. Every change is a compare-and-set on the row version. What boundaries mean is in
+`domain.ring.boundaries`.
 """
 
 from __future__ import annotations
@@ -15,19 +16,21 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from controller.bundles.domain.namespace_bundles import NamespaceBundles
+from controller.bundles.domain.ring.boundaries import NamespaceBundles
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring.topic_name import namespace_of
 from controller.domain.errors import LostRace, NotFound
 
 
 class BalancingMode(StrEnum):
-    """How far a proposal of a namespace goes by itself."""
+    """How far a proposal of a namespace goes without a person."""
 
     DRY_RUN = "dry-run"
-    """Shown only."""
+    """It is only shown."""
     APPROVAL = "approval"
-    """Applied once a person approved it."""
+    """It is applied after a person approved it."""
     AUTOMATIC = "automatic"
-    """Applied."""
+    """It is applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class NamespaceRow:
 
     @property
     def bundles(self) -> NamespaceBundles:
-        """The list, at the row's version."""
+        """The boundaries at the row's version."""
         return NamespaceBundles(self.namespace, self.boundaries, self.row_version)
 
 
@@ -56,7 +59,9 @@ _COLUMNS = (
 _GET = text(f"""
     SELECT {_COLUMNS} FROM cleave.namespace_bundles WHERE cluster = :cluster AND namespace = :namespace
 """)  # noqa: S608  # column names of our own
-_LIST = text(f"SELECT {_COLUMNS} FROM cleave.namespace_bundles WHERE cluster = :cluster ORDER BY namespace")  # noqa: S608
+_LIST = text(f"""
+    SELECT {_COLUMNS} FROM cleave.namespace_bundles WHERE cluster = :cluster ORDER BY namespace
+""")  # noqa: S608
 _ADD = text(f"""
     INSERT INTO cleave.namespace_bundles (cluster, namespace, boundaries, actor)
     VALUES (:cluster, :namespace, CAST(:boundaries AS bigint[]), :actor)
@@ -66,7 +71,8 @@ _UPDATE = text(f"""
     UPDATE cleave.namespace_bundles
        SET boundaries = coalesce(CAST(:boundaries AS bigint[]), boundaries), mode = coalesce(:mode, mode),
            split_settings = coalesce(CAST(:split_settings AS jsonb), split_settings),
-           boundaries_at = CASE WHEN CAST(:boundaries AS bigint[]) IS NULL THEN boundaries_at ELSE clock_timestamp() END,
+           boundaries_at = CASE WHEN CAST(:boundaries AS bigint[]) IS NULL THEN boundaries_at
+                                ELSE clock_timestamp() END,
            row_version = row_version + 1, actor = :actor, updated_at = clock_timestamp()
      WHERE cluster = :cluster AND namespace = :namespace AND row_version = :seen
     RETURNING {_COLUMNS}
@@ -74,13 +80,19 @@ _UPDATE = text(f"""
 
 
 def get_namespace(tx: Connection, cluster: str, namespace: str) -> NamespaceRow:
-    """One namespace. Raises NotFound where no report has named it yet."""
+    """One namespace. Raises NotFound if no report has named it yet."""
     row = tx.execute(_GET, {"cluster": cluster, "namespace": namespace}).one_or_none()
     if row is None:
         raise NotFound(
             f"no bundles of namespace {namespace} in cluster {cluster} are known; collect its reports first"
         )
     return _read(row._mapping)
+
+
+def find_bundle_of(tx: Connection, cluster: str, topic: str) -> NamespaceBundle | None:
+    """The bundle of a topic by the boundaries that are stored; None where the namespace is not known."""
+    row = tx.execute(_GET, {"cluster": cluster, "namespace": namespace_of(topic)}).one_or_none()
+    return None if row is None else _read(row._mapping).bundles.bundle_of(topic)
 
 
 def list_namespaces(tx: Connection, cluster: str) -> list[NamespaceRow]:
@@ -91,7 +103,7 @@ def list_namespaces(tx: Connection, cluster: str) -> list[NamespaceRow]:
 def add_namespace(
     tx: Connection, cluster: str, namespace: str, boundaries: Sequence[int], *, actor: str
 ) -> NamespaceRow:
-    """A namespace nobody has reported yet, in dry run; one that is there stays as it is. Raises InvalidInput."""
+    """Adds a namespace in dry run. One that is there already stays as it is. Raises InvalidInput."""
     values = {"cluster": cluster, "namespace": namespace, "boundaries": list(boundaries), "actor": actor}
     row = tx.execute(_ADD, values).one_or_none()
     return get_namespace(tx, cluster, namespace) if row is None else _read(row._mapping)
@@ -100,7 +112,7 @@ def add_namespace(
 def set_mode(
     tx: Connection, cluster: str, namespace: str, mode: BalancingMode, *, actor: str, seen_row_version: int
 ) -> NamespaceRow:
-    """Enable a namespace, or take it back. Raises NotFound, or LostRace if the row is not the version seen."""
+    """Enable a namespace or disable it. Raises NotFound, or LostRace if the row is not at the version seen."""
     return _update(tx, cluster, namespace, seen_row_version, actor, mode=mode.value)
 
 
@@ -113,7 +125,7 @@ def set_split_settings(
     actor: str,
     seen_row_version: int,
 ) -> NamespaceRow:
-    """Replace what the namespace overrides; the caller has validated it. Raises NotFound or LostRace."""
+    """Replace the overrides of the namespace. The caller has validated them. Raises NotFound or LostRace."""
     return _update(tx, cluster, namespace, seen_row_version, actor, split_settings=json.dumps(dict(settings)))
 
 
@@ -126,7 +138,7 @@ def set_boundaries(
     actor: str,
     seen_row_version: int,
 ) -> NamespaceRow:
-    """Boundaries as somebody has just read them from a broker. Raises NotFound, LostRace, InvalidInput."""
+    """Store boundaries as just read from a broker. Raises NotFound, LostRace, InvalidInput."""
     return _update(tx, cluster, namespace, seen_row_version, actor, boundaries=list(boundaries))
 
 

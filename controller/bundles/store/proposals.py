@@ -1,6 +1,6 @@
-"""Proposals of the balancer: one row an act, from proposed to verified, failed or refused.
+"""Proposals of the balancer: one row for each act, from proposed to verified, failed or refused.
 
-Whoever applies one claims it first (`bundle_claims`); the database refuses steps back, acts on a namespace in dry run
+A proposal is claimed (`claims`) before it is applied. The database refuses steps back, acts on a namespace in dry run,
 and two live acts on one bundle. Nothing here calls a broker.
 """
 
@@ -15,11 +15,11 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from controller.bundles.domain.namespace_bundle import NamespaceBundle
+from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.domain.errors import LostRace, NotFound
 
 PATIENCE_SECONDS = 3600.0
-"""How long a proposal waits for a person before the next cycle may take its place."""
+"""How long a proposal waits for a person before the next cycle may replace it."""
 
 
 class ProposalKind(StrEnum):
@@ -31,22 +31,22 @@ class ProposalKind(StrEnum):
 
 
 class ProposalState(StrEnum):
-    """How far a proposal has come."""
+    """The state of a proposal."""
 
     PROPOSED = "proposed"
     APPROVED = "approved"
-    """By a person, or because its namespace is automatic; a claim is needed to go on."""
+    """By a person, or because its namespace is automatic. A claim is needed to go on."""
     APPLIED = "applied"
-    """The act was done, or found done."""
+    """The act was done, or was found done."""
     VERIFIED = "verified"
-    """A later reading shows what it was for."""
+    """A later reading shows the result."""
     FAILED = "failed"
     REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewProposal:
-    """A proposal to write down: `cut_points` of a split or merge, `broker` and perhaps `destination` of an unload."""
+    """A proposal to record. `cut_points` belong to a split or merge, `broker` and `destination` to an unload."""
 
     bundle: NamespaceBundle
     kind: ProposalKind
@@ -87,7 +87,7 @@ class ProposalRow:
 
     @property
     def bundle(self) -> NamespaceBundle:
-        """What it is about."""
+        """The bundle to act on."""
         return NamespaceBundle(self.namespace, self.lower_bound, self.upper_bound)
 
 
@@ -96,36 +96,43 @@ COLUMNS = (
     " cut_points, reason, detail, state, actor, outcome, claimed_by, claimed_until, attempts, row_version,"
     " proposed_at, applied_at, changed_at"
 )
-_GET = text(f"SELECT {COLUMNS} FROM cleave.bundle_proposal WHERE proposal_id = :proposal_id")  # noqa: S608  # our own names
+_GET = text(f"SELECT {COLUMNS} FROM cleave.bundle_proposal WHERE proposal_id = :proposal_id")  # noqa: S608  # ours
 _LIST = text(f"""
     SELECT {COLUMNS} FROM cleave.bundle_proposal
-     WHERE cluster = :cluster AND (CAST(:cycle_id AS bigint) IS NULL OR cycle_id = :cycle_id) AND state = ANY (:states)
+     WHERE cluster = :cluster AND (CAST(:cycle_id AS bigint) IS NULL OR cycle_id = :cycle_id)
+       AND state = ANY (:states)
      ORDER BY cycle_id DESC, ordinal LIMIT :limit
 """)  # noqa: S608
 _ADD = text("""
-    INSERT INTO cleave.bundle_proposal (cycle_id, ordinal, cluster, namespace, lower_bound, upper_bound, kind, broker,
-                                        destination, cut_points, reason, detail, actor)
+    INSERT INTO cleave.bundle_proposal
+           (cycle_id, ordinal, cluster, namespace, lower_bound, upper_bound, kind, broker, destination, cut_points,
+            reason, detail, actor)
     SELECT :cycle_id, ordinal, :cluster, namespace, lower_bound, upper_bound, kind, broker, destination,
            CAST(cut_points AS bigint[]), reason, detail, :actor
-      FROM unnest(CAST(:namespace AS text[]), CAST(:lower_bound AS bigint[]), CAST(:upper_bound AS bigint[]), CAST(:kind AS text[]),
-                  CAST(:broker AS text[]), CAST(:destination AS text[]), CAST(:cut_points AS text[]), CAST(:reason AS text[]),
-                  CAST(:detail AS jsonb[])) WITH ORDINALITY
-           AS given (namespace, lower_bound, upper_bound, kind, broker, destination, cut_points, reason, detail, ordinal)
+      FROM unnest(CAST(:namespace AS text[]), CAST(:lower_bound AS bigint[]), CAST(:upper_bound AS bigint[]),
+                  CAST(:kind AS text[]), CAST(:broker AS text[]), CAST(:destination AS text[]),
+                  CAST(:cut_points AS text[]), CAST(:reason AS text[]), CAST(:detail AS jsonb[])) WITH ORDINALITY
+           AS proposed (namespace, lower_bound, upper_bound, kind, broker, destination, cut_points, reason, detail,
+                        ordinal)
 """)
 _SUPERSEDE = text("""
     UPDATE cleave.bundle_proposal p
-       SET state = 'refused', outcome = format('cycle %s decided anew before it was approved', CAST(:cycle_id AS bigint))
+       SET state = 'refused',
+           outcome = format('cycle %s decided anew before it was approved', CAST(:cycle_id AS bigint))
      WHERE p.cluster = :cluster AND p.state = 'proposed' AND p.cycle_id <> :cycle_id
        AND (p.proposed_at < clock_timestamp() - make_interval(secs => :patience_seconds)
-            OR (p.cluster, p.namespace) NOT IN (SELECT n.cluster, n.namespace FROM cleave.namespace_bundles n WHERE n.mode = 'approval')
+            OR (p.cluster, p.namespace) NOT IN (
+                SELECT n.cluster, n.namespace FROM cleave.namespace_bundles n WHERE n.mode = 'approval')
             OR (p.cluster, p.namespace, p.lower_bound) IN (
-                SELECT q.cluster, q.namespace, q.lower_bound FROM cleave.bundle_proposal q WHERE q.cycle_id = :cycle_id))
+                SELECT q.cluster, q.namespace, q.lower_bound FROM cleave.bundle_proposal q
+                 WHERE q.cycle_id = :cycle_id))
 """)
 _BUSY = text(f"""
     SELECT {COLUMNS} FROM cleave.bundle_proposal p
      WHERE p.cluster = :cluster AND (p.state IN ('approved', 'applied') OR (
            p.state = 'proposed' AND p.proposed_at >= clock_timestamp() - make_interval(secs => :patience_seconds)
-           AND (p.cluster, p.namespace) IN (SELECT n.cluster, n.namespace FROM cleave.namespace_bundles n WHERE n.mode = 'approval')))
+           AND (p.cluster, p.namespace) IN (
+               SELECT n.cluster, n.namespace FROM cleave.namespace_bundles n WHERE n.mode = 'approval')))
      ORDER BY p.proposal_id
 """)  # noqa: S608
 _APPLIED = text(f"""
@@ -141,18 +148,19 @@ _MOVE = text(f"""
 """)  # noqa: S608
 _APPROVE_AUTOMATIC = text("""
     UPDATE cleave.bundle_proposal p SET state = 'approved', actor = :actor
-      FROM (SELECT q.proposal_id FROM cleave.bundle_proposal q JOIN cleave.namespace_bundles n USING (cluster, namespace)
+      FROM (SELECT q.proposal_id
+              FROM cleave.bundle_proposal q JOIN cleave.namespace_bundles n USING (cluster, namespace)
              WHERE q.cycle_id = :cycle_id AND q.state = 'proposed' AND n.mode = 'automatic' AND q.kind = :kind
                AND NOT EXISTS (SELECT FROM cleave.bundle_proposal o
-                                WHERE o.cluster = q.cluster AND o.namespace = q.namespace AND o.lower_bound = q.lower_bound
-                                  AND o.state IN ('approved', 'applied'))
+                                WHERE o.cluster = q.cluster AND o.namespace = q.namespace
+                                  AND o.lower_bound = q.lower_bound AND o.state IN ('approved', 'applied'))
              ORDER BY q.ordinal LIMIT :limit) chosen
      WHERE p.proposal_id = chosen.proposal_id RETURNING p.proposal_id
 """)
 
 
 def add(tx: Connection, cycle_id: int, cluster: str, proposals: Sequence[NewProposal], *, actor: str) -> None:
-    """Writes a cycle's proposals in their order, in one statement."""
+    """Records a cycle's proposals in their order, in one statement."""
     if not proposals:
         return
     columns = {
@@ -172,20 +180,20 @@ def add(tx: Connection, cycle_id: int, cluster: str, proposals: Sequence[NewProp
 def supersede(tx: Connection, cluster: str, cycle_id: int) -> int:
     """Refuses what other cycles proposed and nobody approved; returns how many.
 
-    In a namespace that waits for approval a proposal stands for PATIENCE_SECONDS, or until its bundle gets another.
+    In a namespace that needs approval a proposal stays for PATIENCE_SECONDS, or until there is another for its bundle.
     """
     values = {"cluster": cluster, "cycle_id": cycle_id, "patience_seconds": PATIENCE_SECONDS}
     return tx.execute(_SUPERSEDE, values).rowcount
 
 
 def under_way(tx: Connection, cluster: str) -> list[ProposalRow]:
-    """Acts approved or applied and not seen to have ended, and proposals that wait for a person."""
+    """Acts that are approved, or applied and not yet verified, and proposals that wait for a person."""
     values = {"cluster": cluster, "patience_seconds": PATIENCE_SECONDS}
     return [read_proposal(row._mapping) for row in tx.execute(_BUSY, values)]
 
 
 def applied_within(tx: Connection, cluster: str, kind: ProposalKind, seconds: float) -> list[ProposalRow]:
-    """Acts of a kind that were done in the last `seconds`, in the order in which they were."""
+    """Acts of a kind that were done in the last `seconds`, in that order."""
     values = {"cluster": cluster, "kind": kind.value, "seconds": seconds}
     return [read_proposal(row._mapping) for row in tx.execute(_APPLIED, values)]
 
@@ -212,8 +220,10 @@ def list_proposals(
 
 
 def approve(tx: Connection, proposal_id: int, *, actor: str, seen_row_version: int) -> ProposalRow:
-    """A person's consent. Raises NotFound, LostRace; InvalidInput in dry run or where it is too late for it;
-    Conflict while another act on the bundle is under way.
+    """A person's consent.
+
+    Raises NotFound, LostRace; InvalidInput in dry run or where it is too late; Conflict while another act on the
+    bundle is under way.
     """
     return move(
         tx, proposal_id, ProposalState.APPROVED, actor=actor, outcome=None, seen_row_version=seen_row_version
@@ -221,7 +231,7 @@ def approve(tx: Connection, proposal_id: int, *, actor: str, seen_row_version: i
 
 
 def refuse(tx: Connection, proposal_id: int, why: str, *, actor: str, seen_row_version: int) -> ProposalRow:
-    """Take a proposal back before it is applied. Raises NotFound, LostRace, InvalidInput."""
+    """Refuse a proposal before it is applied. Raises NotFound, LostRace, InvalidInput."""
     return move(
         tx, proposal_id, ProposalState.REFUSED, actor=actor, outcome=why, seen_row_version=seen_row_version
     )
@@ -230,7 +240,7 @@ def refuse(tx: Connection, proposal_id: int, why: str, *, actor: str, seen_row_v
 def approve_automatic(tx: Connection, cycle_id: int, kind: ProposalKind, *, limit: int, actor: str) -> int:
     """Approves a cycle's first `limit` proposals of a kind in namespaces that are automatic; returns how many.
 
-    A bundle with a live act is passed over.
+    A bundle with a live act is left out.
     """
     values = {"cycle_id": cycle_id, "kind": kind.value, "limit": limit, "actor": actor}
     return len(tx.execute(_APPROVE_AUTOMATIC, values).all())
@@ -245,7 +255,7 @@ def move(
     outcome: str | None,
     seen_row_version: int,
 ) -> ProposalRow:
-    """The next state, by compare-and-set; the claim ends. Raises as `approve` does."""
+    """Sets the next state by compare-and-set and ends the claim. Raises as `approve` does."""
     values = {"state": state.value, "actor": actor, "outcome": outcome}
     key = {"proposal_id": proposal_id, "seen": seen_row_version}
     row = tx.execute(_MOVE, values | key).one_or_none()

@@ -1,1 +1,1 @@
-"""What people ask of the bundle balancer, and how its answers are shown."""
+"""How the answers of the bundle balancer are shown to people: rows, tables and a picture."""

@@ -1,22 +1,24 @@
-"""A namespace's bundles as a ring: each an arc as wide as its range, as dark as its load; before and after side by side.
+"""A namespace's bundles as a ring: each bundle is an arc as wide as its range and as dark as its load.
 
-One HTML file that needs nothing else. What to draw is the caller's; nothing is read here.
+The ring as it is now stands beside the ring as the live proposals would make it. The picture is one HTML file that
+needs nothing else. The caller reads what is drawn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controller.bundles.domain.namespace_bundle import NamespaceBundle
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.store.proposals import ProposalKind, ProposalRow
 from controller.domain.errors import Unsupported
 
 
 @dataclass(frozen=True, slots=True)
 class Arc:
-    """One bundle to draw: who owns it, and its bytes a second."""
+    """One bundle to draw: who owns it, and its bytes per second."""
 
     bundle: NamespaceBundle
     broker: str
@@ -25,14 +27,46 @@ class Arc:
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """One ring with what it says above it."""
+    """One ring with the title above it."""
 
     title: str
     arcs: Sequence[Arc]
 
 
+def draw_namespace(
+    path: Path, namespace: str, rows: Sequence[Mapping[str, Any]], proposals: Sequence[ProposalRow]
+) -> None:
+    """Draw a namespace's bundles (`rows` of `bundles_now`), and what they become once the proposals are done."""
+    arcs = [
+        Arc(
+            NamespaceBundle(namespace, row["lower_bound"], row["upper_bound"]),
+            row["broker"] or "nobody",
+            float(row["byte_rate"] or 0),
+        )
+        for row in rows
+    ]
+    own = [one for one in proposals if one.namespace == namespace]
+    rings = [Ring("now", arcs)]
+    if own:
+        rings.append(Ring("with what is proposed", arcs_after(arcs, own)))
+    write_rings(path, f"Bundles of {namespace}", rings)
+
+
+def arcs_after(arcs: Sequence[Arc], proposals: Sequence[ProposalRow]) -> list[Arc]:
+    """The arcs once the proposals are done. A split divides the load by width, since topics are not known here."""
+    moved: Mapping[str, str] = {
+        str(one.bundle): one.destination or "nobody" for one in proposals if one.kind is ProposalKind.UNLOAD
+    }
+    cut = {str(one.bundle): one.cut_points for one in proposals if one.kind is ProposalKind.SPLIT}
+    return [
+        Arc(part, moved.get(str(arc.bundle), arc.broker), arc.byte_rate * part.width / arc.bundle.width)
+        for arc in arcs
+        for part in arc.bundle.parts(cut.get(str(arc.bundle), ()))
+    ]
+
+
 def write_rings(path: Path, title: str, rings: Sequence[Ring]) -> None:
-    """Write the page; the rings share one scale of load. Raises Unsupported without plotly."""
+    """Write the page; all rings share one scale of load. Raises Unsupported without plotly."""
     try:
         from plotly.subplots import make_subplots
     except ImportError:

@@ -1,4 +1,4 @@
-"""`cleave bundles`: look at a cluster's bundles, split and move them by hand, propose, approve, apply, replay."""
+"""`cleave bundles`: show a cluster's bundles, split and move them by hand, propose, approve, apply, replay."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ import typer
 
 from controller.bootstrap import application, process_name
 from controller.bundles.bootstrap import Bundles, bundles_of
-from controller.bundles.domain.namespace_bundle import edge_text, topic_hash
-from controller.bundles.domain.splitting.refusal import SplitRefusal
-from controller.bundles.domain.topic_name import canonical_topic_name, namespace_of
+from controller.bundles.domain.ring.hashes import edge_text, topic_hash
+from controller.bundles.domain.ring.topic_name import canonical_topic_name, namespace_of
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
+from controller.bundles.services import balancer as bundle_balancer
+from controller.bundles.services.manual_acts import ManualSplit
 from controller.bundles.store import namespaces as bundle_namespaces
+from controller.bundles.store import proposals as bundle_proposals
+from controller.bundles.store import views as bundle_views
 from controller.bundles.store.namespaces import BalancingMode
+from controller.bundles.store.proposals import ProposalState
 from controller.domain.errors import Conflict, InvalidInput, StoreUnavailable
-from controller.entrypoints.bundles import acts as bundle_acts
-from controller.entrypoints.bundles import wishes as bundle_wishes
+from controller.entrypoints.bundles import rows as bundle_rows
+from controller.entrypoints.bundles.picture import draw_namespace
 from controller.entrypoints.commands.options import AsJson, DryRun, Limit
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.stop_signals import on_stop_signals
@@ -51,13 +56,12 @@ def show(
     limit: Limit = 1000,
     as_json: AsJson = False,
 ) -> None:
-    """Bundles with their owners and load, as last aggregated; with --html as a picture beside what is proposed."""
+    """Bundles with their owners and load, as last aggregated; with --html also as a picture with what is proposed."""
     with cluster() as bundles:
-        rows = bundle_acts.shown(bundles, namespace, limit)
+        with bundles.store.transaction() as tx:
+            rows = bundle_views.bundles_now(tx, bundles.cluster, namespace, limit=limit)
         if html is not None:
-            if namespace is None:
-                raise InvalidInput("a picture is of one namespace; name it")
-            bundle_acts.draw(bundles, namespace, html)
+            _draw(bundles, namespace, html)
     shown = (
         "namespace",
         "bundle",
@@ -71,13 +75,25 @@ def show(
     emit(as_json, rows, rows_table(rows, shown, title=f"bundles of cluster {bundles.cluster}"))
 
 
+def _draw(bundles: Bundles, namespace: str | None, path: Path) -> None:
+    if namespace is None:
+        raise InvalidInput("a picture is of one namespace; name it")
+    live = (ProposalState.PROPOSED, ProposalState.APPROVED, ProposalState.APPLIED)
+    with bundles.store.transaction() as tx:
+        rows = bundle_views.bundles_now(tx, bundles.cluster, namespace)
+        proposals = bundle_proposals.list_proposals(tx, bundles.cluster, states=live)
+    draw_namespace(path, namespace, rows, proposals)
+
+
 @app.command("hash")
 def hash_of(topic: str, as_json: AsJson = False) -> None:
-    """Where a topic lies: its complete name, its hash, and the bundle it is in if the cluster is known."""
+    """Where a topic lies: its complete name, its hash, and its bundle if the namespace is known."""
     name = canonical_topic_name(topic)
     document: dict[str, Any] = {"topic": name, "hash": edge_text(topic_hash(name))}
-    with application() as cleave, suppress(StoreUnavailable):  # the hash needs nobody
-        document["bundle"] = bundle_acts.known_bundle(cleave.store, cleave.settings.pulsar_cluster, name)
+    with application() as cleave, suppress(StoreUnavailable):  # the hash needs no database
+        with cleave.store.transaction() as tx:
+            bundle = bundle_namespaces.find_bundle_of(tx, cleave.settings.pulsar_cluster, name)
+        document["bundle"] = None if bundle is None else str(bundle)
     document["namespace"] = namespace_of(name)
     emit(as_json, document, rows_table([document]))
 
@@ -94,18 +110,18 @@ def split(
     ] = None,
     parts: Annotated[int, typer.Option(min=2, help="How many parts an even division makes.")] = 2,
     unload: Annotated[
-        bool, typer.Option(help="Unload the parts at once, so that they find owners anew.")
+        bool, typer.Option(help="Unload the parts at once, so that they get new owners.")
     ] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Split a bundle where an algorithm, positions or topics say."""
     with cluster() as bundles:
-        wanted = bundle_wishes.SplitWish(bundle, algorithm, tuple(position or ()), tuple(topic or ()), parts)
-        plan = bundle_wishes.plan(bundles, wanted)
-        if isinstance(plan, SplitRefusal):
+        asked = ManualSplit(bundle, algorithm, tuple(position or ()), tuple(topic or ()), parts)
+        plan = bundles.plan_split(asked)
+        if isinstance(plan, CutRefusal):
             raise Conflict(plan.sentence)
-        rows = bundle_acts.part_rows(plan)
+        rows = bundle_rows.part_rows(plan)
         document: dict[str, Any] = {"bundle": str(plan.bundle), "parts": rows}
         if dry_run:
             title = f"{plan.bundle} would become"
@@ -120,17 +136,17 @@ def unload(
     bundle: Bundle,
     to: Annotated[
         str | None,
-        typer.Option(help="host:port as brokers are listed; where the brokers choose if not given."),
+        typer.Option(help="host:port as brokers are listed; if not given, the brokers choose."),
     ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take a bundle from its owner, towards a broker if one is named."""
+    """Take a bundle from its owner, and give it to a broker if one is named."""
     with cluster() as bundles:
-        which, owner = bundle_wishes.movable(bundles, bundle, to)
-        document: dict[str, Any] = {"bundle": str(which), "owner": owner, "destination": to}
+        found, owner = bundles.check_unload(bundle, to)
+        document: dict[str, Any] = {"bundle": str(found), "owner": owner, "destination": to}
         if not dry_run:
-            result = bundles.acts.unload(which, destination=to)
+            result = bundles.acts.unload(found, destination=to)
             document |= {"outcome": str(result.outcome), "owner": result.owner}
     emit(as_json, document, rows_table([document]))
 
@@ -138,14 +154,14 @@ def unload(
 @app.command()
 def collect(
     interval_seconds: Annotated[float, typer.Option(min=1.0)] = 30.0,
-    once: Annotated[bool, typer.Option(help="One tick, and leave.")] = False,
+    once: Annotated[bool, typer.Option(help="One tick, then end.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Read every broker's load into the reports' area, again and again."""
+    """Read every broker's load into the area of reports, again and again."""
     with cluster() as bundles:
         collector = bundles.collector(interval_seconds)
         if once:
-            tick = bundle_acts.one_tick(collector)
+            tick = bundle_rows.tick_row(collector.tick_once())
             emit(as_json, tick, rows_table([tick]))
         else:
             on_stop_signals(collector.stop)
@@ -154,7 +170,7 @@ def collect(
 
 @app.command()
 def aggregate(as_json: AsJson = False) -> None:
-    """Load of the last window, from reports to tables, on Spark."""
+    """Compute the load of the last window on Spark, from reports to tables."""
     with cluster() as bundles:
         document = asdict(bundles.aggregate(f"cli-{process_name()}"))
     emit(as_json, document, rows_table([document]))
@@ -162,12 +178,13 @@ def aggregate(as_json: AsJson = False) -> None:
 
 @app.command()
 def propose(as_json: AsJson = False) -> None:
-    """Decide one cycle: which bundles to split where and which to move whither. Nothing is done to any broker."""
+    """Decide one cycle: which bundles to split and where, which to move and where to. Nothing is done to any broker."""
     with cluster() as bundles:
         cycle = bundles.propose(f"cli-{process_name()}", process_name())
-        rows, why_not = bundle_acts.of_cycle(bundles, cycle.cycle_id)
+        with bundles.store.transaction() as tx:
+            rows, why_not = bundle_views.cycle_rows(tx, bundles.cluster, cycle.cycle_id)
     document = {**asdict(cycle), "proposals": rows, "why_not": why_not}
-    emit(as_json, document, bundle_acts.cycle_tables(cycle.cycle_id, rows, why_not))
+    emit(as_json, document, bundle_rows.cycle_tables(cycle.cycle_id, rows, why_not))
 
 
 @app.command()
@@ -176,9 +193,10 @@ def approve(
     refuse: Annotated[str | None, typer.Option(help="Refuse them instead, for this reason.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Consent to proposals, or refuse them; the next application carries them out."""
+    """Approve proposals, or refuse them. The next `apply` carries out what is approved."""
     with application() as cleave:
-        rows = bundle_acts.settle(cleave.store, proposal_ids, refuse, process_name())
+        found = bundle_balancer.approve(cleave.store, proposal_ids, refuse=refuse, actor=process_name())
+        rows = [bundle_rows.approval_row(row) for row in found]
     emit(as_json, rows, rows_table(rows))
 
 
@@ -190,21 +208,21 @@ def apply(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Carry out what is approved, and read whether what was done before holds."""
+    """Carry out what is approved, and check whether what was done before holds."""
     with cluster() as bundles:
         if cycle is not None:
-            bundle_acts.require_cycle(bundles, cycle)
+            bundle_balancer.require_cycle(bundles.store, cluster=bundles.cluster, cycle_id=cycle)
         if dry_run:
-            rows = bundle_acts.waiting(bundles, cycle)
+            rows = [bundle_rows.waiting_row(row) for row in bundles.waiting(cycle)]
         else:
             reports = bundles.apply(cycle, process_name())
-            rows = [bundle_acts.report_row(one) for one in (*reports, *bundles.verify(process_name()))]
+            rows = [bundle_rows.act_row(one) for one in (*reports, *bundles.verify(process_name()))]
     emit(as_json, rows, rows_table(rows, title="would be applied" if dry_run else "applied and verified"))
 
 
 @app.command()
 def replay(cycle_id: Annotated[int, typer.Argument(metavar="CYCLE")], as_json: AsJson = False) -> None:
-    """Decide a stored cycle again from its own inputs; ends with 1 where the answer is another one."""
+    """Decide a stored cycle again from its own inputs. Ends with 1 if the answer differs."""
     with cluster() as bundles:
         found = asdict(bundles.replay(cycle_id))
     emit(as_json, found, rows_table([found]))
@@ -214,23 +232,25 @@ def replay(cycle_id: Annotated[int, typer.Argument(metavar="CYCLE")], as_json: A
 
 @app.command()
 def merges(namespace: Namespace = None, as_json: AsJson = False) -> None:
-    """Cold neighbours that could be one bundle, with the steps an operator would take: Pulsar cannot merge."""
+    """Cold neighbours that could be one bundle, with the steps for an operator: Pulsar cannot merge."""
     with cluster() as bundles:
         found = bundles.merges()
     chosen = {name: verdict for name, verdict in found.items() if namespace in (None, name)}
     if namespace is not None and not chosen:
-        raise bundle_acts.unknown_namespace(namespace)
-    document, table = bundle_acts.merge_answers(chosen)
+        raise bundle_views.unknown_namespace(namespace)
+    document, table = bundle_rows.merge_rows(chosen)
     emit(as_json, document, table)
 
 
 @app.command()
 def mode(
     namespace: str,
-    to: Annotated[BalancingMode, typer.Argument(help="How far proposals of the namespace go by themselves.")],
+    to: Annotated[
+        BalancingMode, typer.Argument(help="How far proposals of the namespace go without a person.")
+    ],
     as_json: AsJson = False,
 ) -> None:
-    """Enable a namespace for balancing, or take it back to dry run."""
+    """Enable a namespace for balancing, or set it back to dry run."""
     with application() as cleave, cleave.store.transaction() as tx:
         name = cleave.settings.pulsar_cluster
         seen = bundle_namespaces.get_namespace(tx, name, namespace).row_version

@@ -1,7 +1,7 @@
 """Tasks of bundle balancing: read the brokers, aggregate on Spark, propose, apply, verify; and acts by hand.
 
-Each gives a document of plain values. A repeat under the same id changes nothing: the run's, the cycle's and each
-proposal's rows are found again.
+Each returns a document of plain values. A repeat under the same id changes nothing: it finds the rows of the run, the
+cycle and each proposal.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from datetime import timedelta
 from typing import Any
 
 from controller.bundles.bootstrap import Bundles, bundles_of
-from controller.bundles.domain.splitting.refusal import SplitRefusal
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
+from controller.bundles.services import balancer as bundle_balancer
+from controller.bundles.services.manual_acts import ManualSplit
 from controller.bundles.store import cycles as bundle_cycles
+from controller.bundles.store import views as bundle_views
 from controller.domain.errors import Conflict
-from controller.entrypoints.bundles import acts as bundle_acts
-from controller.entrypoints.bundles import wishes as bundle_wishes
+from controller.entrypoints.bundles import rows as bundle_rows
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.store.topics.topics import database_now
 
@@ -32,23 +34,24 @@ def _cluster(dsn: str, extras: Extras) -> Iterator[Bundles]:
 
 
 def collect_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:
-    """Read every broker once and land the reports. Raises DataPlaneUnavailable where nobody answered."""
+    """Read every broker once and land the reports. Raises DataPlaneUnavailable if no broker answered."""
     with _cluster(dsn, extras) as bundles:
-        return bundle_acts.one_tick(bundles.collector(COLLECT_INTERVAL_SECONDS))
+        return bundle_rows.tick_row(bundles.collector(COLLECT_INTERVAL_SECONDS).tick_once())
 
 
 def aggregate_bundles(*, dsn: str, extras: Extras, run_id: str) -> dict[str, Any]:
-    """Load of the last window, on Spark, as the loader."""
+    """Compute the load of the last window on Spark, as the loader."""
     with _cluster(dsn, extras) as bundles:
         result = bundles.aggregate(re.sub(r"[^A-Za-z0-9._-]", "-", run_id))
     return {**asdict(result), "quarantined": list(result.quarantined)}
 
 
 def propose_bundles(*, dsn: str, extras: Extras, request_key: str, decided_by: str) -> dict[str, Any]:
-    """Decide one cycle and write it down: proposals, and why not more."""
+    """Decide one cycle and record it: proposals, and why there are not more."""
     with _cluster(dsn, extras) as bundles:
         cycle = bundles.propose(request_key, decided_by)
-        proposals, why_not = bundle_acts.of_cycle(bundles, cycle.cycle_id)
+        with bundles.store.transaction() as tx:
+            proposals, why_not = bundle_views.cycle_rows(tx, bundles.cluster, cycle.cycle_id)
     return {**asdict(cycle), "proposals": _plain(proposals), "why_not": _plain(why_not)}
 
 
@@ -58,14 +61,14 @@ def apply_bundles(
     """Carry out what is approved, and what the cycle proposed in automatic namespaces."""
     with _cluster(dsn, extras) as bundles:
         if dry_run:
-            return {"would_apply": _plain(bundle_acts.waiting(bundles, cycle_id))}
-        return {"applied": [bundle_acts.report_row(one) for one in bundles.apply(cycle_id, claimant)]}
+            return {"would_apply": [bundle_rows.waiting_row(row) for row in bundles.waiting(cycle_id)]}
+        return {"applied": [bundle_rows.act_row(one) for one in bundles.apply(cycle_id, claimant)]}
 
 
 def verify_bundles(*, dsn: str, extras: Extras, claimant: str) -> dict[str, Any]:
-    """Read whether what was applied holds."""
+    """Check whether what was applied holds."""
     with _cluster(dsn, extras) as bundles:
-        return {"verified": [bundle_acts.report_row(one) for one in bundles.verify(claimant)]}
+        return {"verified": [bundle_rows.act_row(one) for one in bundles.verify(claimant)]}
 
 
 def keep_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:
@@ -80,25 +83,28 @@ def keep_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:
 def approve_bundles(
     *, dsn: str, extras: Extras, actor: str, params: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Consent to proposals, or refuse them with a reason. All or none."""
+    """Approve proposals, or refuse them with a reason. All or none."""
     with cleave_at(dsn, extras) as app:
-        return bundle_acts.settle(app.store, params["proposals"], params.get("refuse") or None, actor)
+        rows = bundle_balancer.approve(
+            app.store, params["proposals"], refuse=params.get("refuse") or None, actor=actor
+        )
+    return [bundle_rows.approval_row(row) for row in rows]
 
 
 def split_bundle(*, dsn: str, extras: Extras, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Split by hand; a repeat finds the cuts made and changes nothing."""
+    """Split by hand. A repeat finds the cuts made and changes nothing."""
     with _cluster(dsn, extras) as bundles:
-        wish = bundle_wishes.SplitWish(
+        asked = ManualSplit(
             params["bundle"],
             params.get("algorithm") or None,
             tuple(params.get("positions") or ()),
             tuple(params.get("topics") or ()),
             int(params.get("parts") or 2),
         )
-        plan = bundle_wishes.plan(bundles, wish)
-        if isinstance(plan, SplitRefusal):
+        plan = bundles.plan_split(asked)
+        if isinstance(plan, CutRefusal):
             raise Conflict(plan.sentence)
-        document = {"bundle": str(plan.bundle), "parts": bundle_acts.part_rows(plan)}
+        document = {"bundle": str(plan.bundle), "parts": bundle_rows.part_rows(plan)}
         if params.get("dry_run"):
             return {"would_split": document}
         result = bundles.acts.split_at(plan.bundle, plan.cuts, unload=bool(params.get("unload")))
@@ -106,18 +112,18 @@ def split_bundle(*, dsn: str, extras: Extras, params: Mapping[str, Any]) -> dict
 
 
 def unload_bundle(*, dsn: str, extras: Extras, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Move by hand; a bundle that is at its destination stays there."""
+    """Move by hand. A bundle that is at its destination stays there."""
     with _cluster(dsn, extras) as bundles:
         destination = params.get("destination") or None
-        which, owner = bundle_wishes.movable(bundles, params["bundle"], destination)
+        bundle, owner = bundles.check_unload(params["bundle"], destination)
         if params.get("dry_run"):
-            return {"would_unload": str(which), "owner": owner, "destination": destination}
-        result = bundles.acts.unload(which, destination=destination)
-    return {"bundle": str(which), "outcome": str(result.outcome), "owner": result.owner}
+            return {"would_unload": str(bundle), "owner": owner, "destination": destination}
+        result = bundles.acts.unload(bundle, destination=destination)
+    return {"bundle": str(bundle), "outcome": str(result.outcome), "owner": result.owner}
 
 
 def _plain(value: Any) -> Any:
-    """Numbers and texts for an XCom: decimals of the database become floats, other things their text."""
+    """Plain values for an XCom: the database's decimals become floats, everything else becomes text."""
     if isinstance(value, dict):
         return {key: _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

@@ -84,8 +84,8 @@ def stage_and_merge(tx: Connection, run: LoadRun, changes: pa.Table, sources: pa
 
     A run that was merged before, or whose window is not beyond the watermark, changes nothing.
     """
-    append(tx, "staging.load_row", run.run_id, changes.select(CHANGE_SCHEMA.names).cast(CHANGE_SCHEMA))
-    append(tx, "staging.source_row", run.run_id, sources.select(SOURCE_SCHEMA.names).cast(SOURCE_SCHEMA))
+    append(tx, "staging.load_row", run.run_id, changes, CHANGE_SCHEMA)
+    append(tx, "staging.source_row", run.run_id, sources, SOURCE_SCHEMA)
     row = tx.execute(
         text(
             "SELECT * FROM cleave.merge_load(:run_id, :window_end, :engine, :samples, :segments, :quarantined)"

@@ -7,26 +7,20 @@ Meant for small fleets and for tests: some seconds for a million samples.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from tempfile import SpooledTemporaryFile
-from typing import IO, Any, cast
+from collections.abc import Iterable
 
-import psycopg2
 import pyarrow as pa
-from pyarrow import csv
 from sqlalchemy import Connection, text
-from sqlalchemy.exc import DBAPIError
 
 from controller.domain.load import FLOOR_FRACTION, METRICS
 from controller.domain.load_window import LoadWindow
 from controller.store.load.records import CHANGE_SCHEMA, SOURCE_SCHEMA, Baseline
+from controller.store.postgres.arrow_copy import copy_in, copy_out
 
 COLUMNS = ("topic_id", "segment_id", "source", "instant", "msg_in", "byte_in", "msg_out", "byte_out")
 """What is read of a sample."""
 
 _COUNTERS = ("msg_in", "byte_in", "msg_out", "byte_out")
-_MEMORY_BYTES = 64 * 1024 * 1024  # beyond it a transfer goes through a temporary file
 
 
 def _each(template: str) -> str:
@@ -96,7 +90,8 @@ WITH previous AS (
                 p.topic_id IS NULL OR bool_or(
                     (now > split_at) <> (was > split_at) OR (now < merge_at) <> (was < merge_at)
                     OR (abs(now - was) > :floor * merge_at
-                        AND CASE WHEN was = 0 THEN true ELSE abs(now - was) / was > t.load_change_threshold END)) AS news
+                        AND CASE WHEN was = 0 THEN true
+                                 ELSE abs(now - was) / was > t.load_change_threshold END)) AS news
            FROM (VALUES {_METRIC_ROWS}) AS metric (now, was, split_at, merge_at)) verdict
    WHERE p.topic_id IS NULL OR p.observed_at_ms <= r.observed_at_ms
 )
@@ -152,36 +147,8 @@ def _in_ms(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _load(tx: Connection, table: str, columns: str, batches: Iterable[pa.RecordBatch]) -> None:
     tx.execute(text(f"CREATE TEMPORARY TABLE {table} ({columns}) ON COMMIT DROP"))
-    options = csv.WriteOptions(include_header=False)
-    with SpooledTemporaryFile(_MEMORY_BYTES) as file:
-        for batch in batches:
-            if batch.num_rows:  # of an empty one pyarrow 26 writes the bytes of an unused buffer
-                csv.write_csv(batch, file, options)
-        file.seek(0)
-        with _copying(tx) as copy:
-            copy(f"COPY {table} FROM STDIN (FORMAT csv)", file)
+    copy_in(tx, table, batches)
 
 
 def _fetch(tx: Connection, table: str, schema: pa.Schema) -> pa.Table:
-    with SpooledTemporaryFile(_MEMORY_BYTES) as file:
-        with _copying(tx) as copy:
-            columns = ", ".join(schema.names)
-            copy(f"COPY (SELECT {columns} FROM {table}) TO STDOUT (FORMAT csv, HEADER)", file)  # noqa: S608  # our names
-        file.seek(0)
-        types = {field.name: field.type for field in schema}
-        return csv.read_csv(file, convert_options=csv.ConvertOptions(column_types=types))
-
-
-@contextmanager
-def _copying(tx: Connection) -> Iterator[Any]:
-    """COPY on the driver's own cursor; its errors take the way of all others."""
-    driver = cast("psycopg2.extensions.connection", tx.connection.driver_connection)
-    with driver.cursor() as cursor:
-
-        def copy(statement: str, file: IO[Any]) -> None:
-            try:
-                cursor.copy_expert(statement, file)
-            except psycopg2.Error as error:
-                raise DBAPIError(statement, None, error) from error
-
-        yield copy
+    return copy_out(tx, f"SELECT {', '.join(schema.names)} FROM {table}", schema)  # noqa: S608  # our own names

@@ -1,11 +1,14 @@
-"""Arrow tables in and out of PostgreSQL by COPY: what the loader reads as a baseline and appends to its inbox.
+"""Arrow tables in and out of PostgreSQL by COPY.
 
-Columns that end in `_ms` are milliseconds since the Unix epoch here and instants there; lists of integers are
-arrays there. No memory beyond one table's worth: long transfers go through a temporary file.
+`fetch` reads a baseline from a control table, `append` adds a run's rows to a staging table. There, a column that
+ends in `_ms` here (milliseconds since the Unix epoch) is an instant without that ending. `copy_out` and `copy_in`
+take columns as they are; lists of integers are arrays in PostgreSQL in either case. A transfer larger than 64 MiB
+goes through a temporary file.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any, cast
@@ -17,12 +20,12 @@ from pyarrow import csv
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-_MEMORY_BYTES = 64 * 1024 * 1024  # beyond it a transfer goes through a temporary file
+_MEMORY_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """Rows written, rows left because their record moved meanwhile, and whether the run counted at all."""
+    """Rows written, rows left because their record changed meanwhile, and whether the run counted at all."""
 
     written: int
     outrun: int
@@ -30,19 +33,34 @@ class MergeResult:
 
 
 def fetch(tx: Connection, relation: str, schema: pa.Schema) -> pa.Table:
-    """The rows of a relation of ours in the columns of `schema`."""
+    """The rows of a control table in the columns of `schema`, instants as milliseconds."""
     columns = ", ".join(
         f"floor(extract(epoch FROM {name.removesuffix('_ms')}) * 1000)::bigint AS {name}"
         if name.endswith("_ms")
         else name
         for name in schema.names
     )
-    statement = f"COPY (SELECT {columns} FROM {relation}) TO STDOUT (FORMAT csv, HEADER)"  # noqa: S608  # our names
+    return copy_out(tx, f"SELECT {columns} FROM {relation}", schema)  # noqa: S608  # our own names
+
+
+def append(tx: Connection, relation: str, run_id: str, rows: pa.Table, schema: pa.Schema) -> None:
+    """Adds the columns of `schema` to a staging table, the run's id as first column, milliseconds as instants."""
+    rows = rows.select(schema.names).cast(schema)
+    for position, name in enumerate(schema.names):
+        if name.endswith("_ms"):
+            instants = rows.column(position).cast(pa.timestamp("ms", tz="UTC"))
+            rows = rows.set_column(position, name.removesuffix("_ms"), instants)
+    keyed = rows.add_column(0, "run_id", pa.array([run_id] * rows.num_rows, pa.string()))
+    copy_in(tx, f"{relation} ({', '.join(keyed.column_names)})", keyed.to_batches())
+
+
+def copy_out(tx: Connection, query: str, schema: pa.Schema) -> pa.Table:
+    """What a query of ours answers, in the columns and types of `schema`."""
     with SpooledTemporaryFile(_MEMORY_BYTES) as file:
-        _copy(tx, statement, file)
+        _copy(tx, f"COPY ({query}) TO STDOUT (FORMAT csv, HEADER)", file)
         file.seek(0)
         types = {f.name: pa.string() if pa.types.is_list(f.type) else f.type for f in schema}
-        # COPY writes null as nothing at all, an empty text in quotes
+        # COPY writes null as nothing at all and an empty text as a pair of quotes.
         options = csv.ConvertOptions(
             column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
         )
@@ -54,26 +72,27 @@ def fetch(tx: Connection, relation: str, schema: pa.Schema) -> pa.Table:
     return rows
 
 
-def append(tx: Connection, relation: str, run_id: str, rows: pa.Table) -> None:
-    """COPY the rows with the run's id as first column."""
-    for position, field in enumerate(rows.schema):
-        name, column = field.name, rows.column(position)
-        if name.endswith("_ms"):
-            instants = column.cast(pa.timestamp("ms", tz="UTC"))
-            rows = rows.set_column(position, name.removesuffix("_ms"), instants)
-        elif pa.types.is_list(field.type):
-            joined = pc.binary_join(column.cast(pa.list_(pa.string())), ",")
-            rows = rows.set_column(position, name, pc.binary_join_element_wise("{", joined, "}", ""))
-    keyed = rows.add_column(0, "run_id", pa.array([run_id] * rows.num_rows, pa.string()))
+def copy_in(tx: Connection, target: str, batches: Iterable[pa.RecordBatch]) -> None:
+    """Adds the batches to `target`: a relation, with its columns in brackets unless the batches have all in order."""
     with SpooledTemporaryFile(_MEMORY_BYTES) as file:
-        # An empty chunk makes pyarrow 26 write the bytes of an unused buffer.
-        csv.write_csv(keyed.combine_chunks(), file, csv.WriteOptions(include_header=False))
+        for batch in batches:
+            if batch.num_rows:  # for an empty batch pyarrow 26 writes the bytes of an unused buffer
+                csv.write_csv(_with_arrays(batch), file, csv.WriteOptions(include_header=False))
         file.seek(0)
-        _copy(tx, f"COPY {relation} ({', '.join(keyed.column_names)}) FROM STDIN (FORMAT csv)", file)
+        _copy(tx, f"COPY {target} FROM STDIN (FORMAT csv)", file)
+
+
+def _with_arrays(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Lists as the texts of PostgreSQL's arrays."""
+    for position, field in enumerate(batch.schema):
+        if pa.types.is_list(field.type):
+            joined = pc.binary_join(batch.column(position).cast(pa.list_(pa.string())), ",")
+            batch = batch.set_column(position, field.name, pc.binary_join_element_wise("{", joined, "}", ""))
+    return batch
 
 
 def _copy(tx: Connection, statement: str, file: IO[Any]) -> None:
-    """Runs COPY on the driver's own cursor; its errors take the way of all others."""
+    """Runs COPY on the driver's own cursor. Its errors are raised as those of any other statement."""
     driver = cast("psycopg2.extensions.connection", tx.connection.driver_connection)
     try:
         with driver.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""The page of reasons: every enum of "why not", read off its source with the comments that stand in it."""
+"""The page of reasons: every enum of "why not", read from its source with the comments in it."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import inspect
 import re
 from enum import StrEnum
 
-from controller.bundles.domain.merge_answers import ApartReason
-from controller.bundles.domain.moves import HeldReason
-from controller.bundles.domain.splitting.refusal import SplitReason
-from controller.bundles.domain.trigger_answers import HoldReason
+from controller.bundles.domain.balancing.moves import MoveRefusalReason
+from controller.bundles.domain.merging import MergeRefusalReason
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusalReason
+from controller.bundles.domain.splitting.triggers import SplitRefusalReason
 from controller.domain.decision import RefusalReason
 from docs.reference.pages.markdown import code, page, table
 
 BUNDLES: tuple[tuple[type[StrEnum], str, str], ...] = (
     (
-        HeldReason,
+        MoveRefusalReason,
         "Bundles that stay where they are",
         "`rule` in `inspect.bundles_why_not` and in `cleave bundles propose` is the shedder's name.",
     ),
-    (HoldReason, "Hot bundles that are not split", "`rule` is `split`."),
+    (SplitRefusalReason, "Hot bundles that are not split", "`rule` is `split`."),
     (
-        SplitReason,
+        CutRefusalReason,
         "Bundles that cannot be cut, and what a cut leaves undone",
         "`cleave bundles split` and the `rule` `split` give these as a sentence with the figures.",
     ),
-    (ApartReason, "Cold bundles that stay apart", "From `cleave bundles merges`."),
+    (MergeRefusalReason, "Cold bundles that stay apart", "From `cleave bundles merges`."),
 )
-"""Each enum of bundle balancing, the heading over it and where its reasons are read."""
+"""Each enum of bundle balancing, its heading, and where its reasons are read."""
 
 
 def reasons() -> str:

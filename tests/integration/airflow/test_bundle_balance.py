@@ -16,7 +16,8 @@ import pytest
 
 from benchmarks.steady_traffic import SteadyTraffic
 from benchmarks.uneven_namespace import KNOBS, UnevenNamespace, make, spread
-from controller.bundles.domain.namespace_bundle import NamespaceBundle, edge_text, topic_hash
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring.hashes import edge_text, topic_hash
 from controller.bundles.services import balancer as bundle_balancer
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import namespaces as bundle_namespaces

@@ -1,4 +1,4 @@
-"""A migrated database of the test's own, with the usual errands of the store on it."""
+"""A migrated database for each test, with the usual calls of the store on it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.store_driver import StoreDriver
 
 @pytest.fixture
 def driver(database: str) -> Iterator[StoreDriver]:
-    """A store on a fresh database, and the usual errands on it."""
+    """A store on a fresh database, with the usual calls on it."""
     driver = StoreDriver(database)
     yield driver
     driver.store.dispose()

@@ -19,7 +19,7 @@ from sqlalchemy import text
 
 from benchmarks.steady_traffic import SteadyTraffic
 from benchmarks.uneven_namespace import KNOBS, UnevenNamespace, make
-from controller.bundles.domain.namespace_bundle import NamespaceBundle
+from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store.proposals import ProposalRow, ProposalState
 from tests.support.brokers import SharedBroker

@@ -1,1 +1,1 @@
-"""Where to cut a bundle, apart from whether: one module an algorithm, chosen by name in ``registry``."""
+"""Splitting bundles: which of them are hot, which are split now, and where each is cut."""

@@ -1,8 +1,8 @@
-"""Carries out what was approved, a limited number each time, and writes down what came of each act.
+"""Carries out what was approved, a limited number of acts each time, and records what came of each.
 
-The approval is the intent: an act that a crash cut off is claimed again when the claim has passed, looks first, and
-finds itself done. Nothing is done in a namespace in dry run: its proposals are never approved, and one that went back
-to dry run is not claimed.
+The approval is the intent. An act that a crash interrupted is claimed again when its claim has expired; it reads
+first and finds itself done. Nothing is done in a namespace in dry run: its proposals are never approved, and
+approved ones of a namespace that went back to dry run are not claimed.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from controller import telemetry
 from controller.bundles.brokers.acts import ActOutcome, BundleActs
 from controller.bundles.store import claims as bundle_claims
+from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store import proposals as bundle_proposals
+from controller.bundles.store.namespaces import BalancingMode
 from controller.bundles.store.proposals import ProposalKind, ProposalRow, ProposalState
-from controller.domain.errors import CleaveError, InvalidInput, LostRace, Retryable
+from controller.domain.errors import CleaveError, InvalidInput, LostRace, NotFound, Retryable
 from controller.store.postgres.engine import Store
 
 log = telemetry.get_logger(__name__)
@@ -24,9 +26,9 @@ log = telemetry.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ApplySettings:
-    """Limits of one call: acts of each kind, and how often one that meets trouble is tried again.
+    """Limits of one call: acts of each kind, and how often an act that fails for now is tried.
 
-    ``claim_seconds`` must outlast one act with its looking.
+    `claim_seconds` must be longer than one act with its reads takes.
     """
 
     max_splits: int = 10
@@ -39,7 +41,7 @@ class ApplySettings:
             raise InvalidInput(f"{self}: give limits >= 0, at least one attempt, and a claim longer than 0 s")
 
     def limit(self, kind: ProposalKind) -> int:
-        """The most acts of the kind; what cannot be done is refused without limit."""
+        """The most acts of the kind. Merges, which cannot be done, are only refused, up to 100."""
         return {ProposalKind.SPLIT: self.max_splits, ProposalKind.UNLOAD: self.max_unloads}.get(kind, 100)
 
 
@@ -65,7 +67,7 @@ def apply(
 ) -> list[ActReport]:
     """Approve what `cycle_id` proposed in automatic namespaces (None: nothing new), then do what is approved.
 
-    Splits come first. One act's trouble never stops the others. Raises StoreUnavailable.
+    Splits come first. An act that fails never stops the others. Raises StoreUnavailable.
     """
     done = []
     for kind in (ProposalKind.SPLIT, ProposalKind.UNLOAD, ProposalKind.MERGE):
@@ -86,25 +88,49 @@ def apply(
     return done
 
 
+def waiting(store: Store, *, cluster: str, cycle_id: int | None) -> list[ProposalRow]:
+    """What `apply` would carry out: approved acts, and a cycle's own proposals in automatic namespaces."""
+    with store.transaction() as tx:
+        approved = bundle_proposals.list_proposals(tx, cluster, states=[ProposalState.APPROVED])
+        own = []
+        if cycle_id is not None:
+            own = bundle_proposals.list_proposals(
+                tx, cluster, cycle_id=cycle_id, states=[ProposalState.PROPOSED]
+            )
+        modes = {row.namespace: row.mode for row in bundle_namespaces.list_namespaces(tx, cluster)}
+    automatic = [row for row in own if modes.get(row.namespace) is BalancingMode.AUTOMATIC]
+    return [row for row in (*approved, *automatic) if row.kind is not ProposalKind.MERGE]
+
+
+def require_cycle(store: Store, *, cluster: str, cycle_id: int) -> None:
+    """Raises NotFound for a cycle that this cluster never had."""
+    with store.transaction() as tx:
+        found = bundle_cycles.get_cycle(tx, cycle_id)
+    if found.cluster != cluster:
+        raise NotFound(
+            f"cycle {cycle_id} is of cluster {found.cluster}, not of {cluster}; name one of its own"
+        )
+
+
 def _one(
     store: Store, acts: BundleActs, row: ProposalRow, settings: ApplySettings, claimant: str
 ) -> ActReport:
     try:
-        state, said = _ACTS[row.kind](store, acts, row)
+        state, outcome = _ACTS[row.kind](store, acts, row)
     except Retryable as error:
         if row.attempts < settings.max_attempts:
             return _put_back(store, row, error, claimant)
-        state, said = ProposalState.FAILED, f"given up after {row.attempts} attempts: {error.message}"
+        state, outcome = ProposalState.FAILED, f"given up after {row.attempts} attempts: {error.message}"
     except CleaveError as error:
-        state, said = ProposalState.FAILED, error.message
+        state, outcome = ProposalState.FAILED, error.message
     log.info(
-        "bundle act", proposal_id=row.proposal_id, bundle=str(row.bundle), state=state.value, outcome=said
+        "bundle act", proposal_id=row.proposal_id, bundle=str(row.bundle), state=state.value, outcome=outcome
     )
     with store.transaction() as tx:
         bundle_proposals.move(
-            tx, row.proposal_id, state, actor=claimant, outcome=said, seen_row_version=row.row_version
+            tx, row.proposal_id, state, actor=claimant, outcome=outcome, seen_row_version=row.row_version
         )
-    return ActReport(row.proposal_id, row.kind, str(row.bundle), state, said)
+    return ActReport(row.proposal_id, row.kind, str(row.bundle), state, outcome)
 
 
 def _put_back(store: Store, row: ProposalRow, error: Retryable, claimant: str) -> ActReport:
@@ -125,18 +151,18 @@ def _split(store: Store, acts: BundleActs, row: ProposalRow) -> tuple[ProposalSt
 
 
 def _store_boundaries(store: Store, row: ProposalRow, boundaries: tuple[int, ...]) -> None:
-    """So that the next cycle sees the parts before the next report does; who was faster is no matter."""
+    """So that the next cycle sees the parts before a report has them. If another writer was faster, its list stays."""
     try:
         with store.transaction() as tx:
-            held = bundle_namespaces.get_namespace(tx, row.cluster, row.namespace)
-            if held.boundaries != boundaries:
+            stored = bundle_namespaces.get_namespace(tx, row.cluster, row.namespace)
+            if stored.boundaries != boundaries:
                 bundle_namespaces.set_boundaries(
                     tx,
                     row.cluster,
                     row.namespace,
                     boundaries,
                     actor="balancer",
-                    seen_row_version=held.row_version,
+                    seen_row_version=stored.row_version,
                 )
     except LostRace:
         log.info("boundaries were written by somebody else", namespace=row.namespace)

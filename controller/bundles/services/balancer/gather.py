@@ -1,4 +1,4 @@
-"""Everything one cycle may look at, read in one transaction: load, boundaries, policies, state, acts under way."""
+"""Reads what one cycle is decided on, in one transaction: load, boundaries, policies, state, acts under way."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from controller import telemetry
-from controller.bundles.domain.balance_cycle import BalanceInputs
-from controller.bundles.domain.balance_settings import BalanceSettings
-from controller.bundles.domain.balance_state import BalanceState
+from controller.bundles.domain.balancing.balance import BalanceInputs
+from controller.bundles.domain.balancing.moves import Move, MoveReason
+from controller.bundles.domain.balancing.settings import BalanceSettings
+from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Broker, BrokerReport, Bundle, Cluster
 from controller.bundles.domain.cycle import CycleInputs, CycleState
-from controller.bundles.domain.cycle_json import state_from_json
-from controller.bundles.domain.moves import Move, MoveReason
-from controller.bundles.domain.namespace_bundle import NamespaceBundle
-from controller.bundles.domain.resources import RESOURCES, BrokerResources, ResourceUsage
-from controller.bundles.domain.split_policy import SplitPolicy
-from controller.bundles.domain.splitting.base import BundleTopic
-from controller.bundles.domain.stats import BundleStats
+from controller.bundles.domain.cycle_text import state_from_json
+from controller.bundles.domain.load.resources import RESOURCES, BrokerResources, ResourceUsage
+from controller.bundles.domain.load.stats import BundleStats
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.splitting.algorithms.base import BundleTopic
+from controller.bundles.domain.splitting.policy import SplitPolicy
 from controller.bundles.reports import ReportArea
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import loads as bundle_loads
@@ -35,8 +35,8 @@ log = telemetry.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
-    """Inputs of a cycle, the state they began with, and how each namespace is balanced."""
+class Snapshot:
+    """The inputs of a cycle, the state they began with, and how each namespace is balanced."""
 
     inputs: CycleInputs
     state: CycleState
@@ -44,15 +44,15 @@ class Gathered:
     modes: Mapping[str, BalancingMode]
 
 
-def gather(tx: Connection, area: ReportArea, cluster_name: str, settings: BalanceSettings) -> Gathered:
-    """Reads it all. Where some namespace is enabled, those in dry run are looked at and left where they are."""
-    now_ms = to_ms(tx.execute(text("SELECT clock_timestamp()")).scalar_one())
+def gather(tx: Connection, area: ReportArea, cluster_name: str, settings: BalanceSettings) -> Snapshot:
+    """Reads everything. If some namespace is enabled, those in dry run count as load and stay where they are."""
+    now_ms = to_ms(bundle_cycles.database_now(tx))
     namespaces = bundle_namespaces.list_namespaces(tx, cluster_name)
-    held = bundle_cycles.get_state(tx, cluster_name)
+    stored = bundle_cycles.get_state(tx, cluster_name)
     watermark = bundle_loads.watermark(tx)
     sampled_at = 0 if watermark is None else to_ms(watermark)
     plain = _cluster(tx, cluster_name, namespaces)
-    state = state_from_json(held.state).sampled(plain, sampled_at)
+    state = state_from_json(stored.state).sampled(plain, sampled_at)
     cluster = replace(
         plain,
         bundles=tuple(replace(b, load=state.averages.get(b.bundle_id)) for b in plain.bundles),
@@ -72,7 +72,7 @@ def gather(tx: Connection, area: ReportArea, cluster_name: str, settings: Balanc
         hit_counts=state.hit_counts,
         last_split_at_ms=state.last_split_at_ms,
     )
-    return Gathered(inputs, state, held.row_version, modes)
+    return Snapshot(inputs, state, stored.row_version, modes)
 
 
 def _cluster(tx: Connection, cluster: str, namespaces: list[NamespaceRow]) -> Cluster:
@@ -110,7 +110,7 @@ def _broker(row: Mapping[str, Any]) -> Broker:
 
 
 def _without_dry_run(settings: BalanceSettings, modes: Mapping[str, BalancingMode]) -> BalanceSettings:
-    """Moves are chosen among what may move; where nothing may, among everything, to be shown."""
+    """Moves are chosen among what may move. If nothing may, they are chosen among everything, to be shown."""
     resting = {name for name, mode in modes.items() if mode is BalancingMode.DRY_RUN}
     if len(resting) == len(modes):
         return settings
@@ -119,7 +119,7 @@ def _without_dry_run(settings: BalanceSettings, modes: Mapping[str, BalancingMod
 
 
 def _after_acts(tx: Connection, cluster: str, state: BalanceState, settings: BalanceSettings) -> BalanceState:
-    """The state once the unloads that were done are in it; doing this again changes nothing."""
+    """The state with the unloads that were carried out. A repeat changes nothing."""
     remembered = max(settings.grace_seconds, settings.transfer_delay_seconds, settings.even_settle_seconds)
     for row in bundle_proposals.applied_within(tx, cluster, ProposalKind.UNLOAD, remembered):
         if row.broker is not None and row.applied_at is not None:
@@ -129,7 +129,7 @@ def _after_acts(tx: Connection, cluster: str, state: BalanceState, settings: Bal
 
 
 def _policies(namespaces: list[NamespaceRow]) -> dict[str, SplitPolicy]:
-    """Split policies; a namespace whose settings this program cannot read is not split."""
+    """The split policies. A namespace whose settings cannot be read is not split."""
     found = {}
     for row in namespaces:
         try:
@@ -142,7 +142,7 @@ def _policies(namespaces: list[NamespaceRow]) -> dict[str, SplitPolicy]:
 def _topics(
     area: ReportArea, cluster: str, sampled_at: int, bundles: set[str]
 ) -> dict[str, tuple[BundleTopic, ...]]:
-    """Topics of the bundles that were hot in the last window, each once; none where they are not kept."""
+    """The topics of the bundles that were hot in the last window, each once; none if they are not kept."""
     table = area.hot_topics(sampled_at) if sampled_at else None
     if table is None:
         return {}

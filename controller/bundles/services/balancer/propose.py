@@ -1,7 +1,7 @@
-"""One cycle: gather, decide, write down. Nothing is done to any broker here.
+"""One cycle: gather, decide, record. Nothing is done to any broker here.
 
-A request is one cycle, however often it is made. Splits and moves become proposals; whatever was left alone is kept
-with its reason. A lost race (another cycle ended meanwhile) begins again, a few times.
+A request is answered by one cycle, however often it is made. Splits and moves become proposals. What was left alone is
+recorded with its reason. If another cycle ended meanwhile (LostRace), this one starts again, at most four times in all.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 import tenacity
 
 from controller import telemetry
-from controller.bundles.domain.balance_settings import BalanceSettings, validate
+from controller.bundles.domain.balancing.moves import Move
+from controller.bundles.domain.balancing.settings import BalanceSettings, validate
 from controller.bundles.domain.cycle import CODE_VERSION, CycleOutcome, CycleState, run_cycle
-from controller.bundles.domain.cycle_json import cycle_to_json, outcome_to_json, state_to_json
-from controller.bundles.domain.merge_look import look_for_merges
-from controller.bundles.domain.moves import Move
-from controller.bundles.domain.namespace_bundle import NamespaceBundle
-from controller.bundles.domain.trigger_answers import ChosenSplit
+from controller.bundles.domain.cycle_text import cycle_to_json, outcome_to_json, state_to_json
+from controller.bundles.domain.merging import look_for_merges
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.splitting.triggers import ChosenSplit
 from controller.bundles.reports import ReportArea
-from controller.bundles.services.balancer.gather import Gathered, gather
+from controller.bundles.services.balancer.gather import Snapshot, gather
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store.cycles import NewCycle
 from controller.bundles.store.namespaces import BalancingMode
@@ -37,7 +37,7 @@ _TRIES = 4
 
 @dataclass(frozen=True, slots=True)
 class ProposedCycle:
-    """A cycle on record; `is_repeat`: it had been made before, and the counts are not told again."""
+    """A recorded cycle. `is_repeat`: the request had been answered before, and the counts are 0."""
 
     cycle_id: int
     splits: int
@@ -55,7 +55,7 @@ def propose(
     request_key: str,
     decided_by: str,
 ) -> ProposedCycle:
-    """Decide one cycle of a cluster and record it. Raises InvalidPolicy, StoreUnavailable, LostRace in the end."""
+    """Decide one cycle of a cluster and record it. Raises InvalidPolicy, StoreUnavailable, LostRace after all tries."""
     validate(settings)
     attempts = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(LostRace),
@@ -72,27 +72,27 @@ def _once(
         known = bundle_cycles.find_request(tx, request_key)
         if known is not None:
             return ProposedCycle(known, 0, 0, 0, is_repeat=True)
-        gathered = gather(tx, area, cluster, settings)
-    outcome = run_cycle(gathered.inputs)
+        snapshot = gather(tx, area, cluster, settings)
+    outcome = run_cycle(snapshot.inputs)
     refusals = list(_refusals(outcome, settings))
-    proposals = [*map(_split_proposal, outcome.splits), *map(_move_proposal, outcome.proposals.moves)]
+    proposals = [*map(_split_proposal, outcome.splits), *map(_move_proposal, outcome.balance.moves)]
     cycle = NewCycle(
         cluster=cluster,
         request_key=request_key,
-        decided_at=to_datetime(gathered.inputs.balance.now_ms),
+        decided_at=to_datetime(snapshot.inputs.balance.now_ms),
         decided_by=decided_by,
         code_version=CODE_VERSION,
-        inputs=cycle_to_json(gathered.inputs),
+        inputs=cycle_to_json(snapshot.inputs),
         outcome=outcome_to_json(outcome),
         refusals=refusals,
         proposals=proposals,
     )
-    next_state = state_to_json(_next_state(gathered, outcome))
+    next_state = state_to_json(_next_state(snapshot, outcome))
     with store.transaction() as tx:
         cycle_id = bundle_cycles.record(
-            tx, cycle, next_state=next_state, seen_state_version=gathered.state_version
+            tx, cycle, next_state=next_state, seen_state_version=snapshot.state_version
         )
-    made = ProposedCycle(cycle_id, len(outcome.splits), len(outcome.proposals.moves), len(refusals))
+    made = ProposedCycle(cycle_id, len(outcome.splits), len(outcome.balance.moves), len(refusals))
     log.info(
         "bundle cycle",
         cluster=cluster,
@@ -104,17 +104,17 @@ def _once(
     return made
 
 
-def _next_state(gathered: Gathered, outcome: CycleOutcome) -> CycleState:
-    """Where a split is only shown, its bundle stays as hot as it was, so that the next cycle shows it again."""
+def _next_state(snapshot: Snapshot, outcome: CycleOutcome) -> CycleState:
+    """Where a split is only shown, its bundle keeps its hit count, so that the next cycle shows the split again."""
     hits, stamps = dict(outcome.hit_counts), dict(outcome.last_split_at_ms)
     for split in outcome.splits:
-        if gathered.modes.get(split.bundle.namespace) is BalancingMode.DRY_RUN:
+        if snapshot.modes.get(split.bundle.namespace) is BalancingMode.DRY_RUN:
             stamps.pop(split.bundle, None)
-            hits[split.bundle] = gathered.inputs.hit_counts.get(split.bundle, 0)
-    looks = look_for_merges(gathered.inputs, gathered.state.cold_cycles).values()
+            hits[split.bundle] = snapshot.inputs.hit_counts.get(split.bundle, 0)
+    looks = look_for_merges(snapshot.inputs, snapshot.state.cold_cycles).values()
     return replace(
-        gathered.state,
-        balance=outcome.proposals.state,
+        snapshot.state,
+        balance=outcome.balance.state,
         hit_counts=hits,
         last_split_at_ms=stamps,
         cold_cycles={bundle: count for look in looks for bundle, count in look.cold_cycles.items()},
@@ -157,23 +157,23 @@ def _move_proposal(move: Move) -> NewProposal:
 
 
 def _refusals(outcome: CycleOutcome, settings: BalanceSettings) -> Iterator[Mapping[str, Any]]:
-    """What people read in inspect.bundles_why_not."""
-    for held in outcome.proposals.held:
-        namespace, _, bundle = (held.bundle_id or "").rpartition("/")
+    """The rows that people read in inspect.bundles_why_not."""
+    for refusal in outcome.balance.refusals:
+        namespace, _, bundle = (refusal.bundle_id or "").rpartition("/")
         yield {
             "rule": settings.shedder,
-            "reason": held.reason.value,
-            "broker": held.broker,
+            "reason": refusal.reason.value,
+            "broker": refusal.broker,
             "namespace": namespace or None,
             "bundle": bundle or None,
-            "metric": held.metric,
-            "value": held.value,
-            "needed": held.needed,
+            "metric": refusal.metric,
+            "value": refusal.value,
+            "needed": refusal.needed,
         }
-    for split in outcome.held_splits:
+    for split in outcome.split_refusals:
         yield {
             "rule": "split",
-            "reason": split.refusal.sentence if split.refusal else split.reason.value,
+            "reason": split.cut_refusal.sentence if split.cut_refusal else split.reason.value,
             "namespace": split.bundle.namespace,
             "bundle": split.bundle.range_text,
             "metric": split.metric,

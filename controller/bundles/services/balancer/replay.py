@@ -1,4 +1,4 @@
-"""Decides a stored cycle again, from its own text, and compares the answers byte by byte."""
+"""Decides a stored cycle again from its own text, and compares the answers byte by byte."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller.bundles.domain.cycle import CODE_VERSION, run_cycle
-from controller.bundles.domain.cycle_json import cycle_from_json, cycle_to_json, outcome_to_json
+from controller.bundles.domain.cycle_text import cycle_from_json, cycle_to_json, outcome_to_json
 from controller.bundles.store import cycles as bundle_cycles
 from controller.store.postgres.engine import Store
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Whether the same inputs gave the same text, and where the first difference is (None: nowhere).
+    """Whether the same inputs gave the same text, and where the first difference is (None: there is none).
 
-    Under another code version than the stored one a difference is news, not an error.
+    If the code version differs from the stored one, a difference is expected and no error.
     """
 
     cycle_id: int
@@ -27,7 +27,7 @@ class Replay:
 
 
 def replay(store: Store, cycle_id: int) -> Replay:
-    """Decide cycle `cycle_id` again. Raises NotFound, and InvalidInput for a text this program cannot read."""
+    """Decide cycle `cycle_id` again. Raises NotFound, and InvalidInput for a text that cannot be read."""
     with store.transaction() as tx:
         row = bundle_cycles.get_cycle(tx, cycle_id)
     inputs = cycle_from_json(row.inputs)
@@ -38,7 +38,7 @@ def replay(store: Store, cycle_id: int) -> Replay:
 
 
 def difference_of(name: str, stored: str, replayed: str) -> str | None:
-    """Where two texts differ first, as a path with both values; None for equal bytes."""
+    """Where two texts differ first, as a path with both values; None if their bytes are equal."""
     if stored.encode() == replayed.encode():
         return None
     found = _first(name, json.loads(stored), json.loads(replayed))
@@ -48,7 +48,8 @@ def difference_of(name: str, stored: str, replayed: str) -> str | None:
         (place for place, pair in enumerate(zip(stored, replayed, strict=False)) if pair[0] != pair[1]),
         min(len(stored), len(replayed)),
     )
-    return f"{name}: the same values written otherwise from character {at}: {stored[at : at + 40]!r}, {replayed[at : at + 40]!r}"
+    parts = f"{stored[at : at + 40]!r}, {replayed[at : at + 40]!r}"
+    return f"{name}: the same values are written differently from character {at}: {parts}"
 
 
 def _first(path: str, stored: Any, replayed: Any) -> str | None:

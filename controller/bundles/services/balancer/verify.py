@@ -1,4 +1,4 @@
-"""Looks whether applied acts hold, by reading brokers: boundaries for a split, the owner for an unload."""
+"""Checks by reading brokers whether applied acts hold: the boundaries for a split, the owner for an unload."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from controller.store.postgres.engine import Store
 log = telemetry.get_logger(__name__)
 
 PATIENCE_SECONDS = 300.0
-"""How long a bundle that nobody owns after its unload may wait for a client to look it up."""
+"""How long a bundle without an owner after its unload may wait for a client to look it up."""
 _CLAIM_SECONDS, _AGAIN_SECONDS, _AT_ONCE = 120.0, 20.0, 100
 
 
 def verify(store: Store, reader: BundleReader, *, claimant: str) -> list[ActReport]:
-    """Verify what was applied in the reader's cluster; what cannot be seen yet stays applied. Raises StoreUnavailable."""
+    """Verify what was applied in the cluster. What cannot be seen yet stays applied. Raises StoreUnavailable."""
     with store.transaction() as tx:
         claimed = bundle_claims.claim(
             tx,
@@ -36,20 +36,20 @@ def verify(store: Store, reader: BundleReader, *, claimant: str) -> list[ActRepo
 
 def _one(store: Store, reader: BundleReader, row: ProposalRow, claimant: str) -> ActReport:
     try:
-        state, said = _look(reader, row)
+        state, outcome = _look(reader, row)
     except Retryable as error:
-        state, said = ProposalState.APPLIED, error.message
+        state, outcome = ProposalState.APPLIED, error.message
     except CleaveError as error:
-        state, said = ProposalState.FAILED, error.message
+        state, outcome = ProposalState.FAILED, error.message
     with store.transaction() as tx:
         if state is ProposalState.APPLIED:
-            bundle_claims.release(tx, row, claimant=claimant, delay_seconds=_AGAIN_SECONDS, why=said)
+            bundle_claims.release(tx, row, claimant=claimant, delay_seconds=_AGAIN_SECONDS, why=outcome)
         else:
             bundle_proposals.move(
-                tx, row.proposal_id, state, actor=claimant, outcome=said, seen_row_version=row.row_version
+                tx, row.proposal_id, state, actor=claimant, outcome=outcome, seen_row_version=row.row_version
             )
-    log.info("bundle act looked at", proposal_id=row.proposal_id, state=state.value, outcome=said)
-    return ActReport(row.proposal_id, row.kind, str(row.bundle), state, said)
+    log.info("bundle act looked at", proposal_id=row.proposal_id, state=state.value, outcome=outcome)
+    return ActReport(row.proposal_id, row.kind, str(row.bundle), state, outcome)
 
 
 def _look(reader: BundleReader, row: ProposalRow) -> tuple[ProposalState, str]:
@@ -68,7 +68,7 @@ def _look_at_owner(reader: BundleReader, row: ProposalRow) -> tuple[ProposalStat
     if owner is None:
         age = datetime.now(UTC) - (row.applied_at or row.changed_at)
         if row.destination is not None and age.total_seconds() < PATIENCE_SECONDS:
-            return ProposalState.APPLIED, "nobody has looked it up since"
+            return ProposalState.APPLIED, "no client has looked it up since"
         return ProposalState.VERIFIED, "released; no client has looked it up since"
     if owner == row.broker:
         return ProposalState.FAILED, f"{owner} has it again"

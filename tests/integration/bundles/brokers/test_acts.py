@@ -1,11 +1,12 @@
-"""Splits and unloads over real HTTP: what happened is what is seen afterwards, whatever was answered."""
+"""Splits and unloads over real HTTP: the outcome is what is read afterwards, whatever was answered."""
 
 from __future__ import annotations
 
 import pytest
 
 from controller.bundles.brokers import ActOutcome
-from controller.bundles.domain.namespace_bundle import NamespaceBundle, topic_hash
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring.hashes import topic_hash
 from controller.domain.errors import (
     BundleNotFound,
     Conflict,
@@ -24,7 +25,7 @@ LOWER, UPPER = NamespaceBundle(NAMESPACE, 0, HALF), NamespaceBundle(NAMESPACE, H
 
 @pytest.fixture(autouse=True)
 def _shop(bench: Bench) -> None:
-    """LOWER belongs to the first broker, UPPER to the second, who is reached by a redirect."""
+    """LOWER belongs to the first broker, UPPER to the second, which is reached by a redirect."""
     bench.cluster.add(NAMESPACE, HALF)
 
 
@@ -167,7 +168,7 @@ def test_an_unload_goes_where_it_is_sent(bench: Bench) -> None:
 
 
 def test_an_unload_is_looked_up_before_its_clients_use_the_destination_up(bench: Bench) -> None:
-    """apache/pulsar#24884: the destination is for the first look-up only, and a bundle's topics make many."""
+    """apache/pulsar#24884: the destination is used for the first look-up only, and a bundle's topics cause many."""
     second = bench.cluster.brokers[1]
     names = (f"persistent://{NAMESPACE}/orders-{number}" for number in range(99))
     bench.cluster.publish(next(name for name in names if LOWER.contains(topic_hash(name))))

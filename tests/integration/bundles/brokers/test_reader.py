@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from controller.bundles.brokers import documents
-from controller.bundles.domain.namespace_bundle import NamespaceBundle, topic_hash
-from controller.bundles.domain.resources import ResourceUsage
+from controller.bundles.domain.load.resources import ResourceUsage
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring.hashes import topic_hash
 from controller.domain.errors import BundleNotFound, DataPlaneUnavailable, NotFound
 from tests.support.bundle_brokers import Bench
 

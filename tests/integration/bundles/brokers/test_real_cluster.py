@@ -10,8 +10,9 @@ import pytest
 import requests
 
 from controller.bundles.brokers import ActOutcome, BundleActs, BundleReader, documents
-from controller.bundles.domain.namespace_bundle import NamespaceBundle, topic_hash
-from controller.bundles.domain.namespace_bundles import NamespaceBundles
+from controller.bundles.domain.ring.boundaries import NamespaceBundles
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring.hashes import topic_hash
 from controller.dataplane.pulsar_load.brokers import BrokerList
 from controller.domain.errors import BundleNotFound, Conflict, InvalidInput
 from tests.support.brokers import SharedBroker

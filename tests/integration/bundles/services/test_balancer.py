@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from controller.bundles.domain.balance_settings import BalanceSettings
-from controller.bundles.domain.namespace_bundle import topic_hash
+from controller.bundles.domain.balancing.settings import BalanceSettings
+from controller.bundles.domain.ring.hashes import topic_hash
 from controller.bundles.reports import ReportArea
 from controller.bundles.services import balancer as bundle_balancer
 from controller.bundles.services.balancer import ActReport, ApplySettings, ProposedCycle
@@ -78,7 +78,7 @@ class Balancer:
         self.settings({"max_topics": 1, "rules": "modular", "algorithm": "topic_count_equally_divide"})
 
     def uneven(self) -> None:
-        """The first broker is full and has two bundles, the second has nothing to do."""
+        """The first broker is full and has two bundles; the second has none."""
         first, second = self.bench.cluster.brokers
         self.bench.cluster.owners = dict.fromkeys(self.bench.cluster.owners, first)
         self.load(
@@ -320,7 +320,7 @@ def test_settings_that_are_not_valid_together_decide_nothing(balancer: Balancer)
         ('{"a":1}', '{"a":1.0}', "x.a: 1 stored, 1.0 replayed"),
         ('{"a":[1,2]}', '{"a":[1]}', "x.a: 2 stored, 1 replayed"),
         ('{"a":1}', '{"b":1}', "x.a: only stored"),
-        ('{"a":1}', '{ "a":1}', "x: the same values written otherwise from character 1"),
+        ('{"a":1}', '{ "a":1}', "x: the same values are written differently from character 1"),
     ],
 )
 def test_a_difference_is_told_by_its_place(stored: str, replayed: str, said: str | None) -> None:

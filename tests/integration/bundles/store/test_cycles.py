@@ -1,4 +1,4 @@
-"""Cycles of the balancer: texts kept to the byte, one state after the other, one cycle a request."""
+"""Cycles of the balancer: texts are kept to the byte, states follow each other, a request has one cycle."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from controller.bundles.domain.namespace_bundle import NamespaceBundle
+from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store.cycles import CycleRow, NewCycle, StateRow

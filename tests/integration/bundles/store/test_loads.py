@@ -1,4 +1,4 @@
-"""Bundle load: a run gets in once, whole, and only over the records and boundaries it was computed from."""
+"""Bundle load: a run is merged once, completely, and only over the records and boundaries it was computed from."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Proposals of the balancer: forward only, with consent, one live act a bundle, one holder at a time."""
+"""Proposals of the balancer: forward only, with consent, one live act for each bundle, one holder at a time."""
 
 from __future__ import annotations
 
 import pytest
 
-from controller.bundles.domain.namespace_bundle import NamespaceBundle
+from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.store import claims as bundle_claims
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import namespaces as bundle_namespaces

@@ -14,8 +14,7 @@ from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store.namespaces import BalancingMode
 from controller.clock import SystemClock
 from controller.entrypoints import tasks
-from controller.entrypoints.bundles.acts import after
-from controller.entrypoints.bundles.picture import Arc
+from controller.entrypoints.bundles.picture import Arc, arcs_after
 from tests.support.bundle_desk import CLUSTER, HIGH, LOW, NAMESPACE, TOPICS, Desk, bundle_desk
 
 
@@ -80,7 +79,7 @@ def test_the_picture_after_a_cycle_has_its_cuts_and_moves(desk: Desk) -> None:
         bundles = bundle_namespaces.get_namespace(tx, CLUSTER, NAMESPACE).bundles.bundles
     arcs = [Arc(bundle, "first", 10.0) for bundle in bundles]
 
-    assert second in {arc.broker for arc in after(arcs, proposals)}
+    assert second in {arc.broker for arc in arcs_after(arcs, proposals)}
 
 
 def test_collect_lands_a_tick_and_no_cluster_is_one_line(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

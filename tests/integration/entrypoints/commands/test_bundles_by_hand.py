@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.bundles.domain.namespace_bundle import topic_hash
+from controller.bundles.domain.ring.hashes import topic_hash
 from tests.support.bundle_desk import HIGH, LOW, NAMESPACE, TOPICS, Desk, bundle_desk
 from tests.support.bundle_reports import HALF
 

@@ -1,13 +1,14 @@
-"""Hypothesis strategies: bundles, boundaries and topics of one namespace, crowded where rules are hard."""
+"""Hypothesis strategies: bundles, boundaries and topics of one namespace, with many of the hard cases."""
 
 from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from controller.bundles.domain.namespace_bundle import LAST_HASH, NamespaceBundle
-from controller.bundles.domain.namespace_bundles import NamespaceBundles
-from controller.bundles.domain.splitting.base import BundleTopic
-from controller.bundles.domain.stats import BundleStats
+from controller.bundles.domain.load.stats import BundleStats
+from controller.bundles.domain.ring.boundaries import NamespaceBundles
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring.hashes import LAST_HASH
+from controller.bundles.domain.splitting.algorithms.base import BundleTopic
 
 NAMESPACE = "public/default"
 

@@ -1,4 +1,4 @@
-"""The cluster a cycle sees: names given once, owners, namespaces that must stay."""
+"""The cluster that a cycle sees: names given once, owners, namespaces that must stay."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from controller.bundles.domain.cluster import (
     namespace_of,
 )
 from controller.domain.errors import InvalidInput
-from tests.unit.bundles.domain import clusters as make
+from tests.unit.bundles.domain.balancing import clusters as make
 
 
 def test_a_name_given_twice_is_refused() -> None:

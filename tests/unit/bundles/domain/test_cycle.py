@@ -1,4 +1,4 @@
-"""The whole cycle: splits and moves joined, averages sampled once, and a text that gives itself back."""
+"""The whole cycle: splits and moves joined, averages sampled once, and texts that are read back."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.bundles.domain.balance_cycle import BalanceInputs
-from controller.bundles.domain.balance_settings import BalanceSettings
-from controller.bundles.domain.balance_state import BalanceState
+from controller.bundles.domain.balancing.balance import BalanceInputs
+from controller.bundles.domain.balancing.settings import BalanceSettings
+from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Broker, BrokerReport, Bundle, Cluster
 from controller.bundles.domain.cycle import CycleInputs, CycleState, run_cycle
-from controller.bundles.domain.cycle_json import (
+from controller.bundles.domain.cycle_text import (
     cycle_from_json,
     cycle_to_json,
     outcome_to_json,
     state_from_json,
     state_to_json,
 )
-from controller.bundles.domain.namespace_bundle import NamespaceBundle
-from controller.bundles.domain.namespace_bundles import NamespaceBundles
-from controller.bundles.domain.resources import BrokerResources, ResourceUsage
-from controller.bundles.domain.split_policy import SPLIT_KNOBS, SplitPolicy
-from controller.bundles.domain.splitting.base import BundleTopic
-from controller.bundles.domain.stats import BundleStats
+from controller.bundles.domain.load.resources import BrokerResources, ResourceUsage
+from controller.bundles.domain.load.stats import BundleStats
+from controller.bundles.domain.ring.boundaries import NamespaceBundles
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.splitting.algorithms.base import BundleTopic
+from controller.bundles.domain.splitting.policy import SPLIT_KNOBS, SplitPolicy
 from controller.domain.errors import InvalidInput, InvalidPolicy
 
 NAMESPACE = "t/n"
@@ -47,10 +47,10 @@ def broker(name: str, usage: float, rate: float) -> Broker:
 
 
 def inputs(rates: dict[int, float], counts: dict[int, int] | None = None, **more: object) -> CycleInputs:
-    """Broker a has it all and is full, b has nothing; bundles by their place."""
-    held = counts or {}
+    """Broker a has all bundles and is full, b has none; bundles by their index."""
+    topic_counts = counts or {}
     bundles = tuple(
-        Bundle(str(b), "a", stats(rates.get(n, 1.0), held.get(n, 1))) for n, b in enumerate(BUNDLES)
+        Bundle(str(b), "a", stats(rates.get(n, 1.0), topic_counts.get(n, 1))) for n, b in enumerate(BUNDLES)
     )
     cluster = Cluster((broker("a", 95.0, 100.0), broker("b", 5.0, 0.0)), bundles)
     state = CycleState().sampled(cluster, NOW)
@@ -73,7 +73,7 @@ def test_moves_alone_where_nothing_is_hot() -> None:
     outcome = run_cycle(inputs({0: 50.0}, policies={NAMESPACE: SplitPolicy()}))
 
     assert outcome.splits == ()
-    assert [move.bundle_id for move in outcome.proposals.moves] == [str(BUNDLES[0])]
+    assert [move.bundle_id for move in outcome.balance.moves] == [str(BUNDLES[0])]
 
 
 def test_a_bundle_that_is_split_does_not_move() -> None:
@@ -84,7 +84,7 @@ def test_a_bundle_that_is_split_does_not_move() -> None:
     outcome = run_cycle(hot)
 
     assert [split.bundle for split in outcome.splits] == [BUNDLES[0]]
-    assert outcome.proposals.moves == ()
+    assert outcome.balance.moves == ()
     assert outcome.passed_over == (str(BUNDLES[0]),)
 
 
@@ -99,12 +99,12 @@ def test_a_bundle_with_an_act_under_way_is_neither_split_nor_moved() -> None:
 
     outcome = run_cycle(hot)
 
-    assert (outcome.splits, outcome.proposals.moves) == ((), ())
-    assert [held.reason.value for held in outcome.held_splits] == ["in-flight"]
+    assert (outcome.splits, outcome.balance.moves) == ((), ())
+    assert [refusal.reason.value for refusal in outcome.split_refusals] == ["in-flight"]
 
 
 def test_a_namespace_without_a_policy_is_not_split() -> None:
-    assert run_cycle(inputs({}, {0: 9_999})).held_splits == ()
+    assert run_cycle(inputs({}, {0: 9_999})).split_refusals == ()
 
 
 def test_policies_that_differ_are_asked_apart() -> None:
@@ -114,7 +114,9 @@ def test_policies_that_differ_are_asked_apart() -> None:
     more = replace(cluster, bundles=(*cluster.bundles, Bundle(str(other), "b", stats(1.0, 4))))
     both = replace(given_inputs, balance=replace(given_inputs.balance, cluster=more))
 
-    assert {held.bundle for held in run_cycle(both).held_splits} == {BUNDLES[0]}  # no topics were handed over
+    assert {refusal.bundle for refusal in run_cycle(both).split_refusals} == {
+        BUNDLES[0]
+    }  # no topics were handed over
 
 
 def test_the_fallback_cuts_where_load_cannot() -> None:
@@ -170,7 +172,7 @@ def test_state_goes_from_cycle_to_cycle_as_text() -> None:
     assert state_from_json("{}") == CycleState()
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"balance": 1}'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"balance": 1}', '{"balance": {"brokers": 1}}'])
 def test_another_text_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="as it was stored"):
         cycle_from_json(text)

@@ -1,4 +1,4 @@
-"""Cold neighbours that could be one bundle, and what keeps the others apart."""
+"""Cold neighbours that could be one bundle, and what keeps the others as they are."""
 
 from __future__ import annotations
 
@@ -11,16 +11,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.bundles.domain.merge_answers import ApartReason, MergeAct, MergeCycle, MergeVerdict
-from controller.bundles.domain.merging import MergeSettings, plan_merges
-from controller.bundles.domain.namespace_bundle import LAST_HASH, NamespaceBundle
-from controller.bundles.domain.namespace_bundles import NamespaceBundles
-from controller.bundles.domain.split_thresholds import BundleReport, SplitThresholds
-from controller.bundles.domain.stats import BundleStats
-from controller.bundles.domain.trigger_answers import SplitCycle
-from controller.bundles.domain.triggers import TRIGGER_RULES, TriggerSettings, decide_splits
+from controller.bundles.domain.balancing.balance import BalanceInputs
+from controller.bundles.domain.balancing.settings import BalanceSettings
+from controller.bundles.domain.balancing.state import BalanceState
+from controller.bundles.domain.cluster import Broker, Bundle, Cluster
+from controller.bundles.domain.cycle import CycleInputs
+from controller.bundles.domain.load.stats import BundleStats
+from controller.bundles.domain.merging import (
+    MergeAct,
+    MergeInputs,
+    MergeRefusalReason,
+    MergeSettings,
+    MergeVerdict,
+    look_for_merges,
+    plan_merges,
+)
+from controller.bundles.domain.ring.boundaries import NamespaceBundles
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring.hashes import LAST_HASH
+from controller.bundles.domain.splitting.policy import SplitPolicy
+from controller.bundles.domain.splitting.thresholds import BundleReport, SplitThresholds
+from controller.bundles.domain.splitting.triggers import (
+    TRIGGER_RULES,
+    SplitInputs,
+    TriggerSettings,
+    decide_splits,
+)
 from controller.domain.errors import InvalidInput
-from tests.unit.bundles.domain.cycles import in_halves
+from tests.unit.bundles.domain.balancing.clusters import broker
+from tests.unit.bundles.domain.splitting.split_cycles import in_halves
 
 NOW_MS = 1_700_000_000_000
 EIGHT = NamespaceBundles.equal("t/n", 8)
@@ -32,11 +51,11 @@ def idle(topic_count: int = 1, msg_rate: float = 0.0) -> BundleStats:
     return BundleStats(topic_count=topic_count, msg_rate_in=msg_rate)
 
 
-def look(*stats: BundleStats, bundles: NamespaceBundles = EIGHT, **changes: Any) -> MergeCycle:
-    """One report a bundle, the same now and over a long time; bundles beyond the list are warm."""
+def look(*stats: BundleStats, bundles: NamespaceBundles = EIGHT, **changes: Any) -> MergeInputs:
+    """One report for each bundle, the same now and over a long time; bundles beyond the list are warm."""
     filled = [*stats, *[WARM] * (bundles.count - len(stats))]
     reports = [BundleReport(bundle, one, one) for bundle, one in zip(bundles.bundles, filled, strict=True)]
-    return replace(MergeCycle(NOW_MS, bundles, reports), **changes)
+    return replace(MergeInputs(NOW_MS, bundles, reports), **changes)
 
 
 def merged(verdict: MergeVerdict) -> list[tuple[int, ...]]:
@@ -47,10 +66,10 @@ def merged(verdict: MergeVerdict) -> list[tuple[int, ...]]:
     return [tuple(index[member] for member in merge.members) for merge in verdict.plan.merges]
 
 
-def apart(verdict: MergeVerdict) -> list[tuple[int, str, str, float, float]]:
+def refused(verdict: MergeVerdict) -> list[tuple[int, str, str, float, float]]:
     return [
-        (kept.bundle.lower // 2**29, kept.reason, kept.metric, kept.value, kept.needed)
-        for kept in verdict.apart
+        (refusal.bundle.lower // 2**29, refusal.reason, refusal.metric, refusal.value, refusal.needed)
+        for refusal in verdict.refusals
     ]
 
 
@@ -76,7 +95,7 @@ def test_runs_of_more_than_two_are_joined_as_long_as_they_are_cold_together() ->
 
 
 def test_what_came_of_a_merge_is_weighed_anew_with_its_neighbours() -> None:
-    """Any two of the lower ones would do, the three together not; on either side of the pair."""
+    """Any two of the lower ones could be merged, but not all three; on either side of the pair."""
     rising = [idle(1, rate) for rate in (2250.0, 700.0, 100.0)]
 
     assert merged(plan_merges(look(*rising), READY)) == [(1, 2)]
@@ -90,25 +109,25 @@ def test_both_together_stay_at_or_under_the_low_water_mark(rate: float, together
 
     assert bool(merged(verdict)) is together
     if not together:
-        assert apart(verdict) == [
-            (0, ApartReason.ABOVE_LOW_WATER, "msg_rate", 3000.5, 3000.0),
-            (1, ApartReason.ABOVE_LOW_WATER, "msg_rate", 3000.5, 3000.0),
+        assert refused(verdict) == [
+            (0, MergeRefusalReason.ABOVE_LOW_WATER, "msg_rate", 3000.5, 3000.0),
+            (1, MergeRefusalReason.ABOVE_LOW_WATER, "msg_rate", 3000.5, 3000.0),
         ]
 
 
 def test_of_two_neighbours_too_warm_the_nearer_one_is_named() -> None:
     verdict = plan_merges(look(idle(1, 2900.0), idle(1, 1000.0), idle(1, 2500.0)), READY)
 
-    assert apart(verdict)[1] == (1, ApartReason.ABOVE_LOW_WATER, "msg_rate", 3500.0, 3000.0)
+    assert refused(verdict)[1] == (1, MergeRefusalReason.ABOVE_LOW_WATER, "msg_rate", 3500.0, 3000.0)
 
 
 def test_only_pairs_of_its_own_are_named() -> None:
-    """The lighter pair beyond the neighbour says nothing about this one."""
+    """The lighter pair beyond the neighbour does not matter for this one."""
     row = [idle(1, rate) for rate in (2900.0, 2950.0, 200.0)]
-    above = (ApartReason.ABOVE_LOW_WATER, "msg_rate", 5850.0, 3000.0)
+    above = (MergeRefusalReason.ABOVE_LOW_WATER, "msg_rate", 5850.0, 3000.0)
 
-    assert apart(plan_merges(look(*row), READY))[0] == (0, *above)
-    assert apart(plan_merges(look(*reversed(row)), READY))[2] == (2, *above)
+    assert refused(plan_merges(look(*row), READY))[0] == (0, *above)
+    assert refused(plan_merges(look(*reversed(row)), READY))[2] == (2, *above)
 
 
 @pytest.mark.parametrize(
@@ -156,9 +175,9 @@ def test_a_bundle_not_cold_for_long_enough_says_so_and_its_neighbour_too() -> No
         look(idle(), idle(), cold_cycles={EIGHT.bundles[0]: 2}), replace(READY, cold_cycles=3)
     )
 
-    assert apart(verdict) == [
-        (0, ApartReason.NO_COLD_NEIGHBOUR, "neighbours", 0, 1),
-        (1, ApartReason.COLD_CYCLES, "cold_cycles", 1, 3),
+    assert refused(verdict) == [
+        (0, MergeRefusalReason.NO_COLD_NEIGHBOUR, "neighbours", 0, 1),
+        (1, MergeRefusalReason.COLD_CYCLES, "cold_cycles", 1, 3),
     ]
 
 
@@ -166,10 +185,10 @@ def test_silence_is_not_cold() -> None:
     cycle = look(idle(), idle(), idle())
     verdict = plan_merges(replace(cycle, reports=[cycle.reports[0], *cycle.reports[2:]]), READY)
 
-    assert apart(verdict) == [
-        (0, ApartReason.NO_COLD_NEIGHBOUR, "neighbours", 0, 1),
-        (1, ApartReason.NOT_REPORTED, "reports", 0, 1),
-        (2, ApartReason.NO_COLD_NEIGHBOUR, "neighbours", 0, 1),
+    assert refused(verdict) == [
+        (0, MergeRefusalReason.NO_COLD_NEIGHBOUR, "neighbours", 0, 1),
+        (1, MergeRefusalReason.NOT_REPORTED, "reports", 0, 1),
+        (2, MergeRefusalReason.NO_COLD_NEIGHBOUR, "neighbours", 0, 1),
     ]
     assert EIGHT.bundles[1] not in verdict.cold_cycles
 
@@ -180,15 +199,15 @@ def test_a_range_split_lately_or_now_stays() -> None:
     for age_ms, expected in ((59_999, []), (60_000, [(0, 1)]), (-1, [])):
         verdict = plan_merges(look(idle(), idle(), last_split_at_ms={parent: NOW_MS - age_ms}), settings)
         assert merged(verdict) == expected
-    assert apart(plan_merges(look(idle(), last_split_at_ms={parent: NOW_MS - 1000}), settings)) == [
-        (0, ApartReason.COOL_DOWN, "milliseconds", 1000, 60_000)
+    assert refused(plan_merges(look(idle(), last_split_at_ms={parent: NOW_MS - 1000}), settings)) == [
+        (0, MergeRefusalReason.COOL_DOWN, "milliseconds", 1000, 60_000)
     ]
     twice = {parent: NOW_MS - 50_000, EIGHT.bundles[0]: NOW_MS - 1000}
-    assert apart(plan_merges(look(idle(), last_split_at_ms=twice), settings)) == [
-        (0, ApartReason.COOL_DOWN, "milliseconds", 1000, 60_000)
+    assert refused(plan_merges(look(idle(), last_split_at_ms=twice), settings)) == [
+        (0, MergeRefusalReason.COOL_DOWN, "milliseconds", 1000, 60_000)
     ]
-    assert apart(plan_merges(look(idle(), in_flight=[parent]), settings)) == [
-        (0, ApartReason.IN_FLIGHT, "splits", 1, 0)
+    assert refused(plan_merges(look(idle(), in_flight=[parent]), settings)) == [
+        (0, MergeRefusalReason.IN_FLIGHT, "splits", 1, 0)
     ]
 
 
@@ -197,9 +216,9 @@ def test_never_below_the_minimum_and_the_coldest_pair_goes_first() -> None:
     verdict = plan_merges(look(*loads), replace(READY, min_bundles=7))
 
     assert merged(verdict) == [(2, 3)]
-    assert apart(verdict) == [
-        (0, ApartReason.AT_MIN_BUNDLES, "bundles", 7, 7),
-        (1, ApartReason.AT_MIN_BUNDLES, "bundles", 7, 7),
+    assert refused(verdict) == [
+        (0, MergeRefusalReason.AT_MIN_BUNDLES, "bundles", 7, 7),
+        (1, MergeRefusalReason.AT_MIN_BUNDLES, "bundles", 7, 7),
     ]
 
 
@@ -212,8 +231,13 @@ def test_a_bundle_cut_around_one_topic_stays_unless_told_otherwise() -> None:
     cycle = look(idle(), idle(), idle(), bundles=isolated)
 
     assert merged(plan_merges(cycle, READY)) == []
-    kept = plan_merges(cycle, READY).apart[1]
-    assert (kept.reason, kept.metric, kept.value, kept.needed) == (ApartReason.ISOLATED, "hashes", 1, 2)
+    refusal = plan_merges(cycle, READY).refusals[1]
+    assert (refusal.reason, refusal.metric, refusal.value, refusal.needed) == (
+        MergeRefusalReason.ISOLATED,
+        "hashes",
+        1,
+        2,
+    )
     assert merged(plan_merges(cycle, replace(READY, keep_isolated=False))) == [(0, 1, 2)]
 
 
@@ -257,7 +281,7 @@ def test_no_merge_makes_what_either_manager_would_split(
     bundles = NamespaceBundles.equal("t/n", 16)
     reports = [BundleReport(bundle, *pair) for bundle, pair in zip(bundles.bundles, figures, strict=True)]
     settings = MergeSettings(low_water_percent=percent, cold_cycles=1, min_bundles=min_bundles)
-    cycle = MergeCycle(NOW_MS, bundles, reports)
+    cycle = MergeInputs(NOW_MS, bundles, reports)
     verdict = plan_merges(cycle, settings)
     shuffled = list(reports)
     random.shuffle(shuffled)
@@ -273,17 +297,23 @@ def test_no_merge_makes_what_either_manager_would_split(
     for name in TRIGGER_RULES:
         rules = replace(TRIGGER_RULES[name], hit_count_threshold=None)
         split = decide_splits(
-            SplitCycle(NOW_MS, would_be, {"t/n": after.count}, 2), in_halves, TriggerSettings(rules)
+            SplitInputs(NOW_MS, would_be, {"t/n": after.count}, 2), in_halves, TriggerSettings(rules)
         )
-        assert (split.chosen, split.held) == ((), ())
+        assert (split.chosen, split.refusals) == ((), ())
     unchanged = [report for report in reports if report.bundle in after.bundles]
-    assert plan_merges(MergeCycle(NOW_MS, after, [*unchanged, *would_be]), settings).plan is None
+    assert plan_merges(MergeInputs(NOW_MS, after, [*unchanged, *would_be]), settings).plan is None
 
 
 @pytest.mark.parametrize(
     ("knob", "value"),
-    [("low_water_percent", 0.0), ("low_water_percent", 50.1), ("cold_cycles", 0), ("min_bundles", 0), ("cooldown_seconds", -1)],
-)  # fmt: skip
+    [
+        ("low_water_percent", 0.0),
+        ("low_water_percent", 50.1),
+        ("cold_cycles", 0),
+        ("min_bundles", 0),
+        ("cooldown_seconds", -1),
+    ],
+)
 def test_knobs_out_of_bounds_are_refused_by_name_and_value(knob: str, value: float) -> None:
     with pytest.raises(InvalidInput, match=f"merge setting {knob} = {value}; give "):
         MergeSettings(**{knob: value})
@@ -297,3 +327,53 @@ def test_the_defaults_keep_far_from_the_split_thresholds() -> None:
     assert (
         MergeSettings(low_water_percent=50, cold_cycles=1, min_bundles=1, cooldown_seconds=0).min_bundles == 1
     )
+
+
+NAMESPACE = "t/ns"
+CUT = NamespaceBundles.equal(NAMESPACE, 8).bundles
+LONG = 60
+"""Looks in a row that a bundle has to be cold for."""
+
+
+def cycle_inputs(owners: list[str | None], brokers: list[Broker]) -> CycleInputs:
+    """Eight bundles without load; those without an owner are reported by nobody."""
+    found = tuple(
+        Bundle(str(cut), owner, None if owner is None else BundleStats(topic_count=1))
+        for cut, owner in zip(CUT, owners, strict=True)
+    )
+    balance = BalanceInputs(
+        cluster=Cluster(tuple(brokers), found),
+        settings=BalanceSettings(),
+        state=BalanceState(),
+        now_ms=NOW_MS,
+    )
+    return CycleInputs(balance=balance, policies={NAMESPACE: SplitPolicy()})
+
+
+def test_what_was_cold_for_long_is_planned_and_counted_on() -> None:
+    verdict = look_for_merges(cycle_inputs(["a"] * 8, [broker("a", 1)]), dict.fromkeys(CUT, LONG))[NAMESPACE]
+
+    assert verdict.plan is not None
+    assert verdict.plan.after.count == 4  # never fewer
+    assert verdict.cold_cycles == dict.fromkeys(CUT, LONG + 1)
+
+
+def test_a_bundle_nobody_serves_is_empty_where_every_broker_was_heard() -> None:
+    verdict = look_for_merges(cycle_inputs([None] * 8, [broker("a", 1)]), dict.fromkeys(CUT, LONG))[NAMESPACE]
+    assert verdict.plan is not None
+
+
+def test_a_bundle_nobody_serves_is_silent_where_a_broker_was_not_heard() -> None:
+    brokers = [broker("a", 1), Broker("b", None)]
+    verdict = look_for_merges(cycle_inputs([None] * 8, brokers), dict.fromkeys(CUT, LONG))[NAMESPACE]
+
+    assert verdict.plan is None
+    assert {one.reason for one in verdict.refusals} == {MergeRefusalReason.NOT_REPORTED}
+
+
+@pytest.mark.parametrize("looks", [0, LONG - 2])
+def test_what_became_cold_lately_stays_apart(looks: int) -> None:
+    verdict = look_for_merges(cycle_inputs(["a"] * 8, [broker("a", 1)]), dict.fromkeys(CUT, looks))[NAMESPACE]
+
+    assert verdict.plan is None
+    assert {one.reason for one in verdict.refusals} == {MergeRefusalReason.COLD_CYCLES}

@@ -1,0 +1,1 @@
+"""Balancing: which bundles leave which broker (`shedding`) and where they go (`placement`), decided together."""

@@ -1,0 +1,130 @@
+"""The moves of one cycle: everything it may look at goes in, moves and refusals come out; a pure function.
+
+The shedder proposes what leaves. Where the shedder names no destination, the placement chooses one. Every proposal
+passes the same checks. Splits are decided by `splitting.triggers` from the same readings; `cycle` joins the two and
+drops the moves of bundles that are to be split. A service carries moves out and tells the state which of them
+succeeded (`BalanceState.after`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from controller.bundles.domain.balancing.moves import Move, MoveRefusal, MoveRefusalReason
+from controller.bundles.domain.balancing.placement.base import Choice
+from controller.bundles.domain.balancing.placement.occupancy import Occupancy
+from controller.bundles.domain.balancing.placement.registry import placement
+from controller.bundles.domain.balancing.settings import BalanceSettings, validate
+from controller.bundles.domain.balancing.shedding.registry import shedder
+from controller.bundles.domain.balancing.state import BalanceState, BrokerAverages
+from controller.bundles.domain.cluster import Bundle, Cluster
+from controller.bundles.domain.load.averages import moving_average
+from controller.bundles.domain.load.resources import max_usage, weighted_max_usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BalanceInputs:
+    """What the moves of one cycle are decided on. `now_ms`: milliseconds since the Unix epoch."""
+
+    cluster: Cluster
+    settings: BalanceSettings = field(default_factory=BalanceSettings)
+    state: BalanceState = field(default_factory=BalanceState)
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceVerdict:
+    """Moves and refusals. Each move has a destination other than its source, and no bundle is moved twice.
+
+    `state` is for the next cycle if nothing is moved. Give the moves that succeeded to its `after`.
+    """
+
+    moves: tuple[Move, ...]
+    refusals: tuple[MoveRefusal, ...]
+    state: BalanceState
+
+
+def balance(inputs: BalanceInputs) -> BalanceVerdict:
+    """Decides the moves of one cycle. Raises InvalidPolicy for settings that are not valid together."""
+    cluster, settings = inputs.cluster, inputs.settings
+    validate(settings)
+    state = observed(cluster, settings, inputs.state, inputs.now_ms)
+    shed = shedder(settings.shedder)(cluster, settings, state, inputs.now_ms)
+    wanted, refusals = _limited(shed.moves, settings)
+    state, occupancy = shed.state, Occupancy(cluster, settings)
+    moves: list[Move] = []
+    for move in wanted:
+        bundle = cluster.bundle_by_id[move.bundle_id]
+        choice = _destination(move, bundle, occupancy, settings, state)
+        if isinstance(choice, MoveRefusal):
+            refusals.append(choice)
+            continue
+        state = choice.state
+        if choice.broker is None or choice.broker == move.source:
+            reason = MoveRefusalReason.SAME_BROKER if choice.broker else MoveRefusalReason.NO_OTHER_HOME
+            refusals.append(MoveRefusal(reason, move.source, move.bundle_id))
+            continue
+        occupancy.move(move.bundle_id, choice.broker)
+        moves.append(replace(move, destination=choice.broker))
+    return BalanceVerdict(tuple(moves), (*shed.refusals, *refusals), state)
+
+
+def observed(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> BalanceState:
+    """The state with these reports in its averages, without brokers that have left and grace periods that are over.
+
+    A report counts once in `broker_averages`, however often it is seen.
+    """
+    grace_over = now_ms - settings.grace_seconds * 1_000
+    state = state.forgetting((broker.name for broker in cluster.brokers), grace_over)
+    averages = dict(state.broker_averages)
+    for name, report in cluster.reporting:
+        old = averages.get(name)
+        if old is not None and report.reported_at <= old.reported_at:
+            continue
+        usage, rate = weighted_max_usage(report.resources, settings.weights), report.stats.byte_rate
+        averages[name] = BrokerAverages(
+            moving_average(old.usage if old else None, usage, settings.history_weight),
+            moving_average(old.byte_rate if old else None, rate, settings.history_weight),
+            report.reported_at,
+        )
+    return replace(state, broker_averages=averages)
+
+
+def place(bundle: Bundle, occupancy: Occupancy, settings: BalanceSettings, state: BalanceState) -> Choice:
+    """A broker for a bundle, whether or not it has one now; broker None where its policy leaves none.
+
+    A choice above `overloaded_usage` is made again, once, among all brokers that the policy allows, as in Pulsar.
+    """
+    choose = placement(settings.placement)
+    choice = choose(bundle.bundle_id, occupancy.candidates(bundle), occupancy, settings, state)
+    if choice.broker is None:
+        return choice
+    usage = max_usage(occupancy.cluster.report_of[choice.broker].resources)
+    if usage > settings.overloaded_usage:
+        return choose(bundle.bundle_id, occupancy.allowed(bundle), occupancy, settings, choice.state)
+    return choice
+
+
+def _limited(moves: Iterable[Move], settings: BalanceSettings) -> tuple[list[Move], list[MoveRefusal]]:
+    wanted = list(moves)
+    most = settings.max_moves_per_cycle or len(wanted)
+    if len(wanted) <= most:
+        return wanted, []
+    return wanted[:most], [
+        MoveRefusal(MoveRefusalReason.MOVE_LIMIT, metric="moves", value=len(wanted), needed=most)
+    ]
+
+
+def _destination(
+    move: Move, bundle: Bundle, occupancy: Occupancy, settings: BalanceSettings, state: BalanceState
+) -> Choice | MoveRefusal:
+    """Where the bundle goes, after the checks that the proposals of every shedder pass."""
+    if not settings.shed_bundles_with_policies and occupancy.cluster.policy_of(bundle.namespace).binds:
+        return MoveRefusal(MoveRefusalReason.EXCLUDED, move.source, move.bundle_id)
+    others = [name for name in occupancy.allowed(bundle) if name != move.source]
+    if not others:
+        return MoveRefusal(MoveRefusalReason.NO_OTHER_HOME, move.source, move.bundle_id, "brokers", 0, 1)
+    if move.destination is not None and occupancy.may_take(bundle, move.destination):
+        return Choice(move.destination, (move.destination,), state)
+    return place(bundle, occupancy, settings, state)

@@ -1,0 +1,160 @@
+"""The balancing part of a cycle as a JSON document: inputs and state both ways, the verdict one way.
+
+`cycle_text` makes a text of it. Written and read by hand, because the text outlives the code that wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Final
+
+from controller.bundles.domain.balancing.balance import BalanceInputs, BalanceVerdict
+from controller.bundles.domain.balancing.moves import Move, MoveRefusal
+from controller.bundles.domain.balancing.settings import BalanceSettings
+from controller.bundles.domain.balancing.state import BalanceState, BrokerAverages
+from controller.bundles.domain.canonical_json import RATES, read_load, write_load, write_number
+from controller.bundles.domain.cluster import Broker, BrokerReport, Bundle, Cluster, NamespacePolicy
+from controller.bundles.domain.load.resources import RESOURCES, BrokerResources, ResourceUsage
+from controller.bundles.domain.load.stats import BundleStats
+from controller.domain.knobs import write_knob
+
+_COUNTS: Final = ("topic_count", "producer_count", "consumer_count", "cache_size_bytes")
+_FLOATS_BY_NAME: Final = ("usage_averages", "placement_averages")
+
+
+def write_inputs(inputs: BalanceInputs) -> dict[str, Any]:
+    """Everything the decision looks at."""
+    return {
+        "brokers": [_write_broker(broker) for broker in inputs.cluster.brokers],
+        "bundles": [_write_bundle(bundle) for bundle in inputs.cluster.bundles],
+        "policies": {name: _write_policy(policy) for name, policy in inputs.cluster.policies.items()},
+        "settings": inputs.settings.to_document(),
+        "state": write_state(inputs.state),
+        "now_ms": inputs.now_ms,
+    }
+
+
+def read_inputs(document: Mapping[str, Any]) -> BalanceInputs:
+    """Reads what `write_inputs` gave; the result is decided on identically. Raises UNREADABLE for another document."""
+    return BalanceInputs(
+        cluster=Cluster(
+            tuple(_read_broker(value) for value in document["brokers"]),
+            tuple(_read_bundle(value) for value in document["bundles"]),
+            {name: _read_policy(value) for name, value in document["policies"].items()},
+        ),
+        settings=BalanceSettings.from_document(document["settings"]),
+        state=read_state(document["state"]),
+        now_ms=document["now_ms"],
+    )
+
+
+def write_verdict(verdict: BalanceVerdict) -> dict[str, Any]:
+    """The moves, the refusals and the state after them."""
+    return {
+        "moves": [_write_fields(move) for move in verdict.moves],
+        "held": [_write_fields(refusal) for refusal in verdict.refusals],
+        "state": write_state(verdict.state),
+    }
+
+
+def write_state(state: BalanceState) -> dict[str, Any]:
+    """The state as it is kept between cycles."""
+    document = {f.name: getattr(state, f.name) for f in fields(state)}
+    for name in _FLOATS_BY_NAME:
+        document[name] = {key: write_number(value) for key, value in document[name].items()}
+    document["broker_averages"] = {
+        name: [write_number(one.usage), write_number(one.byte_rate), one.reported_at]
+        for name, one in state.broker_averages.items()
+    }
+    return document
+
+
+def read_state(document: Mapping[str, Any]) -> BalanceState:
+    """Reads what `write_state` gave. Raises UNREADABLE for another document."""
+    values = dict(document)
+    for name in _FLOATS_BY_NAME:
+        values[name] = {key: float(value) for key, value in values[name].items()}
+    values["broker_averages"] = {
+        name: BrokerAverages(float(usage), float(byte_rate), reported_at)
+        for name, (usage, byte_rate, reported_at) in values["broker_averages"].items()
+    }
+    return BalanceState(**values)
+
+
+def _write_fields(value: Move | MoveRefusal) -> dict[str, Any]:
+    """Every field by name, those that are None left out."""
+    given = ((f.name, getattr(value, f.name)) for f in fields(value))
+    return {
+        name: write_knob(one) if isinstance(one, float) else one for name, one in given if one is not None
+    }
+
+
+def _write_broker(broker: Broker) -> dict[str, Any]:
+    report = broker.report
+    return {
+        "name": broker.name,
+        "failure_domain": broker.failure_domain,
+        "report": report
+        and {
+            "resources": {name: _write_usage(getattr(report.resources, name)) for name in RESOURCES},
+            "stats": _write_stats(report.stats),
+            "reported_at": report.reported_at,
+        },
+    }
+
+
+def _read_broker(value: Mapping[str, Any]) -> Broker:
+    report = value["report"]
+    return Broker(
+        value["name"],
+        report
+        and BrokerReport(
+            BrokerResources(**{name: _read_usage(pair) for name, pair in report["resources"].items()}),
+            _read_stats(report["stats"]),
+            report["reported_at"],
+        ),
+        value["failure_domain"],
+    )
+
+
+def _write_usage(usage: ResourceUsage) -> list[Any]:
+    return [write_number(usage.usage), write_number(usage.limit)]
+
+
+def _read_usage(pair: list[Any]) -> ResourceUsage:
+    return ResourceUsage(*map(float, pair))
+
+
+def _write_stats(stats: BundleStats) -> dict[str, Any]:
+    rates = {name: write_number(getattr(stats, name)) for name in RATES}
+    return rates | {name: getattr(stats, name) for name in _COUNTS}
+
+
+def _read_stats(value: Mapping[str, Any]) -> BundleStats:
+    rates: dict[str, Any] = {name: float(value[name]) for name in RATES}
+    return BundleStats(**rates, **{name: value[name] for name in _COUNTS})
+
+
+def _write_bundle(bundle: Bundle) -> dict[str, Any]:
+    return {
+        "id": bundle.bundle_id,
+        "owner": bundle.owner,
+        "stats": bundle.stats and _write_stats(bundle.stats),
+        "load": bundle.load and write_load(bundle.load),
+    }
+
+
+def _read_bundle(value: Mapping[str, Any]) -> Bundle:
+    stats, load = value["stats"], value["load"]
+    return Bundle(value["id"], value["owner"], stats and _read_stats(stats), load and read_load(load))
+
+
+def _write_policy(policy: NamespacePolicy) -> dict[str, Any]:
+    brokers = None if policy.brokers is None else sorted(policy.brokers)
+    return {"brokers": brokers, "anti_affinity_group": policy.anti_affinity_group}
+
+
+def _read_policy(value: Mapping[str, Any]) -> NamespacePolicy:
+    brokers = value["brokers"]
+    return NamespacePolicy(None if brokers is None else frozenset(brokers), value["anti_affinity_group"])

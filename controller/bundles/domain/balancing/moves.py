@@ -1,0 +1,73 @@
+"""Moves of bundles, and refusals: why everything else stays where it is.
+
+Values only. Shedders make moves with or without a destination, `balance` completes them, a service carries them out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class MoveReason(StrEnum):
+    """Why a bundle is to leave its broker."""
+
+    OVERLOADED = "overloaded"  # the source has too much
+    UNDERLOADED = "underloaded"  # some broker has too little
+    SWAP = "swap"  # goes back in exchange for a larger one
+
+
+class MoveRefusalReason(StrEnum):
+    """Why something is not moved. The comment says what `value` and `needed` hold."""
+
+    # The whole cluster.
+    FEW_BROKERS = "few-brokers"  # brokers with a report; the fewest there must be
+    NO_LOAD = "no-load"  # mean load; what it must be above
+    HIT_COUNT = "hit-count"  # cycles in a row that asked for a move; the number needed
+    SETTLING = "settling"  # when the report was made (ms); from when on a report counts again
+    WITHIN_TARGET = "within-target"  # the figure; what it must be above to act
+    MOVE_LIMIT = "move-limit"  # moves wanted; moves allowed
+    # One broker.
+    NO_REPORT = "no-report"  # None; None
+    STALE_REPORT = "stale-report"  # age of the report (ms); the most it may be
+    BELOW_THRESHOLD = "below-threshold"  # usage; usage at which the broker sheds
+    BELOW_FLOOR = "below-floor"  # what would be moved; the least worth moving
+    NO_BUNDLES = "no-bundles"  # bundles that may be moved; the fewest there must be
+    SOLE_BUNDLE = "sole-bundle"  # bundles of the broker; the fewest there must be
+    NOTHING_FITS = "nothing-fits"  # load of the lightest bundle that may be moved; room for it
+    NO_UNDERLOADED_BROKER = "no-underloaded-broker"  # the lowest usage; what it must be below
+    # One bundle.
+    EXCLUDED = "excluded"  # the namespace is never shed: None; None
+    NO_OTHER_HOME = "no-other-home"  # brokers that may take it; the fewest there must be
+    SAME_BROKER = "same-broker"  # the placement chose the owner: None; None
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A bundle to leave `source`. `destination` None: the placement decides.
+
+    `load` is the figure it was chosen by, and `metric` is the name of that figure: `byte_rate` or `msg_rate` (per
+    second) or `usage` (share of the source's dominating resource).
+    """
+
+    bundle_id: str
+    source: str
+    destination: str | None
+    load: float
+    metric: str
+    reason: MoveReason
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRefusal:
+    """One thing that is not done and the figure that decided it; see `MoveRefusalReason`.
+
+    `broker` and `bundle_id` None: it is about the whole cluster.
+    """
+
+    reason: MoveRefusalReason
+    broker: str | None = None
+    bundle_id: str | None = None
+    metric: str | None = None
+    value: float | None = None
+    needed: float | None = None

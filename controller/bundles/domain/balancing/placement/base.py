@@ -1,0 +1,45 @@
+"""What a way of placing a bundle must offer, and the random choice among equals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from controller.bundles.domain.balancing.placement.occupancy import Occupancy
+from controller.bundles.domain.balancing.settings import BalanceSettings
+from controller.bundles.domain.balancing.state import BalanceState
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The broker chosen, None where there are no candidates. `among`: those that were equally good."""
+
+    broker: str | None
+    among: tuple[str, ...]
+    state: BalanceState
+
+
+class Placement(Protocol):
+    """Chooses one of `candidates` (names of brokers with a report) for a bundle. Pure; it returns the state after it.
+
+    Where Pulsar draws at random, a counter in the state decides. The same state gives the same choice.
+    """
+
+    def __call__(
+        self,
+        bundle_id: str,
+        candidates: Sequence[str],
+        occupancy: Occupancy,
+        settings: BalanceSettings,
+        state: BalanceState,
+    ) -> Choice: ...
+
+
+def any_of(best: Sequence[str], candidates: Sequence[str], state: BalanceState) -> Choice:
+    """One of the best; one of all candidates if there is no best; None if there is no candidate."""
+    among = tuple(best) or tuple(candidates)
+    if not among:
+        return Choice(None, (), state)
+    index, state = state.draw(len(among))
+    return Choice(among[index], among, state)

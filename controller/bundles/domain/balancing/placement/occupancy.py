@@ -1,0 +1,115 @@
+"""Which broker has which bundle while a cycle decides: the cluster with the moves so far, and who may take a bundle.
+
+The filters are those of Pulsar's modular manager in its order: isolation policy, too many topics, anti-affinity,
+even spread of the namespace. Where the filters leave no broker, all brokers that the policy allows are candidates
+again. It is changed by moves, and lives no longer than one decision.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+
+from controller.bundles.domain.balancing.settings import BalanceSettings
+from controller.bundles.domain.cluster import Bundle, Cluster, is_system_namespace
+from controller.bundles.domain.load.averages import UNKNOWN_LOAD
+
+
+class Occupancy:
+    """The owners of a cluster's bundles. `move` changes them, everything else reads."""
+
+    def __init__(self, cluster: Cluster, settings: BalanceSettings) -> None:
+        self.cluster = cluster
+        self._settings = settings
+        self._active = tuple(name for name, _ in cluster.reporting)
+        self._topics: Counter[str] = Counter()
+        self._bundles: Counter[tuple[str, str]] = Counter()  # (broker, namespace)
+        self._long_term: defaultdict[str, float] = defaultdict(float)
+        self._owner: dict[str, str | None] = {}
+        for bundle in cluster.bundles:
+            self._settle(bundle, bundle.owner)
+
+    def owner_of(self, bundle_id: str) -> str | None:
+        """Who has the bundle, after the moves so far."""
+        return self._owner.get(bundle_id)
+
+    def long_term_msg_rate(self, broker: str) -> float:
+        """The sum of the long-term rates of the broker's bundles, after the moves so far."""
+        return self._long_term[broker]
+
+    def move(self, bundle_id: str, destination: str) -> None:
+        """The bundle counts as the destination's from now on."""
+        bundle = self.cluster.bundle_by_id[bundle_id]
+        source = self._owner[bundle_id]
+        if source is not None:
+            self._count(bundle, source, -1)
+        self._settle(bundle, destination)
+
+    def allowed(self, bundle: Bundle) -> tuple[str, ...]:
+        """Brokers that the namespace's isolation policy allows, by name."""
+        brokers = self.cluster.policy_of(bundle.namespace).brokers
+        return self._active if brokers is None else tuple(name for name in self._active if name in brokers)
+
+    def may_take(self, bundle: Bundle, broker: str) -> bool:
+        """Whether a broker may take the bundle: policy, room for topics, anti-affinity."""
+        policy = self.cluster.policy_of(bundle.namespace)
+        if policy.brokers is not None and broker not in policy.brokers:
+            return False
+        if self._topics[broker] + _topics_of(bundle) > self._settings.max_topics_per_broker:
+            return False
+        if policy.anti_affinity_group is None:
+            return True
+        return broker in self._apart(bundle, self._with_room(self.allowed(bundle)))
+
+    def candidates(self, bundle: Bundle) -> tuple[str, ...]:
+        """Brokers to choose from, by name; empty only where the policy allows none."""
+        allowed = self.allowed(bundle)
+        kept = allowed
+        for narrowed in (self._with_room, lambda names: self._apart(bundle, names)):
+            kept = narrowed(kept)
+        if self._settings.spread_namespaces or is_system_namespace(bundle.namespace):
+            kept = _fewest(kept, lambda name: self._bundles[name, bundle.namespace])
+        return kept or allowed
+
+    def _with_room(self, names: Iterable[str]) -> tuple[str, ...]:
+        most = self._settings.max_topics_per_broker
+        return tuple(name for name in names if self._topics[name] <= most)
+
+    def _apart(self, bundle: Bundle, names: tuple[str, ...]) -> tuple[str, ...]:
+        """The brokers with the fewest of the group's namespaces: in their failure domain, then by themselves."""
+        group = self.cluster.policy_of(bundle.namespace).anti_affinity_group
+        if group is None:
+            return names
+        members = [ns for ns, policy in self.cluster.policies.items() if policy.anti_affinity_group == group]
+
+        def on_broker(name: str) -> int:
+            return sum(self._bundles[name, namespace] > 0 for namespace in members)
+
+        in_domain: Counter[str] = Counter()
+        for broker in self.cluster.brokers:
+            in_domain[broker.failure_domain or broker.name] += on_broker(broker.name)
+
+        def domain_of(name: str) -> str:
+            return self.cluster.broker_by_name[name].failure_domain or name
+
+        return _fewest(_fewest(names, lambda name: in_domain[domain_of(name)]), on_broker)
+
+    def _settle(self, bundle: Bundle, owner: str | None) -> None:
+        self._owner[bundle.bundle_id] = owner
+        if owner is not None:
+            self._count(bundle, owner, 1)
+
+    def _count(self, bundle: Bundle, broker: str, sign: int) -> None:
+        self._topics[broker] += sign * _topics_of(bundle)
+        self._bundles[broker, bundle.namespace] += sign
+        self._long_term[broker] += sign * (bundle.load or UNKNOWN_LOAD).long_term.msg_rate
+
+
+def _topics_of(bundle: Bundle) -> int:
+    return bundle.stats.topic_count if bundle.stats else 0
+
+
+def _fewest(names: tuple[str, ...], count: Callable[[str], int]) -> tuple[str, ...]:
+    counts = {name: count(name) for name in names}
+    least = min(counts.values(), default=0)
+    return tuple(name for name in names if counts[name] == least)

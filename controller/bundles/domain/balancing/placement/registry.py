@@ -1,0 +1,29 @@
+"""The placements by the name that the settings give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from controller.bundles.domain.balancing.placement.base import Placement
+from controller.bundles.domain.balancing.placement.least_rate import least_long_term_rate
+from controller.bundles.domain.balancing.placement.least_usage import least_reported_usage, least_usage
+from controller.bundles.domain.balancing.placement.planned import planned
+from controller.bundles.domain.balancing.placement.round_robin import round_robin
+from controller.domain.errors import InvalidInput
+
+PLACEMENTS: Mapping[str, Placement] = {
+    "least_long_term_rate": least_long_term_rate,
+    "least_usage": least_usage,
+    "least_reported_usage": least_reported_usage,
+    "round_robin": round_robin,
+    "planned": planned,
+}
+
+
+def placement(name: str) -> Placement:
+    """The placement of that name; raises InvalidInput listing the known ones."""
+    try:
+        return PLACEMENTS[name]
+    except KeyError:
+        known = ", ".join(sorted(PLACEMENTS))
+        raise InvalidInput(f"placement {name!r} is unknown; choose one of {known}") from None

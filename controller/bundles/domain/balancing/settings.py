@@ -1,0 +1,199 @@
+"""Every knob of bundle balancing, validated together. Defaults are Pulsar's where Pulsar has the knob.
+
+Pulsar's percentages are fractions here (85 is 0.85), its minutes are seconds. What a knob does is described where the
+shedder or placement that reads it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any, Final, Self
+
+from controller.bundles.domain.load.resources import ResourceWeights
+from controller.domain.errors import InvalidPolicy
+from controller.domain.knobs import KnobValue, read_knobs, write_knob
+from controller.domain.policy import MAX_SECONDS, Violation
+
+MIB: Final = 1024.0 * 1024.0
+SHEDDER_NAMES: Final = ("even", "overload", "threshold", "uniform", "avg", "transfer")
+PLACEMENT_NAMES: Final = (
+    "least_long_term_rate",
+    "least_usage",
+    "least_reported_usage",
+    "round_robin",
+    "planned",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceSettings:
+    """A complete set of knobs; `violations` checks them. Usages are fractions of a broker's limit.
+
+    - `shedder` proposes what leaves. `placement` chooses where it goes if the shedder names no destination.
+    - `excluded_namespaces`: `tenant/namespace`, separated by commas; their bundles are not shed.
+    - `grace_seconds`: how long a bundle that was moved is left alone.
+    - `report_ttl_seconds`: an older report counts as none (`transfer`, `even`).
+    - `max_moves_per_cycle` limits the disturbance; 0: no limit.
+    - `history_weight` is the weight of the past in moving averages.
+    - Each further group belongs to the shedder or placement in its name. `unload_fraction`, `min_unload_*` and
+      `max_unload_bundles` (-1: no limit) belong to `uniform` and `avg`.
+    - The bands of `even` are shares of the mean usage. A broker outside `even_hot_band` or `even_cold_band` is
+      brought back to the goal, which is closer to the mean.
+    - `strict_pulsar` turns on those of Pulsar's errors that can be turned on, for comparison.
+    """
+
+    shedder: str = "even"
+    placement: str = "least_long_term_rate"
+    excluded_namespaces: str = ""
+    shed_bundles_with_policies: bool = True
+    grace_seconds: int = 1_800
+    report_ttl_seconds: int = 1_800
+    max_moves_per_cycle: int = 256
+    history_weight: float = 0.9
+    cpu_weight: float = 1.0
+    direct_memory_weight: float = 0.0
+    bandwidth_in_weight: float = 1.0
+    bandwidth_out_weight: float = 1.0
+    memory_weight: float = 0.0
+    overloaded_usage: float = 0.85
+    threshold_margin: float = 0.10
+    threshold_min_byte_rate: float = 10 * MIB
+    threshold_lower_boundary: bool = False
+    uniform_msg_rate_difference: float = 0.5
+    uniform_byte_rate_ratio: float = 4.0
+    unload_fraction: float = 0.2
+    min_unload_msg_rate: float = 1_000.0
+    min_unload_byte_rate: float = 1 * MIB
+    max_unload_bundles: int = -1
+    avg_low_usage: float = 0.15
+    avg_high_usage: float = 0.40
+    avg_low_hits: int = 8
+    avg_high_hits: int = 2
+    transfer_target_std: float = 0.25
+    transfer_hits: int = 3
+    transfer_enabled: bool = True
+    transfer_max_sources: int = 3
+    transfer_delay_seconds: int = 180
+    transfer_top_bundles: int = 10
+    even_target_spread: float = 0.25
+    even_hot_band: float = 0.15
+    even_hot_goal: float = 0.10
+    even_cold_band: float = 0.40
+    even_cold_goal: float = 0.35
+    even_min_usage_gap: float = 0.01
+    even_hits: int = 2
+    even_settle_seconds: int = 120
+    placement_usage_gap: float = 0.10
+    max_topics_per_broker: int = 50_000
+    spread_namespaces: bool = True
+    strict_pulsar: bool = False
+
+    @property
+    def weights(self) -> ResourceWeights:
+        """The weight of each resource in the weighted maximum."""
+        return ResourceWeights(
+            self.cpu_weight,
+            self.direct_memory_weight,
+            self.bandwidth_in_weight,
+            self.bandwidth_out_weight,
+            self.memory_weight,
+        )
+
+    def excludes(self, namespace: str) -> bool:
+        """Whether bundles of this namespace are never shed."""
+        return bool(self.excluded_namespaces) and namespace in {
+            name.strip() for name in self.excluded_namespaces.split(",")
+        }
+
+    def to_document(self) -> dict[str, KnobValue]:
+        """Every knob by name, as JSON values."""
+        return {knob: write_knob(getattr(self, knob)) for knob in BALANCE_KNOBS}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """Reads what `to_document` gave. A knob that is absent or null has its default. Raises InvalidPolicy."""
+        values: dict[str, Any] = dict(read_knobs(document, BALANCE_KNOBS, "bundle balancing"))
+        return cls(**values)
+
+
+BALANCE_KNOBS: Mapping[str, type] = MappingProxyType(
+    {f.name: type(f.default) for f in fields(BalanceSettings)}
+)
+"""Every knob and its type, in the order of declaration."""
+
+_AT_LEAST: Final[Mapping[str, float]] = {
+    "max_moves_per_cycle": 0,
+    "threshold_min_byte_rate": 0,
+    "uniform_msg_rate_difference": 0,
+    "uniform_byte_rate_ratio": 0,
+    "min_unload_msg_rate": 0,
+    "min_unload_byte_rate": 0,
+    "max_unload_bundles": -1,
+    "avg_low_hits": 1,
+    "avg_high_hits": 1,
+    "transfer_target_std": 0,
+    "transfer_hits": 0,
+    "transfer_max_sources": 1,
+    "transfer_top_bundles": 1,
+    "even_min_usage_gap": 0,
+    "even_hits": 1,
+    "even_hot_goal": 0,
+    "even_cold_goal": 0,
+    "max_topics_per_broker": 1,
+    **{knob: 0 for knob in BALANCE_KNOBS if knob.endswith(("_weight", "_seconds"))},
+}
+_AT_MOST: Final[Mapping[str, float]] = {
+    "history_weight": 1,
+    "unload_fraction": 1,
+    "threshold_margin": 1,
+    "placement_usage_gap": 1,
+    "even_cold_band": 1,
+    **{knob: MAX_SECONDS for knob in BALANCE_KNOBS if knob.endswith("_seconds")},
+}
+_ABOVE_ZERO: Final = (
+    "overloaded_usage",
+    "threshold_margin",
+    "unload_fraction",
+    "avg_low_usage",
+    "even_target_spread",
+)
+_BELOW: Final = (
+    ("avg_low_usage", "avg_high_usage"),
+    ("even_hot_goal", "even_hot_band"),
+    ("even_cold_goal", "even_cold_band"),
+)
+
+
+def violations(settings: BalanceSettings) -> tuple[Violation, ...]:
+    """Every rule that the settings break; empty when they are valid. Never raises.
+
+    The bands of `even` must together keep `even_target_spread`: with every broker between 1 - cold and 1 + hot
+    times the mean, the standard deviation is at most the mean times the root of cold x hot.
+    """
+    values = {knob: getattr(settings, knob) for knob in BALANCE_KNOBS}
+    broken = [Violation(k, values[k], n, f">= {n}") for k, n in _AT_LEAST.items() if not values[k] >= n]
+    broken += [Violation(k, values[k], n, f"<= {n}") for k, n in _AT_MOST.items() if not values[k] <= n]
+    broken += [Violation(k, values[k], 0, "> 0") for k in _ABOVE_ZERO if not values[k] > 0]
+    broken += [
+        Violation(low, values[low], values[high], f"below {high} = {values[high]}")
+        for low, high in _BELOW
+        if not values[low] < values[high]
+    ]
+    widest = settings.even_target_spread**2
+    if not settings.even_hot_band * settings.even_cold_band <= widest * (1 + 1e-9):
+        needed = widest / settings.even_cold_band if settings.even_cold_band else 0.0
+        rule = f"at most even_target_spread² / even_cold_band = {needed:g}"
+        broken.append(Violation("even_hot_band", settings.even_hot_band, needed, rule))
+    for knob, names in (("shedder", SHEDDER_NAMES), ("placement", PLACEMENT_NAMES)):
+        if values[knob] not in names:
+            broken.append(Violation(knob, values[knob], None, f"one of {', '.join(names)}"))
+    return tuple(broken)
+
+
+def validate(settings: BalanceSettings) -> None:
+    """Raises InvalidPolicy naming each knob, its value and the rule it breaks."""
+    broken = violations(settings)
+    if broken:
+        raise InvalidPolicy(f"Invalid bundle balancing configuration: {'; '.join(map(str, broken))}")

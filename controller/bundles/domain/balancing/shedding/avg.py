@@ -1,0 +1,152 @@
+"""Pair the least loaded broker with the most loaded one, and so on inward: Pulsar's `AvgShedder` (PIP-364).
+
+A pair acts if its usage differs by `avg_low_usage` for `avg_low_hits` cycles, or by `avg_high_usage` for
+`avg_high_hits`. The higher broker then gives `unload_fraction` (0.5 is advised) of the difference in messages to
+the lower one, or of the difference in bytes where messages are too few. Usage is the reading of the moment, without
+history. The destination is kept as a plan for the placement `planned`.
+
+Different from Pulsar: plans are kept by bundle id (Pulsar keeps them by mutable statistics and lost them: #26246).
+The order is total (#24954). A broker's only bundle stays, as Pulsar's own warning says it would. As in Pulsar,
+counts are cleared before the floors are checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from controller.bundles.domain.balancing.moves import Move, MoveReason, MoveRefusal, MoveRefusalReason
+from controller.bundles.domain.balancing.settings import BalanceSettings
+from controller.bundles.domain.balancing.shedding.base import (
+    Shedding,
+    heaviest_first,
+    short_term_byte_rate,
+    short_term_msg_rate,
+    too_few_brokers,
+)
+from controller.bundles.domain.balancing.state import BalanceState
+from controller.bundles.domain.cluster import BrokerReport, Cluster
+from controller.bundles.domain.load.resources import weighted_max_usage
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    low: str
+    high: str
+    difference: float
+
+
+def avg(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
+    """See the module."""
+    few = too_few_brokers(cluster)
+    if few is not None:
+        return Shedding((), (few,), state)
+    reports = cluster.report_of
+    # In percent, as Pulsar compares them, so that results agree to the last bit.
+    scores = {name: weighted_max_usage(r.resources, settings.weights) * 100 for name, r in reports.items()}
+    low_hits, high_hits = dict(state.low_hits), dict(state.high_hits)
+    pairs = []
+    refusals: list[MoveRefusal] = []
+    for pair in _pairs(scores):
+        if _count(pair, settings, low_hits, high_hits):
+            pairs.append(pair)
+        elif pair.low != pair.high:
+            refusals.append(_too_close(pair, settings))
+    if not pairs:
+        return Shedding((), tuple(refusals), replace(state, low_hits={}, high_hits={}))
+    moves: list[Move] = []
+    for pair in pairs:
+        refusal = _too_early(pair, settings, low_hits, high_hits)
+        if refusal is None:
+            for name in (pair.low, pair.high):
+                low_hits.pop(name, None)
+                high_hits.pop(name, None)
+            shed, refusal = _shed(cluster, pair, reports, settings, state, now_ms)
+            moves += shed
+        refusals += [refusal] if refusal else []
+    planned = {move.bundle_id: move.destination for move in moves if move.destination is not None}
+    return Shedding(
+        tuple(moves),
+        tuple(refusals),
+        replace(state, low_hits=low_hits, high_hits=high_hits, planned={**state.planned, **planned}),
+    )
+
+
+def _pairs(scores: Mapping[str, float]) -> Iterator[_Pair]:
+    """Lowest with highest, and so on inward. One that is left in the middle is paired with itself."""
+    ordered = sorted(scores, key=lambda name: (scores[name], name))
+    for index in range((len(ordered) + 1) // 2):
+        low, high = ordered[index], ordered[-1 - index]
+        yield _Pair(low, high, scores[high] - scores[low])
+
+
+def _count(
+    pair: _Pair, settings: BalanceSettings, low_hits: dict[str, int], high_hits: dict[str, int]
+) -> bool:
+    """Counts the pair's hits. False, with the counts cleared, where the two are close."""
+    beyond_low = pair.difference >= settings.avg_low_usage * 100
+    beyond_high = beyond_low and pair.difference >= settings.avg_high_usage * 100
+    for name in {pair.low, pair.high}:
+        for beyond, hits in ((beyond_low, low_hits), (beyond_high, high_hits)):
+            if beyond:
+                hits[name] = hits.get(name, 0) + 1
+            else:
+                hits.pop(name, None)
+    return beyond_low
+
+
+def _too_close(pair: _Pair, settings: BalanceSettings) -> MoveRefusal:
+    needed = settings.avg_low_usage
+    return MoveRefusal(
+        MoveRefusalReason.BELOW_THRESHOLD,
+        pair.high,
+        None,
+        f"usage above {pair.low}",
+        pair.difference / 100,
+        needed,
+    )
+
+
+def _too_early(
+    pair: _Pair, settings: BalanceSettings, low_hits: Mapping[str, int], high_hits: Mapping[str, int]
+) -> MoveRefusal | None:
+    low = max(low_hits.get(name, 0) for name in (pair.low, pair.high))
+    high = max(high_hits.get(name, 0) for name in (pair.low, pair.high))
+    if high >= settings.avg_high_hits or low >= settings.avg_low_hits:
+        return None
+    return MoveRefusal(MoveRefusalReason.HIT_COUNT, pair.high, None, "cycles", low, settings.avg_low_hits)
+
+
+def _shed(
+    cluster: Cluster,
+    pair: _Pair,
+    reports: Mapping[str, BrokerReport],
+    settings: BalanceSettings,
+    state: BalanceState,
+    now_ms: int,
+) -> tuple[list[Move], MoveRefusal | None]:
+    owned = cluster.bundles_of(pair.high)
+    high, low = reports[pair.high].stats, reports[pair.low].stats
+    metric, figure = "msg_rate", short_term_msg_rate
+    left = (high.msg_rate - low.msg_rate) * settings.unload_fraction
+    if not left > settings.min_unload_msg_rate:
+        metric, figure = "byte_rate", short_term_byte_rate
+        left = (high.byte_rate - low.byte_rate) * settings.unload_fraction
+        if not left > settings.min_unload_byte_rate:
+            floor = settings.min_unload_byte_rate
+            return [], MoveRefusal(MoveRefusalReason.BELOW_FLOOR, pair.high, None, metric, left, floor)
+    if len(owned) < 2:
+        return [], MoveRefusal(MoveRefusalReason.SOLE_BUNDLE, pair.high, None, "bundles", len(owned), 2)
+    room = left
+    weighed = heaviest_first(owned, figure, settings, state, now_ms)
+    moves: list[Move] = []
+    for bundle in weighed:
+        if 0 < bundle.load <= left and len(moves) < len(owned) - 1:
+            left -= bundle.load
+            moves.append(
+                Move(bundle.bundle_id, pair.high, pair.low, bundle.load, metric, MoveReason.OVERLOADED)
+            )
+    if moves:
+        return moves, None
+    lightest = weighed[-1].load if weighed else None
+    return [], MoveRefusal(MoveRefusalReason.NOTHING_FITS, pair.high, None, metric, lightest, room)

@@ -1,0 +1,128 @@
+"""What every shedder offers, and what several share: candidates, their order, the choice among them.
+
+Every order is total: by load, then by name. In Pulsar equal ones follow the order of a hash map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from controller.bundles.domain.balancing.moves import Move, MoveReason, MoveRefusal, MoveRefusalReason
+from controller.bundles.domain.balancing.settings import BalanceSettings
+from controller.bundles.domain.balancing.state import BalanceState
+from controller.bundles.domain.cluster import Bundle, Cluster, belongs_to_a_broker
+from controller.bundles.domain.load.averages import BundleLoad
+
+
+@dataclass(frozen=True, slots=True)
+class Shedding:
+    """What leaves, what stays and why, and the state after the decision.
+
+    The moves do not count as made in `state`; see `BalanceState.after`.
+    """
+
+    moves: tuple[Move, ...]
+    refusals: tuple[MoveRefusal, ...]
+    state: BalanceState
+
+
+class Shedder(Protocol):
+    """A pure function of the cluster, the settings, the state and the instant (ms since the Unix epoch).
+
+    It never takes the last bundle of a broker. It proposes no bundle twice, none that was moved within
+    `grace_seconds`, and none of a broker's own namespaces. A destination is never the source.
+    """
+
+    def __call__(
+        self, cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int
+    ) -> Shedding: ...
+
+
+@dataclass(frozen=True, slots=True)
+class WeighedBundle:
+    """A bundle that may move, with the figure it is chosen by."""
+
+    load: float
+    bundle_id: str
+
+
+def may_move(bundle: Bundle, settings: BalanceSettings, state: BalanceState, now_ms: int) -> bool:
+    """Whether a bundle may be proposed: its load is known, it is not a broker's own, not excluded, not just moved."""
+    if bundle.load is None:
+        return False
+    namespace = bundle.namespace
+    if belongs_to_a_broker(namespace) or settings.excludes(namespace):
+        return False
+    moved_at = state.unloaded_bundles.get(bundle.bundle_id)
+    # As in Pulsar, the grace period is over when the move is strictly older than it.
+    return moved_at is None or now_ms - moved_at > settings.grace_seconds * 1_000
+
+
+def heaviest_first(
+    bundles: Iterable[Bundle],
+    figure: Callable[[BundleLoad], float],
+    settings: BalanceSettings,
+    state: BalanceState,
+    now_ms: int,
+) -> list[WeighedBundle]:
+    """The bundles that may move, by load descending, then by name."""
+    weighed = [
+        WeighedBundle(figure(bundle.load), bundle.bundle_id)
+        for bundle in bundles
+        if bundle.load is not None and may_move(bundle, settings, state, now_ms)
+    ]
+    return sorted(weighed, key=lambda one: (-one.load, one.bundle_id))
+
+
+def short_term_byte_rate(load: BundleLoad) -> float:
+    """Bytes per second over the last samples."""
+    return load.short_term.byte_rate
+
+
+def short_term_msg_rate(load: BundleLoad) -> float:
+    """Messages per second over the last samples."""
+    return load.short_term.msg_rate
+
+
+def enough_to_cover(weighed: Sequence[WeighedBundle], needed: float) -> list[WeighedBundle]:
+    """From the front until `needed` is reached, at least one: the choice of `overload` and `threshold`."""
+    taken = 0.0
+    picked: list[WeighedBundle] = []
+    for bundle in weighed:
+        if picked and taken >= needed:
+            break
+        picked.append(bundle)
+        taken += bundle.load
+    return picked
+
+
+def shed_byte_rate(
+    cluster: Cluster, broker: str, needed: float, settings: BalanceSettings, state: BalanceState, now_ms: int
+) -> tuple[list[Move], MoveRefusal | None]:
+    """Moves of at least `needed` bytes per second off a broker, heaviest bundles first, or why there is none.
+
+    One bundle stays. Pulsar takes the last one too if the broker reports more than the sum of its bundles.
+    """
+    owned = cluster.bundles_of(broker)
+    if len(owned) < 2:
+        return [], MoveRefusal(
+            MoveRefusalReason.SOLE_BUNDLE, broker, metric="bundles", value=len(owned), needed=2
+        )
+    weighed = heaviest_first(owned, short_term_byte_rate, settings, state, now_ms)
+    picked = enough_to_cover(weighed, needed)[: len(owned) - 1]
+    if not picked:
+        return [], MoveRefusal(MoveRefusalReason.NO_BUNDLES, broker, metric="bundles", value=0, needed=1)
+    return [
+        Move(bundle.bundle_id, broker, None, bundle.load, "byte_rate", MoveReason.OVERLOADED)
+        for bundle in picked
+    ], None
+
+
+def too_few_brokers(cluster: Cluster) -> MoveRefusal | None:
+    """Why nothing can be moved at all: with fewer than two brokers there is no destination."""
+    reporting = len(cluster.reporting)
+    if reporting >= 2:
+        return None
+    return MoveRefusal(MoveRefusalReason.FEW_BROKERS, metric="brokers", value=reporting, needed=2)

@@ -1,0 +1,145 @@
+"""Cleave's own shedder, and the default: bring brokers that stand out back to the mean, with few moves.
+
+There is a band around the mean usage. A broker is *hot* above it by more than `even_hot_band`, *cold* below it by
+more than `even_cold_band` (shares of the mean). With all brokers inside, the standard deviation is at most the mean
+times the root of hot x cold, and the settings keep that below `even_target_spread`. A broker outside for
+`even_hits` cycles in a row is brought to the goal, which is a little closer to the mean. A hot broker gives to the
+emptiest brokers, a cold one takes from the fullest. And:
+
+- Usage is the reading of the moment, never smoothed, so load that is gone moves nothing (PIP-217).
+- Noise is kept out by the hits, and by `even_min_usage_gap` where the whole cluster idles.
+- A broker that gave or took waits until its report is `even_settle_seconds` younger than that. The others go on.
+- No later move can undo a move: either both brokers stay on their side of the mean, or the fuller of the two
+  becomes emptier by a whole band, which a move back could not do as well.
+- Of the bundles that fit the heaviest goes first, so that few move.
+
+A bundle counts as its share of its broker's traffic, times the broker's usage. Between brokers of different size
+that is scaled by their limits. So usage that no bundle causes is counted as caused by the bundles. The effect is
+that a move relieves the broker of less than estimated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from controller.bundles.domain.balancing.moves import Move, MoveReason, MoveRefusal, MoveRefusalReason
+from controller.bundles.domain.balancing.settings import BalanceSettings
+from controller.bundles.domain.balancing.shedding.base import Shedding, too_few_brokers
+from controller.bundles.domain.balancing.shedding.even_levels import EvenLevels
+from controller.bundles.domain.balancing.shedding.even_pick import pick_for
+from controller.bundles.domain.balancing.state import BalanceState
+from controller.bundles.domain.cluster import BrokerReport, Cluster
+
+
+def even(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
+    """See the module."""
+    most_ms = settings.report_ttl_seconds * 1_000
+    old = {n: now_ms - r.reported_at for n, r in cluster.reporting if now_ms - r.reported_at > most_ms}
+    refusals = [
+        MoveRefusal(MoveRefusalReason.STALE_REPORT, name, None, "age_ms", age, most_ms)
+        for name, age in old.items()
+    ]
+    few = too_few_brokers(cluster)
+    if few is not None or len(cluster.reporting) - len(old) < 2:
+        return Shedding((), (*refusals, *([few] if few else [])), state)
+    levels = EvenLevels(cluster, settings, state, now_ms, frozenset(old))
+    if not levels.mean > 0:
+        return Shedding(
+            (), (*refusals, MoveRefusal(MoveRefusalReason.NO_LOAD, metric="usage", value=0, needed=0)), state
+        )
+    waiting = _settling(cluster.report_of, settings, state)
+    refusals += [w for name, w in waiting.items() if name not in old]
+    state = _counted(levels, state, frozenset(waiting))
+    ready = frozenset(levels.load) - frozenset(waiting)
+    hot = frozenset(name for name, hits in state.hot_hits.items() if hits >= settings.even_hits)
+    cold = frozenset(name for name, hits in state.cold_hits.items() if hits >= settings.even_hits)
+    refusals += _early(state, settings, hot | cold)
+    if not (state.hot_hits or state.cold_hits or waiting):
+        target = settings.even_target_spread
+        refusals.append(
+            MoveRefusal(MoveRefusalReason.WITHIN_TARGET, metric="spread", value=levels.spread, needed=target)
+        )
+    moves, left = _level(levels, ready, hot, cold, settings)
+    return Shedding(tuple(moves), (*refusals, *left), state)
+
+
+def _settling(
+    reports: Mapping[str, BrokerReport], settings: BalanceSettings, state: BalanceState
+) -> dict[str, MoveRefusal]:
+    """Brokers whose report may still describe the time before their last move."""
+    refusals = {}
+    for name, report in reports.items():
+        touched = max(state.unloaded_brokers.get(name, -1), state.filled_brokers.get(name, -1))
+        counts_from = touched + settings.even_settle_seconds * 1_000
+        if touched >= 0 and report.reported_at < counts_from:
+            refusals[name] = MoveRefusal(
+                MoveRefusalReason.SETTLING, name, None, "reported_at", report.reported_at, counts_from
+            )
+    return refusals
+
+
+def _counted(levels: EvenLevels, state: BalanceState, waiting: frozenset[str]) -> BalanceState:
+    """One more hit for each broker outside its band; the others start again from 0."""
+    counted = [name for name in levels.load if name not in waiting]
+    hot = {name: state.hot_hits.get(name, 0) + 1 for name in counted if levels.is_hot(name)}
+    cold = {name: state.cold_hits.get(name, 0) + 1 for name in counted if levels.is_cold(name)}
+    return replace(state, hot_hits=hot, cold_hits=cold)
+
+
+def _early(state: BalanceState, settings: BalanceSettings, confirmed: frozenset[str]) -> list[MoveRefusal]:
+    hits = {**state.hot_hits, **state.cold_hits}
+    return [
+        MoveRefusal(MoveRefusalReason.HIT_COUNT, name, None, "cycles", count, settings.even_hits)
+        for name, count in sorted(hits.items())
+        if name not in confirmed
+    ]
+
+
+def _level(
+    levels: EvenLevels,
+    ready: frozenset[str],
+    hot: frozenset[str],
+    cold: frozenset[str],
+    settings: BalanceSettings,
+) -> tuple[list[Move], list[MoveRefusal]]:
+    """Relieve the hot brokers, fullest first, then fill the cold ones, emptiest first."""
+    moves: list[Move] = []
+    refusals: list[MoveRefusal] = []
+    most = settings.max_moves_per_cycle or len(levels.cluster.bundles)
+    for source in sorted(hot, key=lambda name: (-levels.load[name], name)):
+        gave = 0
+        while levels.load[source] > levels.hot_goal and len(moves) < most:
+            needed = levels.load[source] - levels.hot_goal
+            move = pick_for(levels, source, levels.emptiest(ready - {source}), needed, MoveReason.OVERLOADED)
+            if isinstance(move, MoveRefusal):
+                refusals += [] if gave else [move]
+                break
+            moves.append(levels.perform(move))
+            gave += 1
+    for destination in sorted(cold, key=lambda name: (levels.load[name], name)):
+        moves += _fill(levels, destination, ready - {destination}, most - len(moves))
+    if len(moves) >= most:
+        refusals.append(
+            MoveRefusal(MoveRefusalReason.MOVE_LIMIT, metric="moves", value=len(moves), needed=most)
+        )
+    return moves, refusals
+
+
+def _fill(levels: EvenLevels, destination: str, sources: frozenset[str], most: int) -> list[Move]:
+    """Moves from the fullest brokers until the destination has reached its goal or no bundle fits."""
+    moves: list[Move] = []
+    left = {name for name in sources if levels.load[name] > levels.mean}
+    while left and levels.load[destination] < levels.cold_goal and len(moves) < most:
+        source = min(left, key=lambda name: (-levels.load[name], name))
+        needed = (levels.cold_goal - levels.load[destination]) / levels.scale(source, destination)
+        move = pick_for(
+            levels, source, [destination], min(needed, levels.above_mean(source)), MoveReason.UNDERLOADED
+        )
+        if isinstance(move, MoveRefusal):
+            left.discard(source)
+            continue
+        moves.append(levels.perform(move))
+        if not levels.load[source] > levels.mean:
+            left.discard(source)
+    return moves

@@ -1,0 +1,147 @@
+"""The levels that `even` works on: the brokers' usage and the bundles' shares of it while moves are decided."""
+
+from __future__ import annotations
+
+import heapq
+from bisect import insort
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from controller.bundles.domain.balancing.moves import Move
+from controller.bundles.domain.balancing.placement.occupancy import Occupancy
+from controller.bundles.domain.balancing.settings import BalanceSettings
+from controller.bundles.domain.balancing.shedding.base import may_move
+from controller.bundles.domain.balancing.state import BalanceState
+from controller.bundles.domain.cluster import Bundle, Cluster
+from controller.bundles.domain.load.resources import credible_usage, dominating_resource
+from controller.bundles.domain.load.stats import BundleStats
+
+_TRIED_DESTINATIONS: Final = 8  # where a policy forbids the emptiest, the next ones are tried
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SharedBundle:
+    """A bundle that may leave its broker, and the usage it takes along."""
+
+    share: float
+    bundle_id: str
+
+
+class EvenLevels:
+    """Usage by broker, changed by `perform`. The mean and the limits computed from it stay as they were."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: BalanceSettings,
+        state: BalanceState,
+        now_ms: int,
+        without: frozenset[str],
+    ) -> None:
+        self.cluster = cluster
+        self.settings = settings
+        self._state = state
+        self._now_ms = now_ms
+        self.occupancy = Occupancy(cluster, settings)
+        reports = {name: report for name, report in cluster.reporting if name not in without}
+        self.load = {name: credible_usage(r.resources, settings.weights) for name, r in reports.items()}
+        fullest = min(self.load, key=lambda name: (-self.load[name], name))
+        self._resource = dominating_resource(reports[fullest].resources, settings.weights)
+        limits = {name: float(getattr(r.resources, self._resource).limit) for name, r in reports.items()}
+        known = all(limit > 0 for limit in limits.values())
+        self._capacity = limits if known else dict.fromkeys(limits, 1.0)
+        total = sum(self._capacity.values())
+        # The usage that every broker would have if all were equally used, whatever their size.
+        self.mean = sum(self.load[name] * self._capacity[name] for name in self.load) / total
+        self._bundles: dict[str, list[SharedBundle]] = {}
+        self.remaining = {name: len(cluster.bundles_of(name)) for name in self.load}
+
+    @property
+    def hot_goal(self) -> float:
+        """The usage a hot broker is brought down to."""
+        return self.mean * (1 + self.settings.even_hot_goal)
+
+    @property
+    def cold_goal(self) -> float:
+        """The usage a cold broker is brought up to."""
+        return self.mean * (1 - self.settings.even_cold_goal)
+
+    @cached_property
+    def spread(self) -> float:
+        """Population standard deviation of usage, as a share of the mean, before any move."""
+        middle = sum(self.load.values()) / len(self.load)
+        return float((sum((u - middle) ** 2 for u in self.load.values()) / len(self.load)) ** 0.5 / self.mean)
+
+    def is_hot(self, name: str) -> bool:
+        """Above the band, and above the mean by more than `even_min_usage_gap`."""
+        above = self.above_mean(name)
+        return above > self.mean * self.settings.even_hot_band and above > self.settings.even_min_usage_gap
+
+    def is_cold(self, name: str) -> bool:
+        """Below the band, and below the mean by more than `even_min_usage_gap`."""
+        below = -self.above_mean(name)
+        return below > self.mean * self.settings.even_cold_band and below > self.settings.even_min_usage_gap
+
+    def above_mean(self, name: str) -> float:
+        """Usage above the mean; negative below it."""
+        return self.load[name] - self.mean
+
+    def scale(self, source: str, destination: str) -> float:
+        """What one unit of the source's usage is on the destination."""
+        return self._capacity[source] / self._capacity[destination]
+
+    def emptiest(self, names: Iterable[str]) -> list[str]:
+        """The few least loaded, by load, then by name."""
+        return heapq.nsmallest(_TRIED_DESTINATIONS, names, key=lambda name: (self.load[name], name))
+
+    def bundles_of(self, broker: str) -> list[SharedBundle]:
+        """What may leave the broker in this cycle, by share, then by name; not what was moved here in it."""
+        if broker not in self._bundles:
+            owned = self.cluster.bundles_of(broker)
+            weigher = _Weigher(self._resource, owned)
+            listed: list[SharedBundle] = []
+            for bundle in owned:
+                share = weigher.share(bundle) * self.load[broker]
+                if share > 0 and may_move(bundle, self.settings, self._state, self._now_ms):
+                    insort(listed, SharedBundle(share, bundle.bundle_id))
+            self._bundles[broker] = listed
+        return self._bundles[broker]
+
+    def perform(self, move: Move) -> Move:
+        """Counts the move as made; returns it."""
+        destination = str(move.destination)
+        self._bundles[move.source].remove(SharedBundle(move.load, move.bundle_id))
+        self.bundles_of(destination)  # to compute its shares from the load before anything was moved to it
+        self.load[move.source] -= move.load
+        self.load[destination] += move.load * self.scale(move.source, destination)
+        self.remaining[move.source] -= 1
+        self.remaining[destination] += 1
+        self.occupancy.move(move.bundle_id, destination)
+        return move
+
+
+class _Weigher:
+    """A bundle's share of its broker's traffic: in the dominating direction, or the mean of messages and bytes."""
+
+    def __init__(self, resource: str, owned: tuple[Bundle, ...]) -> None:
+        self._figures = {
+            "bandwidth_in": ("byte_rate_in",),
+            "bandwidth_out": ("byte_rate_out",),
+        }.get(resource, ("msg_rate", "byte_rate"))
+        stats = [bundle.stats or _NOTHING for bundle in owned]
+        self._totals = [sum(float(getattr(one, figure)) for one in stats) for figure in self._figures]
+
+    def share(self, bundle: Bundle) -> float:
+        """0 to 1; 0 where there is no traffic."""
+        stats = bundle.stats or _NOTHING
+        shares = [
+            float(getattr(stats, figure)) / total
+            for figure, total in zip(self._figures, self._totals, strict=True)
+            if total > 0
+        ]
+        return sum(shares) / len(shares) if shares else 0.0
+
+
+_NOTHING = BundleStats()

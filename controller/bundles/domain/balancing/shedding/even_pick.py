@@ -1,0 +1,74 @@
+"""Which bundle `even` moves between two brokers: the heaviest that fits, never one that a later move would return."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from controller.bundles.domain.balancing.moves import Move, MoveReason, MoveRefusal, MoveRefusalReason
+from controller.bundles.domain.balancing.shedding.even_levels import EvenLevels, SharedBundle
+
+_ROUNDING: Final = 1e-9  # a gain of exactly the gap counts, whatever the last bit is
+
+
+def pick_for(
+    levels: EvenLevels, source: str, destinations: Sequence[str], needed: float, reason: MoveReason
+) -> Move | MoveRefusal:
+    """The best move off `source` that relieves it of about `needed`, to the first destination that may take it.
+
+    First comes the heaviest bundle within `needed` and the destination's room. While the broker in need is still
+    outside its band, heavier bundles follow: the lightest with which both brokers stay on their side of the mean,
+    then the lightest that makes the fuller of the two emptier by a band.
+    """
+    if levels.remaining[source] < 2:
+        return MoveRefusal(
+            MoveRefusalReason.SOLE_BUNDLE, source, None, "bundles", levels.remaining[source], 2
+        )
+    bundles = levels.bundles_of(source)
+    for destination in destinations:
+        in_need = source if reason is MoveReason.OVERLOADED else destination
+        exceed = levels.is_hot(in_need) or levels.is_cold(in_need)
+        for bundle in _in_order(levels, source, destination, bundles, needed, exceed=exceed):
+            if levels.occupancy.may_take(levels.cluster.bundle_by_id[bundle.bundle_id], destination):
+                return Move(bundle.bundle_id, source, destination, bundle.share, "usage", reason)
+    if not bundles:
+        return MoveRefusal(MoveRefusalReason.NO_BUNDLES, source, None, "bundles", 0, 1)
+    return MoveRefusal(MoveRefusalReason.NOTHING_FITS, source, None, "usage", bundles[0].share, needed)
+
+
+def _in_order(
+    levels: EvenLevels,
+    source: str,
+    destination: str,
+    bundles: list[SharedBundle],
+    needed: float,
+    *,
+    exceed: bool,
+) -> Iterator[SharedBundle]:
+    """Candidates from best to worst. Lazy, because the first is nearly always taken."""
+    scale = levels.scale(source, destination)
+    wanted = min(needed, (levels.hot_goal - levels.load[destination]) / scale)
+    fitting = bisect_right(bundles, wanted, key=lambda bundle: bundle.share)
+    yield from (bundles[index] for index in range(fitting - 1, -1, -1))
+    if not exceed:
+        return
+    beyond = bundles[fitting:]
+    side = min(levels.above_mean(source), -levels.above_mean(destination) / scale)
+    kept_sides = bisect_right(beyond, side, key=lambda bundle: bundle.share)
+    yield from beyond[:kept_sides]
+    yield from _relieving(levels, source, destination, beyond[kept_sides:])
+
+
+def _relieving(
+    levels: EvenLevels, source: str, destination: str, bundles: Iterable[SharedBundle]
+) -> Iterator[SharedBundle]:
+    """Bundles after whose move the fuller of the two is emptier than the source was before, by a whole band."""
+    before, scale = levels.load[source], levels.scale(source, destination)
+    gain = max(levels.mean * levels.settings.even_hot_band, levels.settings.even_min_usage_gap)
+    most = before - gain * (1 - _ROUNDING)
+    return (
+        bundle
+        for bundle in bundles
+        if before - bundle.share <= most and levels.load[destination] + bundle.share * scale <= most
+    )

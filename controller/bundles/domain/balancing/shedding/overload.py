@@ -1,0 +1,43 @@
+"""Shed from brokers near their limit: Pulsar's `OverloadShedder`.
+
+A broker whose weighted maximum of usage is at or above `overloaded_usage` gives up enough throughput to come five
+points below it, heaviest bundles first. It names no destination. So in a cluster that is evenly and heavily loaded,
+bundles circulate. Below the threshold nothing happens, however uneven the load is. Different from Pulsar: the last
+bundle stays, and equal bundles are ordered by name. (Pulsar 3.0 took the plain maximum.)
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from controller.bundles.domain.balancing.moves import Move, MoveRefusal, MoveRefusalReason
+from controller.bundles.domain.balancing.settings import BalanceSettings
+from controller.bundles.domain.balancing.shedding.base import Shedding, shed_byte_rate, too_few_brokers
+from controller.bundles.domain.balancing.state import BalanceState
+from controller.bundles.domain.cluster import Cluster
+from controller.bundles.domain.load.resources import weighted_max_usage
+
+MARGIN: Final = 0.05
+"""How far below its threshold a broker is brought, as a fraction of usage."""
+
+
+def overload(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
+    """See the module."""
+    few = too_few_brokers(cluster)
+    if few is not None:
+        return Shedding((), (few,), state)
+    moves: list[Move] = []
+    refusals: list[MoveRefusal] = []
+    threshold = settings.overloaded_usage
+    for broker, report in cluster.reporting:
+        usage = weighted_max_usage(report.resources, settings.weights)
+        if usage < threshold:
+            refusals.append(
+                MoveRefusal(MoveRefusalReason.BELOW_THRESHOLD, broker, None, "usage", usage, threshold)
+            )
+            continue
+        needed = report.stats.byte_rate * (usage - threshold + MARGIN)
+        shed, refusal = shed_byte_rate(cluster, broker, needed, settings, state, now_ms)
+        moves += shed
+        refusals += [refusal] if refusal else []
+    return Shedding(tuple(moves), tuple(refusals), state)

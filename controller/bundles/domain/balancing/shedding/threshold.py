@@ -1,0 +1,115 @@
+"""Shed from brokers well above the mean: Pulsar's `ThresholdShedder`, the default of its modular manager.
+
+Usage is a moving average. A broker at or above the mean plus `threshold_margin` gives up enough throughput to come
+five points below that line (not below the mean, as Pulsar's page says), unless that is less than
+`threshold_min_byte_rate`. If none does and `threshold_lower_boundary` is set, the busiest broker gives up half a
+margin once some broker is a margin below the mean.
+
+Different from Pulsar: the averages advance once in a cycle (Pulsar's lower boundary advances them again, and
+`strict_pulsar` does so too). Averages of brokers that left are dropped. The last bundle stays. Equal bundles are
+ordered by name.
+
+As in Pulsar, and the reason why this is not the default: after a move the average still shows the past, so a broker
+that is no longer above the mean goes on shedding (PIP-217). And within the margin nothing happens at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from controller.bundles.domain.balancing.moves import Move, MoveRefusal, MoveRefusalReason
+from controller.bundles.domain.balancing.settings import BalanceSettings
+from controller.bundles.domain.balancing.shedding.base import Shedding, shed_byte_rate, too_few_brokers
+from controller.bundles.domain.balancing.state import BalanceState
+from controller.bundles.domain.cluster import BrokerReport, Cluster
+from controller.bundles.domain.load.averages import moving_average
+from controller.bundles.domain.load.resources import weighted_max_usage
+
+MARGIN: Final = 0.05
+_LOWER_SHARE: Final = 0.5  # of the margin, given up at the lower boundary
+
+
+def threshold(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
+    """See the module."""
+    few = too_few_brokers(cluster)
+    if few is not None:
+        return Shedding((), (few,), state)
+    averages = _advanced(cluster, settings, state.usage_averages)
+    state = replace(state, usage_averages=averages)
+    mean = sum(averages.values()) / len(averages)
+    if mean == 0:
+        return Shedding(
+            (), (MoveRefusal(MoveRefusalReason.NO_LOAD, metric="usage", value=0, needed=0),), state
+        )
+    moves: list[Move] = []
+    refusals: list[MoveRefusal] = []
+    for broker, report in cluster.reporting:
+        shed, refusal = _shed(cluster, broker, report, mean, settings, state, now_ms)
+        moves += shed
+        refusals += [refusal] if refusal else []
+    if moves or not settings.threshold_lower_boundary:
+        return Shedding(tuple(moves), tuple(refusals), state)
+    if settings.strict_pulsar:
+        state = replace(state, usage_averages=_advanced(cluster, settings, averages))
+    moves, refusal = _shed_for_the_lowest(cluster, settings, state, now_ms)
+    return Shedding(tuple(moves), (*refusals, *([refusal] if refusal else [])), state)
+
+
+def _advanced(cluster: Cluster, settings: BalanceSettings, averages: Mapping[str, float]) -> dict[str, float]:
+    return {
+        broker: moving_average(
+            averages.get(broker),
+            weighted_max_usage(report.resources, settings.weights),
+            settings.history_weight,
+        )
+        for broker, report in cluster.reporting
+    }
+
+
+def _shed(
+    cluster: Cluster,
+    broker: str,
+    report: BrokerReport,
+    mean: float,
+    settings: BalanceSettings,
+    state: BalanceState,
+    now_ms: int,
+) -> tuple[list[Move], MoveRefusal | None]:
+    usage, margin = state.usage_averages[broker], settings.threshold_margin
+    if usage < mean + margin:
+        return [], MoveRefusal(MoveRefusalReason.BELOW_THRESHOLD, broker, None, "usage", usage, mean + margin)
+    needed = report.stats.byte_rate * (usage - mean - margin + MARGIN)
+    if needed < settings.threshold_min_byte_rate:
+        return [], MoveRefusal(
+            MoveRefusalReason.BELOW_FLOOR, broker, None, "byte_rate", needed, settings.threshold_min_byte_rate
+        )
+    return shed_byte_rate(cluster, broker, needed, settings, state, now_ms)
+
+
+def _shed_for_the_lowest(
+    cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int
+) -> tuple[list[Move], MoveRefusal | None]:
+    averages = state.usage_averages
+    line = sum(averages.values()) / len(averages) - settings.threshold_margin
+    lowest = min(averages.values())
+    if not lowest < line:
+        return [], MoveRefusal(
+            MoveRefusalReason.NO_UNDERLOADED_BROKER, metric="usage", value=lowest, needed=line
+        )
+    sources = [
+        name for name, _ in cluster.reporting if averages[name] > line and len(cluster.bundles_of(name)) > 1
+    ]
+    if not sources:
+        return [], MoveRefusal(
+            MoveRefusalReason.NO_BUNDLES, metric="brokers with two bundles above the line", value=0, needed=1
+        )
+    source = min(sources, key=lambda name: (-averages[name], name))
+    byte_rate = cluster.report_of[source].stats.byte_rate
+    needed = byte_rate * settings.threshold_margin * _LOWER_SHARE
+    if settings.threshold_min_byte_rate > needed:
+        return [], MoveRefusal(
+            MoveRefusalReason.BELOW_FLOOR, source, None, "byte_rate", needed, settings.threshold_min_byte_rate
+        )
+    return shed_byte_rate(cluster, source, needed, settings, state, now_ms)

@@ -1,0 +1,191 @@
+"""Move from the fullest brokers to the emptiest: Pulsar's `TransferShedder`, of its extensible manager.
+
+Load is a moving average of what a broker reports of itself (`broker_averages` in the state). The cycle acts once the
+population standard deviation has been above `transfer_target_std`, or a broker underloaded or overloaded, for more
+than `transfer_hits` cycles in a row. Then at most `transfer_max_sources` brokers give half the difference to the
+emptiest one. Of their `transfer_top_bundles` heaviest bundles the lightest goes first. A bundle that is too heavy goes
+in exchange for others.
+
+Different from Pulsar:
+
+- What is swapped back is subtracted from what was given. Pulsar does so only while debug logging is on;
+  `strict_pulsar` leaves it out too.
+- Brokers whose report is too old are not chosen.
+- A bundle that is swapped back must be one that may move, and is never the destination's last.
+- A broker that reports no usage gives nothing. Pulsar divides 0 by 0, and the result limits nothing.
+
+As in Pulsar: within `transfer_delay_seconds` of a broker's shedding the whole cycle waits, the mean is not computed
+again, and nothing is taken from a broker with one reported bundle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from controller.bundles.domain.balancing.moves import Move, MoveReason, MoveRefusal, MoveRefusalReason
+from controller.bundles.domain.balancing.placement.occupancy import Occupancy
+from controller.bundles.domain.balancing.settings import BalanceSettings
+from controller.bundles.domain.balancing.shedding.base import Shedding, too_few_brokers
+from controller.bundles.domain.balancing.shedding.transfer_exchange import (
+    Exchange,
+    reported_bundles,
+    transferable,
+)
+from controller.bundles.domain.balancing.state import BalanceState, BrokerAverages
+from controller.bundles.domain.cluster import Bundle, Cluster
+
+
+def transfer(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
+    """See the module."""
+    refusals, loads = _loads(cluster, settings, state, now_ms)
+    if loads is None:
+        return Shedding((), refusals, state)
+    levels = Levels.of(loads)
+    if _reason(levels, settings) is None:
+        needed = settings.transfer_target_std
+        within = MoveRefusal(
+            MoveRefusalReason.WITHIN_TARGET, metric="std of usage", value=levels.std, needed=needed
+        )
+        return Shedding((), (*refusals, within), replace(state, condition_hits=0))
+    hits = state.condition_hits + 1
+    state = replace(state, condition_hits=hits)
+    if hits <= settings.transfer_hits:
+        early = MoveRefusal(
+            MoveRefusalReason.HIT_COUNT, metric="cycles", value=hits, needed=settings.transfer_hits + 1
+        )
+        return Shedding((), (*refusals, early), state)
+    moves, left = _exchange_all(levels, cluster, settings, state, now_ms)
+    if moves:
+        state = replace(state, condition_hits=0)
+    return Shedding(tuple(moves), (*refusals, *left), state)
+
+
+def _loads(
+    cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int
+) -> tuple[tuple[MoveRefusal, ...], dict[str, BrokerAverages] | None]:
+    """Refusals, and the averages of the brokers that count; None where the cycle must wait."""
+    few = too_few_brokers(cluster)
+    if few is not None:
+        return (few,), None
+    silent = [b.name for b in cluster.brokers if b.report is None or b.name not in state.broker_averages]
+    if silent:
+        return tuple(MoveRefusal(MoveRefusalReason.NO_REPORT, name) for name in silent), None
+    most_ms = settings.report_ttl_seconds * 1_000
+    old = {n: now_ms - r.reported_at for n, r in cluster.reporting if now_ms - r.reported_at > most_ms}
+    stale = tuple(
+        MoveRefusal(MoveRefusalReason.STALE_REPORT, name, None, "age_ms", age, most_ms)
+        for name, age in old.items()
+    )
+    for name, report in cluster.reporting:
+        moved_at = state.unloaded_brokers.get(name)
+        counts_from = None if moved_at is None else moved_at + settings.transfer_delay_seconds * 1_000
+        if name not in old and counts_from is not None and report.reported_at < counts_from:
+            waits = MoveRefusal(
+                MoveRefusalReason.SETTLING, name, None, "reported_at", report.reported_at, counts_from
+            )
+            return (*stale, waits), None
+    fresh = {name: state.broker_averages[name] for name, _ in cluster.reporting if name not in old}
+    return stale, fresh if len(fresh) > 1 else None
+
+
+@dataclass(slots=True)
+class Levels:
+    """Brokers by load, a pointer to either end, and the deviation while moves are decided."""
+
+    ordered: list[tuple[str, BrokerAverages]]
+    mean: float
+    square_sum: float
+    low: int = 0
+    high: int = 0
+    sources: int = 0
+
+    @classmethod
+    def of(cls, loads: dict[str, BrokerAverages]) -> Levels:
+        """All brokers, lowest first, then by name."""
+        ordered = sorted(loads.items(), key=lambda item: (item[1].usage, item[0]))
+        usages = [averages.usage for _, averages in ordered]
+        return cls(ordered, sum(usages) / len(usages), sum(u * u for u in usages), high=len(ordered) - 1)
+
+    @property
+    def std(self) -> float:
+        """Population standard deviation around the mean at the start."""
+        # Rounding can leave a difference just below 0.
+        return float(abs(self.square_sum / len(self.ordered) - self.mean**2) ** 0.5)
+
+    @property
+    def lowest(self) -> tuple[str, BrokerAverages]:
+        """The emptiest broker to which nothing was moved."""
+        return self.ordered[self.low]
+
+    @property
+    def highest(self) -> tuple[str, BrokerAverages]:
+        """The fullest broker that was not yet looked at."""
+        return self.ordered[self.high]
+
+    def offload(self, highest: float, lowest: float, amount: float) -> None:
+        """Moves `amount` of usage from one broker to the other."""
+        self.square_sum -= highest**2 + lowest**2
+        self.square_sum += max(0.0, highest - amount) ** 2 + (lowest + amount) ** 2
+        self.sources += 1
+        self.low += 1
+
+
+def _reason(levels: Levels, settings: BalanceSettings) -> MoveReason | None:
+    target = settings.transfer_target_std
+    if levels.std > target:
+        return MoveReason.OVERLOADED
+    (_, lowest), (_, highest) = levels.lowest, levels.highest
+    share = min(0.5, max(0.0, target / 2))
+    if lowest.usage < levels.mean * share or lowest.byte_rate < highest.byte_rate * share:
+        return MoveReason.UNDERLOADED
+    if highest.usage > settings.overloaded_usage and highest.usage > levels.mean + target:
+        return MoveReason.OVERLOADED
+    return None
+
+
+def _exchange_all(
+    levels: Levels, cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int
+) -> tuple[list[Move], list[MoveRefusal]]:
+    moves: list[Move] = []
+    refusals: list[MoveRefusal] = []
+    occupancy = Occupancy(cluster, settings)
+    while levels.sources < settings.transfer_max_sources and levels.low < levels.high:
+        reason = _reason(levels, settings)
+        if reason is None:
+            break
+        (source, highest), (destination, lowest) = levels.highest, levels.lowest
+        levels.high -= 1
+        spare = max(0, len(cluster.bundles_of(destination)) - 1)
+        exchange = Exchange(source, destination, reason, cluster.report_of, settings, spare)
+        refusal = exchange.refusal(cluster, highest.usage)
+        if refusal is None:
+            refusal = exchange.run(
+                transferable(cluster, source, destination, occupancy, settings, state, now_ms),
+                _swappable(cluster, source, destination, occupancy, settings, state, now_ms),
+                (highest.usage - lowest.usage) / 2 / highest.usage,
+                len(reported_bundles(cluster, source, settings)),
+            )
+        refusals += [refusal] if refusal else []
+        if exchange.moves:
+            moves += exchange.moves
+            for move in exchange.moves:
+                if move.destination is not None:
+                    occupancy.move(move.bundle_id, move.destination)
+            levels.offload(highest.usage, lowest.usage, exchange.net_share * highest.usage)
+    return moves, refusals
+
+
+def _swappable(
+    cluster: Cluster,
+    source: str,
+    destination: str,
+    occupancy: Occupancy,
+    settings: BalanceSettings,
+    state: BalanceState,
+    now_ms: int,
+) -> Iterator[Bundle]:
+    """Bundles the destination may give back."""
+    if not settings.transfer_enabled:
+        return iter(())
+    return iter(transferable(cluster, destination, source, occupancy, settings, state, now_ms))

@@ -1,0 +1,151 @@
+"""One source and one destination of `transfer`: which bundles go, and which come back in exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from controller.bundles.domain.balancing.moves import Move, MoveReason, MoveRefusal, MoveRefusalReason
+from controller.bundles.domain.balancing.placement.occupancy import Occupancy
+from controller.bundles.domain.balancing.settings import BalanceSettings
+from controller.bundles.domain.balancing.shedding.base import may_move
+from controller.bundles.domain.balancing.state import BalanceState
+from controller.bundles.domain.cluster import BrokerReport, Bundle, Cluster, is_system_namespace
+from controller.bundles.domain.load.order import top_bundles
+
+_SWAP_DONE_BELOW = 0.75  # a swap must leave the source below this share of what it had
+
+
+def transferable(
+    cluster: Cluster,
+    source: str,
+    destination: str,
+    occupancy: Occupancy,
+    settings: BalanceSettings,
+    state: BalanceState,
+    now_ms: int,
+) -> tuple[Bundle, ...]:
+    """Of the source's heaviest bundles those that may go to the destination, the lightest first."""
+    return tuple(
+        bundle
+        for bundle in reported_bundles(cluster, source, settings)
+        if may_move(bundle, settings, state, now_ms) and occupancy.may_take(bundle, destination)
+    )
+
+
+def reported_bundles(cluster: Cluster, broker: str, settings: BalanceSettings) -> tuple[Bundle, ...]:
+    """The heaviest of a broker's bundles that count, the lightest of them first.
+
+    Bundles of Pulsar's own namespaces, of excluded namespaces and those without traffic do not count.
+    """
+
+    def counts(bundle: Bundle) -> bool:
+        namespace = bundle.namespace
+        if is_system_namespace(namespace) or settings.excludes(namespace) or not byte_rate_of(bundle) > 0:
+            return False
+        return settings.shed_bundles_with_policies or not cluster.policy_of(namespace).binds
+
+    stats = {
+        bundle.bundle_id: bundle.stats
+        for bundle in cluster.bundles_of(broker)
+        if bundle.stats is not None and counts(bundle)
+    }
+    return tuple(cluster.bundle_by_id[name] for name in top_bundles(stats, settings.transfer_top_bundles))
+
+
+def byte_rate_of(bundle: Bundle) -> float:
+    """Bytes per second at the latest reading."""
+    return bundle.stats.byte_rate if bundle.stats else 0.0
+
+
+@dataclass(slots=True)
+class Exchange:
+    """The bundles moved between two brokers while moves are decided. Rates are bytes per second.
+
+    `spare`: how many of its own bundles the destination may give back.
+    """
+
+    source: str
+    destination: str
+    reason: MoveReason
+    reports: Mapping[str, BrokerReport]
+    settings: BalanceSettings
+    spare: int
+    moves: list[Move] = field(default_factory=list)
+    _given: float = 0.0
+    _gained: float = 0.0
+    _returned: int = 0
+
+    @property
+    def net_share(self) -> float:
+        """What the source is relieved of, as a share of what it had."""
+        had = self.reports[self.source].stats.byte_rate
+        return (self._given - self._gained) / had if had else 0.0
+
+    def refusal(self, cluster: Cluster, usage: float) -> MoveRefusal | None:
+        """Why the source can give nothing at all."""
+        reported = len(reported_bundles(cluster, self.source, self.settings))
+        if reported < 2:
+            return MoveRefusal(MoveRefusalReason.SOLE_BUNDLE, self.source, None, "bundles", reported, 2)
+        if not usage > 0:
+            return MoveRefusal(MoveRefusalReason.NO_LOAD, self.source, None, "usage", usage, 0)
+        return None
+
+    def run(
+        self, bundles: Sequence[Bundle], back: Iterator[Bundle], share: float, reported: int
+    ) -> MoveRefusal | None:
+        """Moves up to `share` of the source's throughput; a refusal if that is nothing.
+
+        Of the `reported` bundles, those that may not move included, one stays.
+        """
+        target = self.reports[self.source].stats.byte_rate * share
+        remaining = reported
+        for bundle in bundles:
+            if remaining <= 1:
+                break
+            rate = byte_rate_of(bundle)
+            swapped: list[Bundle] | None = []
+            if self._given - self._gained + rate > target:
+                swapped = self._swap(rate, back)
+            if swapped is None:
+                break
+            self._give(bundle, swapped)
+            remaining -= 1
+        if self.moves:
+            return None
+        lightest = byte_rate_of(bundles[0]) if bundles else None
+        return MoveRefusal(MoveRefusalReason.NOTHING_FITS, self.source, None, "byte_rate", lightest, target)
+
+    def _swap(self, rate: float, back: Iterator[Bundle]) -> list[Bundle] | None:
+        """What must come back so that a bundle of `rate` can go; None where no exchange makes it fit.
+
+        `back` is one pass over the destination's bundles for the whole source. It is never started again, as in Pulsar.
+        """
+        had = self.reports[self.source].stats.byte_rate
+        net = self._given - self._gained + rate
+        source, destination = had - net, self.reports[self.destination].stats.byte_rate + net
+        accepted: list[Bundle] = []
+        for bundle in back:
+            if self._returned + len(accepted) >= self.spare:
+                return None
+            returned = byte_rate_of(bundle)
+            if source + returned < had and destination - returned < had:
+                accepted.append(bundle)
+                source, destination = source + returned, destination - returned
+                if destination <= source < had * _SWAP_DONE_BELOW:
+                    return accepted
+        return None
+
+    def _give(self, bundle: Bundle, swapped: list[Bundle]) -> None:
+        transfer = self.settings.transfer_enabled
+        for other in swapped:
+            rate = byte_rate_of(other)
+            self.moves.append(
+                Move(other.bundle_id, self.destination, self.source, rate, "byte_rate", MoveReason.SWAP)
+            )
+            self._returned += 1
+            self._gained += 0.0 if self.settings.strict_pulsar else rate
+        rate = byte_rate_of(bundle)
+        destination = self.destination if transfer else None
+        self.moves.append(Move(bundle.bundle_id, self.source, destination, rate, "byte_rate", self.reason))
+        self._given += rate

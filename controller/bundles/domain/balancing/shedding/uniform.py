@@ -1,0 +1,118 @@
+"""Level the highest and the lowest broker by traffic: Pulsar's `UniformLoadShedder`.
+
+It acts when the highest message rate is more than `uniform_msg_rate_difference` above the lowest, otherwise when
+the highest byte rate is more than `uniform_byte_rate_ratio` times the lowest. The highest broker then gives up
+`unload_fraction` of the difference. A setting of 0 turns a rule off. There is one source in a cycle, usage does not
+count, and below the floors nothing is moved.
+
+Different from Pulsar: nothing is 32-bit. In Pulsar the amount to move stops at 2^31 - 1, and where every broker
+carries more than that (2.1 GB/s) the lowest rate is that constant. The last bundle stays. Equal bundles are ordered
+by name. As in Pulsar, the amount to move is cut to a whole number. (In Pulsar 3.0 a bundle could exceed what was
+left of it by 1000, in either metric.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from controller.bundles.domain.balancing.moves import Move, MoveReason, MoveRefusal, MoveRefusalReason
+from controller.bundles.domain.balancing.settings import BalanceSettings
+from controller.bundles.domain.balancing.shedding.base import (
+    Shedding,
+    WeighedBundle,
+    heaviest_first,
+    short_term_byte_rate,
+    short_term_msg_rate,
+    too_few_brokers,
+)
+from controller.bundles.domain.balancing.state import BalanceState
+from controller.bundles.domain.cluster import Cluster
+
+_NOTHING: Final = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """The highest broker and both ends, in one metric."""
+
+    metric: str
+    source: str
+    highest: float
+    lowest: float  # 1.0 where there is no traffic, so that it can be a divisor
+
+    @classmethod
+    def of(cls, cluster: Cluster, metric: str) -> _Spread:
+        rates = [(float(getattr(report.stats, metric)), name) for name, report in cluster.reporting]
+        highest, source = min((-rate, name) for rate, name in rates)
+        lowest = min(rates)[0]
+        return cls(metric, source, -highest, 1.0 if abs(lowest) <= _NOTHING else lowest)
+
+
+def uniform(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
+    """See the module."""
+    few = too_few_brokers(cluster)
+    if few is not None:
+        return Shedding((), (few,), state)
+    messages, data = _Spread.of(cluster, "msg_rate"), _Spread.of(cluster, "byte_rate")
+    # In percent and in Pulsar's order of operations, so that results agree to the last bit.
+    difference = (messages.highest - messages.lowest) * 100 / messages.lowest
+    most_percent = settings.uniform_msg_rate_difference * 100
+    ratio, most_ratio = data.highest / data.lowest, settings.uniform_byte_rate_ratio
+    if 0 < most_percent < difference:
+        return _shed(cluster, messages, settings.min_unload_msg_rate, settings, state, now_ms)
+    if 0 < most_ratio < ratio:
+        return _shed(cluster, data, settings.min_unload_byte_rate, settings, state, now_ms)
+    refusals = (
+        MoveRefusal(
+            MoveRefusalReason.WITHIN_TARGET, None, None, "msg_rate difference (%)", difference, most_percent
+        ),
+        MoveRefusal(MoveRefusalReason.WITHIN_TARGET, None, None, "byte_rate ratio", ratio, most_ratio),
+    )
+    return Shedding((), refusals, state)
+
+
+def _shed(
+    cluster: Cluster,
+    spread: _Spread,
+    floor: float,
+    settings: BalanceSettings,
+    state: BalanceState,
+    now_ms: int,
+) -> Shedding:
+    owned = cluster.bundles_of(spread.source)
+    needed = int((spread.highest - spread.lowest) * settings.unload_fraction)
+    refusal: MoveRefusal | None = None
+    picked: list[WeighedBundle] = []
+    if len(owned) < 2:
+        refusal = MoveRefusal(MoveRefusalReason.SOLE_BUNDLE, spread.source, None, "bundles", len(owned), 2)
+    elif needed < floor:
+        refusal = MoveRefusal(
+            MoveRefusalReason.BELOW_FLOOR, spread.source, None, spread.metric, needed, floor
+        )
+    else:
+        figure = short_term_msg_rate if spread.metric == "msg_rate" else short_term_byte_rate
+        weighed = heaviest_first(owned, figure, settings, state, now_ms)
+        most = settings.max_unload_bundles
+        picked = _fitting(weighed, needed, most if most >= 0 else len(owned))[: len(owned) - 1]
+        if not picked:
+            lightest = weighed[-1].load if weighed else None
+            refusal = MoveRefusal(
+                MoveRefusalReason.NOTHING_FITS, spread.source, None, spread.metric, lightest, needed
+            )
+    moves = tuple(
+        Move(one.bundle_id, spread.source, None, one.load, spread.metric, MoveReason.OVERLOADED)
+        for one in picked
+    )
+    return Shedding(moves, (refusal,) if refusal else (), state)
+
+
+def _fitting(weighed: list[WeighedBundle], needed: int, most: int) -> list[WeighedBundle]:
+    picked: list[WeighedBundle] = []
+    for bundle in weighed:
+        if len(picked) >= most:
+            break
+        if 0 < bundle.load <= needed:
+            picked.append(bundle)
+            needed -= int(bundle.load)
+    return picked

@@ -1,0 +1,104 @@
+"""What balancing hands from one cycle to the next: averages, counts, recent moves, plans.
+
+A value. Every rule takes it and returns a new one, so a stored cycle can be decided again. `document` writes and
+reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Self, TypeVar
+from zlib import crc32
+
+from controller.bundles.domain.balancing.moves import Move
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAverages:
+    """Moving averages of a broker as of the report made at `reported_at` (ms)."""
+
+    usage: float
+    byte_rate: float
+    reported_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BalanceState:
+    """Everything that balancing remembers; instants in ms since the Unix epoch.
+
+    - `usage_averages`: the averages of `threshold`, by broker. `placement_averages`: those of `least_usage`.
+    - `broker_averages`: averages of what brokers report, for `transfer` and `least_reported_usage`.
+    - `low_hits`, `high_hits`: cycles in a row that a broker was beyond the thresholds of `avg`.
+    - `hot_hits`, `cold_hits`: cycles in a row that a broker was outside the bands of `even`.
+    - `condition_hits`: cycles in a row that the condition of `transfer` held.
+    - `unloaded_bundles`, `unloaded_brokers` (sources), `filled_brokers` (destinations): when each last was.
+    - `planned`: the broker that `avg` chose for a bundle.
+    - `round_robin` counts placements, `draws` counts random choices.
+    """
+
+    usage_averages: Mapping[str, float] = field(default_factory=dict)
+    placement_averages: Mapping[str, float] = field(default_factory=dict)
+    broker_averages: Mapping[str, BrokerAverages] = field(default_factory=dict)
+    low_hits: Mapping[str, int] = field(default_factory=dict)
+    high_hits: Mapping[str, int] = field(default_factory=dict)
+    hot_hits: Mapping[str, int] = field(default_factory=dict)
+    cold_hits: Mapping[str, int] = field(default_factory=dict)
+    condition_hits: int = 0
+    unloaded_bundles: Mapping[str, int] = field(default_factory=dict)
+    unloaded_brokers: Mapping[str, int] = field(default_factory=dict)
+    filled_brokers: Mapping[str, int] = field(default_factory=dict)
+    planned: Mapping[str, str] = field(default_factory=dict)
+    round_robin: int = 0
+    draws: int = 0
+
+    def draw(self, count: int) -> tuple[int, Self]:
+        """A number from 0 to `count` - 1 (`count` > 0) that looks random, and the state after it.
+
+        The same state gives the same number: the crc32 of the counter. Pulsar takes the crc32 of a random integer.
+        """
+        return crc32(str(self.draws).encode()) % count, replace(self, draws=self.draws + 1)
+
+    def after(self, moves: Iterable[Move], now_ms: int) -> Self:
+        """The state after these moves were carried out at `now_ms`. Their plans are dropped.
+
+        Give only the moves that succeeded. A bundle that could not be moved may be tried again.
+        """
+        done = tuple(moves)
+        moved = {move.bundle_id for move in done}
+        return replace(
+            self,
+            unloaded_bundles={**self.unloaded_bundles, **dict.fromkeys(sorted(moved), now_ms)},
+            unloaded_brokers={**self.unloaded_brokers, **{move.source: now_ms for move in done}},
+            filled_brokers={
+                **self.filled_brokers,
+                **{move.destination: now_ms for move in done if move.destination is not None},
+            },
+            planned={bundle: broker for bundle, broker in self.planned.items() if bundle not in moved},
+        )
+
+    def forgetting(self, brokers: Iterable[str], unloaded_before_ms: int) -> Self:
+        """The state without brokers that are not among `brokers`, and without unloads before `unloaded_before_ms`."""
+        here = frozenset(brokers)
+        return replace(
+            self,
+            usage_averages=_kept(self.usage_averages, here),
+            placement_averages=_kept(self.placement_averages, here),
+            broker_averages=_kept(self.broker_averages, here),
+            low_hits=_kept(self.low_hits, here),
+            high_hits=_kept(self.high_hits, here),
+            hot_hits=_kept(self.hot_hits, here),
+            cold_hits=_kept(self.cold_hits, here),
+            unloaded_brokers=_kept(self.unloaded_brokers, here),
+            filled_brokers=_kept(self.filled_brokers, here),
+            planned={bundle: broker for bundle, broker in self.planned.items() if broker in here},
+            unloaded_bundles={
+                bundle: at for bundle, at in self.unloaded_bundles.items() if at >= unloaded_before_ms
+            },
+        )
+
+
+def _kept(held: Mapping[str, Value], here: frozenset[str]) -> dict[str, Value]:
+    return {name: value for name, value in held.items() if name in here}

@@ -1,0 +1,134 @@
+"""How loaded a broker is: the share of each resource in use, and one number made of them.
+
+These are Pulsar's `ResourceUsage` and the three maxima of its `LocalBrokerData`. Pulsar computes in 32-bit floats
+(30 of 100 becomes 0.30000001). Everything here is 64-bit, so figures agree to about 1e-7, and a reading that equals
+a threshold to the last bit may be answered differently. Averages over time are in `averages`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from controller.domain.errors import InvalidInput
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceUsage:
+    """What is used and what there is, both in the same unit. A limit <= 0 counts as unknown."""
+
+    usage: float = 0.0
+    limit: float = 0.0
+
+    @property
+    def fraction(self) -> float:
+        """The share in use. 1.0 is all of it; more is possible where the limit is measured wrongly. 0 if unknown."""
+        return self.usage / self.limit if self.limit > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerResources:
+    """What a broker reports of itself. By default `memory` (the heap) counts in no maximum."""
+
+    cpu: ResourceUsage = ResourceUsage()
+    direct_memory: ResourceUsage = ResourceUsage()
+    bandwidth_in: ResourceUsage = ResourceUsage()
+    bandwidth_out: ResourceUsage = ResourceUsage()
+    memory: ResourceUsage = ResourceUsage()
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceWeights:
+    """The weight of each resource, >= 0. The defaults are Pulsar's, where the heap's weight is deprecated."""
+
+    cpu: float = 1.0
+    direct_memory: float = 0.0
+    bandwidth_in: float = 1.0
+    bandwidth_out: float = 1.0
+    memory: float = 0.0
+
+
+RESOURCES: Final = ("cpu", "direct_memory", "bandwidth_in", "bandwidth_out", "memory")
+"""Every resource by name, in the order of declaration."""
+
+_PROPERTIES: Final[Mapping[str, tuple[str, ...]]] = {
+    "cpu": ("loadBalancerCPUResourceWeight",),
+    "direct_memory": ("loadBalancerDirectMemoryResourceWeight",),
+    # The second spelling is older and deprecated. Pulsar still reads it.
+    "bandwidth_in": ("loadBalancerBandwidthInResourceWeight", "loadBalancerBandwithInResourceWeight"),
+    "bandwidth_out": ("loadBalancerBandwidthOutResourceWeight", "loadBalancerBandwithOutResourceWeight"),
+    "memory": ("loadBalancerMemoryResourceWeight",),
+}
+
+
+def weights_from_properties(properties: Mapping[str, str | float]) -> ResourceWeights:
+    """The weights that a `broker.conf` gives; other properties are ignored.
+
+    Bandwidth has two spellings. A value other than the default under the new spelling wins, then one under the old
+    spelling, then the default. Raises InvalidInput for a weight that is no number or below 0.
+    """
+    usual = ResourceWeights()
+    return ResourceWeights(
+        **{
+            name: _weight(properties, spellings, getattr(usual, name))
+            for name, spellings in _PROPERTIES.items()
+        }
+    )
+
+
+def _weight(properties: Mapping[str, str | float], spellings: tuple[str, ...], usual: float) -> float:
+    given = (_number(spelling, properties[spelling]) for spelling in spellings if spelling in properties)
+    return next((weight for weight in given if weight != usual), usual)
+
+
+def _number(name: str, value: str | float) -> float:
+    try:
+        weight = float(value)
+    except ValueError:
+        weight = -1.0
+    if not 0 <= weight < float("inf"):
+        raise InvalidInput(f"{name} = {value!r} is no weight; give a number >= 0")
+    return weight
+
+
+def max_usage(resources: BrokerResources) -> float:
+    """The largest share in use of processor, direct memory and bandwidth. The heap does not count."""
+    return max(
+        resources.cpu.fraction,
+        resources.direct_memory.fraction,
+        resources.bandwidth_in.fraction,
+        resources.bandwidth_out.fraction,
+    )
+
+
+def weighted_max_usage(resources: BrokerResources, weights: ResourceWeights) -> float:
+    """The largest share in use after each was multiplied by its weight."""
+    return max(weighted for _, weighted in _weighted(resources, weights))
+
+
+def weighted_max_usage_within_limit(resources: BrokerResources, weights: ResourceWeights) -> float:
+    """The same without the values above 1.0; 0 if none is left. For limits that are measured wrongly.
+
+    A virtual network card often reports a tenth of its real speed (apache/pulsar#16937).
+    """
+    return max((weighted for _, weighted in _weighted(resources, weights) if weighted <= 1.0), default=0.0)
+
+
+def credible_usage(resources: BrokerResources, weights: ResourceWeights) -> float:
+    """The weighted maximum without the values above 1.0, whose limits must be measured wrongly.
+
+    Pulsar's threshold shedder did this in some versions (disputed in apache/pulsar#18598). 4.2.4 no longer does.
+    """
+    usage = weighted_max_usage(resources, weights)
+    return usage if usage <= 1.0 else weighted_max_usage_within_limit(resources, weights)
+
+
+def dominating_resource(resources: BrokerResources, weights: ResourceWeights) -> str:
+    """The name of the resource that makes the weighted maximum; of equal ones the first in `RESOURCES`."""
+    return max(_weighted(resources, weights), key=lambda pair: pair[1])[0]
+
+
+def _weighted(resources: BrokerResources, weights: ResourceWeights) -> Iterator[tuple[str, float]]:
+    for name in RESOURCES:
+        yield name, getattr(resources, name).fraction * getattr(weights, name)

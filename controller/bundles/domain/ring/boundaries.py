@@ -1,0 +1,178 @@
+"""The boundaries of one namespace: which bundle a topic is in, and what the list is after a split.
+
+An immutable list that covers the ring without gaps. Where to cut is chosen under `splitting`. This module checks
+the cuts and computes the new list, as Pulsar's NamespaceBundleFactory does.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring.hashes import FIRST_HASH, LAST_HASH, edge_text, topic_hash
+from controller.bundles.domain.ring.topic_name import checked_namespace, namespace_of
+from controller.domain.errors import BundleNotFound, InvalidInput, InvalidRange
+
+DEFAULT_BUNDLES = 4
+"""`defaultNumberOfNamespaceBundles`."""
+
+MAX_BUNDLES = 65_536
+"""The most bundles a namespace is created with here: far above any use, far below what memory holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceBundles:
+    """n + 1 rising boundaries from 0x00000000 to 0xffffffff; bundle i lies between boundaries i and i + 1.
+
+    `version` is the version of the stored list (of a metadata node or a row), for compare-and-set; None if it is
+    not stored. Raises InvalidInput or InvalidRange at construction for any other list.
+    """
+
+    namespace: str
+    boundaries: tuple[int, ...]
+    version: int | None = None
+
+    def __post_init__(self) -> None:
+        checked_namespace(self.namespace)
+        edges = self.boundaries
+        if len(edges) < 2:
+            raise InvalidRange(
+                f"namespace {self.namespace} has {len(edges)} boundaries ({_texts(edges)}); give at least two"
+            )
+        for low, high in pairwise(edges):
+            if low > high:
+                raise InvalidRange(
+                    f"boundaries of {self.namespace} fall from {edge_text(low)} to {edge_text(high)}; give them rising"
+                )
+            if low == high:
+                raise InvalidRange(
+                    f"boundary {edge_text(low)} of {self.namespace} is repeated and makes an empty range; give it once"
+                )
+        for edge, end, name in ((edges[0], FIRST_HASH, "first"), (edges[-1], LAST_HASH, "last")):
+            if edge != end:
+                raise InvalidRange(
+                    f"the {name} boundary of {self.namespace} is {edge_text(edge)}; it must be {edge_text(end)}"
+                )
+
+    @classmethod
+    def equal(cls, namespace: str, count: int = DEFAULT_BUNDLES) -> NamespaceBundles:
+        """What Pulsar creates: `count` widths of 2^32 // count; the last bundle takes the remainder.
+
+        Raises InvalidInput unless 1 <= count <= MAX_BUNDLES.
+        """
+        if not 1 <= count <= MAX_BUNDLES:
+            raise InvalidInput(
+                f"namespace {namespace} cannot have {count} bundles; give a number from 1 to {MAX_BUNDLES}"
+            )
+        width = (LAST_HASH + 1) // count
+        return cls(namespace, (*(index * width for index in range(count)), LAST_HASH))
+
+    @classmethod
+    def given(cls, namespace: str, boundaries: Iterable[int]) -> NamespaceBundles:
+        """Boundaries as a person gives them at creation: in any order; repeated ones count once."""
+        return cls(namespace, tuple(sorted(set(boundaries))))
+
+    @property
+    def bundles(self) -> tuple[NamespaceBundle, ...]:
+        """Every bundle, rising."""
+        return tuple(NamespaceBundle(self.namespace, low, high) for low, high in pairwise(self.boundaries))
+
+    @property
+    def count(self) -> int:
+        return len(self.boundaries) - 1
+
+    def bundle_at(self, hash_value: int) -> NamespaceBundle:
+        """The one bundle that holds a hash; a boundary belongs to the bundle above it.
+
+        0xffffffff is in the last bundle (in Pulsar its look-up runs past the list). Raises InvalidRange for a hash
+        off the ring.
+        """
+        if not FIRST_HASH <= hash_value <= LAST_HASH:
+            raise InvalidRange(f"hash {hash_value} is not on the ring; give 0 to {LAST_HASH}")
+        index = min(bisect_right(self.boundaries, hash_value) - 1, self.count - 1)
+        return NamespaceBundle(self.namespace, self.boundaries[index], self.boundaries[index + 1])
+
+    def bundle_of(self, topic: str) -> NamespaceBundle:
+        """The bundle of a topic; raises InvalidInput if the topic is of another namespace."""
+        if (namespace := namespace_of(topic)) != self.namespace:
+            raise InvalidInput(
+                f"topic {topic} is in namespace {namespace}, not in {self.namespace}; ask that one's bundles"
+            )
+        return self.bundle_at(topic_hash(topic))
+
+    def require(self, bundle: NamespaceBundle) -> NamespaceBundle:
+        """The bundle itself if it is in the list. Raises BundleNotFound, which says which of its ends is missing.
+
+        The usual cause is a split since the bundle was read.
+        """
+        if bundle.namespace != self.namespace:
+            raise InvalidInput(f"bundle {bundle} is not of namespace {self.namespace}; ask its own namespace")
+        index = bisect_left(self.boundaries, bundle.lower)
+        if index >= self.count or self.boundaries[index] != bundle.lower:
+            raise BundleNotFound(
+                f"bundle {bundle} is not in the list: no bundle starts at {edge_text(bundle.lower)}; "
+                f"that hash is in {self.bundle_at(bundle.lower).range_text}: read the bundles again"
+            )
+        if (upper := self.boundaries[index + 1]) != bundle.upper:
+            raise BundleNotFound(
+                f"bundle {bundle} has an invalid upper boundary: the bundle from {edge_text(bundle.lower)} "
+                f"ends at {edge_text(upper)}; read the bundles again"
+            )
+        return bundle
+
+    def split_at(self, bundle: NamespaceBundle, cuts: Iterable[int]) -> BundleSplit:
+        """Cuts a bundle at given points, each the first hash of a part. There is one part more than there are points.
+
+        Points may be in any order. Raises BundleNotFound; InvalidRange if the bundle cannot be split, or if a point
+        is on or outside its ends or given twice.
+        """
+        self._require_splittable(bundle)
+        points = sorted(cuts)
+        if not points:
+            raise InvalidRange(f"no cut point for bundle {bundle}; give at least one")
+        for point in (points[0], points[-1]):
+            if not bundle.lower < point < bundle.upper:
+                raise InvalidRange(
+                    f"cut point {edge_text(point)} is not inside bundle {bundle}; "
+                    f"give {edge_text(bundle.lower)} < point < {edge_text(bundle.upper)}"
+                )
+        after = replace(self, boundaries=tuple(sorted([*self.boundaries, *points])))
+        return BundleSplit(after, bundle.parts(points))
+
+    def split_evenly(self, bundle: NamespaceBundle, parts: int = 2) -> BundleSplit:
+        """Equal widths of (upper - lower) // parts; the last part takes the remainder.
+
+        This is not what `equal` does: the whole ring split in four is first cut at 0x3fffffff, created in four at
+        0x40000000. Both rules are Pulsar's. Raises as `split_at` does, and InvalidRange unless 2 <= parts <= upper
+        - lower.
+        """
+        self._require_splittable(bundle)
+        return self.split_at(bundle, equal_cuts(bundle, parts))
+
+    def _require_splittable(self, bundle: NamespaceBundle) -> None:
+        if not self.require(bundle).can_split:
+            raise InvalidRange(f"bundle {bundle} is too narrow to split; leave it whole")
+
+
+@dataclass(frozen=True, slots=True)
+class BundleSplit:
+    """What a split makes: the namespace's new list, at the version of the old list, and the children, rising."""
+
+    after: NamespaceBundles
+    children: tuple[NamespaceBundle, ...]
+
+
+def equal_cuts(bundle: NamespaceBundle, parts: int) -> tuple[int, ...]:
+    """Pulsar's cuts into equal widths; raises InvalidRange unless 2 <= parts <= upper - lower."""
+    span = bundle.upper - bundle.lower
+    if not 2 <= parts <= span:
+        raise InvalidRange(f"bundle {bundle} cannot be split into {parts} parts; give 2 to {span}")
+    width = span // parts
+    return tuple(bundle.lower + index * width for index in range(1, parts))
+
+
+def _texts(edges: Iterable[int]) -> str:
+    return ", ".join(map(edge_text, edges)) or "none"

@@ -1,0 +1,33 @@
+"""Where a topic lies on the 32-bit ring: the crc32 of its complete name, and how a place on the ring is written.
+
+The crc32 is zlib's (polynomial 0xEDB88320), over the UTF-8 bytes of the name, as in Pulsar.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+
+from controller.bundles.domain.ring.topic_name import canonical_topic_name
+from controller.domain.errors import InvalidRange
+
+FIRST_HASH = 0x00000000
+LAST_HASH = 0xFFFFFFFF
+
+
+def topic_hash(topic: str) -> int:
+    """Where a topic lies, 0..0xffffffff; short names are completed first, see `canonical_topic_name`."""
+    return zlib.crc32(canonical_topic_name(topic).encode())
+
+
+def edge_text(edge: int) -> str:
+    """A hash or a boundary as Pulsar prints it: `0x` and eight lower-case digits."""
+    return f"0x{edge:08x}"
+
+
+def parse_edge(text: str) -> int:
+    """One boundary, cut point or hash written as `0x40000000`; raises InvalidRange for other texts."""
+    match = re.fullmatch(r"0[xX]([0-9a-fA-F]{1,8})", text)
+    if match is None:
+        raise InvalidRange(f"{text!r} is not a hash; write it as 0x40000000, up to eight hexadecimal digits")
+    return int(match[1], 16)

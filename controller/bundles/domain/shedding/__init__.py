@@ -1,1 +1,0 @@
-"""Which bundles leave which broker: one rule a file, the same question and answer for each."""

@@ -1,0 +1,98 @@
+"""`isolate_outstanding`: a bundle of its own for each topic that stands out.
+
+Proposal B of issue 13761, which Pulsar left to operators, who compute positions by hand (PIP-143). The cuts around
+an outstanding hash p are p and p + 1. So nothing else ever gets into its bundle, and the bundle can never be split
+again. No cut is on an end of the bundle, and neighbouring hashes share one. Topics at one place stay together (see
+`places`), count together, and are named.
+
+Named topics are isolated whatever they carry. Without names, those at `outstanding_percent` of either limit or
+above are. k topics add up to 2k bundles. So with a budget the heaviest come first, and a lighter one that still
+fits is taken even where a heavier one does not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.splitting.algorithms.base import CutPoints, SplitRequest
+from controller.bundles.domain.splitting.algorithms.places import Place, place_of, places, too_few
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, CutRefusalReason
+from controller.bundles.domain.splitting.algorithms.specified_topic_count_equally import topics_named
+
+
+def isolate_outstanding(request: SplitRequest) -> CutPoints | CutRefusal:
+    """Cuts around each topic. Refused where none stands out, no named one is found, or none fits into the budget."""
+    bundle, options = request.bundle, request.options
+    if refusal := too_few(bundle, request.topics):
+        return refusal
+    everywhere = places(request.topics)
+    if options.topics:
+        wanted, missing = _named(request, everywhere)
+        if not wanted:
+            return CutRefusal(", ".join(options.topics), CutRefusalReason.TOPIC_NOT_HERE, "topics", 0, 1)
+    else:
+        wanted, missing = _found(request, everywhere), ()
+        if not wanted:
+            return _none_outstanding(request, everywhere)
+    taken, unaffordable = _within_budget(bundle, wanted, options.bundle_budget)
+    if not taken:
+        return unaffordable[0]
+    together = tuple(
+        CutRefusal(place.label, CutRefusalReason.INSEPARABLE, "topics", len(place.topics), 1)
+        for place in wanted
+        if len(place.topics) > 1
+    )
+    return CutPoints(sorted(taken), (*missing, *together, *unaffordable))
+
+
+def _named(request: SplitRequest, everywhere: Sequence[Place]) -> tuple[list[Place], tuple[CutRefusal, ...]]:
+    found = {name: topics_named(name, request.topics) for name in dict.fromkeys(request.options.topics)}
+    at = {place_of(topic.hash_value) for topics in found.values() for topic in topics}
+    missing = tuple(
+        CutRefusal(name, CutRefusalReason.TOPIC_NOT_HERE, "topics", 0, 1)
+        for name, topics in found.items()
+        if not topics
+    )
+    return _heaviest_first(request, [place for place in everywhere if place.at in at]), missing
+
+
+def _found(request: SplitRequest, everywhere: Sequence[Place]) -> list[Place]:
+    share = request.options.outstanding_percent / 100
+    return _heaviest_first(
+        request,
+        [
+            place
+            for place in everywhere
+            if request.options.load_share(place.msg_rate, place.byte_rate) >= share
+        ],
+    )
+
+
+def _heaviest_first(request: SplitRequest, some: list[Place]) -> list[Place]:
+    return sorted(
+        some, key=lambda place: (-request.options.load_share(place.msg_rate, place.byte_rate), place.at)
+    )
+
+
+def _none_outstanding(request: SplitRequest, everywhere: Sequence[Place]) -> CutRefusal:
+    metric, rate, limit = _heaviest_first(request, list(everywhere))[0].peak(request.options)
+    needed = limit * request.options.outstanding_percent / 100
+    return CutRefusal(str(request.bundle), CutRefusalReason.NONE_OUTSTANDING, metric, rate, needed)
+
+
+def _within_budget(
+    bundle: NamespaceBundle, wanted: Sequence[Place], budget: int | None
+) -> tuple[set[int], tuple[CutRefusal, ...]]:
+    taken: set[int] = set()
+    unaffordable: list[CutRefusal] = []
+    for place in wanted:
+        cuts = {cut for cut in (place.at, place.at + 1) if bundle.lower < cut < bundle.upper}
+        if budget is None or len(taken | cuts) <= budget:
+            taken |= cuts
+        else:
+            left, needed = budget - len(taken), len(cuts - taken)
+            unaffordable.append(
+                CutRefusal(place.label, CutRefusalReason.AT_MAX_BUNDLES, "bundles", left, needed)
+            )
+    return taken, tuple(unaffordable)

@@ -1,0 +1,70 @@
+"""The split algorithms by the name that a policy or an operator gives, and the one way to ask any of them.
+
+Names are Pulsar's, in its exact case. A broker knows those in `PULSAR_ALGORITHMS` by itself. For the others it is
+given the cut points as positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from controller.bundles.domain.splitting.algorithms.base import SplitAlgorithm, SplitPlan, SplitRequest
+from controller.bundles.domain.splitting.algorithms.flow_or_qps_equally import flow_or_qps_equally
+from controller.bundles.domain.splitting.algorithms.isolate_outstanding import isolate_outstanding
+from controller.bundles.domain.splitting.algorithms.load_equally import load_equally
+from controller.bundles.domain.splitting.algorithms.range_equally import range_equally
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, CutRefusalReason
+from controller.bundles.domain.splitting.algorithms.specified_positions import specified_positions
+from controller.bundles.domain.splitting.algorithms.specified_topic_count_equally import (
+    specified_topic_count_equally,
+)
+from controller.bundles.domain.splitting.algorithms.topic_count_equally import topic_count_equally
+from controller.domain.errors import InvalidInput
+
+DEFAULT_SPLIT_ALGORITHM = "range_equally_divide"
+"""`defaultNamespaceBundleSplitAlgorithm`."""
+
+SPLIT_ALGORITHMS: Mapping[str, SplitAlgorithm] = {
+    "range_equally_divide": range_equally,
+    "topic_count_equally_divide": topic_count_equally,
+    "specified_positions_divide": specified_positions,
+    "flow_or_qps_equally_divide": flow_or_qps_equally,
+    "specified_topic_count_equally_divide": specified_topic_count_equally,
+    "isolate_outstanding": isolate_outstanding,
+    "load_equally_divide": load_equally,
+}
+
+PULSAR_ALGORITHMS = tuple(SPLIT_ALGORITHMS)[:4]
+"""The default of a broker's `supportedNamespaceBundleSplitAlgorithms`."""
+
+
+def split_algorithm(name: str) -> SplitAlgorithm:
+    """The algorithm of that name; raises InvalidInput listing the known ones."""
+    try:
+        return SPLIT_ALGORITHMS[name]
+    except KeyError:
+        known = ", ".join(SPLIT_ALGORITHMS)
+        raise InvalidInput(f"split algorithm {name!r} is unknown; choose one of {known}") from None
+
+
+def plan_split(name: str, request: SplitRequest) -> SplitPlan | CutRefusal:
+    """Where that algorithm cuts, with the load of each part, or why it does not.
+
+    A bundle that is too narrow and a plan over the budget are refused, whatever the algorithm. Raises InvalidInput
+    for an unknown name or for options that the algorithm cannot use.
+    """
+    algorithm = split_algorithm(name)
+    bundle, budget = request.bundle, request.options.bundle_budget
+    if not bundle.can_split:
+        return CutRefusal(
+            str(bundle), CutRefusalReason.NOT_SPLITTABLE, "hashes", bundle.upper - bundle.lower, 2
+        )
+    if budget == 0:
+        return CutRefusal(str(bundle), CutRefusalReason.AT_MAX_BUNDLES, "bundles", 0, 1)
+    answer = algorithm(request)
+    if isinstance(answer, CutRefusal):
+        return answer
+    plan = SplitPlan.of(name, request, answer)
+    if budget is not None and len(plan.cuts) > budget:
+        return CutRefusal(str(bundle), CutRefusalReason.AT_MAX_BUNDLES, "bundles", budget, len(plan.cuts))
+    return plan

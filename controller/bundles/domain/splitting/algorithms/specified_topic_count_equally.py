@@ -1,0 +1,41 @@
+"""`specified_topic_count_equally_divide`: halve one topic's partitions, whatever else is in the bundle.
+
+Proposal A of issue 13761, which Pulsar did not release: two children, cut midway between the two middle partitions
+of the named topic. The other topics do not count. Otherwise it works as `topic_count_equally`. It takes one topic;
+for several there is `isolate_outstanding`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from controller.bundles.domain.ring.topic_name import canonical_topic_name, partitioned_topic_of
+from controller.bundles.domain.splitting.algorithms.base import BundleTopic, CutPoints, Midpoint, SplitRequest
+from controller.bundles.domain.splitting.algorithms.places import too_few
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal, CutRefusalReason
+from controller.bundles.domain.splitting.algorithms.topic_count_equally import middle_cut
+from controller.domain.errors import InvalidInput
+
+
+def specified_topic_count_equally(request: SplitRequest) -> CutPoints | CutRefusal:
+    """One cut. Refused with fewer than two of the topic's partitions in the bundle, or all of them at one place.
+
+    Raises InvalidInput unless `options.topics` names one topic.
+    """
+    names = request.options.topics
+    if len(names) != 1:
+        raise InvalidInput(
+            f"{len(names)} topics to halve in bundle {request.bundle}; name one, or use isolate_outstanding"
+        )
+    partitions = topics_named(names[0], request.topics)
+    if not partitions:
+        return CutRefusal(names[0], CutRefusalReason.TOPIC_NOT_HERE, "topics", 0, 1)
+    if refusal := too_few(request.bundle, partitions):
+        return refusal
+    return CutPoints([middle_cut(partitions, request.options.midpoint or Midpoint.LOWER)])
+
+
+def topics_named(name: str, topics: Sequence[BundleTopic]) -> tuple[BundleTopic, ...]:
+    """The topic of that name, and its partitions if the name has no partition number."""
+    wanted = canonical_topic_name(name)
+    return tuple(topic for topic in topics if wanted in (topic.name, partitioned_topic_of(topic.name)))

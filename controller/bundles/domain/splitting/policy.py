@@ -1,0 +1,91 @@
+"""How the bundles of a namespace are split: when (`triggers`) and where (`algorithms`), as knobs it can override.
+
+Defaults are Pulsar's where Pulsar has the knob. The overrides are stored with the namespace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from types import MappingProxyType
+from typing import Any, Final, Self
+
+from controller.bundles.domain.splitting.algorithms.base import SplitOptions, SplitPlan, SplitRequest
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
+from controller.bundles.domain.splitting.algorithms.registry import plan_split, split_algorithm
+from controller.bundles.domain.splitting.thresholds import SplitThresholds
+from controller.bundles.domain.splitting.triggers import TriggerSettings, trigger_rules
+from controller.domain.errors import InvalidInput, InvalidPolicy
+from controller.domain.knobs import KnobValue, read_knobs, write_knob
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPolicy:
+    """Knobs of one namespace; rates are in and out together, per second.
+
+    `rules` are those of a load manager, `modular` or `extensible`. `algorithm` chooses the cuts. Where it refuses,
+    `fallback_algorithm` is asked (empty: none). `max_sessions` 0: no limit. Raises InvalidPolicy at construction
+    for values that can never be right.
+    """
+
+    enabled: bool = True
+    rules: str = "extensible"
+    algorithm: str = "load_equally_divide"
+    fallback_algorithm: str = "topic_count_equally_divide"
+    max_topics: float = 1000.0
+    max_sessions: float = 1000.0
+    max_msg_rate: float = 30_000.0
+    max_byte_rate: float = 100.0 * 1024 * 1024
+    max_bundles: int = 128
+    cooldown_seconds: int = 120
+
+    def __post_init__(self) -> None:
+        try:
+            self.trigger_settings  # noqa: B018  # built to be checked
+            self.options(0)
+            for name in filter(None, (self.algorithm, self.fallback_algorithm)):
+                split_algorithm(name)
+        except InvalidInput as error:
+            raise InvalidPolicy(f"Invalid bundle split configuration: {error.message}") from error
+
+    @property
+    def thresholds(self) -> SplitThresholds:
+        """When a bundle is hot."""
+        return SplitThresholds(self.max_topics, self.max_sessions, self.max_msg_rate, self.max_byte_rate)
+
+    @property
+    def trigger_settings(self) -> TriggerSettings:
+        """When a hot bundle is split."""
+        return TriggerSettings(
+            trigger_rules(self.rules), self.thresholds, self.enabled, self.max_bundles, self.cooldown_seconds
+        )
+
+    def options(self, budget: int) -> SplitOptions:
+        """The options of an algorithm: the same limits, and the bundles that the namespace may still gain."""
+        return SplitOptions(
+            max_msg_rate=self.max_msg_rate, max_byte_rate=self.max_byte_rate, bundle_budget=budget
+        )
+
+    def plan(self, request: SplitRequest) -> SplitPlan | CutRefusal:
+        """The cuts, or the refusal of the algorithm that was asked first."""
+        plan = plan_split(self.algorithm, request)
+        if isinstance(plan, SplitPlan) or not self.fallback_algorithm:
+            return plan
+        other = plan_split(self.fallback_algorithm, request)
+        return other if isinstance(other, SplitPlan) else plan
+
+    def to_document(self) -> dict[str, KnobValue]:
+        """Every knob by name, as JSON values."""
+        return {knob: write_knob(value) for knob, value in asdict(self).items()}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """Reads a policy or overrides of it. A knob that is absent or null has its default. Raises InvalidPolicy."""
+        values: dict[str, Any] = dict(read_knobs(document, SPLIT_KNOBS, "bundle split"))
+        return cls(**values)
+
+
+SPLIT_KNOBS: Final[Mapping[str, type]] = MappingProxyType(
+    {f.name: type(f.default) for f in fields(SplitPolicy)}
+)
+"""Every knob and its type, in the order of declaration."""

@@ -1,0 +1,92 @@
+"""When a bundle is hot: strictly above any of Pulsar's four limits.
+
+`triggers` decides by it what to split. `merging` plans by it no bundle that would be split again. Where a hot bundle is
+cut is chosen by `splitting.algorithms`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from controller.bundles.domain.cluster import Bundle
+from controller.bundles.domain.load.stats import BundleStats
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.domain.errors import InvalidInput
+
+MIN_TOPICS_TO_SPLIT = 2
+"""Pulsar never splits a bundle with fewer. A single hot topic was once split again and again (PR 11937)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitThresholds:
+    """Limits of one bundle (`loadBalancerNamespaceBundleMax…`); rates in and out together, per second.
+
+    `max_sessions` (producers and consumers) of 0 or below means no limit. Raises InvalidInput at construction
+    unless all are finite and the others are >= 1.
+    """
+
+    max_topics: float = 1000
+    max_sessions: float = 1000
+    max_msg_rate: float = 30_000.0
+    max_byte_rate: float = 100.0 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        for name in ("max_topics", "max_msg_rate", "max_byte_rate"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 1):
+                raise InvalidInput(f"split threshold {name} = {value}; give a finite number >= 1")
+        if not math.isfinite(self.max_sessions):
+            raise InvalidInput(
+                f"split threshold max_sessions = {self.max_sessions}; give a number, 0 for no limit"
+            )
+
+    def readings(self, counts: BundleStats, rates: BundleStats) -> Iterator[Reading]:
+        """One reading for each limit, in the order in which Pulsar tests them: topics, sessions, messages, bytes."""
+        yield Reading("topics", counts.topic_count, self.max_topics)
+        if self.max_sessions > 0:
+            yield Reading("sessions", counts.session_count, self.max_sessions)
+        yield Reading("msg_rate", rates.msg_rate, self.max_msg_rate)
+        yield Reading("byte_rate", rates.byte_rate, self.max_byte_rate)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A figure of a bundle beside its limit."""
+
+    metric: str
+    value: float
+    limit: float
+
+    @property
+    def is_hot(self) -> bool:
+        return self.value > self.limit
+
+    @property
+    def share(self) -> float:
+        """The value as a share of the limit; hot above 1.0."""
+        return self.value / self.limit
+
+
+@dataclass(frozen=True, slots=True)
+class BundleReport:
+    """A bundle as its owner reports it now, and averaged over a long time (zeros where nothing is known).
+
+    `owned`: the broker that reported it still owns it.
+    """
+
+    bundle: NamespaceBundle
+    latest: BundleStats
+    long_term: BundleStats = field(default_factory=BundleStats)
+    owned: bool = True
+
+
+def report_of(bundle: Bundle) -> BundleReport:
+    """A bundle as the split and merge rules see it; one without figures carries nothing."""
+    stats = bundle.stats or BundleStats()
+    if bundle.load is None:
+        return BundleReport(NamespaceBundle.parse(bundle.bundle_id), stats)
+    long = bundle.load.long_term
+    rates = BundleStats(long.msg_rate_in, long.msg_rate_out, long.byte_rate_in, long.byte_rate_out)
+    return BundleReport(NamespaceBundle.parse(bundle.bundle_id), stats, rates)

@@ -1,0 +1,331 @@
+"""Which bundles to split now: the rules of both of Pulsar's load managers, applied to the hot bundles in one pass.
+
+`modular` (the leader, for all bundles): rates are long-term averages, one hot cycle is enough, and at least two
+brokers must be known. `extensible` (each broker, for its own bundles): rates are those of the moment, a bundle must
+be hot in more consecutive cycles than a threshold, and a cycle makes a limited number of splits. Both leave bundles
+with fewer than two topics alone and keep namespaces at or under their cap.
+
+Where this differs from Pulsar:
+
+- Bundles are taken in a fixed order: hottest first (the reading furthest above its limit), then by name.
+- A bundle that cannot be cut is refused with the reason and uses up none of the cycle's splits.
+- A bundle beyond the cycle's limit still has this cycle counted.
+- A bundle that is passed over (too few topics, owned elsewhere, too narrow) starts its count again; Pulsar keeps
+  it.
+- A plan counts for all the bundles it adds, not for one.
+- A split under way blocks only bundles of the same range. Pulsar compares texts, and `t/ns` also matches `t/ns2`.
+- The cool-down is not in Pulsar. It is 0 unless set.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import pairwise
+from typing import Protocol
+
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.splitting.algorithms.base import SplitPlan
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
+from controller.bundles.domain.splitting.thresholds import (
+    MIN_TOPICS_TO_SPLIT,
+    BundleReport,
+    Reading,
+    SplitThresholds,
+)
+from controller.domain.errors import InvalidInput
+
+
+class SplitRefusalReason(StrEnum):
+    """Why a hot bundle is left alone. The comment says what `value` and `needed` hold."""
+
+    # The whole cycle.
+    DISABLED = "disabled"  # 0; 1
+    TOO_FEW_BROKERS = "too-few-brokers"  # brokers known; the fewest that make a split worth while
+    # The bundle.
+    TOO_FEW_TOPICS = "too-few-topics"  # topics; 2
+    NOT_OWNER = "not-owner"  # 0; 1
+    NOT_SPLITTABLE = "not-splittable"  # upper - lower; the least that can be cut
+    NO_CUT = "no-cut"  # the figures of the algorithm's own refusal
+    # Time.
+    HIT_COUNT = "hit-count"  # consecutive hot cycles, this one included; cycles needed
+    COOL_DOWN = "cool-down"  # milliseconds since the last split of its range; milliseconds to wait
+    IN_FLIGHT = "in-flight"  # splits of its range under way; 0
+    # Limits.
+    AT_MAX_BUNDLES = "at-max-bundles"  # bundles of the namespace with this cycle's splits; the cap
+    CYCLE_LIMIT = "cycle-limit"  # splits chosen in this cycle; the most a cycle makes
+
+
+@dataclass(frozen=True, slots=True)
+class SplitInputs:
+    """Everything that the decision on one cycle's splits may look at.
+
+    `bundle_counts`: bundles of each namespace that is reported on. `hit_counts` and `last_split_at_ms` are as the
+    cycle before returned them; the latter is by the bundle that was split, in milliseconds since the Unix epoch
+    like `now_ms`. `in_flight`: bundles being split now. No order matters.
+    """
+
+    now_ms: int
+    reports: Sequence[BundleReport]
+    bundle_counts: Mapping[str, int]
+    broker_count: int
+    hit_counts: Mapping[NamespaceBundle, int] = field(default_factory=dict)
+    last_split_at_ms: Mapping[NamespaceBundle, int] = field(default_factory=dict)
+    in_flight: Collection[NamespaceBundle] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenSplit:
+    """A bundle to split, the first limit it is above (Pulsar's reason), and where to cut."""
+
+    bundle: NamespaceBundle
+    because: Reading
+    plan: SplitPlan
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRefusal:
+    """A hot bundle that is left alone. What `value` and `needed` hold: see `SplitRefusalReason`.
+
+    `cut_refusal`: the algorithm's own refusal where the reason is NO_CUT.
+    """
+
+    bundle: NamespaceBundle
+    because: Reading
+    reason: SplitRefusalReason
+    metric: str
+    value: float
+    needed: float
+    cut_refusal: CutRefusal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SplitVerdict:
+    """Splits and refusals, hottest bundle first, and the counts and instants to give to the next cycle."""
+
+    chosen: tuple[ChosenSplit, ...]
+    refusals: tuple[SplitRefusal, ...]
+    hit_counts: Mapping[NamespaceBundle, int]
+    last_split_at_ms: Mapping[NamespaceBundle, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerRules:
+    """The rules of one load manager.
+
+    `hit_count_threshold` >= 0, None: hits are not counted. `max_splits_per_cycle` >= 1, None: any number. Raises
+    InvalidInput at construction for other values.
+    """
+
+    long_term_rates: bool
+    min_brokers: int
+    hit_count_threshold: int | None
+    max_splits_per_cycle: int | None
+
+    def __post_init__(self) -> None:
+        for name, least in (("min_brokers", 1), ("hit_count_threshold", 0), ("max_splits_per_cycle", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise InvalidInput(f"trigger rule {name} = {value}; give {least} or more")
+
+
+TRIGGER_RULES: Mapping[str, TriggerRules] = {
+    "modular": TriggerRules(
+        long_term_rates=True, min_brokers=2, hit_count_threshold=None, max_splits_per_cycle=None
+    ),
+    "extensible": TriggerRules(
+        long_term_rates=False, min_brokers=1, hit_count_threshold=3, max_splits_per_cycle=10
+    ),
+}
+
+
+def trigger_rules(manager: str) -> TriggerRules:
+    """The rules of that load manager with Pulsar's defaults; raises InvalidInput listing the known ones."""
+    try:
+        return TRIGGER_RULES[manager]
+    except KeyError:
+        known = ", ".join(TRIGGER_RULES)
+        raise InvalidInput(f"load manager {manager!r} is unknown; choose one of {known}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerSettings:
+    """Knobs of a cycle; `enabled` is `loadBalancerAutoBundleSplitEnabled`, `max_bundles` the cap of a namespace.
+
+    `cooldown_seconds`: how long a range is left alone after a split.
+    """
+
+    rules: TriggerRules = TRIGGER_RULES["modular"]
+    thresholds: SplitThresholds = field(default_factory=SplitThresholds)
+    enabled: bool = True
+    max_bundles: int = 128
+    cooldown_seconds: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_bundles < 1:
+            raise InvalidInput(f"trigger setting max_bundles = {self.max_bundles}; give 1 or more")
+        if self.cooldown_seconds < 0:
+            raise InvalidInput(f"trigger setting cooldown_seconds = {self.cooldown_seconds}; give 0 or more")
+
+
+class CutFinder(Protocol):
+    """Finds the cuts of a bundle once everything else allows a split; adds at most `budget` bundles."""
+
+    def __call__(self, bundle: NamespaceBundle, budget: int) -> SplitPlan | CutRefusal: ...
+
+
+def decide_splits(
+    inputs: SplitInputs, find_cuts: CutFinder, settings: TriggerSettings | None = None
+) -> SplitVerdict:
+    """The splits of this cycle; pure as long as `find_cuts` is.
+
+    Raises InvalidInput for a bundle reported twice and for a namespace that `bundle_counts` leaves out.
+    """
+    decision = _Decision(inputs, find_cuts, settings or TriggerSettings())
+    for hot in _hottest_first(inputs, decision.settings):
+        decision.decide(hot)
+    return SplitVerdict(
+        tuple(decision.chosen), tuple(decision.refusals), decision.hit_counts, decision.last_split_at_ms
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _HotBundle:
+    """A report above a limit, and the first limit it is above."""
+
+    report: BundleReport
+    because: Reading
+
+    def refusal(
+        self,
+        reason: SplitRefusalReason,
+        metric: str,
+        value: float,
+        needed: float,
+        cut_refusal: CutRefusal | None = None,
+    ) -> SplitRefusal:
+        return SplitRefusal(
+            self.report.bundle, self.because, reason, metric, value, needed, cut_refusal=cut_refusal
+        )
+
+
+def _hottest_first(inputs: SplitInputs, settings: TriggerSettings) -> list[_HotBundle]:
+    """Hot bundles: the one furthest above a limit first, then by name."""
+    names = sorted(str(report.bundle) for report in inputs.reports)
+    for one, other in pairwise(names):
+        if one == other:
+            raise InvalidInput(f"bundle {one} is reported twice in one cycle; keep its owner's report")
+    found: list[tuple[float, str, _HotBundle]] = []
+    for report in inputs.reports:
+        rates = report.long_term if settings.rules.long_term_rates else report.latest
+        readings = list(settings.thresholds.readings(report.latest, rates))
+        above = [reading for reading in readings if reading.is_hot]
+        if above:
+            hottest = max(reading.share for reading in above)
+            found.append((-hottest, str(report.bundle), _HotBundle(report, above[0])))
+    found.sort(key=lambda item: item[:2])
+    return [hot for _, _, hot in found]
+
+
+class _Decision:
+    """One pass over the hot bundles. Every gate gives a refusal or lets the bundle pass to the next gate."""
+
+    def __init__(self, inputs: SplitInputs, find_cuts: CutFinder, settings: TriggerSettings) -> None:
+        self.inputs, self.find_cuts, self.settings = inputs, find_cuts, settings
+        self.chosen: list[ChosenSplit] = []
+        self.refusals: list[SplitRefusal] = []
+        self.hit_counts: dict[NamespaceBundle, int] = {}
+        self.added: Counter[str] = Counter()
+        cooldown_ms = settings.cooldown_seconds * 1000
+        self.last_split_at_ms = {
+            bundle: at
+            for bundle, at in inputs.last_split_at_ms.items()
+            if max(0, inputs.now_ms - at) < cooldown_ms
+        }
+
+    def decide(self, hot: _HotBundle) -> None:
+        gates: tuple[Callable[[_HotBundle], SplitRefusal | None], ...] = (
+            self._cycle_gate,
+            self._bundle_gate,
+            self._hit_gate,
+            self._time_gate,
+            self._limit_gate,
+            self._cut,
+        )
+        for gate in gates:
+            if refusal := gate(hot):
+                self.refusals.append(refusal)
+                return
+
+    def _cycle_gate(self, hot: _HotBundle) -> SplitRefusal | None:
+        if not self.settings.enabled:
+            return hot.refusal(SplitRefusalReason.DISABLED, "enabled", 0, 1)
+        brokers, least = self.inputs.broker_count, self.settings.rules.min_brokers
+        if brokers < least:
+            return hot.refusal(SplitRefusalReason.TOO_FEW_BROKERS, "brokers", brokers, least)
+        return None
+
+    def _bundle_gate(self, hot: _HotBundle) -> SplitRefusal | None:
+        bundle, topics = hot.report.bundle, hot.report.latest.topic_count
+        if topics < MIN_TOPICS_TO_SPLIT:
+            return hot.refusal(SplitRefusalReason.TOO_FEW_TOPICS, "topics", topics, MIN_TOPICS_TO_SPLIT)
+        if not hot.report.owned:
+            return hot.refusal(SplitRefusalReason.NOT_OWNER, "owned", 0, 1)
+        if not bundle.can_split:
+            return hot.refusal(SplitRefusalReason.NOT_SPLITTABLE, "hashes", bundle.upper - bundle.lower, 2)
+        return None
+
+    def _hit_gate(self, hot: _HotBundle) -> SplitRefusal | None:
+        threshold = self.settings.rules.hit_count_threshold
+        if threshold is None:
+            return None
+        hits = self.inputs.hit_counts.get(hot.report.bundle, 0) + 1
+        self.hit_counts[hot.report.bundle] = hits
+        if hits > threshold:
+            return None
+        return hot.refusal(SplitRefusalReason.HIT_COUNT, "hot_cycles", hits, threshold + 1)
+
+    def _time_gate(self, hot: _HotBundle) -> SplitRefusal | None:
+        bundle, now_ms = hot.report.bundle, self.inputs.now_ms
+        under_way = sum(bundle.overlaps(other) for other in self.inputs.in_flight)
+        if under_way:
+            return hot.refusal(SplitRefusalReason.IN_FLIGHT, "splits", under_way, 0)
+        since = [now_ms - at for split, at in self.last_split_at_ms.items() if split.overlaps(bundle)]
+        if since:
+            wait_ms = self.settings.cooldown_seconds * 1000
+            return hot.refusal(SplitRefusalReason.COOL_DOWN, "milliseconds", min(since), wait_ms)
+        return None
+
+    def _limit_gate(self, hot: _HotBundle) -> SplitRefusal | None:
+        most = self.settings.rules.max_splits_per_cycle
+        if most is not None and len(self.chosen) >= most:
+            return hot.refusal(SplitRefusalReason.CYCLE_LIMIT, "splits", len(self.chosen), most)
+        count, cap = self._bundle_count(hot.report.bundle.namespace), self.settings.max_bundles
+        if count >= cap:
+            return hot.refusal(SplitRefusalReason.AT_MAX_BUNDLES, "bundles", count, cap)
+        return None
+
+    def _bundle_count(self, namespace: str) -> int:
+        """Bundles of the namespace with the splits already chosen."""
+        if namespace not in self.inputs.bundle_counts:
+            raise InvalidInput(f"no bundle count for namespace {namespace}, which is reported on; give it")
+        return self.inputs.bundle_counts[namespace] + self.added[namespace]
+
+    def _cut(self, hot: _HotBundle) -> SplitRefusal | None:
+        """The last gate: chooses the split if the algorithm finds cuts within the cap."""
+        bundle, cap = hot.report.bundle, self.settings.max_bundles
+        count = self._bundle_count(bundle.namespace)
+        answer = self.find_cuts(bundle, cap - count)
+        if isinstance(answer, CutRefusal):
+            needed = answer.value if answer.needed is None else answer.needed
+            return hot.refusal(SplitRefusalReason.NO_CUT, answer.metric, answer.value, needed, answer)
+        after = count + len(answer.cuts)
+        if after > cap:
+            return hot.refusal(SplitRefusalReason.AT_MAX_BUNDLES, "bundles", after, cap)
+        self.chosen.append(ChosenSplit(bundle, hot.because, answer))
+        self.added[bundle.namespace] += len(answer.cuts)
+        self.hit_counts.pop(bundle, None)
+        self.last_split_at_ms[bundle] = self.inputs.now_ms
+        return None

@@ -1,0 +1,157 @@
+"""Splits and unloads that a person asks for, checked against the cluster before anything is done.
+
+Both answer what would be done: for a dry run that is all, for the act it is the first step. `BundleActs` does the act.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from controller.bundles.brokers.reader import BundleReader
+from controller.bundles.domain.cluster import Bundle
+from controller.bundles.domain.cycle_text import state_from_json
+from controller.bundles.domain.load.averages import BundleLoad
+from controller.bundles.domain.load.stats import BundleStats
+from controller.bundles.domain.ring.boundaries import NamespaceBundles
+from controller.bundles.domain.ring.bundle import NamespaceBundle
+from controller.bundles.domain.ring.hashes import parse_edge, topic_hash
+from controller.bundles.domain.ring.topic_name import checked_namespace
+from controller.bundles.domain.splitting.algorithms.base import (
+    BundleTopic,
+    SplitOptions,
+    SplitPlan,
+    SplitRequest,
+)
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
+from controller.bundles.domain.splitting.algorithms.registry import DEFAULT_SPLIT_ALGORITHM, plan_split
+from controller.bundles.domain.splitting.bundle_choice import BUNDLE_CHOICES, chosen_bundle
+from controller.bundles.domain.splitting.thresholds import report_of
+from controller.bundles.store import cycles as bundle_cycles
+from controller.bundles.store import views as bundle_views
+from controller.domain.errors import InvalidInput, Unsupported
+from controller.store.postgres.engine import Store
+
+_DEFAULT_PARTS: Final = 2
+_ALGORITHMS_TAKING: Final[Mapping[str, frozenset[str]]] = {
+    "positions": frozenset({"specified_positions_divide"}),
+    "topics": frozenset({"isolate_outstanding", "specified_topic_count_equally_divide"}),
+    "parts": frozenset({"range_equally_divide", "load_equally_divide"}),
+}
+"""The algorithms that look at an option a person may give. The others would ignore it without a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManualSplit:
+    """A split that a person asks for. `bundle` is a bundle's text, or a namespace followed by /LARGEST or /HOT."""
+
+    bundle: str
+    algorithm: str | None = None
+    positions: Sequence[str] = ()
+    topics: Sequence[str] = ()
+    parts: int = _DEFAULT_PARTS
+
+
+def plan_manual_split(
+    store: Store, reader: BundleReader, asked: ManualSplit, *, allowed: Collection[str]
+) -> SplitPlan | CutRefusal:
+    """Where the cuts would be and what each part would carry, by the topics that the brokers report now.
+
+    Unless an algorithm is named, positions mean specified_positions_divide, topics mean isolate_outstanding, and
+    neither means range_equally_divide. Raises InvalidInput, also for an option that the algorithm does not look at;
+    Unsupported for an algorithm that is not `allowed`; BundleNotFound; and what reading the cluster raises.
+    """
+    name = asked.algorithm or _implied_algorithm(asked)
+    if name not in allowed:
+        raise Unsupported(f"split algorithm {name!r} is not allowed here; choose one of {', '.join(allowed)}")
+    _demand_options_of(name, asked)
+    bundle = find_bundle(store, reader.cluster, asked.bundle)
+    positions = tuple(parse_edge(text) for text in asked.positions)
+    parts = _parts_now(reader.bundles(bundle.namespace), bundle, set(positions))
+    topics = [topic for part in parts for topic in topics_in(reader, part)]
+    options = SplitOptions(
+        positions=positions,
+        topics=tuple(asked.topics),
+        parts=asked.parts,
+        force=bool(asked.positions),
+    )
+    return plan_split(name, SplitRequest(bundle, topics, options))
+
+
+def _implied_algorithm(asked: ManualSplit) -> str:
+    if asked.positions and asked.topics:
+        raise InvalidInput("give positions or topics, not both; or name the algorithm")
+    if asked.positions:
+        return "specified_positions_divide"
+    return "isolate_outstanding" if asked.topics else DEFAULT_SPLIT_ALGORITHM
+
+
+def _demand_options_of(algorithm: str, asked: ManualSplit) -> None:
+    given = {"positions": asked.positions, "topics": asked.topics, "parts": asked.parts != _DEFAULT_PARTS}
+    for option, algorithms in _ALGORITHMS_TAKING.items():
+        if given[option] and algorithm not in algorithms:
+            others = " or ".join(sorted(algorithms))
+            raise InvalidInput(
+                f"split algorithm {algorithm} takes no {option}; leave them out, or choose {others}"
+            )
+
+
+def _parts_now(
+    listed: NamespaceBundles, bundle: NamespaceBundle, cuts: set[int]
+) -> tuple[NamespaceBundle, ...]:
+    """The bundle, or its parts where it was cut at exactly these places: then the split is a repeat."""
+    is_inside = cuts and all(bundle.lower < cut < bundle.upper for cut in cuts)
+    if is_inside and {bundle.lower, *cuts, bundle.upper} <= set(listed.boundaries):
+        return bundle.parts(cuts)
+    return (listed.require(bundle),)
+
+
+def topics_in(reader: BundleReader, bundle: NamespaceBundle) -> list[BundleTopic]:
+    """The topics in a bundle with what each carries now by its broker's report; nothing for a topic nobody uses."""
+    found = dict.fromkeys(reader.topic_hashes(bundle), BundleStats(topic_count=1))
+    for broker in reader.brokers():
+        for topic in reader.topics(broker):
+            if topic.namespace == bundle.namespace and bundle.contains(topic_hash(topic.topic)):
+                found[topic.topic] = topic.stats
+    return [BundleTopic.of(name, stats) for name, stats in found.items()]
+
+
+def find_bundle(store: Store, cluster: str, text: str) -> NamespaceBundle:
+    """The bundle a person means: by its text, or the LARGEST or HOT one of a namespace, as last aggregated.
+
+    HOT goes by the averages that cycles hand on, before the first cycle by the latest reading.
+    """
+    namespace, _, choice = text.rpartition("/")
+    if choice not in BUNDLE_CHOICES:
+        return NamespaceBundle.parse(text)
+    checked_namespace(namespace)
+    with store.transaction() as tx:
+        averages = state_from_json(bundle_cycles.get_state(tx, cluster).state).averages
+        rows = bundle_views.bundles_now(tx, cluster, namespace)
+    reports = []
+    for row in rows:
+        name = str(NamespaceBundle(namespace, row["lower_bound"], row["upper_bound"]))
+        stats = BundleStats(
+            byte_rate_in=float(row["byte_rate"] or 0), topic_count=int(row["topic_count"] or 0)
+        )
+        load = averages.get(name) or BundleLoad().with_sample(stats)
+        reports.append(report_of(Bundle(name, row["broker"], stats, load)))
+    return chosen_bundle(choice, reports)
+
+
+def check_manual_unload(
+    store: Store, reader: BundleReader, text: str, destination: str | None
+) -> tuple[NamespaceBundle, str | None]:
+    """The bundle to unload and who owns it, None for nobody.
+
+    Raises BundleNotFound for a bundle that has been split, InvalidInput for a destination that is no active broker.
+    """
+    bundle = find_bundle(store, reader.cluster, text)
+    reader.bundles(bundle.namespace).require(bundle)
+    active = [broker.name for broker in reader.brokers()]
+    if destination is not None and destination not in active:
+        raise InvalidInput(
+            f"{destination} is no active broker of cluster {reader.cluster}; choose one of {', '.join(active)}"
+        )
+    return bundle, reader.owner(bundle, first=[destination] if destination else [])

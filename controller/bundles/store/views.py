@@ -1,0 +1,54 @@
+"""What people read about bundles, out of the inspect views: load now, what a cycle proposed, and what it left alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection
+
+from controller.domain.errors import NotFound
+from controller.store.postgres import inspection
+
+Rows = list[dict[str, Any]]
+
+EVERY_BUNDLE = 100_000
+"""More bundles than a namespace can have."""
+
+_BUNDLES_NOW = """
+    SELECT namespace, bundle, broker, mode, topic_count, round((msg_rate_in + msg_rate_out)::numeric, 1) AS msg_rate,
+           round((byte_rate_in + byte_rate_out)::numeric, 0) AS byte_rate, share_of_namespace, can_split, observed_at,
+           lower_bound, upper_bound
+      FROM inspect.bundles_now
+     WHERE cluster = :cluster AND (CAST(:namespace AS text) IS NULL OR namespace = :namespace)
+     ORDER BY namespace, lower_bound LIMIT :limit
+"""
+_PROPOSED = """
+    SELECT proposal_id, kind, namespace || '/' || bundle AS bundle, broker, destination, cut_points, reason, state,
+           mode, outcome
+      FROM inspect.bundles_proposals WHERE cluster = :cluster AND cycle_id = :cycle_id ORDER BY proposal_id
+"""
+_WHY_NOT = """
+    SELECT namespace, bundle, broker, rule, reason, value, needed FROM inspect.bundles_why_not
+     WHERE cluster = :cluster AND cycle_id = :cycle_id AND proposal_id IS NULL ORDER BY namespace, bundle, broker, rule
+"""
+
+
+def bundles_now(
+    tx: Connection, cluster: str, namespace: str | None = None, *, limit: int = EVERY_BUNDLE
+) -> Rows:
+    """Bundles with owner and load, as last aggregated. Raises NotFound for a namespace without any."""
+    rows = inspection.rows(tx, _BUNDLES_NOW, cluster=cluster, namespace=namespace, limit=limit)
+    if namespace is not None and not rows:
+        raise unknown_namespace(namespace)
+    return rows
+
+
+def unknown_namespace(namespace: str) -> NotFound:
+    """The error for a namespace whose bundles were never aggregated."""
+    return NotFound(f"no bundles of namespace {namespace} are known; collect and aggregate its reports first")
+
+
+def cycle_rows(tx: Connection, cluster: str, cycle_id: int) -> tuple[Rows, Rows]:
+    """What a cycle proposed, and what it left alone with the reasons."""
+    key = {"cluster": cluster, "cycle_id": cycle_id}
+    return inspection.rows(tx, _PROPOSED, **key), inspection.rows(tx, _WHY_NOT, **key)

@@ -1,0 +1,109 @@
+"""Rows and tables of the answers that `cleave bundles` and the tasks of the DAGs give about bundles; plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Group, RenderableType
+
+from controller.bundles.domain.merging import MergeVerdict
+from controller.bundles.domain.splitting.algorithms.base import SplitPlan
+from controller.bundles.services.balancer import ActReport
+from controller.bundles.services.collector import BundleTick
+from controller.bundles.store.proposals import ProposalRow
+from controller.entrypoints.output import rows_table
+
+Rows = list[dict[str, Any]]
+
+_PROPOSED = (
+    "proposal_id",
+    "kind",
+    "bundle",
+    "broker",
+    "destination",
+    "cut_points",
+    "reason",
+    "state",
+    "mode",
+)
+_WHY_NOT = ("namespace", "bundle", "broker", "rule", "reason", "value", "needed")
+
+
+def tick_row(tick: BundleTick) -> dict[str, Any]:
+    """What one tick of the collector brought."""
+    return {**asdict(tick), "silent": list(tick.silent)}
+
+
+def part_rows(plan: SplitPlan) -> Rows:
+    """One row for each part of a split."""
+    return [
+        {
+            "part": part.bundle.range_text,
+            "topics": part.topic_count,
+            "msg_rate": round(part.msg_rate, 1),
+            "byte_rate": round(part.byte_rate),
+        }
+        for part in plan.parts
+    ]
+
+
+def cycle_tables(cycle_id: int, proposals: Rows, why_not: Rows) -> RenderableType:
+    """What a cycle proposed and what it left alone, as tables."""
+    return Group(
+        rows_table(proposals, _PROPOSED, title=f"cycle {cycle_id} proposes"),
+        rows_table(why_not, _WHY_NOT, title="why not more"),
+    )
+
+
+def merge_rows(found: Mapping[str, MergeVerdict]) -> tuple[Rows, RenderableType]:
+    """For each namespace: merges that are possible, the operator's steps, and why the other cold bundles stay."""
+    document: Rows = []
+    tables: list[RenderableType] = []
+    for namespace, verdict in found.items():
+        plan = verdict.plan
+        merged = [
+            {
+                "merged": one.merged.range_text,
+                "of": len(one.members),
+                "byte_rate": round(one.latest.byte_rate),
+            }
+            for one in (plan.merges if plan else ())
+        ]
+        steps = [{"step": str(one.act), "what": one.sentence} for one in (plan.steps if plan else ())]
+        apart = [
+            {
+                "bundle": one.bundle.range_text,
+                "reason": str(one.reason),
+                "value": one.value,
+                "needed": one.needed,
+            }
+            for one in verdict.refusals
+        ]
+        document.append({"namespace": namespace, "merges": merged, "steps": steps, "apart": apart})
+        tables.append(rows_table(merged, ("merged", "of", "byte_rate"), title=f"{namespace} could have"))
+        tables.append(rows_table(steps, ("step", "what"), title="an operator would") if steps else "")
+        tables.append(rows_table(apart, ("bundle", "reason", "value", "needed"), title="stays apart"))
+    return document, Group(*tables)
+
+
+def waiting_row(row: ProposalRow) -> dict[str, Any]:
+    """An act that would be carried out."""
+    return {
+        "proposal_id": row.proposal_id,
+        "kind": row.kind.value,
+        "bundle": str(row.bundle),
+        "destination": row.destination,
+        "reason": row.reason,
+    }
+
+
+def approval_row(row: ProposalRow) -> dict[str, Any]:
+    """A proposal after a person's answer."""
+    return {"proposal_id": row.proposal_id, "bundle": str(row.bundle), "state": row.state.value}
+
+
+def act_row(one: ActReport) -> dict[str, Any]:
+    """What came of one act."""
+    return {**asdict(one), "kind": one.kind.value, "state": one.state.value}

@@ -1,0 +1,113 @@
+"""Where a bundle goes: each placement on chosen figures, and the random choice, which is reproducible."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from controller.bundles.domain.balancing.placement.base import Choice
+from controller.bundles.domain.balancing.placement.occupancy import Occupancy
+from controller.bundles.domain.balancing.placement.registry import placement
+from controller.bundles.domain.balancing.placement.round_robin import LAST_TURN
+from controller.bundles.domain.balancing.settings import PLACEMENT_NAMES, BalanceSettings
+from controller.bundles.domain.balancing.state import BalanceState, BrokerAverages
+from tests.unit.bundles.domain.balancing import clusters as make
+from tests.unit.bundles.domain.balancing.clusters import bundle_id
+
+SETTINGS = BalanceSettings()
+
+
+def ask(
+    name: str,
+    usages: dict[str, float],
+    loads: dict[str, list[float]] | None = None,
+    state: BalanceState | None = None,
+    candidates: tuple[str, ...] | None = None,
+    settings: BalanceSettings = SETTINGS,
+) -> Choice:
+    occupancy = Occupancy(make.cluster(usages, loads or {}), settings)
+    chosen_from = sorted(usages) if candidates is None else candidates
+    return placement(name)(bundle_id(0), chosen_from, occupancy, settings, state or BalanceState())
+
+
+@pytest.mark.parametrize("name", PLACEMENT_NAMES)
+def test_without_candidates_nobody_is_chosen_and_nothing_is_counted(name: str) -> None:
+    state = BalanceState(round_robin=3, draws=5)
+    assert ask(name, {"a": 10}, state=state, candidates=()) == Choice(None, (), state)
+
+
+def test_the_least_long_term_rate_wins_whatever_the_usage_up_to_the_threshold() -> None:
+    choice = ask("least_long_term_rate", {"a": 85, "b": 10, "c": 86}, {"a": [1], "b": [2], "c": []})
+    assert (choice.broker, choice.among) == ("a", ("a",))  # at the threshold is not above it
+    overloaded = ask("least_long_term_rate", {"a": 90, "b": 95}, {"a": [1], "b": [2]})
+    assert overloaded.among == ("a", "b")
+
+
+def test_a_bundle_on_its_way_counts_for_its_destination_already() -> None:
+    cluster = make.cluster({"a": 10, "b": 10, "c": 10}, {"a": [5, 5], "b": [4], "c": [8]})
+    occupancy = Occupancy(cluster, SETTINGS)
+    occupancy.move(bundle_id(0), "b")
+    choice = placement("least_long_term_rate")(bundle_id(9), "abc", occupancy, SETTINGS, BalanceState())
+    assert choice.among == ("a",)
+    assert occupancy.owner_of(bundle_id(0)) == "b"
+
+
+def test_usage_well_below_the_mean_qualifies_at_the_gap_exactly() -> None:
+    state = BalanceState()
+    assert ask("least_usage", {"a": 25, "b": 50, "c": 75}, state=state).among == ("a",)
+    assert ask("least_usage", {"a": 40, "b": 60}).among == ("a",)
+    assert ask("least_usage", {"a": 41, "b": 60}).among == ("a", "b")
+
+
+def test_over_placement_of_pip_364_is_kept_and_the_default_does_not_use_it() -> None:
+    """40, 40, 40, 40, 69 and 70: none is low enough, so any is chosen, the two fullest included."""
+    usages = dict(zip("abcdef", (40, 40, 40, 40, 69, 70), strict=True))
+    assert ask("least_usage", usages).among == tuple("abcdef")
+    assert BalanceSettings().placement != "least_usage"
+
+
+def test_every_choice_advances_the_averages_and_an_idle_broker_has_no_past() -> None:
+    state = BalanceState(placement_averages={"a": 0.9, "b": 0.9})
+    choice = ask("least_usage", {"a": 10, "b": 10}, {"a": [1]}, state)
+    assert dict(choice.state.placement_averages) == pytest.approx({"a": 0.82, "b": 0.1})
+    again = ask("least_usage", {"a": 10, "b": 10}, {"a": [1]}, choice.state)
+    assert again.state.placement_averages["a"] == pytest.approx(0.748)
+
+
+def test_the_extensible_kind_reads_what_was_reported_and_may_fall_back_on_the_silent() -> None:
+    averages = {"a": BrokerAverages(0.1, 0, 0), "b": BrokerAverages(0.5, 0, 0)}
+    state = BalanceState(broker_averages=averages)
+    assert ask("least_reported_usage", {"a": 99, "b": 1, "c": 0}, state=state).among == ("a",)
+    near = replace(state, broker_averages=averages | {"a": BrokerAverages(0.45, 0, 0)})
+    assert ask("least_reported_usage", {"a": 99, "b": 1, "c": 0}, state=near).among == ("a", "b", "c")
+
+
+def test_turns_go_round_by_name_and_begin_again_after_the_last() -> None:
+    state, chosen = BalanceState(round_robin=LAST_TURN - 1), []
+    for _ in range(4):
+        choice = ask("round_robin", {"a": 1, "b": 1, "c": 1}, state=state)
+        chosen.append(choice.broker)
+        state = choice.state
+    assert chosen == ["a", "b", "a", "b"]  # 2^31 - 2 and 2^31 - 1 are 0 and 1 modulo 3
+    assert state.round_robin == 2
+
+
+def test_a_plan_is_kept_while_its_broker_is_a_candidate() -> None:
+    state = BalanceState(planned={bundle_id(0): "b"})
+    assert ask("planned", {"a": 1, "b": 99}, state=state) == Choice("b", ("b",), state)
+
+    gone = ask("planned", {"a": 1, "c": 1}, state=state)
+    assert gone.among == ("a", "c")
+    assert gone.state.planned == {bundle_id(0): gone.broker}
+    assert ask("planned", {"a": 1, "c": 1}, state=gone.state).broker == gone.broker
+
+
+def test_choices_among_equals_are_spread_and_repeat_for_the_same_state() -> None:
+    state, chosen = BalanceState(), []
+    for _ in range(300):
+        choice = ask("least_usage", {"a": 50, "b": 50, "c": 50}, state=state)
+        assert choice == ask("least_usage", {"a": 50, "b": 50, "c": 50}, state=state)
+        chosen.append(choice.broker)
+        state = choice.state
+    assert all(60 <= chosen.count(name) <= 140 for name in "abc")

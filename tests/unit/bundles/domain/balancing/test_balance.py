@@ -1,0 +1,131 @@
+"""Balancing around shedder and placement: destinations, refusals, limits, the state, the stored text."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from controller.bundles.domain.balancing.balance import BalanceInputs, balance, observed, place
+from controller.bundles.domain.balancing.document import read_inputs, write_inputs
+from controller.bundles.domain.balancing.moves import MoveRefusalReason
+from controller.bundles.domain.balancing.placement.occupancy import Occupancy
+from controller.bundles.domain.balancing.settings import BalanceSettings
+from controller.bundles.domain.balancing.state import BalanceState
+from controller.bundles.domain.canonical_json import canonical_text
+from controller.bundles.domain.cluster import Cluster, NamespacePolicy
+from controller.domain.errors import InvalidPolicy
+from tests.unit.bundles.domain.balancing import clusters as make
+from tests.unit.bundles.domain.balancing.clusters import NOW_MS, bundle_id
+
+HOT = make.cluster({"a": 95, "b": 20, "c": 30}, {"a": [30, 5, 5], "b": [4], "c": [6]})
+OVERLOAD = BalanceSettings(shedder="overload")
+
+
+def ask(cluster: Cluster, settings: BalanceSettings = OVERLOAD, **state: object) -> BalanceInputs:
+    return BalanceInputs(
+        cluster=cluster,
+        settings=settings,
+        state=BalanceState(**state),  # type: ignore[arg-type]
+        now_ms=NOW_MS,
+    )
+
+
+def test_the_placement_completes_what_the_shedder_left_open() -> None:
+    (move,) = balance(ask(HOT)).moves
+    assert (move.bundle_id, move.source, move.destination) == (bundle_id(0), "a", "b")
+
+
+def test_a_placement_that_chooses_the_owner_moves_nothing() -> None:
+    """apache/pulsar#20822: a bundle was moved to its own broker again and again."""
+    settings = replace(OVERLOAD, placement="round_robin", spread_namespaces=False, overloaded_usage=0.95)
+    verdict = balance(ask(HOT, settings))
+    assert verdict.moves == ()
+    assert [
+        (h.broker, h.bundle_id) for h in verdict.refusals if h.reason is MoveRefusalReason.SAME_BROKER
+    ] == [("a", bundle_id(0))]
+
+
+def test_a_choice_above_the_threshold_is_made_again_among_all_that_the_policy_allows() -> None:
+    cluster = make.cluster({"a": 90, "b": 10}, {"b": [1]})
+    settings = BalanceSettings(placement="round_robin")
+    spare = make.bundle(50, None, 1)
+    cluster = Cluster(cluster.brokers, (*cluster.bundles, spare))
+    choice = place(spare, Occupancy(cluster, settings), settings, BalanceState())
+    # Even spread leaves a alone; it is too full; the second turn is b's.
+    assert (choice.broker, choice.state.round_robin) == ("b", 2)
+
+
+def test_a_bundle_that_may_be_nowhere_else_stays_with_the_reason() -> None:
+    bound = Cluster(HOT.brokers, HOT.bundles, {"t/ns": NamespacePolicy(frozenset({"a"}))})
+    assert MoveRefusalReason.NO_OTHER_HOME in {refusal.reason for refusal in balance(ask(bound)).refusals}
+    free = Cluster(HOT.brokers, HOT.bundles, {"t/ns": NamespacePolicy(frozenset({"a", "c"}))})
+    assert [move.destination for move in balance(ask(free)).moves] == ["c"]
+    left_alone = balance(ask(free, replace(OVERLOAD, shed_bundles_with_policies=False)))
+    assert left_alone.moves == ()
+    assert MoveRefusalReason.EXCLUDED in {refusal.reason for refusal in left_alone.refusals}
+
+
+def test_a_destination_that_a_policy_forbids_is_replaced_by_the_placement() -> None:
+    settings = BalanceSettings(shedder="avg", avg_high_hits=1, unload_fraction=0.5, min_unload_msg_rate=0)
+    pair = make.cluster({"a": 90, "b": 10, "c": 50}, {"a": [9, 9, 9], "b": [], "c": [9]})
+    assert {move.destination for move in balance(ask(pair, settings)).moves} == {"b"}
+    bound = Cluster(pair.brokers, pair.bundles, {"t/ns": NamespacePolicy(frozenset({"a", "c"}))})
+    assert {move.destination for move in balance(ask(bound, settings)).moves} == {"c"}
+
+
+def test_two_bundles_shed_together_do_not_both_go_to_the_same_emptiest_broker() -> None:
+    cluster = make.cluster({"a": 100, "b": 20, "c": 20}, {"a": [9] * 7, "b": [4], "c": [5]})
+    destinations = [move.destination for move in balance(ask(cluster)).moves]
+    assert destinations == ["b", "c"]
+
+
+def test_moves_beyond_the_limit_wait_for_the_next_cycle() -> None:
+    cluster = make.cluster({"a": 100, "b": 20, "c": 20}, {"a": [9] * 7, "b": [4], "c": [5]})
+    verdict = balance(ask(cluster, replace(OVERLOAD, max_moves_per_cycle=1)))
+    (limit,) = (refusal for refusal in verdict.refusals if refusal.reason is MoveRefusalReason.MOVE_LIMIT)
+    assert (len(verdict.moves), limit.value, limit.needed) == (1, 2, 1)
+
+
+def test_invalid_settings_are_refused_before_anything_is_decided() -> None:
+    with pytest.raises(InvalidPolicy, match="shedder = none must be one of even"):
+        balance(ask(HOT, BalanceSettings(shedder="none")))
+
+
+def test_a_report_is_averaged_once_however_often_it_is_seen() -> None:
+    state = observed(HOT, OVERLOAD, BalanceState(), NOW_MS)
+    assert state.broker_averages["a"].usage == 0.95
+    assert observed(HOT, OVERLOAD, state, NOW_MS + 60_000) == state
+
+    newer = Cluster(tuple(make.broker(name, 0, age_ms=-1) for name in "abc"))
+    assert observed(newer, OVERLOAD, state, NOW_MS).broker_averages["a"].usage == pytest.approx(0.855)
+
+
+def test_only_moves_that_succeeded_are_stamped_and_their_plans_spent() -> None:
+    verdict = balance(ask(HOT, planned={bundle_id(0): "b", bundle_id(1): "c"}))
+    assert dict(verdict.state.unloaded_bundles) == {}
+
+    done = verdict.state.after(verdict.moves, NOW_MS)
+    assert dict(done.unloaded_bundles) == {bundle_id(0): NOW_MS}
+    assert (dict(done.unloaded_brokers), dict(done.filled_brokers)) == ({"a": NOW_MS}, {"b": NOW_MS})
+    assert dict(done.planned) == {bundle_id(1): "c"}
+    assert verdict.state.after((), NOW_MS) == verdict.state
+
+
+def test_unloads_are_forgotten_with_their_grace_and_brokers_with_their_departure() -> None:
+    state = BalanceState(
+        unloaded_bundles={bundle_id(1): NOW_MS - 1_800_001, bundle_id(2): NOW_MS - 1_800_000},
+        usage_averages={"a": 0.1, "gone": 0.2},
+        planned={bundle_id(0): "gone", bundle_id(1): "a"},
+    )
+    kept = observed(HOT, OVERLOAD, state, NOW_MS)
+    assert dict(kept.unloaded_bundles) == {bundle_id(2): NOW_MS - 1_800_000}
+    assert (dict(kept.usage_averages), dict(kept.planned)) == ({"a": 0.1}, {bundle_id(1): "a"})
+
+
+def test_the_text_is_compact_sorted_and_writes_whole_numbers_as_integers() -> None:
+    text = canonical_text(write_inputs(ask(HOT)))
+    assert text == json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
+    assert '"cpu":[95,100]' in text
+    assert read_inputs(json.loads(text)) == ask(HOT)

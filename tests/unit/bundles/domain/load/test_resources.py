@@ -1,0 +1,84 @@
+"""Usage of resources: shares, the three maxima, and the weights with their two spellings."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.bundles.domain.load.resources import (
+    BrokerResources,
+    ResourceUsage,
+    ResourceWeights,
+    credible_usage,
+    dominating_resource,
+    max_usage,
+    weighted_max_usage,
+    weighted_max_usage_within_limit,
+    weights_from_properties,
+)
+from controller.domain.errors import InvalidInput
+
+
+def resources(
+    cpu: float = 0, direct: float = 0, into: float = 0, out: float = 0, heap: float = 0
+) -> BrokerResources:
+    return BrokerResources(*(ResourceUsage(percent, 100) for percent in (cpu, direct, into, out, heap)))
+
+
+@pytest.mark.parametrize(
+    ("usage", "limit", "fraction"), [(30, 100, 0.3), (5, 4, 1.25), (5, 0, 0.0), (5, -1, 0.0), (0, 7, 0.0)]
+)
+def test_a_share_of_a_limit_that_is_unknown_is_nothing(usage: float, limit: float, fraction: float) -> None:
+    assert ResourceUsage(usage, limit).fraction == fraction
+
+
+def test_the_plain_maximum_leaves_the_heap_out() -> None:
+    assert max_usage(resources(10, 40, 20, 30, 99)) == 0.4
+
+
+def test_weights_scale_before_the_maximum_is_taken() -> None:
+    weights = ResourceWeights(cpu=0.5, direct_memory=0, bandwidth_in=1, bandwidth_out=2)
+    assert weighted_max_usage(resources(90, 99, 40, 30), weights) == 0.6
+    assert dominating_resource(resources(90, 99, 40, 30), weights) == "bandwidth_out"
+    assert dominating_resource(resources(40, 0, 40, 40), ResourceWeights()) == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("percents", "within", "credible"),
+    [
+        ((50, 0, 170, 0), 0.5, 0.5),
+        ((100, 0, 0, 0), 1.0, 1.0),
+        ((101, 0, 170, 0), 0.0, 0.0),
+        ((60, 0, 0, 20), 0.6, 0.6),
+    ],
+)
+def test_a_limit_that_is_exceeded_counts_no_more(
+    percents: tuple[float, ...], within: float, credible: float
+) -> None:
+    assert weighted_max_usage_within_limit(resources(*percents), ResourceWeights()) == within
+    assert credible_usage(resources(*percents), ResourceWeights()) == credible
+
+
+@pytest.mark.parametrize(
+    ("properties", "weight"),
+    [
+        ({}, 1.0),
+        ({"loadBalancerBandwithInResourceWeight": "0.5"}, 0.5),
+        ({"loadBalancerBandwidthInResourceWeight": "0.7"}, 0.7),
+        (
+            {"loadBalancerBandwithInResourceWeight": "0.5", "loadBalancerBandwidthInResourceWeight": "0.7"},
+            0.7,
+        ),
+        # The default under the new spelling says nothing.
+        ({"loadBalancerBandwithInResourceWeight": 0.5, "loadBalancerBandwidthInResourceWeight": 1.0}, 0.5),
+        ({"loadBalancerBandwithInResourceWeight": 1.0, "loadBalancerBandwidthInResourceWeight": "0"}, 0.0),
+    ],
+)
+def test_bandwidth_is_read_under_both_spellings(properties: dict[str, str | float], weight: float) -> None:
+    assert weights_from_properties(properties | {"loadManagerClassName": "x"}).bandwidth_in == weight
+    assert weights_from_properties(properties).bandwidth_out == 1.0
+
+
+@pytest.mark.parametrize("value", ["-1", "much", "inf", "nan"])
+def test_a_weight_that_is_none_is_refused_by_name(value: str) -> None:
+    with pytest.raises(InvalidInput, match=r"loadBalancerCPUResourceWeight = .* give a number >= 0"):
+        weights_from_properties({"loadBalancerCPUResourceWeight": value})

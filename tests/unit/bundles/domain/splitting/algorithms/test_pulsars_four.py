@@ -1,0 +1,241 @@
+"""The four algorithms that Pulsar has, at their limits."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.bundles.domain.ring.hashes import LAST_HASH
+from controller.bundles.domain.splitting.algorithms.base import MIB, BundleTopic, Midpoint, SplitPlan
+from controller.bundles.domain.splitting.algorithms.refusal import CutRefusalReason
+from controller.domain.errors import InvalidInput
+from tests.unit.bundles.domain.splitting.algorithms.questions import ask, cuts, refused, topic, undone
+from tests.unit.bundles.domain.strategies import splittable_bundles, topics_in
+
+RANGE = "range_equally_divide"
+COUNT = "topic_count_equally_divide"
+POSITIONS = "specified_positions_divide"
+FLOW = "flow_or_qps_equally_divide"
+TEN = (0, 10)
+
+
+@pytest.mark.parametrize(
+    ("bundle", "parts", "points"),
+    [((0, LAST_HASH), 2, (0x7FFFFFFF,)), (TEN, 3, (3, 6)), ((5, 7), 2, (6,)), ((5, 7), 9, (6,))],
+)
+def test_range_makes_equal_widths_and_never_more_than_there_are(
+    bundle: tuple[int, int], parts: int, points: tuple[int, ...]
+) -> None:
+    answer = ask(RANGE, [], bundle, parts=parts)
+
+    assert cuts(answer) == points
+    assert undone(answer) == ([(CutRefusalReason.FEWER_PARTS, "bundles", 2, 9)] if parts == 9 else [])
+
+
+def test_range_keeps_to_the_budget() -> None:
+    answer = ask(RANGE, [], TEN, parts=5, bundle_budget=1)
+
+    assert cuts(answer) == (5,)
+    assert undone(answer) == [(CutRefusalReason.FEWER_PARTS, "bundles", 2, 5)]
+
+
+COUNTS = {
+    "even": ([2, 4, 8, 9], 6, (2, 2)),
+    "odd: one more above": ([2, 4, 8], 3, (1, 2)),
+    "two": ([0, 9], 4, (1, 1)),
+    "neighbours, where Pulsar takes the lower one along": ([4, 5], 5, (1, 1)),
+    "neighbours on the lower end, where Pulsar's split is refused": ([0, 1], 1, (1, 1)),
+    "equal in the middle: the gap that is nearest to even": ([1, 5, 5, 5, 7, 9], 6, (4, 2)),
+    "equally far from even: the lower one": ([1, 5, 5, 5, 7], 3, (1, 4)),
+    "three against two beats one against four": ([1, 5, 5, 7, 7], 6, (3, 2)),
+}
+
+
+@pytest.mark.parametrize(("at", "cut", "sides"), COUNTS.values(), ids=COUNTS)
+def test_topic_count_halves_the_count(at: list[int], cut: int, sides: tuple[int, int]) -> None:
+    topics = [topic(place, name=f"t{index}") for index, place in enumerate(at)]
+    plan = ask(COUNT, topics, TEN)
+
+    assert isinstance(plan, SplitPlan)
+    assert plan.cuts == (cut,)
+    assert tuple(part.topic_count for part in plan.parts) == sides
+
+
+@given(st.data())
+def test_topic_count_is_as_even_as_any_cut(data: st.DataObject) -> None:
+    bundle = data.draw(splittable_bundles())
+    topics = data.draw(topics_in(bundle))
+    plan = ask(COUNT, topics, bundle)
+    if isinstance(plan, SplitPlan):
+        sides = [part.topic_count for part in plan.parts]
+        below = [sum(other.hash_value < one.hash_value for other in topics) for one in topics]
+        best = min(abs(2 * count - len(topics)) for count in below if count)
+        assert abs(sides[0] - sides[1]) <= best or {LAST_HASH} & {one.hash_value for one in topics}
+
+
+def test_topic_count_by_the_upper_rule() -> None:
+    assert cuts(ask(COUNT, [topic(2), topic(8)], TEN, midpoint=Midpoint.UPPER)) == (6,)
+
+
+def test_positions_are_demanded_before_topics_are_looked_at() -> None:
+    with pytest.raises(
+        InvalidInput, match="no positions to split bundle public/default/0x00000000_0x0000000a at"
+    ):
+        ask(POSITIONS, [], TEN)
+
+
+def test_positions_outside_are_named_and_repeated_ones_count_once() -> None:
+    answer = ask(POSITIONS, [topic(1), topic(2)], (2, 10), positions=(10, 5, 2, 7, 5, 12))
+    assert refused(answer) == (CutRefusalReason.TOO_FEW_TOPICS, "topics", 1, 2)
+
+    answer = ask(POSITIONS, [topic(3), topic(4)], (2, 10), positions=(10, 5, 2, 7, 5, 12))
+    assert cuts(answer) == (5, 7)
+    assert undone(answer) == [
+        (CutRefusalReason.POSITION_OUTSIDE, "hash", 2, 2),
+        (CutRefusalReason.POSITION_OUTSIDE, "hash", 10, 10),
+        (CutRefusalReason.POSITION_OUTSIDE, "hash", 12, 10),
+    ]
+
+
+def test_no_position_inside_is_a_refusal() -> None:
+    answer = ask(POSITIONS, [topic(1), topic(2)], TEN, positions=(0, 10))
+
+    assert refused(answer) == (CutRefusalReason.NO_POSITION_INSIDE, "positions", 2, 1)
+
+
+def test_positions_may_be_forced_into_an_empty_bundle() -> None:
+    assert cuts(ask(POSITIONS, [], TEN, positions=(4,), force=True)) == (4,)
+
+
+def test_an_operators_positions_are_not_trimmed_to_the_budget() -> None:
+    answer = ask(POSITIONS, [topic(1), topic(2)], TEN, positions=(3, 4), bundle_budget=1)
+
+    assert refused(answer) == (CutRefusalReason.AT_MAX_BUNDLES, "bundles", 1, 2)
+
+
+LIMITS = {"max_msg_rate": 100.0, "max_byte_rate": 100.0 * MIB}
+
+
+def test_flow_takes_the_limit_itself_into_a_part_and_nothing_above_it() -> None:
+    at_limit = [topic(1, 60), topic(3, 40), topic(5, 100)]
+
+    assert cuts(ask(FLOW, at_limit, TEN, **LIMITS)) == (5,)
+    assert cuts(ask(FLOW, [topic(1, 60), topic(3, 40.5), topic(5, 100)], TEN, **LIMITS)) == (3, 5)
+
+
+@pytest.mark.parametrize(
+    ("rate", "mib", "answer"),
+    [
+        (109.9, 50.0, (CutRefusalReason.BELOW_LIMIT, "msg_rate", 109.9, 110)),
+        (50.0, 109.0, (CutRefusalReason.BELOW_LIMIT, "byte_rate", 109.0 * MIB, 110 * MIB)),
+    ],
+)
+def test_flow_is_refused_below_the_margin_with_the_nearest_figure(
+    rate: float, mib: float, answer: tuple[str, str, float, float]
+) -> None:
+    two = [topic(1, rate / 2, mib / 2), topic(9, rate / 2, mib / 2)]
+    refusal = refused(ask(FLOW, two, TEN, **LIMITS))
+
+    assert refusal[:2] == answer[:2]
+    assert refusal[2:] == pytest.approx(answer[2:])
+
+
+def test_flow_cuts_at_exactly_the_margin() -> None:
+    """Pulsar's 100 * 1.1 is 110.00000000000001, so 110 is not enough for it."""
+    assert cuts(ask(FLOW, [topic(1, 55), topic(9, 55)], TEN, **LIMITS)) == (6,)
+    assert refused(ask(FLOW, [topic(1, 50), topic(9, 50)], TEN, difference_percent=0.0, **LIMITS)) == (
+        CutRefusalReason.BELOW_LIMIT, "msg_rate", 100, 100,
+    )  # fmt: skip
+
+
+def test_flow_adds_up_topics_of_one_hash() -> None:
+    """Pulsar keeps the last one's rate and counts it once for each: here 30 + 30 + 30, and a wrong cut."""
+    three = [
+        topic(3, 10, name="a"),
+        topic(3, 10, name="b"),
+        topic(3, 30, name="c"),
+        topic(5, 50),
+        topic(7, 60),
+    ]
+
+    assert cuts(ask(FLOW, three, TEN, **LIMITS)) == (7,)
+
+
+def test_flow_passes_idle_topics_by() -> None:
+    """The cut is midway between loaded neighbours, wherever idle ones lie."""
+    assert cuts(ask(FLOW, [topic(0, 90), topic(1), topic(8, 90)], TEN, **LIMITS)) == (5,)
+    assert refused(ask(FLOW, [topic(0, 300), topic(1)], TEN, **LIMITS)) == (
+        CutRefusalReason.NO_LOAD,
+        "hashes",
+        1,
+        2,
+    )
+
+
+@pytest.mark.parametrize("faint", [topic(8, 0.5), topic(8, 0.0, 0.5 / MIB)])
+def test_flow_counts_the_faintest_load(faint: BundleTopic) -> None:
+    assert cuts(ask(FLOW, [topic(0, 300), faint], TEN, **LIMITS)) == (5,)
+
+
+def test_flow_says_nothing_of_a_topic_at_the_limit_nor_of_a_budget_just_enough() -> None:
+    answer = ask(FLOW, [topic(1, 100), topic(5, 100)], TEN, bundle_budget=1, **LIMITS)
+
+    assert cuts(answer) == (4,)
+    assert undone(answer) == []
+
+
+def test_of_figures_equally_near_to_their_limits_messages_are_named() -> None:
+    answer = ask(FLOW, [topic(1, 40, 40), topic(5, 40, 40)], TEN, **LIMITS)
+
+    assert refused(answer) == (CutRefusalReason.BELOW_LIMIT, "msg_rate", 80, 110)
+
+
+def test_flow_gives_a_topic_above_the_limit_a_part_and_says_that_it_stays_hot() -> None:
+    answer = ask(FLOW, [topic(1, 10), topic(4, 500), topic(8, 10)], TEN, **LIMITS)
+
+    assert cuts(answer) == (3, 7)
+    assert undone(answer) == [(CutRefusalReason.ABOVE_LIMIT_ALONE, "msg_rate", 500, 100)]
+
+
+def test_flow_never_cuts_on_the_last_hash() -> None:
+    """Pulsar answers 0xffffffff and the split fails."""
+    bundle = (LAST_HASH - 8, LAST_HASH)
+    two = [topic(LAST_HASH - 2, 90), topic(LAST_HASH, 90)]
+
+    assert cuts(ask(FLOW, two, bundle, **LIMITS)) == (LAST_HASH - 1,)
+
+
+def test_flow_keeps_the_lowest_cuts_of_a_budget_and_says_what_it_needs() -> None:
+    answer = ask(FLOW, [topic(at, 90) for at in (1, 3, 5, 7)], TEN, bundle_budget=2, **LIMITS)
+
+    assert cuts(answer) == (3, 5)
+    assert undone(answer) == [(CutRefusalReason.AT_MAX_BUNDLES, "bundles", 2, 3)]
+
+
+@given(st.data())
+def test_flow_parts_obey_the_limits_unless_one_place_exceeds_them(data: st.DataObject) -> None:
+    bundle = data.draw(splittable_bundles())
+    topics = data.draw(topics_in(bundle))
+    plan = ask(FLOW, topics, bundle, max_msg_rate=900.0, max_byte_rate=1.0 * MIB)
+    if isinstance(plan, SplitPlan):
+        for part in plan.parts:
+            loaded = {
+                min(one.hash_value, LAST_HASH - 1)
+                for one in topics
+                if part.bundle.contains(one.hash_value) and one.stats.msg_rate + one.stats.byte_rate > 0
+            }
+            assert len(loaded) == 1 or (part.msg_rate <= 900.0 and part.byte_rate <= 1.0 * MIB)
+        for low, high in zip(plan.parts, plan.parts[1:], strict=False):
+            first = min(
+                min(one.hash_value, LAST_HASH - 1)
+                for one in [
+                    t
+                    for t in topics
+                    if high.bundle.contains(t.hash_value) and t.stats.msg_rate + t.stats.byte_rate > 0
+                ]
+            )
+            together = [t for t in topics if min(t.hash_value, LAST_HASH - 1) == first]
+            msg_rate = low.msg_rate + sum(t.stats.msg_rate for t in together)
+            byte_rate = low.byte_rate + sum(t.stats.byte_rate for t in together)
+            assert msg_rate > 900.0 or byte_rate > 1.0 * MIB, "a cut that was not needed"
