@@ -34,6 +34,10 @@ test: $(READY) ## All tests but chaos, on real servers (WORKERS=2, ARGS=...)
 test-fast: $(READY) ## Tests that start nothing: seconds
 	@$(PYTEST) tests -m "not (integration or spark or airflow or pulsar or chaos or browser)" $(ARGS)
 
+.PHONY: mutants
+mutants: $(READY) ## Safety lines changed one by one, each to be noticed by a named test (ONLY="schema leases")
+	@$(PY) -m tests.mutants --processes $(WORKERS) $(ONLY) $(ARGS)
+
 .PHONY: chaos
 chaos: $(READY) ## Hours of kills, pauses and outages under load, brokers' too, then the laws are checked
 	@$(PY) -m pytest tests -m chaos --timeout 1800 $(ARGS)

@@ -21,8 +21,10 @@ from tests.mutants.catalogue import Mutation, mutated
 _LEFT_OUT = shutil.ignore_patterns(
     ".git", ".venv", ".cache", ".cleave", ".hypothesis", "__pycache__", "*.egg-info", "build", "dist"
 )
-TIMEOUT_SECONDS = 900.0
-"""Of one run of pytest; the time-out of a test comes long before it."""
+TIMEOUT_SECONDS = 180.0
+"""Of one test under a mutation; its own time-out comes before it, unless the mutation has it hang for good."""
+PATIENT_SECONDS = 1800.0
+"""Of all tests without one."""
 
 
 class Verdict(StrEnum):
@@ -72,12 +74,14 @@ class Scratch:
         self._warm.communicate()
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def run(self, arguments: Sequence[str], **environment: str) -> tuple[dict[str, str], str]:
-        """What became of each case that pytest ran with these, and the end of what it printed."""
+    def run(
+        self, arguments: Sequence[str], *, timeout_seconds: float = PATIENT_SECONDS, **environment: str
+    ) -> tuple[dict[str, str], str]:
+        """What became of each case that pytest ran with these, and the end of what it printed; none if it hung."""
         request: dict[str, Any] = {
             "arguments": list(arguments),
             "environment": self._environment | environment,
-            "timeout_seconds": TIMEOUT_SECONDS,
+            "timeout_seconds": timeout_seconds,
         }
         assert self._warm.stdin is not None
         assert self._warm.stdout is not None
@@ -99,7 +103,7 @@ class Scratch:
 
     def _judge(self, mutation: Mutation, environment: Mapping[str, str]) -> tuple[Verdict, str]:
         for test in mutation.tests:
-            outcomes, output = self.run(["-x", test], **environment)
+            outcomes, output = self.run(["-x", test], timeout_seconds=TIMEOUT_SECONDS, **environment)
             told = set(outcomes.values())
             if "failed" in told:
                 continue

@@ -217,7 +217,9 @@ def test_a_deletion_waits_for_every_older_operation(kind: OperationKind) -> None
         pytest.param(OperationKind.SUBSCRIPTION_DELETE, False, id="subscription_delete"),
     ],
 )
-def test_deletions_wait_for_every_older_operation_of_their_topic(kind: OperationKind, on_broker: bool) -> None:
+def test_deletions_wait_for_every_older_operation_of_their_topic(
+    kind: OperationKind, on_broker: bool
+) -> None:
     """Named one by one: a kind that is missing in the table would be missing in a test made from it."""
     operation = an_operation(kind, on_broker=on_broker)
 
