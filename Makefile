@@ -38,6 +38,10 @@ test-fast: $(READY) ## Tests that start nothing: seconds
 matrix: $(READY) ## Smallest and largest PostgreSQL, Airflow, SQLAlchemy, PySpark; pip beside Airflow (ONLY="pyspark 3.1")
 	@$(PY) -m tests.matrix $(ONLY)
 
+.PHONY: mutants
+mutants: $(READY) ## Safety lines changed one by one, each to be noticed by a named test (ONLY="schema leases")
+	@$(PY) -m tests.mutants --processes $(WORKERS) $(ONLY) $(ARGS)
+
 .PHONY: chaos
 chaos: $(READY) ## Hours of kills, pauses and outages under load, brokers' too, then the laws are checked
 	@$(PY) -m pytest tests -m chaos --timeout 1800 $(ARGS)

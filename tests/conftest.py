@@ -1,7 +1,8 @@
 """Fixtures every tier shares: one PostgreSQL per test process, a fresh migrated database per test, brokers.
 
 Environment: ``CLEAVE_TEST_POSTGRES_URL`` names a server somebody else runs (superuser; databases are
-made and dropped on it); ``CLEAVE_TEST_POSTGRES_BIN`` another PostgreSQL's ``bin`` directory. Brokers are
+made and dropped on it), and ``CLEAVE_TEST_POSTGRES_TEMPLATE`` a migrated database there to copy from;
+``CLEAVE_TEST_POSTGRES_BIN`` names another PostgreSQL's ``bin`` directory. Brokers are
 fetched with Maven: without it their tests are skipped, and fail where ``CI=true``.
 """
 
@@ -62,6 +63,10 @@ def migrated_template(postgres_server: PostgresServer) -> Iterator[str]:
     """Name of a database with the current schema in it, to copy from; never connect to it."""
     from controller.store.postgres.migrations import migrate
 
+    given = os.environ.get("CLEAVE_TEST_POSTGRES_TEMPLATE")
+    if given:
+        yield given
+        return
     name = f"cleave_template_{secrets.token_hex(4)}"
     migrate(postgres_server.create_database(name))
     yield name

@@ -175,6 +175,7 @@ class StreamConsumer:
                 held.rung.set()
                 held.delivered = messages[-1].position
                 return Batch(held.segment_id, messages, held)
+            # What counts is the log's own answer; the first two only save asking for it.
             if held.sealed and held.idle and held.reader.is_drained():
                 self._source.mark_drained(self._topic_id, self._subscription, held.segment_id)
                 self._lose(held)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.dataplane.base import Born, LogState, SetWiseDataPlane, Successor
+from controller.domain.errors import SegmentTerminated
 from tests.support.planes import Planes
 
 pytestmark = pytest.mark.integration
@@ -91,6 +92,16 @@ class TestTerminateSegments:
         assert positions[empty] != positions[full]
         assert plane.terminate_segments([empty, full]) == positions
         assert plane.segment_state(missing) is LogState.MISSING
+
+    def test_what_was_answered_for_takes_no_more(self, planes: Planes, plane: SetWiseDataPlane) -> None:
+        logs = [planes.log("s"), planes.log("s")]
+
+        plane.terminate_segments(logs)
+
+        for log in logs:
+            with pytest.raises(SegmentTerminated):
+                planes.send(log, b"late")
+            assert plane.segment_state(log) is LogState.TERMINATED
 
 
 class TestSubscriptionsOf:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from controller.dataplane.base import LogClient, LogReader, OutgoingMessage
+from controller.dataplane.base import LogClient, LogMessage, LogReader, OutgoingMessage, Position
 from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable
 
 
@@ -20,6 +20,8 @@ class FaultyLogs:
         self.appended: list[str] = []
         """Backing topics of the appends that reached the wrapped one."""
         self.out_of_reach: set[str] = set()
+        self.slow_reads = 0
+        """The first so many reads of each reader give nothing yet, as a broker's may before messages have come over."""
 
     def append(
         self, backing_topic: str, messages: Sequence[OutgoingMessage], *, producer: str, sequence: int
@@ -48,9 +50,36 @@ class FaultyLogs:
         """The wrapped one's, or none."""
         if backing_topic in self.out_of_reach:
             raise DataPlaneUnavailable(f"injected: {backing_topic} is out of reach", delay_seconds=0.01)
-        return self._wrapped.open_reader(
+        reader = self._wrapped.open_reader(
             backing_topic, subscription, owner=owner, live_owners=live_owners, on_arrival=on_arrival
         )
+        return _SlowReader(reader, self.slow_reads) if self.slow_reads else reader
+
+    def close(self) -> None:
+        """The wrapped one's."""
+        self._wrapped.close()
+
+
+class _SlowReader:
+    """The wrapped one's messages, later."""
+
+    def __init__(self, wrapped: LogReader, slow_reads: int) -> None:
+        self._wrapped, self._left = wrapped, slow_reads
+
+    def read(self, limit: int) -> Sequence[LogMessage]:
+        """Nothing yet, or what the wrapped one has."""
+        if self._left:
+            self._left -= 1
+            return ()
+        return self._wrapped.read(limit)
+
+    def acknowledge(self, position: Position) -> None:
+        """The wrapped one's."""
+        self._wrapped.acknowledge(position)
+
+    def is_drained(self) -> bool:
+        """The wrapped one's."""
+        return self._wrapped.is_drained()
 
     def close(self) -> None:
         """The wrapped one's."""

@@ -33,6 +33,10 @@ Result = TypeVar("Result")
 RUNNER = "runner-1"
 LEASE_SECONDS = 60.0
 CALL_TIMEOUT_SECONDS = 1.0
+SOMEBODY_WAITS = """
+    SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()
+"""
+"""A row for each session of the database that waits for a lock."""
 
 
 def backing_topic(topic: str, descriptor: str) -> str:

@@ -68,6 +68,7 @@ def reconcile(
         return ()  # its broker keeps layout and logs together; `services.mirror` follows it
     seen = _look(store, plane, topic)
     with store.transaction() as tx:
+        # Under the lock nobody reserves ids or commits; a dry run has only the order of its looks, books last.
         topics.get_topic(tx, topic_id, lock=not dry_run)
         books = backing_logs.read_books(tx, topic_id)
         findings = compare(topic.name, plane.backing_topic, seen, books)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -124,6 +125,25 @@ def test_while_the_fence_is_down_the_other_segments_flow(bench: Bench, producer:
     assert flows(bench, 1, 2, 3) == in_order(12)
 
 
+def test_messages_that_waited_for_a_fenced_segment_go_before_newer_ones(
+    bench: Bench, source: PostgresSource
+) -> None:
+    """The newer ones are not routed yet when the successors become known."""
+    bench.topic_with(segments=1)
+    producer = Producer(source, bench.logs, TOPIC, batch_messages=2, send_timeout_seconds=0.0)
+    operation = bench.intend(splitting(0)).operation
+    bench.run_until(operation.operation_id, OperationState.FENCED)
+    for number in range(3):
+        producer.send(b"%d" % number, "key-1")
+    bench.drive(operation.operation_id)
+    for number in range(3, 6):
+        producer.send(b"%d" % number, "key-1")
+    producer.flush()
+
+    assert flows(bench, 1, 2) == {b"key-1": list(range(6))}
+    producer.close()
+
+
 def test_waiting_for_a_successor_is_bounded_and_loses_nothing(
     bench: Bench, source: PostgresSource, logs: FaultyLogs
 ) -> None:
@@ -177,6 +197,24 @@ def test_a_batch_in_doubt_is_settled_before_anything_is_routed_anew(
     producer.close()
 
 
+def test_a_batch_that_a_fence_refused_goes_before_what_was_sent_after_it(
+    bench: Bench, source: PostgresSource, logs: FaultyLogs
+) -> None:
+    bench.topic_with(segments=1)
+    producer = Producer(source, logs, TOPIC, batch_messages=3, send_timeout_seconds=0.0)
+    logs.refuse = 3
+    for number in range(5):
+        with contextlib.suppress(DataPlaneUnavailable):  # from the third on: the batch stays in doubt
+            producer.send(b"%d" % number, "key-1")
+    assert logs.refuse == 0
+    bench.reshape(splitting(0))
+
+    producer.flush()
+
+    assert flows(bench, 0, 1, 2) == {b"key-1": list(range(5))}
+    producer.close()
+
+
 def test_a_plane_that_is_away_for_a_moment_is_waited_for(
     bench: Bench, producer: Producer, logs: FaultyLogs
 ) -> None:
@@ -216,6 +254,16 @@ def test_a_deleted_topic_takes_no_more(bench: Bench, producer: Producer) -> None
 
     with pytest.raises(TopicNotFound):
         producer.flush()
+
+
+def test_a_topic_made_anew_under_the_name_is_another_one(bench: Bench, producer: Producer) -> None:
+    producer.send(b"1", "key-1")
+    bench.finish(topic_admin.delete_topic(bench.store, TOPIC, bench.request()))
+    bench.topic_with(segments=2)
+
+    with pytest.raises(TopicNotFound, match="created anew"):
+        producer.flush()
+    assert bench.unread("billing") == 0
 
 
 def test_producing_goes_on_in_order_while_the_layout_changes_again_and_again(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from controller.client import stream_consumer
 from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.stream_consumer import Batch, StreamConsumer
@@ -125,6 +126,18 @@ def test_a_split_is_read_parent_first_and_the_drain_is_on_record(
     assert bench.scalar("SELECT array_agg(segment_id) FROM cleave.segment_drain") == [0]
 
 
+def test_a_sealed_segment_that_gives_nothing_yet_is_not_taken_for_drained(
+    bench: Bench, source: PostgresSource, producer: Producer
+) -> None:
+    send(producer, 0)
+    bench.reshape(splitting(0))
+    logs = FaultyLogs(bench.logs)
+    logs.slow_reads = 2
+
+    with StreamConsumer(source, logs, TOPIC, "billing", "a") as consumer:
+        assert take(consumer, count=len(KEYS)) == everything("a", 0)
+
+
 def test_two_consumers_share_the_segments(bench: Bench, producer: Producer, join: Join) -> None:
     bench.reshape(splitting(0))
     a, b = join("a"), join("b")
@@ -173,6 +186,23 @@ def test_a_segment_changes_hands_only_when_its_messages_are_acknowledged(
 
     readers = {1: "a", 2: "b"}
     assert take(a, b, count=len(KEYS)) == {key: [(readers[segment_of(bench, key)], 1)] for key in KEYS}
+
+
+def test_a_segment_that_is_to_change_hands_is_read_no_further(
+    producer: Producer, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or under a steady stream it would never be given up."""
+    monkeypatch.setattr(stream_consumer, "LOOK_SECONDS", 0.0)  # the change is seen at once
+    b = join("b")
+    send(producer, 0)
+    in_hand = next_batch(b)
+    a = join("a")  # the one segment is now the first name's
+    send(producer, 1)
+    settle(a, b, until=lambda: True)
+
+    assert b.acknowledge(in_hand)
+
+    assert take(a, b, count=len(KEYS)) == everything("a", 1)
 
 
 def test_a_newcomer_waits_for_the_parent_and_then_gets_a_child_of_its_own(

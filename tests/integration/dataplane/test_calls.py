@@ -52,6 +52,20 @@ def test_a_lock_that_is_not_given_up_is_a_time_out(database: str, planes: Planes
     planes.plane.terminate_segment(log)
 
 
+def test_the_server_too_ends_what_takes_too_long(database: str) -> None:
+    """In this order: a lock not given up, a statement, a client that stands still in a transaction."""
+    calls = PostgresCalls(database, call_timeout_seconds=10.0, pool_size=1)
+    with calls.statement("look") as cursor:
+        cursor.execute(
+            "SELECT current_setting('lock_timeout'), current_setting('statement_timeout'),"
+            "       current_setting('idle_in_transaction_session_timeout')"
+        )
+        limits = cursor.fetchone()
+    calls.close()
+
+    assert limits == ("6s", "8s", "10s")
+
+
 def test_a_server_that_falls_silent_is_a_time_out_and_the_act_may_have_happened(
     relay: Relay, relayed: EmbeddedDataPlane
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg2
@@ -12,8 +13,9 @@ from controller.dataplane.embedded import EmbeddedDataPlane, EmbeddedLogClient, 
 from controller.dataplane.postgres_calls import libpq_url
 from controller.dataplane.registry import PlaneSettings, build_log_client, build_planes
 from controller.devstack.postgres import PostgresServer
-from controller.domain.errors import InvalidInput, Terminal, Unsupported
+from controller.domain.errors import InvalidInput, SegmentTerminated, Terminal, Unsupported
 from tests.support.planes import Planes, payloads
+from tests.support.waiting import wait_until
 
 
 def query(database: str, statement: str, *values: object) -> list[tuple[Any, ...]]:
@@ -36,6 +38,51 @@ def test_a_terminated_log_cannot_be_opened_or_grown_by_hand(database: str, plane
     for change in ("terminated_at = NULL", "next_offset = next_offset + 1"):
         with pytest.raises(psycopg2.errors.CheckViolation, match="never opens again"):
             query(database, f"UPDATE embedded.log SET {change} WHERE name = %s", log)
+
+
+def test_an_append_waits_for_whoever_holds_the_log_and_then_looks_at_it(
+    database: str, planes: Planes
+) -> None:
+    """Whoever terminates holds the log's row: what was on its way meanwhile must not land behind the fence."""
+    log = planes.log("s")
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    holder = psycopg2.connect(libpq_url(database))
+    with ThreadPoolExecutor(1) as pool, holder, holder.cursor() as cursor:
+        cursor.execute(
+            "UPDATE embedded.log SET terminated_at = clock_timestamp() WHERE name = %s RETURNING next_offset",
+            (log,),
+        )
+        sending = pool.submit(planes.send, log, b"1")
+        wait_until(lambda: sending.done() or query(database, waiting) == [(1,)], message="the append waits")
+        assert not sending.done()
+        holder.commit()
+        with pytest.raises(SegmentTerminated):
+            sending.result()
+    holder.close()
+    assert planes.drain(log, "s") == []
+
+
+def test_times_never_fall_within_a_log_even_if_the_clock_does(database: str, planes: Planes) -> None:
+    log = planes.log("s")
+    query(database, "UPDATE embedded.log SET last_published_at = clock_timestamp() + interval '1 hour'")
+    planes.send(log, b"1")
+
+    assert query(
+        database,
+        "SELECT published_at = last_published_at FROM embedded.log JOIN embedded.message USING (log_id)",
+    ) == [(True,)]
+    assert query(database, "SELECT last_published_at > clock_timestamp() FROM embedded.log") == [(True,)]
+
+
+def test_a_seek_to_the_very_instant_of_a_message_begins_with_it(database: str, planes: Planes) -> None:
+    """By hand: as a rule instants have microseconds, and seeks are in milliseconds."""
+    log = planes.log("s")
+    planes.send(log, b"1", b"2", b"3")
+    query(database, "UPDATE embedded.message SET published_at = to_timestamp(1000 + log_offset)")
+
+    planes.plane.seek(log, "s", 1_001_000)
+
+    assert planes.drain(log, "s") == [b"2", b"3"]
 
 
 def test_offsets_and_counters_cannot_be_turned_back_by_hand(database: str, planes: Planes) -> None:

@@ -95,7 +95,14 @@ def test_retention_is_counted_in_minutes_from_the_sealing(
 
 @pytest.mark.parametrize(
     ("setting", "topic_property", "is_collected"),
-    [(-1.0, None, False), (-1.0, "0", True), (0.0, "-1", False), (0.0, "60", False), (60.0, "0.5", True)],
+    [
+        (-1.0, None, False),
+        (-1.0, "0", True),
+        (0.0, "-1", False),
+        (0.0, "60", False),
+        (60.0, "0.5", True),
+        (0.0, "soon", False),
+    ],
 )
 def test_a_topics_own_retention_goes_before_the_setting_and_negative_keeps_for_ever(
     bench: Bench, setting: float, topic_property: str | None, is_collected: bool
@@ -106,6 +113,17 @@ def test_a_topics_own_retention_goes_before_the_setting_and_negative_keeps_for_e
     age(bench, 0, minutes=1.0)
 
     assert bool(collect_now(bench, retention_minutes=setting).segments) is is_collected
+
+
+def test_a_retention_that_nobody_can_read_keeps_for_ever(bench: Bench) -> None:
+    """Requests are checked; a row changed by hand is not."""
+    bench.topic_with()
+    bench.reshape(splitting(0))
+    bench.execute(
+        "UPDATE cleave.topic SET properties = jsonb_build_object('retention_minutes', 'soon'), row_version = row_version + 1"
+    )
+
+    assert collect_now(bench).segments == {}
 
 
 def test_a_segment_waits_for_its_ancestors_so_that_the_order_of_reading_stays(bench: Bench) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from sqlalchemy import Connection
 
 from controller.dataplane.base import LogState
 from controller.domain.errors import DataPlaneUnavailable, Unsupported
@@ -12,9 +15,12 @@ from controller.domain.operation import OperationKind, OperationState, Origin
 from controller.services import topic_admin
 from controller.services.reconciler import Finding, FindingKind, reconcile, reconcile_topics
 from controller.services.segment_admin import splitting
-from controller.store.topics import drains
+from controller.store.topics import backing_logs, drains, topics
+from controller.store.topics.backing_logs import Books
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
+from tests.support.store_driver import SOMEBODY_WAITS
+from tests.support.waiting import wait_until
 
 
 def look(bench: Bench, *, dry_run: bool = False) -> list[Finding]:
@@ -215,6 +221,83 @@ def test_children_made_after_the_listing_are_no_orphans(bench: Bench) -> None:
 
     assert reconcile(bench.store, {"embedded": plane.as_data_plane()}, bench.topic_id) == ()
     bench.check_laws()
+
+
+def test_a_reshape_made_and_done_while_the_reconciler_looks_leaves_it_nothing_to_judge(bench: Bench) -> None:
+    """When its first books were read nobody was at work on the segment, and then its log was found terminated."""
+    bench.topic_with()
+    plane = FaultyDataPlane(bench.plane)
+
+    def reshape_meanwhile(call: str, _number: int) -> None:
+        if call == "segment_state":
+            plane.before_call = lambda _call, _number: None
+            bench.reshape(splitting(0))
+
+    plane.before_call = reshape_meanwhile
+
+    assert reconcile(bench.store, {"embedded": plane.as_data_plane()}, bench.topic_id) == ()
+    bench.check_laws()
+
+
+def test_a_log_that_is_out_of_sight_for_a_moment_is_not_missing(split_topic: Bench) -> None:
+    """A broker says so of a log that is on its way to another one: what is missing is looked at twice."""
+    plane, log = FaultyDataPlane(split_topic.plane), split_topic.log_of(1)
+
+    def away_for_a_moment(call: str, _number: int) -> None:
+        looks = [name for name, _ in plane.log if name == "segment_state"]
+        if call == "segment_state" and len(looks) == 1:
+            split_topic.plane.delete_segment(log)
+        elif call == "segment_state" and len(looks) == 4:  # three logs were looked at once each
+            split_topic.plane.create_segment(log, ["billing"])
+
+    plane.before_call = away_for_a_moment
+
+    assert reconcile(split_topic.store, {"embedded": plane.as_data_plane()}, split_topic.topic_id) == ()
+
+
+def test_what_is_made_after_the_books_were_read_is_not_judged(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dry run holds no lock, so only the order of its looks keeps children from being taken for orphans."""
+    bench.topic_with()
+    reading = backing_logs.read_books
+    readings = itertools.count(1)
+
+    def read_and_be_overtaken(tx: Connection, topic_id: int) -> Books:
+        books = reading(tx, topic_id)
+        if next(readings) == 2:  # those that the listing is compared with
+            operation = bench.intend(splitting(0)).operation
+            bench.run_until(operation.operation_id, OperationState.PREPARED)
+        return books
+
+    monkeypatch.setattr(backing_logs, "read_books", read_and_be_overtaken)
+
+    assert look(bench, dry_run=True) == []
+    assert next(readings) == 3
+
+
+def test_books_are_compared_while_nobody_writes_them(split_topic: Bench) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with split_topic.store.transaction() as tx:
+            topics.get_topic(tx, split_topic.topic_id, lock=True)
+            looking = pool.submit(look, split_topic)
+            wait_until(
+                lambda: looking.done() or split_topic.scalar(f"SELECT EXISTS ({SOMEBODY_WAITS})"),
+                message="the reconciler waits for the topic's row",
+            )
+            assert not looking.done()
+        assert looking.result() == []
+
+
+def test_a_log_that_is_being_deleted_is_no_orphan(bench: Bench) -> None:
+    bench.topic_with()
+    operation = bench.intend(splitting(0), bench.request(deadline_seconds=60.0)).operation
+    bench.run_until(operation.operation_id, OperationState.PREPARED)
+    bench.execute("UPDATE cleave.operation SET deadline = clock_timestamp(), row_version = row_version + 1")
+    bench.drive(operation.operation_id)
+    assert bench.undeleted_logs() != []
+
+    assert look(bench) == []
 
 
 def test_cursors_are_not_judged_while_a_subscription_is_being_made(bench: Bench) -> None:

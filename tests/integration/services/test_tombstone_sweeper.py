@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from controller.dataplane.base import LogState
+import pytest
+
+from controller.dataplane.base import LogState, OutgoingMessage
+from controller.dataplane.embedded import plane as embedded_plane
 from controller.domain.operation import OperationState
 from controller.services.segment_admin import splitting
 from controller.services.tombstone_sweeper import sweep
@@ -77,6 +80,44 @@ def test_a_log_that_comes_back_is_deleted_again_and_its_absences_start_anew(benc
     assert log not in swept.closed
     assert len(swept.closed) == 1
     assert bench.plane.segment_state(log) is LogState.MISSING
+
+
+def test_a_log_that_is_there_again_right_after_its_deletion_is_not_absent(bench: Bench) -> None:
+    """An act that says it was done is looked at: here a call held up makes the log anew in between."""
+    logs = an_aborted_split(bench)
+    plane = FaultyDataPlane(bench.plane)
+
+    def make_it_again(call: str, number: int) -> None:
+        if call == "segment_state" and number == 3:  # after the first log's own look and deletion
+            bench.plane.create_segment(logs[0], [])
+            bench.plane.create_segment(logs[1], [])
+
+    plane.before_call = make_it_again
+
+    swept = sweep(bench.store, {"embedded": plane.as_data_plane()})
+
+    [(failed, why)] = swept.failed.items()
+    assert "there again right after its deletion" in why
+    [left] = [one for one in open_tombstones(bench) if one.backing_topic == failed]
+    assert (left.absences, left.attempts) == (0, 1)
+
+
+def test_what_a_deletion_left_behind_goes_at_the_second_look(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is gone, its messages are not: deletions have a time limit."""
+    log = an_aborted_split(bench)[0]
+    bench.logs.append(log, [OutgoingMessage(b"1")], producer="p", sequence=1)
+    messages = "SELECT count(*) FROM embedded.message"
+    with monkeypatch.context() as hurried:
+        hurried.setattr(embedded_plane, "_SWEEP_SHARE", 0.0)
+        sweep(bench.store, bench.planes)
+    assert (bench.plane.segment_state(log), bench.scalar(messages)) == (LogState.MISSING, 1)
+    make_due(bench)
+
+    sweep(bench.store, bench.planes)
+
+    assert bench.scalar(messages) == 0
 
 
 def test_a_deletion_that_fails_is_tried_again_later(bench: Bench) -> None:

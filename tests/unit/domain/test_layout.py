@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from controller.domain.errors import InvalidLayoutChange, SegmentNotFound
 from controller.domain.hash_range import RING_SIZE, HashRange
 from controller.domain.layout import SegmentLayout
-from controller.domain.reshape import plan_recut
+from controller.domain.reshape import ChildPlan, plan_recut
 from controller.domain.segment import Segment, SegmentState
 from tests.unit.domain.strategies import Prune, Trail, layouts, trails
 
@@ -170,6 +170,13 @@ def test_a_recut_of_three_into_two_links_whoever_overlaps() -> None:
     assert layout.segments[4].parent_ids == (1, 2)
     assert [layout.segments[i].child_ids for i in range(3)] == [(3,), (3, 4), (4,)]
     assert (layout.epoch, layout.merge_depth(3), layout.merge_depth(4)) == (1, 1, 1)
+
+
+def test_a_reshape_that_does_not_fit_is_refused() -> None:
+    layout = SegmentLayout.initial(2, now=0)
+
+    with pytest.raises(InvalidLayoutChange, match="do not tile"):
+        layout.reshape([0], [ChildPlan(2, HashRange(0, 0x3FFF))], now=1)
 
 
 def test_pruning_forgets_the_segment_and_every_link_to_it() -> None:

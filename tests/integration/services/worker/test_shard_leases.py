@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import pytest
+from sqlalchemy import Connection, text
 
 from controller.domain.errors import FencedOut
+from controller.services.worker import shard_leases
 from controller.services.worker.shard_leases import ShardLeases
+from controller.store.leases import Lease
 from controller.store.shards import Shards
 from tests.support.bench import Bench
 from tests.support.waiting import wait_until
@@ -84,6 +87,36 @@ def test_a_round_that_changes_nothing_says_so(leases: ShardLeases) -> None:
 def test_leases_are_not_trusted_beyond_their_time(leases: ShardLeases, clock: HandClock) -> None:
     clock.seconds += TTL_SECONDS
     assert leases.held.held == frozenset()
+
+
+def test_trust_is_counted_from_the_question_and_not_from_the_answer(
+    bench: Bench, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database counts from when it was asked, at the latest: an answer that took long is worth so much less."""
+    asking = shard_leases.leases.renew_or_acquire
+
+    def slowly(tx: Connection, name: str, holder: str, ttl_seconds: float) -> Lease | None:
+        clock.seconds += TTL_SECONDS - 1
+        return asking(tx, name, holder, ttl_seconds)
+
+    monkeypatch.setattr(shard_leases.leases, "renew_or_acquire", slowly)
+    mine = worker(bench, "w1", clock)
+    mine.round()
+    assert mine.held == Shards.of(COUNT, range(COUNT))
+
+    clock.seconds += 2
+
+    assert mine.held.held == frozenset()
+    mine.resign()
+
+
+def test_who_stands_still_behind_the_fence_is_ended_by_the_server(bench: Bench, leases: ShardLeases) -> None:
+    """It holds the rows of its leases, so that nobody could take them over."""
+    with bench.store.transaction() as tx:
+        leases.fence(tx, leases.held)
+        limit = tx.execute(text("SHOW idle_in_transaction_session_timeout")).scalar_one()
+
+    assert limit == f"{TTL_SECONDS / 60:g}min"
 
 
 def test_trust_that_comes_back_is_told_since_notifications_were_passed_over_meanwhile(

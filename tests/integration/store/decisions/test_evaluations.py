@@ -163,6 +163,7 @@ def test_drainers_side_by_side_never_get_the_same_topic(driver: StoreDriver, dat
     other = Store(database)
     try:
         with driver.store.transaction() as one, other.transaction() as two:
+            two.execute(text("SET LOCAL lock_timeout = '2s'"))
             mine = evaluations.drain(one, lanes=ALL, limit=1)
             theirs = evaluations.drain(two, lanes=ALL, limit=5)
 

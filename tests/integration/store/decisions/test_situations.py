@@ -15,7 +15,7 @@ from controller.domain.policy import AutoScalePolicy, PolicyOverride
 from controller.domain.reshape import ReshapeKind, plan_merge, plan_split
 from controller.domain.situation import Capabilities, Situation
 from controller.store.decisions.situations import live_elsewhere, load_situations, lock_free_topics
-from controller.store.topics import policies
+from controller.store.topics import consumers, policies
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.plans import plans_of, statements_of
 from tests.support.reports import milliseconds, report_load
@@ -93,6 +93,17 @@ def test_consumers_of_stream_subscriptions_count_and_others_do_not(driver: Store
     register(driver, topic_id, "work", "c", "d", "e")
 
     assert situation(driver, topic_id).stream_consumers == {"billing": 2, "idle": 0}
+
+
+def test_a_session_whose_connection_broke_counts_until_it_is_given_up(driver: StoreDriver) -> None:
+    """It may be back in a moment: nothing is merged under it, and nothing split for it when it is."""
+    topic_id = driver.create().topic_id
+    driver.subscribe(topic_id, "billing")
+    register(driver, topic_id, "billing", "a", "b")
+
+    driver.do(consumers.set_connected, topic_id, "billing", "a", connected=False)
+
+    assert situation(driver, topic_id).stream_consumers == {"billing": 2}
 
 
 def test_cooldowns_are_read_from_the_commits_and_live_reshapes_from_the_journal(driver: StoreDriver) -> None:
@@ -205,7 +216,9 @@ def test_locking_never_waits_and_tells_whether_the_layout_moved(driver: StoreDri
     read = situation(driver, free).layout
     with driver.store.transaction() as other:
         other.execute(text("SELECT FROM cleave.topic WHERE topic_id = :id FOR UPDATE"), {"id": held})
-        locked = driver.do(lock_free_topics, [held, free])
+        with driver.store.transaction() as tx:
+            tx.execute(text("SET LOCAL lock_timeout = '2s'"))
+            locked = lock_free_topics(tx, [held, free])
 
     assert set(locked) == {free}
     assert locked[free].is_unmoved(read)

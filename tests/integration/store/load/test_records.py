@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -11,12 +12,14 @@ from sqlalchemy import Connection, text
 
 from controller.domain.errors import InvalidInput, Terminal
 from controller.domain.policy import AutoScalePolicy, PolicyOverride
+from controller.store.journal import intents
 from controller.store.load import records as loads
 from controller.store.load.records import CHANGE_SCHEMA, LoadRun
 from controller.store.postgres.arrow_copy import MergeResult
 from controller.store.topics import policies
 from tests.support.reports import milliseconds, report_load
-from tests.support.store_driver import StoreDriver
+from tests.support.store_driver import SOMEBODY_WAITS, StoreDriver, request
+from tests.support.waiting import wait_until
 
 NOW = datetime(2026, 5, 17, 12, 0, 0, 123_000, tzinfo=UTC)
 NO_CHANGES = CHANGE_SCHEMA.empty_table()
@@ -139,6 +142,35 @@ def test_a_record_that_moved_since_it_was_read_is_left_and_counted(driver: Store
         (0, 7, 2),
         (1, 9, 2),
     ]
+
+
+def test_a_first_record_somebody_else_wrote_meanwhile_is_left_and_counted(driver: StoreDriver) -> None:
+    topic_id = driver.create().topic_id
+    merge(driver, "run-1", change(topic_id, rate=1.0))
+
+    assert merge(driver, "run-2", change(topic_id, rate=9.0), minutes=1) == MergeResult(0, 1, applied=True)
+    assert driver.sql("SELECT msg_rate_in, row_version FROM cleave.segment_load") == [(1, 1)]
+
+
+def test_a_pruned_segment_gets_no_record(driver: StoreDriver) -> None:
+    topic_id = driver.create().topic_id
+    driver.split(topic_id, 0)
+    driver.run(driver.do(intents.intend_prune, topic_id, [0], request()).operation)
+
+    assert merge(driver, "run-1", change(topic_id, 0)) == MergeResult(0, 1, applied=True)
+    assert driver.sql("SELECT FROM cleave.segment_load") == []
+
+
+def test_runs_merge_one_after_the_other(driver: StoreDriver) -> None:
+    """The second one waits, and then sees that its window is behind."""
+    topic_id = driver.create().topic_id
+    with ThreadPoolExecutor(1) as pool:
+        with driver.store.transaction() as tx:
+            run = LoadRun("run-2", NOW + timedelta(minutes=2), "test", 0, 0)
+            loads.stage_and_merge(tx, run, NO_CHANGES, NO_SOURCES)
+            earlier = pool.submit(merge, driver, "run-1", change(topic_id), minutes=1)
+            wait_until(lambda: earlier.done() or driver.sql(SOMEBODY_WAITS), message="the other run waits")
+        assert earlier.result() == MergeResult(0, 0, applied=False)
 
 
 def test_a_source_never_becomes_older(driver: StoreDriver) -> None:

@@ -129,10 +129,35 @@ BAD_INPUT: list[tuple[str, type[CleaveError], str]] = [
         InvariantViolated,
         "at epoch 0 but its history at 1",
     ),
+    (
+        """INSERT INTO cleave.layout_change (topic_id, epoch, kind, origin, actor, reason, mirrored_from)
+           VALUES (1, 0, 'mirrored', 'api', 'a', 'r', 0)""",
+        InvariantViolated,
+        "only rises: 0 cannot follow 0",
+    ),
+    (
+        "UPDATE cleave.segment SET pruned_epoch = 0, pruned_at = now()",
+        InvalidInput,
+        "Only a SEALED segment can be pruned",
+    ),
+    ("UPDATE cleave.segment SET state = 'SEALED'", InvalidInput, "exactly when it is SEALED"),
+    ("UPDATE cleave.segment SET backing_topic = 'x'", InvariantViolated, "range, buckets, epoch and backing"),
+    (
+        "UPDATE cleave.topic SET next_segment_id = 0, row_version = row_version + 1",
+        InvariantViolated,
+        "next segment id and subscription version of topic 1 only rise",
+    ),
+    (
+        "UPDATE cleave.evaluation SET load_version = input_version + 1",
+        InvalidInput,
+        "never looked at inputs that are not there",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("statement", "error", "sentence"), BAD_INPUT)
+@pytest.mark.parametrize(
+    ("statement", "error", "sentence"), BAD_INPUT, ids=[sentence for _, _, sentence in BAD_INPUT]
+)
 def test_bad_input_gets_the_rules_sentence(
     driver: StoreDriver, statement: str, error: type[CleaveError], sentence: str
 ) -> None:
@@ -169,6 +194,101 @@ def test_active_segments_leave_no_gap(driver: StoreDriver) -> None:
             """,
             id=topic_id,
         )
+
+
+def test_a_deleted_topic_keeps_no_active_segment(driver: StoreDriver) -> None:
+    topic_id = driver.create("topic://t/n/a").topic_id
+
+    with pytest.raises(InvariantViolated, match="deleted topic 1 cover 65536"):
+        driver.sql(
+            """
+            WITH gone AS (UPDATE cleave.topic SET state = 'deleted', epoch = 1, row_version = row_version + 1)
+            INSERT INTO cleave.layout_change (topic_id, epoch, kind, origin, actor, reason)
+            VALUES (:id, 1, 'delete', 'api', 'a', 'r')
+            """,
+            id=topic_id,
+        )
+
+
+def test_the_first_epoch_of_a_topic_is_0(driver: StoreDriver) -> None:
+    topic_id = driver.intend_create("topic://t/n/a").operation.topic_id
+
+    with pytest.raises(InvariantViolated, match="first epoch of topic 1 is 0, not 3"):
+        driver.sql(
+            """INSERT INTO cleave.layout_change (topic_id, epoch, kind, origin, actor, reason)
+               VALUES (:id, 3, 'create', 'api', 'a', 'r')""",
+            id=topic_id,
+        )
+
+
+def test_a_segment_is_sealed_before_it_is_pruned(driver: StoreDriver) -> None:
+    topic_id = driver.create().topic_id
+    driver.split(topic_id, 0)
+
+    with pytest.raises(InvalidInput, match="created, then sealed, then pruned"):
+        driver.sql("UPDATE cleave.segment SET pruned_epoch = 0, pruned_at = now() WHERE segment_id = 0")
+
+
+def test_lineage_is_never_rewritten(driver: StoreDriver) -> None:
+    topic_id = driver.create().topic_id
+    driver.split(topic_id, 0)
+
+    for statement in ("UPDATE cleave.segment_parent SET ordinal = 7", "DELETE FROM cleave.segment_parent"):
+        with pytest.raises(InvariantViolated, match="segment_parent are history"):
+            driver.sql(statement)
+
+
+def test_the_subscription_version_of_a_topic_only_rises(driver: StoreDriver) -> None:
+    driver.subscribe(driver.create().topic_id, "s")
+
+    with pytest.raises(InvariantViolated, match="subscription version of topic 1 only rise"):
+        driver.sql("UPDATE cleave.topic SET subscription_version = 0, row_version = row_version + 1")
+
+
+def test_the_row_of_a_deleted_topic_is_history(driver: StoreDriver) -> None:
+    driver.delete(driver.create().topic_id)
+
+    with pytest.raises(InvariantViolated, match="is deleted and its row is history"):
+        driver.sql("UPDATE cleave.topic SET state = 'live', row_version = row_version + 1")
+
+
+@pytest.mark.parametrize(
+    ("segment_id", "log", "sentence"),
+    [
+        ("segment_id", "'another'", "reserved once and never used again"),
+        ("99", "backing_topic", "named once"),
+    ],
+)
+def test_an_id_and_a_log_are_reserved_once_even_after_an_abort(
+    driver: StoreDriver, segment_id: str, log: str, sentence: str
+) -> None:
+    topic_id = driver.create().topic_id
+    aborted = driver.intend(topic_id, lambda layout: plan_split(layout, 0))
+    driver.sql("UPDATE cleave.operation SET deadline = clock_timestamp()")
+    assert driver.run(aborted).state is OperationState.ABORTED
+    later = driver.intend(topic_id, lambda layout: plan_split(layout, 0))
+
+    with pytest.raises(CleaveError, match=sentence):
+        driver.sql(
+            f"""INSERT INTO cleave.operation_child (operation_id, topic_id, segment_id, range_start, range_end, ordinal,
+                                                    backing_topic)
+                SELECT :later, topic_id, {segment_id}, 0, 5, 9, {log} FROM cleave.operation_child
+                 WHERE operation_id = :aborted AND ordinal = 0""",
+            later=later.operation_id,
+            aborted=aborted.operation_id,
+        )
+
+
+def test_a_segment_has_a_log_of_its_own(driver: StoreDriver) -> None:
+    topic_id = driver.create(segments=1).topic_id
+    driver.intend(topic_id, lambda layout: plan_split(layout, 0))  # reserves ids 1 and 2
+
+    with pytest.raises(CleaveError, match="Every segment has a log of its own"):
+        driver.sql("""
+            INSERT INTO cleave.segment (topic_id, segment_id, range_start, range_end, state, created_epoch, sealed_epoch,
+                                        created_at, sealed_at, backing_topic)
+            SELECT topic_id, 1, 0, 5, 'SEALED', 0, 0, now(), now(), backing_topic FROM cleave.segment
+        """)
 
 
 def test_a_sealed_segment_never_becomes_active_again(driver: StoreDriver) -> None:

@@ -118,14 +118,16 @@ def test_a_single_statement_that_fails_leaves_an_ordinary_connection(database: s
     store.dispose()
 
 
-def test_a_single_statement_is_a_transaction_by_itself(driver: StoreDriver) -> None:
-    with driver.store.single_statement() as tx:
+def test_a_single_statement_is_a_transaction_by_itself(driver: StoreDriver, database: str) -> None:
+    store = Store(database, pool_size=1)
+    with store.single_statement() as tx:
         tx.execute(text("INSERT INTO cleave.namespace_policy VALUES ('t/n', '{}', 1, 'x')"))
         assert driver.sql("SELECT count(*) FROM cleave.namespace_policy") == [(1,)]
 
-    with driver.store.transaction() as tx:  # the pool's connection is an ordinary one again
+    with store.transaction() as tx:  # the pool's one connection is an ordinary one again
         tx.execute(text("DELETE FROM cleave.namespace_policy"))
         tx.rollback()
+    store.dispose()
     assert driver.sql("SELECT count(*) FROM cleave.namespace_policy") == [(1,)]
 
 
@@ -192,6 +194,15 @@ def test_sessions_are_read_committed_and_speak_utc(driver: StoreDriver) -> None:
     assert driver.sql("SELECT current_setting('transaction_isolation'), current_setting('timezone')") == [
         ("read committed", "UTC")
     ]
+
+
+def test_nobody_waits_for_a_lock_or_stands_still_in_a_transaction_for_ever(driver: StoreDriver) -> None:
+    """A process that is stopped while it holds rows must not stop the others."""
+    [limits] = driver.sql(
+        "SELECT current_setting('lock_timeout'), current_setting('idle_in_transaction_session_timeout')"
+    )
+
+    assert limits == ("30s", "2min")
 
 
 def test_a_prepared_statement_survives_what_its_transaction_does_not(driver: StoreDriver) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
+from sqlalchemy import Connection
 
 from controller.domain.errors import Conflict, SubscriptionNotFound
-from controller.store.topics import drains
-from tests.support.store_driver import StoreDriver
+from controller.store.topics import drains, topics
+from tests.support.store_driver import SOMEBODY_WAITS, StoreDriver
+from tests.support.waiting import wait_until
 
 
 def test_segments_sealed_before_a_subscription_count_as_drained(driver: StoreDriver) -> None:
@@ -37,6 +42,23 @@ def test_marks_are_set_twice_and_taken_back(driver: StoreDriver) -> None:
     assert driver.do(drains.drained, topic_id, "s") == set()
 
 
+@pytest.mark.parametrize("act", [drains.mark_drained, drains.undrain])
+def test_marks_wait_for_whoever_holds_the_topic(
+    driver: StoreDriver, act: Callable[[Connection, int, str, list[int]], None]
+) -> None:
+    """What is found drained while pruning stays so until the prune is committed."""
+    topic_id = driver.create().topic_id
+    driver.subscribe(topic_id, "s")
+    driver.split(topic_id, 0)
+    with ThreadPoolExecutor(1) as pool:
+        with driver.store.transaction() as tx:
+            topics.get_topic(tx, topic_id, lock=True)
+            marking = pool.submit(driver.do, act, topic_id, "s", [0])
+            wait_until(lambda: marking.done() or driver.sql(SOMEBODY_WAITS), message="it waits")
+            assert not marking.done()
+        marking.result()
+
+
 def test_an_active_or_unknown_segment_is_never_drained(driver: StoreDriver) -> None:
     topic_id = driver.create().topic_id
     driver.subscribe(topic_id, "s")
@@ -46,3 +68,15 @@ def test_an_active_or_unknown_segment_is_never_drained(driver: StoreDriver) -> N
             driver.do(drains.mark_drained, topic_id, "s", [segment_id])
     with pytest.raises(SubscriptionNotFound):
         driver.do(drains.mark_drained, topic_id, "x", [])
+
+
+def test_a_mark_of_one_subscription_says_nothing_of_another(driver: StoreDriver) -> None:
+    topic_id = driver.create().topic_id
+    for name in ("fast", "slow"):
+        driver.subscribe(topic_id, name)
+    driver.split(topic_id, 0)
+    driver.do(drains.mark_drained, topic_id, "fast", [0])
+
+    assert driver.do(drains.drained, topic_id, "fast") == {0}
+    assert driver.do(drains.drained, topic_id, "slow") == set()
+    assert driver.do(drains.undrained_by_anybody, topic_id, [0]) == {0: ["slow"]}

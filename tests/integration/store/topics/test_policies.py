@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
+
 import pytest
 from sqlalchemy import text
 
 from controller.domain.errors import InvalidPolicy, LostRace, TopicNotFound, TopicNotLive
 from controller.domain.policy import AutoScalePolicy, PolicyLevel, PolicyOverride
 from controller.store.topics import policies
-from tests.support.store_driver import StoreDriver
+from tests.support.store_driver import SOMEBODY_WAITS, StoreDriver
+from tests.support.waiting import wait_until
 
 
 def test_an_untouched_database_has_the_default_policy_everywhere(driver: StoreDriver) -> None:
@@ -117,6 +120,45 @@ def test_a_stale_version_is_refused_and_the_sentence_says_which_is_in_force(driv
         driver.do(policies.set_topic, topic_id, None, seen_row_version=topic.row_version)
 
     assert driver.do(policies.get_namespace, "t/n") == first
+
+
+def test_of_two_who_set_a_namespaces_first_policy_one_is_told(driver: StoreDriver) -> None:
+    """There is no row to lock yet: the later one waits at the first one's insert, and then sees a version it did not read."""
+    with ThreadPoolExecutor(1) as pool:
+        with driver.store.transaction() as first:
+            policies.set_namespace(first, "t/n", PolicyOverride(max_segments=8), actor="ann")
+            second = pool.submit(
+                driver.do, policies.set_namespace, "t/n", PolicyOverride(max_segments=9), actor="bob"
+            )
+            wait_until(lambda: driver.sql(SOMEBODY_WAITS), message="the second waits for the first")
+        with pytest.raises(LostRace, match="set by somebody else"):
+            second.result()
+
+    assert driver.do(policies.get_namespace, "t/n").actor == "ann"
+
+
+@pytest.mark.parametrize("level", ["namespace", "topic"])
+def test_the_levels_above_stand_still_while_a_policy_is_validated_with_them(
+    driver: StoreDriver, monkeypatch: pytest.MonkeyPatch, level: str
+) -> None:
+    topic_id = driver.create().topic_id
+    validating = policies.validate
+    others: list[Future[object]] = []
+
+    def validate_meanwhile(policy: AutoScalePolicy) -> None:
+        if not others:
+            others.append(pool.submit(driver.do, policies.set_cluster, AutoScalePolicy(), actor="bob"))
+            wait_until(lambda: others[0].done() or driver.sql(SOMEBODY_WAITS), message="the other one waits")
+            assert not others[0].done()
+        validating(policy)
+
+    monkeypatch.setattr(policies, "validate", validate_meanwhile)
+    with ThreadPoolExecutor(1) as pool:
+        if level == "topic":
+            driver.do(policies.set_topic, topic_id, PolicyOverride(max_segments=8))
+        else:
+            driver.do(policies.set_namespace, "t/n", PolicyOverride(max_segments=8), actor="ann")
+        others[0].result()
 
 
 def test_versions_of_a_namespace_go_on_after_its_policy_was_removed(driver: StoreDriver) -> None:
