@@ -22,10 +22,11 @@ from controller.bundles.domain.balance_settings import SHEDDER_NAMES, BalanceSet
 from controller.bundles.domain.balance_state import BalanceState
 from controller.bundles.domain.cluster import Cluster, belongs_to_a_broker
 from controller.bundles.domain.shedding.registry import SHEDDERS
+from tests.support.drawn import cases
 from tests.unit.bundles.domain import clusters as make
 from tests.unit.bundles.domain.clusters import NOW_MS
 
-FEWER = settings(max_examples=40)  # each example is a whole cluster
+FEWER = settings(max_examples=cases(10, 80))  # each example is a whole cluster
 
 
 @st.composite

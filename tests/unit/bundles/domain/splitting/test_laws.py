@@ -19,6 +19,7 @@ from controller.bundles.domain.splitting.registry import (
     split_algorithm,
 )
 from controller.domain.errors import InvalidInput
+from tests.support.drawn import cases
 from tests.unit.bundles.domain.splitting.questions import ask, refused, topic
 from tests.unit.bundles.domain.strategies import NAMESPACE, splittable_bundles, topics_in
 
@@ -76,7 +77,7 @@ def test_a_plan_tiles_the_bundle_within_the_budget_and_every_topic_is_in_one_par
 
 
 @every_algorithm
-@settings(max_examples=40)
+@settings(max_examples=cases(10, 80))
 @given(data=st.data())
 def test_the_order_of_topics_and_positions_does_not_matter(name: str, data: st.DataObject) -> None:
     request = data.draw(requests(name))
