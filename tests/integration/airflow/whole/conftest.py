@@ -17,7 +17,7 @@ from tests.support.processes import family, still_running
 USERS_DAGS = "tests/support/users_dags"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cleave_url(postgres_server: PostgresServer, migrated_template: str) -> Iterator[str]:
     """The database that the shared Airflow's DAGs act on: a running Airflow does not change its connection."""
     name = f"cleave_airflow_{secrets.token_hex(4)}"
@@ -25,13 +25,13 @@ def cleave_url(postgres_server: PostgresServer, migrated_template: str) -> Itera
     postgres_server.drop_database(name)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def landing(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Where the shared Airflow's DAGs look for samples."""
     return str(tmp_path_factory.mktemp("landing"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def airflow(
     postgres_server: PostgresServer, cleave_url: str, landing: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[AirflowStandalone]:
