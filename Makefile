@@ -12,6 +12,9 @@ PYTEST := $(PY) -m pytest -n $(WORKERS) --dist loadgroup
 TYPED := $(wildcard controller spark_jobs dags plugins docs)
 ARGS ?=
 
+# Where it is set, every process of every test compiles all its libraries anew: half of most of them.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,8 +46,9 @@ mutants: $(READY) ## Safety lines changed one by one, each to be noticed by a na
 	@$(PY) -m tests.mutants --processes $(WORKERS) $(ONLY) $(ARGS)
 
 .PHONY: chaos
-chaos: $(READY) ## Hours of kills, pauses and outages under load, brokers' too, then the laws are checked
+chaos: $(READY) ## Hours of kills, pauses and outages under load, brokers' too; then random cases by the thousand
 	@$(PY) -m pytest tests -m chaos --timeout 1800 $(ARGS)
+	@CLEAVE_THOROUGH=1 $(PYTEST) tests -m drawn --timeout 1800 $(ARGS)
 
 .PHONY: bench
 bench: $(READY) ## Benchmarks and benchmarks/RESULTS.md from them (ONLY="decide operations")

@@ -16,11 +16,19 @@ from pathlib import Path
 import pytest
 
 from controller.devstack.postgres import FORGETFUL, EmbeddedPostgres, PostgresServer
-from tests.support import brokers
+from tests.support import brokers, drawn
+from tests.support.scratch import scratch
 
+# Set, it makes every process that a test starts compile all its libraries anew. The Makefile takes it away as well.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 _BROKERS = {"pulsar_broker", "pulsar5_broker", "pulsar_cluster"}
 _BROKER_TIMEOUT_SECONDS = 900  # the first test that needs a broker may wait for its download and its start
 _ONE_PROCESS_EACH = ("spark", "airflow", "browser")  # a second JVM or Airflow would only slow both
+
+
+def pytest_configure() -> None:
+    """Hypothesis' own plugin reads its profile after this."""
+    drawn.load_profile()
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
@@ -29,6 +37,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "integration" in item.path.relative_to(item.config.rootpath).parts:
             item.add_marker(pytest.mark.integration)
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker(pytest.mark.drawn)
         if _BROKERS.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.pulsar)
         if item.get_closest_marker("pulsar") and not item.get_closest_marker("timeout"):
@@ -36,6 +46,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for name in _ONE_PROCESS_EACH:
             if item.get_closest_marker(name):
                 item.add_marker(pytest.mark.xdist_group(name))
+        if "pulsar5_broker" in getattr(
+            item, "fixturenames", ()
+        ):  # a minute's start that one worker waits for
+            item.add_marker(pytest.mark.xdist_group("pulsar5"))
 
 
 @pytest.fixture(scope="session")
@@ -47,7 +61,7 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgr
         return
     binaries = os.environ.get("CLEAVE_TEST_POSTGRES_BIN")
     server = EmbeddedPostgres(
-        tmp_path_factory.mktemp("postgres"),
+        scratch(tmp_path_factory, "postgres"),
         settings=FORGETFUL,
         binaries=Path(binaries) if binaries else None,
     )

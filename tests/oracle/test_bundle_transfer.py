@@ -26,14 +26,20 @@ from controller.devstack.pulsar.jars import PULSAR_4
 from tests.oracle.transfer_clusters import TTL_SECONDS, TransferCase, TransferCycle, transfer_case
 from tests.oracle.worker_pipe import ask_all
 from tests.support.brokers import demand_jars
+from tests.support.drawn import cases
 
 pytestmark = [
     pytest.mark.pulsar,
+    pytest.mark.drawn,
     pytest.mark.timeout(1200),
     pytest.mark.xdist_group("oracle_transfer"),  # its answers are asked for once
 ]
 
-SEQUENCES, CYCLES = 3_700, 3
+SEQUENCES, CYCLES = cases(500, 3_700), 3
+NOBODY_REPORTS = 3_408
+"""The one seed that leaves Pulsar without brokers: asked about always."""
+MANY = cases(1_350, 10_000)
+"""Clusters at least: less than all, since a sequence ends with its first difference."""
 STALE = "an old report is picked from"
 SWAPPED_BACK = "a bundle that may not move is swapped back"
 EMPTIED = "the destination's last bundle is swapped back"
@@ -66,9 +72,9 @@ class Tally:
 @pytest.fixture(scope="module")
 def answered() -> list[tuple[TransferCase, list[dict[str, Any]]]]:
     jars = demand_jars(PULSAR_4)
-    cases = [transfer_case(seed, CYCLES) for seed in range(SEQUENCES)]
-    answers = ask_all("transfer_worker.py", jars, [one.request() for one in cases])
-    return [(one, answer["cycles"]) for one, answer in zip(cases, answers, strict=True)]
+    drawn = [transfer_case(seed, CYCLES) for seed in {*range(SEQUENCES), NOBODY_REPORTS}]
+    answers = ask_all("transfer_worker.py", jars, [one.request() for one in drawn])
+    return [(one, answer["cycles"]) for one, answer in zip(drawn, answers, strict=True)]
 
 
 @pytest.fixture(scope="module")
@@ -79,12 +85,12 @@ def tally(answered: list[tuple[TransferCase, list[dict[str, Any]]]]) -> Tally:
     return counted
 
 
-def test_it_agrees_on_ten_thousand_clusters_but_for_documented_kinds(tally: Tally) -> None:
+def test_it_agrees_on_random_clusters_but_for_documented_kinds(tally: Tally) -> None:
     assert tally.unexplained == []
-    assert tally.clusters >= 10_000
+    assert tally.clusters >= MANY
     # Enough of it is about bundles that do move, and about some that come back.
-    assert tally.unloaded >= 1_500
-    assert tally.swapped >= 100
+    assert tally.unloaded >= 0.15 * MANY
+    assert tally.swapped >= 0.01 * MANY
 
 
 def test_differences_are_rare_and_each_kind_is_met(tally: Tally) -> None:
@@ -115,7 +121,7 @@ def test_brokers_report_the_same_averages_and_the_same_bundles_but_for_equals(
                 mine = cycle.document["tops"][broker]
                 assert _orders(cycle.cluster, mine) == _orders(cycle.cluster, theirs), (one.seed, broker)
                 lists += len(theirs) > 1
-    assert lists >= 10_000
+    assert lists >= MANY
 
 
 def test_the_placement_by_reported_usage_chooses_among_the_same_brokers(
@@ -132,8 +138,8 @@ def test_the_placement_by_reported_usage_chooses_among_the_same_brokers(
             assert set(told["chosen"]) <= set(among or [""]), (one.seed, told["chosen"], among)
             clusters += bool(candidates)
             well_below += 0 < len(among) < len(candidates)
-    assert clusters >= 10_000
-    assert well_below >= 3_000
+    assert clusters >= MANY
+    assert well_below >= 0.3 * MANY
 
 
 def _orders(cluster: Cluster, bundles: Sequence[str]) -> list[tuple[int, ...]]:

@@ -31,16 +31,17 @@ from tests.oracle import deviations, scalable_states
 from tests.oracle.pulsar_classes import PulsarClasses, as_acts
 from tests.oracle.smallest import smallest
 from tests.support.brokers import demand_jars
+from tests.support.drawn import cases
 
-pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.pulsar, pytest.mark.drawn, pytest.mark.timeout(900)]
 
 SEED = 483
-SITUATIONS, SITUATIONS_BY_DEFAULT, PER_LAYOUT, POLICIES = 50_000, 20_000, 20, 250
-BATCH = 1_000
-TRAILS, ACTS = 600, 14  # about ten acts and looks each
-RANGES = 20_000
-CHANGES = 30_000
-"""Under the strict profile more than 100,000 states in all."""
+SITUATIONS, SITUATIONS_BY_DEFAULT = cases(5_000, 50_000), cases(5_000, 20_000)
+BATCH, PER_LAYOUT, POLICIES = 1_000, 20, 250
+TRAILS, ACTS = cases(120, 600), 14  # about ten acts and looks each
+RANGES = cases(2_000, 20_000)
+CHANGES = cases(3_000, 30_000)
+"""Under the strict profile more than 100,000 states in all where there is time for all of them."""
 ARGUMENT, STATE = "IllegalArgumentException", "IllegalStateException"
 
 
@@ -122,7 +123,7 @@ def test_the_strict_profile_decides_as_pulsar_does(pulsar: PulsarClasses) -> Non
         "nothing",
     }
     assert set(seen) == acts_of_pulsar | {deviations.TIE, deviations.BUCKETS}
-    assert min(seen.values()) > 50, seen
+    assert min(seen.values()) > SITUATIONS // 1_000, seen
 
 
 def test_the_default_profile_differs_for_documented_reasons_only(pulsar: PulsarClasses) -> None:

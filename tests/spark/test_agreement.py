@@ -15,10 +15,11 @@ from controller.store.postgres.engine import Store
 from spark_jobs.load_aggregation import build_changes, build_heard, build_rates
 from tests.spark.oracle import tables
 from tests.spark.random_cases import CASES, WINDOW, batch, check, expected
+from tests.support.drawn import cases
 
 seeds = given(seed=st.integers(0, 2**32))
 quickly = settings(
-    max_examples=3,
+    max_examples=cases(1, 6),
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # a smaller seed is no smaller batch
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

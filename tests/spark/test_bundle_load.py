@@ -21,6 +21,7 @@ from spark_jobs.bundle_load import RATES, ReportWindow, build, build_namespaces
 from spark_jobs.bundle_load_changes import SIGNALS
 from spark_jobs.run_bundle_load import BASELINE, REPORTS, compute
 from tests.spark.bundle_oracle import LIMITS, Answer, Given, Row
+from tests.support.drawn import cases
 
 WINDOW = ReportWindow(1_800_000_000_000, 180_000, 600_000)
 END = WINDOW.end_ms
@@ -193,7 +194,7 @@ class RandomClusters:
 
 @given(seed=st.integers(0, 2**32))
 @settings(
-    max_examples=2,
+    max_examples=cases(1, 4),
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # a smaller seed is no smaller batch
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

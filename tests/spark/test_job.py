@@ -18,12 +18,14 @@ from spark_jobs.session import get_session, with_session
 from tests.spark.oracle import Case, tables
 from tests.spark.random_cases import WINDOW, batch, check
 from tests.support.spark_cluster import Cluster
+from tests.support.spark_session import LIGHTLY
 
 
 @pytest.fixture(scope="module")
 def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkConnectServer]:
     """A Connect server of this module's own."""
-    with SparkConnectServer(tmp_path_factory.mktemp("connect"), driver_memory="1g") as server:
+    conf = {"spark.driver.extraJavaOptions": LIGHTLY}
+    with SparkConnectServer(tmp_path_factory.mktemp("connect"), driver_memory="1g", conf=conf) as server:
         yield server
         get_session(server.url).stop()  # a client left over asks a dead server for half a minute at exit
 

@@ -18,6 +18,7 @@ from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.plane import PulsarDataPlane
 from controller.devstack.ports import free_port, release_port
 from controller.devstack.pulsar.jars import PULSAR_4
+from controller.devstack.pulsar.java_server import QUICK
 from controller.devstack.pulsar.standalone import PulsarStandalone
 from controller.devstack.pulsar.tokens import TokenAuthentication
 from controller.domain.errors import DataPlaneUnavailable, Terminal
@@ -57,6 +58,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     web_port, service_port = free_port(), free_port()
     broker = PulsarStandalone(
         home / "broker",
+        jvm=QUICK,
         properties={
             "webServicePortTls": str(web_port),
             "brokerServicePortTls": str(service_port),

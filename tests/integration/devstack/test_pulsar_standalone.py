@@ -27,6 +27,7 @@ def jars() -> Path:
     return demand_jars(PULSAR_4)
 
 
+@pytest.mark.chaos  # tests/chaos/test_broker_outages.py kills one under traffic, of which `make test` has a cell
 def test_a_killed_broker_returns_with_its_messages_under_the_same_address(tmp_path: Path) -> None:
     server = PulsarStandalone(tmp_path, jvm=QUICK)
     try:
@@ -51,6 +52,7 @@ def test_a_killed_broker_returns_with_its_messages_under_the_same_address(tmp_pa
     assert server.running is False
 
 
+@pytest.mark.chaos  # test_pulsar_secured.py has a broker with properties and tokens
 def test_extra_properties_and_tokens_take_effect(tmp_path: Path) -> None:
     tokens = TokenAuthentication(tmp_path / "secret")
     server = PulsarStandalone(

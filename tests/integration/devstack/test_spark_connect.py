@@ -13,7 +13,9 @@ from controller.devstack.spark_connect import SparkConnectServer
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
-@pytest.mark.parametrize("kind", ["system", "bundled"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("system", marks=pytest.mark.chaos), "bundled"]
+)  # tests/spark use the system's
 def test_it_answers_who_has_the_token_and_nobody_else(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from controller.store import leases
 from controller.store.leases import Lease
+from tests.support.drawn import cases
 from tests.support.store_driver import StoreDriver
 from tests.support.waiting import wait_until
 
@@ -123,7 +124,9 @@ def test_of_many_who_reach_for_a_lease_at_once_one_gets_it(driver: StoreDriver) 
     assert len([lease for lease in got if lease is not None]) == 1
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=cases(10, 40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     acts=st.lists(
         st.tuples(

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from controller.landing import compaction
 from controller.landing.area import LandingArea
 from controller.landing.compaction import compact
+from tests.support.drawn import cases
 from tests.unit.landing.conftest import HOUR, NOON, counts, samples
 
 LATER = NOON + 3 * HOUR
@@ -166,7 +167,9 @@ def test_a_damaged_compacted_file_hides_nothing(area: LandingArea) -> None:
     assert counts(area) == [0, 1, 2]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=cases(10, 80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     st.lists(
         st.one_of(

@@ -23,10 +23,11 @@ from controller.bundles.domain.balancing.shedding.registry import SHEDDERS
 from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.canonical_json import canonical_text
 from controller.bundles.domain.cluster import Cluster, belongs_to_a_broker
+from tests.support.drawn import cases
 from tests.unit.bundles.domain.balancing import clusters as make
 from tests.unit.bundles.domain.balancing.clusters import NOW_MS
 
-FEWER = settings(max_examples=40)  # each example is a whole cluster
+FEWER = settings(max_examples=cases(10, 80))  # each example is a whole cluster
 
 
 @st.composite

@@ -26,6 +26,7 @@ from controller.bundles.domain.splitting.algorithms.registry import (
     split_algorithm,
 )
 from controller.domain.errors import InvalidInput
+from tests.support.drawn import cases
 from tests.unit.bundles.domain.splitting.algorithms.questions import ask, refused, topic
 from tests.unit.bundles.domain.strategies import NAMESPACE, splittable_bundles, topics_in
 
@@ -83,7 +84,7 @@ def test_a_plan_tiles_the_bundle_within_the_budget_and_every_topic_is_in_one_par
 
 
 @every_algorithm
-@settings(max_examples=40)
+@settings(max_examples=cases(10, 80))
 @given(data=st.data())
 def test_the_order_of_topics_and_positions_does_not_matter(name: str, data: st.DataObject) -> None:
     request = data.draw(requests(name))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import sys
 from collections.abc import Iterator
@@ -11,10 +10,8 @@ from typing import Any
 
 import psutil
 import pytest
-from sqlalchemy import make_url
 
 from controller.devstack.airflow import AirflowStandalone
-from controller.devstack.postgres import PostgresServer
 from controller.devstack.process import ChildProcess, DevstackFailed
 from controller.domain.operation import OperationState
 from controller.services import segment_admin, tombstone_sweeper, topic_admin
@@ -27,58 +24,6 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]
 
 DAG = "cleave_manual_split"
-USERS_DAGS = "tests/support/users_dags" if HAS_PARTITIONS else "tests/support/users_dags_before_3_2"
-
-
-@pytest.fixture(scope="module")
-def cleave_url(postgres_server: PostgresServer, migrated_template: str) -> Iterator[str]:
-    """A database for all tests of this module: a running Airflow does not change its connection."""
-    name = f"cleave_airflow_{secrets.token_hex(4)}"
-    yield postgres_server.create_database(name, template=migrated_template)
-    postgres_server.drop_database(name)
-
-
-@pytest.fixture(scope="module")
-def landing(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Where samples are landed."""
-    return str(tmp_path_factory.mktemp("landing"))
-
-
-def bundle(folder: str) -> dict[str, object]:
-    """A folder of the project as Airflow's configuration has it."""
-    kind = "airflow.dag_processing.bundles.local.LocalDagBundle"
-    return {"name": folder.replace("/", "-"), "classpath": kind, "kwargs": {"path": str(PROJECT / folder)}}
-
-
-@pytest.fixture(scope="module")
-def airflow(
-    postgres_server: PostgresServer, cleave_url: str, landing: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[AirflowStandalone]:
-    """Scheduled DAGs begin paused, so that each test starts what it looks at."""
-    name = f"airflow_{secrets.token_hex(4)}"
-    url = make_url(cleave_url).set(drivername="postgres")
-    airflow = AirflowStandalone(
-        tmp_path_factory.mktemp("airflow"),
-        dags_folder=PROJECT / "dags",
-        plugins_folder=PROJECT / "plugins",
-        metadata_url=postgres_server.create_database(name),
-        connections={"cleave": url.render_as_string(hide_password=False)},
-        env={
-            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
-            "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(
-                [bundle("dags"), bundle(USERS_DAGS)]
-            ),
-            "CLEAVE_AGGREGATION_SECONDS": "5",
-            "CLEAVE_LANDING_URL": landing,
-            "CLEAVE_MERGE_PASS_SECONDS": "5",
-            "CLEAVE_SPLIT_PASS_SECONDS": "3600",
-            "PYTHONPATH": str(PROJECT),
-            "SPARK_MASTER": "none",
-        },
-    )
-    with airflow:
-        yield airflow
-    postgres_server.drop_database(name)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,76 @@
+"""A whole Airflow for all tests that need no other: starting one is half a minute of a core."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import make_url
+
+from controller.devstack.airflow import AirflowStandalone
+from controller.devstack.postgres import PostgresServer
+from tests.support.airflow_home import HAS_PARTITIONS, PROJECT
+from tests.support.processes import family, still_running
+
+USERS_DAGS = "tests/support/users_dags" if HAS_PARTITIONS else "tests/support/users_dags_before_3_2"
+
+
+@pytest.fixture(scope="package")
+def cleave_url(postgres_server: PostgresServer, migrated_template: str) -> Iterator[str]:
+    """The database that the shared Airflow's DAGs act on: a running Airflow does not change its connection."""
+    name = f"cleave_airflow_{secrets.token_hex(4)}"
+    yield postgres_server.create_database(name, template=migrated_template)
+    postgres_server.drop_database(name)
+
+
+@pytest.fixture(scope="package")
+def landing(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Where the shared Airflow's DAGs look for samples."""
+    return str(tmp_path_factory.mktemp("landing"))
+
+
+@pytest.fixture(scope="package")
+def airflow(
+    postgres_server: PostgresServer, cleave_url: str, landing: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[AirflowStandalone]:
+    """Its own DAGs and those of `USERS_DAGS`; whoever stops it starts it again.
+
+    DAGs begin paused unless they say otherwise, so that each test starts what it looks at.
+    """
+    name = f"airflow_{secrets.token_hex(4)}"
+    url = make_url(cleave_url).set(drivername="postgres")
+    airflow = AirflowStandalone(
+        tmp_path_factory.mktemp("airflow"),
+        dags_folder=PROJECT / "dags",
+        plugins_folder=PROJECT / "plugins",
+        metadata_url=postgres_server.create_database(name),
+        connections={
+            "cleave": url.render_as_string(hide_password=False),
+            "elsewhere": "postgres://somebody@the-database/thing",
+        },
+        env={
+            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
+            "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(
+                [_bundle("dags"), _bundle(USERS_DAGS)]
+            ),
+            "CLEAVE_AGGREGATION_SECONDS": "5",
+            "CLEAVE_LANDING_URL": landing,
+            "CLEAVE_MERGE_PASS_SECONDS": "5",
+            "CLEAVE_SPLIT_PASS_SECONDS": "3600",
+            "PYTHONPATH": str(PROJECT),
+            "SPARK_MASTER": "none",
+        },
+    )
+    with airflow:
+        yield airflow
+        everybody = family(airflow)
+    assert still_running(everybody) == []
+    postgres_server.drop_database(name)
+
+
+def _bundle(folder: str) -> dict[str, object]:
+    """A folder of the project as Airflow's configuration has it."""
+    kind = "airflow.dag_processing.bundles.local.LocalDagBundle"
+    return {"name": folder.replace("/", "-"), "classpath": kind, "kwargs": {"path": str(PROJECT / folder)}}

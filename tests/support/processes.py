@@ -1,0 +1,22 @@
+"""The processes of a server of several components, and whether any outlives it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import psutil
+
+from controller.devstack.airflow import AirflowStandalone
+
+
+def family(airflow: AirflowStandalone) -> list[psutil.Process]:
+    """Its components and all their descendants, as of now."""
+    heads = [psutil.Process(pid) for pid in airflow.pids.values()]
+    return heads + [child for head in heads for child in head.children(recursive=True)]
+
+
+def still_running(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Those that have not ended; one that only waits to be reaped has."""
+    return [
+        process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    ]
