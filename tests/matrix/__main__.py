@@ -20,7 +20,7 @@ from tests.matrix.versions import LARGEST, SERVERS, SMALLEST
 
 STORE = ("tests/unit/store", "tests/integration/store", "tests/integration/bundles/store")
 SPARK = ("tests/spark",)
-SCHEDULER = ("tests/integration/airflow/test_real_scheduler.py",)
+SCHEDULER = ("tests/integration/airflow/whole/test_real_scheduler.py",)
 COMMAND = "tests/integration/entrypoints/commands/test_cli.py"
 DAGS = ("tests/integration/airflow", COMMAND, "--deselect", *SCHEDULER)
 

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, text
 
 from controller.domain.errors import InvalidInput, Terminal
 from controller.domain.policy import AutoScalePolicy, PolicyOverride
-from controller.store.journal import intents
+from controller.store.journal import topic_intents
 from controller.store.load import records as loads
 from controller.store.load.records import CHANGE_SCHEMA, LoadRun
 from controller.store.postgres.arrow_copy import MergeResult
@@ -155,7 +155,7 @@ def test_a_first_record_somebody_else_wrote_meanwhile_is_left_and_counted(driver
 def test_a_pruned_segment_gets_no_record(driver: StoreDriver) -> None:
     topic_id = driver.create().topic_id
     driver.split(topic_id, 0)
-    driver.run(driver.do(intents.intend_prune, topic_id, [0], request()).operation)
+    driver.run(driver.do(topic_intents.intend_prune, topic_id, [0], request()).operation)
 
     assert merge(driver, "run-1", change(topic_id, 0)) == MergeResult(0, 1, applied=True)
     assert driver.sql("SELECT FROM cleave.segment_load") == []
