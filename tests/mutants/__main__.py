@@ -53,7 +53,7 @@ def _attempt(scratch: Scratch, mutation: Mutation) -> Trial:
 
 def _unfit(scratch: Scratch, tests: Sequence[str]) -> list[str]:
     """Those of the tests that do not pass as things are; with what pytest printed, if it is the last one's."""
-    outcomes, output = scratch.run(tests) if tests else ({}, "")
+    outcomes, output = scratch.run(["--continue-on-collection-errors", *tests]) if tests else ({}, "")
     unfit = [
         test
         for test in tests

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from controller.client.postgres_source import PostgresSource
-from controller.domain.errors import SubscriptionNotFound
+from controller.domain.errors import Conflict, TopicNotLive
 from controller.services import garbage_collector, topic_admin
 from controller.services.segment_admin import splitting
 from controller.store.topics import topics
@@ -65,10 +65,13 @@ def test_a_mark_waits_for_whoever_holds_the_topic(bench: Bench, source: Postgres
 def test_nobody_joins_what_is_being_deleted(bench: Bench, source: PostgresSource) -> None:
     topic_id = bench.topic_with(subscriptions=("billing", "ending"))
     topic_admin.delete_subscription(bench.store, TOPIC, "ending", bench.request())
-    with pytest.raises(SubscriptionNotFound):
+    with pytest.raises(Conflict, match="being deleted"):
         source.register(topic_id, "ending", "a")
 
     source.register(topic_id, "billing", "a")
     topic_admin.delete_topic(bench.store, TOPIC, bench.request())
-    with pytest.raises(SubscriptionNotFound):
+    with pytest.raises(TopicNotLive, match="is deleting"):
         source.register(topic_id, "billing", "b")
+
+    registered = "SELECT array_agg(subscription || '/' || name) FROM cleave.consumer"
+    assert bench.scalar(registered) == ["billing/a"]
