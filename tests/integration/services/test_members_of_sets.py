@@ -10,10 +10,10 @@ import pytest
 from controller.clock import SystemClock
 from controller.dataplane.base import LogState
 from controller.dataplane.embedded.plane import EmbeddedDataPlane
-from controller.domain.errors import Conflict, Terminal
+from controller.domain.errors import Conflict, DataPlaneUnavailable, LostRace, Terminal
 from controller.domain.operation import OperationState
 from controller.services import topic_admin
-from controller.services.operation_runner import Outcome, log_acts, run_due
+from controller.services.operation_runner import Outcome, backoff, log_acts, run_due
 from controller.services.segment_admin import splitting
 from controller.store.journal import claims, steps
 from tests.integration.services.test_operation_sets import run_with, splits_of, two_splits
@@ -149,6 +149,13 @@ def test_behind_the_fence_an_error_for_good_is_one_attempt_that_failed(bench: Be
 
     assert bench.run_once(operation.operation_id, planes=planes) is Outcome.DEFERRED
     assert [name for name, _ in plane.log].count("terminate_segments") == 1
+
+
+def test_after_races_the_next_attempt_comes_soon_however_many_there_were() -> None:
+    held, away = LostRace("somebody holds the rows"), DataPlaneUnavailable("away")
+
+    assert backoff.delay_seconds(held, 9, CALL_TIMEOUT_SECONDS) == backoff.LONGEST_DELAY_AFTER_RACES_SECONDS
+    assert backoff.delay_seconds(away, 9, CALL_TIMEOUT_SECONDS) == backoff.LONGEST_DELAY_SECONDS
 
 
 # Subscriptions.

@@ -31,9 +31,9 @@ SORTS = {
 }
 
 
-def one_that_is(driver: StoreDriver, sort: Sort) -> Operation:
+def one_that_is(driver: StoreDriver, sort: Sort, topic_name: str = "topic://t/n/a") -> Operation:
     """Due, and nobody's."""
-    topic = driver.create()
+    topic = driver.create(topic_name)
     operation = driver.intend(topic.topic_id, lambda layout: plan_split(layout, 0))
     if sort.is_fenced:
         held = driver.run(operation, until=OperationState.FENCING)
@@ -41,7 +41,9 @@ def one_that_is(driver: StoreDriver, sort: Sort) -> Operation:
     return operation
 
 
-def claimed(tx: Connection, runner: str, sharing: Collection[str]) -> list[int]:
+def claimed(
+    tx: Connection, runner: str, sharing: Collection[str], *, limit: int = 4, fenced_limit: int = 4
+) -> list[int]:
     """Ids of what the runner got; it waits for no row longer than a moment."""
     tx.execute(text("SET LOCAL lock_timeout = '500ms'"))
     got = claims.claim(
@@ -49,7 +51,8 @@ def claimed(tx: Connection, runner: str, sharing: Collection[str]) -> list[int]:
         runner=runner,
         lease_seconds=60.0,
         call_timeout_seconds=CALL_TIMEOUT_SECONDS,
-        limit=4,
+        limit=limit,
+        fenced_limit=fenced_limit,
         sharing_planes=sharing,
     )
     return [one.operation.operation_id for one in got]
@@ -82,6 +85,20 @@ def test_one_that_somebody_holds_is_nobody_elses_until_no_call_of_its_can_be_und
     driver.sql(f"{expire} WHERE claimed_by = 'a'", ago=CALL_TIMEOUT_SECONDS * 2)
     assert driver.do(claimed, "b", sharing) == [operation.operation_id]
     assert driver.sql(term, id=operation.operation_id) == [(first_term + 1,)]
+
+
+@pytest.mark.parametrize(("limit", "fenced_limit"), [(4, 1), (1, 4)])
+def test_no_more_of_what_is_fenced_is_taken_than_can_go_on_at_once(
+    driver: StoreDriver, limit: int, fenced_limit: int
+) -> None:
+    """Who holds one and works on another keeps a range without a log that somebody else would give it."""
+    first, second = (
+        one_that_is(driver, SORTS["fenced"], f"topic://t/n/{name}").operation_id for name in "ab"
+    )
+    limits = {"limit": limit, "fenced_limit": fenced_limit}
+
+    assert driver.do(lambda tx: claimed(tx, "a", (PLANE,), **limits)) == [first]
+    assert driver.do(lambda tx: claimed(tx, "b", (PLANE,), **limits)) == [second]
 
 
 def test_what_is_over_is_claimed_by_nobody(driver: StoreDriver) -> None:
