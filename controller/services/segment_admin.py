@@ -94,7 +94,7 @@ def submit(
         if view.first_id is not None:
             break
         draft = _draft(store, planes, view, planner, request)
-        draft.demand_possible()
+        draft.demand_possible()  # what comes in between is the constraint's to see, and named under the lock
         try:
             with store.single_statement() as tx:
                 written = reshape_intents.write(tx, [draft]).get(view.topic_id)

@@ -177,7 +177,7 @@ class Batch:
         situation = self.situations[topic.topic_id]
         if view is None:
             raise TopicNotFound(f"topic {topic.topic_id} is gone; nothing is left to do")
-        input_version = self.pending[topic.topic_id].input_version
+        input_version = self.pending[topic.topic_id].input_version  # asked here and compared again by `write`
         view.demand_current(epoch=situation.layout.epoch, input_version=input_version)
         act = self.verdicts[topic.topic_id].decisions[ordinal]
         planned = plan(act, view.layout, max_buckets=situation.policy.entry_bucket_max_per_segment)

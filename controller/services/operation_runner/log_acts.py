@@ -140,7 +140,7 @@ class LogActs:
         """
         for log in left:
             [state] = self._call_all([partial(self._plane.segment_state, log)])
-            if state is not LogState.MISSING:
+            if state is not LogState.MISSING:  # at the latest it would be found unclosed below
                 raise LostRace(f"somebody holds {log}; trying again", HELD_SECONDS)
             self._create([Successor(log, (), subject.observed.live_subscriptions)])
             positions |= self._terminate([log])

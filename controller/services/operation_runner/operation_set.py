@@ -142,7 +142,7 @@ class OperationSet:
 
     def _do_and_record(self, move: Move, members: Sequence[_Member]) -> None:
         step, _ = move
-        self._hold_claims()
+        self._hold_claims()  # for steps without a call; without it a late record would be refused, and done once more
         acted = self._act(step, members)
         for one in members:
             one.carried = acted.carried.get(one.operation_id, one.carried)

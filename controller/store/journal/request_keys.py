@@ -31,7 +31,7 @@ def once(
     """The first operation of the request key, written now or before.
 
     Whatever stopped `act` may be the first request's own effect, committed while this one waited for a lock.
-    So every refusal is answered with the key's operation if there is one by now.
+    So every refusal is answered with the key's operation if there is one by now; the look before it saves the attempt.
     """
     first = find_by_request_key(tx, request.request_key)
     if first is None:

@@ -1,0 +1,239 @@
+"""Topics whose layout a broker keeps, as rows: attached, followed epoch by epoch, and left as they were."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from controller.domain.errors import InvariantViolated, LostRace, TopicNotLive
+from controller.domain.layout import SegmentLayout
+from controller.domain.operation import Operation, OperationState, Step
+from controller.domain.reshape import Reshape, plan_merge, plan_split
+from controller.store.journal import operations, reshape_intents, tombstones, topic_intents
+from controller.store.journal.reshape_intents import ReshapeDraft
+from controller.store.journal.steps import StepRecord
+from controller.store.mirrors import mirroring, mirrors
+from controller.store.topics import layouts, topics
+from controller.store.topics.topics import TopicState
+from tests.support.store_driver import SOMEBODY_WAITS, StoreDriver, request
+from tests.support.waiting import wait_until
+
+_S = OperationState
+COMMIT = (Step.COMMIT, _S.COMMITTED)
+NAME = "topic://public/default/kept"
+SET_BY_SOMEBODY = {"enabled": True, "maxSegments": 7}
+FIRST = SegmentLayout.initial(3, now=0)
+"""What the broker's layout is when the topic is attached."""
+
+
+def intend_attach(driver: StoreDriver) -> Operation:
+    return driver.do(mirrors.intend_attach, NAME, data_plane="pulsar_scalable", request=request()).operation
+
+
+def to_the_commit(driver: StoreDriver, intended: Operation) -> Operation:
+    """Claimed, and whatever it does on the broker is done."""
+    claimed = driver.claim(intended)
+    step, leads_to = claimed.moves[claimed.state]
+    return driver.record(StepRecord(claimed, ((step, leads_to),)))
+
+
+def commit(driver: StoreDriver, ready: Operation, layout: SegmentLayout | None = None) -> Operation:
+    """With the layout as it was read, and to the end."""
+    detail = {} if layout is None else {"layout": layout.to_metadata()}
+    committed = driver.record(StepRecord(ready, (COMMIT,), detail))
+    done = driver.record(StepRecord(committed, ((Step.FINISH, _S.DONE),)))
+    assert done.epoch is not None
+    return done
+
+
+def attach(driver: StoreDriver, layout: SegmentLayout = FIRST) -> int:
+    intended = intend_attach(driver)
+    driver.do(mirrors.remember_policy, intended.topic_id, SET_BY_SOMEBODY)
+    return commit(driver, to_the_commit(driver, intended), layout).topic_id
+
+
+def intend(driver: StoreDriver, topic_id: int, planned: Reshape) -> Operation:
+    wanted = request()
+    view = driver.do(reshape_intents.look, topic_id, wanted.request_key)
+    return driver.do(reshape_intents.intend, ReshapeDraft(view, planned, wanted, None)).operation
+
+
+def history(driver: StoreDriver) -> list[tuple[int, str, int | None]]:
+    """Epoch, kind and operation behind it."""
+    found = driver.sql("SELECT epoch, kind, operation_id FROM cleave.layout_change ORDER BY topic_id, epoch")
+    return [(epoch, kind, operation_id) for epoch, kind, operation_id in found]
+
+
+def follow(driver: StoreDriver, topic_id: int, layout: SegmentLayout) -> None:
+    """A look of the watch, which asks nothing."""
+    with driver.store.transaction() as tx:
+        mirroring.follow_layout(tx, topics.get_topic(tx, topic_id, lock=True), layout)
+
+
+# What the broker's auto-scaler was set to.
+
+
+def test_the_first_word_about_the_brokers_setting_stands(driver: StoreDriver) -> None:
+    """Whoever looks again, after it was turned off, sees its own setting."""
+    topic_id = intend_attach(driver).topic_id
+    driver.do(mirrors.remember_policy, topic_id, SET_BY_SOMEBODY)
+
+    again = driver.do(mirrors.remember_policy, topic_id, {"enabled": False})
+
+    assert again.policy_before == SET_BY_SOMEBODY
+
+
+def test_nothing_is_remembered_of_a_topic_that_is_given_up(driver: StoreDriver) -> None:
+    """Nobody would put the setting back. Whoever comes at the same time waits to see what becomes of it."""
+    topic_id = intend_attach(driver).topic_id
+
+    with ThreadPoolExecutor(1) as pool:
+        with driver.store.transaction() as tx:
+            topic_intents.intend_delete(tx, topic_id, request())
+            late = pool.submit(driver.do, mirrors.remember_policy, topic_id, SET_BY_SOMEBODY)
+            wait_until(lambda: late.done() or driver.sql(SOMEBODY_WAITS), message="the late one waits")
+        with pytest.raises(LostRace, match="attached no more"):
+            late.result()
+    with pytest.raises(LostRace, match="attached no more"):
+        driver.do(mirrors.remember_policy, topic_id, SET_BY_SOMEBODY)
+
+
+def test_of_two_looks_the_one_on_an_older_row_says_nothing(driver: StoreDriver) -> None:
+    topic_id = attach(driver)
+    seen = driver.do(mirrors.get_mirror, topic_id)
+    assert seen is not None
+    driver.do(mirrors.record_look, seen, "somebody turned it on")
+
+    with pytest.raises(LostRace, match="look again"):
+        driver.do(mirrors.record_look, seen, None)
+
+    assert driver.sql("SELECT paused_reason FROM cleave.mirror") == [("somebody turned it on",)]
+
+
+# Coming and going.
+
+
+def test_an_attached_topic_is_what_was_read(driver: StoreDriver) -> None:
+    topic_id = attach(driver, FIRST.split(0, 1))
+
+    layout = driver.do(layouts.load_layout, topic_id)
+    assert (layout.epoch, set(layout.segments)) == (1, {0, 1, 2, 3, 4})
+    assert driver.do(topics.get_topic, topic_id).state is TopicState.LIVE
+    assert [(epoch, kind) for epoch, kind, _ in history(driver)] == [(1, "mirrored")]
+
+
+def test_attaching_a_topic_that_is_being_deleted_looks_again(driver: StoreDriver) -> None:
+    ready = to_the_commit(driver, intend_attach(driver))
+    driver.do(topic_intents.intend_delete, ready.topic_id, request())
+
+    with pytest.raises(LostRace, match="is deleting by now"):
+        driver.record(StepRecord(ready, (COMMIT,), {"layout": FIRST.to_metadata()}))
+
+
+def test_only_a_live_topic_is_given_back(driver: StoreDriver) -> None:
+    topic_id = attach(driver)
+    driver.do(topic_intents.intend_delete, topic_id, request())
+
+    with pytest.raises(TopicNotLive, match="only a live topic can be detached"):
+        driver.do(mirrors.intend_detach, topic_id, request())
+
+
+@pytest.mark.parametrize("leaves_by", ["detach", "delete"])
+def test_a_topic_is_left_when_nothing_else_of_it_lives_and_its_logs_stay_the_brokers(
+    driver: StoreDriver, leaves_by: str
+) -> None:
+    topic_id = attach(driver)
+    older = intend(driver, topic_id, plan_split(FIRST, 0))
+    act = mirrors.intend_detach if leaves_by == "detach" else topic_intents.intend_delete
+    leaving = to_the_commit(driver, driver.do(act, topic_id, request()).operation)
+
+    with pytest.raises(LostRace, match="1 older operation"):
+        driver.record(StepRecord(leaving, (COMMIT,)))
+    driver.run(older)
+    commit(driver, leaving)
+
+    assert driver.do(operations.get_operation, older.operation_id).state is _S.ABORTED
+    assert driver.do(topics.get_topic, topic_id).state is TopicState.DELETED
+    assert driver.do(tombstones.list_open) == []
+
+
+def test_a_topic_attached_anew_goes_on_counting_whatever_its_broker_begins_with(driver: StoreDriver) -> None:
+    first = attach(driver, FIRST.split(0, 1))
+    commit(driver, to_the_commit(driver, driver.do(mirrors.intend_detach, first, request()).operation))
+
+    again = attach(driver)
+
+    assert driver.do(topics.get_topic, again).next_segment_id == 5
+    assert set(driver.do(layouts.load_layout, again).segments) == {0, 1, 2}
+
+
+# Epochs.
+
+
+def test_a_reshape_the_broker_did_is_ours_in_history_with_its_cooldown(driver: StoreDriver) -> None:
+    topic_id = attach(driver)
+    split = intend(driver, topic_id, plan_split(FIRST, 0))
+
+    done = commit(driver, to_the_commit(driver, split), FIRST.split(0, 1))
+
+    assert done.epoch == 1
+    assert history(driver)[1:] == [(1, "split", split.operation_id)]
+    [(intended_at,)] = driver.sql(
+        "SELECT intended_at FROM cleave.operation WHERE operation_id = :id", id=split.operation_id
+    )
+    topic = driver.do(topics.get_topic, topic_id)
+    assert (topic.last_split_at, topic.last_merge_at) == (intended_at, None)
+    assert driver.do(layouts.load_layout, topic_id).segments == FIRST.split(0, 1).segments
+
+
+def test_a_look_that_is_older_than_the_rows_is_no_topic_made_again(driver: StoreDriver) -> None:
+    """Two operations of one topic: the second looks later and commits first, and tells of both."""
+    topic_id = attach(driver)
+    first, second = (intend(driver, topic_id, plan_split(FIRST, segment_id)) for segment_id in (0, 1))
+    earlier = to_the_commit(driver, first)
+    later = to_the_commit(driver, second)
+
+    assert commit(driver, later, FIRST.split(0, 1).split(1, 2)).epoch == 2
+    assert commit(driver, earlier, FIRST.split(0, 1)).epoch == 1
+
+    assert history(driver)[1:] == [(1, "split", first.operation_id), (2, "split", second.operation_id)]
+
+
+def test_a_reshape_that_no_epoch_tells_of_is_not_committed(driver: StoreDriver) -> None:
+    topic_id = attach(driver)
+    ready = to_the_commit(driver, intend(driver, topic_id, plan_split(FIRST, 0)))
+
+    with pytest.raises(InvariantViolated, match="no epoch up to 0 is its own"):
+        driver.record(StepRecord(ready, (COMMIT,), {"layout": FIRST.to_metadata()}))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [(plan_split(FIRST, 0), FIRST.rebucket(0, 8, 1)), (plan_merge(FIRST, 0, 1), FIRST.merge(1, 2, 1))],
+    ids=["another kind", "other parents"],
+)
+def test_what_somebody_else_did_is_not_taken_for_ours(
+    driver: StoreDriver, ours: Reshape, theirs: SegmentLayout
+) -> None:
+    topic_id = attach(driver)
+    intend(driver, topic_id, ours)
+
+    follow(driver, topic_id, theirs)
+
+    assert history(driver)[1:] == [(1, "mirrored", None)]
+
+
+def test_what_the_broker_pruned_is_pruned_here_and_an_epoch_comes_once(driver: StoreDriver) -> None:
+    topic_id = attach(driver)
+    after = FIRST.split(0, 1).prune(0)
+
+    for _ in range(2):
+        follow(driver, topic_id, after)
+
+    layout = driver.do(layouts.load_layout, topic_id)
+    assert (layout.epoch, set(layout.segments)) == (after.epoch, set(after.segments))
+    assert history(driver)[-1][0] == after.epoch
+    assert driver.sql("SELECT segment_id, state FROM cleave.segment WHERE pruned_epoch IS NOT NULL") == [
+        (0, "SEALED")
+    ]
