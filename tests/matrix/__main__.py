@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from controller.devstack.postgres_home import wheel_binaries
 from tests.matrix.environments import PROJECT, ROOM, Broken, airflow, house, install_beside, pinned, run
-from tests.matrix.versions import LARGEST, SERVERS, SMALLEST
+from tests.matrix.versions import LARGEST, OLD_POSTGRES, SMALLEST
 
 STORE = ("tests/unit/store", "tests/integration/store", "tests/integration/bundles/store")
 SPARK = ("tests/spark",)
@@ -37,16 +38,15 @@ def cells() -> dict[str, Cell]:
     found: dict[str, Cell] = {}
     for version in airflows:
         found[f"pip install beside Airflow {version}"] = partial(install_beside, version)
-    for name in SERVERS:
-        found[f"{name}, SQLAlchemy {LARGEST['sqlalchemy']}"] = partial(store_on, name, house)
-    found[f"PostgreSQL 18, SQLAlchemy {sqlalchemy}"] = partial(store_on, "PostgreSQL 18", old_sqlalchemy)
     found[f"PySpark {pyspark}"] = partial(run_tests, old_pyspark, SPARK)
     found[f"PySpark {LARGEST['pyspark']}"] = partial(run_tests, house, SPARK)
-    for what, tests in (("DAGs, command", DAGS), ("scheduler", SCHEDULER)):
+    for what, tests in (("scheduler", SCHEDULER), ("DAGs, command", DAGS)):
         for version in airflows:
             found[f"Airflow {version}, SQLAlchemy {sqlalchemy}: {what}"] = partial(
                 run_tests, partial(airflow, version), tests
             )
+    found[f"PostgreSQL 15, SQLAlchemy {sqlalchemy}"] = partial(store_on, OLD_POSTGRES, old_sqlalchemy)
+    found[f"PostgreSQL 18, SQLAlchemy {LARGEST['sqlalchemy']}"] = partial(store_on, wheel_binaries(), house)
     return found
 
 
@@ -69,11 +69,10 @@ def run_tests(python: Callable[[], Path], tests: Sequence[str], binaries: Path |
     return done.stdout.strip().splitlines()[-1].strip("= ")
 
 
-def store_on(server: str, python: Callable[[], Path]) -> str:
-    """The store's tests on one of SERVERS."""
-    binaries = SERVERS[server]
+def store_on(binaries: Path, python: Callable[[], Path]) -> str:
+    """The store's tests on the PostgreSQL in ``binaries``."""
     if not (binaries / "postgres").exists():
-        raise Broken(f"no {binaries}/postgres: install {server}")
+        raise Broken(f"no {binaries}/postgres: on Debian 12, apt-get install postgresql-15")
     version = run([binaries / "postgres", "--version"]).split()[2]
     return f"{version}: {run_tests(python, STORE, binaries)}"
 

@@ -175,6 +175,10 @@ def test_a_hot_statement_reads_by_index(
     assert [node["Relation Name"] for node in nodes if node["Node Type"] == "Seq Scan"] == []
 
 
+READ_WHOLE_WHILE_EMPTY = {("segment", "segment_active_ranges_disjoint"), ("operation", "operation_live")}
+"""Partial indexes that a PostgreSQL older than 18 thinks cheapest until the first statistics, though they are not by topic."""
+
+
 PREPARED = [
     one
     for module in (claims, commits, reshape_intents, situations, steps)
@@ -192,16 +196,18 @@ def test_a_prepared_statement_is_planned_for_large_tables_though_they_are_empty(
     with driver.store.transaction() as tx:
         statement.execute(tx, dict.fromkeys(statement.parameters))
         [(plan,)] = tx.exec_driver_sql(f"EXPLAIN (FORMAT JSON) EXECUTE {statement.name} ({nothing})")
+        [older] = tx.exec_driver_sql("SELECT current_setting('server_version_num')::int < 180000").one()
     nodes = list(_nodes(plan))
+    accepted = READ_WHOLE_WHILE_EMPTY if older else set()
 
-    assert [
+    assert {
         (node["Relation Name"], node.get("Index Name"))
         for node in nodes
         if node.get("Relation Name") not in (None, "cluster_policy")  # which has one row
         and "Bitmap" not in node["Node Type"]
         and node["Node Type"] != "ModifyTable"
         and "Index Cond" not in node
-    ] == []
+    } <= accepted
     assert [
         node["Index Name"]
         for node in nodes
