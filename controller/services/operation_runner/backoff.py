@@ -1,4 +1,4 @@
-"""How long an operation is left alone after a step that failed, and how often rows that somebody holds are tried again."""
+"""How long an operation is left alone after a failed step, and how often rows that somebody holds are tried again."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""What each step does to logs, for any number of operations on one data plane. Every act looks at what is there and may be repeated.
+"""What each step does to logs, for any number of operations on one data plane. Every act looks at what is there and
+may be repeated.
 
-Writes nothing to the store: recording is `operation_set`'s. All calls go through `call_all`, which keeps the claims alive around
-them. What stands in the way of one operation is told of that one alone; what fails a call fails it for all.
+Writes nothing to the store: recording is `operation_set`'s. All calls go through `call_all`, which keeps the claims
+alive around them. What stands in the way of one operation is told of that one alone; what fails a call fails it for
+all.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ class Subject:
     def successors(self) -> Iterator[Successor]:
         """Every subscription at earliest: those recorded and those found on the parents, but those that end.
 
-        The rows were read before the logs are: a subscription whose row was gone by then has no cursor on any parent either.
+        The rows were read before the logs are: a subscription whose row was gone by then has no cursor on any parent
+        either.
         """
         for child in self.operation.children:
             yield Successor(
@@ -61,7 +64,8 @@ class Subject:
 
 @dataclass(slots=True)
 class Acted:
-    """What came of an act, by operation id: what is worth keeping in the journal, or what stands in the way of that one.
+    """What came of an act, by operation id: what is worth keeping in the journal, or what stands in the way of that
+    one.
 
     `carried`: subscriptions that are on the children now.
     """
@@ -135,8 +139,8 @@ class LogActs:
         return acted
 
     def _put_back(self, subject: Subject, positions: dict[str, str], left: Sequence[str]) -> Detail:
-        """A parent deleted by hand is put back empty, so that it can be closed: a name that does not exist could be created
-        and written by anybody. Raises LostRace for a log that somebody holds.
+        """A parent deleted by hand is put back empty, so that it can be closed: a name that does not exist could be
+        created and written by anybody. Raises LostRace for a log that somebody holds.
         """
         for log in left:
             [state] = self._call_all([partial(self._plane.segment_state, log)])

@@ -1,8 +1,9 @@
-"""Some claimed operations under way: choose the step of each, have it done, record it, until all are final or out of luck.
+"""Some claimed operations under way: choose the step of each, have it done, record it, until all are final or out of
+luck.
 
-One operation is a set of one. What takes the same step next takes it together, in one call and one record; whoever is held up
-(a row or a log that somebody holds, subscriptions that changed, a law that would break) is tried again by itself, and the others go
-on. What is past its fence comes first, because its range has no log that takes writes.
+One operation is a set of one. What takes the same step next takes it together, in one call and one record; whoever is
+held up (a row or a log that somebody holds, subscriptions that changed, a law that would break) is tried again by
+itself, and the others go on. What is past its fence comes first, because its range has no log that takes writes.
 
 A claim is a term and an expiry by the database's clock. A data-plane call is made only while the claims will
 outlive it, and a takeover waits for the expiry plus the longest call, so two runners never act at once; what a
@@ -125,7 +126,9 @@ class OperationSet:
             self._take(move, chosen)
 
     def _take(self, move: Move, members: Sequence[_Member]) -> None:
-        """One step of all of these. Where it fails for good for several, its halves are tried: one of them may be the cause."""
+        """One step of all of these. Where it fails for good for several, its halves are tried: one of them may be the
+        cause.
+        """
         before = {one: one.operation for one in members if one.outcome is None}
         try:
             self._do_and_record(move, list(before))
@@ -172,7 +175,7 @@ class OperationSet:
         return LogActs(self._context.store, plane, self._call_all).perform(step, subjects)
 
     def _record_of(self, member: _Member, move: Move, acted: Acted) -> StepRecord:
-        """The step, and with it the next one if that needs no act: the fence is announced and the layout moves at once."""
+        """The step, and with it the next one if that needs no act: announcing the fence, and moving the layout."""
         step, leads_to = move
         notes_subscriptions = step in (Step.CREATE_CHILDREN, Step.SET_FENCING, Step.SYNC_SUBSCRIPTIONS)
         record = StepRecord(
@@ -218,7 +221,9 @@ class OperationSet:
         self._left_out([one for one in records if one.operation_id not in moved])
 
     def _waits_for_disk(self, leads_to: OperationState, member: _Member) -> bool:
-        """See `FORGETTABLE`. The announcement, too, need not wait where the logs to be closed are in the journal's server."""
+        """See `FORGETTABLE`. The announcement, too, need not wait where the logs to be closed are in the journal's
+        server.
+        """
         if leads_to is not OperationState.FENCING:
             return leads_to not in FORGETTABLE
         plane = self._context.planes.get(member.operation.data_plane)
@@ -271,7 +276,9 @@ class OperationSet:
         self._moved(member, ended, now_ms)
 
     def _moved(self, member: _Member, operation: Operation, now_ms: int) -> None:
-        """Recorded. What was seen before serves for what can only go forward; any other next step is chosen on a new look."""
+        """Recorded. What was seen before serves for what can only go forward; any other next step is chosen on a new
+        look.
+        """
         member.operation = operation
         goes_forward = operation.state in (OperationState.FENCING, OperationState.COMMITTED)
         member.observed = replace(member.seen(), now_ms=now_ms) if goes_forward else None
@@ -366,8 +373,8 @@ class OperationSet:
     def _hold_claims(self) -> None:
         """Renew the claims when a call started now might outlive them.
 
-        Raises LostRace when one of them is lost, so that the others go on without it, or when the renewal itself took too
-        long.
+        Raises LostRace when one of them is lost, so that the others go on without it, or when the renewal itself took
+        too long.
         """
         clock, call_timeout_seconds = self._context.clock, self._context.call_timeout_seconds
         asked_at = clock.monotonic_seconds()

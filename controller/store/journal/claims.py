@@ -1,8 +1,8 @@
 """Claims: who runs an operation, in which term, until when by the database's clock.
 
 Whatever a runner writes about an operation demands that claim (see `steps`), so that a stale runner changes nothing,
-whatever it believes. Here operations are claimed, a claim is renewed or given back, and a failed attempt is noted with the
-instant of the next one. How long a runner waits between attempts is its own affair.
+whatever it believes. Here operations are claimed, a claim is renewed or given back, and a failed attempt is noted
+with the instant of the next one. How long a runner waits between attempts is its own affair.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from controller.store.journal.steps import GIVEN, HELD, OBSERVED_COLUMNS, fenced
 from controller.store.postgres.prepared import Prepared
 from controller.store.shards import Shards
 
-# Kinds of a newer program are left to it. The clock is asked once, in a sub-select, so that the index can be searched by it.
+# Kinds of a newer program are left to it. The clock is asked once, in a sub-select, so that the index can be searched
+# by it.
 _DUE = "o.finished_at IS NULL AND o.not_before <= (SELECT clock_timestamp()) AND o.kind = ANY (:kinds)"
 _CLAIMABLE = """(o.claimed_by IS NULL
                 OR o.claim_expires_at <= (SELECT clock_timestamp()) - make_interval(secs => :call_timeout_seconds))"""
@@ -29,7 +30,8 @@ _FENCED = "o.state IN ('fencing', 'fenced')"
 _SHARING = """o.kind = ANY (:reshapes)
             AND (SELECT t.data_plane = ANY (:sharing_planes) FROM cleave.topic t WHERE t.topic_id = o.topic_id)"""
 _FRESH = f"o.state = 'intended' AND o.attempts = 0 AND o.claimed_by IS NULL AND {_SHARING}"
-# Materialized, because a sub-select that locks rows must not run twice. Rows that another claimer is looking at are skipped.
+# Materialized, because a sub-select that locks rows must not run twice. Rows that another claimer is looking at are
+# skipped.
 _CLAIM = f"""
     WITH fenced AS MATERIALIZED (
         SELECT o.operation_id, {_SHARING} AS shares_calls FROM cleave.operation o
@@ -87,7 +89,8 @@ _NEXT_DUE = """
     SELECT min(greatest(o.not_before, o.intended_at, o.claim_expires_at + make_interval(secs => :call_timeout_seconds)))
       FROM cleave.operation o WHERE o.finished_at IS NULL AND o.kind = ANY (:kinds) AND {which}
 """
-_OF_RUNNER = f"FROM given g WHERE o.operation_id = ANY (:operation_ids) AND o.operation_id = g.operation_id AND {HELD} RETURNING o.operation_id"
+_OF_RUNNER = f"""FROM given g
+     WHERE o.operation_id = ANY (:operation_ids) AND o.operation_id = g.operation_id AND {HELD} RETURNING o.operation_id"""
 _RENEW = f"""{GIVEN}
     UPDATE cleave.operation o
        SET claim_expires_at = greatest(o.claim_expires_at, clock_timestamp() + make_interval(secs => :lease_seconds)),
@@ -133,10 +136,10 @@ def claim(
 ) -> list[Claim]:
     """Takes up to `limit` live operations that are due and nobody's, and raises their claim terms.
 
-    What is past the announcement of its fence comes before all that is fresh, because its range has no log that takes writes: up
-    to `fenced_limit` of them, or one where their calls would follow one another. Fresh reshapes (intended, never tried, never
-    claimed) on `sharing_planes` share calls: as many as asked for. Of everything else there is one beside those, so that
-    neither waits for the other for ever. With `operation_id` only that one.
+    What is past the announcement of its fence comes before all that is fresh, because its range has no log that takes
+    writes: up to `fenced_limit` of them, or one where their calls would follow one another. Fresh reshapes (intended,
+    never tried, never claimed) on `sharing_planes` share calls: as many as asked for. Of everything else there is one
+    beside those, so that neither waits for the other for ever. With `operation_id` only that one.
 
     Somebody's claim is over `call_timeout_seconds` (of the longest data-plane call) after its expiry, when nothing its
     holder started can still be under way.

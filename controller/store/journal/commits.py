@@ -1,12 +1,14 @@
 """Commits: the one transaction in which an operation becomes true, or is given up.
 
-The topic row is locked first and the operation second, by its claim; then parents are sealed, children become active, the
-epoch rises by one and history gets its row, all or nothing. A commit never loses what happened meanwhile: if the subscriptions are
-not those that the children were given, or an older operation of a topic being deleted still lives, nothing is written and the
-runner looks again. Logs are not touched here; those that became superfluous are queued in `tombstones`.
+The topic row is locked first and the operation second, by its claim; then parents are sealed, children become active,
+the epoch rises by one and history gets its row, all or nothing. A commit never loses what happened meanwhile: if the
+subscriptions are not those that the children were given, or an older operation of a topic being deleted still lives,
+nothing is written and the runner looks again. Logs are not touched here; those that became superfluous are queued in
+`tombstones`.
 
-Reshapes commit by one statement, however many they are. It waits for nobody: a topic whose row (or whose due evaluation)
-somebody else holds is left out, because the others' parents are terminated already and take no writes until this commit.
+Reshapes commit by one statement, however many they are. It waits for nobody: a topic whose row (or whose due
+evaluation) somebody else holds is left out, because the others' parents are terminated already and take no writes
+until this commit.
 """
 
 from __future__ import annotations
@@ -33,9 +35,10 @@ ABORT_PAUSE_SECONDS = 30.0
 ROWS_HELD_SECONDS = 0.01
 """Rows are held for the length of somebody's transaction: milliseconds, as a rule."""
 
-# A data-modifying WITH sees one snapshot throughout; what is written hangs on the row that passed the checks, and a locked
-# row is compared anew with what others committed meanwhile. That no parent is sealed is asked first and demanded again by
-# the update; the second line is the database's own: ACTIVE ranges exclude each other and tile the ring.
+# A data-modifying WITH sees one snapshot throughout; what is written hangs on the row that passed the checks, and a
+# locked row is compared anew with what others committed meanwhile. That no parent is sealed is asked first and
+# demanded again by the update; the second line is the database's own: ACTIVE ranges exclude each other and tile the
+# ring.
 COMMIT = Prepared(
     "commit_reshapes",
     f"""{GIVEN}
@@ -145,7 +148,9 @@ _FORGET_SUBSCRIPTION = (
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """`epoch` None: the operation made none. `subscriptions`: every name recorded at the commit, those that end included."""
+    """`epoch` None: the operation made none. `subscriptions`: every name recorded at the commit, those that end
+    included.
+    """
 
     epoch: int | None
     now_ms: int
@@ -157,9 +162,9 @@ def commit_reshapes(
 ) -> dict[int, Committed]:
     """Makes reshapes true whose layout Cleave keeps; what came of it by id of those that were committed.
 
-    At most one operation a topic. Left out are those whose claim, state or topic has moved on, whose subscriptions are not
-    as noted, whose parents are not all active, or whose rows somebody holds: `why_left` tells. Raises InvariantViolated when a law
-    of some layout would break: then nothing was committed for any.
+    At most one operation a topic. Left out are those whose claim, state or topic has moved on, whose subscriptions
+    are not as noted, whose parents are not all active, or whose rows somebody holds: `why_left` tells. Raises
+    InvariantViolated when a law of some layout would break: then nothing was committed for any.
     """
     stamps = {one.operation.operation_id: STAMPS.get(one.operation.kind, ()) for one in records}
     parameters = steps.statement_parameters(records, runner, started_at_ms, stamps) | {

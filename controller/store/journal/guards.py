@@ -1,7 +1,7 @@
 """The guards of intents, each sentence once: segments that are free, inputs as they were decided on.
 
-Whoever asks holds the topic's lock, or compares its row version in the statement that writes, so that what is told here is
-still true then. That the topic is live is `topics.demand_live`.
+Whoever asks holds the topic's lock, or compares its row version in the statement that writes, so that what is told
+here is still true then. That the topic is live is `topics.demand_live`.
 """
 
 from __future__ import annotations

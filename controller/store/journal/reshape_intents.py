@@ -64,8 +64,7 @@ LOOK_BY_NAME = Prepared(
 # What hangs on the row that passed the comparison is written with it or not at all.
 WRITE = Prepared(
     "write_reshapes",
-    """
-    WITH given AS MATERIALIZED (
+    """WITH given AS MATERIALIZED (
         SELECT g.*
           FROM unnest(:topic_ids, :row_versions, :input_versions, :reserved, :kinds, :request_keys, :origins, :actors,
                       :reasons, :decision_ids, :deadline_seconds, :operation_parameters, :parents, :children)
@@ -104,7 +103,7 @@ WRITE = Prepared(
                segment_id bigint, range_start integer, range_end integer, ordinal integer, bucket_splits integer[],
                merge_depth integer, backing_topic text))
     SELECT operation_id, topic_id, deadline FROM operation
-""",
+    """,
     {
         "topic_ids": "bigint[]",
         "row_versions": "bigint[]",
@@ -204,7 +203,7 @@ def look_at_many(
 
 
 def first_intent(tx: Connection, view: TopicView, request: Request) -> Intent | None:
-    """The answer to a repeated request key; None for a fresh one. Raises Conflict when it was used for something else."""
+    """The answer to a repeated request key; None for a fresh one. Raises Conflict when it was for something else."""
     first = None if view.first_id is None else get_operation(tx, view.first_id)
     return None if first is None else _repeat(first, view, request)
 
@@ -212,8 +211,8 @@ def first_intent(tx: Connection, view: TopicView, request: Request) -> Intent | 
 def intend(tx: Connection, draft: ReshapeDraft) -> Intent:
     """Write one draft, whatever else the transaction does.
 
-    Raises InvalidLayoutChange, SegmentBusy, LostRace where the topic has moved on, Conflict when the request key was used for
-    something else meanwhile; a key used for the same gets that operation.
+    Raises InvalidLayoutChange, SegmentBusy, LostRace where the topic has moved on, Conflict when the request key was
+    used for something else meanwhile; a key used for the same gets that operation.
     """
     draft.demand_possible()
     try:

@@ -1,10 +1,10 @@
 """Steps: what a runner sees before it chooses one, and how those that it did are recorded.
 
-One statement records them for any number of operations. Each row demands what a single one would: the runner, the term and
-an unexpired claim (`HELD`), the state the operation was seen in, and for the announcement of a fence a deadline to come and a
-topic that nobody deletes. A row that does not pass stays as it is. Two steps of one operation share the record where the second
-needs no act of its own; each has its row in the journal. The order of steps is in `domain/operation.py`. Operation rows are
-locked after topic rows, never before them.
+One statement records them for any number of operations. Each row demands what a single one would: the runner, the
+term and an unexpired claim (`HELD`), the state the operation was seen in, and for the announcement of a fence a
+deadline to come and a topic that nobody deletes. A row that does not pass stays as it is. Two steps of one operation
+share the record where the second needs no act of its own; each has its row in the journal. The order of steps is in
+`domain/operation.py`. Operation rows are locked after topic rows, never before them.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ OBSERVED_COLUMNS = """clock_timestamp() AS now, t.subscription_version AS topic_
                   WHERE u.topic_id = o.topic_id AND u.state <> 'live' ORDER BY u.name) AS ending_subscriptions"""
 """Of operation `o` and its topic `t`; see `observed_of`."""
 
-# Parts that the record and the commit of reshapes are both made of. States are parameters where one row is sought by its
-# key: of a state that it knows the planner may think that so few rows have it that it had better read all of them.
+# Parts that the record and the commit of reshapes are both made of. States are parameters where one row is sought by
+# its key: of a state that it knows the planner may think that so few rows have it that it had better read all of
+# them.
 GIVEN = """
     WITH given AS MATERIALIZED (
         SELECT * FROM jsonb_to_recordset(CAST(:given AS jsonb)) AS g (
@@ -124,8 +125,8 @@ _FREEING = [*_FINAL, OperationState.COMMITTED.value]
 class StepRecord:
     """What one transaction records of one operation: a step, or two of which the second needs no act.
 
-    `operation` is as it was seen. `detail` goes to the first step's row. `subscription_version`: which subscriptions the
-    children have now; None leaves what is noted.
+    `operation` is as it was seen. `detail` goes to the first step's row. `subscription_version`: which subscriptions
+    the children have now; None leaves what is noted.
     """
 
     operation: Operation
@@ -191,8 +192,8 @@ def still_held(tx: Connection, operations: Sequence[Operation], runner: str) -> 
 def observed_of(row: Row[Any]) -> Observed:
     """From a row with `OBSERVED_COLUMNS`.
 
-    `other_live_operations` counts the topic's older ones only, so that no two wait for each other. A topic being deleted
-    asks every operation on it to abort that still can.
+    `other_live_operations` counts the topic's older ones only, so that no two wait for each other. A topic being
+    deleted asks every operation on it to abort that still can.
     """
     return Observed(
         now_ms=to_ms(row.now),

@@ -2,7 +2,7 @@
 
 A row is written in the transaction that makes a log superfluous (delete, prune, abort). Whoever works the queue
 deletes the log on the data plane and looks again; a tombstone closes after two absences far enough apart that
-no delayed call can have brought the log back in between. Log names are never used twice (``operation_child``),
+no delayed call can have brought the log back in between. Log names are never used twice (`operation_child`),
 so a late deletion cannot meet a new log.
 """
 
@@ -20,7 +20,7 @@ from controller.domain.errors import NotFound
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """One log that has to go. ``absences`` counts how often in a row it was found gone."""
+    """One log that has to go. `absences` counts how often in a row it was found gone."""
 
     tombstone_id: int
     data_plane: str
@@ -99,7 +99,7 @@ def add(
 
 
 def claim_due(tx: Connection, *, limit: int, hold_seconds: float) -> list[Tombstone]:
-    """Up to ``limit`` tombstones that are due; nobody else gets them for ``hold_seconds``."""
+    """Up to `limit` tombstones that are due; nobody else gets them for `hold_seconds`."""
     rows = tx.execute(text(_CLAIM_DUE), {"limit": limit, "hold_seconds": hold_seconds})
     return sorted((_tombstone(row) for row in rows), key=lambda tombstone: tombstone.tombstone_id)
 
@@ -107,7 +107,7 @@ def claim_due(tx: Connection, *, limit: int, hold_seconds: float) -> list[Tombst
 def record_absence(tx: Connection, tombstone_id: int, *, apart_seconds: float) -> bool:
     """The log was not there; True when this closed the tombstone.
 
-    It takes two absences more than ``apart_seconds`` (over the longest data-plane call) apart. Raises NotFound
+    It takes two absences more than `apart_seconds` (over the longest data-plane call) apart. Raises NotFound
     when the tombstone is closed already.
     """
     parameters = {"tombstone_id": tombstone_id, "apart_seconds": apart_seconds}

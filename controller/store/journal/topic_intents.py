@@ -1,10 +1,10 @@
 """Intents about a whole topic: create, delete, its subscriptions, and pruning what is sealed and drained.
 
-An operation is a row before it is an act. Each function demands under the topic's lock that the topic and the segments are in
-a state for it, and writes operation, parents and reserved children under the request key. Where the topic's row is changed its
-row version is the second line: without the lock whoever comes at the same time would lose instead of waiting. Nothing is done
-to any log; runners take it from there. Reshapes are in `reshape_intents`, adoptions in `adoptions`, what brokers keep in
-`store/mirrors`.
+An operation is a row before it is an act. Each function demands under the topic's lock that the topic and the
+segments are in a state for it, and writes operation, parents and reserved children under the request key. Where the
+topic's row is changed its row version is the second line: without the lock whoever comes at the same time would lose
+instead of waiting. Nothing is done to any log; runners take it from there. Reshapes are in `reshape_intents`,
+adoptions in `adoptions`, what brokers keep in `store/mirrors`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What the commit of an operation writes where a broker keeps the layout: what was read of it becomes true here.
 
-Called by `journal.commits`, which has the locks and the claim. Logs are the broker's, so nothing is queued for deletion.
+Called by `journal.commits`, which has the locks and the claim. Logs are the broker's, so nothing is queued for
+deletion.
 """
 
 from __future__ import annotations
