@@ -7,6 +7,7 @@ never changes. What is pruned here is deleted later, through tombstones; nothing
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -104,7 +105,9 @@ def _collect_topic(
     chosen = _confirm(store, plane, topic, chosen, books)
     if not chosen:
         return
-    key = f"prune/{topic.topic_id}/{chosen[0]}/{len(chosen)}/{books.epoch}"  # an id is pruned only once
+    # Fresh each time: an earlier prune of the same segments may have ended without one, when a mark was taken back. Of two
+    # collectors at once the second is told that the segment is busy.
+    key = f"prune/{topic.topic_id}/{chosen[0]}/{secrets.token_hex(8)}"
     request = Request(
         key, Origin.AUTO, actor, "retention passed and drained", deadline_seconds=DEADLINE_SECONDS
     )

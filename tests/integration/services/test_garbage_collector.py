@@ -202,6 +202,21 @@ def test_a_seek_between_the_look_and_the_mark_is_seen_and_the_mark_taken_back(be
         assert drains.drained(tx, bench.topic_id, "billing") == set()
 
 
+def test_what_was_taken_back_from_a_prune_is_collected_once_it_is_read_again(bench: Bench) -> None:
+    """Another collector saw the seek and took the mark back; the prune that was intended had nothing left to do."""
+    bench.topic_with()
+    bench.reshape(splitting(0))
+    [first] = collect_now(bench).operation_ids
+    with bench.store.transaction() as tx:
+        drains.undrain(tx, bench.topic_id, "billing", [0])
+    assert bench.drive(first).epoch is None
+
+    [second] = collect_now(bench).operation_ids
+
+    assert bench.drive(second).epoch == 2
+    assert sorted(bench.layout.segments) == [1, 2]
+
+
 def test_a_dry_run_names_what_it_would_collect_and_writes_nothing(bench: Bench) -> None:
     bench.topic_with()
     bench.reshape(splitting(0))
