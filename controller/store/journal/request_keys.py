@@ -1,7 +1,9 @@
 """Request keys: a key is used once, and a repeat gets the first one's operation, also when both come at the same time.
 
-Every intent goes through here. The key's uniqueness is a constraint of the table `operation`; what is here turns a
-broken constraint, or whatever else the first request has caused meanwhile, into the first request's answer.
+Intents about a whole topic go through `once`; reshapes, which are written many in a statement, look their keys up in
+that statement's own look and answer by `repeat`. The key's uniqueness is a constraint of the table `operation`; what
+is here turns a broken constraint, or whatever else the first request has caused meanwhile, into the first request's
+answer.
 """
 
 from __future__ import annotations

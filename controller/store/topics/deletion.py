@@ -1,6 +1,7 @@
 """The end of a topic: its segments are sealed and pruned, its name is free, and what belongs to it is forgotten.
 
 Called by commits in their transactions, with the topic row locked. History and the topic's row stay.
+Consumers, drain marks and checkpoints go with their subscription, by foreign key.
 """
 
 from __future__ import annotations
