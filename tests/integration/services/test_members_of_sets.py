@@ -163,15 +163,22 @@ def test_after_races_the_next_attempt_comes_soon_however_many_there_were() -> No
 
 @pytest.mark.parametrize("at", ["create-children:before", "terminate-parents:before"])
 def test_a_change_of_subscriptions_is_applied_in_the_same_run(bench: Bench, at: str) -> None:
+    """Before a child is all that takes writes; the subscription's own operation comes behind them."""
     ids = two_splits(bench)
+    on_children: list[list[str]] = []
 
-    run_with(bench, at, lambda: topic_admin.create_subscription(bench.store, TOPIC, "late", bench.request()))
+    def checkpoint(name: str) -> None:
+        if name == at and not on_children:
+            topic_admin.create_subscription(bench.store, TOPIC, "late", bench.request("late"))
+        if name == "finish:before" and not on_children:
+            children = [child for one in ids for child in bench.operation(one).children]
+            on_children.extend(list(bench.plane.list_subscriptions(one.backing_topic)) for one in children)
 
+    run_due(bench.context(checkpoint=checkpoint), limit=8)
+
+    assert on_children == [["billing", "late"]] * 4
     assert states(bench, ids) == [_S.DONE] * 2
     assert bench.scalar("SELECT sum(attempts) FROM cleave.operation") == 0
-    for operation_id in ids:
-        for child in bench.operation(operation_id).children:
-            assert list(bench.plane.list_subscriptions(child.backing_topic)) == ["billing", "late"]
 
 
 def subscribed(bench: Bench) -> tuple[int, Callable[[], list[list[str]]]]:
@@ -315,6 +322,37 @@ def test_each_of_many_calls_is_made_under_claims_that_outlive_it(
     assert run_due(context, limit=8) == 2
 
     assert outlived == [True] * 6
+    assert bench.live_operations() == []
+
+
+def test_a_renewal_between_two_calls_that_was_slow_keeps_the_second_from_being_made(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_splits(bench)
+    monkeypatch.setattr(log_acts, "MOST_CURSORS", 1)  # a call for each child
+    clock, renewing, outlived = SetClock(), claims.renew, list[bool]()
+    until = [clock.seconds + LONG_LEASE_SECONDS]
+
+    def renew_slowly_at_first(*arguments: Any, **named: Any) -> Any:
+        until.append(clock.seconds + LONG_LEASE_SECONDS)
+        clock.seconds += LONG_LEASE_SECONDS if len(until) == 2 else 0.0
+        return renewing(*arguments, **named)
+
+    def call_slowly(_call: str, number: int) -> None:
+        outlived.append(until[-1] - clock.seconds > CALL_TIMEOUT_SECONDS)
+        clock.seconds += LONG_LEASE_SECONDS - CALL_TIMEOUT_SECONDS / 2 if number == 1 else 0.0
+
+    monkeypatch.setattr(claims, "renew", renew_slowly_at_first)
+    plane = FaultyDataPlane(bench.plane)
+    plane.before_call = call_slowly
+    context = bench.context(
+        planes={"embedded": plane.as_data_plane()}, clock=clock, lease_seconds=LONG_LEASE_SECONDS
+    )
+
+    assert run_due(context, limit=8) == 2
+
+    assert all(outlived)
+    assert len(until) > 2
     assert bench.live_operations() == []
 
 
