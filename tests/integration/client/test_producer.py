@@ -19,6 +19,7 @@ from controller.services.segment_admin import merging, splitting
 from tests.integration.client.conftest import stored
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_logs import FaultyLogs
+from tests.support.waiting import wait_until
 
 KEYS = [f"key-{i}" for i in range(40)]
 
@@ -240,6 +241,7 @@ def test_what_a_fence_cut_off_a_batch_goes_to_the_successors(
     logs.store_only = 4
     with ThreadPoolExecutor(1) as threads:
         flushing = threads.submit(producer.flush)
+        wait_until(lambda: logs.store_only is None, message="the front of the batch is stored")
         bench.drive(operation.operation_id)
         flushing.result()
 
