@@ -31,8 +31,10 @@ class FaultyLogs:
             self.refuse -= 1
             raise DataPlaneUnavailable("injected: refused", delay_seconds=0.01)
         self.appended.append(backing_topic)
-        count, self.store_only = self.store_only, None
-        stored = self._wrapped.append(backing_topic, messages[:count], producer=producer, sequence=sequence)
+        stored = self._wrapped.append(
+            backing_topic, messages[: self.store_only], producer=producer, sequence=sequence
+        )
+        self.store_only = None  # only now: whoever waits for it knows that they are stored
         if self.lose_answers:
             self.lose_answers -= 1
             raise DataPlaneTimeout("injected: no answer", delay_seconds=0.01)
