@@ -150,7 +150,7 @@ _ON_BROKER: Mapping[OperationState, tuple[Step, OperationState]] = {
     _S.COMMITTED: (Step.FINISH, _S.DONE),
     _S.ABORTING: (Step.FINISH_ABORT, _S.ABORTED),
 }
-BROKER_MOVES: Mapping[OperationKind, Mapping[OperationState, tuple[Step, OperationState]]] = {
+MIRROR_MOVES: Mapping[OperationKind, Mapping[OperationState, tuple[Step, OperationState]]] = {
     **dict.fromkeys((_K.SPLIT, _K.MERGE, _K.REBUCKET), _ON_BROKER),
     _K.ATTACH: {
         _S.INTENDED: (Step.TAKE_OVER, _S.PREPARED),
@@ -178,8 +178,8 @@ ABORTABLE = frozenset({OperationState.INTENDED, OperationState.PREPARED})
 
 ADOPTED = "adopted"
 """The parameter that lists the plain topics an adoption takes over, in the order of their partitions."""
-ON_BROKER = "on_broker"
-"""The parameter that marks an operation on a topic whose layout a broker keeps."""
+MIRRORED = "on_broker"
+"""The parameter, under its stored name, that marks an operation on a mirrored topic: a broker keeps its layout."""
 
 WAITS_BEFORE: Mapping[OperationKind, OperationState] = {
     _K.DELETE: _S.INTENDED,
@@ -232,14 +232,14 @@ class Operation:
         return tuple(map(str, adopted)) if isinstance(adopted, list | tuple) else self.parent_topics
 
     @property
-    def is_on_broker(self) -> bool:
+    def is_mirrored(self) -> bool:
         """Whether a broker keeps the topic's layout: it reserves the ids and makes the epoch."""
-        return self.parameters.get(ON_BROKER) is True
+        return self.parameters.get(MIRRORED) is True
 
     @property
     def moves(self) -> Mapping[OperationState, tuple[Step, OperationState]]:
         """The moves of its kind. Raises KeyError for a kind that cannot be done where the topic lives."""
-        return (BROKER_MOVES if self.is_on_broker else MOVES)[self.kind]
+        return (MIRROR_MOVES if self.is_mirrored else MOVES)[self.kind]
 
 
 @dataclass(frozen=True, slots=True)

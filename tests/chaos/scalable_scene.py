@@ -16,8 +16,8 @@ from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import TopicNotFound
 from controller.domain.operation import (
     ABORTABLE,
-    BROKER_MOVES,
-    ON_BROKER,
+    MIRROR_MOVES,
+    MIRRORED,
     Observed,
     Operation,
     OperationKind,
@@ -107,12 +107,12 @@ SCENARIOS = (
     Scenario("delete", OperationKind.DELETE, attached, deleting),
 )
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
-ABORTABLES = tuple(one for one in SCENARIOS if OperationState.ABORTING in BROKER_MOVES[one.kind])
+ABORTABLES = tuple(one for one in SCENARIOS if OperationState.ABORTING in MIRROR_MOVES[one.kind])
 
 
 def last_abortable(kind: OperationKind) -> OperationState:
     """The latest state in which it can be given up: as much as possible is there to be undone."""
-    moves, state = BROKER_MOVES[kind], OperationState.INTENDED
+    moves, state = MIRROR_MOVES[kind], OperationState.INTENDED
     while (after := moves[state][1]) in ABORTABLE:
         state = after
     return state
@@ -122,7 +122,7 @@ def steps_of(kind: OperationKind, path: Path) -> list[Step]:
     """The steps that are recorded on that path, in order; what the broker refuses is given up at its first."""
     gives_up = path is Path.ABORT or kind in REFUSED
     state = last_abortable(kind) if gives_up else OperationState.INTENDED
-    operation = replace(some_operation(kind, state), parameters={ON_BROKER: True})
+    operation = replace(some_operation(kind, state), parameters={MIRRORED: True})
     observed = Observed(now_ms=0, subscription_version=0, abort_requested=gives_up)
     steps: list[Step] = []
     while operation.state.is_live:
@@ -134,7 +134,7 @@ def steps_of(kind: OperationKind, path: Path) -> list[Step]:
 
 def paths_of(kind: OperationKind) -> list[Path]:
     """Forward, and giving up where its table knows that and nobody has to wait for the broker's refusal."""
-    can_be_given_up = OperationState.ABORTING in BROKER_MOVES[kind] and kind not in REFUSED
+    can_be_given_up = OperationState.ABORTING in MIRROR_MOVES[kind] and kind not in REFUSED
     return [Path.FORWARD, Path.ABORT] if can_be_given_up else [Path.FORWARD]
 
 
@@ -149,9 +149,9 @@ CELLS = tuple(
 
 def every_move() -> set[tuple[OperationKind, Step]]:
     """All pairs of kind and step that the table for topics on a broker has."""
-    moves = {(kind, step) for kind, table in BROKER_MOVES.items() for step, _leads_to in table.values()}
+    moves = {(kind, step) for kind, table in MIRROR_MOVES.items() for step, _leads_to in table.values()}
     return moves | {
-        (kind, Step.ABORT) for kind, table in BROKER_MOVES.items() if OperationState.ABORTING in table
+        (kind, Step.ABORT) for kind, table in MIRROR_MOVES.items() if OperationState.ABORTING in table
     }
 
 

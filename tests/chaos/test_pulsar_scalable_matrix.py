@@ -14,7 +14,7 @@ from functools import partial
 import pytest
 
 from controller.devstack.postgres import PostgresServer
-from controller.domain.operation import BROKER_MOVES, OperationKind, OperationState, Step
+from controller.domain.operation import MIRROR_MOVES, OperationKind, OperationState, Step
 from tests.chaos.cells import Cell, Path, Side
 from tests.chaos.scalable_scene import (
     ABORTABLES,
@@ -82,13 +82,13 @@ MATRIX = Matrix(BY_NAME, begin, settle_and_check, ended_as)
 def test_every_move_on_a_broker_is_in_the_matrix() -> None:
     refused_from_the_first = {(kind, step) for kind in REFUSED for step in _forward(kind)}
     assert {(cell.kind, cell.step) for cell in CELLS} == every_move() - refused_from_the_first
-    assert {scenario.kind for scenario in SCENARIOS} == BROKER_MOVES.keys()
+    assert {scenario.kind for scenario in SCENARIOS} == MIRROR_MOVES.keys()
     assert len(set(map(str, CELLS))) == len(CELLS)
     assert set(FAST) <= set(CELLS)
 
 
 def _forward(kind: OperationKind) -> list[Step]:
-    return [step for state, (step, _) in BROKER_MOVES[kind].items() if state is not OperationState.ABORTING]
+    return [step for state, (step, _) in MIRROR_MOVES[kind].items() if state is not OperationState.ABORTING]
 
 
 @pytest.mark.parametrize("cell", FAST, ids=str)

@@ -136,7 +136,7 @@ class StoreDriver:
         """The record or the commit of these steps; the operation afterwards. Raises why it was left out."""
         started_at_ms = int(time.time() * 1000)
         operation, step = record.operation, record.moves[-1][0]
-        if step is Step.COMMIT and operation.kind.is_reshape and not operation.is_on_broker:
+        if step is Step.COMMIT and operation.kind.is_reshape and not operation.is_mirrored:
             with self.store.transaction() as tx:
                 done = commits.commit_reshapes(tx, [record], runner, started_at_ms=started_at_ms)
                 if operation.operation_id not in done:

@@ -1,6 +1,6 @@
 """What each step does where a broker keeps the layout: ask, look, and carry what was seen to the commit.
 
-The counterpart of `log_acts` for operations marked `on_broker`. The journal's detail of a commit holds the layout as
+The counterpart of `log_acts` for operations on mirrored topics. The journal's detail of a commit holds the layout as
 it was read, and that is what is mirrored. Nothing here writes to the store but the memory of the broker's own
 auto-scaler, which has to be safe before that is turned off.
 """

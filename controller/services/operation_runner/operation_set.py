@@ -161,7 +161,7 @@ class OperationSet:
     def _act(self, step: Step, members: Sequence[_Member]) -> Acted:
         if step is Step.ABORT:
             return Acted({one.operation_id: _reason(one.giving_up) for one in members})
-        if any(one.operation.is_on_broker for one in members):
+        if any(one.operation.is_mirrored for one in members):
             [one] = members
             acts = MirrorActs(self._context.store, self._plane_of(one), one.operation, self._call_all)
             return Acted({one.operation_id: acts.perform(step)})
@@ -184,7 +184,7 @@ class OperationSet:
             acted.details[member.operation_id],
             member.seen().subscription_version if notes_subscriptions else None,
         )
-        if not leads_to.is_live or member.operation.is_on_broker:
+        if not leads_to.is_live or member.operation.is_mirrored:
             return record
         following = next_step(record.moved(), member.seen())
         is_free = following[0] in (Step.SET_FENCING, Step.COMMIT)
@@ -408,7 +408,7 @@ def _urgency(move: Move) -> tuple[int, str]:
 
 
 def _is_own_reshape(operation: Operation) -> bool:
-    return operation.kind.is_reshape and not operation.is_on_broker
+    return operation.kind.is_reshape and not operation.is_mirrored
 
 
 def _alike(records: dict[_Member, StepRecord]) -> Iterator[dict[_Member, StepRecord]]:

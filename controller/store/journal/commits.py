@@ -206,7 +206,7 @@ def commit_one(tx: Connection, record: StepRecord, runner: str, *, started_at_ms
     topic = topics.get_topic(tx, operation.topic_id, lock=True)
     # The claim comes first: a stale runner learns that it is stale, whatever else may have changed.
     seen = _record_held(tx, record, runner, started_at_ms)
-    if operation.is_on_broker:
+    if operation.is_mirrored:
         epoch: int | None = mirror_commits.apply(tx, topic, operation, record.detail)
     else:
         epoch = _ACTS[operation.kind](tx, topic, record)

@@ -21,7 +21,7 @@ from controller.clock import to_ms
 from controller.domain.errors import LostRace, TopicNotFound
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
-from controller.domain.operation import ON_BROKER, Operation, OperationKind, OperationState, ReservedChild
+from controller.domain.operation import MIRRORED, Operation, OperationKind, OperationState, ReservedChild
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import Reshape
 from controller.domain.segment import Segment, segment_descriptor
@@ -283,7 +283,7 @@ def _parameters(draft: ReshapeDraft) -> dict[str, object]:
         return {}
     children = draft.planned.children
     return {
-        ON_BROKER: True,
+        MIRRORED: True,
         "child_ranges": [str(child.hash_range) for child in children],
         "bucket_count": len(children[0].bucket_splits) + 1,
     }

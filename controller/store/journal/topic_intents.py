@@ -15,7 +15,7 @@ from sqlalchemy import Connection, text
 
 from controller.domain.errors import Conflict, InvalidInput, TopicNotLive
 from controller.domain.layout import SegmentLayout
-from controller.domain.operation import ON_BROKER, Operation, OperationKind
+from controller.domain.operation import MIRRORED, Operation, OperationKind
 from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import ChildPlan
 from controller.store.journal.guards import busy_segments, demand_free
@@ -86,8 +86,8 @@ def intend_delete(tx: Connection, topic_id: int, request: Request) -> Intent:
         if topic.state not in (TopicState.LIVE, TopicState.CREATING):
             raise TopicNotLive(f"topic {topic.name} is {topic.state} already; nothing is left to ask for")
         topics.update_topic(tx, topic, state=TopicState.DELETING.value)
-        on_broker = {ON_BROKER: True} if mirrors.get_mirror(tx, topic_id) is not None else {}
-        return write_operation(tx, topic, NewOperation(OperationKind.DELETE, parameters=on_broker), request)
+        mirrored = {MIRRORED: True} if mirrors.get_mirror(tx, topic_id) is not None else {}
+        return write_operation(tx, topic, NewOperation(OperationKind.DELETE, parameters=mirrored), request)
 
     return once(tx, request, act, lambda first: is_same(first, topic_id, OperationKind.DELETE))
 

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from controller.domain.errors import LostRace, TopicNotLive
-from controller.domain.operation import ON_BROKER, Operation, OperationKind
+from controller.domain.operation import MIRRORED, Operation, OperationKind
 from controller.domain.policy import PolicyOverride
 from controller.store.journal.operations import NewOperation, Request, write_operation
 from controller.store.journal.request_keys import Intent, is_same, once
@@ -120,7 +120,7 @@ def intend_attach(
             policy=policy,
             properties=properties,
         )
-        new = NewOperation(OperationKind.ATTACH, parameters={ON_BROKER: True, "create_segments": segments})
+        new = NewOperation(OperationKind.ATTACH, parameters={MIRRORED: True, "create_segments": segments})
         return write_operation(tx, topic, new, request)
 
     return once(
@@ -140,7 +140,7 @@ def intend_detach(tx: Connection, topic_id: int, request: Request) -> Intent:
             raise TopicNotLive(f"topic {topic.name} is {topic.state}; only a live topic can be detached")
         topics.update_topic(tx, topic, state=TopicState.DELETING.value)
         return write_operation(
-            tx, topic, NewOperation(OperationKind.DETACH, parameters={ON_BROKER: True}), request
+            tx, topic, NewOperation(OperationKind.DETACH, parameters={MIRRORED: True}), request
         )
 
     return once(tx, request, act, lambda first: is_same(first, topic_id, OperationKind.DETACH))

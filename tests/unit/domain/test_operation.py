@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from controller.domain.hash_range import HashRange
 from controller.domain.operation import (
     ABORTABLE,
-    BROKER_MOVES,
+    MIRROR_MOVES,
     MOVES,
-    ON_BROKER,
+    MIRRORED,
     WAITS_BEFORE,
     Observed,
     Operation,
@@ -32,7 +32,7 @@ QUIET = Observed(now_ms=0, subscription_version=3)
 RESHAPES = [kind for kind in OperationKind if kind.is_reshape]
 WITH_CHILDREN = [*RESHAPES, OperationKind.CREATE, OperationKind.ADOPT]
 LIVE_STATES = [(kind, state) for kind, moves in MOVES.items() for state in moves]
-ON_BROKER_STATES = [(kind, state) for kind, moves in BROKER_MOVES.items() for state in moves]
+ON_BROKER_STATES = [(kind, state) for kind, moves in MIRROR_MOVES.items() for state in moves]
 PAST_THE_FENCE = [(kind, state) for kind, state in LIVE_STATES if state not in ABORTABLE]
 
 
@@ -57,7 +57,7 @@ def an_operation(
         actor="tester",
         reason="test",
         request_key="key",
-        parameters={ON_BROKER: True} if on_broker else {},
+        parameters={MIRRORED: True} if on_broker else {},
         children=children if kind in WITH_CHILDREN and not on_broker else (),
         subscription_version=noted,
         deadline_at_ms=DEADLINE_MS,
@@ -92,7 +92,7 @@ def test_every_state_of_the_table_leads_to_an_end(kind: OperationKind, state: Op
 
 
 def test_every_kind_has_moves_where_cleave_keeps_the_layout_or_where_a_broker_does() -> None:
-    assert MOVES.keys() | BROKER_MOVES.keys() == set(OperationKind)
+    assert MOVES.keys() | MIRROR_MOVES.keys() == set(OperationKind)
 
 
 @pytest.mark.parametrize(("kind", "state"), ON_BROKER_STATES)
@@ -202,7 +202,7 @@ def test_it_never_commits_with_subscriptions_other_than_those_noted(
 
 @pytest.mark.parametrize("kind", WAITS_BEFORE)
 def test_a_deletion_waits_for_every_older_operation(kind: OperationKind) -> None:
-    operation = an_operation(kind, WAITS_BEFORE[kind], on_broker=kind in BROKER_MOVES)
+    operation = an_operation(kind, WAITS_BEFORE[kind], on_broker=kind in MIRROR_MOVES)
 
     assert next_step(operation, replace(QUIET, other_live_operations=1)) == (Step.WAIT, operation.state)
     assert next_step(operation, QUIET)[0] is not Step.WAIT

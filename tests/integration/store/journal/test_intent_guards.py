@@ -51,7 +51,7 @@ def test_what_a_broker_will_number_reserves_nothing_here(driver: StoreDriver) ->
 
     written = driver.do(reshape_intents.write, [wanted])[topic_id]
 
-    assert (written.children, written.is_on_broker) == ((), True)
+    assert (written.children, written.is_mirrored) == ((), True)
     assert driver.layout(topic_id).next_segment_id == 2
 
 
