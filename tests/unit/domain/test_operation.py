@@ -12,8 +12,8 @@ from controller.domain.hash_range import HashRange
 from controller.domain.operation import (
     ABORTABLE,
     MIRROR_MOVES,
-    MOVES,
     MIRRORED,
+    MOVES,
     WAITS_BEFORE,
     Observed,
     Operation,
