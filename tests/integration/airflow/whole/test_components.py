@@ -7,7 +7,7 @@ import pytest
 
 from controller.devstack.airflow import AirflowStandalone
 from controller.devstack.process import DevstackFailed
-from tests.support.processes import family
+from tests.support.processes import family, still_running
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(400)]
 
@@ -52,3 +52,14 @@ def test_a_killed_component_comes_back(airflow: AirflowStandalone) -> None:
 
     airflow.api.wait_dag("greeting")
     assert airflow.api.wait_run("greeting", airflow.api.trigger("greeting")) == "success"
+
+
+@pytest.mark.chaos  # a second start; that nobody is left behind is looked at whenever the shared one ends
+def test_it_starts_again_after_a_stop(airflow: AirflowStandalone) -> None:
+    everybody = family(airflow)
+
+    airflow.stop()
+
+    assert still_running(everybody) == []
+    airflow.start()
+    assert airflow.api.is_healthy()

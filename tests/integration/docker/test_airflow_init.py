@@ -3,26 +3,82 @@
 from __future__ import annotations
 
 import json
+import secrets
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
+import yaml
 
 from controller.devstack.airflow import AirflowStandalone
-from controller.entrypoints.commands.doctor import SCHEDULED_DAGS
-from tests.integration.airflow.whole.conftest import COMPOSE, PASSWORD, log_in
+from controller.devstack.ports import free_port, release_port
+from controller.devstack.postgres import PostgresServer
+from controller.settings import PROJECT_ROOT
 from tests.support.command_line import CommandLine
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(400)]
+COMPOSE: dict[str, Any] = yaml.safe_load((PROJECT_ROOT / "docker-compose.yml").read_text())
+PASSWORD = 'quo"ted'
+
+
+@pytest.fixture(scope="module")
+def health_port() -> Iterator[int]:
+    """Where the scheduler answers; in a container it is the one that the check names."""
+    port = free_port()
+    yield port
+    release_port(port)
+
+
+@pytest.fixture(scope="module")
+def airflow(
+    postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory, health_port: int
+) -> Iterator[AirflowStandalone]:
+    directory = tmp_path_factory.mktemp("airflow")
+    name = f"airflow_{secrets.token_hex(4)}"
+    told = COMPOSE["services"]["airflow-scheduler"]["environment"]
+    users = "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS"
+    airflow = AirflowStandalone(
+        directory / "airflow",
+        dags_folder=PROJECT_ROOT / "dags",
+        plugins_folder=PROJECT_ROOT / "plugins",
+        metadata_url=postgres_server.create_database(name),
+        env={
+            users: told[users],
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(directory / "passwords.json"),
+            "AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK": told["AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK"],
+            "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_SERVER_PORT": str(health_port),
+            "AIRFLOW_ADMIN_PASSWORD": PASSWORD,
+        },
+    )
+    (directory / "airflow" / "home").mkdir(parents=True)
+    subprocess.run(
+        [PROJECT_ROOT / "docker" / "airflow-init.sh"],
+        env=airflow.environment() | {"PYTHONDONTWRITEBYTECODE": "1"},
+        check=True,
+        capture_output=True,
+    )
+    assert (directory / "passwords.json").stat().st_mode & 0o077 == 0
+    with airflow:
+        yield airflow
+    postgres_server.drop_database(name)
+
+
+def ask_token(airflow: AirflowStandalone, password: str) -> requests.Response:
+    return requests.post(
+        f"{airflow.url}/auth/token", json={"username": "admin", "password": password}, timeout=30
+    )
 
 
 def test_the_password_of_the_environment_lets_in_and_no_other(airflow: AirflowStandalone) -> None:
-    assert log_in(airflow.url, PASSWORD).status_code == 201
-    assert log_in(airflow.url, "admin").status_code == 401
+    assert ask_token(airflow, PASSWORD).status_code == 201
+    assert ask_token(airflow, "admin").status_code == 401
     assert requests.get(f"{airflow.url}/api/v2/dags", timeout=30).status_code == 401
 
 
@@ -52,10 +108,7 @@ def test_doctor_sees_health_dags_and_connection(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CLEAVE_DATABASE_URL", database)
     monkeypatch.setenv("CLEAVE_AIRFLOW_URL", airflow.url)
-    monkeypatch.setenv("CLEAVE_AIRFLOW_TOKEN", log_in(airflow.url, PASSWORD).json()["access_token"])
-    for dag in SCHEDULED_DAGS:
-        airflow.api.wait_dag(dag)
-        airflow.api.call("PATCH", f"/dags/{dag}", {"is_paused": False})
+    monkeypatch.setenv("CLEAVE_AIRFLOW_TOKEN", ask_token(airflow, PASSWORD).json()["access_token"])
     cleave = CommandLine(database, capsys)
 
     def found() -> dict[str, tuple[str, str]]:
@@ -69,5 +122,3 @@ def test_doctor_sees_health_dags_and_connection(
     assert found()["airflow DAGs"][0] == "wrong"
     assert "CLEAVE_AIRFLOW_TOKEN" in found()["airflow DAGs"][1]
     cleave.store.dispose()
-    for dag in SCHEDULED_DAGS:
-        airflow.api.call("PATCH", f"/dags/{dag}", {"is_paused": True})
