@@ -101,7 +101,6 @@ def test_retention_is_counted_in_minutes_from_the_sealing(
         (0.0, "-1", False),
         (0.0, "60", False),
         (60.0, "0.5", True),
-        (0.0, "soon", False),
     ],
 )
 def test_a_topics_own_retention_goes_before_the_setting_and_negative_keeps_for_ever(
