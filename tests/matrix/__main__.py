@@ -8,6 +8,7 @@ ended; what a cell that failed printed is in .cache/matrix, and then the exit co
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -51,7 +52,7 @@ def cells() -> dict[str, Cell]:
 
 
 def run_tests(python: Callable[[], Path], tests: Sequence[str], binaries: Path | None = None) -> str:
-    """The last line of pytest, which is all of it that the table shows."""
+    """The line of pytest that counts, which is all of it that the table shows."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("CLEAVE_TEST_")}
     if binaries is not None:
         env["CLEAVE_TEST_POSTGRES_BIN"] = str(binaries)
@@ -66,7 +67,7 @@ def run_tests(python: Callable[[], Path], tests: Sequence[str], binaries: Path |
     )
     if done.returncode:
         raise Broken(done.stdout)
-    return done.stdout.strip().splitlines()[-1].strip("= ")
+    return re.findall(r"^.*\d+ passed.* in .*$", done.stdout, re.MULTILINE)[-1].strip("= ")
 
 
 def store_on(binaries: Path, python: Callable[[], Path]) -> str:
