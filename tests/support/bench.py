@@ -15,16 +15,14 @@ from sqlalchemy import text
 
 from controller.dataplane.base import DataPlane, LogState, OutgoingMessage
 from controller.domain.layout import SegmentLayout
-from controller.domain.operation import Operation, OperationState, Origin, Step
+from controller.domain.operation import Operation, OperationState, Origin
 from controller.domain.segment import SegmentState
 from controller.services import garbage_collector, segment_admin, tombstone_sweeper, topic_admin
 from controller.services.operation_runner import Outcome, RunnerContext, run_due, run_operation
-from controller.services.operation_runner.log_acts import LogActs, Subject
 from controller.services.reconciler import Finding, reconcile
-from controller.store.journal import claims, operations, steps
+from controller.store.journal import operations
 from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
-from controller.store.journal.steps import StepRecord
 from controller.store.postgres.engine import Store
 from controller.store.topics import backing_logs, layouts, topics
 from tests.support.bench_planes import (
@@ -34,6 +32,7 @@ from tests.support.bench_planes import (
     OnPulsar,
     bench_plane,
 )
+from tests.support.older_runner import record_alone
 from tests.support.waiting import wait_until
 
 __all__ = ["CALL_TIMEOUT_SECONDS", "TOPIC", "Bench"]
@@ -149,31 +148,13 @@ class Bench:
             moves = self.operation(operation_id).moves
             before, step = next((seen, step) for seen, (step, leads_to) in moves.items() if leads_to is state)
             self.run_until(operation_id, before)
-            self._record_alone(operation_id, step, state)
+            record_alone(self.context("older", planes=self.looking), operation_id, step, state)
             return
 
         def there() -> bool:
             return self.operation(operation_id).state is state
 
         self.wait_until(lambda: there() or (self.run_once(operation_id, should_stop=there) and there()))
-
-    def _record_alone(self, operation_id: int, step: Step, leads_to: OperationState) -> None:
-        """Do one step on the logs, and record it by itself."""
-        with self.store.transaction() as tx:
-            [claim] = claims.claim(
-                tx,
-                runner="older",
-                operation_id=operation_id,
-                lease_seconds=self.lease_seconds,
-                call_timeout_seconds=self.call_timeout_seconds,
-            )
-        acts = LogActs(self.store, self.plane, lambda calls: [call() for call in calls])
-        acted = acts.perform(step, [Subject(claim.operation, claim.observed)])
-        version = claim.observed.subscription_version if step is Step.CREATE_CHILDREN else None
-        record = StepRecord(claim.operation, ((step, leads_to),), acted.details[operation_id], version)
-        with self.store.transaction() as tx:
-            assert steps.record(tx, [record], "older", started_at_ms=claim.observed.now_ms)
-            claims.release(tx, [record.moved()], "older")
 
     def settle(self, *, collects: bool = False) -> list[Finding]:
         """Run, reconcile and sweep until nothing is left to do; returns what the reconciler found on the way.

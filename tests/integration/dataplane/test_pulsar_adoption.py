@@ -16,13 +16,14 @@ from controller.client.producer import Producer
 from controller.client.stream_consumer import StreamConsumer
 from controller.dataplane.base import LogState
 from controller.dataplane.registry import build_log_client
-from controller.domain.operation import OperationState, Origin
+from controller.domain.operation import OperationState, Origin, Step
 from controller.services import topic_admin, topic_adoption
-from controller.services.operation_runner import run_due, run_operation
+from controller.services.operation_runner import run_due
 from controller.store.journal import operations
 from controller.store.journal.operations import Request
 from controller.store.topics.subscriptions import SubscriptionKind, list_subscriptions
 from tests.integration.dataplane.pulsar_house import PulsarHouse
+from tests.support.older_runner import record_alone
 from tests.support.waiting import wait_until
 
 KEYS, BEFORE, AFTER = 6, 4, 3
@@ -188,9 +189,8 @@ def test_until_the_fence_deleting_the_new_topic_undoes_everything(
     planned = topic_adoption.plan(house.app.planes, partitioned)
     request = Request("adopt", Origin.MANUAL, "tester", "try")
     intent = topic_adoption.adopt(house.app.store, house.app.planes, planned, request)
-    stopping = iter([False, True, True])
-    runner = house.app.runner("half", should_stop=lambda: next(stopping, True))
-    run_operation(runner, intent.operation.operation_id)  # the new segments are there, and no fence
+    adopting = intent.operation.operation_id  # the new segments are there, and no fence
+    record_alone(house.app.runner("half"), adopting, Step.CREATE_CHILDREN, OperationState.PREPARED)
 
     deletion = Request("delete", Origin.MANUAL, "tester", "no")
     deleting = topic_admin.delete_topic(house.app.store, house.topic, deletion).operation.operation_id

@@ -1,0 +1,31 @@
+"""An older program's runner, which recorded each step by itself: so operations come to rest in `prepared` and `fenced`."""
+
+from __future__ import annotations
+
+from controller.domain.operation import OperationState, Step
+from controller.services.operation_runner import RunnerContext
+from controller.services.operation_runner.log_acts import LogActs, Subject
+from controller.store.journal import claims, steps
+from controller.store.journal.steps import StepRecord
+
+
+def record_alone(context: RunnerContext, operation_id: int, step: Step, leads_to: OperationState) -> None:
+    """Claim the operation, do one step on its logs, record that step and nothing else, and let go of it."""
+    with context.store.transaction() as tx:
+        [claim] = claims.claim(
+            tx,
+            runner=context.runner_id,
+            operation_id=operation_id,
+            lease_seconds=context.lease_seconds,
+            call_timeout_seconds=context.call_timeout_seconds,
+        )
+    operation, observed = claim.operation, claim.observed
+    acts = LogActs(
+        context.store, context.planes[operation.data_plane], lambda calls: [call() for call in calls]
+    )
+    acted = acts.perform(step, [Subject(operation, observed)])
+    version = observed.subscription_version if step is Step.CREATE_CHILDREN else None
+    record = StepRecord(operation, ((step, leads_to),), acted.details[operation_id], version)
+    with context.store.transaction() as tx:
+        assert steps.record(tx, [record], context.runner_id, started_at_ms=observed.now_ms)
+        claims.release(tx, [record.moved()], context.runner_id)
