@@ -36,11 +36,15 @@ class CallAll(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """An operation and what was seen last of its topic. `carried`: subscriptions known to be on its children."""
+    """An operation and what was seen last of its topic.
+
+    `carried`: subscriptions known to be on its children. `positions`: of the parents known to be closed.
+    """
 
     operation: Operation
     observed: Observed
     carried: frozenset[str] = frozenset()
+    positions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def operation_id(self) -> int:
@@ -67,12 +71,13 @@ class Acted:
     """What came of an act, by operation id: what is worth keeping in the journal, or what stands in the way of that
     one.
 
-    `carried`: subscriptions that are on the children now.
+    `carried`: subscriptions that are on the children now. `positions`: of the parents that are closed now.
     """
 
     details: dict[int, Detail] = field(default_factory=dict)
     errors: dict[int, CleaveError] = field(default_factory=dict)
     carried: dict[int, frozenset[str]] = field(default_factory=dict)
+    positions: dict[int, Mapping[str, str]] = field(default_factory=dict)
 
 
 class LogActs:
@@ -124,12 +129,16 @@ class LogActs:
 
     def _terminate_parents(self, subjects: Sequence[Subject]) -> Acted:
         """The fences. Whoever's parent was not closed by the call for all is looked at by itself, behind the others."""
-        logs = [log for one in subjects for log in one.operation.fenced_topics]
-        positions = self._terminate(logs)
+        open_logs = [
+            log for one in subjects for log in one.operation.fenced_topics if log not in one.positions
+        ]
+        closed = self._terminate(open_logs) if open_logs else {}
+        positions = {log: at for one in subjects for log, at in one.positions.items()} | closed
         acted = Acted()
         for one in subjects:
             left = [log for log in one.operation.fenced_topics if log not in positions]
             own = {log: positions[log] for log in one.operation.fenced_topics if log in positions}
+            acted.positions[one.operation_id] = own
             if not left:
                 acted.details[one.operation_id] = {"positions": own}
             elif len(subjects) > 1:

@@ -14,9 +14,9 @@ another attempt: never to a way back.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TypeVar
 
@@ -56,6 +56,8 @@ class _Member:
     observed: Observed | None
     """None: look before the next step is chosen."""
     carried: frozenset[str] = frozenset()
+    positions: Mapping[str, str] = field(default_factory=dict)
+    """Of the parents that were closed under this claim: a closed log never opens again."""
     giving_up: str = ""
     lost_races: int = 0
     ready_at: float = 0.0
@@ -66,6 +68,13 @@ class _Member:
     def operation_id(self) -> int:
         """Its id, by which answers are given."""
         return self.operation.operation_id
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether all its parents are known to be closed."""
+        return self.operation.state is OperationState.FENCED or self.positions.keys() >= {
+            *self.operation.fenced_topics
+        }
 
     def seen(self) -> Observed:
         """What the next step is chosen on."""
@@ -118,7 +127,10 @@ class OperationSet:
         move = min(moves.values(), key=_urgency)
         chosen = [one for one, wanted in moves.items() if wanted == move]
         unhindered = [one for one in chosen if not one.lost_races]
-        chosen = unhindered or chosen[:1]  # whoever was held up is tried by itself
+        if unhindered:
+            chosen = unhindered
+        elif not all(one.is_fenced for one in chosen):
+            chosen = chosen[:1]  # whoever was held up is tried by itself, unless nothing but commits is left
         if move[0] is Step.WAIT:
             for one in chosen:
                 self._defer(one, "waits for older operations of the topic", backoff.FIRST_DELAY_SECONDS)
@@ -149,6 +161,7 @@ class OperationSet:
         acted = self._act(step, members)
         for one in members:
             one.carried = acted.carried.get(one.operation_id, one.carried)
+            one.positions = acted.positions.get(one.operation_id, one.positions)
         records = {
             one: self._record_of(one, move, acted) for one in members if one.operation_id in acted.details
         }
@@ -171,7 +184,7 @@ class OperationSet:
         ):  # so that it can be done where the plane is not configured
             return Acted({one.operation_id: {} for one in members})
         plane = self._plane_of(members[0])()
-        subjects = [Subject(one.operation, one.seen(), one.carried) for one in members]
+        subjects = [Subject(one.operation, one.seen(), one.carried, one.positions) for one in members]
         return LogActs(self._context.store, plane, self._call_all).perform(step, subjects)
 
     def _record_of(self, member: _Member, move: Move, acted: Acted) -> StepRecord:
@@ -252,11 +265,14 @@ class OperationSet:
             for half in _halves(members):
                 self._commit_turn({one: records[one] for one in half})
             return
+        left = [record for one, record in records.items() if one.operation_id not in committed]
+        reasons: dict[int, CleaveError] = {}
+        if left:
+            with self._context.store.single_statement() as tx:
+                reasons = commits.why_left(tx, left, runner)
         for one, record in records.items():
             if (found := committed.get(one.operation_id)) is None:
-                with self._context.store.transaction() as tx:
-                    why = commits.why_left(tx, record, runner)
-                self._hindered(one, why)
+                self._hindered(one, reasons[one.operation_id])
                 continue
             one.carried |= found.subscriptions
             self._moved(one, replace(record.moved(), epoch=found.epoch), found.now_ms)

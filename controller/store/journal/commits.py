@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Row, text
 
 from controller.clock import to_ms
 from controller.domain.errors import CleaveError, InvariantViolated, LostRace
@@ -121,6 +122,18 @@ COMMIT = Prepared(
 """,
     STEP_TYPES | {"topic_ids": "bigint[]"},
 )
+WHY_LEFT = Prepared(
+    "why_left_out",
+    f"""{GIVEN}
+    SELECT o.operation_id, {HELD} AND o.state = g.seen_state AS is_held, t.state AS topic_state, t.subscription_version,
+           (SELECT count(*) FROM cleave.operation_parent p
+             WHERE p.operation_id = o.operation_id
+               AND (SELECT s.state FROM cleave.segment s
+                     WHERE s.topic_id = p.topic_id AND s.segment_id = p.segment_id) <> 'ACTIVE') = 0 AS has_active_parents
+      FROM given g JOIN cleave.operation o USING (operation_id) JOIN cleave.topic t ON t.topic_id = o.topic_id
+""",
+    {"given": "text", "runner": "text"},
+)
 STAMPS: Mapping[OperationKind, tuple[str, ...]] = {
     OperationKind.SPLIT: ("last_split_at",),
     OperationKind.MERGE: ("last_merge_at",),
@@ -132,10 +145,6 @@ _PRUNE = """
     UPDATE cleave.segment SET pruned_epoch = :epoch, pruned_at = :at
      WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids) AND state = 'SEALED' AND pruned_epoch IS NULL
  RETURNING segment_id, backing_topic
-"""
-_STATE_OF_PARENTS = """
-    SELECT array_agg(s.state) FROM cleave.operation_parent p JOIN cleave.segment s USING (topic_id, segment_id)
-     WHERE p.operation_id = :operation_id
 """
 _HAS_HISTORY = "SELECT EXISTS (SELECT FROM cleave.layout_change WHERE topic_id = :topic_id)"
 _FORGET_LOADS = (
@@ -176,24 +185,36 @@ def commit_reshapes(
     }
 
 
-def why_left(tx: Connection, record: StepRecord, runner: str) -> CleaveError:
-    """Why `commit_reshapes` left this one out: FencedOut, LostRace (look again) or InvariantViolated."""
+def why_left(tx: Connection, records: Sequence[StepRecord], runner: str) -> dict[int, CleaveError]:
+    """Why `commit_reshapes` left these out, by operation id: FencedOut, LostRace (look again) or InvariantViolated."""
+    parameters = steps.statement_parameters(records, runner, 0)
+    seen = {
+        row.operation_id: row
+        for row in WHY_LEFT.execute(tx, {one: parameters[one] for one in ("given", "runner")})
+    }
+    return {
+        one.operation.operation_id: _why_left(one, seen[one.operation.operation_id], runner)
+        for one in records
+    }
+
+
+def _why_left(record: StepRecord, seen: Row[Any], runner: str) -> CleaveError:
     operation = record.operation
-    if operation.operation_id not in steps.still_held(tx, [operation], runner):
+    if not seen.is_held:
         return fenced_out(operation, runner)
-    topic = topics.get_topic(tx, operation.topic_id)
-    if topic.state not in (TopicState.LIVE, TopicState.DELETING):
+    if seen.topic_state not in (TopicState.LIVE, TopicState.DELETING):
         return InvariantViolated(
-            f"topic {topic.name} is {topic.state} under {operation.kind} {operation.operation_id}"
+            f"topic {operation.topic_name} is {seen.topic_state} under {operation.kind} {operation.operation_id}"
         )
-    states = tx.execute(text(_STATE_OF_PARENTS), {"operation_id": operation.operation_id}).scalar_one()
-    if {*states} != {"ACTIVE"}:
+    if not seen.has_active_parents:
         return InvariantViolated(
             f"parents {operation.parent_ids} of operation {operation.operation_id} are not all active"
         )
-    if record.noted_version != topic.subscription_version:
-        return _stale_subscriptions(topic, record.noted_version)
-    return LostRace(f"somebody holds the rows of topic {topic.name}; trying again", ROWS_HELD_SECONDS)
+    if record.noted_version != seen.subscription_version:
+        return _stale_subscriptions(operation.topic_name, seen.subscription_version, record.noted_version)
+    return LostRace(
+        f"somebody holds the rows of topic {operation.topic_name}; trying again", ROWS_HELD_SECONDS
+    )
 
 
 def commit_one(tx: Connection, record: StepRecord, runner: str, *, started_at_ms: int) -> Committed:
@@ -331,13 +352,12 @@ def _next_epoch(tx: Connection, topic: TopicRow) -> int:
 
 def _demand_noted(topic: TopicRow, record: StepRecord) -> None:
     if record.noted_version != topic.subscription_version:
-        raise _stale_subscriptions(topic, record.noted_version)
+        raise _stale_subscriptions(topic.name, topic.subscription_version, record.noted_version)
 
 
-def _stale_subscriptions(topic: TopicRow, noted: int | None) -> LostRace:
+def _stale_subscriptions(topic: str, present: int, noted: int | None) -> LostRace:
     return LostRace(
-        f"subscriptions of topic {topic.name} are at version {topic.subscription_version}, the children at "
-        f"{noted}; apply the difference first",
+        f"subscriptions of topic {topic} are at version {present}, the children at {noted}; apply the difference first",
         delay_seconds=0.0,
     )
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 from sqlalchemy.exc import IntegrityError
 
 from controller.clock import to_ms
@@ -122,16 +122,26 @@ WRITE = Prepared(
     },
 )
 # Merges among segments and everything they descend from, as far as it is not pruned: Pulsar's depth of what joins them.
-_MERGES_ABOVE = """
+# Of segments that one split has made none can be counted twice, so that their stored depth says it all.
+MERGES_ABOVE = Prepared(
+    "merges_above",
+    """
+    SELECT CASE WHEN (SELECT count(DISTINCT l.parent_id) FROM cleave.segment_parent l
+                       WHERE l.topic_id = :topic_id AND l.child_id = ANY (:segment_ids)) = 1 THEN 0
+           ELSE (
     WITH RECURSIVE above (segment_id) AS (
-        SELECT unnest(CAST(:segment_ids AS bigint[]))
-         UNION SELECT l.parent_id FROM above a JOIN cleave.segment_parent l ON l.topic_id = :topic_id AND l.child_id = a.segment_id
+        SELECT unnest(:segment_ids)
+         UNION SELECT l.parent_id FROM above a
+                 JOIN cleave.segment_parent l ON l.topic_id = :topic_id AND l.child_id = a.segment_id
                  JOIN cleave.segment s ON s.topic_id = :topic_id AND s.segment_id = l.parent_id AND s.pruned_epoch IS NULL)
     SELECT count(*) FROM above a
      WHERE (SELECT count(*) FROM cleave.segment_parent l
               JOIN cleave.segment s ON s.topic_id = l.topic_id AND s.segment_id = l.parent_id AND s.pruned_epoch IS NULL
-             WHERE l.topic_id = :topic_id AND l.child_id = a.segment_id) >= 2
-"""
+             WHERE l.topic_id = :topic_id AND l.child_id = a.segment_id) >= 2)
+           END AS merges
+""",
+    {"topic_id": "bigint", "segment_ids": "bigint[]"},
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +327,8 @@ def _merge_depth(tx: Connection, draft: ReshapeDraft, hash_range: HashRange) -> 
     stored = max(one.merge_depth for one in parents)
     if sum(one.merge_depth > 0 for one in parents) >= 2:
         of_parents = {"topic_id": draft.view.topic_id, "segment_ids": [one.segment_id for one in parents]}
-        stored = max(stored, tx.execute(text(_MERGES_ABOVE), of_parents).scalar_one())
+        [(merges_above,)] = MERGES_ABOVE.execute(tx, of_parents)
+        stored = max(stored, int(str(merges_above)))
     return stored + (len(parents) >= 2)
 
 
