@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -133,6 +134,21 @@ def test_a_stale_runner_writes_nothing(
 
     assert driver.sql("SELECT * FROM cleave.operation") == before
     assert driver.sql("SELECT count(*) FROM cleave.operation_step") == [(0,)]
+
+
+def test_an_operation_is_held_by_its_runner_in_the_state_in_which_it_was_seen(driver: StoreDriver) -> None:
+    [operation] = _operations(driver, 1)
+    claimed = driver.claim(operation, "a")
+
+    def held(seen: Operation, runner: str) -> bool:
+        return driver.do(steps.still_held, [seen], runner) == {seen.operation_id}
+
+    assert held(claimed, "a")
+    assert not held(claimed, "b")
+    assert not held(replace(claimed, claim_term=claimed.claim_term - 1), "a")
+    assert not held(replace(claimed, state=OperationState.PREPARED), "a")
+    _expire(driver, operation, seconds_ago=0.0)
+    assert not held(claimed, "a")
 
 
 def test_a_step_already_recorded_cannot_be_recorded_again(driver: StoreDriver) -> None:
