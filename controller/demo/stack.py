@@ -21,8 +21,9 @@ from psycopg2 import sql
 
 from controller.demo.planes import EMBEDDED, Plane
 from controller.devstack.airflow import AirflowStandalone
+from controller.devstack.failure import DevstackFailed
 from controller.devstack.postgres import EmbeddedPostgres
-from controller.devstack.process import ChildProcess, DevstackFailed
+from controller.devstack.process import ChildProcess
 from controller.devstack.spark_connect import SparkConnectServer
 from controller.settings import PROJECT_ROOT
 from controller.store.postgres.migrations import migrate

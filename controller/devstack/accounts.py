@@ -12,7 +12,8 @@ import stat
 import subprocess
 from pathlib import Path
 
-from controller.devstack.process import DevstackFailed, RunAs
+from controller.devstack.failure import DevstackFailed
+from controller.devstack.process import RunAs
 
 _CANDIDATES = ("postgres", "nobody")
 

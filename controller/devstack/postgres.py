@@ -20,9 +20,10 @@ from psycopg2 import sql
 from sqlalchemy.engine import URL, make_url
 
 from controller.devstack.accounts import reachable_by, server_account
+from controller.devstack.failure import DevstackFailed
 from controller.devstack.ports import LOOPBACK, free_port, release_port
 from controller.devstack.postgres_home import copy_wheel, room_in, wheel_binaries
-from controller.devstack.process import ChildProcess, DevstackFailed, RunAs, run_checked
+from controller.devstack.process import ChildProcess, RunAs, run_checked
 
 SUPERUSER: Final = "postgres"
 DURABLE: Final[Mapping[str, str]] = {}

@@ -13,7 +13,8 @@ import tempfile
 from pathlib import Path
 
 from controller.devstack.accounts import private_directory, reachable_by
-from controller.devstack.process import DevstackFailed, RunAs
+from controller.devstack.failure import DevstackFailed
+from controller.devstack.process import RunAs
 
 
 def wheel_binaries() -> Path:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from controller.domain.errors import Terminal
+from controller.devstack.failure import DevstackFailed
 
 _POLL_SECONDS = 0.05
 _LEASH = """
@@ -26,10 +26,6 @@ kill -s "$2" -- "-$1"
 for try in 1 2 3 4 5 6 7 8 9 10; do sleep 0.5; kill -s 0 -- "-$1" || exit 0; done
 kill -s KILL -- "-$1"
 """
-
-
-class DevstackFailed(Terminal):
-    """A local server did not start or cannot run here. The message ends with what to do, or with the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from controller.devstack.failure import DevstackFailed
 from controller.devstack.java import java_home
 from controller.devstack.ports import LOOPBACK, free_port, is_listening, release_port
-from controller.devstack.process import ChildProcess, DevstackFailed
+from controller.devstack.process import ChildProcess
 
 _SERVER: Final = (
     "org.apache.spark.sql.connect.service.SparkConnectServer"  # SparkSubmit knows it by this name

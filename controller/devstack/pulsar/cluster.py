@@ -13,8 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from controller.devstack.failure import DevstackFailed
 from controller.devstack.ports import LOOPBACK, is_listening, release_port
-from controller.devstack.process import DevstackFailed, run_checked
+from controller.devstack.process import run_checked
 from controller.devstack.pulsar.configuration import (
     BOOKIE,
     BROKER,

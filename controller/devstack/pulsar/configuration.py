@@ -13,8 +13,8 @@ from typing import Final
 
 import psutil
 
+from controller.devstack.failure import DevstackFailed
 from controller.devstack.ports import LOOPBACK, free_port, is_listening
-from controller.devstack.process import DevstackFailed
 
 BROKER: Final[Mapping[str, str]] = {
     "bindAddress": LOOPBACK,

@@ -13,8 +13,9 @@ from typing import Final
 
 import requests
 
+from controller.devstack.failure import DevstackFailed
 from controller.devstack.java import java_home
-from controller.devstack.process import ChildProcess, DevstackFailed
+from controller.devstack.process import ChildProcess
 
 START_TIMEOUT_SECONDS: Final = 300.0
 """Ten seconds on a quiet machine of two cores, a minute and more where several start at once."""

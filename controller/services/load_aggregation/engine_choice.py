@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping
 
-from controller.devstack.java import system_java_home
 from controller.services.load_aggregation.run import Engine
 from controller.services.load_aggregation.spark import SparkEngine
 from controller.services.load_aggregation.twin import SqlTwinEngine
 from controller.store.postgres.engine import Store
+from controller.system_java import system_java_home
 
 NO_SPARK = "none"
 """The setting of the Spark master that asks for the SQL twin."""

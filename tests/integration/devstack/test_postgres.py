@@ -15,9 +15,9 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
+from controller.devstack.failure import DevstackFailed
 from controller.devstack.ports import is_listening
 from controller.devstack.postgres import DURABLE, SUPERUSER, EmbeddedPostgres, PostgresServer
-from controller.devstack.process import DevstackFailed
 from tests.support.waiting import wait_until
 
 

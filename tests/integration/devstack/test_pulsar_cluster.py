@@ -8,7 +8,7 @@ import pulsar
 import pytest
 import requests
 
-from controller.devstack.process import DevstackFailed
+from controller.devstack.failure import DevstackFailed
 from controller.devstack.pulsar.cluster import CLUSTER_NAME, LoadManager, PulsarCluster
 from controller.devstack.pulsar.jars import PULSAR_4
 from controller.devstack.pulsar.java_server import QUICK

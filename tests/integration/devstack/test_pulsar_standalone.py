@@ -10,8 +10,8 @@ import pulsar
 import pytest
 import requests
 
+from controller.devstack.failure import DevstackFailed
 from controller.devstack.ports import LOOPBACK, is_listening
-from controller.devstack.process import DevstackFailed
 from controller.devstack.pulsar.jars import PULSAR_4
 from controller.devstack.pulsar.java_server import QUICK
 from controller.devstack.pulsar.standalone import PulsarStandalone

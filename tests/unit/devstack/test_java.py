@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from controller.devstack.java import bundled_java_home, java_home, system_java_home
-from controller.devstack.process import DevstackFailed
+from controller.devstack.failure import DevstackFailed
+from controller.devstack.java import bundled_java_home, java_home
+from controller.system_java import system_java_home
 
 
 def install_java(home: Path, version: str) -> Path:

@@ -9,7 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from controller.devstack.process import ChildProcess, DevstackFailed, run_checked
+from controller.devstack.failure import DevstackFailed
+from controller.devstack.process import ChildProcess, run_checked
 
 STUBBORN = (
     "import signal, subprocess, sys, time\n"

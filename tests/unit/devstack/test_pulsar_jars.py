@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.devstack.process import DevstackFailed
+from controller.devstack.failure import DevstackFailed
 from controller.devstack.pulsar import jars
 from controller.devstack.pulsar.jars import VERSIONS, MavenMissing, cache_directory, pulsar_jars
 

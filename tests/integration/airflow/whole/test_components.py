@@ -6,7 +6,7 @@ import psutil
 import pytest
 
 from controller.devstack.airflow import AirflowStandalone
-from controller.devstack.process import DevstackFailed
+from controller.devstack.failure import DevstackFailed
 from tests.support.processes import family, still_running
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(400)]

@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 from controller.devstack.airflow import AirflowStandalone
-from controller.devstack.process import ChildProcess, DevstackFailed
+from controller.devstack.failure import DevstackFailed
+from controller.devstack.process import ChildProcess
 from controller.domain.operation import OperationState
 from controller.services import segment_admin, tombstone_sweeper, topic_admin
 from controller.store import leases

@@ -1,0 +1,98 @@
+"""What is installed with the package, or with one of its extras, is all that its part of the program imports.
+
+A developer's environment has every library there is, so a missing dependency shows only where somebody installs the wheel. Here
+a process of its own is kept from all that the metadata does not ask for.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+STARTS = {
+    "": [
+        "controller.entrypoints.cli",
+        "controller.entrypoints.tasks",
+        "controller.client",
+        "controller.bundles.bootstrap",
+    ],
+    "pulsar": ["controller.dataplane.pulsar.plane", "controller.dataplane.pulsar.log_client"],
+    "spark": ["spark_jobs.run_load_aggregation", "spark_jobs.run_bundle_load"],
+    "devstack": [
+        "controller.devstack.postgres",
+        "controller.devstack.pulsar.tokens",
+        "controller.devstack.spark_connect",
+    ],
+}
+_IMPORT = """
+import importlib, json, sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in forbidden:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+forbidden, modules = map(frozenset, json.loads(sys.argv[1]))
+sys.meta_path.insert(0, Missing())
+for module in sorted(modules):
+    importlib.import_module(module)
+"""
+
+
+def installed_with(wanted: Iterable[str]) -> set[str]:
+    """The distributions that these requirements bring, by canonical name."""
+    found: set[str] = set()
+    pending = [(Requirement(one), "") for one in wanted]
+    while pending:
+        requirement, extra = pending.pop()
+        name = canonicalize_name(requirement.name)
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        is_known, _ = name in found, found.add(name)
+        if is_known and not requirement.extras:
+            continue
+        try:
+            needs = metadata.requires(name) or []
+        except metadata.PackageNotFoundError:  # for another platform or Python
+            continue
+        pending += [(Requirement(need), one) for need in needs for one in ("", *requirement.extras)]
+    return found
+
+
+def forbidden_modules(extra: str) -> list[str]:
+    """Top-level modules of all that is installed here and not with the package and that extra."""
+    allowed = installed_with([*PROJECT["dependencies"], *PROJECT["optional-dependencies"].get(extra, [])])
+    owners: dict[str, set[str]] = defaultdict(set)
+    for module, distributions in metadata.packages_distributions().items():
+        owners[module] = {canonicalize_name(one) for one in distributions}
+    return [module for module, names in owners.items() if not names & {*allowed, "cleave"}]
+
+
+def start(modules: list[str], forbidden: list[str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", _IMPORT, json.dumps([forbidden, modules])]
+    return subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("extra", STARTS)
+def test_each_part_starts_with_what_is_installed_for_it(extra: str) -> None:
+    done = start(STARTS[extra], forbidden_modules(extra))
+
+    assert done.returncode == 0, done.stderr.splitlines()[-1]
+
+
+def test_a_library_that_is_not_asked_for_is_missed() -> None:
+    done = start(["controller.entrypoints.cli"], [*forbidden_modules(""), "structlog"])
+
+    assert "No module named 'structlog'" in done.stderr
