@@ -148,7 +148,12 @@ class Bench:
             moves = self.operation(operation_id).moves
             before, step = next((seen, step) for seen, (step, leads_to) in moves.items() if leads_to is state)
             self.run_until(operation_id, before)
-            record_alone(self.context("older", planes=self.looking), operation_id, step, state)
+            patient = self.context(
+                "older",
+                planes=self.looking,
+                lease_seconds=self.lease_seconds + self.plane.call_timeout_seconds,
+            )
+            record_alone(patient, operation_id, step, state)
             return
 
         def there() -> bool:
