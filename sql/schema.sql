@@ -8,6 +8,18 @@ CREATE SCHEMA inspect;
 
 CREATE SCHEMA staging;
 
+CREATE FUNCTION cleave.awaits_reader(of_topic bigint, of_segment bigint, sealed bigint) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT EXISTS (
+        SELECT FROM cleave.subscription u
+         WHERE u.topic_id = of_topic AND u.state = 'live' AND u.created_epoch < sealed
+           AND NOT EXISTS (SELECT FROM cleave.segment_drain d
+                            WHERE d.topic_id = of_topic AND d.subscription = u.name AND d.segment_id = of_segment))
+$$;
+
+COMMENT ON FUNCTION cleave.awaits_reader(of_topic bigint, of_segment bigint, sealed bigint) IS 'Whether a live subscription, older than the seal (an epoch), has not read the segment to its end.';
+
 CREATE FUNCTION cleave.bundle_proposal_before_update() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -341,6 +353,28 @@ BEGIN
     RETURN NULL;
 END $$;
 
+CREATE FUNCTION cleave.on_drain_marked() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    UPDATE cleave.segment s SET drained_at = clock_timestamp()
+      FROM (SELECT DISTINCT topic_id, segment_id FROM added) a
+     WHERE s.topic_id = a.topic_id AND s.segment_id = a.segment_id AND s.drained_at IS NULL
+       AND NOT cleave.awaits_reader(s.topic_id, s.segment_id, s.sealed_epoch);
+    RETURN NULL;
+END $$;
+
+CREATE FUNCTION cleave.on_drain_taken_back() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    UPDATE cleave.segment s SET drained_at = NULL
+      FROM (SELECT DISTINCT topic_id, segment_id FROM removed) r
+     WHERE s.topic_id = r.topic_id AND s.segment_id = r.segment_id AND s.drained_at IS NOT NULL
+       AND cleave.awaits_reader(s.topic_id, s.segment_id, s.sealed_epoch);
+    RETURN NULL;
+END $$;
+
 CREATE FUNCTION cleave.on_layout_change() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -419,6 +453,18 @@ CREATE FUNCTION cleave.on_operation_intended() RETURNS trigger
     AS $$
 BEGIN
     PERFORM pg_notify('cleave_operations', NEW.topic_id || ':' || NEW.operation_id);
+    RETURN NULL;
+END $$;
+
+CREATE FUNCTION cleave.on_subscription_insert() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    -- As a rule a subscription begins at the topic's present epoch, and nothing was sealed after that.
+    IF NEW.created_epoch < (SELECT epoch FROM cleave.topic WHERE topic_id = NEW.topic_id) THEN
+        UPDATE cleave.segment SET drained_at = NULL
+         WHERE topic_id = NEW.topic_id AND sealed_epoch > NEW.created_epoch AND drained_at IS NOT NULL;
+    END IF;
     RETURN NULL;
 END $$;
 
@@ -1241,12 +1287,16 @@ CREATE TABLE cleave.segment (
     terminated_position text,
     legacy_topic_name text,
     ring int8range GENERATED ALWAYS AS (int8range(((topic_id * 65536) + range_start), ((topic_id * 65536) + range_end), '[]'::text)) STORED,
+    drained_at timestamp with time zone,
+    CONSTRAINT segment_drained_only_sealed CHECK (((drained_at IS NULL) OR (state = 'SEALED'::text))),
     CONSTRAINT segment_epochs_in_order CHECK (((sealed_epoch >= created_epoch) AND (pruned_epoch >= sealed_epoch))),
     CONSTRAINT segment_pruned_only_sealed CHECK ((((pruned_epoch IS NULL) OR (state = 'SEALED'::text)) AND ((pruned_epoch IS NULL) = (pruned_at IS NULL)))),
     CONSTRAINT segment_range_on_ring CHECK (((0 <= range_start) AND (range_start <= range_end) AND (range_end <= 65535))),
     CONSTRAINT segment_sealed_is_dated CHECK (((state = 'SEALED'::text) = ((sealed_epoch IS NOT NULL) AND (sealed_at IS NOT NULL)))),
     CONSTRAINT segment_state_known CHECK ((state = ANY (ARRAY['ACTIVE'::text, 'SEALED'::text])))
 );
+
+COMMENT ON COLUMN cleave.segment.drained_at IS 'Since when every live subscription has read the segment to its end. NULL: one has not, or nobody has looked.';
 
 COMMENT ON CONSTRAINT segment_epochs_in_order ON cleave.segment IS 'A segment is created, then sealed, then pruned.';
 
@@ -2573,6 +2623,8 @@ CREATE INDEX segment_parent_by_parent ON cleave.segment_parent USING btree (topi
 
 CREATE INDEX segment_present ON cleave.segment USING btree (topic_id, segment_id) WHERE (pruned_epoch IS NULL);
 
+CREATE INDEX segment_unread ON cleave.segment USING btree (topic_id, sealed_epoch) WHERE ((state = 'SEALED'::text) AND (pruned_epoch IS NULL) AND (drained_at IS NULL));
+
 CREATE INDEX tombstone_due ON cleave.tombstone USING btree (not_before) WHERE (closed_at IS NULL);
 
 CREATE INDEX tombstone_of_topic ON cleave.tombstone USING btree (topic_id) WHERE (closed_at IS NULL);
@@ -2645,6 +2697,10 @@ CREATE TRIGGER operation_intended AFTER INSERT ON cleave.operation FOR EACH ROW 
 
 CREATE TRIGGER segment_before_write BEFORE INSERT OR UPDATE ON cleave.segment FOR EACH ROW EXECUTE FUNCTION cleave.segment_before_write();
 
+CREATE TRIGGER segment_drain_delete AFTER DELETE ON cleave.segment_drain REFERENCING OLD TABLE AS removed FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_drain_taken_back();
+
+CREATE TRIGGER segment_drain_insert AFTER INSERT ON cleave.segment_drain REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_drain_marked();
+
 CREATE TRIGGER segment_is_history BEFORE DELETE ON cleave.segment FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
 
 CREATE TRIGGER segment_load_insert AFTER INSERT ON cleave.segment_load REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_load_change();
@@ -2652,6 +2708,8 @@ CREATE TRIGGER segment_load_insert AFTER INSERT ON cleave.segment_load REFERENCI
 CREATE TRIGGER segment_load_update AFTER UPDATE ON cleave.segment_load REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_load_change();
 
 CREATE TRIGGER segment_parent_is_history BEFORE DELETE OR UPDATE ON cleave.segment_parent FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
+
+CREATE TRIGGER subscription_insert AFTER INSERT ON cleave.subscription FOR EACH ROW EXECUTE FUNCTION cleave.on_subscription_insert();
 
 CREATE TRIGGER topic_before_insert BEFORE INSERT ON cleave.topic FOR EACH ROW EXECUTE FUNCTION cleave.topic_before_insert();
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from controller.client.layout_source import TopicSnapshot
+from controller.client.layout_source import SubscriptionSnapshot
 from controller.dataplane.base import LogClient, LogReader, Position
 from controller.domain.errors import DataPlaneUnavailable, LostRace, NotFound
 
@@ -61,7 +61,7 @@ class Holdings:
         self._logs, self._subscription, self._owner, self._wakeup = logs, subscription, owner, wakeup
         self._held: dict[int, HeldSegment] = {}
         self._awaited: dict[int, _Awaited] = {}
-        self._peers: Collection[str] = ()
+        self._snapshot: SubscriptionSnapshot | None = None
         self._turn = 0
 
     @property
@@ -80,11 +80,11 @@ class Holdings:
             if awaited.error is not None:
                 raise awaited.error
 
-    def adopt(self, mine: Collection[int], snapshot: TopicSnapshot, peers: Collection[str]) -> None:
-        """Follow a new assignment. A cursor that one of `peers` holds is waited for; one that anybody else holds is
+    def adopt(self, mine: Collection[int], snapshot: SubscriptionSnapshot) -> None:
+        """Follow a new assignment. A cursor that another consumer holds is waited for; one that anybody else holds is
         taken over.
         """
-        self._peers = peers
+        self._snapshot = snapshot
         segments = snapshot.layout.segments
         for held in list(self._held.values()):
             held.wanted = held.segment_id in mine
@@ -94,13 +94,15 @@ class Holdings:
             self.let_go_if_done(held)
         self._awaited = {i: self._awaited.get(i, _Awaited()) for i in mine if i not in self._held}
 
-    def take_awaited(self, snapshot: TopicSnapshot) -> None:
+    def take_awaited(self) -> None:
         """Open the readers whose time for a try has come."""
+        if self._snapshot is None:
+            return
         now = time.monotonic()
         for segment_id in [i for i, awaited in self._awaited.items() if awaited.next_try_at <= now]:
             awaited, began = self._awaited[segment_id], time.monotonic()
             try:
-                self._held[segment_id] = self._open(segment_id, snapshot)
+                self._held[segment_id] = self._open(segment_id, self._snapshot)
                 del self._awaited[segment_id]
             except (LostRace, NotFound):  # a peer still has it, or the cursor is still being made
                 awaited.try_later(time.monotonic() - began)
@@ -141,7 +143,7 @@ class Holdings:
             self.let_go(held)
         self._awaited.clear()
 
-    def _open(self, segment_id: int, snapshot: TopicSnapshot) -> HeldSegment:
+    def _open(self, segment_id: int, snapshot: SubscriptionSnapshot) -> HeldSegment:
         rung = threading.Event()
         rung.set()
 
@@ -153,7 +155,7 @@ class Holdings:
             snapshot.backing_topics[segment_id],
             self._subscription,
             owner=self._owner,
-            live_owners=self._peers,
+            live_owners=snapshot.consumers,
             on_arrival=ring,
         )
         return HeldSegment(segment_id, reader, not snapshot.layout.segment(segment_id).is_active, rung)

@@ -1,7 +1,8 @@
 """Where a client learns what the topic looks like now: the protocol, and the snapshots it gives.
 
-`PostgresSource` reads the rows; another source may ask over REST. A snapshot is complete and of one moment. A watcher
-that is told of a change asks for a new one.
+`PostgresSource` reads the rows; another source may ask over REST. A snapshot is of one moment, and holds what its reader
+needs: a producer the ACTIVE segments, a subscription what it has still to read as well. So it is no larger for a topic that
+was reshaped ten thousand times. A watcher that is told of a change asks for a new one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from controller.domain.layout import SegmentLayout
 
 @dataclass(frozen=True, slots=True)
 class TopicSnapshot:
-    """A topic's layout and the log behind each segment. `topic_id` is never used for another topic."""
+    """The ACTIVE segments of a topic and the log behind each. `topic_id` is never used for another topic."""
 
     topic_id: int
     name: str
@@ -26,10 +27,16 @@ class TopicSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionSnapshot:
-    """Who reads for a subscription, and which sealed segments it has read to their end."""
+    """Who reads for a subscription, and what there is to read.
+
+    `layout` holds the ACTIVE segments, the sealed ones that the subscription has not read to their end, and whatever descends
+    from these; `drained` those of them that it has. A segment that is not there is read to its end or pruned.
+    """
 
     consumers: frozenset[str]
     drained: frozenset[int]
+    layout: SegmentLayout
+    backing_topics: Mapping[int, str]
 
 
 class Watch(Protocol):
@@ -52,7 +59,7 @@ class LayoutSource(Protocol):
         """
 
     def subscription(self, topic_id: int, subscription: str) -> SubscriptionSnapshot:
-        """Its consumers and drained segments now; SubscriptionNotFound."""
+        """Its consumers and what it has to read now; SubscriptionNotFound."""
 
     def register(self, topic_id: int, subscription: str, consumer: str) -> None:
         """Make the consumer known, or known again. Raises as `ConsumerRegistration.demand`."""

@@ -7,7 +7,7 @@ the client that speaks SQL; it writes the client's own rows (its consumer, what 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import URL
@@ -25,27 +25,44 @@ from controller.domain.segment import Segment, SegmentState
 CHANNELS = ("cleave_layout", "cleave_consumers", "cleave_drains")
 """Payloads begin with the topic's id, up to a colon where more follows."""
 
-_TOPIC = """
-SELECT t.topic_id, t.state, t.data_plane, t.epoch, t.next_segment_id,
+_SEGMENT_COLUMNS = """
        s.segment_id, s.range_start, s.range_end, s.state, s.created_epoch, s.sealed_epoch, s.created_at, s.sealed_at,
-       s.bucket_splits, s.merge_depth, s.legacy_topic_name, s.backing_topic,
-       ARRAY(SELECT p.parent_id FROM cleave.segment_parent p JOIN cleave.segment r
-                 ON r.topic_id = p.topic_id AND r.segment_id = p.parent_id AND r.pruned_epoch IS NULL
-              WHERE p.topic_id = s.topic_id AND p.child_id = s.segment_id ORDER BY 1),
-       ARRAY(SELECT p.child_id FROM cleave.segment_parent p JOIN cleave.segment r
-                 ON r.topic_id = p.topic_id AND r.segment_id = p.child_id AND r.pruned_epoch IS NULL
-              WHERE p.topic_id = s.topic_id AND p.parent_id = s.segment_id ORDER BY 1)
-  FROM cleave.topic t LEFT JOIN cleave.segment s ON s.topic_id = t.topic_id AND s.pruned_epoch IS NULL
+       s.bucket_splits, s.merge_depth, s.legacy_topic_name, s.backing_topic
+"""
+_TOPIC = f"""
+SELECT t.topic_id, t.state, t.data_plane, t.epoch, t.next_segment_id, {_SEGMENT_COLUMNS}
+  FROM cleave.topic t LEFT JOIN cleave.segment s ON s.topic_id = t.topic_id AND s.state = 'ACTIVE'
  WHERE t.name = %s AND t.state <> 'deleted'
-"""
-# What was sealed before the subscription existed never had a cursor for it, so there is nothing to read.
-_SUBSCRIPTION = """
-SELECT ARRAY(SELECT c.name FROM cleave.consumer c WHERE c.topic_id = u.topic_id AND c.subscription = u.name),
-       ARRAY(SELECT d.segment_id FROM cleave.segment_drain d WHERE d.topic_id = u.topic_id AND d.subscription = u.name
-             UNION SELECT s.segment_id FROM cleave.segment s
-                    WHERE s.topic_id = u.topic_id AND s.sealed_epoch <= u.created_epoch)
-  FROM cleave.subscription u WHERE u.topic_id = %s AND u.name = %s
-"""
+"""  # noqa: S608 - constants only, as below
+# What was sealed before the subscription existed never had a cursor for it, so there is nothing to read. What descends
+# from an unread segment waits for it, read already or not (a seek may have gone back beyond it). Each is looked up by its
+# key, so that the cost is that of what is there to read, not of all that the topic ever had.
+_SUBSCRIPTION = f"""
+WITH RECURSIVE own AS MATERIALIZED (
+    SELECT u.topic_id, u.name, u.created_epoch, t.epoch, t.next_segment_id
+      FROM cleave.subscription u JOIN cleave.topic t USING (topic_id) WHERE u.topic_id = %(topic_id)s AND u.name = %(name)s
+), to_read (segment_id) AS (
+    SELECT s.segment_id FROM own u JOIN cleave.segment s USING (topic_id)
+     WHERE s.state = 'SEALED' AND s.pruned_epoch IS NULL AND s.drained_at IS NULL AND s.sealed_epoch > u.created_epoch
+       AND NOT EXISTS (SELECT FROM cleave.segment_drain d
+                        WHERE d.topic_id = %(topic_id)s AND d.subscription = %(name)s AND d.segment_id = s.segment_id)
+     UNION
+    SELECT heir.segment_id FROM to_read r CROSS JOIN LATERAL unnest(ARRAY(
+        SELECT l.child_id FROM cleave.segment_parent l
+         WHERE l.topic_id = %(topic_id)s AND l.parent_id = r.segment_id)) AS heir (segment_id)
+)
+SELECT u.epoch, u.next_segment_id, {_SEGMENT_COLUMNS},
+       ARRAY(SELECT l.parent_id FROM cleave.segment_parent l
+              WHERE l.topic_id = u.topic_id AND l.child_id = s.segment_id ORDER BY l.ordinal) AS parent_ids,
+       s.state = 'SEALED' AND (s.sealed_epoch <= u.created_epoch OR EXISTS (
+           SELECT FROM cleave.segment_drain d
+            WHERE d.topic_id = u.topic_id AND d.subscription = u.name AND d.segment_id = s.segment_id)) AS is_drained,
+       ARRAY(SELECT c.name FROM cleave.consumer c WHERE c.topic_id = u.topic_id AND c.subscription = u.name)
+  FROM own u LEFT JOIN cleave.segment s
+    ON s.topic_id = u.topic_id AND s.pruned_epoch IS NULL AND s.segment_id = ANY (ARRAY(
+       SELECT segment_id FROM to_read
+        UNION SELECT a.segment_id FROM cleave.segment a WHERE a.topic_id = %(topic_id)s AND a.state = 'ACTIVE'))
+"""  # noqa: S608
 # Under the topic's lock, which pruning and seeking take too: what is found drained meanwhile stays so.
 _MARK_DRAINED = """
 WITH locked AS (
@@ -90,9 +107,9 @@ class PostgresSource:
         topic_id, state, data_plane, epoch, next_segment_id = rows[0][:5]
         if state == "creating":
             raise TopicNotLive(f"{name} is still being created; try again in a moment")
-        rows = [row[5:] for row in rows if row[5] is not None]
-        layout = SegmentLayout.from_segments(epoch, next_segment_id, map(_segment, rows))
-        return TopicSnapshot(topic_id, name, data_plane, layout, {row[0]: row[11] for row in rows})
+        segments = [row[5:] for row in rows if row[5] is not None]
+        layout = _layout(epoch, next_segment_id, segments, {})
+        return TopicSnapshot(topic_id, name, data_plane, layout, _backing_topics(segments))
 
     def watch(self, topic_id: int, on_change: Callable[[], None]) -> _Watch:
         """Call back after every change, from the listening thread."""
@@ -110,15 +127,24 @@ class PostgresSource:
         return watch
 
     def subscription(self, topic_id: int, subscription: str) -> SubscriptionSnapshot:
-        """Its consumers and drained segments now."""
+        """Its consumers and what it has to read now."""
         with self._calls.statement(f"look up subscription {subscription!r}") as cursor:
-            cursor.execute(_SUBSCRIPTION, (topic_id, subscription))
-            row = cursor.fetchone()
-        if row is None:
+            cursor.execute(_SUBSCRIPTION, {"topic_id": topic_id, "name": subscription})
+            rows = cursor.fetchall()
+        if not rows:
             raise SubscriptionNotFound(
                 f"topic {topic_id} has no subscription {subscription!r}; create it first"
             )
-        return SubscriptionSnapshot(frozenset(row[0]), frozenset(row[1]))
+        epoch, next_segment_id = rows[0][:2]
+        found = [(row[2:-3], row[-3], row[-2]) for row in rows if row[2] is not None]
+        segments = [segment for segment, _, _ in found]
+        parents = {segment[0]: parent_ids for segment, parent_ids, _ in found}
+        return SubscriptionSnapshot(
+            consumers=frozenset(rows[0][-1]),
+            drained=frozenset(segment[0] for segment, _, is_drained in found if is_drained),
+            layout=_layout(epoch, next_segment_id, segments, parents),
+            backing_topics=_backing_topics(segments),
+        )
 
     def register(self, topic_id: int, subscription: str, consumer: str) -> None:
         """Insert the consumer's row; the database tells everybody else."""
@@ -170,15 +196,40 @@ class _Watch:
         self._forget(self)
 
 
-def _segment(row: tuple[Any, ...]) -> Segment:
+def _backing_topics(segments: Iterable[tuple[Any, ...]]) -> dict[int, str]:
+    """From rows of `_SEGMENT_COLUMNS`."""
+    return {row[0]: row[-1] for row in segments}
+
+
+def _layout(
+    epoch: int,
+    next_segment_id: int,
+    segments: Sequence[tuple[Any, ...]],
+    parents: Mapping[int, Sequence[int]],
+) -> SegmentLayout:
+    """From rows of `_SEGMENT_COLUMNS`; links to segments that are not among them are left out."""
+    present = {row[0] for row in segments}
+    links = {i: tuple(one for one in parents.get(i, ()) if one in present) for i in present}
+    children: dict[int, list[int]] = {}
+    for segment_id in sorted(present):
+        for parent_id in links[segment_id]:
+            children.setdefault(parent_id, []).append(segment_id)
+    return SegmentLayout.from_segments(
+        epoch,
+        next_segment_id,
+        (_segment(row, links[row[0]], tuple(children.get(row[0], ()))) for row in segments),
+    )
+
+
+def _segment(row: tuple[Any, ...], parent_ids: tuple[int, ...], child_ids: tuple[int, ...]) -> Segment:
     segment_id, start, end, state, created_epoch, sealed_epoch, created_at, sealed_at = row[:8]
-    bucket_splits, merge_depth, legacy_topic_name, _, parents, children = row[8:]
+    bucket_splits, merge_depth, legacy_topic_name = row[8:11]
     return Segment(
         segment_id=segment_id,
         hash_range=HashRange(start, end),
         state=SegmentState(state),
-        parent_ids=tuple(parents),
-        child_ids=tuple(children),
+        parent_ids=parent_ids,
+        child_ids=child_ids,
         created_epoch=created_epoch,
         sealed_epoch=sealed_epoch,
         created_at_ms=to_ms(created_at),

@@ -146,7 +146,7 @@ class StreamConsumer:
             self._holdings.ring_all()
         if self._watch.changed:
             self._follow()
-        self._holdings.take_awaited(self._watch.snapshot)
+        self._holdings.take_awaited()
         for held in self._holdings.with_something_new():
             batch = self._read(held)
             if batch is not None:
@@ -157,14 +157,13 @@ class StreamConsumer:
     def _follow(self) -> None:
         """Read the rows again, and take and let go of segments accordingly."""
         self._watch.refresh_if_changed()
-        snapshot = self._watch.snapshot
-        rows = self._source.subscription(self._topic_id, self._subscription)
-        if self.name not in rows.consumers:  # somebody removed us as dead: register again
+        found = self._source.subscription(self._topic_id, self._subscription)
+        if self.name not in found.consumers:  # somebody removed us as dead: register again
             self._source.register(self._topic_id, self._subscription, self.name)
             self._watch.look_again()
-        shares = assign(snapshot.layout, rows.drained, rows.consumers)
+        shares = assign(found.layout, found.drained, found.consumers)
         mine = {segment.segment_id for segment in shares.get(self.name, ())}
-        self._holdings.adopt(mine, snapshot, rows.consumers)
+        self._holdings.adopt(mine, found)
 
     def _read(self, held: HeldSegment) -> Batch | None:
         """The segment's next batch. When there is none, mark the segment as drained if there can never be one again."""

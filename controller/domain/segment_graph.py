@@ -18,6 +18,11 @@ from controller.domain.errors import InvariantViolated, SegmentNotFound
 from controller.domain.hash_range import MAX_HASH
 from controller.domain.segment import Segment
 
+COUNTED_MERGES = 64
+"""So many merges are told apart above one segment. Stored depths are exact up to here and beyond it no less than this:
+exact counting would cost more with every reshape that a topic has had, and no cap is looked for up there.
+"""
+
 
 @dataclass(frozen=True)
 class SegmentGraph:
@@ -92,29 +97,42 @@ class SegmentGraph:
     def merge_depth(self, segment_id: int) -> int:
         """Merges in the ancestry, as stored when the segment was made.
 
-        Equal to Pulsar's number while nothing has been pruned. Pruning erodes Pulsar's and leaves this
-        one alone, so it can only be larger than `merge_depth_by_ancestry`.
+        Equal to Pulsar's number while nothing has been pruned, up to `COUNTED_MERGES`. Pruning erodes Pulsar's and
+        leaves this one alone, so up to there it can only be larger than `merge_depth_by_ancestry`.
         """
         return self.segment(segment_id).merge_depth
 
     def merge_depth_by_ancestry(self, segment_id: int) -> int:
         """Pulsar's number: distinct segments with two or more parents, among itself and present ancestors."""
-        merges_itself = len(self.segment(segment_id).parent_ids) >= 2
-        return self._merges_among(self.ancestors(segment_id)) + merges_itself
+        among = (segment_id, *self.ancestors(segment_id))
+        return sum(len(self.segments[i].parent_ids) >= 2 for i in among)
 
     def child_merge_depth(self, parent_ids: tuple[int, ...]) -> int:
         """The depth to store for a new segment with these parents.
 
         Never below what any parent has stored (one more when it merges), nor below Pulsar's count over
-        what is present. While nothing is pruned the count alone decides: the ancestors of a child include
-        all of each parent's, so it is at least every parent's count, plus the child itself if it merges.
+        what is present, as far as merges are told apart (`COUNTED_MERGES`). While nothing is pruned the count alone
+        decides: the ancestors of a child include all of each parent's, so it is at least every parent's count, plus the
+        child itself if it merges.
         """
         is_merge = int(len(parent_ids) >= 2)
         stored = max((self.segments[i].merge_depth for i in parent_ids if i in self.segments), default=0)
-        return is_merge + max(stored, self._merges_among(self.ancestors_of(parent_ids)))
+        merges = _union(self._merges[i] for i in parent_ids if i in self._merges)
+        return is_merge + max(stored, min(len(merges), COUNTED_MERGES))
 
-    def _merges_among(self, segment_ids: Iterable[int]) -> int:
-        return sum(len(self.segments[i].parent_ids) >= 2 for i in segment_ids)
+    @cached_property
+    def _merges(self) -> Mapping[int, frozenset[int]]:
+        """The merges among each segment and its ancestors, or at least `COUNTED_MERGES` of them: one pass in the order of
+        ids, since a parent's id is below its children's.
+        """
+        found: dict[int, frozenset[int]] = {}
+        for segment_id in sorted(self.segments):
+            parent_ids = self.segments[segment_id].parent_ids
+            merges = _union(found[i] for i in parent_ids if i in found)
+            if len(parent_ids) >= 2 and len(merges) < COUNTED_MERGES:
+                merges |= {segment_id}
+            found[segment_id] = merges
+        return found
 
     def check_invariants(self) -> None:
         """Raises InvariantViolated naming the law that does not hold and the values that break it."""
@@ -155,7 +173,7 @@ class SegmentGraph:
             f"segment {segment} lives from epoch {segment.created_epoch} to {until} of {self.epoch}",
         )
         _demand(are_splits(segment.bucket_splits), f"bucket splits {segment.bucket_splits} of {segment}")
-        count = self.merge_depth_by_ancestry(segment.segment_id)
+        count = min(len(self._merges[segment.segment_id]), COUNTED_MERGES)
         _demand(
             segment.merge_depth >= count, f"depth {segment.merge_depth} of {segment} below {count} merges"
         )
@@ -167,6 +185,16 @@ class SegmentGraph:
             _demand(child.segment_id in parent.child_ids, f"parent {parent} disowns child {child}")
             _demand(parent.hash_range.overlaps(child.hash_range), f"{child} descends from {parent} elsewhere")
             _demand(parent.merge_depth <= child.merge_depth, f"depth falls from {parent} to {child}")
+
+
+def _union(sets: Iterable[frozenset[int]]) -> frozenset[int]:
+    """Of as many as are needed to reach `COUNTED_MERGES`; one that contains the others is given back as it is."""
+    joined: frozenset[int] = frozenset()
+    for one in sets:
+        if len(joined) >= COUNTED_MERGES:
+            break
+        joined = one if joined <= one else joined | one
+    return joined
 
 
 def _by_range(segment: Segment) -> tuple[int, int]:

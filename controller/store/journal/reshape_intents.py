@@ -25,6 +25,7 @@ from controller.domain.operation import MIRRORED, Operation, OperationKind, Oper
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import Reshape
 from controller.domain.segment import Segment, segment_descriptor
+from controller.domain.segment_graph import COUNTED_MERGES
 from controller.store.journal import guards
 from controller.store.journal.operations import (
     BackingTopic,
@@ -122,25 +123,30 @@ WRITE = Prepared(
     },
 )
 # Merges among segments and everything they descend from, as far as it is not pruned: Pulsar's depth of what joins them.
-# Of segments that one split has made none can be counted twice, so that their stored depth says it all.
+# Of segments that one split has made none can be counted twice, so that their stored depth says it all. The parents of
+# each one are looked up by its key (a join would read all of the topic's), and the walk ends with the last merge that is
+# told apart, so that its cost does not grow with the topic's history.
+_PRESENT_PARENTS = """ARRAY(
+            SELECT l.parent_id FROM cleave.segment_parent l
+             WHERE l.topic_id = :topic_id AND l.child_id = {child}
+               AND (SELECT s.pruned_epoch IS NULL FROM cleave.segment s
+                     WHERE s.topic_id = l.topic_id AND s.segment_id = l.parent_id))"""
 MERGES_ABOVE = Prepared(
     "merges_above",
-    """
+    f"""
     SELECT CASE WHEN (SELECT count(DISTINCT l.parent_id) FROM cleave.segment_parent l
                        WHERE l.topic_id = :topic_id AND l.child_id = ANY (:segment_ids)) = 1 THEN 0
            ELSE (
-    WITH RECURSIVE above (segment_id) AS (
-        SELECT unnest(:segment_ids)
-         UNION SELECT l.parent_id FROM above a
-                 JOIN cleave.segment_parent l ON l.topic_id = :topic_id AND l.child_id = a.segment_id
-                 JOIN cleave.segment s ON s.topic_id = :topic_id AND s.segment_id = l.parent_id AND s.pruned_epoch IS NULL)
-    SELECT count(*) FROM above a
-     WHERE (SELECT count(*) FROM cleave.segment_parent l
-              JOIN cleave.segment s ON s.topic_id = l.topic_id AND s.segment_id = l.parent_id AND s.pruned_epoch IS NULL
-             WHERE l.topic_id = :topic_id AND l.child_id = a.segment_id) >= 2)
+    WITH RECURSIVE above (segment_id, parent_ids) AS (
+        SELECT own.segment_id, {_PRESENT_PARENTS.format(child="own.segment_id")}
+          FROM unnest(:segment_ids) AS own (segment_id)
+         UNION
+        SELECT up.segment_id, {_PRESENT_PARENTS.format(child="up.segment_id")}
+          FROM above a CROSS JOIN LATERAL unnest(a.parent_ids) AS up (segment_id))
+    SELECT count(*) FROM (SELECT FROM above WHERE cardinality(parent_ids) >= 2 LIMIT :counted_merges) merge)
            END AS merges
 """,
-    {"topic_id": "bigint", "segment_ids": "bigint[]"},
+    {"topic_id": "bigint", "segment_ids": "bigint[]", "counted_merges": "bigint"},
 )
 
 
@@ -317,7 +323,7 @@ def _documents(
 
 
 def _merge_depth(tx: Connection, draft: ReshapeDraft, hash_range: HashRange) -> int:
-    """The depth to store, as `SegmentGraph.child_merge_depth` counts it.
+    """The depth to store, as `SegmentGraph.child_merge_depth` counts it. May take a statement of its own.
 
     Ancestors are counted only where they matter: where two parents or more descend from merges, which may be the same
     ones.
@@ -326,7 +332,11 @@ def _merge_depth(tx: Connection, draft: ReshapeDraft, hash_range: HashRange) -> 
     parents = [one for one in segments if one.hash_range.overlaps(hash_range)]
     stored = max(one.merge_depth for one in parents)
     if sum(one.merge_depth > 0 for one in parents) >= 2:
-        of_parents = {"topic_id": draft.view.topic_id, "segment_ids": [one.segment_id for one in parents]}
+        of_parents = {
+            "topic_id": draft.view.topic_id,
+            "segment_ids": [one.segment_id for one in parents],
+            "counted_merges": COUNTED_MERGES,
+        }
         [(merges_above,)] = MERGES_ABOVE.execute(tx, of_parents)
         stored = max(stored, int(str(merges_above)))
     return stored + (len(parents) >= 2)

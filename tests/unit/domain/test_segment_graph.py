@@ -13,6 +13,7 @@ from controller.domain.errors import InvariantViolated, SegmentNotFound
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
 from controller.domain.segment import SegmentState
+from controller.domain.segment_graph import COUNTED_MERGES
 from tests.unit.domain.strategies import Prune, Trail, layouts, perform, segment_hashes, trails
 
 DIAMOND = SegmentLayout.initial(1, now=0).split(0, 1).split(1, 2).split(2, 3).merge(4, 5, 4)
@@ -85,6 +86,48 @@ def test_pruning_erodes_the_count_over_ancestry_but_not_the_stored_depth() -> No
     assert layout.merge_depth_by_ancestry(2) == 0
     assert layout.merge_depth(2) == 1
     assert layout.split(2, 3).merge_depth(3) == 1
+
+
+def _merged_and_split_again(times: int) -> SegmentLayout:
+    """So many merges one above the other."""
+    layout = SegmentLayout.initial(2, now=0)
+    for _ in range(times):
+        left, right = layout.active
+        layout = layout.merge(left.segment_id, right.segment_id, 1)
+        layout = layout.split(layout.active[0].segment_id, 1)
+    return layout
+
+
+def test_beyond_what_is_told_apart_a_depth_rises_with_each_merge_still() -> None:
+    layout = _merged_and_split_again(COUNTED_MERGES + 5)
+    layout.check_invariants()
+
+    deepest = layout.active[0].segment_id
+    assert layout.merge_depth(deepest) == layout.merge_depth_by_ancestry(deepest) == COUNTED_MERGES + 5
+
+
+def test_lineages_of_many_merges_are_told_apart_up_to_the_bound() -> None:
+    """Two of 40 merges each join: 81 by Pulsar's count, of which those up to the bound are told apart."""
+    layout = SegmentLayout.initial(4, now=0)
+    for low in (0, 2):
+        for _ in range(40):
+            left, right = layout.active[low : low + 2]
+            layout = layout.merge(left.segment_id, right.segment_id, 1)
+            layout = layout.split(layout.active[low].segment_id, 1)
+    layout = layout.merge(layout.active[1].segment_id, layout.active[2].segment_id, 1)
+    layout.check_invariants()
+
+    joined = layout.active[1].segment_id
+    assert layout.merge_depth_by_ancestry(joined) == 81
+    assert layout.merge_depth(joined) == COUNTED_MERGES + 1
+
+
+def test_a_depth_below_the_merges_that_are_told_apart_breaks_a_law() -> None:
+    layout = SegmentLayout.initial(4, now=0).merge(0, 1, 1).merge(2, 3, 2).merge(4, 5, 3)
+    segments = {**layout.segments, 6: replace(layout.segments[6], merge_depth=2)}
+
+    with pytest.raises(InvariantViolated, match=r"depth 2 of 6 .* below 3 merges"):
+        SegmentLayout(layout.epoch, layout.next_segment_id, segments).check_invariants()
 
 
 def _pulsars_merge_depth(layout: SegmentLayout, segment_id: int) -> int:
