@@ -1298,6 +1298,8 @@ CREATE TABLE cleave.segment (
 
 COMMENT ON COLUMN cleave.segment.drained_at IS 'Since when every live subscription has read the segment to its end. NULL: one has not, or nobody has looked.';
 
+COMMENT ON CONSTRAINT segment_drained_only_sealed ON cleave.segment IS 'Only what is sealed can be read to its end; seal the segment first.';
+
 COMMENT ON CONSTRAINT segment_epochs_in_order ON cleave.segment IS 'A segment is created, then sealed, then pruned.';
 
 COMMENT ON CONSTRAINT segment_pruned_only_sealed ON cleave.segment IS 'Only a SEALED segment can be pruned, and the time goes with the epoch.';

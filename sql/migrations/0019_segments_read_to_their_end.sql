@@ -8,6 +8,9 @@ ALTER TABLE cleave.segment ADD COLUMN drained_at timestamptz
 COMMENT ON COLUMN cleave.segment.drained_at IS
     'Since when every live subscription has read the segment to its end. NULL: one has not, or nobody has looked.';
 
+COMMENT ON CONSTRAINT segment_drained_only_sealed ON cleave.segment IS
+    'Only what is sealed can be read to its end; seal the segment first.';
+
 CREATE FUNCTION cleave.awaits_reader(of_topic bigint, of_segment bigint, sealed bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT EXISTS (
