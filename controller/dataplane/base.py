@@ -162,6 +162,12 @@ class SetWiseDataPlane(DataPlane, Protocol):
     def subscriptions_of(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[str]]:
         """Subscriptions on each log, sorted; a log that is missing or has none is absent."""
 
+    def list_segments_of(self, topics: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        """For each topic what `list_segments` says."""
+
+    def states_of(self, backing_topics: Sequence[str]) -> Mapping[str, LogState]:
+        """What each log is now, MISSING included; one that did not answer is absent."""
+
 
 class OutgoingMessage(NamedTuple):
     """A message to store. Without a key it may go to any segment."""

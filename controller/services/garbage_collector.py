@@ -93,7 +93,7 @@ def _collect_topic(
         return  # its broker collects sealed segments by itself, and the mirror follows
     with store.transaction() as tx:
         layout = layouts.load_layout(tx, topic.topic_id)
-        books = backing_logs.read_books(tx, topic.topic_id)
+        books = backing_logs.read_books(tx, [topic.topic_id])[topic.topic_id]
     if books.has_checkpoints:
         raise Retryable("a checkpoint subscription may still return to any position")
     chosen = _choose(plane, topic, layout, books, report.kept)

@@ -113,3 +113,34 @@ class TestSubscriptionsOf:
         found = plane.subscriptions_of([two, none, missing])
 
         assert {name: list(subscriptions) for name, subscriptions in found.items()} == {two: ["a", "b"]}
+
+
+class TestListSegmentsOf:
+    def test_each_topic_has_its_own_and_one_without_none(
+        self, planes: Planes, plane: SetWiseDataPlane
+    ) -> None:
+        one, other, empty = (planes.topic() for _ in range(3))
+        logs = [plane.backing_topic(one, "0000-7fff-1"), plane.backing_topic(one, "8000-ffff-0")]
+        foreign = plane.backing_topic(other, "0000-ffff-0")
+        for log in (*logs, foreign):
+            plane.create_segment(log, [])
+
+        found = plane.list_segments_of([one, other, empty])
+
+        assert {topic: list(names) for topic, names in found.items()} == {
+            one: sorted(logs),
+            other: [foreign],
+            empty: [],
+        }
+
+
+class TestStatesOf:
+    def test_each_is_told_apart(self, planes: Planes, plane: SetWiseDataPlane) -> None:
+        open_log, closed, (missing,) = planes.log("s"), planes.log("s"), names(planes, 1)
+        plane.terminate_segment(closed)
+
+        assert plane.states_of([open_log, closed, missing]) == {
+            open_log: LogState.OPEN,
+            closed: LogState.TERMINATED,
+            missing: LogState.MISSING,
+        }

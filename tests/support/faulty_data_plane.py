@@ -22,6 +22,8 @@ CALLS = frozenset(
         "create_successors",
         "terminate_segments",
         "subscriptions_of",
+        "list_segments_of",
+        "states_of",
         "terminate_segment",
         "delete_segment",
         "segment_state",

@@ -18,7 +18,6 @@ from controller.dataplane.embedded import set_wise
 from controller.dataplane.embedded.names import ARRIVALS, checked, no_cursor, no_log
 from controller.dataplane.postgres_calls import PostgresCalls
 from controller.domain.errors import InvalidInput
-from controller.domain.segment import parse_segment_descriptor
 from controller.domain.situation import Capabilities
 
 DELETE_CHUNK = 20_000
@@ -119,14 +118,7 @@ class EmbeddedDataPlane:
 
     def segment_state(self, backing_topic: str) -> LogState:
         """What the log is now."""
-        row = self._row(
-            f"look at {backing_topic}",
-            "SELECT terminated_at IS NOT NULL FROM embedded.log WHERE name = %s",
-            backing_topic,
-        )
-        if row is None:
-            return LogState.MISSING
-        return LogState.TERMINATED if row[0] else LogState.OPEN
+        return self.states_of([backing_topic])[backing_topic]
 
     def create_subscription(self, backing_topic: str, subscription: str) -> None:
         """Create the cursor at earliest; an existing one keeps its position."""
@@ -154,10 +146,7 @@ class EmbeddedDataPlane:
 
     def list_segments(self, topic: str) -> Sequence[str]:
         """Backing topics of every log that belongs to `topic`, orphans included, sorted."""
-        path = self.backing_topic(topic, "").rstrip("/")
-        with self._calls.statement(f"list logs of {topic}") as cursor:
-            cursor.execute("SELECT name FROM embedded.log WHERE topic_path = %s ORDER BY name", (path,))
-            return [name for (name,) in cursor.fetchall() if _is_descriptor(name.removeprefix(f"{path}/"))]
+        return self.list_segments_of([topic])[topic]
 
     def list_subscriptions(self, backing_topic: str) -> Sequence[str]:
         """Subscriptions on the log, sorted; empty if it is missing."""
@@ -223,6 +212,17 @@ class EmbeddedDataPlane:
         with self._calls.statement(f"list subscriptions of {len(backing_topics)} logs") as cursor:
             return set_wise.subscriptions(cursor, backing_topics)
 
+    def list_segments_of(self, topics: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        """Backing topics of every log that belongs to each topic, orphans included, sorted."""
+        paths = {topic: self.backing_topic(topic, "").rstrip("/") for topic in topics}
+        with self._calls.statement(f"list logs of {len(topics)} topics") as cursor:
+            return set_wise.segments(cursor, paths)
+
+    def states_of(self, backing_topics: Sequence[str]) -> Mapping[str, LogState]:
+        """What each log is now."""
+        with self._calls.statement(f"look at {len(backing_topics)} logs") as cursor:
+            return set_wise.states(cursor, backing_topics)
+
     def close(self) -> None:
         """Give back connections."""
         self._calls.close()
@@ -267,11 +267,3 @@ def _sweep_chunk(cursor: psycopg2.extensions.cursor) -> bool:
 
 def _ring(cursor: psycopg2.extensions.cursor, log_id: object) -> None:
     cursor.execute("SELECT pg_notify(%s, %s)", (ARRIVALS, str(log_id)))
-
-
-def _is_descriptor(text: str) -> bool:
-    try:
-        parse_segment_descriptor(text)
-    except InvalidInput:
-        return False
-    return True

@@ -8,13 +8,13 @@ records of this transaction, which is committed later, cannot survive without it
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import psycopg2.errors
 import psycopg2.extensions
 
 from controller.dataplane.base import Born, LogState, Successor
-from controller.dataplane.embedded.names import ARRIVALS, checked
+from controller.dataplane.embedded.names import ARRIVALS, checked, is_segment_of
 
 _LATE = "SELECT set_config('synchronous_commit', 'off', true);"
 # As in `plane`: statements of one message, each with its own view. Nobody can be waiting at a log that this transaction
@@ -61,6 +61,8 @@ _SUBSCRIPTIONS = """
     SELECT l.name, ARRAY(SELECT c.subscription FROM embedded.cursor c WHERE c.log_id = l.log_id ORDER BY 1)
       FROM embedded.log l WHERE l.name = ANY (%(logs)s)
 """
+_LISTED = "SELECT topic_path, name FROM embedded.log WHERE topic_path = ANY (%(paths)s) ORDER BY name"
+_STATES = "SELECT name, terminated_at IS NOT NULL FROM embedded.log WHERE name = ANY (%(logs)s)"
 
 
 def create(
@@ -103,3 +105,27 @@ def subscriptions(
     """Cursors by the log's name."""
     cursor.execute(_SUBSCRIPTIONS, {"logs": list(backing_topics)})
     return {name: names for name, names in cursor.fetchall() if names}
+
+
+def segments(cursor: psycopg2.extensions.cursor, paths: Mapping[str, str]) -> dict[str, Sequence[str]]:
+    """Logs of segments, sorted, by topic; `paths` says under which path those of each topic are."""
+    cursor.execute(_LISTED, {"paths": list(paths.values())})
+    found: dict[str, list[str]] = {path: [] for path in paths.values()}
+    for path, name in cursor.fetchall():
+        if is_segment_of(path, name):
+            found[path].append(name)
+    return {topic: found[path] for topic, path in paths.items()}
+
+
+def states(cursor: psycopg2.extensions.cursor, backing_topics: Sequence[str]) -> dict[str, LogState]:
+    """What each log is now."""
+    cursor.execute(_STATES, {"logs": list(backing_topics)})
+    terminated = dict(cursor.fetchall())
+    return {
+        name: LogState.MISSING
+        if name not in terminated
+        else LogState.TERMINATED
+        if terminated[name]
+        else LogState.OPEN
+        for name in backing_topics
+    }

@@ -90,14 +90,16 @@ def cursor_name(subscription: str) -> str:
     return quote_plus(subscription, safe="*").replace("~", "%7E")
 
 
-def segments_of(topic: str, backing_topics: Iterable[str]) -> list[str]:
-    """Those names that `segment_topic` gives to some segment of `topic`, sorted."""
-    prefix = segment_topic(topic, "")
-    return sorted(
-        name
-        for name in backing_topics
-        if name.startswith(prefix) and _is_descriptor(name.removeprefix(prefix))
-    )
+def segments_of(topics: Iterable[str], backing_topics: Iterable[str]) -> dict[str, list[str]]:
+    """For each topic those names, sorted, that `segment_topic` gives to some segment of it."""
+    found: dict[str, list[str]] = {topic: [] for topic in topics}
+    topic_of = {segment_topic(topic, ""): topic for topic in found}
+    for name in sorted(backing_topics):
+        start, separator, descriptor = name.rpartition(_INFIX)
+        topic = topic_of.get(start + separator)
+        if topic is not None and _is_descriptor(descriptor):
+            found[topic].append(name)
+    return found
 
 
 def _is_descriptor(text: str) -> bool:

@@ -17,10 +17,7 @@ from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
 from controller.dataplane.pulsar.existing import describe_topic
 from controller.dataplane.pulsar.names import (
-    namespace_of,
-    namespace_path,
     segment_topic,
-    segments_of,
     subscription_path,
     topic_path,
 )
@@ -107,14 +104,7 @@ class PulsarDataPlane:
 
     def list_segments(self, topic: str) -> Sequence[str]:
         """Topics of the namespace whose names are those of segments of `topic`, sorted."""
-        namespace = namespace_path(namespace_of(segment_topic(topic, "")))
-        ask = Ask("GET", f"persistent/{namespace}", f"list topics of {namespace}", accept=asks.GONE)
-        answer = self._admin.ask(ask, self._admin.deadline())
-        if answer.status in asks.GONE:
-            return []
-        if not isinstance(answer.document, list):
-            raise asks.unreadable(ask.act, answer.document)
-        return segments_of(topic, answer.document)
+        return self.list_segments_of([topic])[topic]
 
     def list_subscriptions(self, backing_topic: str) -> Sequence[str]:
         """Durable subscriptions, sorted, whoever made them; empty if the topic is missing."""
@@ -210,6 +200,14 @@ class PulsarDataPlane:
     def subscriptions_of(self, backing_topics: Sequence[str]) -> Mapping[str, Sequence[str]]:
         """Durable subscriptions of each topic, sorted; one that is missing or has none is absent."""
         return set_wise.subscriptions(self._admin, backing_topics)
+
+    def list_segments_of(self, topics: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        """Topics of the namespaces whose names are those of segments of each topic, sorted."""
+        return set_wise.segments(self._admin, topics)
+
+    def states_of(self, backing_topics: Sequence[str]) -> Mapping[str, LogState]:
+        """What each topic is now; one that does not answer is left out."""
+        return set_wise.states(self._admin, backing_topics)
 
     def close(self) -> None:
         """Give back connections."""

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from controller.dataplane.base import Born, LogState, Successor
 from controller.dataplane.pulsar import asks
-from controller.dataplane.pulsar.admin import AdminCalls
+from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask
+from controller.dataplane.pulsar.names import namespace_of, namespace_path, segment_topic, segments_of
 from controller.domain.errors import CleaveError, SegmentNotFound
 
 
@@ -66,4 +67,37 @@ def subscriptions(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str,
         name: sorted(names)
         for name, ask, answer in zip(backing_topics, listing, answers, strict=True)
         if (names := asks.subscriptions(ask, answer))
+    }
+
+
+def segments(admin: AdminCalls, topics: Sequence[str]) -> dict[str, list[str]]:
+    """Names of segments, sorted, by topic. A namespace is listed once, however many of its topics are asked for."""
+    namespaces = {topic: namespace_path(namespace_of(segment_topic(topic, ""))) for topic in topics}
+    listing = {
+        one: Ask("GET", f"persistent/{one}", f"list topics of {one}", accept=asks.GONE)
+        for one in sorted({*namespaces.values()})
+    }
+    answers = admin.demand_all([*listing.values()], admin.deadline())
+    names = [
+        name for ask, answer in zip(listing.values(), answers, strict=True) for name in _names(ask, answer)
+    ]
+    return segments_of(topics, names)
+
+
+def _names(ask: Ask, answer: Answer) -> list[str]:
+    if answer.status in asks.GONE:
+        return []
+    if not isinstance(answer.document, list):
+        raise asks.unreadable(ask.act, answer.document)
+    return answer.document
+
+
+def states(admin: AdminCalls, backing_topics: Sequence[str]) -> dict[str, LogState]:
+    """What each topic is now; without those that did not answer."""
+    looking = [asks.internal_stats(name) for name in backing_topics]
+    answers = admin.ask_all(looking, admin.deadline())
+    return {
+        name: asks.state(ask, answer)
+        for name, ask, answer in zip(backing_topics, looking, answers, strict=True)
+        if isinstance(answer, Answer)
     }

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from sqlalchemy import Connection
 
 from controller import telemetry
-from controller.dataplane.base import DataPlane, LogState
+from controller.dataplane.base import DataPlane, LogState, SetWiseDataPlane
 from controller.dataplane.layout_keeper import LayoutKeeper
-from controller.domain.errors import CleaveError, StoreUnavailable, Unsupported
+from controller.domain.errors import CleaveError, DataPlaneUnavailable, StoreUnavailable, Unsupported
 from controller.domain.operation import Origin
 from controller.domain.reshape import plan_heal
 from controller.domain.segment import SegmentState
@@ -25,6 +26,13 @@ from controller.store.topics.backing_logs import Books
 
 log = telemetry.get_logger(__name__)
 
+Some = TypeVar("Some")
+
+TOPICS_A_LOOK = 100
+"""Looked at together. Where one of them cannot be, the others of its look are looked at one by one."""
+LOGS_A_CALL = 200
+"""So many a data plane answers for within its time for one call."""
+
 
 def reconcile_topics(
     store: Store,
@@ -37,12 +45,13 @@ def reconcile_topics(
 ) -> tuple[list[Finding], int | None]:
     """Findings of up to `limit` topics with id above `after`, and the id to continue after (None: that was all).
 
-    A topic whose data plane does not answer is logged and passed over. Raises StoreUnavailable only.
+    All are looked at together, without a lock; those that show a difference are looked at again one by one, and put
+    right. A topic whose data plane does not answer is logged and passed over. Raises StoreUnavailable only.
     """
     with store.transaction() as tx:
         topic_ids = backing_logs.comparable_topics(tx, limit=limit, after=after, shards=shards)
     findings: list[Finding] = []
-    for topic_id in topic_ids:
+    for topic_id in _suspects(store, planes, topic_ids):
         try:
             findings += reconcile(store, planes, topic_id, dry_run=dry_run)
         except StoreUnavailable:
@@ -50,6 +59,43 @@ def reconcile_topics(
         except CleaveError as error:
             log.warning("topic not reconciled", topic_id=topic_id, error=str(error))
     return findings, topic_ids[-1] if len(topic_ids) == limit else None
+
+
+def _suspects(store: Store, planes: Mapping[str, DataPlane], topic_ids: Sequence[int]) -> list[int]:
+    """Those that differ, as far as one look at all of them tells; with them those that it could not see."""
+    with store.transaction() as tx:
+        names = {row.topic_id: row for row in topics.get_topics(tx, topic_ids)}
+    suspects: list[int] = []
+    for plane_name in sorted({row.data_plane for row in names.values()}):
+        plane = planes.get(plane_name)
+        if isinstance(plane, LayoutKeeper):
+            continue  # its broker keeps layout and logs together; `services.mirror` follows it
+        here = [topic_id for topic_id, row in names.items() if row.data_plane == plane_name]
+        if not isinstance(plane, SetWiseDataPlane):
+            suspects += here  # what is wrong with it is said for each
+            continue
+        for some in _chunks(here, TOPICS_A_LOOK):
+            suspects += _differing(store, plane, {topic_id: names[topic_id].name for topic_id in some})
+    return sorted(suspects)
+
+
+def _differing(store: Store, plane: SetWiseDataPlane, names: Mapping[int, str]) -> list[int]:
+    try:
+        seen = _look(store, plane, names)
+    except StoreUnavailable:
+        raise
+    except CleaveError as error:
+        log.info("topics looked at one by one", topics=len(names), error=str(error))
+        return list(names)
+    with store.transaction() as tx:
+        books = backing_logs.read_books(tx, names)
+    return [
+        topic_id
+        for topic_id in names
+        if topic_id not in seen
+        or topic_id not in books
+        or compare(names[topic_id], plane.backing_topic, seen[topic_id], books[topic_id])
+    ]
 
 
 def reconcile(
@@ -66,11 +112,15 @@ def reconcile(
         raise Unsupported(f"data plane {topic.data_plane!r} of {topic.name} is not configured here")
     if isinstance(plane, LayoutKeeper):
         return ()  # its broker keeps layout and logs together; `services.mirror` follows it
-    seen = _look(store, plane, topic)
+    if not isinstance(plane, SetWiseDataPlane):
+        raise Unsupported(f"data plane {plane.name!r} of {topic.name} takes no calls about several logs")
+    seen = _look(store, plane, {topic_id: topic.name}).get(topic_id)
+    if seen is None:
+        raise DataPlaneUnavailable(f"not every log of {topic.name} answered; looking again in a later run")
     with store.transaction() as tx:
         # Under the lock nobody reserves ids or commits; a dry run has only the order of its looks, books last.
         topics.get_topic(tx, topic_id, lock=not dry_run)
-        books = backing_logs.read_books(tx, topic_id)
+        books = backing_logs.read_books(tx, [topic_id])[topic_id]
         findings = compare(topic.name, plane.backing_topic, seen, books)
         if not dry_run:
             findings = [
@@ -84,21 +134,46 @@ def reconcile(
     )
 
 
-def _look(store: Store, plane: DataPlane, topic: topics.TopicRow) -> PlaneView:
-    """The listing first, then the books without a lock to know which logs to look at one by one."""
-    listed = tuple(plane.list_segments(topic.name))
+def _look(store: Store, plane: SetWiseDataPlane, names: Mapping[int, str]) -> dict[int, PlaneView]:
+    """The listing first, then the books without a lock to know which logs to look at one by one.
+
+    `names` are the topics' by their ids. A topic with a log that did not answer is absent.
+    """
+    listed = plane.list_segments_of(list(names.values()))
     with store.transaction() as tx:
-        books = backing_logs.read_books(tx, topic.topic_id)
-    states = {one.segment_id: plane.segment_state(one.backing_topic) for one in books.logs}
-    cursors = {
-        one.segment_id: frozenset(plane.list_subscriptions(one.backing_topic))
-        for one in books.logs
-        if one.state is SegmentState.ACTIVE and states[one.segment_id] is LogState.OPEN
+        books = backing_logs.read_books(tx, names)
+    logs = [one for of_topic in books.values() for one in of_topic.logs]
+    states = _states(plane, [one.backing_topic for one in logs])
+    is_active = {one.backing_topic for one in logs if one.state is SegmentState.ACTIVE}
+    cursors: dict[str, frozenset[str]] = {
+        name: frozenset() for name, state in states.items() if state is LogState.OPEN and name in is_active
     }
-    for one in books.logs:  # what is missing is looked at twice: a log may be on its way to another broker
-        if states[one.segment_id] is LogState.MISSING:
-            states[one.segment_id] = plane.segment_state(one.backing_topic)
-    return PlaneView(listed, states, cursors, books)
+    for some in _chunks(list(cursors), LOGS_A_CALL):
+        cursors |= {name: frozenset(found) for name, found in plane.subscriptions_of(some).items()}
+    # What is missing is looked at twice: a log may be on its way to another broker.
+    states |= _states(plane, [one for one, state in states.items() if state is LogState.MISSING])
+    return {
+        topic_id: PlaneView(
+            listed=tuple(listed[names[topic_id]]),
+            states={one.segment_id: states[one.backing_topic] for one in of_topic.logs},
+            cursors={
+                one.segment_id: cursors[one.backing_topic]
+                for one in of_topic.logs
+                if one.backing_topic in cursors
+            },
+            books=of_topic,
+        )
+        for topic_id, of_topic in books.items()
+        if all(one.backing_topic in states for one in of_topic.logs)
+    }
+
+
+def _states(plane: SetWiseDataPlane, backing_topics: Sequence[str]) -> dict[str, LogState]:
+    return {
+        name: state
+        for some in _chunks(backing_topics, LOGS_A_CALL)
+        for name, state in plane.states_of(some).items()
+    }
 
 
 def _answer_in_books(
@@ -163,3 +238,8 @@ def _create_again(plane: DataPlane, books: Books, backing_topic: str) -> None:
     found = {name for parent in parents for name in plane.list_subscriptions(parent)}
     wanted = books.subscriptions.keys() | found - books.deleting_subscriptions
     plane.create_segment(backing_topic, sorted(wanted))
+
+
+def _chunks(many: Sequence[Some], size: int) -> Iterator[Sequence[Some]]:
+    for first in range(0, len(many), size):
+        yield many[first : first + size]

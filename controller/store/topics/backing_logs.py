@@ -7,10 +7,12 @@ reserved by then or belongs to nobody.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Row, TextClause, text
 
 from controller.domain.segment import SegmentState
 from controller.store.shards import Shards
@@ -36,6 +38,8 @@ class BackingLog:
 class Books:
     """Everything recorded about one topic's logs at one instant."""
 
+    topic: str
+    data_plane: str
     topic_state: str
     epoch: int
     next_segment_id: int
@@ -63,7 +67,7 @@ class Books:
 
 
 _LOGS = text("""
-    SELECT s.segment_id, s.backing_topic, s.state, s.sealed_epoch,
+    SELECT s.topic_id, s.segment_id, s.backing_topic, s.state, s.sealed_epoch,
            EXISTS (SELECT FROM cleave.operation_parent p
                     WHERE p.topic_id = s.topic_id AND p.segment_id = s.segment_id AND p.live) AS is_busy,
            NOT EXISTS (SELECT FROM cleave.subscription u
@@ -76,29 +80,30 @@ _LOGS = text("""
                   WHERE l.topic_id = s.topic_id AND l.child_id = s.segment_id AND q.pruned_epoch IS NULL
                   ORDER BY l.ordinal) AS parent_topics
       FROM cleave.segment s
-     WHERE s.topic_id = :topic_id AND s.pruned_epoch IS NULL
+     WHERE s.topic_id = ANY (:topic_ids) AND s.pruned_epoch IS NULL
      ORDER BY s.range_start, s.segment_id""")
 
 _RESERVED = text("""
-    SELECT c.backing_topic
+    SELECT o.topic_id, c.backing_topic
       FROM cleave.operation_child c JOIN cleave.operation o USING (operation_id)
-     WHERE o.topic_id = :topic_id AND o.finished_at IS NULL""")
+     WHERE o.topic_id = ANY (:topic_ids) AND o.finished_at IS NULL""")
 
-_TOPIC = text("""
-    SELECT t.state, t.epoch, t.next_segment_id, t.data_plane,
+_TOPICS = text("""
+    SELECT t.topic_id, t.name, t.state, t.epoch, t.next_segment_id, t.data_plane,
            EXISTS (SELECT FROM cleave.operation o
                     WHERE o.topic_id = t.topic_id AND o.finished_at IS NULL
                       AND o.kind IN ('subscription_create', 'subscription_delete')) AS changes_subscriptions
-      FROM cleave.topic t WHERE t.topic_id = :topic_id""")
+      FROM cleave.topic t WHERE t.topic_id = ANY (:topic_ids)""")
 
 _SUBSCRIPTIONS = text("""
-    SELECT name, kind, state, created_epoch FROM cleave.subscription WHERE topic_id = :topic_id""")
+    SELECT topic_id, name, kind, state, created_epoch FROM cleave.subscription WHERE topic_id = ANY (:topic_ids)""")
 
 _TOMBSTONED = text("""
-    SELECT b.backing_topic
-      FROM cleave.tombstone b JOIN cleave.topic t USING (topic_id)
-     WHERE b.data_plane = :data_plane AND b.closed_at IS NULL
-       AND t.name = (SELECT name FROM cleave.topic WHERE topic_id = :topic_id)""")
+    SELECT w.topic_id, b.backing_topic
+      FROM cleave.tombstone b
+      JOIN cleave.topic t USING (topic_id)
+      JOIN cleave.topic w ON w.name = t.name AND w.data_plane = b.data_plane
+     WHERE b.closed_at IS NULL AND w.topic_id = ANY (:topic_ids)""")
 
 _COMPARABLE = text("""
     SELECT t.topic_id
@@ -121,7 +126,7 @@ _CARRYING = text("""
 
 def backing_topics(tx: Connection, topic_id: int) -> list[str]:
     """Logs of every segment that is not pruned, sealed ones included, by range."""
-    return [log.backing_topic for log in _logs(tx, topic_id)]
+    return [row.backing_topic for row in tx.execute(_LOGS, {"topic_ids": [topic_id]})]
 
 
 def carrying_subscription(tx: Connection, topic_id: int, subscription: str) -> list[str]:
@@ -130,23 +135,27 @@ def carrying_subscription(tx: Connection, topic_id: int, subscription: str) -> l
     return [row.backing_topic for row in tx.execute(_CARRYING, parameters)]
 
 
-def read_books(tx: Connection, topic_id: int) -> Books:
-    """Everything recorded about the topic's logs. Hold the topic's row lock to act on what it says."""
-    topic = tx.execute(_TOPIC, {"topic_id": topic_id}).one()
-    tombstoned = tx.execute(_TOMBSTONED, {"topic_id": topic_id, "data_plane": topic.data_plane})
-    subscriptions = tx.execute(_SUBSCRIPTIONS, {"topic_id": topic_id}).all()
-    return Books(
-        topic_state=topic.state,
-        epoch=topic.epoch,
-        subscriptions={row.name: row.created_epoch for row in subscriptions if row.state == "live"},
-        deleting_subscriptions=frozenset(row.name for row in subscriptions if row.state != "live"),
-        has_checkpoints=any(row.kind == "CHECKPOINT" and row.state == "live" for row in subscriptions),
-        next_segment_id=topic.next_segment_id,
-        logs=_logs(tx, topic_id),
-        reserved=frozenset(row.backing_topic for row in tx.execute(_RESERVED, {"topic_id": topic_id})),
-        tombstoned=frozenset(row.backing_topic for row in tombstoned),
-        changes_subscriptions=topic.changes_subscriptions,
-    )
+def read_books(tx: Connection, topic_ids: Collection[int]) -> dict[int, Books]:
+    """Everything recorded about the topics' logs, by topic id; a topic that is not there is absent.
+
+    Hold a topic's row lock to act on what it says.
+    """
+    of_topics = {"topic_ids": list(topic_ids)}
+    topics = tx.execute(_TOPICS, of_topics).all()
+    subscriptions = _grouped(tx, _SUBSCRIPTIONS, of_topics)
+    logs = _grouped(tx, _LOGS, of_topics)
+    reserved = _grouped(tx, _RESERVED, of_topics)
+    tombstoned = _grouped(tx, _TOMBSTONED, of_topics)
+    return {
+        row.topic_id: _books(
+            row,
+            subscriptions[row.topic_id],
+            logs[row.topic_id],
+            reserved=frozenset(one.backing_topic for one in reserved[row.topic_id]),
+            tombstoned=frozenset(one.backing_topic for one in tombstoned[row.topic_id]),
+        )
+        for row in topics
+    }
 
 
 def comparable_topics(
@@ -162,16 +171,47 @@ def comparable_topics(
     return [row.topic_id for row in rows]
 
 
-def _logs(tx: Connection, topic_id: int) -> tuple[BackingLog, ...]:
-    return tuple(
-        BackingLog(
-            segment_id=row.segment_id,
-            backing_topic=row.backing_topic,
-            state=SegmentState(row.state),
-            sealed_epoch=row.sealed_epoch,
-            is_busy=row.is_busy,
-            is_drained=row.is_drained,
-            parent_topics=tuple(row.parent_topics),
-        )
-        for row in tx.execute(_LOGS, {"topic_id": topic_id})
+def _grouped(
+    tx: Connection, statement: TextClause, parameters: Mapping[str, object]
+) -> defaultdict[int, list[Row[Any]]]:
+    """Rows by topic."""
+    found: defaultdict[int, list[Row[Any]]] = defaultdict(list)
+    for row in tx.execute(statement, parameters):
+        found[row.topic_id].append(row)
+    return found
+
+
+def _books(
+    topic: Row[Any],
+    subscriptions: Sequence[Row[Any]],
+    logs: Sequence[Row[Any]],
+    *,
+    reserved: frozenset[str],
+    tombstoned: frozenset[str],
+) -> Books:
+    return Books(
+        topic=topic.name,
+        data_plane=topic.data_plane,
+        topic_state=topic.state,
+        epoch=topic.epoch,
+        subscriptions={row.name: row.created_epoch for row in subscriptions if row.state == "live"},
+        deleting_subscriptions=frozenset(row.name for row in subscriptions if row.state != "live"),
+        has_checkpoints=any(row.kind == "CHECKPOINT" and row.state == "live" for row in subscriptions),
+        next_segment_id=topic.next_segment_id,
+        logs=tuple(_log(row) for row in logs),
+        reserved=reserved,
+        tombstoned=tombstoned,
+        changes_subscriptions=topic.changes_subscriptions,
+    )
+
+
+def _log(row: Row[Any]) -> BackingLog:
+    return BackingLog(
+        segment_id=row.segment_id,
+        backing_topic=row.backing_topic,
+        state=SegmentState(row.state),
+        sealed_epoch=row.sealed_epoch,
+        is_busy=row.is_busy,
+        is_drained=row.is_drained,
+        parent_topics=tuple(row.parent_topics),
     )

@@ -7,7 +7,7 @@ allowed is for intents, commits and policies; each goes through `update_topic`, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -79,6 +79,11 @@ def get_topic(tx: Connection, topic_id: int, *, lock: bool = False) -> TopicRow:
     if row is None:
         raise TopicNotFound(f"topic {topic_id} does not exist; look its id up by name")
     return _topic(row)
+
+
+def get_topics(tx: Connection, topic_ids: Collection[int]) -> list[TopicRow]:
+    """Those of the topics that there are, deleted ones included."""
+    return [_topic(row) for row in tx.execute(select(TOPIC).where(TOPIC.c.topic_id.in_(topic_ids)))]
 
 
 def lock_live_topic(tx: Connection, topic_id: int) -> TopicRow:

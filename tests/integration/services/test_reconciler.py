@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sqlalchemy import Connection
 
 from controller.dataplane.base import LogState
+from controller.dataplane.embedded.plane import EmbeddedDataPlane
 from controller.domain.errors import DataPlaneUnavailable, Unsupported
 from controller.domain.operation import OperationKind, OperationState, Origin
 from controller.services import topic_admin
@@ -213,7 +214,7 @@ def test_children_made_after_the_listing_are_no_orphans(bench: Bench) -> None:
     plane = FaultyDataPlane(bench.plane)
 
     def reshape_meanwhile(call: str, _number: int) -> None:
-        if call == "segment_state":
+        if call == "states_of":
             plane.before_call = lambda _call, _number: None
             bench.drive(operation.operation_id)
 
@@ -229,7 +230,7 @@ def test_a_reshape_made_and_done_while_the_reconciler_looks_leaves_it_nothing_to
     plane = FaultyDataPlane(bench.plane)
 
     def reshape_meanwhile(call: str, _number: int) -> None:
-        if call == "segment_state":
+        if call == "states_of":
             plane.before_call = lambda _call, _number: None
             bench.reshape(splitting(0))
 
@@ -244,10 +245,10 @@ def test_a_log_that_is_out_of_sight_for_a_moment_is_not_missing(split_topic: Ben
     plane, log = FaultyDataPlane(split_topic.plane), split_topic.log_of(1)
 
     def away_for_a_moment(call: str, _number: int) -> None:
-        looks = [name for name, _ in plane.log if name == "segment_state"]
-        if call == "segment_state" and len(looks) == 1:
+        looks = [name for name, _ in plane.log if name == "states_of"]
+        if call == "states_of" and len(looks) == 1:
             split_topic.plane.delete_segment(log)
-        elif call == "segment_state" and len(looks) == 4:  # three logs were looked at once each
+        elif call == "states_of" and len(looks) == 2:
             split_topic.plane.create_segment(log, ["billing"])
 
     plane.before_call = away_for_a_moment
@@ -263,8 +264,8 @@ def test_what_is_made_after_the_books_were_read_is_not_judged(
     reading = backing_logs.read_books
     readings = itertools.count(1)
 
-    def read_and_be_overtaken(tx: Connection, topic_id: int) -> Books:
-        books = reading(tx, topic_id)
+    def read_and_be_overtaken(tx: Connection, topic_ids: Collection[int]) -> dict[int, Books]:
+        books = reading(tx, topic_ids)
         if next(readings) == 2:  # those that the listing is compared with
             operation = bench.intend(splitting(0)).operation
             bench.run_until(operation.operation_id, OperationState.PREPARED)
@@ -331,6 +332,76 @@ def test_a_remedy_that_fails_is_noted_and_found_again(split_topic: Bench) -> Non
     assert "injected" in (failed.error or "")
     assert kinds(look(split_topic)) == [FindingKind.ACTIVE_MISSING]
     split_topic.check_laws()
+
+
+def with_others(bench: Bench, count: int) -> list[int]:
+    """The topic of the bench, and others like it; their ids."""
+    topic_ids = [bench.topic_with()]
+    for number in range(count):
+        name = f"{TOPIC}-{number}"
+        made = topic_admin.create_topic(
+            bench.store, bench.planes, name, bench.request(), segments=2, data_plane="embedded"
+        )
+        topic_ids.append(bench.finish(made).topic_id)
+        bench.finish(topic_admin.create_subscription(bench.store, name, "billing", bench.request()))
+    return topic_ids
+
+
+def logs_of(bench: Bench, topic_id: int) -> list[str]:
+    """Names of the logs behind a topic's segments, by range."""
+    with bench.store.transaction() as tx:
+        return backing_logs.backing_topics(tx, topic_id)
+
+
+def test_topics_that_are_as_recorded_are_looked_at_together(bench: Bench) -> None:
+    with_others(bench, 3)
+    plane = FaultyDataPlane(bench.plane)
+
+    assert reconcile_topics(bench.store, {"embedded": plane.as_data_plane()}) == ([], None)
+
+    assert [call for call, _ in plane.log] == ["list_segments_of", "states_of", "subscriptions_of"]
+
+
+def test_of_many_topics_those_that_differ_are_put_right(bench: Bench) -> None:
+    """Each kind of damage is seen in the look at all of them, and what is in order is left alone."""
+    _, first, second, third, fourth = with_others(bench, 4)
+    logs = {topic_id: logs_of(bench, topic_id) for topic_id in (first, second, third, fourth)}
+    bench.plane.delete_segment(logs[first][0])
+    bench.plane.terminate_segment(logs[second][1])
+    bench.plane.delete_subscription(logs[third][0], "billing")
+    bench.plane.create_segment(f"{logs[fourth][0].rpartition('/')[0]}/0000-ffff-77", [])
+
+    findings, _ = reconcile_topics(bench.store, bench.planes)
+
+    assert {(one.topic, one.kind) for one in findings} == {
+        (f"{TOPIC}-0", FindingKind.ACTIVE_MISSING),
+        (f"{TOPIC}-1", FindingKind.ACTIVE_TERMINATED),
+        (f"{TOPIC}-2", FindingKind.CURSOR_MISSING),
+        (f"{TOPIC}-3", FindingKind.FOREIGN_LOG),
+    }
+    bench.settle()
+    assert {one.kind for one in reconcile_topics(bench.store, bench.planes)[0]} == {FindingKind.FOREIGN_LOG}
+
+
+def test_a_log_that_does_not_answer_keeps_no_other_topic_from_being_looked_at(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is it taken for one that is missing."""
+    first, second = with_others(bench, 1)
+    silent, looking = logs_of(bench, first)[0], EmbeddedDataPlane.states_of
+
+    def states_of(plane: EmbeddedDataPlane, logs: Sequence[str]) -> dict[str, LogState]:
+        return {name: state for name, state in looking(plane, logs).items() if name != silent}
+
+    monkeypatch.setattr(EmbeddedDataPlane, "states_of", states_of)
+    for topic_id in (first, second):
+        bench.plane.delete_segment(logs_of(bench, topic_id)[0])
+
+    findings, _ = reconcile_topics(bench.store, bench.planes)
+
+    assert [(one.topic, one.kind) for one in findings] == [(f"{TOPIC}-0", FindingKind.ACTIVE_MISSING)]
+    with pytest.raises(DataPlaneUnavailable, match="not every log"):
+        reconcile(bench.store, bench.planes, first)
 
 
 def test_a_data_plane_that_does_not_answer_is_no_finding(split_topic: Bench) -> None:

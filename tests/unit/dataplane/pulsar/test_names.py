@@ -71,7 +71,7 @@ LOCAL = st.text(
 def test_each_name_and_its_place_in_a_url(topic: str, segment: str, path: str) -> None:
     assert names.segment_topic(topic, DESCRIPTOR) == segment
     assert names.topic_path(segment) == path
-    assert names.segments_of(topic, [segment]) == [segment]
+    assert names.segments_of([topic], [segment]) == {topic: [segment]}
 
 
 @pytest.mark.parametrize(
@@ -126,9 +126,11 @@ def test_a_decoded_path_is_the_name_again(local: str) -> None:
 
 @given(LOCAL, LOCAL)
 def test_a_segment_belongs_to_one_topic(one: str, other: str) -> None:
-    segment = names.segment_topic(f"topic://t/n/{one}", DESCRIPTOR)
+    topics = f"topic://t/n/{one}", f"topic://t/n/{other}"
+    segments = [names.segment_topic(topic, DESCRIPTOR) for topic in topics]
 
-    assert names.segments_of(f"topic://t/n/{other}", [segment]) == ([segment] if one == other else [])
+    expected = {topic: sorted({segment}) for topic, segment in zip(topics, segments, strict=True)}
+    assert names.segments_of(topics, {*segments}) == expected
 
 
 def test_a_topic_named_like_a_segment_of_another_is_not_mixed_up_with_it() -> None:
@@ -136,8 +138,8 @@ def test_a_topic_named_like_a_segment_of_another_is_not_mixed_up_with_it() -> No
     segment = names.segment_topic(inner, DESCRIPTOR)
 
     outer = inner.replace("topic", "persistent", 1)
-    assert names.segments_of(inner, [segment, outer]) == [segment]
-    assert names.segments_of("topic://t/n/x", [segment, outer]) == [outer]
+    found = names.segments_of([inner, "topic://t/n/x"], [segment, outer])
+    assert found == {inner: [segment], "topic://t/n/x": [outer]}
 
 
 @pytest.mark.parametrize(

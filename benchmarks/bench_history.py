@@ -1,0 +1,204 @@
+"""What an operation and a look cost on a topic that was reshaped ten thousand times, against its first thousand.
+
+One topic of 8 to 24 active segments; splits and merges follow one another, asked for one at a time and run by this
+process on the embedded data plane. A reader keeps up: each sealed segment is marked as read to its end. Once nothing is
+pruned, and once the garbage collector prunes at retention 0. Each stage tells what one operation and one look cost in its
+last thousand (processor milliseconds of this process and of the server; no clock on the wall, which a busy machine
+stretches): a decision's situation, a producer's look at the topic, a consumer's at its subscription. Prints one line of
+JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import random
+import tempfile
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+from sqlalchemy import text
+
+from benchmarks.bench_operations import application
+from benchmarks.machine import machine
+from benchmarks.operation_costs import processor_seconds
+from controller import telemetry
+from controller.bootstrap import Application
+from controller.client.postgres_source import PostgresSource
+from controller.devstack.postgres import DURABLE, EmbeddedPostgres
+from controller.domain.evaluator import ALL_LANES, decide
+from controller.domain.operation import Origin
+from controller.domain.segment import Segment
+from controller.services import garbage_collector, segment_admin, topic_admin
+from controller.services.operation_runner import RunnerContext, run_operation
+from controller.services.segment_admin import Planner
+from controller.store.decisions import situations
+from controller.store.journal import reshape_intents
+from controller.store.journal.operations import Request
+from controller.store.journal.request_keys import Intent
+from controller.store.postgres.migrations import migrate
+
+FEWEST, MOST = 8, 24
+WINDOW = 1000
+LOOKS = 1000
+COLLECT_EVERY = 100
+GOAL = 1.1
+SUBSCRIPTION = "s"
+
+
+@dataclass
+class Life:
+    """One topic and everything that is done to it."""
+
+    app: Application
+    source: PostgresSource
+    name: str
+    prunes: bool
+    rng: random.Random = field(default_factory=lambda: random.Random(7))
+    asked: int = 0
+    topic_id: int = 0
+
+    def begin(self) -> None:
+        """The topic with its subscription."""
+        request = self._request()
+        created = topic_admin.create_topic(
+            self.app.store, self.app.planes, self.name, request, segments=FEWEST
+        )
+        self.topic_id = self._run(created)
+        self._run(topic_admin.create_subscription(self.app.store, self.name, SUBSCRIPTION, self._request()))
+
+    def reshape(self) -> None:
+        """One operation from the question to its end, and the reader's mark."""
+        with self.app.store.single_statement() as tx:
+            view = reshape_intents.look(tx, self.name, "none")
+        planner, parents = self._plan(view.layout.active)
+        self._run(segment_admin.submit(self.app.store, self.app.planes, self.name, planner, self._request()))
+        for segment_id in parents:
+            self.source.mark_drained(self.topic_id, SUBSCRIPTION, segment_id)
+        if self.prunes and self.asked % COLLECT_EVERY == 0:
+            found = garbage_collector.collect(self.app.store, self.app.planes, retention_minutes=0)
+            for operation_id in found.operation_ids:
+                run_operation(self._context, operation_id)
+
+    def decide(self) -> None:
+        """What a pass of the auto-scaler does for one topic that it leaves as it is."""
+        planes = {name: plane.capabilities for name, plane in self.app.planes.items()}
+        with self.app.store.transaction() as tx:
+            found = situations.load_situations(tx, [self.topic_id], planes)
+        decide(found[self.topic_id], ALL_LANES)
+
+    def present_segments(self) -> int:
+        """Segments that are not pruned."""
+        with self.app.store.transaction() as tx:
+            counting = text(
+                "SELECT count(*) FROM cleave.segment WHERE topic_id = :topic_id AND pruned_epoch IS NULL"
+            )
+            return int(tx.execute(counting, {"topic_id": self.topic_id}).scalar_one())
+
+    @property
+    def _context(self) -> RunnerContext:
+        return RunnerContext(store=self.app.store, planes=self.app.planes, runner_id="benchmark")
+
+    def _run(self, intent: Intent) -> int:
+        run_operation(self._context, intent.operation.operation_id)
+        return intent.operation.topic_id
+
+    def _request(self) -> Request:
+        self.asked += 1
+        return Request(f"{self.name}-{self.asked}", Origin.MANUAL, "benchmark", "benchmark")
+
+    def _plan(self, active: tuple[Segment, ...]) -> tuple[Planner, list[int]]:
+        if len(active) <= FEWEST or (len(active) < MOST and self.rng.random() < 0.5):
+            chosen = self.rng.choice([one for one in active if one.hash_range.width > 1]).segment_id
+            return segment_admin.splitting(chosen), [chosen]
+        index = self.rng.randrange(len(active) - 1)
+        pair = [active[index].segment_id, active[index + 1].segment_id]
+        return segment_admin.merging(*pair), pair
+
+
+@dataclass(frozen=True)
+class Meter:
+    """Processor time of this process and of the server."""
+
+    server: psutil.Process
+
+    @classmethod
+    def of(cls, app: Application) -> Meter:
+        """The meter of the server that the application is connected to."""
+        with app.store.transaction() as tx:
+            backend = psutil.Process(tx.execute(text("SELECT pg_backend_pid()")).scalar_one())
+        server = backend.parent()
+        if server is None:
+            raise RuntimeError("the server of the benchmark runs on another machine")
+        return cls(server)
+
+    def milliseconds(self, act: Callable[[], None], times: int) -> float:
+        """What one act costs, on average."""
+        before = self._seconds()
+        for _ in range(times):
+            act()
+        return round((self._seconds() - before) / times * 1000, 2)
+
+    def _seconds(self) -> float:
+        own = sum(psutil.Process().cpu_times()[:2])
+        return own + processor_seconds(self.server)
+
+
+def stage(life: Life, meter: Meter) -> dict[str, float]:
+    """What things cost now; an operation as over the next thousand."""
+    operation_ms = meter.milliseconds(life.reshape, WINDOW)
+    return {
+        "operation_ms": operation_ms,
+        "decision_ms": meter.milliseconds(life.decide, LOOKS),
+        "producers_look_ms": meter.milliseconds(lambda: _ignore(life.source.topic(life.name)), LOOKS),
+        "consumers_look_ms": meter.milliseconds(
+            lambda: _ignore(life.source.subscription(life.topic_id, SUBSCRIPTION)), LOOKS
+        ),
+        "segments_present": life.present_segments(),
+    }
+
+
+def _ignore(_found: object) -> None:
+    """The look is what costs."""
+
+
+def measure(url: str, operations: int) -> dict[str, object]:
+    """Both lives: the first thousand warms up, and each stage is of a thousand."""
+    migrate(url)
+    figures: dict[str, object] = {}
+    with application(url) as app, closing(PostgresSource(url)) as source:
+        meter = Meter.of(app)
+        for way, prunes in (("nothing_pruned", False), ("pruned", True)):
+            life = Life(app, source, f"topic://bench/history/{way}", prunes)
+            life.begin()
+            stages = {f"to the {(i + 1) * WINDOW}th": stage(life, meter) for i in range(operations // WINDOW)}
+            first, last = list(stages.values())[1], list(stages.values())[-1]
+            figures[way] = stages
+            figures[f"{way}_last_to_second"] = {
+                name: round(last[name] / first[name], 3) for name in first if name.endswith("_ms")
+            }
+    return figures
+
+
+def main() -> None:
+    """Measure on a private server and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--operations", type=int, default=10 * WINDOW, help="in thousands, at least 2000")
+    options = parser.parse_args()
+    telemetry.configure_logging(level=logging.WARNING)
+    with tempfile.TemporaryDirectory() as directory:
+        server = EmbeddedPostgres(Path(directory), settings=DURABLE)
+        try:
+            server.start()
+            figures = measure(server.create_database("bench"), options.operations)
+        finally:
+            server.destroy()
+    print(json.dumps({"benchmark": "history", "machine": machine(), "goal_ratio": GOAL, **figures}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""What it costs to compare the books with the data plane, a topic, and how many topics fit into a maintenance period.
+
+Topics of several segments with a subscription, one in ten of them split once, on the embedded data plane; all are as recorded,
+as nearly all topics are nearly always. The run is the one that maintenance makes: pages of topics, looked at together.
+Processor time of this process and of the server, added up as if both shared one core. Prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import tempfile
+from pathlib import Path
+
+from benchmarks.bench_history import Meter
+from benchmarks.bench_operations import application
+from benchmarks.machine import machine
+from controller import telemetry
+from controller.bootstrap import Application
+from controller.devstack.postgres import DURABLE, EmbeddedPostgres
+from controller.domain.operation import Origin
+from controller.services import segment_admin, topic_admin
+from controller.services.operation_runner import RunnerContext, run_due
+from controller.services.reconciler import reconcile_topics
+from controller.store.journal.operations import Request
+from controller.store.postgres.migrations import migrate
+
+SEGMENTS = 4
+PERIOD_SECONDS = 900
+GOAL_TOPICS = 100_000
+
+
+def make_topics(app: Application, first: int, last: int) -> None:
+    """Topics of these numbers, done."""
+    runner = RunnerContext(store=app.store, planes=app.planes, runner_id="benchmark")
+
+    def finish() -> None:
+        while run_due(runner):
+            pass
+
+    for number in range(first, last):
+        name = _name(number)
+        topic_admin.create_topic(app.store, app.planes, name, _request(f"c{number}"), segments=SEGMENTS)
+    finish()
+    for number in range(first, last):
+        topic_admin.create_subscription(app.store, _name(number), "s", _request(f"s{number}"))
+    finish()
+    for number in range(first, last, 10):
+        planner = segment_admin.splitting(0)
+        segment_admin.submit(app.store, app.planes, _name(number), planner, _request(f"r{number}"))
+    finish()
+
+
+def _name(number: int) -> str:
+    return f"topic://bench/reconcile-{number % 10}/t{number}"
+
+
+def _request(key: str) -> Request:
+    return Request(key, Origin.MANUAL, "benchmark", "benchmark")
+
+
+def reconcile_all(app: Application) -> None:
+    """Every page, as maintenance does. Raises RuntimeError where something is not as recorded."""
+    after: int | None = 0
+    while after is not None:
+        findings, after = reconcile_topics(app.store, app.planes, after=after)
+        if findings:
+            raise RuntimeError(f"{len(findings)} differences, first {findings[0]}")
+
+
+def measure(url: str, stages: list[int]) -> dict[str, object]:
+    """The cost of a topic with so many of them."""
+    migrate(url)
+    found: dict[str, dict[str, float]] = {}
+    made = 0
+    with application(url) as app:
+        meter = Meter.of(app)
+        for topics in stages:
+            make_topics(app, made, topics)
+            made = topics
+            total_ms = meter.milliseconds(lambda: reconcile_all(app), 2)
+            a_topic_ms = total_ms / topics
+            found[f"{topics} topics"] = {
+                "processor_ms_a_topic": round(a_topic_ms, 3),
+                "topics_a_period_on_one_core": round(PERIOD_SECONDS * 1000 / a_topic_ms),
+            }
+    return {"compared": found, "segments_a_topic": SEGMENTS, "period_seconds": PERIOD_SECONDS}
+
+
+def main() -> None:
+    """Measure on a private server and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--topics", type=int, nargs="+", default=[1000, 4000])
+    options = parser.parse_args()
+    telemetry.configure_logging(level=logging.WARNING)
+    with tempfile.TemporaryDirectory() as directory:
+        server = EmbeddedPostgres(Path(directory), settings=DURABLE)
+        try:
+            server.start()
+            figures = measure(server.create_database("bench"), options.topics)
+        finally:
+            server.destroy()
+    print(
+        json.dumps(
+            {"benchmark": "reconcile", "machine": machine(), "goal_topics_a_period": GOAL_TOPICS, **figures}
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
