@@ -37,6 +37,7 @@ from controller.services.operation_runner.log_acts import Acted, LogActs, Subjec
 from controller.services.operation_runner.mirror_acts import MirrorActs
 from controller.store.journal import claims, commits, steps
 from controller.store.journal.claims import Claim
+from controller.store.journal.commits import Committed
 from controller.store.journal.steps import FORGETTABLE, StepRecord
 
 log = telemetry.get_logger(__name__)
@@ -69,12 +70,11 @@ class _Member:
         """Its id, by which answers are given."""
         return self.operation.operation_id
 
-    @property
-    def is_fenced(self) -> bool:
-        """Whether all its parents are known to be closed."""
-        return self.operation.state is OperationState.FENCED or self.positions.keys() >= {
-            *self.operation.fenced_topics
-        }
+    def needs_no_call_for(self, step: Step) -> bool:
+        """Whether the step, and the commit that may follow at once, are for the journal alone: all its parents are closed."""
+        if step is Step.COMMIT:
+            return True
+        return step is Step.TERMINATE_PARENTS and self.positions.keys() >= {*self.operation.fenced_topics}
 
     def seen(self) -> Observed:
         """What the next step is chosen on."""
@@ -129,8 +129,10 @@ class OperationSet:
         unhindered = [one for one in chosen if not one.lost_races]
         if unhindered:
             chosen = unhindered
-        elif not all(one.is_fenced for one in chosen):
-            chosen = chosen[:1]  # whoever was held up is tried by itself, unless nothing but commits is left
+        elif not all(one.needs_no_call_for(move[0]) for one in chosen):
+            chosen = chosen[
+                :1
+            ]  # whoever was held up makes calls by itself; a commit makes none and waits for nobody
         if move[0] is Step.WAIT:
             for one in chosen:
                 self._defer(one, "waits for older operations of the topic", backoff.FIRST_DELAY_SECONDS)
@@ -178,10 +180,8 @@ class OperationSet:
             [one] = members
             acts = MirrorActs(self._context.store, self._plane_of(one), one.operation, self._call_all)
             return Acted({one.operation_id: acts.perform(step)})
-        if step in (
-            Step.COMMIT,
-            Step.FINISH_ABORT,
-        ):  # so that it can be done where the plane is not configured
+        if step in (Step.COMMIT, Step.FINISH_ABORT):
+            # Nothing to do outside, so that it can be done where the plane is not configured.
             return Acted({one.operation_id: {} for one in members})
         plane = self._plane_of(members[0])()
         subjects = [Subject(one.operation, one.seen(), one.carried, one.positions) for one in members]
@@ -283,13 +283,10 @@ class OperationSet:
         with self._context.store.transaction() as tx:
             if record.leads_to is OperationState.ABORTED:
                 commits.abort(tx, record, runner, started_at_ms=started_at_ms)
-                ended = replace(record.moved(), epoch=None)
-                now_ms = started_at_ms
+                committed = Committed(epoch=None, now_ms=started_at_ms)
             else:
                 committed = commits.commit_one(tx, record, runner, started_at_ms=started_at_ms)
-                ended = replace(record.moved(), epoch=committed.epoch)
-                now_ms = committed.now_ms
-        self._moved(member, ended, now_ms)
+        self._moved(member, replace(record.moved(), epoch=committed.epoch), committed.now_ms)
 
     def _moved(self, member: _Member, operation: Operation, now_ms: int) -> None:
         """Recorded. What was seen before serves for what can only go forward; any other next step is chosen on a new

@@ -7,7 +7,6 @@ with the instant of the next one. How long a runner waits between attempts is it
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,7 +16,14 @@ from sqlalchemy import Connection, text
 from controller.domain.operation import Observed, Operation, OperationKind
 from controller.domain.reshape import ReshapeKind
 from controller.store.journal.operations import READ_COLUMNS, operation_of
-from controller.store.journal.steps import GIVEN, HELD, OBSERVED_COLUMNS, fenced_out, observed_of
+from controller.store.journal.steps import (
+    GIVEN,
+    HELD,
+    OBSERVED_COLUMNS,
+    fenced_out,
+    held_parameters,
+    observed_of,
+)
 from controller.store.postgres.prepared import Prepared
 from controller.store.shards import Shards
 
@@ -195,7 +201,5 @@ def record_failure(
 def _write(
     tx: Connection, operations: Sequence[Operation], runner: str, statement: str, **parameters: object
 ) -> set[int]:
-    held = [{"operation_id": one.operation_id, "term": one.claim_term} for one in operations]
-    ids = [one.operation_id for one in operations]
-    parameters |= {"given": json.dumps(held), "runner": runner, "operation_ids": ids}
+    parameters |= held_parameters(operations, runner)
     return {row.operation_id for row in tx.execute(text(statement), parameters)}

@@ -187,11 +187,8 @@ def commit_reshapes(
 
 def why_left(tx: Connection, records: Sequence[StepRecord], runner: str) -> dict[int, CleaveError]:
     """Why `commit_reshapes` left these out, by operation id: FencedOut, LostRace (look again) or InvariantViolated."""
-    parameters = steps.statement_parameters(records, runner, 0)
-    seen = {
-        row.operation_id: row
-        for row in WHY_LEFT.execute(tx, {one: parameters[one] for one in ("given", "runner")})
-    }
+    parameters = steps.held_parameters([one.operation for one in records], runner)
+    seen = {row.operation_id: row for row in WHY_LEFT.execute(tx, parameters)}
     return {
         one.operation.operation_id: _why_left(one, seen[one.operation.operation_id], runner)
         for one in records

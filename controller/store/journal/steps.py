@@ -182,11 +182,7 @@ def observe(tx: Connection, operations: Sequence[Operation]) -> dict[int, Observ
 
 def still_held(tx: Connection, operations: Sequence[Operation], runner: str) -> set[int]:
     """Ids of those that are the runner's still, in the state in which it saw them."""
-    seen = [StepRecord(one, ((Step.WAIT, one.state),)) for one in operations]
-    parameters = statement_parameters(seen, runner, 0) | {
-        "operation_ids": [one.operation_id for one in operations]
-    }
-    return {row.operation_id for row in _STILL_HELD.execute(tx, parameters)}
+    return {row.operation_id for row in _STILL_HELD.execute(tx, held_parameters(operations, runner))}
 
 
 def observed_of(row: Row[Any]) -> Observed:
@@ -227,6 +223,16 @@ def statement_parameters(
         for one in records
     ]
     return {"given": json.dumps(documents), "runner": runner, "started_at": to_datetime(started_at_ms)}
+
+
+def held_parameters(operations: Sequence[Operation], runner: str) -> dict[str, object]:
+    """The values of `GIVEN` and `HELD` where nothing is recorded."""
+    documents = [
+        {"operation_id": one.operation_id, "term": one.claim_term, "seen_state": one.state.value}
+        for one in operations
+    ]
+    ids = [one.operation_id for one in operations]
+    return {"given": json.dumps(documents), "runner": runner, "operation_ids": ids}
 
 
 def fenced_out(operation: Operation, runner: str) -> FencedOut:
