@@ -1,11 +1,11 @@
-"""What an operation and a look cost on a topic that was reshaped ten thousand times, against its first thousand.
+"""What an operation and a look cost on a topic that was reshaped ten thousand times, against a young one beside it.
 
-One topic of 8 to 24 active segments; splits and merges follow one another, asked for one at a time and run by this
-process on the embedded data plane. A reader keeps up: each sealed segment is marked as read to its end. Once nothing is
-pruned, and once the garbage collector prunes at retention 0. Each stage tells what one operation and one look cost in its
-last thousand (processor milliseconds of this process and of the server; no clock on the wall, which a busy machine
-stretches): a decision's situation, a producer's look at the topic, a consumer's at its subscription. Prints one line of
-JSON.
+Topics of 8 to 24 active segments; splits and merges follow one another, asked for one at a time and run by this process on
+the embedded data plane. A reader keeps up: each sealed segment is marked as read to its end. Once nothing is pruned, and
+once, on a database of its own, the garbage collector prunes at retention 0. At each age the old topic and a fresh one take
+turns, since machines are not equally fast from minute to minute: what counts is the ratio. An operation, a decision with its
+situation, a producer's look at the topic and a consumer's at its subscription, in processor milliseconds of this process and
+of the server. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import json
 import logging
 import random
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 
 import psutil
 from sqlalchemy import text
@@ -43,8 +44,10 @@ from controller.store.journal.request_keys import Intent
 from controller.store.postgres.migrations import migrate
 
 FEWEST, MOST = 8, 24
-WINDOW = 1000
-LOOKS = 1000
+AGES = (1000, 4000, 10000)
+"""Operations that the old topic has had when it is compared."""
+YOUTH = 50
+TURNS, OPERATIONS_A_TURN, LOOKS_A_TURN = 10, 40, 200
 COLLECT_EVERY = 100
 GOAL = 1.1
 SUBSCRIPTION = "s"
@@ -141,60 +144,80 @@ class Meter:
         before = self._seconds()
         for _ in range(times):
             act()
-        return round((self._seconds() - before) / times * 1000, 2)
+        return (self._seconds() - before) / times * 1000
 
     def _seconds(self) -> float:
         own = sum(psutil.Process().cpu_times()[:2])
         return own + processor_seconds(self.server)
 
 
-def stage(life: Life, meter: Meter) -> dict[str, float]:
-    """What things cost now; an operation as over the next thousand."""
-    operation_ms = meter.milliseconds(life.reshape, WINDOW)
+def acts(life: Life) -> dict[str, tuple[Callable[[], None], int]]:
+    """What is compared, and how often in a turn."""
     return {
-        "operation_ms": operation_ms,
-        "decision_ms": meter.milliseconds(life.decide, LOOKS),
-        "producers_look_ms": meter.milliseconds(lambda: _ignore(life.source.topic(life.name)), LOOKS),
-        "consumers_look_ms": meter.milliseconds(
-            lambda: _ignore(life.source.subscription(life.topic_id, SUBSCRIPTION)), LOOKS
+        "operation": (life.reshape, OPERATIONS_A_TURN),
+        "decision": (life.decide, LOOKS_A_TURN),
+        "producers_look": (lambda: _ignore(life.source.topic(life.name)), LOOKS_A_TURN),
+        "consumers_look": (
+            lambda: _ignore(life.source.subscription(life.topic_id, SUBSCRIPTION)),
+            LOOKS_A_TURN,
         ),
-        "segments_present": life.present_segments(),
     }
+
+
+def compare(old: Life, young: Life, meter: Meter) -> dict[str, dict[str, float]]:
+    """Both, turn by turn."""
+    found: dict[str, dict[str, float]] = {}
+    for act, (of_old, times) in acts(old).items():
+        of_young, _ = acts(young)[act]
+        pairs = [
+            (meter.milliseconds(of_old, times), meter.milliseconds(of_young, times)) for _ in range(TURNS)
+        ]
+        old_ms, young_ms = (fmean(one[i] for one in pairs) for i in (0, 1))
+        found[act] = {
+            "old_ms": round(old_ms, 2),
+            "young_ms": round(young_ms, 2),
+            "ratio": round(old_ms / young_ms, 3),
+        }
+    return found
 
 
 def _ignore(_found: object) -> None:
     """The look is what costs."""
 
 
-def measure(url: str, operations: int) -> dict[str, object]:
-    """Both lives: the first thousand warms up, and each stage is of a thousand."""
+def measure(url: str, prunes: bool, ages: Sequence[int]) -> dict[str, dict[str, dict[str, float]]]:
+    """By age and act."""
     migrate(url)
-    figures: dict[str, object] = {}
+    figures: dict[str, dict[str, dict[str, float]]] = {}
     with application(url) as app, closing(PostgresSource(url)) as source:
         meter = Meter.of(app)
-        for way, prunes in (("nothing_pruned", False), ("pruned", True)):
-            life = Life(app, source, f"topic://bench/history/{way}", prunes)
-            life.begin()
-            stages = {f"to the {(i + 1) * WINDOW}th": stage(life, meter) for i in range(operations // WINDOW)}
-            first, last = list(stages.values())[1], list(stages.values())[-1]
-            figures[way] = stages
-            figures[f"{way}_last_to_second"] = {
-                name: round(last[name] / first[name], 3) for name in first if name.endswith("_ms")
-            }
+        old = Life(app, source, "topic://bench/history/old", prunes)
+        old.begin()
+        for age in ages:
+            while old.asked < age:
+                old.reshape()
+            young = Life(app, source, f"topic://bench/history/beside-{age}", prunes)
+            young.begin()
+            for _ in range(YOUTH):
+                young.reshape()
+            present = old.present_segments()
+            figures[f"{age} operations, {present} segments"] = compare(old, young, meter)
     return figures
 
 
 def main() -> None:
     """Measure on a private server and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--operations", type=int, default=10 * WINDOW, help="in thousands, at least 2000")
+    parser.add_argument("--ages", type=int, nargs="+", default=AGES)
     options = parser.parse_args()
     telemetry.configure_logging(level=logging.WARNING)
+    figures: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as directory:
         server = EmbeddedPostgres(Path(directory), settings=DURABLE)
         try:
             server.start()
-            figures = measure(server.create_database("bench"), options.operations)
+            for way, prunes in (("nothing_pruned", False), ("pruned", True)):
+                figures[way] = measure(server.create_database(way), prunes, options.ages)
         finally:
             server.destroy()
     print(json.dumps({"benchmark": "history", "machine": machine(), "goal_ratio": GOAL, **figures}))
