@@ -26,8 +26,8 @@ $(READY): pyproject.toml constraints.txt .ci/setup
 	@.ci/setup
 
 .PHONY: demo
-demo: $(READY) ## The whole stack on this machine with live traffic (KEEP=1, TRACE=file, PLANE=pulsar)
-	@KEEP="$(KEEP)" TRACE="$(TRACE)" PLANE="$(PLANE)" $(PY) -m controller.demo $(ARGS)
+demo: $(READY) ## The whole stack on this machine with live traffic (KEEP=1, TRACE=file, PLANE=pulsar, DAY_SECONDS=240)
+	@KEEP="$(KEEP)" TRACE="$(TRACE)" PLANE="$(PLANE)" DAY_SECONDS="$(DAY_SECONDS)" $(PY) -m controller.demo $(ARGS)
 
 .PHONY: test
 test: $(READY) ## All tests but chaos, on real servers (WORKERS=2, ARGS=...)

@@ -1,7 +1,8 @@
 """`make demo`: start everything, let a day pass, show what happened; fails if the topic did not grow and shrink.
 
 Options come as environment variables, since `make` passes them so: KEEP=1 leaves everything running at the end,
-TRACE=file.csv replays a real load, DAY_SECONDS sets how long the day takes, PLANE names the data plane (`planes`).
+TRACE=file.csv replays a real load, DAY_SECONDS sets how long the day takes (it waits where something has still to be
+seen, see `day_clock`), PLANE names the data plane (`planes`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.live import Live
@@ -19,7 +21,7 @@ from rich.text import Text
 
 from controller.demo.load_profile import from_trace, synthetic_day
 from controller.demo.planes import plane_named
-from controller.demo.report import counts, operations_table, write_page
+from controller.demo.report import counts, judge, operations_table, write_page
 from controller.demo.stack import Stack
 from controller.demo.story import Moment, Story
 from controller.domain.errors import CleaveError, InvalidInput
@@ -27,6 +29,7 @@ from controller.entrypoints.output import console
 
 DIRECTORY = Path(".cleave") / "demo"
 DAY_SECONDS = 240.0
+QUIET_SECONDS = 10.0
 
 
 def main() -> int:
@@ -56,24 +59,42 @@ def _demo() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     say(f"load: {profile.name}, at most {max(profile.rates):,.0f} msg/s; everything is kept in {DIRECTORY}")
     with Stack(DIRECTORY, say, plane) as stack:
-        story = Story(stack, day_seconds=day_seconds, trace=trace, say=say)
-        with Live(console=console, refresh_per_second=2, transient=True) as live:
-            seen = story.tell(lambda moment: live.update(_line(moment, story, day_seconds)))
+        _show_addresses(stack)
+        story = Story(stack, day_seconds=day_seconds, profile=profile, trace=trace, say=say)
+        with _live(say) as show:
+            seen = story.tell(lambda moment: show(_line(moment, story)))
         verdict = story.verdict()
+        outcome = judge(seen, verdict)
         page = DIRECTORY / "report.html"
         write_page(page, seen, verdict, profile.name)
         console.print(operations_table(seen))
         console.print(counts(verdict))
         console.print(f"charts: {page}")
-        if os.environ.get("KEEP") and stack.airflow is not None:
-            _keep(stack.airflow.url, stack.plane_settings)
-    problems = [f"did not see {name}" for name in seen.missing]
-    if not verdict.in_order_and_complete:
-        problems.append("messages were lost or out of key order")
-    for problem in problems:
-        console.print(f"demo failed: {problem}; logs are in {DIRECTORY}", style="red")
-    say("done" if not problems else "failed")
-    return 1 if problems else 0
+        for problem in outcome.problems:
+            console.print(f"demo failed: {problem}; logs are in {DIRECTORY}", style="red")
+        say(str(outcome))
+        if os.environ.get("KEEP"):
+            _show_addresses(stack)
+            _keep()
+    return 1 if outcome.problems else 0
+
+
+@contextmanager
+def _live(say: Callable[[str], None]) -> Iterator[Callable[[Text], None]]:
+    """A line that is overwritten; without a terminal one of them every `QUIET_SECONDS`."""
+    if console.is_terminal:
+        with Live(console=console, refresh_per_second=2, transient=True) as live:
+            yield live.update
+        return
+    shown_at = -QUIET_SECONDS
+
+    def show(line: Text) -> None:
+        nonlocal shown_at
+        if time.monotonic() - shown_at >= QUIET_SECONDS:
+            shown_at = time.monotonic()
+            say(line.plain)
+
+    yield show
 
 
 def _day_seconds(text: str) -> float:
@@ -87,19 +108,30 @@ def _day_seconds(text: str) -> float:
     return seconds
 
 
-def _line(moment: Moment, story: Story, day_seconds: float) -> Text:
+def _line(moment: Moment, story: Story) -> Text:
     hottest = max(moment.load.values(), default=0.0)
+    waits = f" (waits for {story.clock.waits_for})" if story.clock.waits_for else ""
     return Text(
-        f"{moment.at_seconds:5.0f} of {day_seconds:.0f} s  {moment.messages_per_second:7,.0f} msg/s  "
+        f"{moment.share:4.0%} of the day{waits}  {moment.messages_per_second:7,.0f} msg/s  "
         f"{moment.segments} segments, hottest {hottest:,.0f}  {moment.consumers} consumers  "
         f"produced {story.produced():,}, consumed {story.consumed():,}"
     )
 
 
-def _keep(url: str, plane_settings: Mapping[str, str]) -> None:
-    for setting, address in plane_settings.items():
-        console.print(f"{setting}={address}", markup=False, soft_wrap=True)
-    console.print(f"Airflow is at {url} (no password, loopback only); Ctrl-C ends everything")
+def _show_addresses(stack: Stack) -> None:
+    lines = [f"{name}={address}" for name, address in stack.plane_settings.items()]
+    if stack.airflow is not None:
+        lines.append(f"Airflow is at {stack.airflow.url} (no password, loopback only)")
+    lines.append(f'to look with SQL:     source {stack.env_file} && "$PSQL" "$READER_URL"')
+    lines.append(
+        f"to use the commands:  source {stack.env_file} && {Path(sys.executable).parent}/cleave topics list"
+    )
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _keep() -> None:
+    console.print("everything goes on running; Ctrl-C ends it")
     try:
         signal.pause()
     except KeyboardInterrupt:

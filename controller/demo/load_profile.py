@@ -35,6 +35,20 @@ class LoadProfile:
         """The rate when `share` (0..1) of the time has passed."""
         return self.rates[min(int(share * len(self.rates)), len(self.rates) - 1)]
 
+    @property
+    def busiest_share(self) -> float:
+        """The share of the time at which the busiest stretch is about to end: the last of its steps with no less than its
+        mean.
+        """
+        rates = self.rates
+        firsts = range(max(len(rates) - PEAK_STEPS, 0) + 1)
+        first = max(firsts, key=lambda i: (fmean(rates[i : i + PEAK_STEPS]), i))
+        mean = fmean(rates[first : first + PEAK_STEPS])
+        last = max(
+            i for i in range(first, min(first + PEAK_STEPS, len(rates))) if rates[i] >= mean * (1 - 1e-9)
+        )
+        return last / len(rates)
+
     def scaled(self, factor: float) -> LoadProfile:
         """The same shape at `factor` times the rates."""
         return replace(self, rates=tuple(rate * factor for rate in self.rates))

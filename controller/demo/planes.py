@@ -40,10 +40,6 @@ class Plane(Protocol):
     def load_share(self) -> float:
         """Part of the day's rates it is sent; the policy's thresholds are the same part of theirs."""
 
-    @property
-    def warm_up_seconds(self) -> float:
-        """How long the day may wait for the first aggregation; 0 begins it at once."""
-
     def prepare(self, say: Callable[[str], None]) -> None:
         """Fetch what `start` needs. Raises CleaveError before anything runs if it cannot be had."""
 
@@ -56,7 +52,6 @@ class EmbeddedPlane:
 
     name = "embedded"
     load_share = 1.0
-    warm_up_seconds = 0.0
 
     def prepare(self, say: Callable[[str], None]) -> None:
         """Nothing is needed."""
@@ -72,7 +67,6 @@ class PulsarPlane:
     name = "pulsar"
     load_share = 0.5
     """Broker, bookie and client library take the rest of two cores that also carry Airflow and Spark."""
-    warm_up_seconds = 240.0
 
     def prepare(self, say: Callable[[str], None]) -> None:
         """Fetch the broker unless it is in the cache. Raises MavenMissing, DevstackFailed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,24 @@ def counts(verdict: Verdict) -> str:
         f"{len(verdict.lost)} lost, {len(verdict.out_of_order)} out of key order, "
         f"{len(verdict.duplicated)} delivered again"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Whether the day went as it should; `problems` say what did not."""
+
+    problems: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "as it should be" if not self.problems else "; ".join(self.problems)
+
+
+def judge(seen: DayRecord, verdict: Verdict) -> Outcome:
+    """What was not seen, and what the records say against it."""
+    problems = [f"did not see {name}" for name in seen.missing]
+    if not verdict.in_order_and_complete:
+        problems.append("messages were lost or out of key order")
+    return Outcome(tuple(problems))
 
 
 def operation_rows(seen: DayRecord) -> list[dict[str, Any]]:
@@ -62,24 +81,26 @@ def write_page(path: Path, seen: DayRecord, verdict: Verdict, profile_name: str)
         row_heights=[0.3, 0.14, 0.34, 0.22],
         vertical_spacing=0.05,
         subplot_titles=(
-            "Load of each active segment and the thresholds, messages a second",
-            "Active segments (blue) and consumers (orange)",
-            "Who owned which part of the ring, by layout epoch",
-            "Decisions: intent to commit, ms",
+            "Load of each active segment and the thresholds",
+            "Active segments and consumers",
+            "Which segment owned which part of the ring",
+            "Automatic operations, from intent to commit",
         ),
     )
     _draw_load(figure, seen)
     _draw_counts(figure, seen)
     _draw_ranges(figure, seen)
     _draw_decisions(figure, seen)
-    subtitle = f"{profile_name}: {counts(verdict)}"
+    lines = (f"Verdict: {judge(seen, verdict)}", f"{profile_name}: {counts(verdict)}")
     figure.update_layout(
         height=1300,
         template="plotly_white",
-        showlegend=False,
-        title=f"{TOPIC}<br><sup>{subtitle}</sup>",
-        margin={"l": 70, "r": 30},
+        legend={"title": "Lines", "tracegroupgap": 20},
+        title={"text": f"{TOPIC}<br><sup>{'<br>'.join(lines)}</sup>", "y": 0.985},
+        margin={"l": 70, "r": 30, "t": 140},
     )
+    for row, unit in enumerate(("messages a second", "count", "hash (hexadecimal)", "milliseconds"), start=1):
+        figure.update_yaxes(title_text=unit, row=row, col=1)
     figure.update_xaxes(title_text="seconds since the day began", row=4, col=1)
     figure.write_html(path, include_plotlyjs=True, full_html=True)
 
@@ -129,11 +150,19 @@ def _draw_ranges(figure: go.Figure, seen: DayRecord) -> None:
                 fillcolor=_COLOURS[row["segment_id"] % len(_COLOURS)],
                 text=text,
                 hoverinfo="text",
+                showlegend=False,
             ),
             row=3,
             col=1,
         )
-    figure.update_yaxes(range=[0, 65536], tickvals=[0, 16384, 32768, 49152, 65536], row=3, col=1)
+        figure.add_annotation(
+            x=(left + right) / 2, y=(low + high) / 2, text=str(row["segment_id"]), showarrow=False,
+            font={"color": "white", "size": 11}, row=3, col=1,
+        )  # fmt: skip
+    ticks = [0, 0x4000, 0x8000, 0xC000, 0x10000]
+    figure.update_yaxes(
+        range=[0, 0x10000], tickvals=ticks, ticktext=[f"{tick:04x}" for tick in ticks], row=3, col=1
+    )
 
 
 def _once(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -157,6 +186,7 @@ def _draw_decisions(figure: go.Figure, seen: DayRecord) -> None:
             x=[row["committed_at"].timestamp() - seen.began_at for row in done],
             y=[(row["committed_at"] - row["intended_at"]).total_seconds() * 1000 for row in done],
             mode="markers+text",
+            showlegend=False,
             text=[f"{row['kind']} ({row['reason']})" for row in done],
             textposition="top center",
             marker={

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import psutil
 import psycopg2
 from psycopg2 import sql
 
@@ -23,6 +26,7 @@ from controller.demo.planes import EMBEDDED, Plane
 from controller.devstack.airflow import AirflowStandalone
 from controller.devstack.failure import DevstackFailed
 from controller.devstack.postgres import EmbeddedPostgres
+from controller.devstack.postgres_home import wheel_binaries
 from controller.devstack.process import ChildProcess
 from controller.devstack.spark_connect import SparkConnectServer
 from controller.settings import PROJECT_ROOT
@@ -34,6 +38,8 @@ LOGINS = {
     "cleave_load": "cleave_spark_loader",
     "cleave_reader": "cleave_inspector",
 }
+MOST_RESTARTS = 5
+"""Of one process; after that something is wrong that a restart does not mend."""
 CADENCE = {
     "CLEAVE_COLLECT_INTERVAL_SECONDS": "2.5",
     "CLEAVE_RATE_WINDOW_SECONDS": "10",
@@ -57,6 +63,9 @@ class Stack:
         """Where the data plane is, by the names Cleave's settings have."""
         self.airflow: AirflowStandalone | None = None
         self.reader_url = ""
+        self._kept: dict[str, ChildProcess] = {}
+        self._restarts: Counter[str] = Counter()
+        self._servers: dict[str, int] = {}
 
     def __enter__(self) -> Self:
         try:
@@ -73,6 +82,7 @@ class Stack:
 
     def _start(self) -> None:
         postgres = self._running.enter_context(EmbeddedPostgres(self.directory / "postgres"))
+        self._servers["PostgreSQL"] = postgres.pid
         self._say(f"PostgreSQL is up on port {postgres.port}")
         owner_url = self._databases(postgres)
         self.plane_settings = self.plane.start(self._running, self.directory)
@@ -83,9 +93,10 @@ class Stack:
         self._say(f"Airflow is healthy at {self.airflow.url}")
         for name in ("worker", "collect"):
             self._running.callback(
-                self.spawn(name, [sys.executable, "-m", "controller.entrypoints.cli", name]).stop
+                self.spawn(name, [sys.executable, "-m", "controller.entrypoints.cli", name], kept=True).stop
             )
         self._say(f"worker and collector are up; schema of {owner_url.rsplit('/', 1)[-1]} is current")
+        self._write_env_file()
 
     def _databases(self, postgres: EmbeddedPostgres) -> str:
         for name in (DATABASE, METADATA):
@@ -113,9 +124,46 @@ class Stack:
             "CLEAVE_LANDING_URL": str(self.directory / "landing"),
         }
 
+    @property
+    def env_file(self) -> Path:
+        """What a shell sources to look and act beside the demo: `CLEAVE_*`, the reader's address, and a psql."""
+        return self.directory / "env"
+
+    def _write_env_file(self) -> None:
+        settings = {name: value for name, value in self.env.items() if name.startswith(("CLEAVE_", "SPARK_"))}
+        settings |= {"READER_URL": _libpq(self.reader_url), "PSQL": str(wheel_binaries() / "psql")}
+        lines = [f"export {name}={shlex.quote(value)}\n" for name, value in sorted(settings.items())]
+        self.env_file.touch(mode=0o600)  # passwords are in it
+        self.env_file.write_text("".join(lines), encoding="utf-8")
+
+    def watch_over(self) -> None:
+        """Start again what has ended by itself, and say so.
+
+        Raises DevstackFailed for a server that has ended, and for what ends again and again.
+        """
+        for name, pid in self._servers.items():
+            if not _runs(pid):
+                raise DevstackFailed(
+                    f"{name} (process {pid}) ended by itself; its log is in {self.directory}"
+                )
+        for component in self.airflow.revive() if self.airflow is not None else ():
+            self._note_restart(f"Airflow's {component}", self.directory / "airflow" / f"{component}.log")
+        for name, child in self._kept.items():
+            if child.ended_by_itself:
+                self._note_restart(f"{name} (exit code {child.exit_code})", self.directory / f"{name}.log")
+                child.restart()
+
+    def _note_restart(self, what: str, log: Path) -> None:
+        self._restarts[what] += 1
+        if self._restarts[what] > MOST_RESTARTS:
+            raise DevstackFailed(f"{what} ended {MOST_RESTARTS + 1} times; its log is {log}")
+        self._say(f"{what} ended by itself and is started again; its log is {log}")
+
     def _spark(self) -> SparkConnectServer | None:
         try:
-            return self._running.enter_context(SparkConnectServer(self.directory / "spark"))
+            spark = self._running.enter_context(SparkConnectServer(self.directory / "spark"))
+            self._servers["Spark Connect"] = spark.pid
+            return spark
         except DevstackFailed as error:
             self._say(f"no Spark ({error}); the SQL twin aggregates instead")
             return None
@@ -140,18 +188,22 @@ class Stack:
             )
         )
 
-    def spawn(
-        self, name: str, command: list[str], extra_env: Mapping[str, str] | None = None
-    ) -> ChildProcess:
-        """Start a process of the demo; its log is `<name>.log`. The caller stops it."""
+    def spawn(self, name: str, command: list[str], *, kept: bool = False) -> ChildProcess:
+        """Start a process of the demo; its log is `<name>.log`. The caller stops it; `kept`: see `watch_over`."""
         child = ChildProcess(
-            command,
-            log=self.directory / f"{name}.log",
-            cwd=PROJECT_ROOT,
-            env={**self.env, **(extra_env or {})},
+            command, log=self.directory / f"{name}.log", cwd=PROJECT_ROOT, env=dict(self.env)
         )
         child.start()
+        if kept:
+            self._kept[name] = child
         return child
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _make_login(cursor: psycopg2.extensions.cursor, login: str, password: str, role: str) -> None:

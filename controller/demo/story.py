@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from controller.client.history import Verdict, check, read_history
+from controller.demo.day_clock import DayClock, Gate
+from controller.demo.load_profile import LoadProfile
 from controller.demo.planes import NAMESPACE
 from controller.demo.policy import policy_at
 from controller.demo.stack import Stack
@@ -28,6 +30,12 @@ CROWD = 7
 """Consumers at the busiest: more than the segments that load alone makes, so that some are made for consumers."""
 CROWD_COMES_AT, CROWD_GOES_AT = 0.50, 0.60
 """Shares of the day."""
+BY_LOAD, BY_CONSUMERS, MERGED = "a split by load", "a split by consumers", "a merge"
+OPERATIONS = "SELECT * FROM inspect.operations WHERE topic = :t ORDER BY operation_id"
+PATIENCE_SECONDS = 180.0
+"""The day waits so long, at most, for each of these; on a quiet machine it hardly waits."""
+FIRST_LOAD_SECONDS = 240.0
+"""So long, at most, it waits to begin: Spark's first query is slow, and the night is no time to miss the morning in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +47,8 @@ class Moment:
     load: dict[int, float]
     segments: int
     consumers: int
+    share: float = 0.0
+    """Of the day, 0..1; it stands still while the day waits for something."""
 
 
 @dataclass(slots=True)
@@ -65,29 +75,50 @@ class DayRecord:
             for row in self.operations
         )
 
+    def has_seen(self, sight: str) -> bool:
+        """Whether it has happened; `sight` is one of the three."""
+        return {
+            BY_LOAD: self.count("split", by_consumers=False),
+            BY_CONSUMERS: self.count("split", by_consumers=True),
+            MERGED: self.count("merge"),
+        }[sight] > 0
+
     @property
     def missing(self) -> list[str]:
         """What should have been seen and was not."""
-        wanted = {
-            "a split by load": self.count("split", by_consumers=False),
-            "a split by consumers": self.count("split", by_consumers=True),
-            "a merge": self.count("merge"),
-        }
-        return [name for name, count in wanted.items() if count == 0]
+        return [sight for sight in (BY_LOAD, BY_CONSUMERS, MERGED) if not self.has_seen(sight)]
 
 
 class Story:
     """One day of traffic on one topic."""
 
     def __init__(
-        self, stack: Stack, *, day_seconds: float, trace: Path | None, say: Callable[[str], None]
+        self,
+        stack: Stack,
+        *,
+        day_seconds: float,
+        profile: LoadProfile,
+        trace: Path | None,
+        say: Callable[[str], None],
     ) -> None:
         self._stack = stack
-        self._day_seconds = day_seconds
         self._trace = trace
         self._say = say
+        self.clock_file = stack.directory / "clock"
+        self.clock = DayClock(
+            self.clock_file,
+            day_seconds=day_seconds,
+            gates=[
+                Gate(profile.busiest_share, BY_LOAD),
+                Gate(CROWD_GOES_AT - 0.001, BY_CONSUMERS),
+                Gate(0.999, MERGED),
+            ],
+            patience_seconds=PATIENCE_SECONDS,
+        )
         self._reader = Store(stack.reader_url, application_name="cleave-demo", pool_size=1)
         self._consumers: dict[str, ChildProcess] = {}
+        self._producers: dict[str, ChildProcess] = {}
+        self._replaced: set[str] = set()
         self._read: dict[Path, tuple[int, int]] = {}
         self.records = stack.directory / "records"
         self.seen = DayRecord(policy=policy_at(stack.plane.load_share))
@@ -96,20 +127,21 @@ class Story:
         """Run the day; `show` is told each moment. Returns when every consumer has read to the end."""
         self.records.mkdir(parents=True, exist_ok=True)
         self._prepare()
-        self._warm_up()
-        begin_at = time.monotonic() + 1.0
-        self.seen.began_at = time.time() + 1.0
-        producers = [self._producer(index, begin_at) for index in range(PRODUCERS)]
+        self._wait_for_load()
+        self.seen.began_at = time.time()
+        self.clock.tick(self.seen.has_seen)
+        for _ in range(PRODUCERS):
+            self._another_producer()
         try:
-            for moment in self._moments(begin_at):
-                self._people(moment.at_seconds / self._day_seconds)
+            for moment in self._moments(time.monotonic()):
+                self._people(moment.share)
                 self.seen.moments.append(moment)
                 show(moment)
-                if moment.at_seconds >= self._day_seconds and not any(p.running for p in producers):
+                if moment.share >= 1.0 and not any(p.running for p in self._producers.values()):
                     break
             self._drain()
         finally:
-            for child in (*producers, *self._consumers.values()):
+            for child in (*self._producers.values(), *self._consumers.values()):
                 child.stop()
         self._read_books()
         return self.seen
@@ -122,17 +154,16 @@ class Story:
         self._come(1)
         self._say("policy: " + ", ".join(knobs))
 
-    def _warm_up(self) -> None:
-        """On a machine with few processors, wait for the end of Spark's slow first query, so that the burst does not
-        pass meanwhile.
-        """
-        deadline = time.monotonic() + self._stack.plane.warm_up_seconds
+    def _wait_for_load(self) -> None:
+        """Wait for the first aggregation, so that the burst does not pass before anybody can see it."""
+        deadline = time.monotonic() + FIRST_LOAD_SECONDS
         while time.monotonic() < deadline:
-            with self._reader.transaction() as tx:
-                if inspection.rows(tx, "SELECT run_id FROM inspect.load_runs LIMIT 1"):
-                    self._say("the first aggregation is in")
-                    return
+            self._stack.watch_over()
+            if self._rows("SELECT run_id FROM inspect.load_runs LIMIT 1"):
+                self._say("the first aggregation is in; the day begins")
+                return
             time.sleep(1.0)
+        self._say(f"no aggregation came within {FIRST_LOAD_SECONDS:g} s; the day begins without")
 
     def _cleave(self, *arguments: str) -> None:
         """Run the `cleave` command as an operator would."""
@@ -142,29 +173,38 @@ class Story:
             env=self._stack.env,
         )
 
-    def _producer(self, index: int, begin_at: float) -> ChildProcess:
+    def _another_producer(self) -> None:
+        """Under a name of its own: one that died does not know what it had sent."""
         trace = ["--trace", str(self._trace)] if self._trace else []
-        name = f"shop-{index}"
-        return self._traffic(
-            "produce", TOPIC, name, str(self.records), "--begin-at", str(begin_at),
-            "--day-seconds", str(self._day_seconds), "--share", str(self._stack.plane.load_share / PRODUCERS), *trace,
+        name = f"shop-{len(self._producers)}"
+        self._producers[name] = self._traffic(
+            "produce", TOPIC, name, str(self.records), "--clock", str(self.clock_file),
+            "--share", str(self._stack.plane.load_share / PRODUCERS), *trace,
             name=name,
         )  # fmt: skip
+
+    def _replace_producers(self) -> None:
+        for name, child in list(self._producers.items()):
+            if child.ended_by_itself and child.exit_code != 0 and name not in self._replaced:
+                self._replaced.add(name)
+                self._say(f"producer {name} ended with {child.exit_code}; another takes its place")
+                self._another_producer()
 
     def _come(self, count: int) -> None:
         for number in range(count):
             name = f"billing-{number}"
             if name not in self._consumers:
                 self._consumers[name] = self._traffic(
-                    "consume", TOPIC, SUBSCRIPTION, name, str(self.records), name=name
+                    "consume", TOPIC, SUBSCRIPTION, name, str(self.records), name=name, kept=True
                 )
 
     def _go(self, remaining: int) -> None:
         for name in sorted(self._consumers)[remaining:]:
             self._consumers.pop(name).ask_to_end()
 
-    def _traffic(self, *arguments: str, name: str) -> ChildProcess:
-        return self._stack.spawn(name, [*TRAFFIC, *arguments, "--plane", self._stack.plane.name])
+    def _traffic(self, *arguments: str, name: str, kept: bool = False) -> ChildProcess:
+        command = [*TRAFFIC, *arguments, "--plane", self._stack.plane.name]
+        return self._stack.spawn(name, command, kept=kept)
 
     def _people(self, share: float) -> None:
         """The subscription gains consumers in the middle of the day and loses them again."""
@@ -175,31 +215,37 @@ class Story:
             self._go(1)
             self._say("all consumers but one have left")
 
-    def _moments(self, begin_at: float) -> Iterator[Moment]:
+    def _moments(self, began: float) -> Iterator[Moment]:
         last_total, last_at = 0, time.monotonic()
         while True:
             time.sleep(1.0)
-            with self._reader.transaction() as tx:
-                load = inspection.rows(
-                    tx,
-                    "SELECT segment_id, coalesce(msg_rate_in, 0) AS rate FROM inspect.load_now WHERE topic = :t",
-                    t=TOPIC,
-                )
-                consumers = inspection.rows(
-                    tx,
-                    "SELECT consumers FROM inspect.subscriptions WHERE topic = :t AND subscription = :s",
-                    t=TOPIC,
-                    s=SUBSCRIPTION,
-                )
+            self._stack.watch_over()
+            self._replace_producers()
+            load = self._rows(
+                "SELECT segment_id, coalesce(msg_rate_in, 0) AS rate FROM inspect.load_now WHERE topic = :t",
+                t=TOPIC,
+            )
+            consumers = self._rows(
+                "SELECT consumers FROM inspect.subscriptions WHERE topic = :t AND subscription = :s",
+                t=TOPIC,
+                s=SUBSCRIPTION,
+            )
+            self.seen.operations = self._rows(OPERATIONS, t=TOPIC)
+            share = self.clock.tick(self.seen.has_seen)
             total, now = self.produced(), time.monotonic()
             yield Moment(
-                at_seconds=now - begin_at,
+                at_seconds=now - began,
                 messages_per_second=(total - last_total) / (now - last_at),
                 load={row["segment_id"]: row["rate"] for row in load},
                 segments=len(load),
                 consumers=consumers[0]["consumers"] if consumers else 0,
+                share=share,
             )
             last_total, last_at = total, now
+
+    def _rows(self, statement: str, **parameters: object) -> list[dict[str, Any]]:
+        with self._reader.transaction() as tx:
+            return inspection.rows(tx, statement, **parameters)
 
     def produced(self) -> int:
         """Messages noted as stored so far."""
@@ -237,7 +283,7 @@ class Story:
 
     def _read_books(self) -> None:
         statements = {
-            "operations": "SELECT * FROM inspect.operations WHERE topic = :t ORDER BY operation_id",
+            "operations": OPERATIONS,
             "changes": "SELECT * FROM inspect.layout_changes WHERE topic = :t ORDER BY epoch",
             "segments": "SELECT DISTINCT l.segment_id, l.hash_range, l.range_start, l.range_end, "
             "l.created_epoch, l.sealed_epoch"

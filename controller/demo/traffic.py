@@ -23,6 +23,7 @@ from controller.client.producer import Producer
 from controller.client.stream_consumer import StreamConsumer
 from controller.dataplane.base import LogClient, OutgoingMessage
 from controller.dataplane.registry import build_log_client
+from controller.demo.day_clock import read_share
 from controller.demo.load_profile import from_trace, synthetic_day
 from controller.settings import Settings, load_settings
 
@@ -61,8 +62,7 @@ def produce(
     topic: str,
     name: str,
     records: Path,
-    begin_at: Annotated[float, typer.Option(help="Monotonic second at which the day begins.")],
-    day_seconds: Annotated[float, typer.Option()],
+    clock: Annotated[Path, typer.Option(help="File with the share of the day that has passed.")],
     share: Annotated[float, typer.Option(help="This producer's part of the profile's rate.")] = 1.0,
     trace: Annotated[Path | None, typer.Option()] = None,
     plane: PlaneName = "embedded",
@@ -83,14 +83,14 @@ def produce(
             Producer(source, logs, topic, name=name, batch_messages=200, on_stored=note) as producer,
         ):
             owed = 0.0
-            last = begin_at
+            last = time.monotonic()
             while not stop.asked:
-                now = time.monotonic()
-                passed = (now - begin_at) / day_seconds
+                passed = read_share(clock)
                 if passed >= 1.0:
                     break
-                owed += profile.rate_at(max(passed, 0.0)) * share * max(now - last, 0.0)
-                last = max(now, last)
+                now = time.monotonic()
+                owed += profile.rate_at(passed) * share * (now - last)
+                last = now
                 for _ in range(int(owed)):
                     key = random.randrange(KEYS)
                     payload = f"{name} order-{key} {numbers[key]}".encode().ljust(PAYLOAD_BYTES)

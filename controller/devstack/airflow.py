@@ -7,12 +7,15 @@ for a machine of two cores. Airflow itself is never imported here. `AirflowApi` 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
+
+import psutil
 
 from controller.devstack.airflow_api import AirflowApi
 from controller.devstack.failure import DevstackFailed
@@ -115,7 +118,15 @@ class AirflowStandalone:
             child.ask_to_end()
         for child in children.values():
             child.stop()
+        _end_tasks_of(self._directory / "home")
         release_port(self._port)
+
+    def revive(self) -> list[str]:
+        """Start those components again that have ended by themselves; their names."""
+        failed = [name for name, child in self._children.items() if child.ended_by_itself]
+        for name in failed:
+            self._children[name].restart()
+        return failed
 
     def kill(self, component: str) -> None:
         """Kill one of api-server, scheduler, dag-processor, triggerer without warning."""
@@ -148,6 +159,14 @@ class AirflowStandalone:
         for child in self._children.values():
             child.demand_running()
         return self.api.is_healthy()
+
+
+def _end_tasks_of(home: Path) -> None:
+    """Tasks run in sessions of their own, and outlive a scheduler that was killed."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("AIRFLOW_HOME") == str(home):
+                process.kill()
 
 
 def _airflow(*arguments: str) -> list[str]:

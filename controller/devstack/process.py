@@ -71,6 +71,21 @@ class ChildProcess:
         """True between `start` and the child's end."""
         return self._child is not None and self._child.poll() is None
 
+    @property
+    def ended_by_itself(self) -> bool:
+        """Whether it was started, is not running any more, and was not asked to end."""
+        return self._child is not None and not self._asked and self._child.poll() is not None
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of a child that has ended by itself; negative: the signal that ended it."""
+        return None if self._child is None else self._child.poll()
+
+    def restart(self) -> None:
+        """Launch it again after it has ended; what is left of its group goes first."""
+        self.kill()
+        self.start()
+
     def start(self) -> None:
         """Launch the command; returns at once (see `wait_ready`)."""
         account, self._asked = self._run_as, False

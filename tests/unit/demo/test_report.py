@@ -107,6 +107,7 @@ def test_a_segment_is_drawn_once_from_its_creation_to_its_seal(seen: DayRecord) 
 
     report._draw_ranges(figure, seen)
 
+    assert [one.text for one in figure.layout.annotations] == ["0", "1", "2"]
     drawn = {trace.text: (min(trace.x), max(trace.x), min(trace.y), max(trace.y)) for trace in figure.data}
     assert drawn == {
         "segment 0 [0000-ffff]": (0.0, pytest.approx(10.04), 0, 65536),
@@ -158,6 +159,8 @@ def test_the_page_holds_everything_and_loads_nothing(seen: DayRecord, tmp_path: 
     page = path.read_text(encoding="utf-8").replace(r"\u002f", "/")
     assert TOPIC in page
     assert "synthetic day: 1,200 messages produced" in page
+    assert "Verdict: did not see a split by consumers; did not see a merge" in page
+    assert "hash (hexadecimal)" in page
     assert not re.search(r'<(script|link|img)[^>]+(src|href)="(https?:)?//', page)
 
 
@@ -165,3 +168,36 @@ def test_a_day_on_which_nothing_was_seen_still_makes_a_page(tmp_path: Path) -> N
     report.write_page(tmp_path / "page.html", DayRecord(), verdict(sent=0, delivered=0), "nothing")
 
     assert (tmp_path / "page.html").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("operations", "found", "problems"),
+    [
+        (
+            [
+                operation("split", 1.0),
+                operation("split", 2.0, reason="consumer-count"),
+                operation("merge", 3.0),
+            ],
+            verdict(),
+            [],
+        ),
+        (
+            [operation("split", 1.0)],
+            verdict(lost=(LOST,)),
+            [
+                "did not see a split by consumers",
+                "did not see a merge",
+                "messages were lost or out of key order",
+            ],
+        ),
+    ],
+    ids=["all well", "everything wrong"],
+)
+def test_the_verdict_names_every_problem(
+    operations: list[dict[str, Any]], found: Verdict, problems: list[str]
+) -> None:
+    outcome = report.judge(DayRecord(operations=operations), found)
+
+    assert list(outcome.problems) == problems
+    assert str(outcome) == ("; ".join(problems) or "as it should be")

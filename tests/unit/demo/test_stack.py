@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from controller.demo import stack
-from controller.demo.stack import CADENCE, LOGINS, Stack
+from controller.demo.stack import CADENCE, LOGINS, MOST_RESTARTS, Stack
+from controller.devstack.failure import DevstackFailed
 from controller.settings import Settings
+from tests.support.waiting import wait_until
 
 
 def test_settings_of_another_cleave_airflow_or_spark_are_not_inherited(
@@ -47,3 +52,50 @@ def test_the_demos_cadence_is_made_of_settings(monkeypatch: pytest.MonkeyPatch) 
 
     assert set(CADENCE) - names == of_dags
     assert Settings(_env_file=None).rate_window_seconds == 10.0  # type: ignore[call-arg]
+
+
+def test_what_ends_by_itself_is_started_again_but_not_for_ever(tmp_path: Path) -> None:
+    said: list[str] = []
+    standing = Stack(tmp_path, said.append)
+    standing.spawn("worker", [sys.executable, "-c", "raise SystemExit(7)"], kept=True)
+    bystander = standing.spawn("shop", [sys.executable, "-c", "raise SystemExit(7)"])
+
+    def watch() -> bool:
+        standing.watch_over()
+        return False
+
+    with pytest.raises(
+        DevstackFailed, match=f"worker .exit code 7. ended {MOST_RESTARTS + 1} times; its log is"
+    ):
+        wait_until(watch)
+
+    assert len(said) == MOST_RESTARTS
+    assert said[0].startswith("worker (exit code 7) ended by itself and is started again; its log is ")
+    bystander.stop()
+
+
+def test_a_server_that_has_died_is_named(tmp_path: Path) -> None:
+    standing = Stack(tmp_path, print)
+    server = standing.spawn("server", [sys.executable, "-c", ""])
+    standing._servers["PostgreSQL"] = server.pid
+
+    with pytest.raises(DevstackFailed, match=r"PostgreSQL .process .* ended by itself"):
+        wait_until(standing.watch_over)
+    server.stop()
+
+
+def test_the_env_file_is_for_its_owner_and_makes_psql_and_commands_work(tmp_path: Path) -> None:
+    standing = Stack(tmp_path, print)
+    standing.reader_url = "postgresql+psycopg2://cleave_reader:it's@127.0.0.1:5/cleave"
+    standing.env = {"CLEAVE_DATABASE_URL": "postgresql://a@h/d", "HOME": "/nowhere"}
+
+    standing._write_env_file()
+
+    assert standing.env_file.stat().st_mode & 0o777 == 0o600
+    show = f'. {standing.env_file} && "$PSQL" --version && echo "$READER_URL $CLEAVE_DATABASE_URL $HOME"'
+    done = subprocess.run(
+        ["bash", "-c", show], capture_output=True, text=True, check=True, env={"PATH": os.defpath}
+    )
+    psql, addresses = done.stdout.splitlines()
+    assert psql.startswith("psql (PostgreSQL)")
+    assert addresses.strip() == "postgresql://cleave_reader:it's@127.0.0.1:5/cleave postgresql://a@h/d"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -14,9 +15,12 @@ from controller.demo.planes import EMBEDDED, PLANES, Plane
 from controller.demo.policy import POLICY, THRESHOLDS, policy_at
 from controller.demo.stack import Stack
 from controller.demo.story import (
+    BY_CONSUMERS,
+    BY_LOAD,
     CROWD,
     CROWD_COMES_AT,
     CROWD_GOES_AT,
+    MERGED,
     PRODUCERS,
     DayRecord,
     Story,
@@ -83,6 +87,12 @@ class Child:
 
     def __init__(self) -> None:
         self.asked = False
+        self.exit_code: int | None = None
+
+    @property
+    def ended_by_itself(self) -> bool:
+        """As of a real child."""
+        return self.exit_code is not None and not self.asked
 
     def ask_to_end(self) -> None:
         """Note it."""
@@ -97,10 +107,13 @@ class Standing:
         self.reader_url = "postgresql://nobody@localhost/nothing"
         self.children: dict[str, Child] = {}
         self.commands: dict[str, list[str]] = {}
+        self.kept: set[str] = set()
 
-    def spawn(self, name: str, command: list[str]) -> Child:
+    def spawn(self, name: str, command: list[str], *, kept: bool = False) -> Child:
         """Note it."""
         self.commands[name] = command
+        if kept:
+            self.kept.add(name)
         self.children[name] = Child()
         return self.children[name]
 
@@ -115,6 +128,12 @@ def write(story: Story, name: str, *numbers: int) -> None:
     story.records.mkdir(exist_ok=True)
     with HistoryFile(story.records / name) as history:
         history.write(("shop", "order-1", number) for number in numbers)
+
+
+def story_on(stack: Standing, *, trace: Path | None = None, say: Callable[[str], None] = print) -> Story:
+    """A synthetic day of a hundred seconds."""
+    profile = synthetic_day()
+    return Story(cast("Stack", stack), day_seconds=100.0, profile=profile, trace=trace, say=say)
 
 
 @pytest.fixture
@@ -132,7 +151,7 @@ def said() -> list[str]:
 @pytest.fixture
 def story(stack: Standing, said: list[str]) -> Story:
     """A day of a hundred seconds."""
-    return Story(cast("Stack", stack), day_seconds=100.0, trace=None, say=said.append)
+    return story_on(stack, say=said.append)
 
 
 def test_a_crowd_comes_once_in_the_middle_of_the_day_and_leaves_but_one(
@@ -150,25 +169,59 @@ def test_a_crowd_comes_once_in_the_middle_of_the_day_and_leaves_but_one(
     assert len(said) == 2
 
 
-def test_producers_share_the_load_and_begin_together(story: Story, stack: Standing) -> None:
-    for index in (0, 1):
-        story._producer(index, 12.5)
+def test_producers_share_the_load_and_go_by_one_clock(story: Story, stack: Standing) -> None:
+    for _ in (0, 1):
+        story._another_producer()
 
     commands = [stack.commands[f"shop-{index}"] for index in (0, 1)]
-    begins = [command[command.index("--begin-at") + 1] for command in commands]
+    clocks = [command[command.index("--clock") + 1] for command in commands]
     shares = [float(command[command.index("--share") + 1]) for command in commands]
-    assert begins == ["12.5", "12.5"]
+    assert clocks == [str(story.clock_file)] * 2
     assert sum(shares) == 1.0
     assert "--trace" not in commands[0]
+
+
+def test_another_producer_takes_the_place_of_one_that_died(
+    story: Story, stack: Standing, said: list[str]
+) -> None:
+    """Once, and under another name: the numbers of its messages begin anew."""
+    for _ in (0, 1):
+        story._another_producer()
+    stack.children["shop-0"].exit_code = -9
+    stack.children["shop-1"].exit_code = 0  # its day is over
+
+    for _ in (0, 1):
+        story._replace_producers()
+
+    assert [name for name in stack.commands if name.startswith("shop")] == ["shop-0", "shop-1", "shop-2"]
+    assert said == ["producer shop-0 ended with -9; another takes its place"]
+
+
+def test_consumers_are_kept_running(story: Story, stack: Standing) -> None:
+    story._come(2)
+    story._another_producer()
+
+    assert stack.kept == {"billing-0", "billing-1"}
+
+
+def test_the_day_waits_for_what_each_part_of_it_is_for(story: Story) -> None:
+    """At the last moment of the burst, before the crowd goes, and before the end."""
+    gates = [(gate.share, gate.sight) for gate in story.clock._gates]
+
+    [(burst, by_load), (crowd, by_consumers), (evening, merged)] = gates
+    assert (by_load, by_consumers, merged) == (BY_LOAD, BY_CONSUMERS, MERGED)
+    assert synthetic_day().rate_at(burst) == max(synthetic_day().rates)
+    assert CROWD_COMES_AT < crowd < CROWD_GOES_AT
+    assert CROWD_GOES_AT < evening < 1.0
 
 
 @pytest.mark.parametrize("plane", PLANES.values(), ids=PLANES)
 def test_traffic_runs_on_the_stacks_plane_at_its_share(plane: Plane, tmp_path: Path) -> None:
     stack = Standing(tmp_path, plane)
-    story = Story(cast("Stack", stack), day_seconds=100.0, trace=None, say=print)
+    story = story_on(stack)
     story._come(1)
-    for index in range(PRODUCERS):
-        story._producer(index, 12.5)
+    for _ in range(PRODUCERS):
+        story._another_producer()
 
     commands = stack.commands
     assert {command[command.index("--plane") + 1] for command in commands.values()} == {plane.name}
@@ -180,18 +233,10 @@ def test_traffic_runs_on_the_stacks_plane_at_its_share(plane: Plane, tmp_path: P
 
 
 def test_a_trace_is_handed_to_the_producers(stack: Standing, tmp_path: Path) -> None:
-    story = Story(cast("Stack", stack), day_seconds=1.0, trace=tmp_path / "t.csv", say=print)
-    story._producer(0, 0.0)
+    story_on(stack, trace=tmp_path / "t.csv")._another_producer()
 
     command = stack.commands["shop-0"]
     assert command[command.index("--trace") + 1] == str(tmp_path / "t.csv")
-
-
-def test_the_embedded_day_begins_at_once(story: Story, said: list[str]) -> None:
-    """There is no database here that could be asked whether the first aggregation is in."""
-    story._warm_up()
-
-    assert said == []
 
 
 def test_records_are_counted_as_they_grow_and_by_their_end(story: Story) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from controller.devstack.failure import DevstackFailed
 from controller.devstack.process import ChildProcess, run_checked
+from tests.support.waiting import wait_until
 
 STUBBORN = (
     "import signal, subprocess, sys, time\n"
@@ -94,3 +95,30 @@ def test_stopping_what_never_started_is_no_error(tmp_path: Path) -> None:
 def test_a_failing_command_is_reported_with_its_output(tmp_path: Path) -> None:
     with pytest.raises(DevstackFailed, match="ended with 3: it said this"):
         run_checked([sys.executable, "-c", "print('it said this'); raise SystemExit(3)"], cwd=tmp_path)
+
+
+def test_a_child_that_was_asked_to_end_did_not_end_by_itself(tmp_path: Path) -> None:
+    died, asked = python("raise SystemExit(3)", tmp_path), python("import time; time.sleep(600)", tmp_path)
+    assert not died.ended_by_itself
+    died.start()
+    asked.start()
+    wait_until(lambda: died.ended_by_itself, message="it has died")
+    asked.ask_to_end()
+    wait_until(lambda: not asked.running, message="it has ended")
+
+    assert (died.exit_code, asked.ended_by_itself) == (3, False)
+    died.stop()
+    asked.stop()
+
+
+def test_a_child_is_started_again_after_its_end(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    program = f"import pathlib, time; p = pathlib.Path({str(mark)!r}); first = not p.exists(); p.touch(); first or time.sleep(600)"
+    child = python(program, tmp_path)
+    child.start()
+    wait_until(lambda: child.ended_by_itself, message="the first has ended")
+
+    child.restart()
+
+    assert child.running
+    child.stop()

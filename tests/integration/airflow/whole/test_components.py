@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import psutil
 import pytest
 
 from controller.devstack.airflow import AirflowStandalone
 from controller.devstack.failure import DevstackFailed
 from tests.support.processes import family, still_running
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(400)]
 
@@ -47,8 +51,10 @@ def test_every_listening_socket_is_on_loopback(airflow: AirflowStandalone) -> No
 
 
 def test_a_killed_component_comes_back(airflow: AirflowStandalone) -> None:
-    airflow.kill("scheduler")
-    airflow.restart("scheduler")
+    assert airflow.revive() == []
+    os.kill(airflow.pids["scheduler"], signal.SIGKILL)
+    wait_until(lambda: airflow.revive() == ["scheduler"], message="the scheduler is found dead")
+    assert airflow.revive() == []
 
     airflow.api.wait_dag("greeting")
     assert airflow.api.wait_run("greeting", airflow.api.trigger("greeting")) == "success"

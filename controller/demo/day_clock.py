@@ -1,0 +1,77 @@
+"""The demo's clock: a day of so many seconds that waits where something has still to be seen.
+
+On a slow or busy machine a decision comes later, and a day that went by the clock alone would tell another story there.
+So the day stands still at a gate, at most for its patience, until what belongs there was seen. The story moves the clock; the
+producers, which are processes of their own, read the present share of the day from its file.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """At `share` (0..1) of the day the clock waits until `sight` was seen."""
+
+    share: float
+    sight: str
+
+
+class DayClock:
+    """Moved by `tick`, which writes the share to `path`. Begins at the first tick."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        day_seconds: float,
+        gates: Sequence[Gate],
+        patience_seconds: float,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`patience_seconds`: the longest wait at one gate."""
+        self._path, self._day_seconds, self._patience_seconds = path, day_seconds, patience_seconds
+        self._gates = sorted(gates, key=lambda gate: gate.share)
+        self._now = now
+        self._last: float | None = None
+        self._waited = 0.0
+        self.share = 0.0
+
+    @property
+    def waits_for(self) -> str:
+        """What the clock is waiting for; empty while it goes."""
+        return self._gates[0].sight if self._gates and self.share >= self._gates[0].share else ""
+
+    def tick(self, has_seen: Callable[[str], bool]) -> float:
+        """Move on by the time since the last tick, up to the first gate that is still closed; the share of the day."""
+        now = self._now()
+        passed = 0.0 if self._last is None else now - self._last
+        self._last = now
+        if self.waits_for:
+            self._waited += passed
+            if has_seen(self.waits_for) or self._waited >= self._patience_seconds:
+                self._gates.pop(0)
+                self._waited = 0.0
+        else:
+            self.share += passed / self._day_seconds
+            while self._gates and self.share >= self._gates[0].share and has_seen(self._gates[0].sight):
+                self._gates.pop(0)
+            if self._gates:
+                self.share = min(self.share, self._gates[0].share)
+        self._write()
+        return self.share
+
+    def _write(self) -> None:
+        new = self._path.with_suffix(".new")
+        new.write_text(f"{self.share:.6f}", encoding="ascii")
+        os.replace(new, self._path)
+
+
+def read_share(path: Path) -> float:
+    """The share of the day that has passed, as the clock last wrote it."""
+    return float(path.read_text(encoding="ascii"))
