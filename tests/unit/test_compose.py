@@ -29,8 +29,8 @@ SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 LASTING = [name for name, service in SERVICES.items() if service.get("restart") != "no"]
 IMAGE_VARIABLE = "CLEAVE_IMAGE"
 KEYS = {
-    "build", "command", "depends_on", "environment", "healthcheck", "hostname", "image", "init", "network_mode",
-    "ports", "profiles", "restart", "volumes",
+    "build", "command", "depends_on", "environment", "healthcheck", "hostname", "image", "init", "mem_limit",
+    "network_mode", "ports", "profiles", "restart", "volumes",
 }  # fmt: skip
 
 
@@ -170,6 +170,15 @@ def test_commands_and_settings_of_airflow_exist() -> None:
             assert key in sections[section]["options"], variable
 
     assert {words[0] for words in asked} == {"api-server", "scheduler", "dag-processor", "triggerer", "jobs"}
+
+
+def test_every_service_has_a_ceiling_of_memory() -> None:
+    """One that runs away takes neither the machine nor the database along."""
+    assert [
+        name
+        for name, service in SERVICES.items()
+        if not re.fullmatch(r"\d+[mg]", service.get("mem_limit", ""))
+    ] == []
 
 
 def test_files_that_are_named_exist() -> None:

@@ -74,7 +74,7 @@ COMMIT = Prepared(
         UPDATE cleave.operation o
            SET state = 'committed', row_version = o.row_version + 1, epoch = r.epoch, attempts = 0, last_error = NULL,
                subscription_version = r.subscription_version,
-               fenced_at = CASE WHEN 'fenced' = ANY (r.states) THEN clock_timestamp() ELSE o.fenced_at END,
+               fenced_at = CASE WHEN 'fenced' = ANY (r.states) THEN CAST(:started_at AS timestamptz) ELSE o.fenced_at END,
                committed_at = clock_timestamp()
           FROM raised r WHERE o.operation_id = r.operation_id
      RETURNING o.operation_id, o.topic_id, o.claim_term, o.kind, o.origin, o.actor, o.reason, o.epoch)

@@ -51,6 +51,7 @@ GIVEN = """
             subscription_version bigint, detail jsonb, stamps text[]))
 """
 HELD = "o.claimed_by = :runner AND o.claim_term = g.term AND o.claim_expires_at > clock_timestamp()"
+# `fenced_at` is when the parents began to be closed: by then at the earliest the range takes no writes.
 # The first step began when the runner says; another one that the same transaction records began where the first ended.
 JOURNAL = """
         INSERT INTO cleave.operation_step (operation_id, sequence, step, runner, claim_term, started_at, detail)
@@ -72,7 +73,7 @@ RECORD = Prepared(
         UPDATE cleave.operation o
            SET state = g.states[cardinality(g.states)], row_version = o.row_version + 1, attempts = 0, last_error = NULL,
                subscription_version = coalesce(g.subscription_version, o.subscription_version),
-               fenced_at = CASE WHEN 'fenced' = ANY (g.states) THEN clock_timestamp() ELSE o.fenced_at END,
+               fenced_at = CASE WHEN 'fenced' = ANY (g.states) THEN CAST(:started_at AS timestamptz) ELSE o.fenced_at END,
                committed_at = CASE WHEN 'committed' = ANY (g.states) THEN clock_timestamp() ELSE o.committed_at END,
                finished_at = CASE WHEN g.states && :final_states THEN clock_timestamp() END,
                claimed_by = CASE WHEN NOT g.states && :final_states THEN o.claimed_by END,

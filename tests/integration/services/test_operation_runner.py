@@ -77,6 +77,28 @@ def test_the_journal_holds_every_step_in_the_order_taken(bench: Bench) -> None:
     assert journal(bench, operation.operation_id) == [str(step) for step in steps]
 
 
+def test_how_long_the_range_took_no_writes_counts_from_before_the_parents_were_closed(bench: Bench) -> None:
+    """Though the fence and the commit share a record."""
+    bench.topic_with()
+    plane, closing_at = faulty(bench), []
+
+    def note(call: str, _number: int) -> None:
+        if call == "terminate_segments":
+            closing_at.append(bench.scalar("SELECT clock_timestamp()"))
+
+    plane.before_call = note
+    operation = bench.intend(splitting(0)).operation
+    bench.drive(operation.operation_id, bench.context(planes={"embedded": plane.as_data_plane()}))
+
+    fenced_at, committed_at = (
+        bench.scalar(
+            f"SELECT {one} FROM cleave.operation WHERE operation_id = :id", id=operation.operation_id
+        )
+        for one in ("fenced_at", "committed_at")
+    )
+    assert fenced_at <= closing_at[0] < committed_at
+
+
 def test_operations_on_disjoint_segments_run_at_once_and_commit_an_epoch_each(bench: Bench) -> None:
     bench.topic_with(segments=4)
     first_epoch = bench.layout.epoch
