@@ -19,10 +19,9 @@ from controller.entrypoints import tasks
 
 CUT_POINTS = Param(
     None,
-    type=["null", "array"],
-    items={"type": ["string", "integer"]},
+    type=["null", "string"],
     title="Cut points",
-    description="One a line: the first hash of each new segment but the first, 0x8000 or 32768. Empty: the midpoint.",
+    description="The first hash of each new segment but the first: 0x4000, 0x8000 or 16384 32768. Empty: the midpoint.",
 )
 PARTS = Param(
     None,

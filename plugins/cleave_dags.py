@@ -105,8 +105,9 @@ def topic_param() -> Param:
     return Param(
         type="string",
         title="Topic",
-        description="topic://tenant/namespace/name, tenant/namespace/name, or as Pulsar writes it.",
-        pattern=r"^\s*((topic|persistent)://)?[^/\s]+/[^/\s]+/[^/\s]+\s*$",
+        description="tenant/namespace/name, with topic:// or persistent:// before it or without; a name alone is in "
+        "public/default.",
+        pattern=r"^\s*(((topic|persistent)://)?[^/\s]+/[^/\s]+/)?[^/\s]+\s*$",
     )
 
 

@@ -91,6 +91,7 @@ class Stack:
         self.env = {**_inherited(), **CADENCE, **self._addresses(postgres), **self.plane_settings}
         self.airflow = self._airflow(postgres, self._spark())
         self._say(f"Airflow is healthy at {self.airflow.url}")
+        self.env |= {"CLEAVE_AIRFLOW_URL": self.airflow.url, "CLEAVE_AIRFLOW_TOKEN": self.airflow.api.token()}
         for name in ("worker", "collect"):
             self._running.callback(
                 self.spawn(name, [sys.executable, "-m", "controller.entrypoints.cli", name], kept=True).stop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, TypeVar
 
@@ -21,6 +22,13 @@ def _hash(value: object) -> object:
         return hash_value(str(value).strip())
     except CleaveError as error:
         raise ValueError(str(error)) from error
+
+
+def _hashes(value: object) -> object:
+    """Several in one text, divided by commas, spaces or lines; an empty text is none."""
+    if not isinstance(value, str):
+        return value
+    return re.findall(r"[^\s,;]+", value) or None
 
 
 TopicName = Annotated[str, BeforeValidator(_topic)]
@@ -43,7 +51,7 @@ class SplitForm(Form):
     """Neither cut points nor parts: at the midpoint."""
 
     segment: SegmentId
-    cut_points: tuple[Hash, ...] | None = None
+    cut_points: Annotated[tuple[Hash, ...] | None, BeforeValidator(_hashes)] = None
     parts: int | None = Field(None, ge=2, le=65_536)
 
 

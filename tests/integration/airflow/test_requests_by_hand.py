@@ -32,7 +32,7 @@ def test_a_topic_is_created_split_merged_rebucketed_and_deleted(bench: Bench, ru
     assert (created.state, bench.topic.properties) == ("success", {"retention_minutes": "60"})
 
     run_dag("cleave_manual_split", topic=short, segment=0)
-    run_dag("cleave_manual_split", topic=TOPIC, segment=1, cut_points=["0xc000", 57344])
+    run_dag("cleave_manual_split", topic=TOPIC, segment=1, cut_points="0xc000, 57344")
     assert ranges(bench) == ["0000-3fff", "4000-7fff", "8000-bfff", "c000-dfff", "e000-ffff"]
 
     run_dag("cleave_manual_merge", topic=TOPIC, first=3, second=2)
@@ -109,12 +109,12 @@ def test_a_dry_creation_needs_no_topic(bench: Bench, run_dag: RunDag) -> None:
         ),
         (
             "cleave_manual_split",
-            {"segment": 0, "cut_points": ["8000h"]},
+            {"segment": 0, "cut_points": "8000h"},
             "cut_points.0='8000h': '8000h' is not a hash: write decimal (32768) or hexadecimal (0x8000)",
         ),
         (
             "cleave_manual_split",
-            {"segment": 0, "cut_points": [9], "parts": 2},
+            {"segment": 0, "cut_points": "9", "parts": 2},
             "split of segment 0: give cut points or a number of parts, not both",
         ),
         ("cleave_manual_split", {"segment": 7}, "segment 7"),

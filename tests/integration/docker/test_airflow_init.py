@@ -7,6 +7,7 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,14 @@ import yaml
 from controller.devstack.airflow import AirflowStandalone
 from controller.devstack.ports import free_port, release_port
 from controller.devstack.postgres import PostgresServer
+from controller.services.asset_events import AirflowAssets, AirflowLogin
 from controller.settings import PROJECT_ROOT
 from tests.support.command_line import CommandLine
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(400)]
 COMPOSE: dict[str, Any] = yaml.safe_load((PROJECT_ROOT / "docker-compose.yml").read_text())
-PASSWORD = 'quo"ted'
+PASSWORD, WORKERS_PASSWORD = 'quo"ted', "another"
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +57,7 @@ def airflow(
             "AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK": told["AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK"],
             "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_SERVER_PORT": str(health_port),
             "AIRFLOW_ADMIN_PASSWORD": PASSWORD,
+            "CLEAVE_AIRFLOW_PASSWORD": WORKERS_PASSWORD,
         },
     )
     (directory / "airflow" / "home").mkdir(parents=True)
@@ -74,6 +77,16 @@ def ask_token(airflow: AirflowStandalone, password: str) -> requests.Response:
     return requests.post(
         f"{airflow.url}/auth/token", json={"username": "admin", "password": password}, timeout=30
     )
+
+
+def test_the_worker_posts_events_as_its_own_user(airflow: AirflowStandalone) -> None:
+    login = AirflowLogin(airflow.url, username="cleave", password=WORKERS_PASSWORD)
+
+    def posted() -> bool:
+        with closing(AirflowAssets(login)) as assets:  # one that found no such asset waits for a while
+            return assets.post("topic://acme/shop/orders", {"kind": "split"})
+
+    wait_until(posted, timeout_seconds=120, message="the asset is known and takes the event")
 
 
 def test_the_password_of_the_environment_lets_in_and_no_other(airflow: AirflowStandalone) -> None:

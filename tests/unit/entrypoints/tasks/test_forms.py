@@ -27,6 +27,21 @@ def test_a_form_as_airflow_gives_it_is_filled_in() -> None:
     assert (form.timeout_seconds, form.dry_run, form.parts) == (5.0, True, None)
 
 
+@pytest.mark.parametrize(
+    ("text", "points"),
+    [
+        ("0x8000", (0x8000,)),
+        ("0x4000, 32768,49152", (0x4000, 0x8000, 0xC000)),
+        (" 0x4000\n0x8000 \n", (0x4000, 0x8000)),
+        ("16384 32768; 49152", (0x4000, 0x8000, 0xC000)),
+        ("  ", None),
+        (None, None),
+    ],
+)
+def test_cut_points_are_a_text_as_people_write_it(text: str | None, points: tuple[int, ...] | None) -> None:
+    assert fill_in(SplitForm, {"topic": TOPIC, "segment": 0, "cut_points": text}).cut_points == points
+
+
 def test_the_confirmation_may_leave_the_scheme_out() -> None:
     assert fill_in(DeleteForm, {"topic": TOPIC, "confirm": "acme/shop/orders"}).confirm == TOPIC
     assert fill_in(DeleteForm, {"topic": TOPIC}).confirm == ""
@@ -41,6 +56,10 @@ def test_the_confirmation_may_leave_the_scheme_out() -> None:
         ({"topic": TOPIC, "segment": 0, "parts": 1}, "parts=1: input should be greater than or equal to 2"),
         ({"topic": TOPIC, "segment": 0, "at": 1}, "at: there is no such parameter; the form has topic,"),
         ({"topic": TOPIC, "segment": 0, "cut_points": [70000]}, "hash 70000 is not on the ring"),
+        (
+            {"topic": TOPIC, "segment": 0, "cut_points": "0x8000 ninety"},
+            "cut_points.1='ninety': 'ninety' is not a hash",
+        ),
         ({"topic": TOPIC, "segment": 0, "timeout_seconds": 0}, "timeout_seconds=0: input should be greater"),
         ({"topic": 7, "segment": 0}, "topic=7: input should be a valid string"),
     ],
