@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection
-
 from controller.dataplane.base import DataPlane
 from controller.dataplane.layout_keeper import naming
 from controller.domain import reshape
@@ -23,8 +21,10 @@ from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
 from controller.store.journal.reshape_intents import ReshapeDraft, TopicView
 from controller.store.postgres.engine import Store
-from controller.store.topics import layouts, policies, topics
+from controller.store.topics import layouts, topics
 
+_NO_KEY = ""
+"""No request has this key."""
 UNLOCKED_ATTEMPTS = 3
 """How often a request looks again before it locks the topic and waits its turn."""
 
@@ -71,12 +71,12 @@ def recutting(segment_ids: Sequence[int], cut_points: Sequence[int]) -> Planner:
 
 def preview(store: Store, planes: Mapping[str, DataPlane], topic: str, planner: Planner) -> Preview:
     """What `submit` would do now; writes nothing. Raises as `submit` does, except for a busy segment."""
-    with store.transaction() as tx:
-        row = topics.find_topic(tx, topic)
-        layout = layouts.load_layout(tx, row.topic_id)
-        planned = planner(layout, _max_buckets(tx))
-    _demand_capable(_plane(planes, row.name, row.data_plane), layout, planned)
-    return Preview(row.name, layout.epoch, planned)
+    with store.single_statement() as tx:
+        view = reshape_intents.look(tx, topic, _NO_KEY)
+    view.demand_current()
+    layout, planned = _plan(store, view, planner)
+    _demand_capable(_plane(planes, view.name, view.data_plane), layout, planned)
+    return Preview(view.name, view.layout.epoch, planned)
 
 
 def submit(
@@ -121,21 +121,24 @@ def _submit_locked(
 def _draft(
     store: Store, planes: Mapping[str, DataPlane], view: TopicView, planner: Planner, request: Request
 ) -> ReshapeDraft:
+    view.demand_current()
+    plane = _plane(planes, view.name, view.data_plane)
+    layout, planned = _plan(store, view, planner)
+    _demand_capable(plane, layout, planned)
+    return ReshapeDraft(view, planned, request, naming(plane))
+
+
+def _plan(store: Store, view: TopicView, planner: Planner) -> tuple[SegmentLayout, Reshape]:
     """The plan on the ACTIVE segments. Where it does not fit, it is made on the whole layout, whose
     refusals say more.
     """
-    view.demand_current()
-    plane = _plane(planes, view.name, view.data_plane)
     max_buckets = view.cluster_policy.entry_bucket_max_per_segment
-    layout = view.layout
     try:
-        planned = planner(layout, max_buckets)
+        return view.layout, planner(view.layout, max_buckets)
     except (SegmentNotFound, InvalidLayoutChange):
         with store.single_statement() as tx:
             layout = layouts.load_layout(tx, view.topic_id)
-        planned = planner(layout, max_buckets)
-    _demand_capable(plane, layout, planned)
-    return ReshapeDraft(view, planned, request, naming(plane))
+        return layout, planner(layout, max_buckets)
 
 
 def _plane(planes: Mapping[str, DataPlane], topic: str, name: str) -> DataPlane:
@@ -145,11 +148,6 @@ def _plane(planes: Mapping[str, DataPlane], topic: str, name: str) -> DataPlane:
             f"(configured: {', '.join(sorted(planes)) or 'none'})"
         )
     return planes[name]
-
-
-def _max_buckets(tx: Connection) -> int:
-    """The bucket knobs hold for a cluster, as in PIP-486."""
-    return policies.get_cluster(tx).policy.entry_bucket_max_per_segment
 
 
 def _demand_capable(plane: DataPlane, layout: SegmentLayout, planned: Reshape) -> None:
