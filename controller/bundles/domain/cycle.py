@@ -30,7 +30,7 @@ from controller.bundles.domain.splitting.triggers import (
     decide_splits,
 )
 
-CODE_VERSION = "2"
+CODE_VERSION = "3"
 """To be raised with every change that would answer a stored cycle differently."""
 
 

@@ -15,7 +15,7 @@ from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.base import may_move
 from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Bundle, Cluster
-from controller.bundles.domain.load.resources import credible_usage, dominating_resource
+from controller.bundles.domain.load.resources import dominating_resource, weighted_max_usage
 from controller.bundles.domain.load.stats import BundleStats
 
 _TRIED_DESTINATIONS: Final = 8  # where a policy forbids the emptiest, the next ones are tried
@@ -46,7 +46,7 @@ class EvenLevels:
         self._now_ms = now_ms
         self.occupancy = Occupancy(cluster, settings)
         reports = {name: report for name, report in cluster.reporting if name not in without}
-        self.load = {name: credible_usage(r.resources, settings.weights) for name, r in reports.items()}
+        self.load = {name: weighted_max_usage(r.resources, settings.weights) for name, r in reports.items()}
         fullest = min(self.load, key=lambda name: (-self.load[name], name))
         self._resource = dominating_resource(reports[fullest].resources, settings.weights)
         limits = {name: float(getattr(r.resources, self._resource).limit) for name, r in reports.items()}
