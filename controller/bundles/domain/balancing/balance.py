@@ -52,6 +52,7 @@ def balance(inputs: BalanceInputs) -> BalanceVerdict:
     state = observed(cluster, settings, inputs.state, inputs.now_ms)
     shed = shedder(settings.shedder)(cluster, settings, state, inputs.now_ms)
     wanted, refusals = _limited(shed.moves, settings)
+    refusals = [*_silent(cluster, shed.refusals), *refusals]
     state, occupancy = shed.state, Occupancy(cluster, settings)
     moves: list[Move] = []
     for move in wanted:
@@ -104,6 +105,16 @@ def place(bundle: Bundle, occupancy: Occupancy, settings: BalanceSettings, state
     if usage > settings.overloaded_usage:
         return choose(bundle.bundle_id, occupancy.allowed(bundle), occupancy, settings, choice.state)
     return choice
+
+
+def _silent(cluster: Cluster, told: Iterable[MoveRefusal]) -> list[MoveRefusal]:
+    """Brokers without a report, which neither give nor take, unless the shedder has named them."""
+    named = {one.broker for one in told if one.reason is MoveRefusalReason.NO_REPORT}
+    return [
+        MoveRefusal(MoveRefusalReason.NO_REPORT, broker.name)
+        for broker in cluster.brokers
+        if broker.report is None and broker.name not in named
+    ]
 
 
 def _limited(moves: Iterable[Move], settings: BalanceSettings) -> tuple[list[Move], list[MoveRefusal]]:

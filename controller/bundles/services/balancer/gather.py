@@ -1,4 +1,7 @@
-"""Reads what one cycle is decided on, in one transaction: load, boundaries, policies, state, acts under way."""
+"""Reads what one cycle is decided on: load, boundaries, policies, state, acts under way, and what the cluster says.
+
+What is stored is read in one transaction, after the cluster was asked (`ask_cluster`).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from controller import telemetry
+from controller.bundles.brokers.reader import BundleReader
 from controller.bundles.domain.balancing.balance import BalanceInputs
 from controller.bundles.domain.balancing.moves import Move, MoveReason
 from controller.bundles.domain.balancing.settings import BalanceSettings
@@ -18,6 +22,7 @@ from controller.bundles.domain.cycle import CycleInputs, CycleState
 from controller.bundles.domain.cycle_text import state_from_json
 from controller.bundles.domain.load.resources import RESOURCES, BrokerResources, ResourceUsage
 from controller.bundles.domain.load.stats import BundleStats
+from controller.bundles.domain.placement_rules import SILENT_TICKS, PlacementRules, ruled
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.splitting.algorithms.base import BundleTopic
 from controller.bundles.domain.splitting.policy import SplitPolicy
@@ -33,6 +38,8 @@ from controller.domain.errors import InvalidPolicy
 
 log = telemetry.get_logger(__name__)
 
+_TICKS_WITHIN_MS = 86_400_000  # older ticks say nothing about who is silent now
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -44,8 +51,22 @@ class Snapshot:
     modes: Mapping[str, BalancingMode]
 
 
-def gather(tx: Connection, area: ReportArea, cluster_name: str, settings: BalanceSettings) -> Snapshot:
-    """Reads everything. If some namespace is enabled, those in dry run count as load and stay where they are."""
+def ask_cluster(reader: BundleReader) -> PlacementRules:
+    """Which brokers are active. Raises Retryable while nobody answers: nothing is moved on an old list."""
+    return PlacementRules(active=frozenset(broker.name for broker in reader.brokers()))
+
+
+def gather(
+    tx: Connection,
+    area: ReportArea,
+    cluster_name: str,
+    settings: BalanceSettings,
+    rules: PlacementRules | None = None,
+) -> Snapshot:
+    """Reads everything. If some namespace is enabled, those in dry run count as load and stay where they are.
+
+    Without `rules` every broker that has reported counts as active; for looks that place nothing.
+    """
     now_ms = to_ms(bundle_cycles.database_now(tx))
     namespaces = bundle_namespaces.list_namespaces(tx, cluster_name)
     stored = bundle_cycles.get_state(tx, cluster_name)
@@ -53,6 +74,8 @@ def gather(tx: Connection, area: ReportArea, cluster_name: str, settings: Balanc
     sampled_at = 0 if watermark is None else to_ms(watermark)
     plain = _cluster(tx, cluster_name, namespaces)
     state = state_from_json(stored.state).sampled(plain, sampled_at)
+    heard = area.heard(cluster_name, now_ms - _TICKS_WITHIN_MS, now_ms, ticks=SILENT_TICKS)
+    plain = ruled(plain, rules or PlacementRules(), heard)
     cluster = replace(
         plain,
         bundles=tuple(replace(b, load=state.averages.get(b.bundle_id)) for b in plain.bundles),

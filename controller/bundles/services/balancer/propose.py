@@ -13,6 +13,7 @@ from typing import Any
 import tenacity
 
 from controller import telemetry
+from controller.bundles.brokers.reader import BundleReader
 from controller.bundles.domain.balancing.moves import Move
 from controller.bundles.domain.balancing.settings import BalanceSettings, validate
 from controller.bundles.domain.cycle import CODE_VERSION, CycleOutcome, CycleState, run_cycle
@@ -21,7 +22,7 @@ from controller.bundles.domain.merging import look_for_merges
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.splitting.triggers import ChosenSplit
 from controller.bundles.reports import ReportArea
-from controller.bundles.services.balancer.gather import Snapshot, gather
+from controller.bundles.services.balancer.gather import Snapshot, ask_cluster, gather
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store.cycles import NewCycle
 from controller.bundles.store.namespaces import BalancingMode
@@ -48,31 +49,42 @@ class ProposedCycle:
 
 def propose(
     store: Store,
+    reader: BundleReader,
     area: ReportArea,
     *,
-    cluster: str,
     settings: BalanceSettings,
     request_key: str,
     decided_by: str,
 ) -> ProposedCycle:
-    """Decide one cycle of a cluster and record it. Raises InvalidPolicy, StoreUnavailable, LostRace after all tries."""
+    """Decide one cycle of the reader's cluster and record it.
+
+    Raises InvalidPolicy, StoreUnavailable, LostRace after all tries, and what asking the cluster raises.
+    """
     validate(settings)
     attempts = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(LostRace),
         stop=tenacity.stop_after_attempt(_TRIES),
         reraise=True,
     )
-    return attempts(_once, store, area, cluster, settings, request_key, decided_by)
+    return attempts(_once, store, reader, area, settings, request_key, decided_by)
 
 
 def _once(
-    store: Store, area: ReportArea, cluster: str, settings: BalanceSettings, request_key: str, decided_by: str
+    store: Store,
+    reader: BundleReader,
+    area: ReportArea,
+    settings: BalanceSettings,
+    request_key: str,
+    decided_by: str,
 ) -> ProposedCycle:
+    cluster = reader.cluster
     with store.transaction() as tx:
         known = bundle_cycles.find_request(tx, request_key)
-        if known is not None:
-            return ProposedCycle(known, 0, 0, 0, is_repeat=True)
-        snapshot = gather(tx, area, cluster, settings)
+    if known is not None:
+        return ProposedCycle(known, 0, 0, 0, is_repeat=True)
+    rules = ask_cluster(reader)
+    with store.transaction() as tx:
+        snapshot = gather(tx, area, cluster, settings, rules)
     outcome = run_cycle(snapshot.inputs)
     refusals = list(_refusals(outcome, settings))
     proposals = [*map(_split_proposal, outcome.splits), *map(_move_proposal, outcome.balance.moves)]

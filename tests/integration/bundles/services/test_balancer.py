@@ -12,7 +12,7 @@ import pytest
 
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.ring.hashes import topic_hash
-from controller.bundles.reports import ReportArea
+from controller.bundles.reports import REPORT_SCHEMAS, ReportArea
 from controller.bundles.services import balancer as bundle_balancer
 from controller.bundles.services.balancer import ActReport, ApplySettings, ProposedCycle
 from controller.bundles.services.balancer.replay import difference_of
@@ -20,6 +20,7 @@ from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store.namespaces import BalancingMode
 from controller.bundles.store.proposals import ProposalState
+from controller.clock import SystemClock
 from controller.domain.errors import InvalidPolicy
 from tests.support import bundle_reports as rows
 from tests.support.bundle_brokers import Bench, Trouble, staged_bench
@@ -112,11 +113,23 @@ class Balancer:
             seen_row_version=row.row_version,
         )
 
+    def tick(self, minutes_ago: int, *brokers: str) -> None:
+        """One tick of the collector in which these brokers answered."""
+        told = [{"cluster": CLUSTER, "broker": name} for name in brokers]
+        tables = {kind: schema.empty_table() for kind, schema in REPORT_SCHEMAS.items()}
+        tables["brokers"] = pa.Table.from_pylist(told, REPORT_SCHEMAS["brokers"])
+        self.area.append(SystemClock().now_ms() - minutes_ago * 60_000, "one", tables)
+
+    def restarted(self) -> Balancer:
+        """The next run is a process of its own, which asks for the list of brokers again."""
+        self.bench = Bench(self.bench.cluster, 10.0)
+        return self
+
     def propose(self, key: str = "run-1", settings: BalanceSettings = SETTINGS) -> ProposedCycle:
         return bundle_balancer.propose(
             self.driver.store,
+            self.bench.reader,
             self.area,
-            cluster=CLUSTER,
             settings=settings,
             request_key=key,
             decided_by="tester",
@@ -180,6 +193,33 @@ def test_a_bundle_moves_off_the_full_broker_and_rests_then(balancer: Balancer) -
     again = balancer.propose("run-2")
     proposed = balancer.driver.do(bundle_proposals.list_proposals, CLUSTER, cycle_id=again.cycle_id)
     assert str(moved) not in {str(row.bundle) for row in proposed}  # within its grace
+
+
+def test_a_broker_that_is_not_on_the_list_gets_nothing(balancer: Balancer) -> None:
+    """It died a minute ago: its report is on file, and it looks idle."""
+    balancer.uneven()
+    first, dead = balancer.bench.cluster.brokers
+    balancer.bench.cluster.brokers = [first]
+
+    assert balancer.propose().moves == 0
+    balancer.bench.cluster.brokers = [first, dead]
+    assert balancer.restarted().propose("run-2").moves == 1
+
+
+def test_a_broker_that_was_silent_for_two_ticks_gets_nothing(balancer: Balancer) -> None:
+    """It is on the list, and does not answer the collector."""
+    balancer.uneven()
+    first, silent = balancer.bench.cluster.brokers
+    balancer.tick(4, first, silent)
+    balancer.tick(3, first)
+    assert balancer.propose("one-tick").moves == 1
+
+    balancer.tick(2, first)
+    assert balancer.propose("two-ticks").moves == 0
+    assert (silent, "no-report") in balancer.driver.sql("SELECT broker, reason FROM inspect.bundles_why_not")
+
+    balancer.tick(1, first, silent)
+    assert balancer.propose("back").moves == 1
 
 
 def test_in_dry_run_everything_is_shown_and_nothing_is_done(balancer: Balancer) -> None:
