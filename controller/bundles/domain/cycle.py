@@ -69,13 +69,15 @@ class CycleInputs:
 
     `balance` holds the cluster with every bundle of its namespaces, loads included, and the state of balancing.
     `policies` is by namespace; a namespace without one is not split. `topics`: those of hot bundles, by bundle id.
-    `busy`: bundles with an act under way, which are neither split nor moved.
+    `busy`: bundles with an act under way, which are neither split nor moved. `awaited_bundles`: how many bundles
+    each namespace gains by the splits among them.
     """
 
     balance: BalanceInputs
     policies: Mapping[str, SplitPolicy] = field(default_factory=dict)
     topics: Mapping[str, tuple[BundleTopic, ...]] = field(default_factory=dict)
     busy: frozenset[str] = frozenset()
+    awaited_bundles: Mapping[str, int] = field(default_factory=dict)
     hit_counts: Mapping[NamespaceBundle, int] = field(default_factory=dict)
     last_split_at_ms: Mapping[NamespaceBundle, int] = field(default_factory=dict)
 
@@ -125,6 +127,7 @@ def _split_questions(inputs: CycleInputs) -> list[tuple[SplitInputs, _PolicyCuts
     """One question for all namespaces of one policy, in the order of the policies' first namespace."""
     cluster = inputs.balance.cluster
     counts = Counter(bundle.namespace for bundle in cluster.bundles)
+    counts.update(inputs.awaited_bundles)
     groups: dict[SplitPolicy, set[str]] = defaultdict(set)
     for namespace, policy in sorted(inputs.policies.items()):
         groups[policy].add(namespace)

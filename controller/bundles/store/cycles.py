@@ -91,12 +91,6 @@ _SET_STATE = text("""
 _NOT_THERE = text("SELECT NOT EXISTS (SELECT FROM cleave.bundle_state WHERE cluster = :cluster)")
 
 
-def database_now(tx: Connection) -> datetime:
-    """The present instant by the database's clock."""
-    now: datetime = tx.execute(text("SELECT clock_timestamp()")).scalar_one()
-    return now
-
-
 def get_state(tx: Connection, cluster: str) -> StateRow:
     """The state that the next cycle begins with."""
     row = tx.execute(_STATE, {"cluster": cluster}).one_or_none()

@@ -8,15 +8,18 @@ succeeded (`BalanceState.after`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from controller.bundles.domain.balancing.moves import Move, MoveRefusal, MoveRefusalReason
+from controller.bundles.domain.balancing.pending import PendingMove, as_if_made
 from controller.bundles.domain.balancing.placement.base import Choice
 from controller.bundles.domain.balancing.placement.occupancy import Occupancy
 from controller.bundles.domain.balancing.placement.registry import placement
 from controller.bundles.domain.balancing.settings import BalanceSettings, validate
-from controller.bundles.domain.balancing.shedding.registry import shedder
+from controller.bundles.domain.balancing.shedding.base import Shedding
+from controller.bundles.domain.balancing.shedding.registry import SHEDDERS_BY_AVERAGES, shedder
 from controller.bundles.domain.balancing.state import BalanceState, BrokerAverages
 from controller.bundles.domain.cluster import Bundle, Cluster
 from controller.bundles.domain.load.averages import moving_average
@@ -25,12 +28,16 @@ from controller.bundles.domain.load.resources import max_usage, weighted_max_usa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalanceInputs:
-    """What the moves of one cycle are decided on. `now_ms`: milliseconds since the Unix epoch."""
+    """What the moves of one cycle are decided on. `now_ms`: milliseconds since the Unix epoch.
+
+    `pending`: moves of earlier cycles that wait or run; they count as made, and their bundles are left alone.
+    """
 
     cluster: Cluster
     settings: BalanceSettings = field(default_factory=BalanceSettings)
     state: BalanceState = field(default_factory=BalanceState)
     now_ms: int
+    pending: tuple[PendingMove, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +57,10 @@ def balance(inputs: BalanceInputs) -> BalanceVerdict:
     cluster, settings = inputs.cluster, inputs.settings
     validate(settings)
     state = observed(cluster, settings, inputs.state, inputs.now_ms)
-    shed = shedder(settings.shedder)(cluster, settings, state, inputs.now_ms)
+    cluster = as_if_made(cluster, inputs.pending)
+    shed = _shed(cluster, settings, state, inputs)
     wanted, refusals = _limited(shed.moves, settings)
-    refusals = [*_silent(cluster, shed.refusals), *refusals]
+    refusals = [*shed.refusals, *_silent(cluster, shed.refusals), *refusals]
     state, occupancy = shed.state, Occupancy(cluster, settings)
     moves: list[Move] = []
     for move in wanted:
@@ -68,7 +76,7 @@ def balance(inputs: BalanceInputs) -> BalanceVerdict:
             continue
         occupancy.move(move.bundle_id, choice.broker)
         moves.append(replace(move, destination=choice.broker))
-    return BalanceVerdict(tuple(moves), (*shed.refusals, *refusals), state)
+    return BalanceVerdict(tuple(moves), tuple(refusals), state)
 
 
 def observed(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> BalanceState:
@@ -105,6 +113,27 @@ def place(bundle: Bundle, occupancy: Occupancy, settings: BalanceSettings, state
     if usage > settings.overloaded_usage:
         return choose(bundle.bundle_id, occupancy.allowed(bundle), occupancy, settings, choice.state)
     return choice
+
+
+def _shed(
+    cluster: Cluster, settings: BalanceSettings, state: BalanceState, inputs: BalanceInputs
+) -> Shedding:
+    """What leaves, without the bundles that are on their way already.
+
+    A shedder that goes by averages over time cannot see moves that count as made. For it a broker from which some are
+    to leave gives no more until they have.
+    """
+    on_their_way = {one.bundle_id: inputs.now_ms for one in inputs.pending}
+    resting = replace(state, unloaded_bundles={**state.unloaded_bundles, **on_their_way})
+    shed = shedder(settings.shedder)(cluster, settings, resting, inputs.now_ms)
+    shed = replace(shed, state=replace(shed.state, unloaded_bundles=state.unloaded_bundles))
+    if settings.shedder not in SHEDDERS_BY_AVERAGES:
+        return shed
+    leaving = Counter(one.source for one in inputs.pending)
+    held = sorted({move.source for move in shed.moves if move.source in leaving})
+    waiting = [MoveRefusal(MoveRefusalReason.WAITING, name, None, "moves", leaving[name], 0) for name in held]
+    kept = tuple(move for move in shed.moves if move.source not in leaving)
+    return replace(shed, moves=kept, refusals=(*shed.refusals, *waiting))
 
 
 def _silent(cluster: Cluster, told: Iterable[MoveRefusal]) -> list[MoveRefusal]:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from controller.bundles.domain.balancing.balance import BalanceInputs, BalanceVerdict
 from controller.bundles.domain.balancing.moves import Move, MoveRefusal
+from controller.bundles.domain.balancing.pending import PendingMove
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.state import BalanceState, BrokerAverages
 from controller.bundles.domain.canonical_json import RATES, read_load, write_load, write_number
@@ -32,6 +33,7 @@ def write_inputs(inputs: BalanceInputs) -> dict[str, Any]:
         "settings": inputs.settings.to_document(),
         "state": write_state(inputs.state),
         "now_ms": inputs.now_ms,
+        "pending": [[one.bundle_id, one.source, one.destination] for one in sorted(inputs.pending)],
     }
 
 
@@ -46,6 +48,7 @@ def read_inputs(document: Mapping[str, Any]) -> BalanceInputs:
         settings=BalanceSettings.from_document(document["settings"]),
         state=read_state(document["state"]),
         now_ms=document["now_ms"],
+        pending=tuple(PendingMove(*one) for one in document.get("pending", ())),
     )
 
 

@@ -33,6 +33,7 @@ class MoveRefusalReason(StrEnum):
     BELOW_THRESHOLD = "below-threshold"  # usage; usage at which the broker sheds
     BELOW_FLOOR = "below-floor"  # what would be moved; the least worth moving
     NO_BUNDLES = "no-bundles"  # bundles that may be moved; the fewest there must be
+    WAITING = "waiting"  # moves off the broker that wait or run; 0
     SOLE_BUNDLE = "sole-bundle"  # bundles of the broker; the fewest there must be
     NOTHING_FITS = "nothing-fits"  # load of the lightest bundle that may be moved; room for it
     NO_UNDERLOADED_BROKER = "no-underloaded-broker"  # the lowest usage; what it must be below

@@ -5,6 +5,7 @@ What is stored is read in one transaction, after the cluster was asked (`ask_clu
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +16,7 @@ from controller import telemetry
 from controller.bundles.brokers.reader import BundleReader
 from controller.bundles.domain.balancing.balance import BalanceInputs
 from controller.bundles.domain.balancing.moves import Move, MoveReason
+from controller.bundles.domain.balancing.pending import PendingMove
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Broker, BrokerReport, Bundle, Cluster
@@ -31,8 +33,9 @@ from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import loads as bundle_loads
 from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store import proposals as bundle_proposals
+from controller.bundles.store.clock import database_now
 from controller.bundles.store.namespaces import BalancingMode, NamespaceRow
-from controller.bundles.store.proposals import ProposalKind
+from controller.bundles.store.proposals import PATIENCE_SECONDS, ProposalKind, ProposalRow, ProposalState
 from controller.clock import to_ms
 from controller.domain.errors import InvalidPolicy
 
@@ -67,7 +70,7 @@ def gather(
 
     Without `rules` every broker that has reported counts as active; for looks that place nothing.
     """
-    now_ms = to_ms(bundle_cycles.database_now(tx))
+    now_ms = to_ms(database_now(tx))
     namespaces = bundle_namespaces.list_namespaces(tx, cluster_name)
     stored = bundle_cycles.get_state(tx, cluster_name)
     watermark = bundle_loads.watermark(tx)
@@ -87,11 +90,13 @@ def gather(
         state=_after_acts(tx, cluster_name, state.balance, settings),
         now_ms=now_ms,
     )
+    under_way = bundle_proposals.under_way(tx, cluster_name)
     inputs = CycleInputs(
-        balance=balance,
+        balance=replace(balance, pending=_pending(tx, cluster, cluster_name, under_way)),
         policies=_policies(namespaces),
         topics=_topics(area, cluster_name, sampled_at, {b.bundle_id for b in cluster.bundles}),
-        busy=frozenset(str(row.bundle) for row in bundle_proposals.under_way(tx, cluster_name)),
+        busy=frozenset(str(row.bundle) for row in under_way),
+        awaited_bundles=_awaited(under_way, namespaces),
         hit_counts=state.hit_counts,
         last_split_at_ms=state.last_split_at_ms,
     )
@@ -149,6 +154,33 @@ def _after_acts(tx: Connection, cluster: str, state: BalanceState, settings: Bal
             move = Move(str(row.bundle), row.broker, row.destination, 0.0, "byte_rate", MoveReason.OVERLOADED)
             state = state.after([move], to_ms(row.applied_at))
     return state
+
+
+def _pending(
+    tx: Connection, cluster: Cluster, cluster_name: str, under_way: list[ProposalRow]
+) -> tuple[PendingMove, ...]:
+    """Unloads that wait or run, and those that are done and of which the last reading does not know yet."""
+    done = bundle_proposals.applied_within(tx, cluster_name, ProposalKind.UNLOAD, PATIENCE_SECONDS)
+    found = []
+    for row in {str(row.bundle): row for row in (*done, *under_way)}.values():
+        bundle = cluster.bundle_by_id.get(str(row.bundle))
+        if row.broker is None or row.destination is None or bundle is None or bundle.owner != row.broker:
+            continue
+        report = cluster.report_of.get(row.broker)
+        is_seen = row.applied_at is not None and report and report.reported_at >= to_ms(row.applied_at)
+        if row.state is not ProposalState.VERIFIED or not is_seen:
+            found.append(PendingMove(str(row.bundle), row.broker, row.destination))
+    return tuple(sorted(found))
+
+
+def _awaited(under_way: list[ProposalRow], namespaces: list[NamespaceRow]) -> dict[str, int]:
+    """The bundles that each namespace gains once the splits that wait or run are seen in its boundaries."""
+    edges = {row.namespace: frozenset(row.boundaries) for row in namespaces}
+    gained: Counter[str] = Counter()
+    for row in under_way:
+        if row.kind is ProposalKind.SPLIT:
+            gained[row.namespace] += len(set(row.cut_points) - edges.get(row.namespace, frozenset()))
+    return {namespace: count for namespace, count in sorted(gained.items()) if count}
 
 
 def _policies(namespaces: list[NamespaceRow]) -> dict[str, SplitPolicy]:

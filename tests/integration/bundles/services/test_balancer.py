@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store.namespaces import BalancingMode
 from controller.bundles.store.proposals import ProposalState
 from controller.clock import SystemClock
-from controller.domain.errors import InvalidPolicy
+from controller.domain.errors import Conflict, InvalidPolicy
 from tests.support import bundle_reports as rows
 from tests.support.bundle_brokers import Bench, Trouble, staged_bench
 from tests.support.bundle_reports import HALF, LAST, NOW_MS
@@ -30,6 +32,8 @@ from tests.support.store_driver import StoreDriver
 CLUSTER, NAMESPACE = "staged", "acme/shop"
 TOPICS = [f"persistent://{NAMESPACE}/orders-{number}" for number in range(12)]
 LOWER_TOPICS = [name for name in TOPICS if topic_hash(name) < HALF]
+CROWDED = "acme/crowded"
+EVEN = BalanceSettings(even_hits=1)
 SETTINGS = BalanceSettings(shedder="threshold", threshold_min_byte_rate=0.0, placement="least_usage")
 
 
@@ -91,6 +95,41 @@ class Balancer:
             ],
         )
 
+    def crowded(self) -> None:
+        """The first broker is full and has sixteen bundles; the second has none. Called again: the next reading.
+
+        Which bundle is the heaviest differs from reading to reading; what all carry together does not.
+        """
+        seen = self._minutes
+        edges = [number << 28 for number in range(1, 16)]
+        version = 0
+        if seen:
+            version = self.driver.do(bundle_namespaces.get_namespace, CLUSTER, CROWDED).row_version
+        else:
+            self.bench.cluster.add(CROWDED, *edges)
+        first, second = self.bench.cluster.brokers
+        self.bench.cluster.owners = dict.fromkeys(self.bench.cluster.owners, first)
+        ends, now = [0, *edges, LAST], {"observed_at_ms": SystemClock().now_ms()}
+        self.load(
+            boundaries=[] if seen else [rows.boundaries(*edges, namespace=CROWDED)],
+            bundles=[
+                rows.bundle(
+                    low,
+                    high,
+                    10.0 + (7 * place + 5 * seen) % 16 / 50,
+                    broker=first,
+                    namespace=CROWDED,
+                    seen_row_version=seen,
+                    seen_namespace_version=version,
+                )
+                for place, (low, high) in enumerate(pairwise(ends))
+            ],
+            brokers=[
+                rows.broker(name, cpu, byte_rate_in=rate, byte_rate_out=rate, seen_row_version=seen, **now)
+                for name, cpu, rate in ((first, 80.0, 162.4), (second, 0.0, 0.0))
+            ],
+        )
+
     def settings(self, held: dict[str, Any]) -> None:
         row = self.driver.do(bundle_namespaces.get_namespace, CLUSTER, NAMESPACE)
         self.driver.do(
@@ -102,12 +141,12 @@ class Balancer:
             seen_row_version=row.row_version,
         )
 
-    def mode(self, mode: BalancingMode) -> None:
-        row = self.driver.do(bundle_namespaces.get_namespace, CLUSTER, NAMESPACE)
+    def mode(self, mode: BalancingMode, namespace: str = NAMESPACE) -> None:
+        row = self.driver.do(bundle_namespaces.get_namespace, CLUSTER, namespace)
         self.driver.do(
             bundle_namespaces.set_mode,
             CLUSTER,
-            NAMESPACE,
+            namespace,
             mode,
             actor="ann",
             seen_row_version=row.row_version,
@@ -251,6 +290,63 @@ def test_what_waits_for_a_person_stands_and_is_done_once_approved(balancer: Bala
     [act] = balancer.apply(None)
 
     assert act.state is ProposalState.APPLIED
+
+
+def test_moves_that_wait_for_a_person_count_as_made(balancer: Balancer) -> None:
+    """Twelve cycles in the hour that proposals wait: what was needed once is proposed once."""
+    balancer.crowded()
+    balancer.mode(BalancingMode.APPROVAL, CROWDED)
+    needed = balancer.propose("run-0", EVEN).moves
+
+    later = []
+    for number in range(1, 13):
+        balancer.crowded()
+        later.append(balancer.propose(f"run-{number}", EVEN).moves)
+
+    assert needed > 3
+    assert later == [0] * 12
+    assert balancer.states() == ["proposed"] * needed
+
+
+def test_moves_that_run_count_as_made(balancer: Balancer) -> None:
+    balancer.crowded()
+    balancer.mode(BalancingMode.AUTOMATIC, CROWDED)
+    cycle = balancer.propose("run-0", EVEN)
+    acts = balancer.apply(cycle)
+
+    assert {act.state for act in acts} == {ProposalState.APPLIED}
+    balancer.crowded()  # a reading from before
+    assert balancer.propose("run-1", replace(EVEN, even_settle_seconds=0)).moves == 0
+
+
+def test_a_proposal_nobody_answered_for_an_hour_is_no_more(balancer: Balancer) -> None:
+    balancer.crowded()
+    balancer.mode(BalancingMode.APPROVAL, CROWDED)
+    needed = balancer.propose("run-0", EVEN).moves
+    old = balancer.driver.do(bundle_proposals.list_proposals, CLUSTER)
+    balancer.driver.sql("UPDATE cleave.bundle_proposal SET proposed_at = proposed_at - interval '61 minutes'")
+
+    with pytest.raises(Conflict, match="waited longer than 60 minutes"):
+        bundle_balancer.approve(balancer.driver.store, [old[0].proposal_id], refuse=None, actor="ann")
+    assert balancer.propose("run-1", EVEN).moves == needed
+    assert sorted(balancer.states()) == ["proposed"] * needed + ["refused"] * needed
+
+
+def test_what_was_approved_and_not_begun_for_an_hour_is_not_done(balancer: Balancer) -> None:
+    """Nobody ran `apply`: the load it was decided on is long gone."""
+    balancer.uneven()
+    balancer.mode(BalancingMode.APPROVAL)
+    balancer.propose()
+    [row] = balancer.driver.do(bundle_proposals.list_proposals, CLUSTER)
+    bundle_balancer.approve(balancer.driver.store, [row.proposal_id], refuse=None, actor="ann")
+    balancer.driver.sql("ALTER TABLE cleave.bundle_proposal DISABLE TRIGGER USER")
+    balancer.driver.sql("UPDATE cleave.bundle_proposal SET changed_at = changed_at - interval '61 minutes'")
+    balancer.driver.sql("ALTER TABLE cleave.bundle_proposal ENABLE TRIGGER USER")
+
+    assert bundle_balancer.waiting(balancer.driver.store, cluster=CLUSTER, cycle_id=None) == []
+    assert balancer.apply(None) == []
+    assert balancer.states() == ["refused"]
+    assert balancer.bench.cluster.acts == []
 
 
 def test_a_request_is_one_cycle(balancer: Balancer) -> None:

@@ -16,7 +16,7 @@ from controller.bundles.domain.balancing.shedding.base import may_move
 from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Bundle, Cluster
 from controller.bundles.domain.load.resources import dominating_resource, weighted_max_usage
-from controller.bundles.domain.load.stats import BundleStats
+from controller.bundles.domain.load.stats import BundleStats, figures_of, share_of, totals
 
 _TRIED_DESTINATIONS: Final = 8  # where a policy forbids the emptiest, the next ones are tried
 
@@ -126,22 +126,12 @@ class _Weigher:
     """A bundle's share of its broker's traffic: in the dominating direction, or the mean of messages and bytes."""
 
     def __init__(self, resource: str, owned: tuple[Bundle, ...]) -> None:
-        self._figures = {
-            "bandwidth_in": ("byte_rate_in",),
-            "bandwidth_out": ("byte_rate_out",),
-        }.get(resource, ("msg_rate", "byte_rate"))
-        stats = [bundle.stats or _NOTHING for bundle in owned]
-        self._totals = [sum(float(getattr(one, figure)) for one in stats) for figure in self._figures]
+        self._figures = figures_of(resource)
+        self._totals = totals((bundle.stats or _NOTHING for bundle in owned), self._figures)
 
     def share(self, bundle: Bundle) -> float:
         """0 to 1; 0 where there is no traffic."""
-        stats = bundle.stats or _NOTHING
-        shares = [
-            float(getattr(stats, figure)) / total
-            for figure, total in zip(self._figures, self._totals, strict=True)
-            if total > 0
-        ]
-        return sum(shares) / len(shares) if shares else 0.0
+        return share_of(bundle.stats or _NOTHING, self._totals, self._figures)
 
 
 _NOTHING = BundleStats()
