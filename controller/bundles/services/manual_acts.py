@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from controller.bundles.brokers.placement_rules import demand_allowed
 from controller.bundles.brokers.reader import BundleReader
 from controller.bundles.domain.cluster import Bundle
 from controller.bundles.domain.cycle_text import state_from_json
@@ -145,13 +146,11 @@ def check_manual_unload(
 ) -> tuple[NamespaceBundle, str | None]:
     """The bundle to unload and who owns it, None for nobody.
 
-    Raises BundleNotFound for a bundle that has been split, InvalidInput for a destination that is no active broker.
+    Raises BundleNotFound for a bundle that has been split, InvalidInput for a destination that is no active broker or
+    that an isolation policy forbids.
     """
     bundle = find_bundle(store, reader.cluster, text)
     reader.bundles(bundle.namespace).require(bundle)
-    active = [broker.name for broker in reader.brokers()]
-    if destination is not None and destination not in active:
-        raise InvalidInput(
-            f"{destination} is no active broker of cluster {reader.cluster}; choose one of {', '.join(active)}"
-        )
+    if destination is not None:
+        demand_allowed(reader, bundle.namespace, destination)
     return bundle, reader.owner(bundle, first=[destination] if destination else [])

@@ -103,15 +103,18 @@ def observed(cluster: Cluster, settings: BalanceSettings, state: BalanceState, n
 def place(bundle: Bundle, occupancy: Occupancy, settings: BalanceSettings, state: BalanceState) -> Choice:
     """A broker for a bundle, whether or not it has one now; broker None where its policy leaves none.
 
-    A choice above `overloaded_usage` is made again, once, among all brokers that the policy allows, as in Pulsar.
+    A choice above `overloaded_usage` is made again, once, among all brokers that the policy allows, as in Pulsar. A
+    bundle of an anti-affinity group keeps to its candidates.
     """
-    choose = placement(settings.placement)
-    choice = choose(bundle.bundle_id, occupancy.candidates(bundle), occupancy, settings, state)
+    choose, candidates = placement(settings.placement), occupancy.candidates(bundle)
+    choice = choose(bundle.bundle_id, candidates, occupancy, settings, state)
     if choice.broker is None:
         return choice
     usage = max_usage(occupancy.cluster.report_of[choice.broker].resources)
     if usage > settings.overloaded_usage:
-        return choose(bundle.bundle_id, occupancy.allowed(bundle), occupancy, settings, choice.state)
+        grouped = occupancy.cluster.policy_of(bundle.namespace).anti_affinity_group is not None
+        wider = candidates if grouped else occupancy.allowed(bundle)
+        return choose(bundle.bundle_id, wider, occupancy, settings, choice.state)
     return choice
 
 

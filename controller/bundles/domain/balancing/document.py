@@ -30,6 +30,7 @@ def write_inputs(inputs: BalanceInputs) -> dict[str, Any]:
         "brokers": [_write_broker(broker) for broker in inputs.cluster.brokers],
         "bundles": [_write_bundle(bundle) for bundle in inputs.cluster.bundles],
         "policies": {name: _write_policy(policy) for name, policy in inputs.cluster.policies.items()},
+        "shared_brokers": _write_names(inputs.cluster.shared_brokers),
         "settings": inputs.settings.to_document(),
         "state": write_state(inputs.state),
         "now_ms": inputs.now_ms,
@@ -44,6 +45,7 @@ def read_inputs(document: Mapping[str, Any]) -> BalanceInputs:
             tuple(_read_broker(value) for value in document["brokers"]),
             tuple(_read_bundle(value) for value in document["bundles"]),
             {name: _read_policy(value) for name, value in document["policies"].items()},
+            _read_names(document.get("shared_brokers")),
         ),
         settings=BalanceSettings.from_document(document["settings"]),
         state=read_state(document["state"]),
@@ -154,10 +156,16 @@ def _read_bundle(value: Mapping[str, Any]) -> Bundle:
 
 
 def _write_policy(policy: NamespacePolicy) -> dict[str, Any]:
-    brokers = None if policy.brokers is None else sorted(policy.brokers)
-    return {"brokers": brokers, "anti_affinity_group": policy.anti_affinity_group}
+    return {"brokers": _write_names(policy.brokers), "anti_affinity_group": policy.anti_affinity_group}
 
 
 def _read_policy(value: Mapping[str, Any]) -> NamespacePolicy:
-    brokers = value["brokers"]
-    return NamespacePolicy(None if brokers is None else frozenset(brokers), value["anti_affinity_group"])
+    return NamespacePolicy(_read_names(value["brokers"]), value["anti_affinity_group"])
+
+
+def _write_names(names: frozenset[str] | None) -> list[str] | None:
+    return None if names is None else sorted(names)
+
+
+def _read_names(value: list[str] | None) -> frozenset[str] | None:
+    return None if value is None else frozenset(value)

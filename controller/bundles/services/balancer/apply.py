@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from controller import telemetry
 from controller.bundles.brokers.acts import ActOutcome, BundleActs
+from controller.bundles.brokers.placement_rules import demand_allowed
 from controller.bundles.store import claims as bundle_claims
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import namespaces as bundle_namespaces
@@ -174,6 +175,8 @@ def _store_boundaries(store: Store, row: ProposalRow, boundaries: tuple[int, ...
 
 
 def _unload(_store: Store, acts: BundleActs, row: ProposalRow) -> tuple[ProposalState, str]:
+    if row.destination is not None:  # the cluster's policies may have changed since it was proposed
+        demand_allowed(acts.reader, row.namespace, row.destination)
     result = acts.unload(row.bundle, destination=row.destination, source=row.broker)
     if result.outcome is ActOutcome.NOTHING_CHANGED:
         return ProposalState.FAILED, f"unloaded, and {result.owner} has it again"

@@ -1,6 +1,6 @@
 """Reads what one cycle is decided on: load, boundaries, policies, state, acts under way, and what the cluster says.
 
-What is stored is read in one transaction, after the cluster was asked (`ask_cluster`).
+What is stored is read in one transaction, after the cluster was asked (`placement_rules`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 from sqlalchemy import Connection
 
 from controller import telemetry
-from controller.bundles.brokers.reader import BundleReader
 from controller.bundles.domain.balancing.balance import BalanceInputs
 from controller.bundles.domain.balancing.moves import Move, MoveReason
 from controller.bundles.domain.balancing.pending import PendingMove
@@ -52,11 +51,6 @@ class Snapshot:
     state: CycleState
     state_version: int
     modes: Mapping[str, BalancingMode]
-
-
-def ask_cluster(reader: BundleReader) -> PlacementRules:
-    """Which brokers are active. Raises Retryable while nobody answers: nothing is moved on an old list."""
-    return PlacementRules(active=frozenset(broker.name for broker in reader.brokers()))
 
 
 def gather(

@@ -13,6 +13,7 @@ from typing import Any
 import tenacity
 
 from controller import telemetry
+from controller.bundles.brokers.placement_rules import ask_rules
 from controller.bundles.brokers.reader import BundleReader
 from controller.bundles.domain.balancing.moves import Move
 from controller.bundles.domain.balancing.settings import BalanceSettings, validate
@@ -22,8 +23,9 @@ from controller.bundles.domain.merging import look_for_merges
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.splitting.triggers import ChosenSplit
 from controller.bundles.reports import ReportArea
-from controller.bundles.services.balancer.gather import Snapshot, ask_cluster, gather
+from controller.bundles.services.balancer.gather import Snapshot, gather
 from controller.bundles.store import cycles as bundle_cycles
+from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store.cycles import NewCycle
 from controller.bundles.store.namespaces import BalancingMode
 from controller.bundles.store.proposals import NewProposal, ProposalKind
@@ -80,9 +82,10 @@ def _once(
     cluster = reader.cluster
     with store.transaction() as tx:
         known = bundle_cycles.find_request(tx, request_key)
+        namespaces = [row.namespace for row in bundle_namespaces.list_namespaces(tx, cluster)]
     if known is not None:
         return ProposedCycle(known, 0, 0, 0, is_repeat=True)
-    rules = ask_cluster(reader)
+    rules = ask_rules(reader, namespaces)
     with store.transaction() as tx:
         snapshot = gather(tx, area, cluster, settings, rules)
     outcome = run_cycle(snapshot.inputs)

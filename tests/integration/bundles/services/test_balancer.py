@@ -261,6 +261,62 @@ def test_a_broker_that_was_silent_for_two_ticks_gets_nothing(balancer: Balancer)
     assert balancer.propose("back").moves == 1
 
 
+def _policy(namespaces: str, primary: str, secondary: str) -> dict[str, Any]:
+    """As the admin API answers it."""
+    limits = {"min_limit": "1", "usage_threshold": "100"}
+    return {
+        "namespaces": [namespaces],
+        "primary": [primary],
+        "secondary": [secondary],
+        "auto_failover_policy": {"policy_type": "min_available", "parameters": limits},
+    }
+
+
+def test_an_isolation_policy_keeps_bundles_off_a_broker(balancer: Balancer) -> None:
+    """Both brokers are on one host, so a policy that names no host there forbids both."""
+    balancer.uneven()
+    balancer.bench.cluster.isolation = {"p": _policy("acme/.*", "elsewhere", "elsewhere")}
+    assert balancer.propose("bound").moves == 0
+
+    balancer.bench.cluster.isolation = {"p": _policy("acme/.*", "elsewhere", r"127\.0\.0\.1")}
+    assert balancer.propose("failed-over").moves == 1
+    balancer.bench.cluster.isolation = {"p": _policy("other/.*", r"127\.0\.0\.1", "")}
+    assert balancer.propose("for-others").moves == 0
+
+
+def test_a_policy_set_after_the_proposal_holds(balancer: Balancer) -> None:
+    balancer.uneven()
+    balancer.mode(BalancingMode.AUTOMATIC)
+    cycle = balancer.propose()
+    balancer.bench.cluster.isolation = {"p": _policy("acme/.*", "elsewhere", "elsewhere")}
+
+    [act] = balancer.apply(cycle)
+
+    assert act.state is ProposalState.FAILED
+    assert "isolation policies keep namespace acme/shop from" in act.outcome
+    assert balancer.bench.cluster.acts == []
+
+
+def test_namespaces_of_an_anti_affinity_group_stay_apart(balancer: Balancer) -> None:
+    balancer.uneven()
+    first, second = balancer.bench.cluster.brokers
+    balancer.load(
+        boundaries=[rows.boundaries(HALF, namespace="acme/twin")],
+        bundles=[rows.bundle(0, HALF, 1.0, broker=second, namespace="acme/twin")],
+    )
+    assert balancer.propose("alone").moves == 1
+
+    balancer.bench.cluster.groups = {NAMESPACE: "pair", "acme/twin": "pair"}
+    assert balancer.propose("pair").moves == 0
+    balancer.bench.cluster.failure_domains = {"rack-1": [first], "rack-2": [second]}
+    assert balancer.propose("racks").moves == 0
+    [(text,)] = balancer.driver.sql(
+        "SELECT inputs FROM cleave.bundle_decision ORDER BY cycle_id DESC LIMIT 1"
+    )
+    domains = {one["name"]: one["failure_domain"] for one in json.loads(text)["balance"]["brokers"]}
+    assert domains == {first: "rack-1", second: "rack-2"}
+
+
 def test_in_dry_run_everything_is_shown_and_nothing_is_done(balancer: Balancer) -> None:
     balancer.hot()
 
