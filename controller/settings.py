@@ -174,9 +174,16 @@ class Settings(BaseSettings):
 def load_settings(**overrides: object) -> Settings:
     """Read the settings; a wrong one is InvalidInput naming the variable and what is wrong with it."""
     from pydantic import ValidationError
+    from pydantic_settings import SettingsError
 
     try:
         return Settings(**overrides)  # type: ignore[arg-type]
+    except SettingsError as error:  # a text that is no JSON, where one is asked for
+        field = next((name for name in Settings.model_fields if f'"{name}"' in str(error)), None)
+        name = "of Cleave" if field is None else f"CLEAVE_{field.upper()}"
+        raise InvalidInput(
+            f"Setting {name}: this is no JSON. Correct it in the environment or in .env."
+        ) from None  # the cause quotes the text, and that may hold a secret
     except ValidationError as error:
         first = error.errors()[0]
         name = "CLEAVE_" + "_".join(str(part) for part in first["loc"]).upper()

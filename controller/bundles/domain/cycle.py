@@ -13,7 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from controller.bundles.domain.balancing.balance import BalanceInputs, BalanceVerdict, balance
+from controller.bundles.domain.balancing.balance import (
+    BalanceInputs,
+    BalanceVerdict,
+    already_counted,
+    balance,
+)
 from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Cluster
 from controller.bundles.domain.load.averages import BundleLoad
@@ -128,6 +133,7 @@ def _split_questions(inputs: CycleInputs) -> list[tuple[SplitInputs, _PolicyCuts
     cluster = inputs.balance.cluster
     counts = Counter(bundle.namespace for bundle in cluster.bundles)
     counts.update(inputs.awaited_bundles)
+    counted = already_counted(cluster, inputs.balance.state)
     groups: dict[SplitPolicy, set[str]] = defaultdict(set)
     for namespace, policy in sorted(inputs.policies.items()):
         groups[policy].add(namespace)
@@ -136,7 +142,9 @@ def _split_questions(inputs: CycleInputs) -> list[tuple[SplitInputs, _PolicyCuts
         asked = SplitInputs(
             now_ms=inputs.balance.now_ms,
             reports=[
-                report_of(b) for b in cluster.bundles if b.namespace in namespaces and b.stats is not None
+                replace(report_of(b), is_new=b.owner not in counted)
+                for b in cluster.bundles
+                if b.namespace in namespaces and b.stats is not None
             ],
             bundle_counts={namespace: counts[namespace] for namespace in namespaces},
             broker_count=len(cluster.reporting),

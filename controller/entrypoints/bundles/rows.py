@@ -12,6 +12,7 @@ from controller.bundles.domain.merging import MergeVerdict
 from controller.bundles.domain.splitting.algorithms.base import SplitPlan
 from controller.bundles.services.balancer import ActReport
 from controller.bundles.services.collector import BundleTick
+from controller.bundles.services.split_policies import PolicyOfNamespace
 from controller.bundles.store.proposals import ProposalRow
 from controller.entrypoints.output import rows_table
 
@@ -86,6 +87,14 @@ def merge_rows(found: Mapping[str, MergeVerdict]) -> tuple[Rows, RenderableType]
         tables.append(rows_table(steps, ("step", "what"), title="an operator would") if steps else "")
         tables.append(rows_table(apart, ("bundle", "reason", "value", "needed"), title="stays apart"))
     return document, Group(*tables)
+
+
+def policy_rows(found: PolicyOfNamespace) -> Rows:
+    """One row for each knob of a namespace's split policy."""
+    return [
+        {"knob": knob, "value": value, "from": "namespace" if knob in found.overrides else "default"}
+        for knob, value in found.effective.items()
+    ]
 
 
 def waiting_row(row: ProposalRow) -> dict[str, Any]:

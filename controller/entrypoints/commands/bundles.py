@@ -17,6 +17,7 @@ from controller.bundles.domain.ring.topic_name import canonical_topic_name, name
 from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
 from controller.bundles.services import balancer as bundle_balancer
 from controller.bundles.services.manual_acts import ManualSplit
+from controller.bundles.services.split_policies import change_split_policy, read_split_policy
 from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store import views as bundle_views
@@ -26,6 +27,7 @@ from controller.domain.errors import Conflict, InvalidInput, StoreUnavailable
 from controller.entrypoints.bundles import rows as bundle_rows
 from controller.entrypoints.bundles.picture import draw_namespace
 from controller.entrypoints.commands.options import AsJson, DryRun, Limit
+from controller.entrypoints.commands.policy import parse_knobs
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.stop_signals import on_stop_signals
 
@@ -240,6 +242,35 @@ def merges(namespace: Namespace = None, as_json: AsJson = False) -> None:
         raise bundle_views.unknown_namespace(namespace)
     document, table = bundle_rows.merge_rows(chosen)
     emit(as_json, document, table)
+
+
+@app.command()
+def policy(
+    namespace: str,
+    knobs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KNOB=VALUE]...", help="For instance max_topics=500; null takes a knob back."
+        ),
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Take every knob back that is not given.")
+    ] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """When and how a namespace's bundles are split: every knob in force, or set some."""
+    changes = parse_knobs(knobs or [])
+    with application() as cleave:
+        name = cleave.settings.pulsar_cluster
+        if not changes and not replace:
+            found = read_split_policy(cleave.store, name, namespace)
+        else:
+            found = change_split_policy(
+                cleave.store, name, namespace, changes, actor=process_name(), replace=replace, dry_run=dry_run
+            )
+    rows = bundle_rows.policy_rows(found)
+    emit(as_json, asdict(found), rows_table(rows, title=f"{'would be ' if dry_run else ''}{namespace}"))
 
 
 @app.command()

@@ -17,6 +17,7 @@ from controller.bundles.bootstrap import Bundles, bundles_of
 from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
 from controller.bundles.services import balancer as bundle_balancer
 from controller.bundles.services.manual_acts import ManualSplit
+from controller.bundles.services.split_policies import change_split_policy
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import views as bundle_views
 from controller.domain.errors import Conflict
@@ -89,6 +90,21 @@ def approve_bundles(
             app.store, params["proposals"], refuse=params.get("refuse") or None, actor=actor
         )
     return [bundle_rows.approval_row(row) for row in rows]
+
+
+def bundle_policy(*, dsn: str, extras: Extras, actor: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Set knobs of a namespace's split policy; the result is what is in force then."""
+    with cleave_at(dsn, extras) as app:
+        found = change_split_policy(
+            app.store,
+            app.settings.pulsar_cluster,
+            str(params["namespace"]).strip(),
+            dict(params.get("knobs") or {}),
+            actor=actor,
+            replace=bool(params.get("replace")),
+            dry_run=bool(params.get("dry_run")),
+        )
+    return asdict(found)
 
 
 def split_bundle(*, dsn: str, extras: Extras, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,9 @@ from controller.bundles.domain.balancing.shedding.registry import SHEDDERS_BY_AV
 from controller.bundles.domain.balancing.state import BalanceState, BrokerAverages
 from controller.bundles.domain.cluster import Bundle, Cluster
 from controller.bundles.domain.load.averages import moving_average
-from controller.bundles.domain.load.resources import max_usage, weighted_max_usage
+from controller.bundles.domain.load.resources import RESOURCES, max_usage, weighted_max_usage
+
+_WITHOUT_REPORT = (MoveRefusalReason.NO_REPORT, MoveRefusalReason.UNKNOWN_USAGE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +58,12 @@ def balance(inputs: BalanceInputs) -> BalanceVerdict:
     """Decides the moves of one cycle. Raises InvalidPolicy for settings that are not valid together."""
     cluster, settings = inputs.cluster, inputs.settings
     validate(settings)
+    old = already_counted(cluster, inputs.state)
     state = observed(cluster, settings, inputs.state, inputs.now_ms)
-    cluster = as_if_made(cluster, inputs.pending)
+    cluster, unknown = _measured(as_if_made(replace(cluster, repeated=old), inputs.pending), settings)
     shed = _shed(cluster, settings, state, inputs)
     wanted, refusals = _limited(shed.moves, settings)
-    refusals = [*shed.refusals, *_silent(cluster, shed.refusals), *refusals]
+    refusals = [*unknown, *shed.refusals, *_silent(cluster, (*unknown, *shed.refusals)), *refusals]
     state, occupancy = shed.state, Occupancy(cluster, settings)
     moves: list[Move] = []
     for move in wanted:
@@ -98,6 +101,16 @@ def observed(cluster: Cluster, settings: BalanceSettings, state: BalanceState, n
             report.reported_at,
         )
     return replace(state, broker_averages=averages)
+
+
+def already_counted(cluster: Cluster, state: BalanceState) -> frozenset[str]:
+    """Brokers whose report an earlier cycle has seen. A cycle may run again before anything new was read."""
+    averages = state.broker_averages
+    return frozenset(
+        name
+        for name, report in cluster.reporting
+        if name in averages and report.reported_at <= averages[name].reported_at
+    )
 
 
 def place(bundle: Bundle, occupancy: Occupancy, settings: BalanceSettings, state: BalanceState) -> Choice:
@@ -139,9 +152,32 @@ def _shed(
     return replace(shed, moves=kept, refusals=(*shed.refusals, *waiting))
 
 
+def _measured(cluster: Cluster, settings: BalanceSettings) -> tuple[Cluster, list[MoveRefusal]]:
+    """The cluster without the reports of brokers whose usage is unknown, and a refusal for each of these.
+
+    A resource that counts and is known of some brokers must be known of all: unknown usage would look like none. For
+    `uniform` usage does not count.
+    """
+    if settings.shedder == "uniform":
+        return cluster, []
+    counting = {name for name in RESOURCES if getattr(settings.weights, name) > 0}
+    known = {
+        broker: {name for name in counting if getattr(report.resources, name).limit > 0}
+        for broker, report in cluster.reporting
+    }
+    wanted = frozenset().union(*known.values())
+    unknown = {broker: wanted - names for broker, names in known.items() if not names or wanted - names}
+    refusals = [
+        MoveRefusal(MoveRefusalReason.UNKNOWN_USAGE, broker, None, "/".join(sorted(missing)) or "usage")
+        for broker, missing in sorted(unknown.items())
+    ]
+    brokers = tuple(replace(one, report=None) if one.name in unknown else one for one in cluster.brokers)
+    return replace(cluster, brokers=brokers), refusals
+
+
 def _silent(cluster: Cluster, told: Iterable[MoveRefusal]) -> list[MoveRefusal]:
-    """Brokers without a report, which neither give nor take, unless the shedder has named them."""
-    named = {one.broker for one in told if one.reason is MoveRefusalReason.NO_REPORT}
+    """Brokers without a report, which neither give nor take, unless they have been named."""
+    named = {one.broker for one in told if one.reason in _WITHOUT_REPORT}
     return [
         MoveRefusal(MoveRefusalReason.NO_REPORT, broker.name)
         for broker in cluster.brokers

@@ -29,6 +29,7 @@ class MoveRefusalReason(StrEnum):
     MOVE_LIMIT = "move-limit"  # moves wanted; moves allowed
     # One broker.
     NO_REPORT = "no-report"  # None; None
+    UNKNOWN_USAGE = "unknown-usage"  # None; None: a resource that counts has no usage or limit in its report
     STALE_REPORT = "stale-report"  # age of the report (ms); the most it may be
     BELOW_THRESHOLD = "below-threshold"  # usage; usage at which the broker sheds
     BELOW_FLOOR = "below-floor"  # what would be moved; the least worth moving

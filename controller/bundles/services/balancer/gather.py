@@ -12,7 +12,6 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from controller import telemetry
 from controller.bundles.domain.balancing.balance import BalanceInputs
 from controller.bundles.domain.balancing.moves import Move, MoveReason
 from controller.bundles.domain.balancing.pending import PendingMove
@@ -38,19 +37,23 @@ from controller.bundles.store.proposals import PATIENCE_SECONDS, ProposalKind, P
 from controller.clock import to_ms
 from controller.domain.errors import InvalidPolicy
 
-log = telemetry.get_logger(__name__)
-
 _TICKS_WITHIN_MS = 86_400_000  # older ticks say nothing about who is silent now
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The inputs of a cycle, the state they began with, and how each namespace is balanced."""
+    """The inputs of a cycle, the state they began with, and how each namespace is balanced.
+
+    `is_new`: reports were aggregated since the cycle before. `unreadable`: why the split settings of a namespace cannot
+    be read, by namespace; it is not split.
+    """
 
     inputs: CycleInputs
     state: CycleState
     state_version: int
     modes: Mapping[str, BalancingMode]
+    is_new: bool
+    unreadable: Mapping[str, str]
 
 
 def gather(
@@ -70,7 +73,8 @@ def gather(
     watermark = bundle_loads.watermark(tx)
     sampled_at = 0 if watermark is None else to_ms(watermark)
     plain = _cluster(tx, cluster_name, namespaces)
-    state = state_from_json(stored.state).sampled(plain, sampled_at)
+    before = state_from_json(stored.state)
+    state = before.sampled(plain, sampled_at)
     heard = area.heard(cluster_name, now_ms - _TICKS_WITHIN_MS, now_ms, ticks=SILENT_TICKS)
     plain = ruled(plain, rules or PlacementRules(), heard)
     cluster = replace(
@@ -84,17 +88,19 @@ def gather(
         state=_after_acts(tx, cluster_name, state.balance, settings),
         now_ms=now_ms,
     )
+    policies, unreadable = _policies(namespaces)
     under_way = bundle_proposals.under_way(tx, cluster_name)
     inputs = CycleInputs(
         balance=replace(balance, pending=_pending(tx, cluster, cluster_name, under_way)),
-        policies=_policies(namespaces),
+        policies=policies,
         topics=_topics(area, cluster_name, sampled_at, {b.bundle_id for b in cluster.bundles}),
         busy=frozenset(str(row.bundle) for row in under_way),
         awaited_bundles=_awaited(under_way, namespaces),
         hit_counts=state.hit_counts,
         last_split_at_ms=state.last_split_at_ms,
     )
-    return Snapshot(inputs, state, stored.row_version, modes)
+    is_new = before.sampled_at is None or sampled_at > before.sampled_at
+    return Snapshot(inputs, state, stored.row_version, modes, is_new, unreadable)
 
 
 def _cluster(tx: Connection, cluster: str, namespaces: list[NamespaceRow]) -> Cluster:
@@ -177,15 +183,15 @@ def _awaited(under_way: list[ProposalRow], namespaces: list[NamespaceRow]) -> di
     return {namespace: count for namespace, count in sorted(gained.items()) if count}
 
 
-def _policies(namespaces: list[NamespaceRow]) -> dict[str, SplitPolicy]:
-    """The split policies. A namespace whose settings cannot be read is not split."""
-    found = {}
+def _policies(namespaces: list[NamespaceRow]) -> tuple[dict[str, SplitPolicy], dict[str, str]]:
+    """The split policies, and why settings cannot be read. Such a namespace is not split; the others are."""
+    found, unreadable = {}, {}
     for row in namespaces:
         try:
             found[row.namespace] = SplitPolicy.from_document(row.split_settings)
         except InvalidPolicy as error:
-            log.warning("namespace is not split", namespace=row.namespace, error=str(error))
-    return found
+            unreadable[row.namespace] = error.message
+    return found, unreadable
 
 
 def _topics(

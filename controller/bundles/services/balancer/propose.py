@@ -89,7 +89,13 @@ def _once(
     with store.transaction() as tx:
         snapshot = gather(tx, area, cluster, settings, rules)
     outcome = run_cycle(snapshot.inputs)
-    refusals = list(_refusals(outcome, settings))
+    refusals = [
+        *_refusals(outcome, settings),
+        *(
+            {"rule": "split-policy", "reason": reason, "namespace": namespace}
+            for namespace, reason in snapshot.unreadable.items()
+        ),
+    ]
     proposals = [*map(_split_proposal, outcome.splits), *map(_move_proposal, outcome.balance.moves)]
     cycle = NewCycle(
         cluster=cluster,
@@ -120,19 +126,25 @@ def _once(
 
 
 def _next_state(snapshot: Snapshot, outcome: CycleOutcome) -> CycleState:
-    """Where a split is only shown, its bundle keeps its hit count, so that the next cycle shows the split again."""
+    """Where a split is only shown, its bundle keeps its hit count, so that the next cycle shows the split again.
+
+    Cold cycles are counted once for each aggregation run.
+    """
     hits, stamps = dict(outcome.hit_counts), dict(outcome.last_split_at_ms)
     for split in outcome.splits:
         if snapshot.modes.get(split.bundle.namespace) is BalancingMode.DRY_RUN:
             stamps.pop(split.bundle, None)
             hits[split.bundle] = snapshot.inputs.hit_counts.get(split.bundle, 0)
-    looks = look_for_merges(snapshot.inputs, snapshot.state.cold_cycles).values()
+    cold = snapshot.state.cold_cycles
+    if snapshot.is_new:
+        looks = look_for_merges(snapshot.inputs, cold).values()
+        cold = {bundle: count for look in looks for bundle, count in look.cold_cycles.items()}
     return replace(
         snapshot.state,
         balance=outcome.balance.state,
         hit_counts=hits,
         last_split_at_ms=stamps,
-        cold_cycles={bundle: count for look in looks for bundle, count in look.cold_cycles.items()},
+        cold_cycles=cold,
     )
 
 

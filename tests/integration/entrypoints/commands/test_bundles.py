@@ -109,6 +109,61 @@ def test_cold_neighbours_are_shown_with_what_it_would_take_and_only_when_cold_fo
     assert "no bundles" in desk.cleave.refused("bundles", "merges", "acme/none")
 
 
+def test_settings_that_are_no_json_or_out_of_range_are_one_line(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.uneven()
+    for text, words in (
+        ('{"shedder": ', "Setting CLEAVE_BUNDLE_BALANCE: this is no JSON"),
+        ('{"overloaded_usage": 85}', "overloaded_usage = 85.0 must be <= 1"),
+        ('{"shader": "even"}', "'shader' cannot be set here"),
+    ):
+        monkeypatch.setenv("CLEAVE_BUNDLE_BALANCE", text)
+        assert words in desk.cleave.refused("bundles", "propose")
+
+
+def test_a_split_policy_is_shown_set_rehearsed_and_taken_back(desk: Desk) -> None:
+    desk.uneven()
+    words = ("bundles", "policy", NAMESPACE)
+    assert desk.cleave.json(*words)["overrides"] == {}
+    assert desk.cleave.json(*words)["effective"]["cooldown_seconds"] == 120
+
+    rehearsed = desk.cleave.json(*words, "max_topics=500", "--dry-run")
+    assert rehearsed["effective"]["max_topics"] == 500
+    assert desk.cleave.json(*words)["overrides"] == {}
+    desk.cleave.ok(*words, "max_topics=500", "cooldown_seconds=600")
+    assert desk.cleave.json(*words)["overrides"] == {"max_topics": 500, "cooldown_seconds": 600}
+    assert desk.cleave.json(*words, "max_topics=null")["overrides"] == {"cooldown_seconds": 600}
+    assert desk.cleave.json(*words, "enabled=false", "--replace")["overrides"] == {"enabled": False}
+
+    assert "needs positions" in desk.cleave.refused(*words, "algorithm=specified_positions_divide")
+    assert "cannot be set here" in desk.cleave.refused(*words, "max_topic=3")
+    assert "collect its reports first" in desk.cleave.refused("bundles", "policy", "acme/none")
+
+
+def test_a_form_sets_the_split_policy_too(desk: Desk) -> None:
+    desk.uneven()
+    params = {"namespace": f" {NAMESPACE} ", "knobs": {"max_bundles": 7}, "dry_run": False}
+    extras = {"pulsar_cluster": CLUSTER}
+    url = os.environ["CLEAVE_DATABASE_URL"]
+    assert tasks.bundle_policy(dsn=url, extras=extras, actor="ann", params=params)["overrides"] == {
+        "max_bundles": 7
+    }
+    assert desk.cleave.json("bundles", "policy", NAMESPACE)["effective"]["max_bundles"] == 7
+
+
+def test_one_namespace_s_policy_does_not_end_the_cycle_of_all(desk: Desk) -> None:
+    """Stored by an older version, which took it."""
+    desk.uneven()
+    desk.driver.sql(
+        "UPDATE cleave.namespace_bundles SET row_version = row_version + 1,"
+        ' split_settings = \'{"algorithm": "specified_positions_divide", "max_topics": 1, "rules": "modular"}\''
+    )
+    cycle = desk.cleave.json("bundles", "propose")
+    assert [one["kind"] for one in cycle["proposals"]] == ["unload"]
+    assert ("split-policy", NAMESPACE) in {(one["rule"], one["namespace"]) for one in cycle["why_not"]}
+
+
 def test_a_mode_is_one_of_three(desk: Desk) -> None:
     desk.uneven()
     assert desk.cleave("bundles", "mode", NAMESPACE, "maybe").code == 2

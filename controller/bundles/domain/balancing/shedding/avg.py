@@ -48,7 +48,7 @@ def avg(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms
     pairs = []
     refusals: list[MoveRefusal] = []
     for pair in _pairs(scores):
-        if _count(pair, settings, low_hits, high_hits):
+        if _count(pair, settings, low_hits, high_hits, cluster.repeated):
             pairs.append(pair)
         elif pair.low != pair.high:
             refusals.append(_too_close(pair, settings))
@@ -81,15 +81,19 @@ def _pairs(scores: Mapping[str, float]) -> Iterator[_Pair]:
 
 
 def _count(
-    pair: _Pair, settings: BalanceSettings, low_hits: dict[str, int], high_hits: dict[str, int]
+    pair: _Pair,
+    settings: BalanceSettings,
+    low_hits: dict[str, int],
+    high_hits: dict[str, int],
+    repeated: frozenset[str],
 ) -> bool:
-    """Counts the pair's hits. False, with the counts cleared, where the two are close."""
+    """Counts the pair's hits, of new reports. False, with the counts cleared, where the two are close."""
     beyond_low = pair.difference >= settings.avg_low_usage * 100
     beyond_high = beyond_low and pair.difference >= settings.avg_high_usage * 100
     for name in {pair.low, pair.high}:
         for beyond, hits in ((beyond_low, low_hits), (beyond_high, high_hits)):
             if beyond:
-                hits[name] = hits.get(name, 0) + 1
+                hits[name] = hits.get(name, 0) + (name not in repeated)
             else:
                 hits.pop(name, None)
     return beyond_low

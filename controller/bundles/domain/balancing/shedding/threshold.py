@@ -58,14 +58,15 @@ def threshold(cluster: Cluster, settings: BalanceSettings, state: BalanceState, 
 
 
 def _advanced(cluster: Cluster, settings: BalanceSettings, averages: Mapping[str, float]) -> dict[str, float]:
-    return {
-        broker: moving_average(
-            averages.get(broker),
-            weighted_max_usage(report.resources, settings.weights),
-            settings.history_weight,
-        )
-        for broker, report in cluster.reporting
-    }
+    advanced = {}
+    for broker, report in cluster.reporting:
+        old = averages.get(broker)
+        if old is not None and broker in cluster.repeated:
+            advanced[broker] = old
+            continue
+        usage = weighted_max_usage(report.resources, settings.weights)
+        advanced[broker] = moving_average(old, usage, settings.history_weight)
+    return advanced
 
 
 def _shed(
