@@ -1770,7 +1770,8 @@ CREATE VIEW inspect.bundles_why_not AS
     (r.refusal ->> 'reason'::text) AS reason,
     ((r.refusal ->> 'value'::text))::double precision AS value,
     ((r.refusal ->> 'needed'::text))::double precision AS needed,
-    NULL::bigint AS proposal_id
+    NULL::bigint AS proposal_id,
+    (r.refusal ->> 'metric'::text) AS metric
    FROM (newest d
      CROSS JOIN LATERAL jsonb_array_elements(d.refusals) r(refusal))
 UNION ALL
@@ -1789,7 +1790,8 @@ UNION ALL
         END AS reason,
     NULL::double precision AS value,
     NULL::double precision AS needed,
-    p.proposal_id
+    p.proposal_id,
+    NULL::text AS metric
    FROM ((cleave.bundle_proposal p
      JOIN newest d USING (cluster))
      LEFT JOIN cleave.namespace_bundles n ON (((n.cluster = p.cluster) AND (n.namespace = p.namespace))))

@@ -68,7 +68,8 @@ WITH newest AS (
 )
 SELECT d.cluster, d.cycle_id, d.decided_at, r.refusal ->> 'namespace' AS namespace, r.refusal ->> 'bundle' AS bundle,
        r.refusal ->> 'broker' AS broker, r.refusal ->> 'rule' AS rule, r.refusal ->> 'reason' AS reason,
-       (r.refusal ->> 'value')::float8 AS value, (r.refusal ->> 'needed')::float8 AS needed, NULL::bigint AS proposal_id
+       (r.refusal ->> 'value')::float8 AS value, (r.refusal ->> 'needed')::float8 AS needed, NULL::bigint AS proposal_id,
+       r.refusal ->> 'metric' AS metric
   FROM newest d CROSS JOIN LATERAL jsonb_array_elements(d.refusals) AS r (refusal)
 UNION ALL
 SELECT p.cluster, p.cycle_id, d.decided_at, p.namespace, inspect.bundle_text(p.lower_bound, p.upper_bound), p.broker, p.kind,
@@ -76,7 +77,7 @@ SELECT p.cluster, p.cycle_id, d.decided_at, p.namespace, inspect.bundle_text(p.l
             WHEN p.state = 'proposed' AND n.mode = 'automatic' THEN 'waits for the next application of proposals'
             WHEN p.state = 'proposed' THEN 'the namespace is in dry run: enable it'
             ELSE p.outcome END,
-       NULL, NULL, p.proposal_id
+       NULL, NULL, p.proposal_id, NULL
   FROM cleave.bundle_proposal p
   JOIN newest d USING (cluster)
   LEFT JOIN cleave.namespace_bundles n ON n.cluster = p.cluster AND n.namespace = p.namespace

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection
@@ -28,9 +29,53 @@ _PROPOSED = """
       FROM inspect.bundles_proposals WHERE cluster = :cluster AND cycle_id = :cycle_id ORDER BY proposal_id
 """
 _WHY_NOT = """
-    SELECT namespace, bundle, broker, rule, reason, value, needed FROM inspect.bundles_why_not
+    SELECT namespace, bundle, broker, rule, reason, metric, value, needed FROM inspect.bundles_why_not
      WHERE cluster = :cluster AND cycle_id = :cycle_id AND proposal_id IS NULL ORDER BY namespace, bundle, broker, rule
 """
+
+_COUNT = """
+    SELECT count(*) AS bundles FROM inspect.bundles_now
+     WHERE cluster = :cluster AND (CAST(:namespace AS text) IS NULL OR namespace = :namespace)
+"""
+_BROKERS = """
+    SELECT broker, usage, above_mean, busiest_signal, bundle_count, topic_count,
+           round((msg_rate_in + msg_rate_out)::numeric, 1) AS msg_rate,
+           round((byte_rate_in + byte_rate_out)::numeric, 0) AS byte_rate, silent_seconds, report, version
+      FROM inspect.bundles_brokers WHERE cluster = :cluster ORDER BY usage DESC NULLS LAST, broker
+"""
+_PROPOSALS = """
+    SELECT proposal_id, cycle_id, round(extract(epoch FROM clock_timestamp() - decided_at)) AS age_seconds, kind, state,
+           namespace || '/' || bundle AS bundle, broker, destination, cut_points, reason, mode, actor, outcome
+      FROM inspect.bundles_proposals
+     WHERE cluster = :cluster AND (CAST(:cycle_id AS bigint) IS NULL OR cycle_id = :cycle_id)
+       AND (CAST(:namespace AS text) IS NULL OR namespace = :namespace)
+       AND (cardinality(CAST(:states AS text[])) = 0 OR state = ANY (:states))
+     ORDER BY proposal_id DESC LIMIT :limit
+"""
+
+
+def brokers_now(tx: Connection, cluster: str) -> Rows:
+    """Brokers and what they carried when they were last read, the fullest first."""
+    return inspection.rows(tx, _BROKERS, cluster=cluster)
+
+
+def proposals(
+    tx: Connection,
+    cluster: str,
+    *,
+    states: Sequence[str],
+    namespace: str | None,
+    cycle_id: int | None,
+    limit: int,
+) -> Rows:
+    """Proposals with their ages, the newest first; no states: all."""
+    key = {"cluster": cluster, "namespace": namespace, "cycle_id": cycle_id}
+    return inspection.rows(tx, _PROPOSALS, **key, states=list(states), limit=limit)
+
+
+def count_bundles(tx: Connection, cluster: str, namespace: str | None = None) -> int:
+    """How many bundles are known."""
+    return int(inspection.rows(tx, _COUNT, cluster=cluster, namespace=namespace)[0]["bundles"])
 
 
 def bundles_now(

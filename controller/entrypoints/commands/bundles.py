@@ -23,7 +23,7 @@ from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store import views as bundle_views
 from controller.bundles.store.namespaces import BalancingMode
 from controller.bundles.store.proposals import ProposalState
-from controller.domain.errors import Conflict, InvalidInput, StoreUnavailable
+from controller.domain.errors import Conflict, DataPlaneUnavailable, InvalidInput, StoreUnavailable
 from controller.entrypoints.bundles import rows as bundle_rows
 from controller.entrypoints.bundles.picture import draw_namespace
 from controller.entrypoints.commands.options import AsJson, DryRun, Limit
@@ -32,7 +32,7 @@ from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.stop_signals import on_stop_signals
 
 app = typer.Typer(
-    help="Namespace bundles: show, hash, split, unload, collect, aggregate, propose, approve, apply, replay.",
+    help="Namespace bundles: show, split, unload; collect, aggregate, propose, approve, apply; why, and replay.",
     no_args_is_help=True,
 )
 Bundle = Annotated[
@@ -62,6 +62,7 @@ def show(
     with cluster() as bundles:
         with bundles.store.transaction() as tx:
             rows = bundle_views.bundles_now(tx, bundles.cluster, namespace, limit=limit)
+            known = bundle_views.count_bundles(tx, bundles.cluster, namespace)
         if html is not None:
             _draw(bundles, namespace, html)
     shown = (
@@ -74,7 +75,44 @@ def show(
         "byte_rate",
         "share_of_namespace",
     )
-    emit(as_json, rows, rows_table(rows, shown, title=f"bundles of cluster {bundles.cluster}"))
+    title = f"bundles of cluster {bundles.cluster}"
+    if len(rows) < known:
+        title += f": the first {len(rows)} of {known}; name a namespace, or give --limit"
+    emit(as_json, rows, rows_table(rows, shown, title=title))
+
+
+@app.command()
+def brokers(as_json: AsJson = False) -> None:
+    """Brokers by usage, as last aggregated, and whether each is on the cluster's list of active ones now."""
+    with cluster() as bundles:
+        with bundles.store.transaction() as tx:
+            rows = bundle_views.brokers_now(tx, bundles.cluster)
+        active = None
+        with suppress(DataPlaneUnavailable):
+            active = {broker.name for broker in bundles.reader.brokers()}
+    document, table = bundle_rows.broker_table(rows, active)
+    emit(as_json, document, table)
+
+
+@app.command()
+def proposals(
+    namespace: Namespace = None,
+    state: Annotated[list[ProposalState] | None, typer.Option(help="Only these; repeatable.")] = None,
+    cycle: Annotated[int | None, typer.Option(help="Only those of this cycle.")] = None,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    """What was proposed, why, and how far each has come; the newest first."""
+    with application() as cleave, cleave.store.transaction() as tx:
+        rows = bundle_views.proposals(
+            tx,
+            cleave.settings.pulsar_cluster,
+            states=[one.value for one in state or ()],
+            namespace=namespace,
+            cycle_id=cycle,
+            limit=limit,
+        )
+    emit(as_json, rows, bundle_rows.proposal_table(rows, limit))
 
 
 def _draw(bundles: Bundles, namespace: str | None, path: Path) -> None:
@@ -83,8 +121,8 @@ def _draw(bundles: Bundles, namespace: str | None, path: Path) -> None:
     live = (ProposalState.PROPOSED, ProposalState.APPROVED, ProposalState.APPLIED)
     with bundles.store.transaction() as tx:
         rows = bundle_views.bundles_now(tx, bundles.cluster, namespace)
-        proposals = bundle_proposals.list_proposals(tx, bundles.cluster, states=live)
-    draw_namespace(path, namespace, rows, proposals)
+        open_ones = bundle_proposals.list_proposals(tx, bundles.cluster, states=live)
+    draw_namespace(path, namespace, rows, open_ones)
 
 
 @app.command("hash")

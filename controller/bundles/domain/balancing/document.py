@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any, Final
 
 from controller.bundles.domain.balancing.balance import BalanceInputs, BalanceVerdict
-from controller.bundles.domain.balancing.moves import Move, MoveRefusal
+from controller.bundles.domain.balancing.moves import BrokerReading, Move, MoveRefusal
 from controller.bundles.domain.balancing.pending import PendingMove
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.state import BalanceState, BrokerAverages
@@ -90,9 +90,13 @@ def read_state(document: Mapping[str, Any]) -> BalanceState:
 def _write_fields(value: Move | MoveRefusal) -> dict[str, Any]:
     """Every field by name, those that are None left out."""
     given = ((f.name, getattr(value, f.name)) for f in fields(value))
-    return {
-        name: write_knob(one) if isinstance(one, float) else one for name, one in given if one is not None
-    }
+    return {name: _write_value(one) for name, one in given if one is not None}
+
+
+def _write_value(value: Any) -> Any:
+    if isinstance(value, BrokerReading):
+        return {name: _write_value(one) for name, one in asdict(value).items()}
+    return write_knob(value) if isinstance(value, float) else value
 
 
 def _write_broker(broker: Broker) -> dict[str, Any]:

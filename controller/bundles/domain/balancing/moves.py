@@ -45,8 +45,24 @@ class MoveRefusalReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerReading:
+    """The figure of a broker that made it give or take, beside the bound that it is beyond."""
+
+    broker: str
+    metric: str
+    value: float
+    bound: float
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        side = "above" if self.value >= self.bound else "below"
+        return f"{self.metric} of {self.broker} is {self.value:.4g}, {side} {self.bound:.4g}"
+
+
+@dataclass(frozen=True, slots=True)
 class Move:
-    """A bundle to leave `source`. `destination` None: the placement decides.
+    """A bundle to leave `source`. `destination` None: the placement decides. `because`: the broker's own figure.
 
     `load` is the figure it was chosen by, and `metric` is the name of that figure: `byte_rate` or `msg_rate` (per
     second) or `usage` (share of the source's dominating resource).
@@ -58,6 +74,7 @@ class Move:
     load: float
     metric: str
     reason: MoveReason
+    because: BrokerReading | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ recorded with its reason. If another cycle ended meanwhile (LostRace), this one 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import tenacity
@@ -176,11 +176,20 @@ def _move_proposal(move: Move) -> NewProposal:
     return NewProposal(
         bundle=NamespaceBundle.parse(move.bundle_id),
         kind=ProposalKind.UNLOAD,
-        reason=f"{move.reason.value}: {move.metric} {move.load:g}",
+        reason=f"{move.reason.value}: {_why(move)}the bundle carries {move.metric} {move.load:.4g}",
         broker=move.source,
         destination=move.destination,
-        detail={"metric": move.metric, "load": move.load, "reason": move.reason.value},
+        detail={
+            "metric": move.metric,
+            "load": move.load,
+            "reason": move.reason.value,
+            "because": move.because and asdict(move.because),
+        },
     )
+
+
+def _why(move: Move) -> str:
+    return "" if move.because is None else f"{move.because.sentence}; "
 
 
 def _refusals(outcome: CycleOutcome, settings: BalanceSettings) -> Iterator[Mapping[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,11 +51,54 @@ def test_show_lists_every_bundle_and_draws_the_ring(desk: Desk, tmp_path: Path) 
     assert "0x00000000_0x80000000" in (tmp_path / "ring.html").read_text()
 
 
+def test_show_says_when_there_is_more(desk: Desk) -> None:
+    desk.uneven()
+    assert "the first 1 of 2; name a namespace, or give --limit" in desk.cleave.ok(
+        "bundles", "show", "--limit", "1"
+    )
+    assert "of 2" not in desk.cleave.ok("bundles", "show")
+
+
+def test_brokers_are_listed_with_what_they_carry_and_whether_they_are_active(desk: Desk) -> None:
+    first, second = desk.uneven()
+    found = desk.cleave.json("bundles", "brokers")
+    assert [(row["broker"], float(row["usage"]), row["active"]) for row in found] == [
+        (first, 0.9, True),
+        (second, 0.05, True),
+    ]
+    assert re.search(r"\d+ d ago", desk.cleave.ok("bundles", "brokers"))  # the reports are of May
+
+    desk.bench.cluster.brokers = [first]
+    assert [row["active"] for row in desk.cleave.json("bundles", "brokers")] == [True, False]
+
+
+def test_proposals_are_listed_by_state_cycle_and_namespace(desk: Desk) -> None:
+    desk.uneven()
+    assert "nothing found" in desk.cleave.ok("bundles", "proposals")
+    first = desk.cleave.json("bundles", "propose")["cycle_id"]
+    desk.cleave.ok("bundles", "propose")
+
+    assert len(desk.cleave.json("bundles", "proposals")) == 2
+    [kept] = desk.cleave.json("bundles", "proposals", NAMESPACE, "--state", "proposed")
+    assert kept["cycle_id"] == first + 1
+    [old] = desk.cleave.json("bundles", "proposals", "--cycle", str(first))
+    assert (old["state"], old["age_seconds"] is None) == ("refused", False)
+    said = desk.cleave.ok("bundles", "proposals", "--limit", "1")
+    assert "the newest 1 only; see --limit" in said
+    assert re.search(r"\d+ s ago", said)
+    assert desk.cleave.json("bundles", "proposals", "acme/none") == []
+
+
 def test_a_cycle_is_proposed_approved_applied_and_replayed(desk: Desk) -> None:
     _, second = desk.uneven()
     cycle = desk.cleave.json("bundles", "propose")
     [proposal] = cycle["proposals"]
     assert (proposal["kind"], proposal["destination"], proposal["mode"]) == ("unload", second, "dry-run")
+    assert re.fullmatch(
+        rf"overloaded: average usage of {re.escape(proposal['broker'])} is 0\.9, above 0\.575; "
+        r"the bundle carries byte_rate \d+",
+        proposal["reason"],
+    )
     number = str(proposal["proposal_id"])
     assert "dry run" in desk.cleave.refused("bundles", "approve", number)
     assert desk.cleave.json("bundles", "replay", str(cycle["cycle_id"]))["is_same"]
@@ -96,12 +140,17 @@ def test_collect_lands_a_tick_and_no_cluster_is_one_line(desk: Desk, monkeypatch
     assert "CLEAVE_PULSAR_ADMIN_URL" in desk.cleave.refused("bundles", "collect", "--once")
 
 
+def test_merges_say_that_nothing_is_known(desk: Desk) -> None:
+    assert "collect and aggregate reports first" in desk.cleave.ok("bundles", "merges")
+
+
 def test_cold_neighbours_are_shown_with_what_it_would_take_and_only_when_cold_for_long(desk: Desk) -> None:
     desk.uneven()
     [told] = desk.cleave.json("bundles", "merges", NAMESPACE)
     assert told["merges"] == []
     assert {one["reason"] for one in told["apart"]} <= {"cold-cycles", "at-min-bundles", "no-cold-neighbour"}
     assert told["apart"] != []
+    assert f"{NAMESPACE}: no bundles to merge" in desk.cleave.ok("bundles", "merges")
     before = told["apart"][0]["value"]
     desk.cleave.ok("bundles", "propose")
     [later] = desk.cleave.json("bundles", "merges", NAMESPACE)

@@ -15,7 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from controller.bundles.domain.balancing.moves import Move, MoveReason, MoveRefusal, MoveRefusalReason
+from controller.bundles.domain.balancing.moves import (
+    BrokerReading,
+    Move,
+    MoveReason,
+    MoveRefusal,
+    MoveRefusalReason,
+)
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.base import (
     Shedding,
@@ -34,6 +40,8 @@ class _Pair:
     low: str
     high: str
     difference: float
+    score: float
+    """The higher one's usage in percent."""
 
 
 def avg(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
@@ -77,7 +85,7 @@ def _pairs(scores: Mapping[str, float]) -> Iterator[_Pair]:
     ordered = sorted(scores, key=lambda name: (scores[name], name))
     for index in range((len(ordered) + 1) // 2):
         low, high = ordered[index], ordered[-1 - index]
-        yield _Pair(low, high, scores[high] - scores[low])
+        yield _Pair(low, high, scores[high] - scores[low], scores[high])
 
 
 def _count(
@@ -142,13 +150,17 @@ def _shed(
     if len(owned) < 2:
         return [], MoveRefusal(MoveRefusalReason.SOLE_BUNDLE, pair.high, None, "bundles", len(owned), 2)
     room = left
+    bound = pair.score - pair.difference + settings.avg_low_usage * 100
+    because = BrokerReading(pair.high, "usage", pair.score / 100, bound / 100)
     weighed = heaviest_first(owned, figure, settings, state, now_ms)
     moves: list[Move] = []
     for bundle in weighed:
         if 0 < bundle.load <= left and len(moves) < len(owned) - 1:
             left -= bundle.load
             moves.append(
-                Move(bundle.bundle_id, pair.high, pair.low, bundle.load, metric, MoveReason.OVERLOADED)
+                Move(
+                    bundle.bundle_id, pair.high, pair.low, bundle.load, metric, MoveReason.OVERLOADED, because
+                )
             )
     if moves:
         return moves, None

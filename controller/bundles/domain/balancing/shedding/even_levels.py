@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from controller.bundles.domain.balancing.moves import Move
+from controller.bundles.domain.balancing.moves import BrokerReading, Move
 from controller.bundles.domain.balancing.placement.occupancy import Occupancy
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.base import may_move
@@ -47,6 +47,7 @@ class EvenLevels:
         self.occupancy = Occupancy(cluster, settings)
         reports = {name: report for name, report in cluster.reporting if name not in without}
         self.load = {name: weighted_max_usage(r.resources, settings.weights) for name, r in reports.items()}
+        self.reported = dict(self.load)
         fullest = min(self.load, key=lambda name: (-self.load[name], name))
         self._resource = dominating_resource(reports[fullest].resources, settings.weights)
         limits = {name: float(getattr(r.resources, self._resource).limit) for name, r in reports.items()}
@@ -83,6 +84,15 @@ class EvenLevels:
         """Below the band, and below the mean by more than `even_min_usage_gap`."""
         below = -self.above_mean(name)
         return below > self.mean * self.settings.even_cold_band and below > self.settings.even_min_usage_gap
+
+    def reading(self, name: str) -> BrokerReading:
+        """What the broker reported beside the end of the band that it is nearest to."""
+        before, gap = self.reported[name], self.settings.even_min_usage_gap
+        if before >= self.mean:
+            bound = self.mean + max(self.mean * self.settings.even_hot_band, gap)
+        else:
+            bound = self.mean - max(self.mean * self.settings.even_cold_band, gap)
+        return BrokerReading(name, "usage", before, bound)
 
     def above_mean(self, name: str) -> float:
         """Usage above the mean; negative below it."""

@@ -31,7 +31,8 @@ def pick_for(
         exceed = levels.is_hot(in_need) or levels.is_cold(in_need)
         for bundle in _in_order(levels, source, destination, bundles, needed, exceed=exceed):
             if levels.occupancy.may_take(levels.cluster.bundle_by_id[bundle.bundle_id], destination):
-                return Move(bundle.bundle_id, source, destination, bundle.share, "usage", reason)
+                because = levels.reading(in_need)
+                return Move(bundle.bundle_id, source, destination, bundle.share, "usage", reason, because)
     if not bundles:
         return MoveRefusal(MoveRefusalReason.NO_BUNDLES, source, None, "bundles", 0, 1)
     return MoveRefusal(MoveRefusalReason.NOTHING_FITS, source, None, "usage", bundles[0].share, needed)

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from controller.bundles.domain.balancing.moves import Move, MoveRefusal, MoveRefusalReason
+from controller.bundles.domain.balancing.moves import BrokerReading, Move, MoveRefusal, MoveRefusalReason
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.base import Shedding, shed_byte_rate, too_few_brokers
 from controller.bundles.domain.balancing.state import BalanceState
@@ -86,7 +86,8 @@ def _shed(
         return [], MoveRefusal(
             MoveRefusalReason.BELOW_FLOOR, broker, None, "byte_rate", needed, settings.threshold_min_byte_rate
         )
-    return shed_byte_rate(cluster, broker, needed, settings, state, now_ms)
+    because = BrokerReading(broker, "average usage", usage, mean + margin)
+    return shed_byte_rate(cluster, because, needed, settings, state, now_ms)
 
 
 def _shed_for_the_lowest(
@@ -113,4 +114,5 @@ def _shed_for_the_lowest(
         return [], MoveRefusal(
             MoveRefusalReason.BELOW_FLOOR, source, None, "byte_rate", needed, settings.threshold_min_byte_rate
         )
-    return shed_byte_rate(cluster, source, needed, settings, state, now_ms)
+    because = BrokerReading(source, "average usage", averages[source], line)
+    return shed_byte_rate(cluster, because, needed, settings, state, now_ms)

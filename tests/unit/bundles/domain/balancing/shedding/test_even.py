@@ -41,6 +41,9 @@ def test_a_hot_broker_gives_to_the_emptiest_until_it_is_within_its_goal() -> Non
     shed = ask(cluster)
     assert after(cluster, shed.moves) == {"a": 50, "b": 50, "c": 50}
     assert {move.reason for move in shed.moves} == {MoveReason.OVERLOADED}
+    assert {move.because and move.because.sentence for move in shed.moves} == {
+        "usage of a is 0.9, above 0.575"
+    }
 
 
 def test_it_acts_on_the_second_cycle_in_a_row() -> None:
@@ -62,6 +65,9 @@ def test_a_cold_broker_is_filled_from_the_fullest_where_nobody_is_hot() -> None:
     shed = ask(cluster)
     assert {move.reason for move in shed.moves} == {MoveReason.UNDERLOADED}
     assert {move.destination for move in shed.moves} == {"new"}
+    assert {move.because and move.because.sentence for move in shed.moves} == {
+        "usage of new is 0, below 0.2667"
+    }
     # Evenly, up to 65 % of the mean of 44.4: at 25 the new one is still outside its band, at 30 it has enough.
     assert after(cluster, shed.moves) == {**dict.fromkeys("abcdef", 45), **dict.fromkeys("gh", 50), "new": 30}
 
