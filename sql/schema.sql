@@ -20,6 +20,20 @@ $$;
 
 COMMENT ON FUNCTION cleave.awaits_reader(of_topic bigint, of_segment bigint, sealed bigint) IS 'Whether a live subscription, older than the seal (an epoch), has not read the segment to its end.';
 
+CREATE FUNCTION cleave.bundle_decision_before_update() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF NEW.inputs IS NULL AND NEW.outcome IS NULL AND NEW.refusals = '[]'
+       AND (NEW.cycle_id, NEW.cluster, NEW.request_key, NEW.decided_at, NEW.decided_by, NEW.code_version, NEW.recorded_at)
+           IS NOT DISTINCT FROM
+           (OLD.cycle_id, OLD.cluster, OLD.request_key, OLD.decided_at, OLD.decided_by, OLD.code_version, OLD.recorded_at) THEN
+        RETURN NEW;
+    END IF;
+    RAISE EXCEPTION 'Rows of bundle_decision are history: only their texts are forgotten, together; the rest is never changed.'
+        USING ERRCODE = 'restrict_violation', CONSTRAINT = 'bundle_decision_is_history';
+END $$;
+
 CREATE FUNCTION cleave.bundle_proposal_before_update() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -123,6 +137,19 @@ BEGIN
     GET DIAGNOSTICS cycles = ROW_COUNT;
     DELETE FROM cleave.bundle_load_run r
      WHERE r.window_end < older_than AND r.window_end < (SELECT max(window_end) FROM cleave.bundle_load_run);
+    RETURN cycles;
+END $$;
+
+CREATE FUNCTION cleave.forget_bundle_inputs(older_than timestamp with time zone) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE cycles bigint;
+BEGIN
+    UPDATE cleave.bundle_decision d SET inputs = NULL, outcome = NULL, refusals = '[]'
+     WHERE d.recorded_at < older_than AND d.inputs IS NOT NULL
+       AND d.cycle_id < (SELECT max(n.cycle_id) FROM cleave.bundle_decision n WHERE n.cluster = d.cluster);
+    GET DIAGNOSTICS cycles = ROW_COUNT;
     RETURN cycles;
 END $$;
 
@@ -808,14 +835,18 @@ CREATE TABLE cleave.bundle_decision (
     decided_at timestamp with time zone NOT NULL,
     decided_by text NOT NULL,
     code_version text NOT NULL,
-    inputs text NOT NULL,
-    outcome text NOT NULL,
+    inputs text,
+    outcome text,
     refusals jsonb DEFAULT '[]'::jsonb NOT NULL,
     recorded_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     CONSTRAINT bundle_decision_inputs_are_json CHECK ((jsonb_typeof((inputs)::jsonb) = 'object'::text)),
     CONSTRAINT bundle_decision_outcome_is_json CHECK ((jsonb_typeof((outcome)::jsonb) = 'object'::text)),
     CONSTRAINT bundle_decision_refusals_are_list CHECK ((jsonb_typeof(refusals) = 'array'::text))
 );
+
+COMMENT ON COLUMN cleave.bundle_decision.inputs IS 'What the cycle was decided on, for replay; NULL once it is forgotten.';
+
+COMMENT ON COLUMN cleave.bundle_decision.outcome IS 'The whole answer, for replay; NULL once it is forgotten.';
 
 COMMENT ON CONSTRAINT bundle_decision_inputs_are_json ON cleave.bundle_decision IS 'Inputs of a cycle are a JSON object in canonical text.';
 
@@ -2665,7 +2696,7 @@ ALTER INDEX cleave.decision_pkey ATTACH PARTITION cleave.decision_default_pkey;
 
 ALTER INDEX cleave.decision_of_topic ATTACH PARTITION cleave.decision_default_topic_id_decision_id_idx;
 
-CREATE TRIGGER bundle_decision_is_history BEFORE UPDATE ON cleave.bundle_decision FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
+CREATE TRIGGER bundle_decision_is_history BEFORE UPDATE ON cleave.bundle_decision FOR EACH ROW EXECUTE FUNCTION cleave.bundle_decision_before_update();
 
 CREATE TRIGGER bundle_proposal_before_update BEFORE UPDATE ON cleave.bundle_proposal FOR EACH ROW EXECUTE FUNCTION cleave.bundle_proposal_before_update();
 
@@ -2855,6 +2886,9 @@ GRANT ALL ON FUNCTION cleave.ensure_decision_partitions(days_ahead integer) TO c
 
 REVOKE ALL ON FUNCTION cleave.expire_bundle_history(older_than timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION cleave.expire_bundle_history(older_than timestamp with time zone) TO cleave_controller;
+
+REVOKE ALL ON FUNCTION cleave.forget_bundle_inputs(older_than timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION cleave.forget_bundle_inputs(older_than timestamp with time zone) TO cleave_controller;
 
 REVOKE ALL ON FUNCTION cleave.merge_bundle_load(run text, run_window_end timestamp with time zone, run_engine text, run_topics bigint, run_quarantined text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION cleave.merge_bundle_load(run text, run_window_end timestamp with time zone, run_engine text, run_topics bigint, run_quarantined text[]) TO cleave_spark_loader;

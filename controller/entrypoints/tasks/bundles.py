@@ -73,12 +73,16 @@ def verify_bundles(*, dsn: str, extras: Extras, claimant: str) -> dict[str, Any]
 
 
 def keep_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:
-    """Delete reports older than `landing_keep_days`, and cycles older than `history_keep_days`."""
+    """Delete reports older than `landing_keep_days`, and cycles older than `history_keep_days`.
+
+    What a cycle was decided on goes after `bundle_inputs_keep_days`.
+    """
     with _cluster(dsn, extras) as bundles, bundles.store.transaction() as tx:
         now, settings = database_now(tx), bundles.settings
         cycles = bundle_cycles.expire(tx, now - timedelta(days=settings.history_keep_days))
+        forgotten = bundle_cycles.forget_inputs(tx, now - timedelta(days=settings.bundle_inputs_keep_days))
         reports = bundles.area.expire(now.date() - timedelta(days=settings.landing_keep_days))
-    return {"expired_cycles": cycles, "expired_reports": list(reports)}
+    return {"expired_cycles": cycles, "forgotten_inputs": forgotten, "expired_reports": list(reports)}
 
 
 def approve_bundles(

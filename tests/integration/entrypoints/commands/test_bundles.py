@@ -14,6 +14,7 @@ from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store.namespaces import BalancingMode
 from controller.clock import SystemClock
+from controller.domain.errors import CleaveError
 from controller.entrypoints import tasks
 from controller.entrypoints.bundles.picture import Arc, arcs_after
 from tests.support.bundle_desk import CLUSTER, HIGH, LOW, NAMESPACE, TOPICS, Desk, bundle_desk
@@ -240,4 +241,38 @@ def test_old_reports_go_and_young_ones_stay(desk: Desk) -> None:
     assert kept["expired_cycles"] == 0
     assert len(kept["expired_reports"]) == len(REPORT_SCHEMAS)
     again = tasks.keep_bundles(dsn=url, extras={**settings, **extras})
-    assert again == {"expired_cycles": 0, "expired_reports": []}
+    assert again == {"expired_cycles": 0, "forgotten_inputs": 0, "expired_reports": []}
+
+
+def test_what_old_cycles_were_decided_on_is_forgotten_and_the_cycles_stay(desk: Desk) -> None:
+    desk.uneven()
+    numbers = [desk.cleave.json("bundles", "propose")["cycle_id"] for _ in range(3)]
+    desk.driver.sql("ALTER TABLE cleave.bundle_decision DISABLE TRIGGER USER")
+    desk.driver.sql("UPDATE cleave.bundle_decision SET recorded_at = recorded_at - interval '4 days'")
+    desk.driver.sql("ALTER TABLE cleave.bundle_decision ENABLE TRIGGER USER")
+    settings = {
+        "pulsar_admin_url": f"http://{desk.bench.cluster.brokers[0]}",
+        "bundle_reports_url": os.environ["CLEAVE_BUNDLE_REPORTS_URL"],
+    }
+    url = os.environ["CLEAVE_DATABASE_URL"]
+
+    kept = tasks.keep_bundles(dsn=url, extras={**settings, "bundle_inputs_keep_days": 5})
+    assert kept["forgotten_inputs"] == 0
+    kept = tasks.keep_bundles(dsn=url, extras=settings)
+    assert (kept["forgotten_inputs"], kept["expired_cycles"]) == (2, 0)  # the newest is kept whole
+    assert "is no longer kept" in desk.cleave.refused("bundles", "replay", str(numbers[0]))
+    assert desk.cleave.json("bundles", "replay", str(numbers[-1]))["is_same"]
+    assert len(desk.cleave.json("bundles", "proposals")) == 3
+    assert desk.cleave.json("bundles", "proposals", "--cycle", str(numbers[0])) != []
+
+
+def test_nothing_else_of_a_cycle_is_changed(desk: Desk) -> None:
+    desk.uneven()
+    desk.cleave.ok("bundles", "propose")
+    for change in (
+        "decided_by = 'x'",
+        "inputs = NULL",
+        "inputs = NULL, outcome = NULL, refusals = '[]', cluster = 'x'",
+    ):
+        with pytest.raises(CleaveError, match="history"):
+            desk.driver.sql(f"UPDATE cleave.bundle_decision SET {change}")
