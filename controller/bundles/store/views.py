@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import pstdev
 from typing import Any
 
 from sqlalchemy import Connection
@@ -33,6 +34,19 @@ _WHY_NOT = """
      WHERE cluster = :cluster AND cycle_id = :cycle_id AND proposal_id IS NULL ORDER BY namespace, bundle, broker, rule
 """
 
+_GAUGES = {
+    "cleave_bundle_cycle_age_seconds": """
+        SELECT extract(epoch FROM clock_timestamp() - decided_at) AS age FROM cleave.bundle_decision
+         WHERE cluster = :cluster ORDER BY cycle_id DESC LIMIT 1
+    """,
+    "cleave_bundle_proposals": """
+        SELECT kind, state, count(*) AS proposals FROM cleave.bundle_proposal
+         WHERE cluster = :cluster AND changed_at > clock_timestamp() - interval '24 hours' GROUP BY kind, state
+    """,
+    "cleave_bundle_namespaces": """
+        SELECT mode, count(*) AS namespaces FROM cleave.namespace_bundles WHERE cluster = :cluster GROUP BY mode
+    """,
+}
 _COUNT = """
     SELECT count(*) AS bundles FROM inspect.bundles_now
      WHERE cluster = :cluster AND (CAST(:namespace AS text) IS NULL OR namespace = :namespace)
@@ -71,6 +85,24 @@ def proposals(
     """Proposals with their ages, the newest first; no states: all."""
     key = {"cluster": cluster, "namespace": namespace, "cycle_id": cycle_id}
     return inspection.rows(tx, _PROPOSALS, **key, states=list(states), limit=limit)
+
+
+def gauges(tx: Connection, cluster: str) -> dict[str, list[tuple[list[str], float]]]:
+    """What is measured of balancing: label values and value, by the name of the metric (`entrypoints.bundles.metrics`)."""
+    brokers = brokers_now(tx, cluster)
+    usages = [float(row["usage"]) for row in brokers if row["usage"] is not None]
+    mean = sum(usages) / len(usages) if usages else 0.0
+    found = {
+        "cleave_bundle_broker_usage": [([row["broker"]], float(row["usage"] or 0)) for row in brokers],
+        "cleave_bundle_broker_silent_seconds": [
+            ([row["broker"]], float(row["silent_seconds"])) for row in brokers
+        ],
+        "cleave_bundle_usage_spread": [([], pstdev(usages) / mean)] if mean > 0 else [],
+    }
+    for name, statement in _GAUGES.items():
+        rows = [tuple(row.values()) for row in inspection.rows(tx, statement, cluster=cluster)]
+        found[name] = [(list(map(str, labels)), float(value)) for *labels, value in rows]
+    return found
 
 
 def count_bundles(tx: Connection, cluster: str, namespace: str | None = None) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from prometheus_client import REGISTRY
 
 from controller.bootstrap import application, process_name
 from controller.bundles.bootstrap import Bundles, bundles_of
@@ -25,9 +26,11 @@ from controller.bundles.store.namespaces import BalancingMode
 from controller.bundles.store.proposals import ProposalState
 from controller.domain.errors import Conflict, DataPlaneUnavailable, InvalidInput, StoreUnavailable
 from controller.entrypoints.bundles import rows as bundle_rows
+from controller.entrypoints.bundles.metrics import BundleMetrics
 from controller.entrypoints.bundles.picture import draw_namespace
 from controller.entrypoints.commands.options import AsJson, DryRun, Limit
 from controller.entrypoints.commands.policy import parse_knobs
+from controller.entrypoints.commands.processes import MetricsHost, MetricsPort, serve_metrics
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.stop_signals import on_stop_signals
 
@@ -191,14 +194,28 @@ def unload(
     emit(as_json, document, rows_table([document]))
 
 
+@contextmanager
+def _gauges(bundles: Bundles) -> Iterator[None]:
+    """What is stored of the cluster's balancing, among the metrics of this process."""
+    metrics = BundleMetrics(bundles.store, bundles.cluster)
+    REGISTRY.register(metrics)
+    try:
+        yield
+    finally:
+        REGISTRY.unregister(metrics)
+
+
 @app.command()
 def collect(
     interval_seconds: Annotated[float, typer.Option(min=1.0)] = 30.0,
     once: Annotated[bool, typer.Option(help="One tick, then end.")] = False,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = "127.0.0.1",
     as_json: AsJson = False,
 ) -> None:
     """Read every broker's load into the area of reports, again and again."""
-    with cluster() as bundles:
+    serve_metrics(metrics_host, metrics_port)
+    with cluster() as bundles, _gauges(bundles) if metrics_port else nullcontext():
         collector = bundles.collector(interval_seconds)
         if once:
             tick = bundle_rows.tick_row(collector.tick_once())

@@ -8,15 +8,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import requests
+from prometheus_client import REGISTRY, CollectorRegistry
 
 from controller.bundles.reports import REPORT_SCHEMAS, ReportArea
 from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store.namespaces import BalancingMode
 from controller.clock import SystemClock
+from controller.devstack.ports import free_port
 from controller.domain.errors import CleaveError
 from controller.entrypoints import tasks
+from controller.entrypoints.bundles.metrics import GAUGES, BundleMetrics
 from controller.entrypoints.bundles.picture import Arc, arcs_after
+from controller.store.postgres.engine import Store
 from tests.support.bundle_desk import CLUSTER, HIGH, LOW, NAMESPACE, TOPICS, Desk, bundle_desk
 
 
@@ -276,3 +281,37 @@ def test_nothing_else_of_a_cycle_is_changed(desk: Desk) -> None:
     ):
         with pytest.raises(CleaveError, match="history"):
             desk.driver.sql(f"UPDATE cleave.bundle_decision SET {change}")
+
+
+def test_metrics_tell_brokers_cycles_and_proposals_wherever_cycles_run(desk: Desk) -> None:
+    first, second = desk.uneven()
+    desk.cleave.ok("bundles", "propose")
+    registry = CollectorRegistry()
+    registry.register(BundleMetrics(desk.driver.store, CLUSTER))
+
+    assert registry.get_sample_value("cleave_bundle_broker_usage", {"broker": first}) == 0.9
+    assert registry.get_sample_value("cleave_bundle_usage_spread") == pytest.approx(0.425 / 0.475)
+    silent = registry.get_sample_value("cleave_bundle_broker_silent_seconds", {"broker": second})
+    assert silent is not None
+    assert silent > 3600
+    age = registry.get_sample_value("cleave_bundle_cycle_age_seconds")
+    assert age is not None
+    assert 0 <= age < 600
+    proposed = {"kind": "unload", "state": "proposed"}
+    assert registry.get_sample_value("cleave_bundle_proposals", proposed) == 1
+    assert registry.get_sample_value("cleave_bundle_namespaces", {"mode": "dry-run"}) == 1
+    assert {family.name for family in registry.collect()} == set(GAUGES)
+
+    nowhere = Store("postgresql://nobody@127.0.0.1:9/none", application_name="test", pool_size=1)
+    assert list(BundleMetrics(nowhere, CLUSTER).collect()) == []
+
+
+def test_the_collector_serves_them(desk: Desk) -> None:
+    desk.uneven()
+    port = free_port()
+    before = REGISTRY.get_sample_value("cleave_bundle_ticks_total", {"outcome": "read"}) or 0.0
+    desk.cleave.ok("bundles", "collect", "--once", "--metrics-port", str(port))
+
+    page = requests.get(f"http://127.0.0.1:{port}/metrics", timeout=30).text
+    assert f'cleave_bundle_ticks_total{{outcome="read"}} {before + 1}' in page
+    assert "cleave_bundle_silent_brokers 0.0" in page
