@@ -1620,20 +1620,14 @@ CREATE VIEW inspect.bundles_brokers AS
     round(EXTRACT(epoch FROM (clock_timestamp() - b.observed_at)), 1) AS silent_seconds
    FROM (cleave.broker_load b
      LEFT JOIN LATERAL ( SELECT signals.signal,
-                CASE
-                    WHEN (signals.signal_limit > (0)::double precision) THEN (signals.signal_usage / signals.signal_limit)
-                    ELSE (0)::double precision
-                END AS usage
+            (signals.signal_usage / signals.signal_limit) AS usage
            FROM ( VALUES (1,'cpu'::text,b.cpu_usage,b.cpu_limit), (2,'direct_memory'::text,b.direct_memory_usage,b.direct_memory_limit), (3,'bandwidth_in'::text,b.bandwidth_in_usage,b.bandwidth_in_limit), (4,'bandwidth_out'::text,b.bandwidth_out_usage,b.bandwidth_out_limit)) signals(ordinal, signal, signal_usage, signal_limit)
-          ORDER BY
-                CASE
-                    WHEN (signals.signal_limit > (0)::double precision) THEN (signals.signal_usage / signals.signal_limit)
-                    ELSE (0)::double precision
-                END DESC, signals.ordinal
+          WHERE (signals.signal_limit > (0)::double precision)
+          ORDER BY (signals.signal_usage / signals.signal_limit) DESC, signals.ordinal
          LIMIT 1) u ON (true))
   WINDOW of_cluster AS (PARTITION BY b.cluster);
 
-COMMENT ON VIEW inspect.bundles_brokers IS 'Brokers and what they carry; usage is the plain maximum of CPU, direct memory and bandwidth as a fraction, above_mean against the cluster.';
+COMMENT ON VIEW inspect.bundles_brokers IS 'Brokers and what they carry; usage is the plain maximum of CPU, direct memory and bandwidth as a fraction (empty: unknown), above_mean against the cluster.';
 
 CREATE VIEW inspect.bundles_imbalance AS
  SELECT d.cluster,

@@ -41,15 +41,16 @@ SELECT b.cluster, b.broker, round(u.usage::numeric, 4) AS usage, u.signal AS bus
        b.report, b.version, b.observed_at, round(extract(epoch FROM clock_timestamp() - b.observed_at), 1) AS silent_seconds
   FROM cleave.broker_load b
   LEFT JOIN LATERAL (
-       SELECT signal, CASE WHEN signal_limit > 0 THEN signal_usage / signal_limit ELSE 0 END AS usage
+       SELECT signal, signal_usage / signal_limit AS usage
          FROM (VALUES (1, 'cpu', b.cpu_usage, b.cpu_limit), (2, 'direct_memory', b.direct_memory_usage, b.direct_memory_limit),
                       (3, 'bandwidth_in', b.bandwidth_in_usage, b.bandwidth_in_limit),
                       (4, 'bandwidth_out', b.bandwidth_out_usage, b.bandwidth_out_limit))
               AS signals (ordinal, signal, signal_usage, signal_limit)
+        WHERE signal_limit > 0
         ORDER BY usage DESC, ordinal LIMIT 1) u ON true
 WINDOW of_cluster AS (PARTITION BY b.cluster);
 COMMENT ON VIEW inspect.bundles_brokers IS
-    'Brokers and what they carry; usage is the plain maximum of CPU, direct memory and bandwidth as a fraction, above_mean against the cluster.';
+    'Brokers and what they carry; usage is the plain maximum of CPU, direct memory and bandwidth as a fraction (empty: unknown), above_mean against the cluster.';
 
 CREATE VIEW inspect.bundles_proposals AS
 SELECT p.proposal_id, p.cycle_id, d.decided_at, p.cluster, p.namespace, inspect.bundle_text(p.lower_bound, p.upper_bound) AS bundle,

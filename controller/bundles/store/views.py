@@ -93,7 +93,9 @@ def gauges(tx: Connection, cluster: str) -> dict[str, list[tuple[list[str], floa
     usages = [float(row["usage"]) for row in brokers if row["usage"] is not None]
     mean = sum(usages) / len(usages) if usages else 0.0
     found = {
-        "cleave_bundle_broker_usage": [([row["broker"]], float(row["usage"] or 0)) for row in brokers],
+        "cleave_bundle_broker_usage": [
+            ([row["broker"]], float(row["usage"])) for row in brokers if row["usage"] is not None
+        ],
         "cleave_bundle_broker_silent_seconds": [
             ([row["broker"]], float(row["silent_seconds"])) for row in brokers
         ],

@@ -74,6 +74,12 @@ def test_brokers_are_listed_with_what_they_carry_and_whether_they_are_active(des
     ]
     assert re.search(r"\d+ d ago", desk.cleave.ok("bundles", "brokers"))  # the reports are of May
 
+    desk.driver.sql(
+        "UPDATE cleave.broker_load SET cpu_limit = 0, direct_memory_limit = -1, bandwidth_in_limit = 0,"
+        " bandwidth_out_limit = -1000 WHERE broker = :broker",
+        broker=second,
+    )
+    assert [row["usage"] for row in desk.cleave.json("bundles", "brokers")][1] is None  # unknown is not idle
     desk.bench.cluster.brokers = [first]
     assert [row["active"] for row in desk.cleave.json("bundles", "brokers")] == [True, False]
 
