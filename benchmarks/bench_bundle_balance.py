@@ -12,6 +12,9 @@ as long. The same clusters, seeds and cycles for every shedder; a cycle is a min
 - `returned`: moves that took a bundle back to a broker it had left; `moves`: all of them.
 
 And the named cases of PIP-217, PIP-220 and PIP-364 in the same figures.
+
+`dag` tells the default shedder alone, within the limits that the DAG `bundle_balance` has by itself: a cycle every 300 s,
+and 16 moves in each. There `minutes` is how long the cluster takes to come within 0.25 for good.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ from benchmarks.machine import machine
 from controller.bundles.domain.balancing.settings import SHEDDER_NAMES, BalanceSettings
 
 TARGET = 0.25
+DAG_SECONDS, DAG_MOVES = 300, 16
+"""What `CLEAVE_BUNDLE_BALANCE_SECONDS` and `CLEAVE_BUNDLE_MAX_UNLOADS` are by themselves."""
 NAMED = {"90/10": [90, 10], "5x50+0": [50] * 5 + [0], "10/50/70": [10, 50, 70], "12/2/1/1": [12, 2, 1, 1]}
 _BYTES_PER_BROKER = 100.0 * 2**20
 _CALM_CYCLES = 15
@@ -83,12 +88,22 @@ def figures(simulation: Simulation, cycles: int) -> dict[str, Any]:
     }
 
 
+def within_dag_limits(begin: Simulation, cycles: int) -> dict[str, Any]:
+    """What the default shedder makes of it where a cycle is five minutes and moves at most 16 bundles."""
+    simulation = copy.deepcopy(begin)
+    simulation.settings = BalanceSettings()
+    simulation.cycle_ms, simulation.most_moves = DAG_SECONDS * 1_000, DAG_MOVES
+    found = figures(simulation, cycles)
+    rounds = found["rounds"]
+    return {**found, "minutes": None if rounds is None else rounds * DAG_SECONDS / 60}
+
+
 def worst(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Means of the seeds; of the rounds the worst, None if one of them did not get there."""
     found: dict[str, Any] = {}
     for key in runs[0]:
         values = [run[key] for run in runs if run[key] is not None]
-        if key == "rounds":
+        if key in ("rounds", "minutes"):
             found[key] = max(values) if len(values) == len(runs) else None
         else:
             found[key] = round(sum(values) / len(values), 3) if values else None
@@ -107,6 +122,19 @@ def table(sizes: Iterable[int], seeds: int, cycles: int) -> dict[str, Any]:
                 shedder: worst([tried(begin, shedder, cycles // 2 if large else cycles) for begin in begins])
                 for shedder in SHEDDER_NAMES
             }
+    return rows
+
+
+def dag_table(sizes: Iterable[int], seeds: int, cycles: int) -> dict[str, Any]:
+    """Figures within the DAG's limits: the named cases, then by event and size, but for the largest."""
+    rows = {
+        name: worst([within_dag_limits(named_case(usages, 40, BalanceSettings()), cycles)])
+        for name, usages in NAMED.items()
+    }
+    for size in (one for one in sizes if one < _LARGE):
+        for event in ("start", "join"):
+            begins = [started(event, size, seed) for seed in range(seeds)]
+            rows[f"{event} {size}"] = worst([within_dag_limits(begin, cycles) for begin in begins])
     return rows
 
 
@@ -133,6 +161,7 @@ def main() -> None:
                 "seeds": options.seeds,
                 "named": named,
                 "zipf": table(options.sizes, options.seeds, options.cycles),
+                "dag": dag_table(options.sizes, options.seeds, options.cycles),
             }
         )
     )

@@ -59,6 +59,9 @@ class Simulation:
     settings: BalanceSettings
     seed: int = 0
     noise: float = 0.0
+    cycle_ms: int = CYCLE_MS
+    most_moves: int | None = None
+    """So many of the moves decided are carried out in a cycle; the rest waits for the next one."""
     cycles: list[Cycle] = field(default_factory=list)
     state: BalanceState = field(default_factory=BalanceState)
     stays: dict[str, list[str]] = field(default_factory=dict)
@@ -76,22 +79,23 @@ class Simulation:
         return {name: carried[name] / self.capacity[name] for name in self.capacity}
 
     def step(self) -> Cycle:
-        """One minute: report, decide, move."""
-        self.now_ms += CYCLE_MS
+        """One cycle: report, decide, move."""
+        self.now_ms += self.cycle_ms
         cluster = self._cluster()
         inputs = BalanceInputs(cluster=cluster, settings=self.settings, state=self.state, now_ms=self.now_ms)
         verdict = balance(inputs)
-        cycle = Cycle(self.usage(), verdict.moves, 2 * sum(self.traffic[m.bundle_id] for m in verdict.moves))
-        for move in verdict.moves:
+        moves = verdict.moves[: self.most_moves]
+        cycle = Cycle(self.usage(), moves, 2 * sum(self.traffic[m.bundle_id] for m in moves))
+        for move in moves:
             assert self.owners[move.bundle_id] == move.source
             self.stays.setdefault(move.bundle_id, [move.source]).append(str(move.destination))
             self.owners[move.bundle_id] = str(move.destination)
-        self.state = verdict.state.after(verdict.moves, self.now_ms)
+        self.state = verdict.state.after(moves, self.now_ms)
         self.cycles.append(cycle)
         return cycle
 
     def run(self, cycles: int) -> None:
-        """So many minutes."""
+        """So many cycles."""
         for _ in range(cycles):
             self.step()
 

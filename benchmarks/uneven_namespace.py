@@ -26,7 +26,7 @@ KNOBS: Final[Mapping[str, float | str]] = {
     "unload_fraction": 0.5,
     "min_unload_msg_rate": 10,
     "min_unload_byte_rate": 0,
-    "overloaded_usage": 10,
+    "overloaded_usage": 1,
 }
 """Usage does not tell brokers of one machine apart. Each reports the whole machine's processor (185.6 and 186.0 of 200
 at the same moment), and of a virtual network card no speed (a limit of -1000, which counts as unknown). So a shedder by

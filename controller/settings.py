@@ -91,7 +91,7 @@ class Settings(BaseSettings):
     landing_keep_days: int = Field(7, ge=1)
     """Days of raw samples to keep; older ones are deleted by the maintenance."""
     history_keep_days: int = Field(400, ge=1)
-    """Days of rates to keep for replay."""
+    """Days of rates to keep for replay, and of cycles of bundle balancing with their proposals."""
 
     pulsar_cluster: str = "standalone"
     """Pulsar's own name of the cluster, for the balancing of its bundles."""
@@ -107,6 +107,9 @@ class Settings(BaseSettings):
     """Splits one application of proposals carries out."""
     bundle_max_unloads: int = Field(16, ge=0)
     """Moves one application of proposals carries out."""
+
+    bundle_inputs_keep_days: int = Field(3, ge=1)
+    """Days a cycle can be replayed; then what it was decided on is forgotten. 2,000 bundles are about 0.3 GB a day."""
 
     spark_master: str = Field("local[2]", validation_alias="SPARK_MASTER")
     """Where the aggregation runs: local[n], spark://host:port, yarn, k8s://..., sc://host:port (Spark
@@ -174,9 +177,16 @@ class Settings(BaseSettings):
 def load_settings(**overrides: object) -> Settings:
     """Read the settings; a wrong one is InvalidInput naming the variable and what is wrong with it."""
     from pydantic import ValidationError
+    from pydantic_settings import SettingsError
 
     try:
         return Settings(**overrides)  # type: ignore[arg-type]
+    except SettingsError as error:  # a text that is no JSON, where one is asked for
+        field = next((name for name in Settings.model_fields if f'"{name}"' in str(error)), None)
+        name = "of Cleave" if field is None else f"CLEAVE_{field.upper()}"
+        raise InvalidInput(
+            f"Setting {name}: this is no JSON. Correct it in the environment or in .env."
+        ) from None  # the cause quotes the text, and that may hold a secret
     except ValidationError as error:
         first = error.errors()[0]
         name = "CLEAVE_" + "_".join(str(part) for part in first["loc"]).upper()

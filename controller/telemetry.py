@@ -10,7 +10,7 @@ import logging
 import sys
 
 import structlog
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 
 DECISIONS = Counter("cleave_decisions_total", "Acts decided, by lane and kind.", ["lane", "kind"])
 REFUSALS = Counter("cleave_refusals_total", "Acts refused, by lane and reason.", ["lane", "reason"])
@@ -23,6 +23,8 @@ BROKER_PAGES = Counter("cleave_broker_pages_total", "Metrics pages of brokers, b
 CONSUMER_ROUNDS = Counter(
     "cleave_consumer_rounds_total", "Rounds of looking for consumers, by outcome.", ["outcome"]
 )
+BUNDLE_TICKS = Counter("cleave_bundle_ticks_total", "Ticks of the bundle collector, by outcome.", ["outcome"])
+BUNDLE_SILENT = Gauge("cleave_bundle_silent_brokers", "Brokers without a complete answer in the last tick.")
 ASSET_EVENTS = Counter(
     "cleave_asset_events_total", "Layout changes told to Airflow, by outcome.", ["outcome"]
 )

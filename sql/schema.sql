@@ -20,6 +20,20 @@ $$;
 
 COMMENT ON FUNCTION cleave.awaits_reader(of_topic bigint, of_segment bigint, sealed bigint) IS 'Whether a live subscription, older than the seal (an epoch), has not read the segment to its end.';
 
+CREATE FUNCTION cleave.bundle_decision_before_update() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF NEW.inputs IS NULL AND NEW.outcome IS NULL AND NEW.refusals = '[]'
+       AND (NEW.cycle_id, NEW.cluster, NEW.request_key, NEW.decided_at, NEW.decided_by, NEW.code_version, NEW.recorded_at)
+           IS NOT DISTINCT FROM
+           (OLD.cycle_id, OLD.cluster, OLD.request_key, OLD.decided_at, OLD.decided_by, OLD.code_version, OLD.recorded_at) THEN
+        RETURN NEW;
+    END IF;
+    RAISE EXCEPTION 'Rows of bundle_decision are history: only their texts are forgotten, together; the rest is never changed.'
+        USING ERRCODE = 'restrict_violation', CONSTRAINT = 'bundle_decision_is_history';
+END $$;
+
 CREATE FUNCTION cleave.bundle_proposal_before_update() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -123,6 +137,19 @@ BEGIN
     GET DIAGNOSTICS cycles = ROW_COUNT;
     DELETE FROM cleave.bundle_load_run r
      WHERE r.window_end < older_than AND r.window_end < (SELECT max(window_end) FROM cleave.bundle_load_run);
+    RETURN cycles;
+END $$;
+
+CREATE FUNCTION cleave.forget_bundle_inputs(older_than timestamp with time zone) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE cycles bigint;
+BEGIN
+    UPDATE cleave.bundle_decision d SET inputs = NULL, outcome = NULL, refusals = '[]'
+     WHERE d.recorded_at < older_than AND d.inputs IS NOT NULL
+       AND d.cycle_id < (SELECT max(n.cycle_id) FROM cleave.bundle_decision n WHERE n.cluster = d.cluster);
+    GET DIAGNOSTICS cycles = ROW_COUNT;
     RETURN cycles;
 END $$;
 
@@ -808,14 +835,18 @@ CREATE TABLE cleave.bundle_decision (
     decided_at timestamp with time zone NOT NULL,
     decided_by text NOT NULL,
     code_version text NOT NULL,
-    inputs text NOT NULL,
-    outcome text NOT NULL,
+    inputs text,
+    outcome text,
     refusals jsonb DEFAULT '[]'::jsonb NOT NULL,
     recorded_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     CONSTRAINT bundle_decision_inputs_are_json CHECK ((jsonb_typeof((inputs)::jsonb) = 'object'::text)),
     CONSTRAINT bundle_decision_outcome_is_json CHECK ((jsonb_typeof((outcome)::jsonb) = 'object'::text)),
     CONSTRAINT bundle_decision_refusals_are_list CHECK ((jsonb_typeof(refusals) = 'array'::text))
 );
+
+COMMENT ON COLUMN cleave.bundle_decision.inputs IS 'What the cycle was decided on, for replay; NULL once it is forgotten.';
+
+COMMENT ON COLUMN cleave.bundle_decision.outcome IS 'The whole answer, for replay; NULL once it is forgotten.';
 
 COMMENT ON CONSTRAINT bundle_decision_inputs_are_json ON cleave.bundle_decision IS 'Inputs of a cycle are a JSON object in canonical text.';
 
@@ -1589,20 +1620,14 @@ CREATE VIEW inspect.bundles_brokers AS
     round(EXTRACT(epoch FROM (clock_timestamp() - b.observed_at)), 1) AS silent_seconds
    FROM (cleave.broker_load b
      LEFT JOIN LATERAL ( SELECT signals.signal,
-                CASE
-                    WHEN (signals.signal_limit > (0)::double precision) THEN (signals.signal_usage / signals.signal_limit)
-                    ELSE (0)::double precision
-                END AS usage
+            (signals.signal_usage / signals.signal_limit) AS usage
            FROM ( VALUES (1,'cpu'::text,b.cpu_usage,b.cpu_limit), (2,'direct_memory'::text,b.direct_memory_usage,b.direct_memory_limit), (3,'bandwidth_in'::text,b.bandwidth_in_usage,b.bandwidth_in_limit), (4,'bandwidth_out'::text,b.bandwidth_out_usage,b.bandwidth_out_limit)) signals(ordinal, signal, signal_usage, signal_limit)
-          ORDER BY
-                CASE
-                    WHEN (signals.signal_limit > (0)::double precision) THEN (signals.signal_usage / signals.signal_limit)
-                    ELSE (0)::double precision
-                END DESC, signals.ordinal
+          WHERE (signals.signal_limit > (0)::double precision)
+          ORDER BY (signals.signal_usage / signals.signal_limit) DESC, signals.ordinal
          LIMIT 1) u ON (true))
   WINDOW of_cluster AS (PARTITION BY b.cluster);
 
-COMMENT ON VIEW inspect.bundles_brokers IS 'Brokers and what they carry; usage is the plain maximum of CPU, direct memory and bandwidth as a fraction, above_mean against the cluster.';
+COMMENT ON VIEW inspect.bundles_brokers IS 'Brokers and what they carry; usage is the plain maximum of CPU, direct memory and bandwidth as a fraction (empty: unknown), above_mean against the cluster.';
 
 CREATE VIEW inspect.bundles_imbalance AS
  SELECT d.cluster,
@@ -1770,7 +1795,8 @@ CREATE VIEW inspect.bundles_why_not AS
     (r.refusal ->> 'reason'::text) AS reason,
     ((r.refusal ->> 'value'::text))::double precision AS value,
     ((r.refusal ->> 'needed'::text))::double precision AS needed,
-    NULL::bigint AS proposal_id
+    NULL::bigint AS proposal_id,
+    (r.refusal ->> 'metric'::text) AS metric
    FROM (newest d
      CROSS JOIN LATERAL jsonb_array_elements(d.refusals) r(refusal))
 UNION ALL
@@ -1789,7 +1815,8 @@ UNION ALL
         END AS reason,
     NULL::double precision AS value,
     NULL::double precision AS needed,
-    p.proposal_id
+    p.proposal_id,
+    NULL::text AS metric
    FROM ((cleave.bundle_proposal p
      JOIN newest d USING (cluster))
      LEFT JOIN cleave.namespace_bundles n ON (((n.cluster = p.cluster) AND (n.namespace = p.namespace))))
@@ -2663,7 +2690,7 @@ ALTER INDEX cleave.decision_pkey ATTACH PARTITION cleave.decision_default_pkey;
 
 ALTER INDEX cleave.decision_of_topic ATTACH PARTITION cleave.decision_default_topic_id_decision_id_idx;
 
-CREATE TRIGGER bundle_decision_is_history BEFORE UPDATE ON cleave.bundle_decision FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
+CREATE TRIGGER bundle_decision_is_history BEFORE UPDATE ON cleave.bundle_decision FOR EACH ROW EXECUTE FUNCTION cleave.bundle_decision_before_update();
 
 CREATE TRIGGER bundle_proposal_before_update BEFORE UPDATE ON cleave.bundle_proposal FOR EACH ROW EXECUTE FUNCTION cleave.bundle_proposal_before_update();
 
@@ -2853,6 +2880,9 @@ GRANT ALL ON FUNCTION cleave.ensure_decision_partitions(days_ahead integer) TO c
 
 REVOKE ALL ON FUNCTION cleave.expire_bundle_history(older_than timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION cleave.expire_bundle_history(older_than timestamp with time zone) TO cleave_controller;
+
+REVOKE ALL ON FUNCTION cleave.forget_bundle_inputs(older_than timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION cleave.forget_bundle_inputs(older_than timestamp with time zone) TO cleave_controller;
 
 REVOKE ALL ON FUNCTION cleave.merge_bundle_load(run text, run_window_end timestamp with time zone, run_engine text, run_topics bigint, run_quarantined text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION cleave.merge_bundle_load(run text, run_window_end timestamp with time zone, run_engine text, run_topics bigint, run_quarantined text[]) TO cleave_spark_loader;

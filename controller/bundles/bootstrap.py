@@ -68,8 +68,8 @@ class Bundles:
         """Decide one cycle and record it."""
         return bundle_balancer.propose(
             self.store,
+            self.reader,
             self.area,
-            cluster=self.cluster,
             settings=balance_settings(self.settings),
             request_key=request_key,
             decided_by=decided_by,

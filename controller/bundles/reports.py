@@ -145,6 +145,30 @@ class ReportArea:
             moved.append(file.path)
         return moved
 
+    def heard(self, cluster: str, from_ms: int, to_ms: int, *, ticks: int) -> frozenset[str] | None:
+        """The brokers that reported in at least one of the cluster's last `ticks` ticks of the span.
+
+        None if there are fewer ticks. A tick in which no broker answered left no file and does not count.
+        """
+        listed = [file for _, file in self._list("brokers", from_ms, to_ms) if file is not None]
+        found: set[str] = set()
+        for file in sorted(listed, key=lambda one: one.name, reverse=True):
+            here = self._brokers_in(file.path, cluster)
+            found |= here
+            ticks -= bool(here)
+            if ticks == 0:
+                return frozenset(found)
+        return None
+
+    def _brokers_in(self, path: str, cluster: str) -> set[str]:
+        """The cluster's brokers in a file; none for a file that is gone or cannot be read (see `landed`)."""
+        try:
+            with self.location.open(path) as stream:
+                table = pq.read_table(stream, columns=["cluster", "broker"])
+        except (FileNotFoundError, pa.ArrowException):
+            return set()
+        return {row["broker"] for row in table.to_pylist() if row["cluster"] == cluster}
+
     def publish_hot_topics(self, window_end_ms: int, topics: pa.Table) -> None:
         """Keeps the topics of hot bundles as of a window. The last of several runs of a window replaces the others."""
         path = f"{HOT_TOPICS}/{day_directory(window_end_ms)}/{format_tick(window_end_ms)}.parquet"

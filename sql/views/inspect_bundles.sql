@@ -41,15 +41,16 @@ SELECT b.cluster, b.broker, round(u.usage::numeric, 4) AS usage, u.signal AS bus
        b.report, b.version, b.observed_at, round(extract(epoch FROM clock_timestamp() - b.observed_at), 1) AS silent_seconds
   FROM cleave.broker_load b
   LEFT JOIN LATERAL (
-       SELECT signal, CASE WHEN signal_limit > 0 THEN signal_usage / signal_limit ELSE 0 END AS usage
+       SELECT signal, signal_usage / signal_limit AS usage
          FROM (VALUES (1, 'cpu', b.cpu_usage, b.cpu_limit), (2, 'direct_memory', b.direct_memory_usage, b.direct_memory_limit),
                       (3, 'bandwidth_in', b.bandwidth_in_usage, b.bandwidth_in_limit),
                       (4, 'bandwidth_out', b.bandwidth_out_usage, b.bandwidth_out_limit))
               AS signals (ordinal, signal, signal_usage, signal_limit)
+        WHERE signal_limit > 0
         ORDER BY usage DESC, ordinal LIMIT 1) u ON true
 WINDOW of_cluster AS (PARTITION BY b.cluster);
 COMMENT ON VIEW inspect.bundles_brokers IS
-    'Brokers and what they carry; usage is the plain maximum of CPU, direct memory and bandwidth as a fraction, above_mean against the cluster.';
+    'Brokers and what they carry; usage is the plain maximum of CPU, direct memory and bandwidth as a fraction (empty: unknown), above_mean against the cluster.';
 
 CREATE VIEW inspect.bundles_proposals AS
 SELECT p.proposal_id, p.cycle_id, d.decided_at, p.cluster, p.namespace, inspect.bundle_text(p.lower_bound, p.upper_bound) AS bundle,
@@ -68,7 +69,8 @@ WITH newest AS (
 )
 SELECT d.cluster, d.cycle_id, d.decided_at, r.refusal ->> 'namespace' AS namespace, r.refusal ->> 'bundle' AS bundle,
        r.refusal ->> 'broker' AS broker, r.refusal ->> 'rule' AS rule, r.refusal ->> 'reason' AS reason,
-       (r.refusal ->> 'value')::float8 AS value, (r.refusal ->> 'needed')::float8 AS needed, NULL::bigint AS proposal_id
+       (r.refusal ->> 'value')::float8 AS value, (r.refusal ->> 'needed')::float8 AS needed, NULL::bigint AS proposal_id,
+       r.refusal ->> 'metric' AS metric
   FROM newest d CROSS JOIN LATERAL jsonb_array_elements(d.refusals) AS r (refusal)
 UNION ALL
 SELECT p.cluster, p.cycle_id, d.decided_at, p.namespace, inspect.bundle_text(p.lower_bound, p.upper_bound), p.broker, p.kind,
@@ -76,7 +78,7 @@ SELECT p.cluster, p.cycle_id, d.decided_at, p.namespace, inspect.bundle_text(p.l
             WHEN p.state = 'proposed' AND n.mode = 'automatic' THEN 'waits for the next application of proposals'
             WHEN p.state = 'proposed' THEN 'the namespace is in dry run: enable it'
             ELSE p.outcome END,
-       NULL, NULL, p.proposal_id
+       NULL, NULL, p.proposal_id, NULL
   FROM cleave.bundle_proposal p
   JOIN newest d USING (cluster)
   LEFT JOIN cleave.namespace_bundles n ON n.cluster = p.cluster AND n.namespace = p.namespace

@@ -76,8 +76,8 @@ def test_a_hot_bundle_is_split_and_the_next_run_sees_the_parts(line: Line) -> No
     second = line.run()
     cycle = bundle_balancer.propose(
         driver.store,
+        line.bench.reader,
         line.area,
-        cluster=CLUSTER,
         settings=BalanceSettings(),
         request_key="run-1",
         decided_by="tester",

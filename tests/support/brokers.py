@@ -110,7 +110,7 @@ def _launch_keeper(kind: str, home: Path) -> None:
 
 def _make(kind: str, directory: Path) -> PulsarStandalone | PulsarCluster:
     if kind == CLUSTER:
-        return PulsarCluster(directory, jvm=QUICK, properties=CALM)
+        return PulsarCluster(directory, jvm=QUICK, properties=CALM, hosts=("127.0.0.1", "localhost"))
     return PulsarStandalone(directory, _VERSION_OF[kind], jvm=QUICK)
 
 

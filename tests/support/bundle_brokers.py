@@ -63,6 +63,10 @@ class StagedCluster:
         self.topics: dict[str, dict[str, Any]] = {}
         self.idle: set[str] = set()
         """Topics that nobody uses: their bundle lists them, statistics do not."""
+        self.isolation: dict[str, Any] = {}
+        self.failure_domains: dict[str, list[str]] = {}
+        self.groups: dict[str, str] = {}
+        """Anti-affinity groups by namespace."""
         self.is_extensible = False
         self.trouble: Trouble | None = None
         self.silent: set[str] = set()
@@ -145,6 +149,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, self._topics())
         elif path == "/metrics/":
             self._page()
+        elif path.startswith("/admin/v2/clusters/") or path.endswith("/antiAffinity"):
+            self._rules(path)
         else:
             self._of_namespace(path.split("/"))
 
@@ -250,6 +256,17 @@ class _Handler(BaseHTTPRequestHandler):
                 place = found.setdefault(bundle.namespace, {}).setdefault(bundle.range_text, {})
                 place.setdefault("persistent", {})[topic] = stats
         return found
+
+    def _rules(self, path: str) -> None:
+        """Where bundles may be: policies and failure domains of the cluster, the group of a namespace."""
+        if path.endswith("/namespaceIsolationPolicies"):
+            self._answer(200, self._cluster.isolation)
+        elif path.endswith("/failureDomains"):
+            domains = self._cluster.failure_domains.items()
+            self._answer(200, {name: {"brokers": brokers} for name, brokers in domains})
+        else:
+            group = self._cluster.groups.get("/".join(path.split("/")[4:6]))
+            self._answer(200 if group else 204, group.encode() if group else None)
 
     def _of_namespace(self, parts: list[str]) -> None:
         namespace = "/".join(parts[4:6])

@@ -42,3 +42,13 @@ def test_urls_that_are_not_given_are_the_controllers(monkeypatch: pytest.MonkeyP
     settings = Settings(database_url="postgresql://ann@host/db", landing_url="s3a://bucket/landing/")
     assert settings.loader_dsn == settings.embedded_dsn == "postgresql://ann@host/db"
     assert settings.history_location == "s3a://bucket/landing-history"
+
+
+@pytest.mark.parametrize("name", ["BUNDLE_BALANCE", "BUNDLE_SPLIT_ALGORITHMS", "SPARK_CONF"])
+def test_a_text_that_is_no_json_is_refused_by_name_and_not_quoted(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(f"CLEAVE_{name}", '{"password": "s3cret"')
+    with pytest.raises(InvalidInput, match=f"Setting CLEAVE_{name}: this is no JSON") as refused:
+        load_settings()
+    assert "s3cret" not in "".join(traceback.format_exception(refused.value))

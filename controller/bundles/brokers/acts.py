@@ -74,7 +74,7 @@ class BundleActs:
         self, session: requests.Session, admin_url: str, reader: BundleReader, *, settle_seconds: float = 10.0
     ) -> None:
         """After an act the result is looked for during `settle_seconds`; then the outcome is unknown."""
-        self._session, self._reader = session, reader
+        self._session, self.reader = session, reader
         self._admin_url = admin_url.rstrip("/")
         self._settle_seconds = settle_seconds
 
@@ -94,7 +94,7 @@ class BundleActs:
         for cut in cuts:
             if not bundle.lower < cut < bundle.upper:
                 raise InvalidInput(f"position {edge_text(cut)} is not strictly inside bundle {bundle}")
-        bundles = self._reader.bundles(bundle.namespace)
+        bundles = self.reader.bundles(bundle.namespace)
         outcome, at_once = ActOutcome.DONE_ALREADY, len(cuts)
         while open_cuts := _left_to_cut(bundles, bundle, cuts):
             part = bundles.bundle_at(open_cuts[0])
@@ -113,7 +113,7 @@ class BundleActs:
 
     def split_by(self, bundle: NamespaceBundle, algorithm: str, *, unload: bool = False) -> SplitResult:
         """Split a bundle where one of the broker's own algorithms says. Raises as `split_at` does."""
-        _demand_present(self._reader.bundles(bundle.namespace), bundle)
+        _demand_present(self.reader.bundles(bundle.namespace), bundle)
         return self._split(bundle, algorithm, (), unload)
 
     def unload(
@@ -125,8 +125,8 @@ class BundleActs:
         bundle has been split, Conflict for a destination that is not active, DataPlaneTimeout as `split_at` does.
         """
         first = [name for name in (source, destination) if name]
-        _demand_present(self._reader.bundles(bundle.namespace), bundle)
-        owner = self._reader.owner(bundle, first=first)
+        _demand_present(self.reader.bundles(bundle.namespace), bundle)
+        owner = self.reader.owner(bundle, first=first)
         if owner is not None and owner == destination:
             return UnloadResult(ActOutcome.DONE_ALREADY, owner)
         if owner is None and destination is None:
@@ -144,7 +144,7 @@ class BundleActs:
     def _topic_in(self, bundle: NamespaceBundle) -> str | None:
         """Any topic of the bundle; None if it has none or no broker answers."""
         with suppress(CleaveError):
-            return min(self._reader.topic_hashes(bundle), default=None)
+            return min(self.reader.topic_hashes(bundle), default=None)
         return None
 
     def _look_up(self, topic: str, broker: str) -> None:
@@ -157,13 +157,13 @@ class BundleActs:
         """
         domain, _, name = topic.partition("://")
         with suppress(CleaveError, StopIteration):  # the broker has left the list meanwhile
-            url = next(one.url for one in self._reader.brokers() if one.name == broker)
+            url = next(one.url for one in self.reader.brokers() if one.name == broker)
             send(
                 self._session,
                 "GET",
                 f"{url}/lookup/v2/topic/{domain}/{quote(name)}",
-                self._reader.deadline(),
-                trusted=self._reader.trusted(),
+                self.reader.deadline(),
+                trusted=self.reader.trusted(),
                 parameters={"authoritative": "true"},
             )
 
@@ -183,8 +183,8 @@ class BundleActs:
                 self._session,
                 "PUT",
                 self._admin_url + path,
-                self._reader.deadline(),
-                trusted=self._reader.trusted(),
+                self.reader.deadline(),
+                trusted=self.reader.trusted(),
                 parameters=parameters,
                 document=document,
             )
@@ -197,7 +197,7 @@ class BundleActs:
     ) -> SplitResult:
         unknown = isinstance(reply, DataPlaneTimeout)
         after = self._look(
-            lambda: self._reader.bundles(bundle.namespace),
+            lambda: self.reader.bundles(bundle.namespace),
             until=lambda bundles: not unknown or not _is_present(bundles, bundle),
         )
         if not _is_present(after, bundle):
@@ -222,11 +222,11 @@ class BundleActs:
         reply: Reply | DataPlaneTimeout,
     ) -> UnloadResult:
         if isinstance(reply, Reply) and not reply.is_success:
-            _demand_present(self._reader.bundles(bundle.namespace), bundle)
+            _demand_present(self.reader.bundles(bundle.namespace), bundle)
             raise _refused("unload", bundle, reply)
         first = [name for name in (before, destination) if name]
         owner = self._look(
-            lambda: self._reader.owner(bundle, first=first),
+            lambda: self.reader.owner(bundle, first=first),
             until=lambda owner: owner != before or before is None,
         )
         if owner != before or before is None:

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
+from controller.bundles.domain.isolation import IsolationPolicy
 from controller.bundles.domain.load.resources import RESOURCES, BrokerResources, ResourceUsage
 from controller.bundles.domain.load.stats import BundleStats
 from controller.bundles.domain.ring.bundle import NamespaceBundle, parse_range
@@ -87,6 +88,21 @@ class _Boundaries(msgspec.Struct):
     boundaries: list[str]
 
 
+class _Failover(msgspec.Struct):
+    parameters: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class _IsolationPolicy(msgspec.Struct):
+    namespaces: list[str] = msgspec.field(default_factory=list)
+    primary: list[str] = msgspec.field(default_factory=list)
+    secondary: list[str] = msgspec.field(default_factory=list)
+    failover: _Failover = msgspec.field(default_factory=_Failover, name="auto_failover_policy")
+
+
+class _FailureDomain(msgspec.Struct):
+    brokers: list[str] = msgspec.field(default_factory=list)
+
+
 class _HashPositions(msgspec.Struct):
     positions: dict[str, int] = msgspec.field(name="topicHashPositions")
 
@@ -94,7 +110,10 @@ class _HashPositions(msgspec.Struct):
 _LOAD_REPORT = msgspec.json.Decoder(_LoadReport)
 _TOPICS = msgspec.json.Decoder(dict[str, dict[str, dict[str, dict[str, _Topic]]]])
 _BOUNDARIES = msgspec.json.Decoder(_Boundaries)
+_TEXT = msgspec.json.Decoder(str)
 _OWNED = msgspec.json.Decoder(dict[str, _Nothing])
+_ISOLATION = msgspec.json.Decoder(dict[str, _IsolationPolicy])
+_DOMAINS = msgspec.json.Decoder(dict[str, _FailureDomain])
 _POSITIONS = msgspec.json.Decoder(_HashPositions)
 
 _GAUGE = re.compile(
@@ -161,6 +180,43 @@ def owned_bundles(body: bytes) -> tuple[NamespaceBundle, ...]:
         except InvalidInput:  # pulsar/CLUSTER/HOST:PORT of old brokers
             continue
     return tuple(sorted(found, key=lambda bundle: (bundle.namespace, bundle.lower)))
+
+
+def isolation_policies(body: bytes) -> tuple[IsolationPolicy, ...]:
+    """`/admin/v2/clusters/C/namespaceIsolationPolicies`, in the order of the answer."""
+    return tuple(
+        IsolationPolicy(
+            name,
+            tuple(one.namespaces),
+            tuple(one.primary),
+            tuple(one.secondary),
+            _least_primaries(one.failover.parameters.get("min_limit", "-1")),
+        )
+        for name, one in _read(_ISOLATION, body, "list of isolation policies").items()
+    )
+
+
+def _least_primaries(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise DataPlaneUnavailable(
+            f"an isolation policy has the min_limit {text!r}, which is no number"
+        ) from None
+
+
+def failure_domains(body: bytes) -> dict[str, str]:
+    """`/admin/v2/clusters/C/failureDomains`: the domain of each broker that is in one."""
+    found = _read(_DOMAINS, body, "list of failure domains")
+    return {broker: name for name, domain in sorted(found.items()) for broker in domain.brokers}
+
+
+def anti_affinity_group(body: bytes) -> str | None:
+    """`/admin/v2/namespaces/T/N/antiAffinity`: a bare text or a JSON one; nothing where there is no group."""
+    text = body.decode(errors="replace").strip()
+    if text.startswith('"'):
+        text = str(_read(_TEXT, body, "anti-affinity group"))
+    return text if text and text != "null" else None
 
 
 def topic_hashes(body: bytes) -> dict[str, int]:

@@ -14,6 +14,7 @@ import requests
 from controller.bundles.brokers import documents
 from controller.bundles.brokers.calls import Reply, error_of, send
 from controller.bundles.brokers.documents import SystemReport, TopicReport
+from controller.bundles.domain.isolation import IsolationPolicy
 from controller.bundles.domain.ring.boundaries import NamespaceBundles
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.dataplane.pulsar_load.brokers import Broker, BrokerList
@@ -80,6 +81,23 @@ class BundleReader:
             raise error_of(reply)
         return NamespaceBundles(namespace, documents.boundaries(reply.body))
 
+    def isolation_policies(self) -> tuple[IsolationPolicy, ...]:
+        """The cluster's isolation policies. Older brokers answer 404 where there are none."""
+        return documents.isolation_policies(self._of_cluster("namespaceIsolationPolicies"))
+
+    def failure_domains(self) -> dict[str, str]:
+        """The failure domain of each broker that is in one."""
+        return documents.failure_domains(self._of_cluster("failureDomains"))
+
+    def anti_affinity_group(self, namespace: str) -> str | None:
+        """The namespace's anti-affinity group; None if it has none, or is gone."""
+        reply = self._get(f"{self._admin_url}/admin/v2/namespaces/{namespace}/antiAffinity")
+        if reply.status in (204, 404):
+            return None
+        if not reply.is_success:
+            raise error_of(reply)
+        return documents.anti_affinity_group(reply.body)
+
     def topic_hashes(self, bundle: NamespaceBundle) -> dict[str, int]:
         """The hash of each topic in the bundle. Raises BundleNotFound if the namespace has no such bundle."""
         path = f"/admin/v2/namespaces/{bundle.namespace}/{bundle.range_text}/topicHashPositions"
@@ -108,6 +126,14 @@ class BundleReader:
                 f"no broker that answers owns bundle {bundle}, and {', '.join(silent)} did not answer; ask again"
             )
         return None
+
+    def _of_cluster(self, what: str) -> bytes:
+        reply = self._get(f"{self._admin_url}/admin/v2/clusters/{self.cluster}/{what}")
+        if reply.status == 404:
+            return b"{}"
+        if not reply.is_success:
+            raise error_of(reply)
+        return reply.body
 
     def _get(self, url: str) -> Reply:
         return send(self._session, "GET", url, self.deadline(), trusted=self.trusted())

@@ -77,6 +77,8 @@ class NamespacePolicy:
 class Cluster:
     """Brokers and bundles, sorted by name; policies by namespace.
 
+    `repeated`: brokers whose report an earlier cycle has counted; it counts as no further hit. `shared_brokers`: the brokers that a namespace without an isolation policy may be on; None: all.
+
     Raises InvalidInput for a name that occurs twice. An owner may be missing among the brokers: it has left the
     cluster, and nobody can be asked to move its bundles.
     """
@@ -84,6 +86,8 @@ class Cluster:
     brokers: tuple[Broker, ...] = ()
     bundles: tuple[Bundle, ...] = ()
     policies: Mapping[str, NamespacePolicy] = field(default_factory=dict)
+    shared_brokers: frozenset[str] | None = None
+    repeated: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         _refuse_repeats("broker", (broker.name for broker in self.brokers))
@@ -125,6 +129,11 @@ class Cluster:
     def policy_of(self, namespace: str) -> NamespacePolicy:
         """The namespace's policy; one that restricts nothing if it has none."""
         return self.policies.get(namespace, _NO_POLICY)
+
+    def allowed_for(self, namespace: str) -> frozenset[str] | None:
+        """The brokers that may have the namespace's bundles, by its policy or for want of one; None: all."""
+        own = self.policy_of(namespace).brokers
+        return self.shared_brokers if own is None else own
 
     def with_owners(self, owners: Mapping[str, str | None]) -> Self:
         """The same cluster after these bundles have changed hands."""

@@ -13,7 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from controller.bundles.domain.balancing.balance import BalanceInputs, BalanceVerdict, balance
+from controller.bundles.domain.balancing.balance import (
+    BalanceInputs,
+    BalanceVerdict,
+    already_counted,
+    balance,
+)
 from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Cluster
 from controller.bundles.domain.load.averages import BundleLoad
@@ -30,7 +35,7 @@ from controller.bundles.domain.splitting.triggers import (
     decide_splits,
 )
 
-CODE_VERSION = "2"
+CODE_VERSION = "3"
 """To be raised with every change that would answer a stored cycle differently."""
 
 
@@ -69,13 +74,15 @@ class CycleInputs:
 
     `balance` holds the cluster with every bundle of its namespaces, loads included, and the state of balancing.
     `policies` is by namespace; a namespace without one is not split. `topics`: those of hot bundles, by bundle id.
-    `busy`: bundles with an act under way, which are neither split nor moved.
+    `busy`: bundles with an act under way, which are neither split nor moved. `awaited_bundles`: how many bundles
+    each namespace gains by the splits among them.
     """
 
     balance: BalanceInputs
     policies: Mapping[str, SplitPolicy] = field(default_factory=dict)
     topics: Mapping[str, tuple[BundleTopic, ...]] = field(default_factory=dict)
     busy: frozenset[str] = frozenset()
+    awaited_bundles: Mapping[str, int] = field(default_factory=dict)
     hit_counts: Mapping[NamespaceBundle, int] = field(default_factory=dict)
     last_split_at_ms: Mapping[NamespaceBundle, int] = field(default_factory=dict)
 
@@ -125,6 +132,8 @@ def _split_questions(inputs: CycleInputs) -> list[tuple[SplitInputs, _PolicyCuts
     """One question for all namespaces of one policy, in the order of the policies' first namespace."""
     cluster = inputs.balance.cluster
     counts = Counter(bundle.namespace for bundle in cluster.bundles)
+    counts.update(inputs.awaited_bundles)
+    counted = already_counted(cluster, inputs.balance.state)
     groups: dict[SplitPolicy, set[str]] = defaultdict(set)
     for namespace, policy in sorted(inputs.policies.items()):
         groups[policy].add(namespace)
@@ -133,7 +142,9 @@ def _split_questions(inputs: CycleInputs) -> list[tuple[SplitInputs, _PolicyCuts
         asked = SplitInputs(
             now_ms=inputs.balance.now_ms,
             reports=[
-                report_of(b) for b in cluster.bundles if b.namespace in namespaces and b.stats is not None
+                replace(report_of(b), is_new=b.owner not in counted)
+                for b in cluster.bundles
+                if b.namespace in namespaces and b.stats is not None
             ],
             bundle_counts={namespace: counts[namespace] for namespace in namespaces},
             broker_count=len(cluster.reporting),

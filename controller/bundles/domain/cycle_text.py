@@ -42,6 +42,7 @@ def cycle_to_json(inputs: CycleInputs) -> str:
                 for bundle, topics in inputs.topics.items()
             },
             "busy": sorted(inputs.busy),
+            "awaited_bundles": dict(inputs.awaited_bundles),
             "hit_counts": _write_counts(inputs.hit_counts),
             "last_split_at_ms": _write_counts(inputs.last_split_at_ms),
         }
@@ -60,6 +61,7 @@ def cycle_from_json(text: str) -> CycleInputs:
                 for bundle, topics in document["topics"].items()
             },
             busy=frozenset(document["busy"]),
+            awaited_bundles=document.get("awaited_bundles", {}),
             hit_counts=_read_counts(document["hit_counts"]),
             last_split_at_ms=_read_counts(document["last_split_at_ms"]),
         )

@@ -120,6 +120,7 @@ class BundleCollector:
             try:
                 self.tick()
             except (Retryable, OSError) as error:
+                telemetry.BUNDLE_TICKS.labels("failed").inc()
                 log.warning("tick failed", error=str(error))
 
     def tick_once(self) -> BundleTick:
@@ -145,6 +146,8 @@ class BundleCollector:
                 kind: pa.Table.from_pylist(rows[kind], schema) for kind, schema in REPORT_SCHEMAS.items()
             }
             path = self._area.append(instant_ms, self._name, tables)
+        telemetry.BUNDLE_TICKS.labels("read" if path else "nobody-answered").inc()
+        telemetry.BUNDLE_SILENT.set(len(silent))
         counts = {"brokers": len(rows["brokers"]), "topics": len(rows["topics"])}
         log.info("bundles read", **counts, silent=silent)
         return BundleTick(

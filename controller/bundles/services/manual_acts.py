@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from controller.bundles.brokers.placement_rules import demand_allowed
 from controller.bundles.brokers.reader import BundleReader
 from controller.bundles.domain.cluster import Bundle
 from controller.bundles.domain.cycle_text import state_from_json
@@ -29,8 +30,9 @@ from controller.bundles.domain.splitting.algorithms.registry import DEFAULT_SPLI
 from controller.bundles.domain.splitting.bundle_choice import BUNDLE_CHOICES, chosen_bundle
 from controller.bundles.domain.splitting.thresholds import report_of
 from controller.bundles.store import cycles as bundle_cycles
+from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store import views as bundle_views
-from controller.domain.errors import InvalidInput, Unsupported
+from controller.domain.errors import Conflict, InvalidInput, Unsupported
 from controller.store.postgres.engine import Store
 
 _DEFAULT_PARTS: Final = 2
@@ -60,7 +62,8 @@ def plan_manual_split(
 
     Unless an algorithm is named, positions mean specified_positions_divide, topics mean isolate_outstanding, and
     neither means range_equally_divide. Raises InvalidInput, also for an option that the algorithm does not look at;
-    Unsupported for an algorithm that is not `allowed`; BundleNotFound; and what reading the cluster raises.
+    Unsupported for an algorithm that is not `allowed`; Conflict for a split that takes the namespace above the cap of
+    its policy; BundleNotFound; and what reading the cluster raises.
     """
     name = asked.algorithm or _implied_algorithm(asked)
     if name not in allowed:
@@ -68,7 +71,8 @@ def plan_manual_split(
     _demand_options_of(name, asked)
     bundle = find_bundle(store, reader.cluster, asked.bundle)
     positions = tuple(parse_edge(text) for text in asked.positions)
-    parts = _parts_now(reader.bundles(bundle.namespace), bundle, set(positions))
+    listed = reader.bundles(bundle.namespace)
+    parts = _parts_now(listed, bundle, set(positions))
     topics = [topic for part in parts for topic in topics_in(reader, part)]
     options = SplitOptions(
         positions=positions,
@@ -76,7 +80,22 @@ def plan_manual_split(
         parts=asked.parts,
         force=bool(asked.positions),
     )
-    return plan_split(name, SplitRequest(bundle, topics, options))
+    plan = plan_split(name, SplitRequest(bundle, topics, options))
+    if isinstance(plan, SplitPlan):
+        _demand_room(store, reader.cluster, listed, plan)
+    return plan
+
+
+def _demand_room(store: Store, cluster: str, listed: NamespaceBundles, plan: SplitPlan) -> None:
+    """A split that was made before adds nothing, and is always in room."""
+    added = len(set(plan.cuts) - set(listed.boundaries))
+    with store.transaction() as tx:
+        most = bundle_namespaces.split_policy_of(tx, cluster, listed.namespace).max_bundles
+    if added and listed.count + added > most:
+        raise Conflict(
+            f"namespace {listed.namespace} has {listed.count} bundles; {added} more are above max_bundles = {most}: "
+            f"raise it with `cleave bundles policy {listed.namespace} max_bundles={listed.count + added}`"
+        )
 
 
 def _implied_algorithm(asked: ManualSplit) -> str:
@@ -145,13 +164,11 @@ def check_manual_unload(
 ) -> tuple[NamespaceBundle, str | None]:
     """The bundle to unload and who owns it, None for nobody.
 
-    Raises BundleNotFound for a bundle that has been split, InvalidInput for a destination that is no active broker.
+    Raises BundleNotFound for a bundle that has been split, InvalidInput for a destination that is no active broker or
+    that an isolation policy forbids.
     """
     bundle = find_bundle(store, reader.cluster, text)
     reader.bundles(bundle.namespace).require(bundle)
-    active = [broker.name for broker in reader.brokers()]
-    if destination is not None and destination not in active:
-        raise InvalidInput(
-            f"{destination} is no active broker of cluster {reader.cluster}; choose one of {', '.join(active)}"
-        )
+    if destination is not None:
+        demand_allowed(reader, bundle.namespace, destination)
     return bundle, reader.owner(bundle, first=[destination] if destination else [])

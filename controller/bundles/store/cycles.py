@@ -47,7 +47,7 @@ class NewCycle:
 
 @dataclass(frozen=True, slots=True)
 class CycleRow:
-    """A cycle as it was recorded."""
+    """A cycle as it was recorded. `inputs` and `outcome` are None once they are forgotten."""
 
     cycle_id: int
     cluster: str
@@ -55,8 +55,8 @@ class CycleRow:
     decided_at: datetime
     decided_by: str
     code_version: str
-    inputs: str
-    outcome: str
+    inputs: str | None
+    outcome: str | None
     refusals: Sequence[Mapping[str, Any]]
     recorded_at: datetime
 
@@ -89,12 +89,6 @@ _SET_STATE = text("""
      WHERE s.row_version = :seen
 """)
 _NOT_THERE = text("SELECT NOT EXISTS (SELECT FROM cleave.bundle_state WHERE cluster = :cluster)")
-
-
-def database_now(tx: Connection) -> datetime:
-    """The present instant by the database's clock."""
-    now: datetime = tx.execute(text("SELECT clock_timestamp()")).scalar_one()
-    return now
 
 
 def get_state(tx: Connection, cluster: str) -> StateRow:
@@ -152,6 +146,17 @@ def expire(tx: Connection, older_than: datetime) -> int:
         text("SELECT cleave.expire_bundle_history(:older_than)"), {"older_than": older_than}
     ).scalar_one()
     return removed
+
+
+def forget_inputs(tx: Connection, older_than: datetime) -> int:
+    """Forgets what cycles from before `older_than` were decided on, but for each cluster's newest; returns how many.
+
+    Such a cycle cannot be replayed; it and its proposals stay on record.
+    """
+    forgotten: int = tx.execute(
+        text("SELECT cleave.forget_bundle_inputs(:older_than)"), {"older_than": older_than}
+    ).scalar_one()
+    return forgotten
 
 
 def _set_state(tx: Connection, cluster: str, state: str, cycle_id: int, seen: int) -> None:

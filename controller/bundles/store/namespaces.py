@@ -19,7 +19,8 @@ from sqlalchemy import Connection, text
 from controller.bundles.domain.ring.boundaries import NamespaceBundles
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.ring.topic_name import namespace_of
-from controller.domain.errors import LostRace, NotFound
+from controller.bundles.domain.splitting.policy import SplitPolicy
+from controller.domain.errors import InvalidPolicy, LostRace, NotFound
 
 
 class BalancingMode(StrEnum):
@@ -93,6 +94,15 @@ def find_bundle_of(tx: Connection, cluster: str, topic: str) -> NamespaceBundle 
     """The bundle of a topic by the boundaries that are stored; None where the namespace is not known."""
     row = tx.execute(_GET, {"cluster": cluster, "namespace": namespace_of(topic)}).one_or_none()
     return None if row is None else _read(row._mapping).bundles.bundle_of(topic)
+
+
+def split_policy_of(tx: Connection, cluster: str, namespace: str) -> SplitPolicy:
+    """The policy in force; the defaults where the namespace is not known, or its settings cannot be read."""
+    row = tx.execute(_GET, {"cluster": cluster, "namespace": namespace}).one_or_none()
+    try:
+        return SplitPolicy() if row is None else SplitPolicy.from_document(row.split_settings)
+    except InvalidPolicy:
+        return SplitPolicy()
 
 
 def list_namespaces(tx: Connection, cluster: str) -> list[NamespaceRow]:

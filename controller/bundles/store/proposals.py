@@ -16,10 +16,11 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from controller.bundles.domain.ring.bundle import NamespaceBundle
-from controller.domain.errors import LostRace, NotFound
+from controller.bundles.store.clock import database_now
+from controller.domain.errors import Conflict, LostRace, NotFound
 
 PATIENCE_SECONDS = 3600.0
-"""How long a proposal waits for a person before the next cycle may replace it."""
+"""How long a proposal waits for a person, and an approved one for somebody to carry it out. Then it has expired."""
 
 
 class ProposalKind(StrEnum):
@@ -85,6 +86,12 @@ class ProposalRow:
     applied_at: datetime | None
     changed_at: datetime
 
+    def is_stale(self, now: datetime) -> bool:
+        """Whether it has waited too long: for an approval, or, approved, for a first attempt."""
+        since = {ProposalState.PROPOSED: self.proposed_at, ProposalState.APPROVED: self.changed_at}
+        waited = since.get(self.state)
+        return waited is not None and not self.attempts and (now - waited).total_seconds() > PATIENCE_SECONDS
+
     @property
     def bundle(self) -> NamespaceBundle:
         """The bundle to act on."""
@@ -141,6 +148,12 @@ _APPLIED = text(f"""
        AND applied_at >= clock_timestamp() - make_interval(secs => :seconds)
      ORDER BY applied_at, proposal_id
 """)  # noqa: S608
+_EXPIRE = text("""
+    UPDATE cleave.bundle_proposal
+       SET state = 'refused', outcome = 'approved, and not begun for too long: the load has changed since'
+     WHERE cluster = :cluster AND state = 'approved' AND attempts = 0
+       AND changed_at < clock_timestamp() - make_interval(secs => :patience_seconds)
+""")
 _MOVE = text(f"""
     UPDATE cleave.bundle_proposal
        SET state = :state, actor = :actor, outcome = :outcome, claimed_by = NULL, claimed_until = NULL
@@ -186,6 +199,12 @@ def supersede(tx: Connection, cluster: str, cycle_id: int) -> int:
     return tx.execute(_SUPERSEDE, values).rowcount
 
 
+def expire_approved(tx: Connection, cluster: str) -> int:
+    """Refuses what was approved and not begun within PATIENCE_SECONDS; returns how many."""
+    values = {"cluster": cluster, "patience_seconds": PATIENCE_SECONDS}
+    return tx.execute(_EXPIRE, values).rowcount
+
+
 def under_way(tx: Connection, cluster: str) -> list[ProposalRow]:
     """Acts that are approved, or applied and not yet verified, and proposals that wait for a person."""
     values = {"cluster": cluster, "patience_seconds": PATIENCE_SECONDS}
@@ -223,8 +242,14 @@ def approve(tx: Connection, proposal_id: int, *, actor: str, seen_row_version: i
     """A person's consent.
 
     Raises NotFound, LostRace; InvalidInput in dry run or where it is too late; Conflict while another act on the
-    bundle is under way.
+    bundle is under way, and for a proposal that has expired.
     """
+    found = get_proposal(tx, proposal_id)
+    if found.is_stale(database_now(tx)):
+        raise Conflict(
+            f"proposal {proposal_id} has waited longer than {PATIENCE_SECONDS / 60:g} minutes, and the load has "
+            "changed since: propose anew"
+        )
     return move(
         tx, proposal_id, ProposalState.APPROVED, actor=actor, outcome=None, seen_row_version=seen_row_version
     )

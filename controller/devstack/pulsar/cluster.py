@@ -7,7 +7,7 @@ about 25 s and take 1.1 GiB together. Any part may be stopped, killed and starte
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
@@ -54,17 +54,21 @@ class ClusterBroker(JavaServer):
         directory: Path,
         ports: tuple[int, int],
         token: str | None,
+        host: str,
     ) -> None:
-        """`ports`: of the admin REST API, and of the binary protocol."""
-        self.broker_id = f"{LOOPBACK}:{ports[0]}"
+        """`ports`: of the admin REST API, and of the binary protocol; `host` is a name of the loopback interface."""
+        self.broker_id = f"{host}:{ports[0]}"
         """Pulsar's name for it, as in `destinationBroker` of an unload."""
-        self.admin_url = f"http://{LOOPBACK}:{ports[0]}"
-        self.service_url = f"pulsar://{LOOPBACK}:{ports[1]}"
+        self.admin_url = f"http://{host}:{ports[0]}"
+        self.service_url = f"pulsar://{host}:{ports[1]}"
         super().__init__(name, program, directory, lambda: is_healthy(self.admin_url, token))
 
 
 class PulsarCluster:
-    """`brokers` brokers over one bookie; `properties` adds to or overrides what brokers are told."""
+    """`brokers` brokers over one bookie; `properties` adds to or overrides what brokers are told.
+
+    `hosts` are the names that brokers go by, in turn: isolation policies tell brokers apart by host, not by port.
+    """
 
     def __init__(
         self,
@@ -76,6 +80,7 @@ class PulsarCluster:
         jvm: Jvm = TUNED,
         properties: Mapping[str, str] | None = None,
         authentication: TokenAuthentication | None = None,
+        hosts: Sequence[str] = (LOOPBACK,),
     ) -> None:
         if brokers < 1:
             raise DevstackFailed(f"a cluster of {brokers} brokers serves nobody: ask for at least 1")
@@ -92,7 +97,9 @@ class PulsarCluster:
         )
         self.zookeeper = self._make_zookeeper()
         self.bookie = self._make_bookie()
-        self.brokers = tuple(self._make_broker(name) for name in names)
+        self.brokers = tuple(
+            self._make_broker(name, hosts[number % len(hosts)]) for number, name in enumerate(names)
+        )
 
     def __enter__(self) -> Self:
         self.start()
@@ -219,7 +226,7 @@ class PulsarCluster:
         )
         return JavaServer("bookie", program, conf.parent, lambda: is_listening(port))
 
-    def _make_broker(self, name: str) -> ClusterBroker:
+    def _make_broker(self, name: str, host: str) -> ClusterBroker:
         ports = self._ports[f"{name} admin"], self._ports[f"{name} service"]
         own = {
             "clusterName": CLUSTER_NAME,
@@ -227,6 +234,7 @@ class PulsarCluster:
             "configurationMetadataStoreUrl": self._metadata_url,
             "webServicePort": str(ports[0]),
             "brokerServicePort": str(ports[1]),
+            "advertisedAddress": host,
         }
         secured = self._authentication.properties if self._authentication else {}
         token = self._authentication.token() if self._authentication else None
@@ -236,4 +244,4 @@ class PulsarCluster:
         program = JavaProgram(
             self._jars, "org.apache.pulsar.PulsarBrokerStarter", ["--broker-conf", conf], self._jvm
         )
-        return ClusterBroker(name, program, conf.parent, ports, token)
+        return ClusterBroker(name, program, conf.parent, ports, token, host)

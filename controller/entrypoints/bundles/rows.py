@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -12,7 +12,9 @@ from controller.bundles.domain.merging import MergeVerdict
 from controller.bundles.domain.splitting.algorithms.base import SplitPlan
 from controller.bundles.services.balancer import ActReport
 from controller.bundles.services.collector import BundleTick
+from controller.bundles.services.split_policies import PolicyOfNamespace
 from controller.bundles.store.proposals import ProposalRow
+from controller.clock import to_datetime
 from controller.entrypoints.output import rows_table
 
 Rows = list[dict[str, Any]]
@@ -28,7 +30,75 @@ _PROPOSED = (
     "state",
     "mode",
 )
-_WHY_NOT = ("namespace", "bundle", "broker", "rule", "reason", "value", "needed")
+_WHY_NOT = ("namespace", "bundle", "broker", "rule", "reason", "metric", "value", "needed")
+_BROKERS = (
+    "broker",
+    "active",
+    "usage",
+    "above_mean",
+    "busiest_signal",
+    "bundle_count",
+    "topic_count",
+    "msg_rate",
+    "byte_rate",
+    "read",
+)
+_PROPOSALS = (
+    "proposal_id",
+    "cycle_id",
+    "made",
+    "kind",
+    "state",
+    "bundle",
+    "broker",
+    "destination",
+    "cut_points",
+    "reason",
+    "mode",
+    "outcome",
+)
+_INSTANTS, _SPANS_MS = ("reported_at",), ("age_ms", "milliseconds")
+
+
+def age(seconds: float) -> str:
+    """How long that is, in the largest unit that fits."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if abs(seconds) >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def figure(metric: str | None, value: float | None) -> str | None:
+    """A figure as people read it: spans and instants by their metric, fractions with their digits."""
+    if value is None:
+        return None
+    if metric in _SPANS_MS:
+        return age(value / 1000)
+    if metric in _INSTANTS:
+        return to_datetime(int(value)).strftime("%Y-%m-%d %H:%M:%S")
+    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+
+
+def broker_table(rows: Rows, active: Collection[str] | None) -> tuple[Rows, RenderableType]:
+    """Brokers as read last, those that are active and were never read too; `active` None: nobody answered."""
+    known = {row["broker"] for row in rows}
+    everyone = [*rows, *({"broker": name} for name in sorted(set(active or ()) - known))]
+    shown = [
+        {
+            **row,
+            "active": None if active is None else row["broker"] in active,
+            "read": f"{age(float(row['silent_seconds']))} ago" if "silent_seconds" in row else "never",
+        }
+        for row in everyone
+    ]
+    return shown, rows_table(shown, _BROKERS)
+
+
+def proposal_table(rows: Rows, limit: int) -> RenderableType:
+    """Proposals with readable ages, and a line where there may be more."""
+    shown = [{**row, "made": f"{age(float(row['age_seconds']))} ago"} for row in rows]
+    table = rows_table(shown, _PROPOSALS, title="proposals, the newest first")
+    return Group(table, f"the newest {limit} only; see --limit") if len(rows) >= limit else table
 
 
 def tick_row(tick: BundleTick) -> dict[str, Any]:
@@ -53,7 +123,18 @@ def cycle_tables(cycle_id: int, proposals: Rows, why_not: Rows) -> RenderableTyp
     """What a cycle proposed and what it left alone, as tables."""
     return Group(
         rows_table(proposals, _PROPOSED, title=f"cycle {cycle_id} proposes"),
-        rows_table(why_not, _WHY_NOT, title="why not more"),
+        rows_table(
+            [
+                {
+                    **row,
+                    "value": figure(row["metric"], row["value"]),
+                    "needed": figure(row["metric"], row["needed"]),
+                }
+                for row in why_not
+            ],
+            _WHY_NOT,
+            title="why not more",
+        ),
     )
 
 
@@ -82,10 +163,25 @@ def merge_rows(found: Mapping[str, MergeVerdict]) -> tuple[Rows, RenderableType]
             for one in verdict.refusals
         ]
         document.append({"namespace": namespace, "merges": merged, "steps": steps, "apart": apart})
-        tables.append(rows_table(merged, ("merged", "of", "byte_rate"), title=f"{namespace} could have"))
+        if not merged:
+            tables.append(f"{namespace}: no bundles to merge")
+        else:
+            tables.append(rows_table(merged, ("merged", "of", "byte_rate"), title=f"{namespace} could have"))
         tables.append(rows_table(steps, ("step", "what"), title="an operator would") if steps else "")
-        tables.append(rows_table(apart, ("bundle", "reason", "value", "needed"), title="stays apart"))
+        tables.append(
+            rows_table(apart, ("bundle", "reason", "value", "needed"), title="stays apart") if apart else ""
+        )
+    if not document:
+        tables.append("no bundles are known yet: collect and aggregate reports first")
     return document, Group(*tables)
+
+
+def policy_rows(found: PolicyOfNamespace) -> Rows:
+    """One row for each knob of a namespace's split policy."""
+    return [
+        {"knob": knob, "value": value, "from": "namespace" if knob in found.overrides else "default"}
+        for knob, value in found.effective.items()
+    ]
 
 
 def waiting_row(row: ProposalRow) -> dict[str, Any]:

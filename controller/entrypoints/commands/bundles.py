@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from prometheus_client import REGISTRY
 
 from controller.bootstrap import application, process_name
 from controller.bundles.bootstrap import Bundles, bundles_of
@@ -17,20 +18,24 @@ from controller.bundles.domain.ring.topic_name import canonical_topic_name, name
 from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
 from controller.bundles.services import balancer as bundle_balancer
 from controller.bundles.services.manual_acts import ManualSplit
+from controller.bundles.services.split_policies import change_split_policy, read_split_policy
 from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store import views as bundle_views
 from controller.bundles.store.namespaces import BalancingMode
 from controller.bundles.store.proposals import ProposalState
-from controller.domain.errors import Conflict, InvalidInput, StoreUnavailable
+from controller.domain.errors import Conflict, DataPlaneUnavailable, InvalidInput, StoreUnavailable
 from controller.entrypoints.bundles import rows as bundle_rows
+from controller.entrypoints.bundles.metrics import BundleMetrics
 from controller.entrypoints.bundles.picture import draw_namespace
 from controller.entrypoints.commands.options import AsJson, DryRun, Limit
+from controller.entrypoints.commands.policy import parse_knobs
+from controller.entrypoints.commands.processes import MetricsHost, MetricsPort, serve_metrics
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.stop_signals import on_stop_signals
 
 app = typer.Typer(
-    help="Namespace bundles: show, hash, split, unload, collect, aggregate, propose, approve, apply, replay.",
+    help="Namespace bundles: show, split, unload; collect, aggregate, propose, approve, apply; why, and replay.",
     no_args_is_help=True,
 )
 Bundle = Annotated[
@@ -60,6 +65,7 @@ def show(
     with cluster() as bundles:
         with bundles.store.transaction() as tx:
             rows = bundle_views.bundles_now(tx, bundles.cluster, namespace, limit=limit)
+            known = bundle_views.count_bundles(tx, bundles.cluster, namespace)
         if html is not None:
             _draw(bundles, namespace, html)
     shown = (
@@ -72,7 +78,44 @@ def show(
         "byte_rate",
         "share_of_namespace",
     )
-    emit(as_json, rows, rows_table(rows, shown, title=f"bundles of cluster {bundles.cluster}"))
+    title = f"bundles of cluster {bundles.cluster}"
+    if len(rows) < known:
+        title += f": the first {len(rows)} of {known}; name a namespace, or give --limit"
+    emit(as_json, rows, rows_table(rows, shown, title=title))
+
+
+@app.command()
+def brokers(as_json: AsJson = False) -> None:
+    """Brokers by usage, as last aggregated, and whether each is on the cluster's list of active ones now."""
+    with cluster() as bundles:
+        with bundles.store.transaction() as tx:
+            rows = bundle_views.brokers_now(tx, bundles.cluster)
+        active = None
+        with suppress(DataPlaneUnavailable):
+            active = {broker.name for broker in bundles.reader.brokers()}
+    document, table = bundle_rows.broker_table(rows, active)
+    emit(as_json, document, table)
+
+
+@app.command()
+def proposals(
+    namespace: Namespace = None,
+    state: Annotated[list[ProposalState] | None, typer.Option(help="Only these; repeatable.")] = None,
+    cycle: Annotated[int | None, typer.Option(help="Only those of this cycle.")] = None,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    """What was proposed, why, and how far each has come; the newest first."""
+    with application() as cleave, cleave.store.transaction() as tx:
+        rows = bundle_views.proposals(
+            tx,
+            cleave.settings.pulsar_cluster,
+            states=[one.value for one in state or ()],
+            namespace=namespace,
+            cycle_id=cycle,
+            limit=limit,
+        )
+    emit(as_json, rows, bundle_rows.proposal_table(rows, limit))
 
 
 def _draw(bundles: Bundles, namespace: str | None, path: Path) -> None:
@@ -81,8 +124,8 @@ def _draw(bundles: Bundles, namespace: str | None, path: Path) -> None:
     live = (ProposalState.PROPOSED, ProposalState.APPROVED, ProposalState.APPLIED)
     with bundles.store.transaction() as tx:
         rows = bundle_views.bundles_now(tx, bundles.cluster, namespace)
-        proposals = bundle_proposals.list_proposals(tx, bundles.cluster, states=live)
-    draw_namespace(path, namespace, rows, proposals)
+        open_ones = bundle_proposals.list_proposals(tx, bundles.cluster, states=live)
+    draw_namespace(path, namespace, rows, open_ones)
 
 
 @app.command("hash")
@@ -151,14 +194,28 @@ def unload(
     emit(as_json, document, rows_table([document]))
 
 
+@contextmanager
+def _gauges(bundles: Bundles) -> Iterator[None]:
+    """What is stored of the cluster's balancing, among the metrics of this process."""
+    metrics = BundleMetrics(bundles.store, bundles.cluster)
+    REGISTRY.register(metrics)
+    try:
+        yield
+    finally:
+        REGISTRY.unregister(metrics)
+
+
 @app.command()
 def collect(
     interval_seconds: Annotated[float, typer.Option(min=1.0)] = 30.0,
     once: Annotated[bool, typer.Option(help="One tick, then end.")] = False,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = "127.0.0.1",
     as_json: AsJson = False,
 ) -> None:
     """Read every broker's load into the area of reports, again and again."""
-    with cluster() as bundles:
+    serve_metrics(metrics_host, metrics_port)
+    with cluster() as bundles, _gauges(bundles) if metrics_port else nullcontext():
         collector = bundles.collector(interval_seconds)
         if once:
             tick = bundle_rows.tick_row(collector.tick_once())
@@ -240,6 +297,35 @@ def merges(namespace: Namespace = None, as_json: AsJson = False) -> None:
         raise bundle_views.unknown_namespace(namespace)
     document, table = bundle_rows.merge_rows(chosen)
     emit(as_json, document, table)
+
+
+@app.command()
+def policy(
+    namespace: str,
+    knobs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KNOB=VALUE]...", help="For instance max_topics=500; null takes a knob back."
+        ),
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Take every knob back that is not given.")
+    ] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """When and how a namespace's bundles are split: every knob in force, or set some."""
+    changes = parse_knobs(knobs or [])
+    with application() as cleave:
+        name = cleave.settings.pulsar_cluster
+        if not changes and not replace:
+            found = read_split_policy(cleave.store, name, namespace)
+        else:
+            found = change_split_policy(
+                cleave.store, name, namespace, changes, actor=process_name(), replace=replace, dry_run=dry_run
+            )
+    rows = bundle_rows.policy_rows(found)
+    emit(as_json, asdict(found), rows_table(rows, title=f"{'would be ' if dry_run else ''}{namespace}"))
 
 
 @app.command()

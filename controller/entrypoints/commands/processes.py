@@ -51,7 +51,7 @@ def worker(
 ) -> None:
     """Run the worker until SIGTERM: it reacts to consumers and load, and runs operations."""
     telemetry.configure_logging(json_lines=json_logs)
-    _serve_metrics(metrics_host, metrics_port)
+    serve_metrics(metrics_host, metrics_port)
     with application(name="cleave-worker") as cleave:
         running = build_worker(cleave, name)
         on_stop_signals(running.stop)
@@ -67,7 +67,7 @@ def collect(
 ) -> None:
     """Sample the counters of every watched segment into the landing area, and see who consumes, until SIGTERM."""
     telemetry.configure_logging(json_lines=json_logs)
-    _serve_metrics(metrics_host, metrics_port)
+    serve_metrics(metrics_host, metrics_port)
     with application(name="cleave-collect") as cleave:
         collector, watch = build_collector(cleave, prefix), build_consumer_watch(cleave, prefix)
         if once:
@@ -86,7 +86,8 @@ def collect(
                 watching.join()
 
 
-def _serve_metrics(host: str, port: int | None) -> None:
+def serve_metrics(host: str, port: int | None) -> None:
+    """Serve the metrics of this process if a port is given. Raises InvalidInput for an address that cannot be had."""
     if port is not None:
         from prometheus_client import start_http_server
 

@@ -17,6 +17,7 @@ from controller.bundles.bootstrap import Bundles, bundles_of
 from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
 from controller.bundles.services import balancer as bundle_balancer
 from controller.bundles.services.manual_acts import ManualSplit
+from controller.bundles.services.split_policies import change_split_policy
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import views as bundle_views
 from controller.domain.errors import Conflict
@@ -72,12 +73,16 @@ def verify_bundles(*, dsn: str, extras: Extras, claimant: str) -> dict[str, Any]
 
 
 def keep_bundles(*, dsn: str, extras: Extras) -> dict[str, Any]:
-    """Delete reports older than `landing_keep_days`, and cycles older than `history_keep_days`."""
+    """Delete reports older than `landing_keep_days`, and cycles older than `history_keep_days`.
+
+    What a cycle was decided on goes after `bundle_inputs_keep_days`.
+    """
     with _cluster(dsn, extras) as bundles, bundles.store.transaction() as tx:
         now, settings = database_now(tx), bundles.settings
         cycles = bundle_cycles.expire(tx, now - timedelta(days=settings.history_keep_days))
+        forgotten = bundle_cycles.forget_inputs(tx, now - timedelta(days=settings.bundle_inputs_keep_days))
         reports = bundles.area.expire(now.date() - timedelta(days=settings.landing_keep_days))
-    return {"expired_cycles": cycles, "expired_reports": list(reports)}
+    return {"expired_cycles": cycles, "forgotten_inputs": forgotten, "expired_reports": list(reports)}
 
 
 def approve_bundles(
@@ -89,6 +94,21 @@ def approve_bundles(
             app.store, params["proposals"], refuse=params.get("refuse") or None, actor=actor
         )
     return [bundle_rows.approval_row(row) for row in rows]
+
+
+def bundle_policy(*, dsn: str, extras: Extras, actor: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Set knobs of a namespace's split policy; the result is what is in force then."""
+    with cleave_at(dsn, extras) as app:
+        found = change_split_policy(
+            app.store,
+            app.settings.pulsar_cluster,
+            str(params["namespace"]).strip(),
+            dict(params.get("knobs") or {}),
+            actor=actor,
+            replace=bool(params.get("replace")),
+            dry_run=bool(params.get("dry_run")),
+        )
+    return asdict(found)
 
 
 def split_bundle(*, dsn: str, extras: Extras, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import typer
 from prometheus_client.metrics import MetricWrapperBase
 
 from controller import settings, telemetry
+from controller.entrypoints.bundles.metrics import GAUGES
 from controller.entrypoints.cli import app
 from docs.reference.pages.markdown import ROOT, code, page, table
 
@@ -141,9 +142,12 @@ def metrics() -> str:
             suffix = "_total" if described.type == "counter" else ""
             labels = ", ".join(map(code, value._labelnames))
             rows.append((code(described.name + suffix), described.type, labels, described.documentation))
+    for name, (text, names) in GAUGES.items():
+        rows.append((code(name), "gauge", ", ".join(map(code, names)), text))
     return page(
         "Metrics",
-        "Served for Prometheus by `cleave worker` and `cleave collect` with `--metrics-port` (on loopback unless "
-        "`--metrics-host` says otherwise).",
+        "Served for Prometheus by `cleave worker`, `cleave collect` and `cleave bundles collect` with `--metrics-port` "
+        "(on loopback unless `--metrics-host` says otherwise). Those that begin with `cleave_bundle` are served by "
+        "`cleave bundles collect`, which reads the gauges from the database, wherever the cycles run.",
         table(("metric", "type", "labels", "what it counts"), rows),
     )

@@ -30,7 +30,7 @@ BY_HAND = {
     "cleave_manual_rebucket",
     "cleave_manual_split",
 }
-BUNDLES_BY_HAND = {"bundle_approve", "bundle_split", "bundle_unload"}
+BUNDLES_BY_HAND = {"bundle_approve", "bundle_policy", "bundle_split", "bundle_unload"}
 EVERY = SCHEDULED | BY_HAND | BUNDLES_BY_HAND
 
 _connects: list[Any] | None = None

@@ -8,29 +8,38 @@ succeeded (`BalanceState.after`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from controller.bundles.domain.balancing.moves import Move, MoveRefusal, MoveRefusalReason
+from controller.bundles.domain.balancing.pending import PendingMove, as_if_made
 from controller.bundles.domain.balancing.placement.base import Choice
 from controller.bundles.domain.balancing.placement.occupancy import Occupancy
 from controller.bundles.domain.balancing.placement.registry import placement
 from controller.bundles.domain.balancing.settings import BalanceSettings, validate
-from controller.bundles.domain.balancing.shedding.registry import shedder
+from controller.bundles.domain.balancing.shedding.base import Shedding
+from controller.bundles.domain.balancing.shedding.registry import SHEDDERS_BY_AVERAGES, shedder
 from controller.bundles.domain.balancing.state import BalanceState, BrokerAverages
 from controller.bundles.domain.cluster import Bundle, Cluster
 from controller.bundles.domain.load.averages import moving_average
-from controller.bundles.domain.load.resources import max_usage, weighted_max_usage
+from controller.bundles.domain.load.resources import RESOURCES, max_usage, weighted_max_usage
+
+_WITHOUT_REPORT = (MoveRefusalReason.NO_REPORT, MoveRefusalReason.UNKNOWN_USAGE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalanceInputs:
-    """What the moves of one cycle are decided on. `now_ms`: milliseconds since the Unix epoch."""
+    """What the moves of one cycle are decided on. `now_ms`: milliseconds since the Unix epoch.
+
+    `pending`: moves of earlier cycles that wait or run; they count as made, and their bundles are left alone.
+    """
 
     cluster: Cluster
     settings: BalanceSettings = field(default_factory=BalanceSettings)
     state: BalanceState = field(default_factory=BalanceState)
     now_ms: int
+    pending: tuple[PendingMove, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +58,12 @@ def balance(inputs: BalanceInputs) -> BalanceVerdict:
     """Decides the moves of one cycle. Raises InvalidPolicy for settings that are not valid together."""
     cluster, settings = inputs.cluster, inputs.settings
     validate(settings)
+    old = already_counted(cluster, inputs.state)
     state = observed(cluster, settings, inputs.state, inputs.now_ms)
-    shed = shedder(settings.shedder)(cluster, settings, state, inputs.now_ms)
+    cluster, unknown = _measured(as_if_made(replace(cluster, repeated=old), inputs.pending), settings)
+    shed = _shed(cluster, settings, state, inputs)
     wanted, refusals = _limited(shed.moves, settings)
+    refusals = [*unknown, *shed.refusals, *_silent(cluster, (*unknown, *shed.refusals)), *refusals]
     state, occupancy = shed.state, Occupancy(cluster, settings)
     moves: list[Move] = []
     for move in wanted:
@@ -67,7 +79,7 @@ def balance(inputs: BalanceInputs) -> BalanceVerdict:
             continue
         occupancy.move(move.bundle_id, choice.broker)
         moves.append(replace(move, destination=choice.broker))
-    return BalanceVerdict(tuple(moves), (*shed.refusals, *refusals), state)
+    return BalanceVerdict(tuple(moves), tuple(refusals), state)
 
 
 def observed(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> BalanceState:
@@ -91,19 +103,86 @@ def observed(cluster: Cluster, settings: BalanceSettings, state: BalanceState, n
     return replace(state, broker_averages=averages)
 
 
+def already_counted(cluster: Cluster, state: BalanceState) -> frozenset[str]:
+    """Brokers whose report an earlier cycle has seen. A cycle may run again before anything new was read."""
+    averages = state.broker_averages
+    return frozenset(
+        name
+        for name, report in cluster.reporting
+        if name in averages and report.reported_at <= averages[name].reported_at
+    )
+
+
 def place(bundle: Bundle, occupancy: Occupancy, settings: BalanceSettings, state: BalanceState) -> Choice:
     """A broker for a bundle, whether or not it has one now; broker None where its policy leaves none.
 
-    A choice above `overloaded_usage` is made again, once, among all brokers that the policy allows, as in Pulsar.
+    A choice above `overloaded_usage` is made again, once, among all brokers that the policy allows, as in Pulsar. A
+    bundle of an anti-affinity group keeps to its candidates.
     """
-    choose = placement(settings.placement)
-    choice = choose(bundle.bundle_id, occupancy.candidates(bundle), occupancy, settings, state)
+    choose, candidates = placement(settings.placement), occupancy.candidates(bundle)
+    choice = choose(bundle.bundle_id, candidates, occupancy, settings, state)
     if choice.broker is None:
         return choice
     usage = max_usage(occupancy.cluster.report_of[choice.broker].resources)
     if usage > settings.overloaded_usage:
-        return choose(bundle.bundle_id, occupancy.allowed(bundle), occupancy, settings, choice.state)
+        grouped = occupancy.cluster.policy_of(bundle.namespace).anti_affinity_group is not None
+        wider = candidates if grouped else occupancy.allowed(bundle)
+        return choose(bundle.bundle_id, wider, occupancy, settings, choice.state)
     return choice
+
+
+def _shed(
+    cluster: Cluster, settings: BalanceSettings, state: BalanceState, inputs: BalanceInputs
+) -> Shedding:
+    """What leaves, without the bundles that are on their way already.
+
+    A shedder that goes by averages over time cannot see moves that count as made. For it a broker from which some are
+    to leave gives no more until they have.
+    """
+    on_their_way = {one.bundle_id: inputs.now_ms for one in inputs.pending}
+    resting = replace(state, unloaded_bundles={**state.unloaded_bundles, **on_their_way})
+    shed = shedder(settings.shedder)(cluster, settings, resting, inputs.now_ms)
+    shed = replace(shed, state=replace(shed.state, unloaded_bundles=state.unloaded_bundles))
+    if settings.shedder not in SHEDDERS_BY_AVERAGES:
+        return shed
+    leaving = Counter(one.source for one in inputs.pending)
+    held = sorted({move.source for move in shed.moves if move.source in leaving})
+    waiting = [MoveRefusal(MoveRefusalReason.WAITING, name, None, "moves", leaving[name], 0) for name in held]
+    kept = tuple(move for move in shed.moves if move.source not in leaving)
+    return replace(shed, moves=kept, refusals=(*shed.refusals, *waiting))
+
+
+def _measured(cluster: Cluster, settings: BalanceSettings) -> tuple[Cluster, list[MoveRefusal]]:
+    """The cluster without the reports of brokers whose usage is unknown, and a refusal for each of these.
+
+    A resource that counts and is known of some brokers must be known of all: unknown usage would look like none. For
+    `uniform` usage does not count.
+    """
+    if settings.shedder == "uniform":
+        return cluster, []
+    counting = {name for name in RESOURCES if getattr(settings.weights, name) > 0}
+    known = {
+        broker: {name for name in counting if getattr(report.resources, name).limit > 0}
+        for broker, report in cluster.reporting
+    }
+    wanted = frozenset().union(*known.values())
+    unknown = {broker: wanted - names for broker, names in known.items() if not names or wanted - names}
+    refusals = [
+        MoveRefusal(MoveRefusalReason.UNKNOWN_USAGE, broker, None, "/".join(sorted(missing)) or "usage")
+        for broker, missing in sorted(unknown.items())
+    ]
+    brokers = tuple(replace(one, report=None) if one.name in unknown else one for one in cluster.brokers)
+    return replace(cluster, brokers=brokers), refusals
+
+
+def _silent(cluster: Cluster, told: Iterable[MoveRefusal]) -> list[MoveRefusal]:
+    """Brokers without a report, which neither give nor take, unless they have been named."""
+    named = {one.broker for one in told if one.reason in _WITHOUT_REPORT}
+    return [
+        MoveRefusal(MoveRefusalReason.NO_REPORT, broker.name)
+        for broker in cluster.brokers
+        if broker.report is None and broker.name not in named
+    ]
 
 
 def _limited(moves: Iterable[Move], settings: BalanceSettings) -> tuple[list[Move], list[MoveRefusal]]:

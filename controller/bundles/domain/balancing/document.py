@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any, Final
 
 from controller.bundles.domain.balancing.balance import BalanceInputs, BalanceVerdict
-from controller.bundles.domain.balancing.moves import Move, MoveRefusal
+from controller.bundles.domain.balancing.moves import BrokerReading, Move, MoveRefusal
+from controller.bundles.domain.balancing.pending import PendingMove
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.state import BalanceState, BrokerAverages
 from controller.bundles.domain.canonical_json import RATES, read_load, write_load, write_number
@@ -29,9 +30,11 @@ def write_inputs(inputs: BalanceInputs) -> dict[str, Any]:
         "brokers": [_write_broker(broker) for broker in inputs.cluster.brokers],
         "bundles": [_write_bundle(bundle) for bundle in inputs.cluster.bundles],
         "policies": {name: _write_policy(policy) for name, policy in inputs.cluster.policies.items()},
+        "shared_brokers": _write_names(inputs.cluster.shared_brokers),
         "settings": inputs.settings.to_document(),
         "state": write_state(inputs.state),
         "now_ms": inputs.now_ms,
+        "pending": [[one.bundle_id, one.source, one.destination] for one in sorted(inputs.pending)],
     }
 
 
@@ -42,10 +45,12 @@ def read_inputs(document: Mapping[str, Any]) -> BalanceInputs:
             tuple(_read_broker(value) for value in document["brokers"]),
             tuple(_read_bundle(value) for value in document["bundles"]),
             {name: _read_policy(value) for name, value in document["policies"].items()},
+            _read_names(document.get("shared_brokers")),
         ),
         settings=BalanceSettings.from_document(document["settings"]),
         state=read_state(document["state"]),
         now_ms=document["now_ms"],
+        pending=tuple(PendingMove(*one) for one in document.get("pending", ())),
     )
 
 
@@ -85,9 +90,13 @@ def read_state(document: Mapping[str, Any]) -> BalanceState:
 def _write_fields(value: Move | MoveRefusal) -> dict[str, Any]:
     """Every field by name, those that are None left out."""
     given = ((f.name, getattr(value, f.name)) for f in fields(value))
-    return {
-        name: write_knob(one) if isinstance(one, float) else one for name, one in given if one is not None
-    }
+    return {name: _write_value(one) for name, one in given if one is not None}
+
+
+def _write_value(value: Any) -> Any:
+    if isinstance(value, BrokerReading):
+        return {name: _write_value(one) for name, one in asdict(value).items()}
+    return write_knob(value) if isinstance(value, float) else value
 
 
 def _write_broker(broker: Broker) -> dict[str, Any]:
@@ -151,10 +160,16 @@ def _read_bundle(value: Mapping[str, Any]) -> Bundle:
 
 
 def _write_policy(policy: NamespacePolicy) -> dict[str, Any]:
-    brokers = None if policy.brokers is None else sorted(policy.brokers)
-    return {"brokers": brokers, "anti_affinity_group": policy.anti_affinity_group}
+    return {"brokers": _write_names(policy.brokers), "anti_affinity_group": policy.anti_affinity_group}
 
 
 def _read_policy(value: Mapping[str, Any]) -> NamespacePolicy:
-    brokers = value["brokers"]
-    return NamespacePolicy(None if brokers is None else frozenset(brokers), value["anti_affinity_group"])
+    return NamespacePolicy(_read_names(value["brokers"]), value["anti_affinity_group"])
+
+
+def _write_names(names: frozenset[str] | None) -> list[str] | None:
+    return None if names is None else sorted(names)
+
+
+def _read_names(value: list[str] | None) -> frozenset[str] | None:
+    return None if value is None else frozenset(value)

@@ -29,10 +29,12 @@ class MoveRefusalReason(StrEnum):
     MOVE_LIMIT = "move-limit"  # moves wanted; moves allowed
     # One broker.
     NO_REPORT = "no-report"  # None; None
+    UNKNOWN_USAGE = "unknown-usage"  # None; None: a resource that counts has no usage or limit in its report
     STALE_REPORT = "stale-report"  # age of the report (ms); the most it may be
     BELOW_THRESHOLD = "below-threshold"  # usage; usage at which the broker sheds
     BELOW_FLOOR = "below-floor"  # what would be moved; the least worth moving
     NO_BUNDLES = "no-bundles"  # bundles that may be moved; the fewest there must be
+    WAITING = "waiting"  # moves off the broker that wait or run; 0
     SOLE_BUNDLE = "sole-bundle"  # bundles of the broker; the fewest there must be
     NOTHING_FITS = "nothing-fits"  # load of the lightest bundle that may be moved; room for it
     NO_UNDERLOADED_BROKER = "no-underloaded-broker"  # the lowest usage; what it must be below
@@ -43,8 +45,24 @@ class MoveRefusalReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerReading:
+    """The figure of a broker that made it give or take, beside the bound that it is beyond."""
+
+    broker: str
+    metric: str
+    value: float
+    bound: float
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        side = "above" if self.value >= self.bound else "below"
+        return f"{self.metric} of {self.broker} is {self.value:.4g}, {side} {self.bound:.4g}"
+
+
+@dataclass(frozen=True, slots=True)
 class Move:
-    """A bundle to leave `source`. `destination` None: the placement decides.
+    """A bundle to leave `source`. `destination` None: the placement decides. `because`: the broker's own figure.
 
     `load` is the figure it was chosen by, and `metric` is the name of that figure: `byte_rate` or `msg_rate` (per
     second) or `usage` (share of the source's dominating resource).
@@ -56,6 +74,7 @@ class Move:
     load: float
     metric: str
     reason: MoveReason
+    because: BrokerReading | None = None
 
 
 @dataclass(frozen=True, slots=True)

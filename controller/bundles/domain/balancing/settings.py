@@ -145,11 +145,23 @@ _AT_LEAST: Final[Mapping[str, float]] = {
     **{knob: 0 for knob in BALANCE_KNOBS if knob.endswith(("_weight", "_seconds"))},
 }
 _AT_MOST: Final[Mapping[str, float]] = {
-    "history_weight": 1,
-    "unload_fraction": 1,
-    "threshold_margin": 1,
-    "placement_usage_gap": 1,
-    "even_cold_band": 1,
+    # Fractions: whoever writes Pulsar's percentages (85) is told, instead of never being shed.
+    **dict.fromkeys(
+        (
+            "history_weight",
+            "overloaded_usage",
+            "unload_fraction",
+            "threshold_margin",
+            "avg_high_usage",
+            "transfer_target_std",
+            "placement_usage_gap",
+            "even_target_spread",
+            "even_cold_band",
+            "even_min_usage_gap",
+        ),
+        1,
+    ),
+    "uniform_msg_rate_difference": 10,
     **{knob: MAX_SECONDS for knob in BALANCE_KNOBS if knob.endswith("_seconds")},
 }
 _ABOVE_ZERO: Final = (

@@ -103,25 +103,13 @@ def max_usage(resources: BrokerResources) -> float:
 
 
 def weighted_max_usage(resources: BrokerResources, weights: ResourceWeights) -> float:
-    """The largest share in use after each was multiplied by its weight."""
+    """The largest share in use after each was multiplied by its weight. Above 1.0 it counts as it is.
+
+    Older versions of Pulsar's threshold shedder dropped what is above 1.0, because a virtual network card often
+    reports a tenth of its real speed (apache/pulsar#16937, disputed in #18598). 4.2.4 does not. It would make a
+    broker at 120 % look idle. Where a limit is measured wrongly, its resource is given the weight 0.
+    """
     return max(weighted for _, weighted in _weighted(resources, weights))
-
-
-def weighted_max_usage_within_limit(resources: BrokerResources, weights: ResourceWeights) -> float:
-    """The same without the values above 1.0; 0 if none is left. For limits that are measured wrongly.
-
-    A virtual network card often reports a tenth of its real speed (apache/pulsar#16937).
-    """
-    return max((weighted for _, weighted in _weighted(resources, weights) if weighted <= 1.0), default=0.0)
-
-
-def credible_usage(resources: BrokerResources, weights: ResourceWeights) -> float:
-    """The weighted maximum without the values above 1.0, whose limits must be measured wrongly.
-
-    Pulsar's threshold shedder did this in some versions (disputed in apache/pulsar#18598). 4.2.4 no longer does.
-    """
-    usage = weighted_max_usage(resources, weights)
-    return usage if usage <= 1.0 else weighted_max_usage_within_limit(resources, weights)
 
 
 def dominating_resource(resources: BrokerResources, weights: ResourceWeights) -> str:

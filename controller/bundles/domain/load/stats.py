@@ -5,7 +5,9 @@ Averages over time are in `averages`. Who owns a bundle is in `cluster`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +37,30 @@ class BundleStats:
     def session_count(self) -> int:
         """Producers and consumers together."""
         return self.producer_count + self.consumer_count
+
+
+_DIRECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "bandwidth_in": ("byte_rate_in",),
+    "bandwidth_out": ("byte_rate_out",),
+}
+
+
+def figures_of(resource: str) -> tuple[str, ...]:
+    """The figures of a bundle that stand for its use of a resource: one direction, or messages and bytes."""
+    return _DIRECTIONS.get(resource, ("msg_rate", "byte_rate"))
+
+
+def totals(all_stats: Iterable[BundleStats], figures: Sequence[str]) -> tuple[float, ...]:
+    """The sums of these figures, by name, over a broker's bundles."""
+    listed = list(all_stats)
+    return tuple(sum(float(getattr(one, figure)) for one in listed) for figure in figures)
+
+
+def share_of(stats: BundleStats, sums: Sequence[float], figures: Sequence[str]) -> float:
+    """A bundle's share of its broker's `totals`, 0 to 1: the mean over those figures of which there is any."""
+    shares = [
+        float(getattr(stats, figure)) / total
+        for figure, total in zip(figures, sums, strict=True)
+        if total > 0
+    ]
+    return sum(shares) / len(shares) if shares else 0.0

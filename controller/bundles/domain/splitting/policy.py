@@ -12,7 +12,11 @@ from typing import Any, Final, Self
 
 from controller.bundles.domain.splitting.algorithms.base import SplitOptions, SplitPlan, SplitRequest
 from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
-from controller.bundles.domain.splitting.algorithms.registry import plan_split, split_algorithm
+from controller.bundles.domain.splitting.algorithms.registry import (
+    NAMED_BY_PEOPLE,
+    plan_split,
+    split_algorithm,
+)
 from controller.bundles.domain.splitting.thresholds import SplitThresholds
 from controller.bundles.domain.splitting.triggers import TriggerSettings, trigger_rules
 from controller.domain.errors import InvalidInput, InvalidPolicy
@@ -23,7 +27,8 @@ from controller.domain.knobs import KnobValue, read_knobs, write_knob
 class SplitPolicy:
     """Knobs of one namespace; rates are in and out together, per second.
 
-    `rules` are those of a load manager, `modular` or `extensible`. `algorithm` chooses the cuts. Where it refuses,
+    `rules` are those of a load manager, `modular` or `extensible`. `algorithm` chooses the cuts; it must be one that
+    needs no positions or topics named by a person. Where it refuses,
     `fallback_algorithm` is asked (empty: none). `max_sessions` 0: no limit. Raises InvalidPolicy at construction
     for values that can never be right.
     """
@@ -45,6 +50,10 @@ class SplitPolicy:
             self.options(0)
             for name in filter(None, (self.algorithm, self.fallback_algorithm)):
                 split_algorithm(name)
+                if name in NAMED_BY_PEOPLE:
+                    raise InvalidInput(
+                        f"split algorithm {name} needs {NAMED_BY_PEOPLE[name]}, which only a split by hand can give"
+                    )
         except InvalidInput as error:
             raise InvalidPolicy(f"Invalid bundle split configuration: {error.message}") from error
 

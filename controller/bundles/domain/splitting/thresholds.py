@@ -73,13 +73,14 @@ class Reading:
 class BundleReport:
     """A bundle as its owner reports it now, and averaged over a long time (zeros where nothing is known).
 
-    `owned`: the broker that reported it still owns it.
+    `owned`: the broker that reported it still owns it. `is_new`: no cycle has counted this report yet.
     """
 
     bundle: NamespaceBundle
     latest: BundleStats
     long_term: BundleStats = field(default_factory=BundleStats)
     owned: bool = True
+    is_new: bool = True
 
 
 def report_of(bundle: Bundle) -> BundleReport:

@@ -14,7 +14,7 @@ Where this differs from Pulsar:
   it.
 - A plan counts for all the bundles it adds, not for one.
 - A split under way blocks only bundles of the same range. Pulsar compares texts, and `t/ns` also matches `t/ns2`.
-- The cool-down is not in Pulsar. It is 0 unless set.
+- The cool-down is not in Pulsar. The policy of a namespace has it at 120 s unless set otherwise.
 """
 
 from __future__ import annotations
@@ -281,7 +281,7 @@ class _Decision:
         threshold = self.settings.rules.hit_count_threshold
         if threshold is None:
             return None
-        hits = self.inputs.hit_counts.get(hot.report.bundle, 0) + 1
+        hits = self.inputs.hit_counts.get(hot.report.bundle, 0) + hot.report.is_new
         self.hit_counts[hot.report.bundle] = hits
         if hits > threshold:
             return None

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 
 from controller import telemetry
 from controller.bundles.brokers.acts import ActOutcome, BundleActs
+from controller.bundles.brokers.placement_rules import demand_allowed
 from controller.bundles.store import claims as bundle_claims
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store import proposals as bundle_proposals
+from controller.bundles.store.clock import database_now
 from controller.bundles.store.namespaces import BalancingMode
 from controller.bundles.store.proposals import ProposalKind, ProposalRow, ProposalState
 from controller.domain.errors import CleaveError, InvalidInput, LostRace, NotFound, Retryable
@@ -69,6 +71,8 @@ def apply(
 
     Splits come first. An act that fails never stops the others. Raises StoreUnavailable.
     """
+    with store.transaction() as tx:
+        bundle_proposals.expire_approved(tx, cluster)
     done = []
     for kind in (ProposalKind.SPLIT, ProposalKind.UNLOAD, ProposalKind.MERGE):
         limit = settings.limit(kind)
@@ -98,8 +102,10 @@ def waiting(store: Store, *, cluster: str, cycle_id: int | None) -> list[Proposa
                 tx, cluster, cycle_id=cycle_id, states=[ProposalState.PROPOSED]
             )
         modes = {row.namespace: row.mode for row in bundle_namespaces.list_namespaces(tx, cluster)}
+        now = database_now(tx)
     automatic = [row for row in own if modes.get(row.namespace) is BalancingMode.AUTOMATIC]
-    return [row for row in (*approved, *automatic) if row.kind is not ProposalKind.MERGE]
+    found = [row for row in (*approved, *automatic) if row.kind is not ProposalKind.MERGE]
+    return [row for row in found if not row.is_stale(now)]
 
 
 def require_cycle(store: Store, *, cluster: str, cycle_id: int) -> None:
@@ -169,6 +175,8 @@ def _store_boundaries(store: Store, row: ProposalRow, boundaries: tuple[int, ...
 
 
 def _unload(_store: Store, acts: BundleActs, row: ProposalRow) -> tuple[ProposalState, str]:
+    if row.destination is not None:  # the cluster's policies may have changed since it was proposed
+        demand_allowed(acts.reader, row.namespace, row.destination)
     result = acts.unload(row.bundle, destination=row.destination, source=row.broker)
     if result.outcome is ActOutcome.NOTHING_CHANGED:
         return ProposalState.FAILED, f"unloaded, and {result.owner} has it again"

@@ -1,16 +1,20 @@
-"""Reads what one cycle is decided on, in one transaction: load, boundaries, policies, state, acts under way."""
+"""Reads what one cycle is decided on: load, boundaries, policies, state, acts under way, and what the cluster says.
+
+What is stored is read in one transaction, after the cluster was asked (`placement_rules`).
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection
 
-from controller import telemetry
 from controller.bundles.domain.balancing.balance import BalanceInputs
 from controller.bundles.domain.balancing.moves import Move, MoveReason
+from controller.bundles.domain.balancing.pending import PendingMove
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Broker, BrokerReport, Bundle, Cluster
@@ -18,6 +22,7 @@ from controller.bundles.domain.cycle import CycleInputs, CycleState
 from controller.bundles.domain.cycle_text import state_from_json
 from controller.bundles.domain.load.resources import RESOURCES, BrokerResources, ResourceUsage
 from controller.bundles.domain.load.stats import BundleStats
+from controller.bundles.domain.placement_rules import SILENT_TICKS, PlacementRules, ruled
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.splitting.algorithms.base import BundleTopic
 from controller.bundles.domain.splitting.policy import SplitPolicy
@@ -26,33 +31,52 @@ from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import loads as bundle_loads
 from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store import proposals as bundle_proposals
+from controller.bundles.store.clock import database_now
 from controller.bundles.store.namespaces import BalancingMode, NamespaceRow
-from controller.bundles.store.proposals import ProposalKind
+from controller.bundles.store.proposals import PATIENCE_SECONDS, ProposalKind, ProposalRow, ProposalState
 from controller.clock import to_ms
 from controller.domain.errors import InvalidPolicy
 
-log = telemetry.get_logger(__name__)
+_TICKS_WITHIN_MS = 86_400_000  # older ticks say nothing about who is silent now
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The inputs of a cycle, the state they began with, and how each namespace is balanced."""
+    """The inputs of a cycle, the state they began with, and how each namespace is balanced.
+
+    `is_new`: reports were aggregated since the cycle before. `unreadable`: why the split settings of a namespace cannot
+    be read, by namespace; it is not split.
+    """
 
     inputs: CycleInputs
     state: CycleState
     state_version: int
     modes: Mapping[str, BalancingMode]
+    is_new: bool
+    unreadable: Mapping[str, str]
 
 
-def gather(tx: Connection, area: ReportArea, cluster_name: str, settings: BalanceSettings) -> Snapshot:
-    """Reads everything. If some namespace is enabled, those in dry run count as load and stay where they are."""
-    now_ms = to_ms(bundle_cycles.database_now(tx))
+def gather(
+    tx: Connection,
+    area: ReportArea,
+    cluster_name: str,
+    settings: BalanceSettings,
+    rules: PlacementRules | None = None,
+) -> Snapshot:
+    """Reads everything. If some namespace is enabled, those in dry run count as load and stay where they are.
+
+    Without `rules` every broker that has reported counts as active; for looks that place nothing.
+    """
+    now_ms = to_ms(database_now(tx))
     namespaces = bundle_namespaces.list_namespaces(tx, cluster_name)
     stored = bundle_cycles.get_state(tx, cluster_name)
     watermark = bundle_loads.watermark(tx)
     sampled_at = 0 if watermark is None else to_ms(watermark)
     plain = _cluster(tx, cluster_name, namespaces)
-    state = state_from_json(stored.state).sampled(plain, sampled_at)
+    before = state_from_json(stored.state)
+    state = before.sampled(plain, sampled_at)
+    heard = area.heard(cluster_name, now_ms - _TICKS_WITHIN_MS, now_ms, ticks=SILENT_TICKS)
+    plain = ruled(plain, rules or PlacementRules(), heard)
     cluster = replace(
         plain,
         bundles=tuple(replace(b, load=state.averages.get(b.bundle_id)) for b in plain.bundles),
@@ -64,15 +88,19 @@ def gather(tx: Connection, area: ReportArea, cluster_name: str, settings: Balanc
         state=_after_acts(tx, cluster_name, state.balance, settings),
         now_ms=now_ms,
     )
+    policies, unreadable = _policies(namespaces)
+    under_way = bundle_proposals.under_way(tx, cluster_name)
     inputs = CycleInputs(
-        balance=balance,
-        policies=_policies(namespaces),
+        balance=replace(balance, pending=_pending(tx, cluster, cluster_name, under_way)),
+        policies=policies,
         topics=_topics(area, cluster_name, sampled_at, {b.bundle_id for b in cluster.bundles}),
-        busy=frozenset(str(row.bundle) for row in bundle_proposals.under_way(tx, cluster_name)),
+        busy=frozenset(str(row.bundle) for row in under_way),
+        awaited_bundles=_awaited(under_way, namespaces),
         hit_counts=state.hit_counts,
         last_split_at_ms=state.last_split_at_ms,
     )
-    return Snapshot(inputs, state, stored.row_version, modes)
+    is_new = before.sampled_at is None or sampled_at > before.sampled_at
+    return Snapshot(inputs, state, stored.row_version, modes, is_new, unreadable)
 
 
 def _cluster(tx: Connection, cluster: str, namespaces: list[NamespaceRow]) -> Cluster:
@@ -128,15 +156,42 @@ def _after_acts(tx: Connection, cluster: str, state: BalanceState, settings: Bal
     return state
 
 
-def _policies(namespaces: list[NamespaceRow]) -> dict[str, SplitPolicy]:
-    """The split policies. A namespace whose settings cannot be read is not split."""
-    found = {}
+def _pending(
+    tx: Connection, cluster: Cluster, cluster_name: str, under_way: list[ProposalRow]
+) -> tuple[PendingMove, ...]:
+    """Unloads that wait or run, and those that are done and of which the last reading does not know yet."""
+    done = bundle_proposals.applied_within(tx, cluster_name, ProposalKind.UNLOAD, PATIENCE_SECONDS)
+    found = []
+    for row in {str(row.bundle): row for row in (*done, *under_way)}.values():
+        bundle = cluster.bundle_by_id.get(str(row.bundle))
+        if row.broker is None or row.destination is None or bundle is None or bundle.owner != row.broker:
+            continue
+        report = cluster.report_of.get(row.broker)
+        is_seen = row.applied_at is not None and report and report.reported_at >= to_ms(row.applied_at)
+        if row.state is not ProposalState.VERIFIED or not is_seen:
+            found.append(PendingMove(str(row.bundle), row.broker, row.destination))
+    return tuple(sorted(found))
+
+
+def _awaited(under_way: list[ProposalRow], namespaces: list[NamespaceRow]) -> dict[str, int]:
+    """The bundles that each namespace gains once the splits that wait or run are seen in its boundaries."""
+    edges = {row.namespace: frozenset(row.boundaries) for row in namespaces}
+    gained: Counter[str] = Counter()
+    for row in under_way:
+        if row.kind is ProposalKind.SPLIT:
+            gained[row.namespace] += len(set(row.cut_points) - edges.get(row.namespace, frozenset()))
+    return {namespace: count for namespace, count in sorted(gained.items()) if count}
+
+
+def _policies(namespaces: list[NamespaceRow]) -> tuple[dict[str, SplitPolicy], dict[str, str]]:
+    """The split policies, and why settings cannot be read. Such a namespace is not split; the others are."""
+    found, unreadable = {}, {}
     for row in namespaces:
         try:
             found[row.namespace] = SplitPolicy.from_document(row.split_settings)
         except InvalidPolicy as error:
-            log.warning("namespace is not split", namespace=row.namespace, error=str(error))
-    return found
+            unreadable[row.namespace] = error.message
+    return found, unreadable
 
 
 def _topics(

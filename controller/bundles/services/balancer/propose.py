@@ -7,12 +7,14 @@ recorded with its reason. If another cycle ended meanwhile (LostRace), this one 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import tenacity
 
 from controller import telemetry
+from controller.bundles.brokers.placement_rules import ask_rules
+from controller.bundles.brokers.reader import BundleReader
 from controller.bundles.domain.balancing.moves import Move
 from controller.bundles.domain.balancing.settings import BalanceSettings, validate
 from controller.bundles.domain.cycle import CODE_VERSION, CycleOutcome, CycleState, run_cycle
@@ -23,6 +25,7 @@ from controller.bundles.domain.splitting.triggers import ChosenSplit
 from controller.bundles.reports import ReportArea
 from controller.bundles.services.balancer.gather import Snapshot, gather
 from controller.bundles.store import cycles as bundle_cycles
+from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store.cycles import NewCycle
 from controller.bundles.store.namespaces import BalancingMode
 from controller.bundles.store.proposals import NewProposal, ProposalKind
@@ -48,33 +51,51 @@ class ProposedCycle:
 
 def propose(
     store: Store,
+    reader: BundleReader,
     area: ReportArea,
     *,
-    cluster: str,
     settings: BalanceSettings,
     request_key: str,
     decided_by: str,
 ) -> ProposedCycle:
-    """Decide one cycle of a cluster and record it. Raises InvalidPolicy, StoreUnavailable, LostRace after all tries."""
+    """Decide one cycle of the reader's cluster and record it.
+
+    Raises InvalidPolicy, StoreUnavailable, LostRace after all tries, and what asking the cluster raises.
+    """
     validate(settings)
     attempts = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(LostRace),
         stop=tenacity.stop_after_attempt(_TRIES),
         reraise=True,
     )
-    return attempts(_once, store, area, cluster, settings, request_key, decided_by)
+    return attempts(_once, store, reader, area, settings, request_key, decided_by)
 
 
 def _once(
-    store: Store, area: ReportArea, cluster: str, settings: BalanceSettings, request_key: str, decided_by: str
+    store: Store,
+    reader: BundleReader,
+    area: ReportArea,
+    settings: BalanceSettings,
+    request_key: str,
+    decided_by: str,
 ) -> ProposedCycle:
+    cluster = reader.cluster
     with store.transaction() as tx:
         known = bundle_cycles.find_request(tx, request_key)
-        if known is not None:
-            return ProposedCycle(known, 0, 0, 0, is_repeat=True)
-        snapshot = gather(tx, area, cluster, settings)
+        namespaces = [row.namespace for row in bundle_namespaces.list_namespaces(tx, cluster)]
+    if known is not None:
+        return ProposedCycle(known, 0, 0, 0, is_repeat=True)
+    rules = ask_rules(reader, namespaces)
+    with store.transaction() as tx:
+        snapshot = gather(tx, area, cluster, settings, rules)
     outcome = run_cycle(snapshot.inputs)
-    refusals = list(_refusals(outcome, settings))
+    refusals = [
+        *_refusals(outcome, settings),
+        *(
+            {"rule": "split-policy", "reason": reason, "namespace": namespace}
+            for namespace, reason in snapshot.unreadable.items()
+        ),
+    ]
     proposals = [*map(_split_proposal, outcome.splits), *map(_move_proposal, outcome.balance.moves)]
     cycle = NewCycle(
         cluster=cluster,
@@ -105,19 +126,25 @@ def _once(
 
 
 def _next_state(snapshot: Snapshot, outcome: CycleOutcome) -> CycleState:
-    """Where a split is only shown, its bundle keeps its hit count, so that the next cycle shows the split again."""
+    """Where a split is only shown, its bundle keeps its hit count, so that the next cycle shows the split again.
+
+    Cold cycles are counted once for each aggregation run.
+    """
     hits, stamps = dict(outcome.hit_counts), dict(outcome.last_split_at_ms)
     for split in outcome.splits:
         if snapshot.modes.get(split.bundle.namespace) is BalancingMode.DRY_RUN:
             stamps.pop(split.bundle, None)
             hits[split.bundle] = snapshot.inputs.hit_counts.get(split.bundle, 0)
-    looks = look_for_merges(snapshot.inputs, snapshot.state.cold_cycles).values()
+    cold = snapshot.state.cold_cycles
+    if snapshot.is_new:
+        looks = look_for_merges(snapshot.inputs, cold).values()
+        cold = {bundle: count for look in looks for bundle, count in look.cold_cycles.items()}
     return replace(
         snapshot.state,
         balance=outcome.balance.state,
         hit_counts=hits,
         last_split_at_ms=stamps,
-        cold_cycles={bundle: count for look in looks for bundle, count in look.cold_cycles.items()},
+        cold_cycles=cold,
     )
 
 
@@ -149,11 +176,20 @@ def _move_proposal(move: Move) -> NewProposal:
     return NewProposal(
         bundle=NamespaceBundle.parse(move.bundle_id),
         kind=ProposalKind.UNLOAD,
-        reason=f"{move.reason.value}: {move.metric} {move.load:g}",
+        reason=f"{move.reason.value}: {_why(move)}the bundle carries {move.metric} {move.load:.4g}",
         broker=move.source,
         destination=move.destination,
-        detail={"metric": move.metric, "load": move.load, "reason": move.reason.value},
+        detail={
+            "metric": move.metric,
+            "load": move.load,
+            "reason": move.reason.value,
+            "because": move.because and asdict(move.because),
+        },
     )
+
+
+def _why(move: Move) -> str:
+    return "" if move.because is None else f"{move.because.sentence}; "
 
 
 def _refusals(outcome: CycleOutcome, settings: BalanceSettings) -> Iterator[Mapping[str, Any]]:

@@ -9,6 +9,7 @@ from typing import Any
 from controller.bundles.domain.cycle import CODE_VERSION, run_cycle
 from controller.bundles.domain.cycle_text import cycle_from_json, cycle_to_json, outcome_to_json
 from controller.bundles.store import cycles as bundle_cycles
+from controller.domain.errors import NotFound
 from controller.store.postgres.engine import Store
 
 
@@ -27,9 +28,16 @@ class Replay:
 
 
 def replay(store: Store, cycle_id: int) -> Replay:
-    """Decide cycle `cycle_id` again. Raises NotFound, and InvalidInput for a text that cannot be read."""
+    """Decide cycle `cycle_id` again. Raises NotFound, also where the texts are forgotten, and InvalidInput for a text
+    that cannot be read.
+    """
     with store.transaction() as tx:
         row = bundle_cycles.get_cycle(tx, cycle_id)
+    if row.inputs is None or row.outcome is None:
+        raise NotFound(
+            f"what cycle {cycle_id} was decided on is no longer kept; replay a newer one, or keep more days "
+            "(CLEAVE_BUNDLE_INPUTS_KEEP_DAYS)"
+        )
     inputs = cycle_from_json(row.inputs)
     difference = difference_of("inputs", row.inputs, cycle_to_json(inputs)) or difference_of(
         "outcome", row.outcome, outcome_to_json(run_cycle(inputs))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.ring.hashes import topic_hash
-from controller.bundles.reports import ReportArea
+from controller.bundles.reports import REPORT_SCHEMAS, ReportArea
 from controller.bundles.services import balancer as bundle_balancer
 from controller.bundles.services.balancer import ActReport, ApplySettings, ProposedCycle
 from controller.bundles.services.balancer.replay import difference_of
@@ -20,7 +22,8 @@ from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store.namespaces import BalancingMode
 from controller.bundles.store.proposals import ProposalState
-from controller.domain.errors import InvalidPolicy
+from controller.clock import SystemClock
+from controller.domain.errors import Conflict, InvalidPolicy
 from tests.support import bundle_reports as rows
 from tests.support.bundle_brokers import Bench, Trouble, staged_bench
 from tests.support.bundle_reports import HALF, LAST, NOW_MS
@@ -29,6 +32,8 @@ from tests.support.store_driver import StoreDriver
 CLUSTER, NAMESPACE = "staged", "acme/shop"
 TOPICS = [f"persistent://{NAMESPACE}/orders-{number}" for number in range(12)]
 LOWER_TOPICS = [name for name in TOPICS if topic_hash(name) < HALF]
+CROWDED = "acme/crowded"
+EVEN = BalanceSettings(even_hits=1)
 SETTINGS = BalanceSettings(shedder="threshold", threshold_min_byte_rate=0.0, placement="least_usage")
 
 
@@ -90,6 +95,41 @@ class Balancer:
             ],
         )
 
+    def crowded(self) -> None:
+        """The first broker is full and has sixteen bundles; the second has none. Called again: the next reading.
+
+        Which bundle is the heaviest differs from reading to reading; what all carry together does not.
+        """
+        seen = self._minutes
+        edges = [number << 28 for number in range(1, 16)]
+        version = 0
+        if seen:
+            version = self.driver.do(bundle_namespaces.get_namespace, CLUSTER, CROWDED).row_version
+        else:
+            self.bench.cluster.add(CROWDED, *edges)
+        first, second = self.bench.cluster.brokers
+        self.bench.cluster.owners = dict.fromkeys(self.bench.cluster.owners, first)
+        ends, now = [0, *edges, LAST], {"observed_at_ms": SystemClock().now_ms()}
+        self.load(
+            boundaries=[] if seen else [rows.boundaries(*edges, namespace=CROWDED)],
+            bundles=[
+                rows.bundle(
+                    low,
+                    high,
+                    10.0 + (7 * place + 5 * seen) % 16 / 50,
+                    broker=first,
+                    namespace=CROWDED,
+                    seen_row_version=seen,
+                    seen_namespace_version=version,
+                )
+                for place, (low, high) in enumerate(pairwise(ends))
+            ],
+            brokers=[
+                rows.broker(name, cpu, byte_rate_in=rate, byte_rate_out=rate, seen_row_version=seen, **now)
+                for name, cpu, rate in ((first, 80.0, 162.4), (second, 0.0, 0.0))
+            ],
+        )
+
     def settings(self, held: dict[str, Any]) -> None:
         row = self.driver.do(bundle_namespaces.get_namespace, CLUSTER, NAMESPACE)
         self.driver.do(
@@ -101,22 +141,34 @@ class Balancer:
             seen_row_version=row.row_version,
         )
 
-    def mode(self, mode: BalancingMode) -> None:
-        row = self.driver.do(bundle_namespaces.get_namespace, CLUSTER, NAMESPACE)
+    def mode(self, mode: BalancingMode, namespace: str = NAMESPACE) -> None:
+        row = self.driver.do(bundle_namespaces.get_namespace, CLUSTER, namespace)
         self.driver.do(
             bundle_namespaces.set_mode,
             CLUSTER,
-            NAMESPACE,
+            namespace,
             mode,
             actor="ann",
             seen_row_version=row.row_version,
         )
 
+    def tick(self, minutes_ago: int, *brokers: str) -> None:
+        """One tick of the collector in which these brokers answered."""
+        told = [{"cluster": CLUSTER, "broker": name} for name in brokers]
+        tables = {kind: schema.empty_table() for kind, schema in REPORT_SCHEMAS.items()}
+        tables["brokers"] = pa.Table.from_pylist(told, REPORT_SCHEMAS["brokers"])
+        self.area.append(SystemClock().now_ms() - minutes_ago * 60_000, "one", tables)
+
+    def restarted(self) -> Balancer:
+        """The next run is a process of its own, which asks for the list of brokers again."""
+        self.bench = Bench(self.bench.cluster, 10.0)
+        return self
+
     def propose(self, key: str = "run-1", settings: BalanceSettings = SETTINGS) -> ProposedCycle:
         return bundle_balancer.propose(
             self.driver.store,
+            self.bench.reader,
             self.area,
-            cluster=CLUSTER,
             settings=settings,
             request_key=key,
             decided_by="tester",
@@ -182,6 +234,89 @@ def test_a_bundle_moves_off_the_full_broker_and_rests_then(balancer: Balancer) -
     assert str(moved) not in {str(row.bundle) for row in proposed}  # within its grace
 
 
+def test_a_broker_that_is_not_on_the_list_gets_nothing(balancer: Balancer) -> None:
+    """It died a minute ago: its report is on file, and it looks idle."""
+    balancer.uneven()
+    first, dead = balancer.bench.cluster.brokers
+    balancer.bench.cluster.brokers = [first]
+
+    assert balancer.propose().moves == 0
+    balancer.bench.cluster.brokers = [first, dead]
+    assert balancer.restarted().propose("run-2").moves == 1
+
+
+def test_a_broker_that_was_silent_for_two_ticks_gets_nothing(balancer: Balancer) -> None:
+    """It is on the list, and does not answer the collector."""
+    balancer.uneven()
+    first, silent = balancer.bench.cluster.brokers
+    balancer.tick(4, first, silent)
+    balancer.tick(3, first)
+    assert balancer.propose("one-tick").moves == 1
+
+    balancer.tick(2, first)
+    assert balancer.propose("two-ticks").moves == 0
+    assert (silent, "no-report") in balancer.driver.sql("SELECT broker, reason FROM inspect.bundles_why_not")
+
+    balancer.tick(1, first, silent)
+    assert balancer.propose("back").moves == 1
+
+
+def _policy(namespaces: str, primary: str, secondary: str) -> dict[str, Any]:
+    """As the admin API answers it."""
+    limits = {"min_limit": "1", "usage_threshold": "100"}
+    return {
+        "namespaces": [namespaces],
+        "primary": [primary],
+        "secondary": [secondary],
+        "auto_failover_policy": {"policy_type": "min_available", "parameters": limits},
+    }
+
+
+def test_an_isolation_policy_keeps_bundles_off_a_broker(balancer: Balancer) -> None:
+    """Both brokers are on one host, so a policy that names no host there forbids both."""
+    balancer.uneven()
+    balancer.bench.cluster.isolation = {"p": _policy("acme/.*", "elsewhere", "elsewhere")}
+    assert balancer.propose("bound").moves == 0
+
+    balancer.bench.cluster.isolation = {"p": _policy("acme/.*", "elsewhere", r"127\.0\.0\.1")}
+    assert balancer.propose("failed-over").moves == 1
+    balancer.bench.cluster.isolation = {"p": _policy("other/.*", r"127\.0\.0\.1", "")}
+    assert balancer.propose("for-others").moves == 0
+
+
+def test_a_policy_set_after_the_proposal_holds(balancer: Balancer) -> None:
+    balancer.uneven()
+    balancer.mode(BalancingMode.AUTOMATIC)
+    cycle = balancer.propose()
+    balancer.bench.cluster.isolation = {"p": _policy("acme/.*", "elsewhere", "elsewhere")}
+
+    [act] = balancer.apply(cycle)
+
+    assert act.state is ProposalState.FAILED
+    assert "isolation policies keep namespace acme/shop from" in act.outcome
+    assert balancer.bench.cluster.acts == []
+
+
+def test_namespaces_of_an_anti_affinity_group_stay_apart(balancer: Balancer) -> None:
+    balancer.uneven()
+    first, second = balancer.bench.cluster.brokers
+    balancer.load(
+        boundaries=[rows.boundaries(HALF, namespace="acme/twin")],
+        bundles=[rows.bundle(0, HALF, 1.0, broker=second, namespace="acme/twin")],
+    )
+    assert balancer.propose("alone").moves == 1
+
+    balancer.bench.cluster.groups = {NAMESPACE: "pair", "acme/twin": "pair"}
+    assert balancer.propose("pair").moves == 0
+    balancer.bench.cluster.failure_domains = {"rack-1": [first], "rack-2": [second]}
+    assert balancer.propose("racks").moves == 0
+    [(text,)] = balancer.driver.sql(
+        "SELECT inputs FROM cleave.bundle_decision ORDER BY cycle_id DESC LIMIT 1"
+    )
+    domains = {one["name"]: one["failure_domain"] for one in json.loads(text)["balance"]["brokers"]}
+    assert domains == {first: "rack-1", second: "rack-2"}
+
+
 def test_in_dry_run_everything_is_shown_and_nothing_is_done(balancer: Balancer) -> None:
     balancer.hot()
 
@@ -211,6 +346,63 @@ def test_what_waits_for_a_person_stands_and_is_done_once_approved(balancer: Bala
     [act] = balancer.apply(None)
 
     assert act.state is ProposalState.APPLIED
+
+
+def test_moves_that_wait_for_a_person_count_as_made(balancer: Balancer) -> None:
+    """Twelve cycles in the hour that proposals wait: what was needed once is proposed once."""
+    balancer.crowded()
+    balancer.mode(BalancingMode.APPROVAL, CROWDED)
+    needed = balancer.propose("run-0", EVEN).moves
+
+    later = []
+    for number in range(1, 13):
+        balancer.crowded()
+        later.append(balancer.propose(f"run-{number}", EVEN).moves)
+
+    assert needed > 3
+    assert later == [0] * 12
+    assert balancer.states() == ["proposed"] * needed
+
+
+def test_moves_that_run_count_as_made(balancer: Balancer) -> None:
+    balancer.crowded()
+    balancer.mode(BalancingMode.AUTOMATIC, CROWDED)
+    cycle = balancer.propose("run-0", EVEN)
+    acts = balancer.apply(cycle)
+
+    assert {act.state for act in acts} == {ProposalState.APPLIED}
+    balancer.crowded()  # a reading from before
+    assert balancer.propose("run-1", replace(EVEN, even_settle_seconds=0)).moves == 0
+
+
+def test_a_proposal_nobody_answered_for_an_hour_is_no_more(balancer: Balancer) -> None:
+    balancer.crowded()
+    balancer.mode(BalancingMode.APPROVAL, CROWDED)
+    needed = balancer.propose("run-0", EVEN).moves
+    old = balancer.driver.do(bundle_proposals.list_proposals, CLUSTER)
+    balancer.driver.sql("UPDATE cleave.bundle_proposal SET proposed_at = proposed_at - interval '61 minutes'")
+
+    with pytest.raises(Conflict, match="waited longer than 60 minutes"):
+        bundle_balancer.approve(balancer.driver.store, [old[0].proposal_id], refuse=None, actor="ann")
+    assert balancer.propose("run-1", EVEN).moves == needed
+    assert sorted(balancer.states()) == ["proposed"] * needed + ["refused"] * needed
+
+
+def test_what_was_approved_and_not_begun_for_an_hour_is_not_done(balancer: Balancer) -> None:
+    """Nobody ran `apply`: the load it was decided on is long gone."""
+    balancer.uneven()
+    balancer.mode(BalancingMode.APPROVAL)
+    balancer.propose()
+    [row] = balancer.driver.do(bundle_proposals.list_proposals, CLUSTER)
+    bundle_balancer.approve(balancer.driver.store, [row.proposal_id], refuse=None, actor="ann")
+    balancer.driver.sql("ALTER TABLE cleave.bundle_proposal DISABLE TRIGGER USER")
+    balancer.driver.sql("UPDATE cleave.bundle_proposal SET changed_at = changed_at - interval '61 minutes'")
+    balancer.driver.sql("ALTER TABLE cleave.bundle_proposal ENABLE TRIGGER USER")
+
+    assert bundle_balancer.waiting(balancer.driver.store, cluster=CLUSTER, cycle_id=None) == []
+    assert balancer.apply(None) == []
+    assert balancer.states() == ["refused"]
+    assert balancer.bench.cluster.acts == []
 
 
 def test_a_request_is_one_cycle(balancer: Balancer) -> None:

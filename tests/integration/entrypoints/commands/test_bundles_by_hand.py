@@ -49,6 +49,23 @@ def test_a_split_at_positions_that_was_made_is_found_made(desk: Desk) -> None:
     )
 
 
+def test_a_split_by_hand_keeps_the_namespace_s_cap(desk: Desk) -> None:
+    desk.uneven()
+    for name in TOPICS:
+        desk.bench.cluster.publish(name)
+    desk.cleave.ok("bundles", "policy", NAMESPACE, "max_bundles=2")
+    words = ("bundles", "split", LOW, "--position", "0x40000000")
+
+    said = desk.cleave.refused(*words)
+    assert "has 2 bundles; 1 more are above max_bundles = 2" in said
+    assert "above max_bundles" in desk.cleave.refused(*words, "--dry-run")
+    assert desk.bench.cluster.acts == []
+    desk.cleave.ok("bundles", "policy", NAMESPACE, "max_bundles=3")
+    desk.cleave.ok(*words)
+    desk.cleave.ok("bundles", "policy", NAMESPACE, "max_bundles=2")
+    assert desk.cleave.json(*words)["outcome"] == "done-already"  # a repeat adds nothing
+
+
 def test_algorithms_are_those_of_the_setting(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLEAVE_BUNDLE_SPLIT_ALGORITHMS", '["topic_count_equally_divide"]')
     said = desk.cleave.refused("bundles", "split", LOW)

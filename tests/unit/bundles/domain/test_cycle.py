@@ -103,6 +103,34 @@ def test_a_bundle_with_an_act_under_way_is_neither_split_nor_moved() -> None:
     assert [refusal.reason.value for refusal in outcome.split_refusals] == ["in-flight"]
 
 
+def test_a_hot_bundle_whose_report_was_counted_is_no_hotter() -> None:
+    patient = SplitPolicy(max_topics=2)
+    asked = inputs(
+        {}, {0: 4}, policies={NAMESPACE: patient}, topics={str(BUNDLES[0]): topics_in(BUNDLES[0], 4)}
+    )
+    first = run_cycle(asked)
+    assert first.hit_counts == {BUNDLES[0]: 1}
+
+    again = replace(
+        asked, hit_counts=first.hit_counts, balance=replace(asked.balance, state=first.balance.state)
+    )
+    assert run_cycle(again).hit_counts == {BUNDLES[0]: 1}
+    new = replace(asked, hit_counts=first.hit_counts)
+    assert run_cycle(new).hit_counts == {BUNDLES[0]: 2}
+
+
+def test_splits_that_wait_count_against_the_cap() -> None:
+    policy = replace(AT_ONCE, max_bundles=5)
+    asked = inputs(
+        {}, {0: 4}, policies={NAMESPACE: policy}, topics={str(BUNDLES[0]): topics_in(BUNDLES[0], 4)}
+    )
+    assert len(run_cycle(asked).splits) == 1
+
+    waiting = replace(asked, awaited_bundles={NAMESPACE: 1})
+    assert [one.reason for one in run_cycle(waiting).split_refusals] == ["at-max-bundles"]
+    assert cycle_from_json(cycle_to_json(waiting)) == waiting
+
+
 def test_a_namespace_without_a_policy_is_not_split() -> None:
     assert run_cycle(inputs({}, {0: 9_999})).split_refusals == ()
 
@@ -184,6 +212,8 @@ def test_another_text_is_refused(text: str) -> None:
         {"max_topics": 0},
         {"rules": "x"},
         {"algorithm": "x"},
+        {"algorithm": "specified_positions_divide"},
+        {"fallback_algorithm": "specified_topic_count_equally_divide"},
         {"max_bundles": 0},
         {"cooldown_seconds": -1},
         {"nonsense": 1},

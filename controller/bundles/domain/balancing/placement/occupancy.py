@@ -46,14 +46,14 @@ class Occupancy:
         self._settle(bundle, destination)
 
     def allowed(self, bundle: Bundle) -> tuple[str, ...]:
-        """Brokers that the namespace's isolation policy allows, by name."""
-        brokers = self.cluster.policy_of(bundle.namespace).brokers
+        """Brokers that isolation policies leave to the namespace, by name."""
+        brokers = self.cluster.allowed_for(bundle.namespace)
         return self._active if brokers is None else tuple(name for name in self._active if name in brokers)
 
     def may_take(self, bundle: Bundle, broker: str) -> bool:
         """Whether a broker may take the bundle: policy, room for topics, anti-affinity."""
-        policy = self.cluster.policy_of(bundle.namespace)
-        if policy.brokers is not None and broker not in policy.brokers:
+        policy, allowed = self.cluster.policy_of(bundle.namespace), self.cluster.allowed_for(bundle.namespace)
+        if broker not in self._active or (allowed is not None and broker not in allowed):
             return False
         if self._topics[broker] + _topics_of(bundle) > self._settings.max_topics_per_broker:
             return False
@@ -62,11 +62,11 @@ class Occupancy:
         return broker in self._apart(bundle, self._with_room(self.allowed(bundle)))
 
     def candidates(self, bundle: Bundle) -> tuple[str, ...]:
-        """Brokers to choose from, by name; empty only where the policy allows none."""
+        """Brokers to choose from, by name; empty where the policies allow none."""
         allowed = self.allowed(bundle)
-        kept = allowed
-        for narrowed in (self._with_room, lambda names: self._apart(bundle, names)):
-            kept = narrowed(kept)
+        kept = self._apart(bundle, self._with_room(allowed))
+        if not kept and self.cluster.policy_of(bundle.namespace).anti_affinity_group is not None:
+            return ()
         if self._settings.spread_namespaces or is_system_namespace(bundle.namespace):
             kept = _fewest(kept, lambda name: self._bundles[name, bundle.namespace])
         return kept or allowed
@@ -76,7 +76,11 @@ class Occupancy:
         return tuple(name for name in names if self._topics[name] <= most)
 
     def _apart(self, bundle: Bundle, names: tuple[str, ...]) -> tuple[str, ...]:
-        """The brokers with the fewest of the group's namespaces: in their failure domain, then by themselves."""
+        """The brokers with the fewest of the group's namespaces: in their failure domain, then by themselves.
+
+        Among those, none where more of the *other* namespaces of the group are than where the bundle is now. Pulsar
+        asks this before it unloads a bundle.
+        """
         group = self.cluster.policy_of(bundle.namespace).anti_affinity_group
         if group is None:
             return names
@@ -92,7 +96,27 @@ class Occupancy:
         def domain_of(name: str) -> str:
             return self.cluster.broker_by_name[name].failure_domain or name
 
-        return _fewest(_fewest(names, lambda name: in_domain[domain_of(name)]), on_broker)
+        fewest = _fewest(_fewest(names, lambda name: in_domain[domain_of(name)]), on_broker)
+        owner = self._owner.get(bundle.bundle_id)
+        if owner is None or owner not in self.cluster.broker_by_name:
+            return fewest
+        others = [name for name in members if name != bundle.namespace]
+        most = self._met(owner, others)
+        return tuple(name for name in fewest if self._met(name, others) <= most)
+
+    def _met(self, broker: str, namespaces: list[str]) -> tuple[int, int]:
+        """How often these namespaces are in the broker's failure domain, and on itself."""
+        domain = self.cluster.broker_by_name[broker].failure_domain
+
+        def on(name: str) -> int:
+            return sum(self._bundles[name, namespace] > 0 for namespace in namespaces)
+
+        nearby = [
+            b.name
+            for b in self.cluster.brokers
+            if b.name == broker or (domain and b.failure_domain == domain)
+        ]
+        return sum(map(on, nearby)), on(broker)
 
     def _settle(self, bundle: Bundle, owner: str | None) -> None:
         self._owner[bundle.bundle_id] = owner

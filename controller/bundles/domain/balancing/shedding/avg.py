@@ -15,7 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from controller.bundles.domain.balancing.moves import Move, MoveReason, MoveRefusal, MoveRefusalReason
+from controller.bundles.domain.balancing.moves import (
+    BrokerReading,
+    Move,
+    MoveReason,
+    MoveRefusal,
+    MoveRefusalReason,
+)
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.base import (
     Shedding,
@@ -34,6 +40,8 @@ class _Pair:
     low: str
     high: str
     difference: float
+    score: float
+    """The higher one's usage in percent."""
 
 
 def avg(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
@@ -48,7 +56,7 @@ def avg(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms
     pairs = []
     refusals: list[MoveRefusal] = []
     for pair in _pairs(scores):
-        if _count(pair, settings, low_hits, high_hits):
+        if _count(pair, settings, low_hits, high_hits, cluster.repeated):
             pairs.append(pair)
         elif pair.low != pair.high:
             refusals.append(_too_close(pair, settings))
@@ -77,19 +85,23 @@ def _pairs(scores: Mapping[str, float]) -> Iterator[_Pair]:
     ordered = sorted(scores, key=lambda name: (scores[name], name))
     for index in range((len(ordered) + 1) // 2):
         low, high = ordered[index], ordered[-1 - index]
-        yield _Pair(low, high, scores[high] - scores[low])
+        yield _Pair(low, high, scores[high] - scores[low], scores[high])
 
 
 def _count(
-    pair: _Pair, settings: BalanceSettings, low_hits: dict[str, int], high_hits: dict[str, int]
+    pair: _Pair,
+    settings: BalanceSettings,
+    low_hits: dict[str, int],
+    high_hits: dict[str, int],
+    repeated: frozenset[str],
 ) -> bool:
-    """Counts the pair's hits. False, with the counts cleared, where the two are close."""
+    """Counts the pair's hits, of new reports. False, with the counts cleared, where the two are close."""
     beyond_low = pair.difference >= settings.avg_low_usage * 100
     beyond_high = beyond_low and pair.difference >= settings.avg_high_usage * 100
     for name in {pair.low, pair.high}:
         for beyond, hits in ((beyond_low, low_hits), (beyond_high, high_hits)):
             if beyond:
-                hits[name] = hits.get(name, 0) + 1
+                hits[name] = hits.get(name, 0) + (name not in repeated)
             else:
                 hits.pop(name, None)
     return beyond_low
@@ -138,13 +150,17 @@ def _shed(
     if len(owned) < 2:
         return [], MoveRefusal(MoveRefusalReason.SOLE_BUNDLE, pair.high, None, "bundles", len(owned), 2)
     room = left
+    bound = pair.score - pair.difference + settings.avg_low_usage * 100
+    because = BrokerReading(pair.high, "usage", pair.score / 100, bound / 100)
     weighed = heaviest_first(owned, figure, settings, state, now_ms)
     moves: list[Move] = []
     for bundle in weighed:
         if 0 < bundle.load <= left and len(moves) < len(owned) - 1:
             left -= bundle.load
             moves.append(
-                Move(bundle.bundle_id, pair.high, pair.low, bundle.load, metric, MoveReason.OVERLOADED)
+                Move(
+                    bundle.bundle_id, pair.high, pair.low, bundle.load, metric, MoveReason.OVERLOADED, because
+                )
             )
     if moves:
         return moves, None

@@ -9,7 +9,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from controller.bundles.domain.balancing.moves import Move, MoveReason, MoveRefusal, MoveRefusalReason
+from controller.bundles.domain.balancing.moves import (
+    BrokerReading,
+    Move,
+    MoveReason,
+    MoveRefusal,
+    MoveRefusalReason,
+)
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Bundle, Cluster, belongs_to_a_broker
@@ -99,12 +105,18 @@ def enough_to_cover(weighed: Sequence[WeighedBundle], needed: float) -> list[Wei
 
 
 def shed_byte_rate(
-    cluster: Cluster, broker: str, needed: float, settings: BalanceSettings, state: BalanceState, now_ms: int
+    cluster: Cluster,
+    because: BrokerReading,
+    needed: float,
+    settings: BalanceSettings,
+    state: BalanceState,
+    now_ms: int,
 ) -> tuple[list[Move], MoveRefusal | None]:
-    """Moves of at least `needed` bytes per second off a broker, heaviest bundles first, or why there is none.
+    """Moves of at least `needed` bytes per second off the broker read, heaviest bundles first, or why there is none.
 
     One bundle stays. Pulsar takes the last one too if the broker reports more than the sum of its bundles.
     """
+    broker = because.broker
     owned = cluster.bundles_of(broker)
     if len(owned) < 2:
         return [], MoveRefusal(
@@ -115,7 +127,7 @@ def shed_byte_rate(
     if not picked:
         return [], MoveRefusal(MoveRefusalReason.NO_BUNDLES, broker, metric="bundles", value=0, needed=1)
     return [
-        Move(bundle.bundle_id, broker, None, bundle.load, "byte_rate", MoveReason.OVERLOADED)
+        Move(bundle.bundle_id, broker, None, bundle.load, "byte_rate", MoveReason.OVERLOADED, because)
         for bundle in picked
     ], None
 

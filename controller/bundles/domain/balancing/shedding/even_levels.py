@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from controller.bundles.domain.balancing.moves import Move
+from controller.bundles.domain.balancing.moves import BrokerReading, Move
 from controller.bundles.domain.balancing.placement.occupancy import Occupancy
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.base import may_move
 from controller.bundles.domain.balancing.state import BalanceState
 from controller.bundles.domain.cluster import Bundle, Cluster
-from controller.bundles.domain.load.resources import credible_usage, dominating_resource
-from controller.bundles.domain.load.stats import BundleStats
+from controller.bundles.domain.load.resources import dominating_resource, weighted_max_usage
+from controller.bundles.domain.load.stats import BundleStats, figures_of, share_of, totals
 
 _TRIED_DESTINATIONS: Final = 8  # where a policy forbids the emptiest, the next ones are tried
 
@@ -46,7 +46,8 @@ class EvenLevels:
         self._now_ms = now_ms
         self.occupancy = Occupancy(cluster, settings)
         reports = {name: report for name, report in cluster.reporting if name not in without}
-        self.load = {name: credible_usage(r.resources, settings.weights) for name, r in reports.items()}
+        self.load = {name: weighted_max_usage(r.resources, settings.weights) for name, r in reports.items()}
+        self.reported = dict(self.load)
         fullest = min(self.load, key=lambda name: (-self.load[name], name))
         self._resource = dominating_resource(reports[fullest].resources, settings.weights)
         limits = {name: float(getattr(r.resources, self._resource).limit) for name, r in reports.items()}
@@ -83,6 +84,15 @@ class EvenLevels:
         """Below the band, and below the mean by more than `even_min_usage_gap`."""
         below = -self.above_mean(name)
         return below > self.mean * self.settings.even_cold_band and below > self.settings.even_min_usage_gap
+
+    def reading(self, name: str) -> BrokerReading:
+        """What the broker reported beside the end of the band that it is nearest to."""
+        before, gap = self.reported[name], self.settings.even_min_usage_gap
+        if before >= self.mean:
+            bound = self.mean + max(self.mean * self.settings.even_hot_band, gap)
+        else:
+            bound = self.mean - max(self.mean * self.settings.even_cold_band, gap)
+        return BrokerReading(name, "usage", before, bound)
 
     def above_mean(self, name: str) -> float:
         """Usage above the mean; negative below it."""
@@ -126,22 +136,12 @@ class _Weigher:
     """A bundle's share of its broker's traffic: in the dominating direction, or the mean of messages and bytes."""
 
     def __init__(self, resource: str, owned: tuple[Bundle, ...]) -> None:
-        self._figures = {
-            "bandwidth_in": ("byte_rate_in",),
-            "bandwidth_out": ("byte_rate_out",),
-        }.get(resource, ("msg_rate", "byte_rate"))
-        stats = [bundle.stats or _NOTHING for bundle in owned]
-        self._totals = [sum(float(getattr(one, figure)) for one in stats) for figure in self._figures]
+        self._figures = figures_of(resource)
+        self._totals = totals((bundle.stats or _NOTHING for bundle in owned), self._figures)
 
     def share(self, bundle: Bundle) -> float:
         """0 to 1; 0 where there is no traffic."""
-        stats = bundle.stats or _NOTHING
-        shares = [
-            float(getattr(stats, figure)) / total
-            for figure, total in zip(self._figures, self._totals, strict=True)
-            if total > 0
-        ]
-        return sum(shares) / len(shares) if shares else 0.0
+        return share_of(bundle.stats or _NOTHING, self._totals, self._figures)
 
 
 _NOTHING = BundleStats()

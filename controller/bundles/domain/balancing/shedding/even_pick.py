@@ -31,7 +31,8 @@ def pick_for(
         exceed = levels.is_hot(in_need) or levels.is_cold(in_need)
         for bundle in _in_order(levels, source, destination, bundles, needed, exceed=exceed):
             if levels.occupancy.may_take(levels.cluster.bundle_by_id[bundle.bundle_id], destination):
-                return Move(bundle.bundle_id, source, destination, bundle.share, "usage", reason)
+                because = levels.reading(in_need)
+                return Move(bundle.bundle_id, source, destination, bundle.share, "usage", reason, because)
     if not bundles:
         return MoveRefusal(MoveRefusalReason.NO_BUNDLES, source, None, "bundles", 0, 1)
     return MoveRefusal(MoveRefusalReason.NOTHING_FITS, source, None, "usage", bundles[0].share, needed)
@@ -63,12 +64,19 @@ def _in_order(
 def _relieving(
     levels: EvenLevels, source: str, destination: str, bundles: Iterable[SharedBundle]
 ) -> Iterator[SharedBundle]:
-    """Bundles after whose move the fuller of the two is emptier than the source was before, by a whole band."""
+    """Bundles after whose move the fuller of the two is emptier than the source was before, by a whole band.
+
+    And the two are no further apart than before. Between brokers of different size the first does not imply that: a
+    small one could be emptied into a large one that hardly notices.
+    """
     before, scale = levels.load[source], levels.scale(source, destination)
+    apart = before - levels.load[destination]
     gain = max(levels.mean * levels.settings.even_hot_band, levels.settings.even_min_usage_gap)
     most = before - gain * (1 - _ROUNDING)
     return (
         bundle
         for bundle in bundles
-        if before - bundle.share <= most and levels.load[destination] + bundle.share * scale <= most
+        if before - bundle.share <= most
+        and levels.load[destination] + bundle.share * scale <= most
+        and bundle.share * (1 + scale) <= 2 * apart
     )

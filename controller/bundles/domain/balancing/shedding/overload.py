@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from controller.bundles.domain.balancing.moves import Move, MoveRefusal, MoveRefusalReason
+from controller.bundles.domain.balancing.moves import BrokerReading, Move, MoveRefusal, MoveRefusalReason
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.base import Shedding, shed_byte_rate, too_few_brokers
 from controller.bundles.domain.balancing.state import BalanceState
@@ -37,7 +37,8 @@ def overload(cluster: Cluster, settings: BalanceSettings, state: BalanceState, n
             )
             continue
         needed = report.stats.byte_rate * (usage - threshold + MARGIN)
-        shed, refusal = shed_byte_rate(cluster, broker, needed, settings, state, now_ms)
+        because = BrokerReading(broker, "usage", usage, threshold)
+        shed, refusal = shed_byte_rate(cluster, because, needed, settings, state, now_ms)
         moves += shed
         refusals += [refusal] if refusal else []
     return Shedding(tuple(moves), tuple(refusals), state)

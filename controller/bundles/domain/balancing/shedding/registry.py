@@ -22,6 +22,9 @@ SHEDDERS: Mapping[str, Shedder] = {
     "transfer": transfer,
 }
 
+SHEDDERS_BY_AVERAGES: frozenset[str] = frozenset({"threshold", "transfer"})
+"""Those that go by usage over time, which a move changes slowly."""
+
 
 def shedder(name: str) -> Shedder:
     """The shedder of that name; raises InvalidInput listing the known ones."""

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from controller.bundles.domain.balancing.moves import Move, MoveRefusal, MoveRefusalReason
+from controller.bundles.domain.balancing.moves import BrokerReading, Move, MoveRefusal, MoveRefusalReason
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.base import Shedding, shed_byte_rate, too_few_brokers
 from controller.bundles.domain.balancing.state import BalanceState
@@ -58,14 +58,15 @@ def threshold(cluster: Cluster, settings: BalanceSettings, state: BalanceState, 
 
 
 def _advanced(cluster: Cluster, settings: BalanceSettings, averages: Mapping[str, float]) -> dict[str, float]:
-    return {
-        broker: moving_average(
-            averages.get(broker),
-            weighted_max_usage(report.resources, settings.weights),
-            settings.history_weight,
-        )
-        for broker, report in cluster.reporting
-    }
+    advanced = {}
+    for broker, report in cluster.reporting:
+        old = averages.get(broker)
+        if old is not None and broker in cluster.repeated:
+            advanced[broker] = old
+            continue
+        usage = weighted_max_usage(report.resources, settings.weights)
+        advanced[broker] = moving_average(old, usage, settings.history_weight)
+    return advanced
 
 
 def _shed(
@@ -85,7 +86,8 @@ def _shed(
         return [], MoveRefusal(
             MoveRefusalReason.BELOW_FLOOR, broker, None, "byte_rate", needed, settings.threshold_min_byte_rate
         )
-    return shed_byte_rate(cluster, broker, needed, settings, state, now_ms)
+    because = BrokerReading(broker, "average usage", usage, mean + margin)
+    return shed_byte_rate(cluster, because, needed, settings, state, now_ms)
 
 
 def _shed_for_the_lowest(
@@ -112,4 +114,5 @@ def _shed_for_the_lowest(
         return [], MoveRefusal(
             MoveRefusalReason.BELOW_FLOOR, source, None, "byte_rate", needed, settings.threshold_min_byte_rate
         )
-    return shed_byte_rate(cluster, source, needed, settings, state, now_ms)
+    because = BrokerReading(source, "average usage", averages[source], line)
+    return shed_byte_rate(cluster, because, needed, settings, state, now_ms)

@@ -23,7 +23,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from controller.bundles.domain.balancing.moves import Move, MoveReason, MoveRefusal, MoveRefusalReason
+from controller.bundles.domain.balancing.moves import (
+    BrokerReading,
+    Move,
+    MoveReason,
+    MoveRefusal,
+    MoveRefusalReason,
+)
 from controller.bundles.domain.balancing.placement.occupancy import Occupancy
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.base import Shedding, too_few_brokers
@@ -48,7 +54,7 @@ def transfer(cluster: Cluster, settings: BalanceSettings, state: BalanceState, n
             MoveRefusalReason.WITHIN_TARGET, metric="std of usage", value=levels.std, needed=needed
         )
         return Shedding((), (*refusals, within), replace(state, condition_hits=0))
-    hits = state.condition_hits + 1
+    hits = state.condition_hits + any(name not in cluster.repeated for name, _ in cluster.reporting)
     state = replace(state, condition_hits=hits)
     if hits <= settings.transfer_hits:
         early = MoveRefusal(
@@ -144,6 +150,16 @@ def _reason(levels: Levels, settings: BalanceSettings) -> MoveReason | None:
     return None
 
 
+def _because(levels: Levels, reason: MoveReason, settings: BalanceSettings) -> BrokerReading:
+    """The end of the row that stands out, beside the mean with the deviation aimed at."""
+    if reason is MoveReason.UNDERLOADED:
+        name, lowest = levels.lowest
+        share = min(0.5, max(0.0, settings.transfer_target_std / 2))
+        return BrokerReading(name, "average usage", lowest.usage, levels.mean * share)
+    name, highest = levels.highest
+    return BrokerReading(name, "average usage", highest.usage, levels.mean)
+
+
 def _exchange_all(
     levels: Levels, cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int
 ) -> tuple[list[Move], list[MoveRefusal]]:
@@ -155,9 +171,10 @@ def _exchange_all(
         if reason is None:
             break
         (source, highest), (destination, lowest) = levels.highest, levels.lowest
-        levels.high -= 1
         spare = max(0, len(cluster.bundles_of(destination)) - 1)
-        exchange = Exchange(source, destination, reason, cluster.report_of, settings, spare)
+        because = _because(levels, reason, settings)
+        exchange = Exchange(source, destination, reason, cluster.report_of, settings, spare, because)
+        levels.high -= 1
         refusal = exchange.refusal(cluster, highest.usage)
         if refusal is None:
             refusal = exchange.run(

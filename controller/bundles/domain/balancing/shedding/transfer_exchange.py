@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from controller.bundles.domain.balancing.moves import Move, MoveReason, MoveRefusal, MoveRefusalReason
+from controller.bundles.domain.balancing.moves import (
+    BrokerReading,
+    Move,
+    MoveReason,
+    MoveRefusal,
+    MoveRefusalReason,
+)
 from controller.bundles.domain.balancing.placement.occupancy import Occupancy
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.base import may_move
@@ -71,6 +77,7 @@ class Exchange:
     reports: Mapping[str, BrokerReport]
     settings: BalanceSettings
     spare: int
+    because: BrokerReading | None = None
     moves: list[Move] = field(default_factory=list)
     _given: float = 0.0
     _gained: float = 0.0
@@ -141,11 +148,21 @@ class Exchange:
         for other in swapped:
             rate = byte_rate_of(other)
             self.moves.append(
-                Move(other.bundle_id, self.destination, self.source, rate, "byte_rate", MoveReason.SWAP)
+                Move(
+                    other.bundle_id,
+                    self.destination,
+                    self.source,
+                    rate,
+                    "byte_rate",
+                    MoveReason.SWAP,
+                    self.because,
+                )
             )
             self._returned += 1
             self._gained += 0.0 if self.settings.strict_pulsar else rate
         rate = byte_rate_of(bundle)
         destination = self.destination if transfer else None
-        self.moves.append(Move(bundle.bundle_id, self.source, destination, rate, "byte_rate", self.reason))
+        self.moves.append(
+            Move(bundle.bundle_id, self.source, destination, rate, "byte_rate", self.reason, self.because)
+        )
         self._given += rate

@@ -16,7 +16,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from controller.bundles.domain.balancing.moves import Move, MoveReason, MoveRefusal, MoveRefusalReason
+from controller.bundles.domain.balancing.moves import (
+    BrokerReading,
+    Move,
+    MoveReason,
+    MoveRefusal,
+    MoveRefusalReason,
+)
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.base import (
     Shedding,
@@ -60,9 +66,11 @@ def uniform(cluster: Cluster, settings: BalanceSettings, state: BalanceState, no
     most_percent = settings.uniform_msg_rate_difference * 100
     ratio, most_ratio = data.highest / data.lowest, settings.uniform_byte_rate_ratio
     if 0 < most_percent < difference:
-        return _shed(cluster, messages, settings.min_unload_msg_rate, settings, state, now_ms)
+        bound = messages.lowest * (1 + settings.uniform_msg_rate_difference)
+        return _shed(cluster, messages, bound, settings.min_unload_msg_rate, settings, state, now_ms)
     if 0 < most_ratio < ratio:
-        return _shed(cluster, data, settings.min_unload_byte_rate, settings, state, now_ms)
+        bound = data.lowest * most_ratio
+        return _shed(cluster, data, bound, settings.min_unload_byte_rate, settings, state, now_ms)
     refusals = (
         MoveRefusal(
             MoveRefusalReason.WITHIN_TARGET, None, None, "msg_rate difference (%)", difference, most_percent
@@ -75,6 +83,7 @@ def uniform(cluster: Cluster, settings: BalanceSettings, state: BalanceState, no
 def _shed(
     cluster: Cluster,
     spread: _Spread,
+    bound: float,
     floor: float,
     settings: BalanceSettings,
     state: BalanceState,
@@ -100,8 +109,9 @@ def _shed(
             refusal = MoveRefusal(
                 MoveRefusalReason.NOTHING_FITS, spread.source, None, spread.metric, lightest, needed
             )
+    because = BrokerReading(spread.source, spread.metric, spread.highest, bound)
     moves = tuple(
-        Move(one.bundle_id, spread.source, None, one.load, spread.metric, MoveReason.OVERLOADED)
+        Move(one.bundle_id, spread.source, None, one.load, spread.metric, MoveReason.OVERLOADED, because)
         for one in picked
     )
     return Shedding(moves, (refusal,) if refusal else (), state)

@@ -34,6 +34,12 @@ SPLIT_ALGORITHMS: Mapping[str, SplitAlgorithm] = {
     "load_equally_divide": load_equally,
 }
 
+NAMED_BY_PEOPLE: Mapping[str, str] = {
+    "specified_positions_divide": "positions",
+    "specified_topic_count_equally_divide": "a topic",
+}
+"""The algorithms that no policy can use, and what somebody must name for them."""
+
 PULSAR_ALGORITHMS = tuple(SPLIT_ALGORITHMS)[:4]
 """The default of a broker's `supportedNamespaceBundleSplitAlgorithms`."""
 

@@ -43,6 +43,12 @@ def test_the_defaults_are_valid_and_name_what_there_is() -> None:
         ("even_cold_goal", 0.4, "below even_cold_band = 0.4"),
         ("even_hits", 0, ">= 1"),
         ("overloaded_usage", float("nan"), "> 0"),
+        ("overloaded_usage", 85.0, "<= 1"),
+        ("avg_high_usage", 40.0, "<= 1"),
+        ("transfer_target_std", 25.0, "<= 1"),
+        ("even_target_spread", 25.0, "<= 1"),
+        ("even_min_usage_gap", 2.0, "<= 1"),
+        ("uniform_msg_rate_difference", 50.0, "<= 10"),
     ],
 )
 def test_a_value_out_of_bounds_is_named_with_its_rule(knob: str, value: Any, rule: str) -> None:

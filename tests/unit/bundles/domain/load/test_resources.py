@@ -8,11 +8,9 @@ from controller.bundles.domain.load.resources import (
     BrokerResources,
     ResourceUsage,
     ResourceWeights,
-    credible_usage,
     dominating_resource,
     max_usage,
     weighted_max_usage,
-    weighted_max_usage_within_limit,
     weights_from_properties,
 )
 from controller.domain.errors import InvalidInput
@@ -43,19 +41,10 @@ def test_weights_scale_before_the_maximum_is_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("percents", "within", "credible"),
-    [
-        ((50, 0, 170, 0), 0.5, 0.5),
-        ((100, 0, 0, 0), 1.0, 1.0),
-        ((101, 0, 170, 0), 0.0, 0.0),
-        ((60, 0, 0, 20), 0.6, 0.6),
-    ],
+    ("percents", "usage"), [((50, 0, 170, 0), 1.7), ((101, 0, 0, 0), 1.01), ((60, 0, 0, 20), 0.6)]
 )
-def test_a_limit_that_is_exceeded_counts_no_more(
-    percents: tuple[float, ...], within: float, credible: float
-) -> None:
-    assert weighted_max_usage_within_limit(resources(*percents), ResourceWeights()) == within
-    assert credible_usage(resources(*percents), ResourceWeights()) == credible
+def test_a_limit_that_is_exceeded_counts_as_it_is(percents: tuple[float, ...], usage: float) -> None:
+    assert weighted_max_usage(resources(*percents), ResourceWeights()) == usage
 
 
 @pytest.mark.parametrize(

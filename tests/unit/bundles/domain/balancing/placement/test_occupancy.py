@@ -97,3 +97,26 @@ def test_two_bundles_of_one_namespace_count_once_for_its_group() -> None:
     )
     settings = BalanceSettings(spread_namespaces=False)
     assert occupancy("ab", held, GROUP, settings).candidates(SPARE) == ("a", "b")
+
+
+def test_a_bundle_does_not_join_another_namespace_of_its_group() -> None:
+    """Both brokers have one namespace of the group; each bundle stays with its own."""
+    held = (
+        make.bundle(0, "a", 1, namespace="t/one"),
+        make.bundle(1, "a", 1, namespace="t/one"),
+        make.bundle(2, "b", 1, namespace="t/two"),
+    )
+    there = occupancy("ab", held, GROUP)
+    assert there.candidates(held[0]) == ("a",)
+    assert not there.may_take(held[0], "b")
+    assert occupancy("abc", held, GROUP).may_take(held[0], "c")
+    racks = occupancy("abc", held, GROUP, domains={"a": "r1", "b": "r2", "c": "r2"})
+    assert not racks.may_take(held[0], "c")
+    assert racks.candidates(held[0]) in (("a",), ())
+
+
+def test_a_namespace_without_a_policy_keeps_off_the_brokers_of_others() -> None:
+    brokers = tuple(make.broker(name, 10) for name in "abc")
+    there = Occupancy(Cluster(brokers, (SPARE,), {}, frozenset({"b", "c"})), SETTINGS)
+    assert there.candidates(SPARE) == ("b", "c")
+    assert not there.may_take(SPARE, "a")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.bundles.domain.balancing.moves import Move, MoveReason, MoveRefusalReason
@@ -13,7 +14,9 @@ from controller.bundles.domain.balancing.shedding.base import Shedding
 from controller.bundles.domain.balancing.shedding.even import even
 from controller.bundles.domain.balancing.shedding.even_levels import EvenLevels
 from controller.bundles.domain.balancing.state import BalanceState
-from controller.bundles.domain.cluster import Cluster, NamespacePolicy
+from controller.bundles.domain.cluster import Broker, Bundle, Cluster, NamespacePolicy
+from controller.bundles.domain.load.resources import ResourceUsage
+from tests.support.drawn import cases
 from tests.unit.bundles.domain.balancing import clusters as make
 from tests.unit.bundles.domain.balancing.clusters import NOW_MS, bundle_id
 
@@ -38,6 +41,9 @@ def test_a_hot_broker_gives_to_the_emptiest_until_it_is_within_its_goal() -> Non
     shed = ask(cluster)
     assert after(cluster, shed.moves) == {"a": 50, "b": 50, "c": 50}
     assert {move.reason for move in shed.moves} == {MoveReason.OVERLOADED}
+    assert {move.because and move.because.sentence for move in shed.moves} == {
+        "usage of a is 0.9, above 0.575"
+    }
 
 
 def test_it_acts_on_the_second_cycle_in_a_row() -> None:
@@ -59,6 +65,9 @@ def test_a_cold_broker_is_filled_from_the_fullest_where_nobody_is_hot() -> None:
     shed = ask(cluster)
     assert {move.reason for move in shed.moves} == {MoveReason.UNDERLOADED}
     assert {move.destination for move in shed.moves} == {"new"}
+    assert {move.because and move.because.sentence for move in shed.moves} == {
+        "usage of new is 0, below 0.2667"
+    }
     # Evenly, up to 65 % of the mean of 44.4: at 25 the new one is still outside its band, at 30 it has enough.
     assert after(cluster, shed.moves) == {**dict.fromkeys("abcdef", 45), **dict.fromkeys("gh", 50), "new": 30}
 
@@ -137,13 +146,71 @@ def test_moves_stop_at_the_limit_and_say_so() -> None:
     assert len(ask(cluster, replace(AT_ONCE, max_moves_per_cycle=0)).moves) > 3
 
 
-def test_a_usage_beyond_its_limit_is_not_believed() -> None:
-    """A card that reports a tenth of its speed shows 300 %; that does not make its broker hot."""
-    bundles = [make.bundle(i, owner, 5) for i, owner in enumerate("aabb")]
-    odd, plain = make.broker("a", 300, bundles), make.broker("b", 40, bundles)
-    assert EvenLevels(
-        Cluster((odd, plain), tuple(bundles)), AT_ONCE, BalanceState(), NOW_MS, frozenset()
-    ).load == {"a": 0.0, "b": 0.4}
+def test_a_broker_above_its_limit_gives_and_never_takes() -> None:
+    """A processor at 150 % beside a quiet network: the broker is the fullest of all, not one that carries 10 %."""
+    bundles = [make.bundle(i, owner, 5) for i, owner in enumerate("aaaaaabbbb")]
+    brokers = (_busy("a", 150, bundles), _busy("b", 40, bundles))
+    levels = EvenLevels(Cluster(brokers, tuple(bundles)), AT_ONCE, BalanceState(), NOW_MS, frozenset())
+    assert levels.load == {"a": 1.5, "b": 0.4}
+    shed = ask(Cluster(brokers, tuple(bundles)))
+    assert {(move.source, move.destination) for move in shed.moves} == {("a", "b")}
+
+
+def test_a_weight_above_1_never_makes_a_loaded_broker_light() -> None:
+    """At weight 2 a processor at 60 % counts as 120 %, and is still fuller than one at 30 %."""
+    bundles = [make.bundle(i, owner, 5) for i, owner in enumerate("aaaaaabbb")]
+    cluster = Cluster((_busy("a", 60, bundles), _busy("b", 30, bundles)), tuple(bundles))
+    shed = ask(cluster, replace(AT_ONCE, cpu_weight=2.0))
+    assert {(move.source, move.destination) for move in shed.moves} == {("a", "b")}
+
+
+def _busy(name: str, percent: float, bundles: Sequence[Bundle], *, limit: float = 100.0) -> Broker:
+    """A broker whose processor is used to `percent`, and its network to a fifteenth of that."""
+    plain = make.broker(name, percent / 15, bundles, limit=limit)
+    assert plain.report is not None
+    resources = replace(plain.report.resources, cpu=ResourceUsage(percent * limit / 100, limit))
+    return replace(plain, report=replace(plain.report, resources=resources))
+
+
+@st.composite
+def _carried(draw: st.DrawFn) -> tuple[list[list[float]], list[float]]:
+    """What each broker's bundles take of a processor of size 100, in percent, and the size of each broker."""
+    sizes = draw(st.sampled_from([(100.0,), (100.0,), (50.0, 100.0, 400.0)]))
+    rows = draw(st.lists(st.lists(st.floats(0.5, 60), max_size=8), min_size=2, max_size=6))
+    return rows, [draw(st.sampled_from(sizes)) for _ in rows]
+
+
+@settings(max_examples=cases(300, 5_000))
+@given(_carried(), st.sampled_from([1.0, 2.0]))
+def test_no_cycle_makes_the_cluster_less_even_however_full_its_brokers_are(
+    carried: tuple[list[list[float]], list[float]], weight: float
+) -> None:
+    """Usage is what the bundles cause and moves with them, above 100 % too; after every single move it is no worse."""
+    rows, sizes = carried
+    names = [f"b{i}" for i in range(len(rows))]
+    size = dict(zip(names, sizes, strict=True))
+    loads = {}
+    for name, row in zip(names, rows, strict=True):
+        loads |= {bundle_id(len(loads) + i): (name, one) for i, one in enumerate(row)}
+    bundles = [make.bundle(i, owner, load) for i, (owner, load) in enumerate(loads.values())]
+    used = {name: sum(load for owner, load in loads.values() if owner == name) for name in names}
+    brokers = [_busy(n, 100 * used[n] / size[n], bundles, limit=size[n]) for n in names]
+    shed = ask(Cluster(tuple(brokers), tuple(bundles)), replace(AT_ONCE, cpu_weight=weight))
+
+    before = _spread(used, size)
+    for move in shed.moves:
+        used[move.source] -= loads[move.bundle_id][1]
+        used[str(move.destination)] += loads[move.bundle_id][1]
+        after_it = _spread(used, size)
+        assert after_it <= before + 1e-9
+        before = after_it
+
+
+def _spread(used: Mapping[str, float], size: Mapping[str, float]) -> float:
+    """Standard deviation of usage over the capacity of the brokers, as a share of the mean."""
+    total = sum(size.values())
+    mean = sum(used.values()) / total or 1.0
+    return float(sum(size[n] * (used[n] / size[n] - mean) ** 2 for n in used) / total) ** 0.5 / mean
 
 
 @given(

@@ -1,0 +1,60 @@
+"""The split policy of a namespace: what is in force, and its change by a person.
+
+Changes are checked together with the knobs that stay, and stored with the namespace. The next cycle goes by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from controller.bundles.domain.splitting.policy import SplitPolicy
+from controller.bundles.store import namespaces as bundle_namespaces
+from controller.store.postgres.engine import Store
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyOfNamespace:
+    """Every knob in force, and those of them that the namespace sets itself."""
+
+    namespace: str
+    effective: Mapping[str, Any]
+    overrides: Mapping[str, Any]
+
+
+def read_split_policy(store: Store, cluster: str, namespace: str) -> PolicyOfNamespace:
+    """What is in force. Raises NotFound; InvalidPolicy for stored settings that an older version left unreadable."""
+    with store.transaction() as tx:
+        row = bundle_namespaces.get_namespace(tx, cluster, namespace)
+    return _shown(namespace, row.split_settings)
+
+
+def change_split_policy(
+    store: Store,
+    cluster: str,
+    namespace: str,
+    changes: Mapping[str, Any],
+    *,
+    actor: str,
+    replace: bool = False,
+    dry_run: bool = False,
+) -> PolicyOfNamespace:
+    """Sets these knobs; null takes one back, `replace` all others. A dry run only checks.
+
+    Raises NotFound, InvalidPolicy for knobs that are not valid together, LostRace.
+    """
+    with store.transaction() as tx:
+        row = bundle_namespaces.get_namespace(tx, cluster, namespace)
+        document = {**({} if replace else row.split_settings), **changes}
+        kept = {knob: value for knob, value in document.items() if value is not None}
+        shown = _shown(namespace, kept)
+        if not dry_run and kept != row.split_settings:
+            bundle_namespaces.set_split_settings(
+                tx, cluster, namespace, kept, actor=actor, seen_row_version=row.row_version
+            )
+    return shown
+
+
+def _shown(namespace: str, overrides: Mapping[str, Any]) -> PolicyOfNamespace:
+    return PolicyOfNamespace(namespace, SplitPolicy.from_document(overrides).to_document(), dict(overrides))

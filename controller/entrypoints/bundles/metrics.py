@@ -1,0 +1,60 @@
+"""Metrics of bundle balancing, read from the database at each scrape.
+
+Cycles and acts run in tasks that end, and nobody can scrape those. So `cleave bundles collect`, which stays, answers for
+all of them with what is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from controller import telemetry
+from controller.bundles.store import views as bundle_views
+from controller.domain.errors import StoreUnavailable
+from controller.store.postgres.engine import Store
+
+log = telemetry.get_logger(__name__)
+
+GAUGES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "cleave_bundle_broker_usage": (
+        "Usage of a broker as last aggregated, a share of its limit.",
+        ("broker",),
+    ),
+    "cleave_bundle_broker_silent_seconds": ("Time since the broker's last report.", ("broker",)),
+    "cleave_bundle_usage_spread": ("Standard deviation of the brokers' usage as a share of the mean.", ()),
+    "cleave_bundle_cycle_age_seconds": ("Time since the last cycle; nothing before the first.", ()),
+    "cleave_bundle_proposals": (
+        "Proposals changed in the last 24 hours, by kind and state.",
+        ("kind", "state"),
+    ),
+    "cleave_bundle_namespaces": ("Namespaces whose bundles are known, by mode.", ("mode",)),
+}
+"""Every gauge with what it tells and its labels. All are of the cluster in the settings."""
+
+
+class BundleMetrics(Collector):
+    """The gauges of one cluster. While the database is away there are none."""
+
+    def __init__(self, store: Store, cluster: str) -> None:
+        self._store, self._cluster = store, cluster
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """The names, without asking the database."""
+        return (GaugeMetricFamily(name, text, labels=labels) for name, (text, labels) in GAUGES.items())
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The values now."""
+        try:
+            with self._store.transaction() as tx:
+                rows = bundle_views.gauges(tx, self._cluster)
+        except StoreUnavailable as error:
+            log.warning("no metrics of bundles", error=str(error))
+            return
+        for family in self.describe():
+            for labels, value in rows.get(family.name, ()):
+                family.add_metric(labels, value)
+            yield family
