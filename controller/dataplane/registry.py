@@ -75,7 +75,7 @@ def _pulsar_logs(settings: PlaneSettings) -> LogClient | None:
         from controller.dataplane.pulsar.log_client import PulsarLogClient
     except ImportError as error:
         raise Unsupported(
-            f"the Pulsar client library is missing ({error}); run pip install 'cleave[pulsar]'"
+            f"the Pulsar client library is missing ({error}); run pip install pulsar-client"
         ) from error
 
     return PulsarLogClient(settings.pulsar, call_timeout_seconds=settings.call_timeout_seconds)

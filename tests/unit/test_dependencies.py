@@ -77,7 +77,7 @@ def forbidden_modules(extra: str) -> list[str]:
     owners: dict[str, set[str]] = defaultdict(set)
     for module, distributions in metadata.packages_distributions().items():
         owners[module] = {canonicalize_name(one) for one in distributions}
-    return [module for module, names in owners.items() if not names & {*allowed, "cleave"}]
+    return [module for module, names in owners.items() if not names & {*allowed, PROJECT["name"]}]
 
 
 def start(modules: list[str], forbidden: list[str]) -> subprocess.CompletedProcess[str]:

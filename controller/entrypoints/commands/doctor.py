@@ -6,10 +6,8 @@ Each check is a function that returns a sentence or raises; none changes anythin
 from __future__ import annotations
 
 import importlib.util
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -22,9 +20,12 @@ from controller.entrypoints.commands import doctor_pulsar
 from controller.entrypoints.commands.findings import Finding, Note
 from controller.entrypoints.commands.options import AsJson
 from controller.entrypoints.output import emit, rows_table
+from controller.services.load_aggregation.engine_choice import NO_SPARK
 from controller.store import leases
 from controller.store.postgres import migrations
 from controller.store.postgres.engine import Store
+from controller.system_java import OLDEST as OLDEST_JAVA
+from controller.system_java import system_java_home
 
 OLDEST_POSTGRES = 150_000
 LANDING_LOOK_BACK_MS = 3_600_000
@@ -130,18 +131,21 @@ def _workers(cleave: Application) -> str:
     return f"{len(alive)} up: {', '.join(lease.holder for lease in alive)}"
 
 
-def _java(_cleave: Application) -> str:
-    from controller.devstack.java import java_home
-
-    with tempfile.TemporaryDirectory() as directory:
-        return f"Java at {java_home(Path(directory))}"
+def _java(cleave: Application) -> str:
+    master = cleave.settings.spark_label
+    if master == NO_SPARK or master.startswith("sc://"):
+        return f"not needed here: SPARK_MASTER is {master}"
+    home = system_java_home()
+    if home is None:
+        raise Note(
+            f"no Java {OLDEST_JAVA} or newer in JAVA_HOME or on PATH: the SQL twin aggregates instead; install one"
+        )
+    return f"Java at {home}"
 
 
 def _spark(cleave: Application) -> str:
     if importlib.util.find_spec("pyspark") is None:
-        raise Note(
-            "PySpark is not installed: the SQL twin aggregates instead; install cleave with its Spark dependency"
-        )
+        raise Note("PySpark is not installed: the SQL twin aggregates instead; run pip install pyspark")
     import pyspark
 
     return f"PySpark {pyspark.__version__}, master {cleave.settings.spark_label}"

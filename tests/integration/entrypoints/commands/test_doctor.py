@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from sqlalchemy import make_url
@@ -66,6 +67,32 @@ def test_a_login_without_its_role_is_told_what_to_grant(
     assert answer.code == 1
     assert found["role"][0] == "wrong"
     assert f"GRANT cleave_controller TO {make_url(login).username}" in found["role"][1]
+
+
+def test_without_a_java_of_the_machine_spark_does_not_compute_here(
+    cleave: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    level, sentence = findings(cleave)["java"]
+
+    assert level == "note"
+    assert "the SQL twin aggregates instead" in sentence
+
+
+@pytest.mark.parametrize("master", ["none", "sc://connect.example.org:15002/;token=secret-word"])
+def test_where_spark_runs_elsewhere_no_java_is_needed(
+    cleave: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, master: str
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("SPARK_MASTER", master)
+
+    level, sentence = findings(cleave)["java"]
+
+    assert level == "ok"
+    assert "secret-word" not in sentence
 
 
 def test_passwords_are_not_shown(cleave: CommandLine, login: str, monkeypatch: pytest.MonkeyPatch) -> None:
