@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from controller.dataplane.base import DataPlane, LogClient
+from controller.dataplane.load_settings import LoadSettings
 from controller.dataplane.pulsar.access import PulsarAccess
-from controller.dataplane.pulsar_load import LoadSettings
 from controller.domain.errors import Unsupported
 
 

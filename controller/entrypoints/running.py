@@ -12,8 +12,6 @@ import time
 from controller.bootstrap import Application
 from controller.domain.errors import Retryable, Terminal
 from controller.domain.operation import Operation, OperationState, Origin
-from controller.services.operation_runner import run_operation
-from controller.services.operation_wait import wait_for
 from controller.store import leases
 from controller.store.journal import operations
 from controller.store.journal.operations import Request
@@ -31,6 +29,8 @@ def worker_is_up(app: Application) -> bool:
 
 def see_through(app: Application, intent: Intent, timeout_seconds: float = 60.0) -> Operation:
     """The operation once it is final. Raises Retryable if it takes longer, Terminal if it was aborted."""
+    from controller.services.operation_wait import wait_for
+
     operation_id = intent.operation.operation_id
     if worker_is_up(app):
         operation = wait_for(app.store, operation_id, timeout_seconds)
@@ -45,6 +45,8 @@ def see_through(app: Application, intent: Intent, timeout_seconds: float = 60.0)
 
 
 def _run_here(app: Application, operation_id: int, timeout_seconds: float) -> Operation:
+    from controller.services.operation_runner import run_operation
+
     context, deadline = app.runner(), time.monotonic() + timeout_seconds
     while True:
         run_operation(context, operation_id)

@@ -27,7 +27,9 @@ _KEPT = re.compile(r"(sqlalchemy|apache-airflow.*)==")
 _IMPORTS = """
 import runpy, sys
 from pathlib import Path
-import controller.entrypoints.cli
+import typer
+from controller.entrypoints.cli import app
+assert dict(typer.main.get_command(app).commands.items())  # which loads the file of each
 project = Path(sys.argv[1])
 sys.path.insert(0, str(project / "plugins"))
 for dag in sorted((project / "dags").glob("*.py")):

@@ -28,7 +28,7 @@ from controller.store.topics.subscriptions import SubscriptionKind
 
 app = typer.Typer(help="Subscriptions: create, list, delete.", no_args_is_help=True)
 consumers_app = typer.Typer(
-    help="Consumers of a stream subscription: register, leave, list, assignments.", no_args_is_help=True
+    help="Consumers of a stream subscription: register, unregister, list.", no_args_is_help=True
 )
 
 Subscription = Annotated[str, typer.Argument(help="Name of the subscription.")]

@@ -34,7 +34,8 @@ def commands() -> str:
         "Commands",
         "`--json` prints one document for programs; tables are for people. `--dry-run` asks everything that the real "
         "run asks and changes nothing. A mistake is one line on standard error. "
-        "Shell completion: `cleave --install-completion`.",
+        "`-h` after any command says what it takes, `cleave --version` which version this is. Shell completion: "
+        "`cleave --install-completion`.",
         *parts,
     )
 

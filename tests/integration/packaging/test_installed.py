@@ -131,6 +131,7 @@ def test_what_is_installed_for_it_can_be_imported(
     modules = [*STARTS[""], *STARTS.get(extra, [])]
 
     installed("python", "-c", "; ".join(f"import {module}" for module in modules))
+    installed("python", "-c", "from controller.telemetry import get_logger; get_logger('x').info('a line')")
 
 
 def send_and_receive(installed: Installed, topic: str, plane: str, **settings: str) -> None:

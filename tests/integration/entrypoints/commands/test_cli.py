@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,18 @@ def test_a_mistake_is_one_line_exit_2_and_changes_nothing(
     cleave: CommandLine, orders: str, arguments: tuple[str, ...], word: str
 ) -> None:
     assert word in cleave.refused(*arguments)
+
+
+def test_it_says_which_version_it_is(cleave: CommandLine) -> None:
+    assert cleave.ok("--version") == f"cleave {metadata.version('pulsar-cleave')}\n"
+
+
+@pytest.mark.parametrize("command", [(), ("topics",), ("topics", "list"), ("decisions",)])
+def test_help_has_a_short_option_too(cleave: CommandLine, command: tuple[str, ...]) -> None:
+    said = cleave.ok(*command, "-h")
+
+    assert said == cleave.ok(*command, "--help")
+    assert "-h, --help" in said
 
 
 def test_a_noun_without_a_verb_shows_its_help(cleave: CommandLine) -> None:
