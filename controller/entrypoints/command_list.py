@@ -48,6 +48,10 @@ COMMANDS = {
     "decisions": Entry("ledger:decisions", "List decisions of the ledger, newest first."),
     "operations": Entry("ledger:operations", "List operations, newest first."),
     "layout": Entry("ledger:layout", "Show the layout now, or as it was."),
+    "key": Entry(
+        "ledger:key",
+        "Say which segment holds a key, now or then, and which sealed segments hold its earlier messages.",
+    ),
     "lineage": Entry("ledger:lineage", "Draw which segment came from which, as a tree."),
     "migrate": Entry(
         "processes:migrate", "Bring the database to this version's schema: roles, tables, views."

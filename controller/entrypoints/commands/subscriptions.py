@@ -19,11 +19,12 @@ from controller.entrypoints.commands.options import (
 )
 from controller.entrypoints.commands.topics import finish
 from controller.entrypoints.output import emit, rows_table
+from controller.entrypoints.reading import reading
 from controller.entrypoints.rehearsal import stage
 from controller.entrypoints.running import manual_request
 from controller.services import topic_admin
 from controller.store.postgres import inspection
-from controller.store.topics import consumers, topics
+from controller.store.topics import consumers, inspected, topics
 from controller.store.topics.subscriptions import SubscriptionKind
 
 app = typer.Typer(help="Subscriptions: create, list, delete.", no_args_is_help=True)
@@ -63,8 +64,8 @@ def create(
 @app.command("list")
 def list_subscriptions(topic: Topic, as_json: AsJson = False) -> None:
     """List a topic's subscriptions and their consumers."""
-    with application() as cleave, cleave.store.transaction() as tx:
-        row = topics.find_topic(tx, topic_name(topic))
+    with reading() as tx:
+        row = inspected.find_topic(tx, topic_name(topic))
         rows = inspection.rows(
             tx,
             "SELECT * FROM inspect.subscriptions WHERE topic_id = :t ORDER BY subscription",
@@ -122,14 +123,17 @@ def unregister(topic: Topic, subscription: Subscription, consumer: Consumer, as_
 
 
 _ASSIGNMENTS = """
-    SELECT * FROM inspect.assignments WHERE topic_id = :t ORDER BY subscription, hash_range, segment_id
+    SELECT topic, topic_id, subscription, kind, segment_id, hash_range, state, is_drained, barrier, waits_for,
+           consumers AS consumer_names
+      FROM inspect.assignments WHERE topic_id = :t ORDER BY subscription, hash_range, segment_id
 """
 
 
 @consumers_app.command("list")
 def list_consumers(topic: Topic, as_json: AsJson = False) -> None:
     """List which consumer owns which segment, and which segments are withheld until their ancestors are drained."""
-    with application() as cleave, cleave.store.transaction() as tx:
-        row = topics.find_topic(tx, topic_name(topic))
+    with reading() as tx:
+        row = inspected.find_topic(tx, topic_name(topic))
         rows = inspection.rows(tx, _ASSIGNMENTS, t=row.topic_id)
-    emit(as_json, rows, rows_table(rows))
+    columns = ("subscription", "segment_id", "hash_range", "state", "barrier", "waits_for", "consumer_names")
+    emit(as_json, rows, rows_table(rows, columns))
