@@ -86,6 +86,8 @@ _PLANES: Mapping[str, Callable[[PlaneSettings], DataPlane | None]] = {
     "pulsar": _pulsar,
     "pulsar_scalable": _pulsar_scalable,
 }
+PLANE_NAMES = tuple(_PLANES)
+"""Every data plane there is, configured here or not."""
 _LOG_CLIENTS: Mapping[str, Callable[[PlaneSettings], LogClient | None]] = {
     "embedded": _embedded_logs,
     "pulsar": _pulsar_logs,

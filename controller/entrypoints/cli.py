@@ -14,7 +14,15 @@ from typing import Annotated
 import typer
 from typer import Abort, Exit
 
-from controller.domain.errors import CleaveError, Conflict, InvalidInput, NotFound, Retryable, Unsupported
+from controller.domain.errors import (
+    CleaveError,
+    Conflict,
+    InvalidInput,
+    NotFound,
+    Retryable,
+    StoreRefused,
+    Unsupported,
+)
 from controller.entrypoints.command_list import CommandList
 
 try:
@@ -80,6 +88,8 @@ def run(arguments: list[str] | None = None) -> int:
 
 def exit_code(kind: type[CleaveError]) -> int:
     """The code a command ends with when it ends with such an error."""
+    if issubclass(kind, StoreRefused):
+        return EXIT_BAD_INPUT
     if issubclass(kind, Retryable):
         return EXIT_TRY_AGAIN
     return EXIT_BAD_INPUT if issubclass(kind, BAD_INPUT) else EXIT_FAILED

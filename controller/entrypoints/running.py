@@ -6,6 +6,7 @@ leaves work for the next runner, never half an act.
 
 from __future__ import annotations
 
+import getpass
 import os
 import time
 
@@ -62,11 +63,19 @@ def _run_here(app: Application, operation_id: int, timeout_seconds: float) -> Op
         time.sleep(0.1)
 
 
+def user_name() -> str:
+    """Who runs this process, by name: as the environment says, else as the system knows the user."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user need not be in any list
+        return f"uid {os.getuid()}"
+
+
 def manual_request(
     app: Application, reason: str, *, request_key: str | None = None, actor: str | None = None
 ) -> Request:
     """The request of a person. It has a new key, unless the caller has one that survives a retry."""
-    who = actor or os.environ.get("USER") or f"uid {os.getuid()}"
+    who = actor or user_name()
     return Request(
         request_key=request_key or f"cli-{os.urandom(8).hex()}",
         origin=Origin.MANUAL,

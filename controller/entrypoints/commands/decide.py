@@ -17,6 +17,7 @@ from controller.domain.decision import Evaluation
 from controller.domain.errors import InvalidInput, NotFound
 from controller.domain.evaluator import decide as ask
 from controller.domain.situation import Capabilities, Situation
+from controller.entrypoints import completion
 from controller.entrypoints.commands.options import AsJson, topic_name
 from controller.entrypoints.output import cell, emit, figures, rows_table, say
 from controller.store.decisions import situations
@@ -28,7 +29,10 @@ _INSTANTS = ("_at", "_since")
 
 
 def decide(
-    topic: Annotated[str | None, typer.Argument(help="A live topic; its present situation.")] = None,
+    topic: Annotated[
+        str | None,
+        typer.Argument(help="A live topic; its present situation.", autocompletion=completion.topics),
+    ] = None,
     snapshot: Annotated[
         str | None, typer.Option("--snapshot", help="A situation as JSON: a file, or - for standard input.")
     ] = None,

@@ -17,7 +17,8 @@ from controller.domain.errors import InvalidInput
 from controller.domain.hash_range import HashRange
 from controller.domain.key_hash import key_hash
 from controller.domain.layout import SegmentLayout
-from controller.entrypoints.commands.options import AsJson, Limit, Topic, topic_name
+from controller.entrypoints import completion
+from controller.entrypoints.commands.options import AsJson, Limit, Topic, about, topic_name
 from controller.entrypoints.output import (
     LAYOUT_COLUMNS,
     console,
@@ -46,7 +47,9 @@ _STUCK = """
      WHERE CAST(:topic AS text) IS NULL OR topic = :topic ORDER BY operation_id DESC LIMIT :limit"""
 
 At = Annotated[str | None, typer.Option("--at", help="A past epoch (7) or instant (2026-11-21T03:00:00Z).")]
-TopicFilter = Annotated[str | None, typer.Option("--topic", help="Only this topic.")]
+TopicFilter = Annotated[
+    str | None, typer.Option("--topic", help="Only this topic.", autocompletion=completion.topics)
+]
 
 
 def decisions(
@@ -124,11 +127,8 @@ def lineage(
     with reading() as tx:
         row = inspected.find_topic(tx, topic_name(topic))
         layout = inspected.load_layout(tx, row)
-    roots = (
-        [segment]
-        if segment is not None
-        else [s.segment_id for s in layout.segments.values() if not s.parent_ids]
-    )
+    with about(row.name):
+        roots = [layout.segment(segment).segment_id] if segment is not None else _roots(layout)
     if as_json:
         ids = sorted({i for root in roots for i in layout.lineage(layout.segment(root).segment_id)})
         chosen = [r for r in layout_rows(layout) if r["segment_id"] in ids]
@@ -139,6 +139,10 @@ def lineage(
     for root in sorted(roots):
         _branch(tree, layout, layout.segment(root).segment_id, drawn)
     console.print(tree)
+
+
+def _roots(layout: SegmentLayout) -> list[int]:
+    return [segment.segment_id for segment in layout.segments.values() if not segment.parent_ids]
 
 
 def _branch(tree: Tree, layout: SegmentLayout, segment_id: int, drawn: set[int]) -> None:

@@ -11,7 +11,8 @@ from sqlalchemy import Connection
 
 from controller.bootstrap import Application, application
 from controller.domain.errors import InvalidInput
-from controller.domain.policy import AutoScalePolicy, PolicyOverride
+from controller.domain.policy import KNOBS, AutoScalePolicy, PolicyOverride
+from controller.entrypoints import completion
 from controller.entrypoints.commands.options import AsJson, DryRun, Topic, topic_name
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.reading import reading
@@ -41,7 +42,12 @@ def level(text: str) -> str:
 
 
 Where = Annotated[
-    str, typer.Argument(metavar="LEVEL", help="cluster, tenant/namespace, or topic://tenant/namespace/name.")
+    str,
+    typer.Argument(
+        metavar="LEVEL",
+        help="cluster, tenant/namespace, or topic://tenant/namespace/name.",
+        autocompletion=completion.levels,
+    ),
 ]
 
 
@@ -62,7 +68,11 @@ def set_policy(
     where: Where,
     knobs: Annotated[
         list[str],
-        typer.Argument(metavar="KNOB=VALUE...", help="For instance max_segments=16; null takes a knob back."),
+        typer.Argument(
+            metavar="KNOB=VALUE...",
+            help=f"For instance max_segments=16; null takes a knob back. The knobs: {', '.join(KNOBS)}.",
+            autocompletion=completion.knobs,
+        ),
     ],
     replace: Annotated[bool, typer.Option("--replace", help="Forget the level's other knobs.")] = False,
     dry_run: DryRun = False,

@@ -14,6 +14,7 @@ from controller.entrypoints.commands.options import (
     Reason,
     TimeoutSeconds,
     Topic,
+    about,
     hash_value,
     topic_name,
 )
@@ -55,7 +56,7 @@ def _act(
     as_json: bool,
 ) -> None:
     name = topic_name(topic)
-    with application() as cleave:
+    with about(name), application() as cleave:
         if dry_run:
             document = preview_document(segment_admin.preview(cleave.store, cleave.planes, name, planner))
             with stage(cleave, dry_run) as store:  # what a preview does not ask: is a segment busy?

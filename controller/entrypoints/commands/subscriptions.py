@@ -15,6 +15,7 @@ from controller.entrypoints.commands.options import (
     Reason,
     TimeoutSeconds,
     Topic,
+    about,
     topic_name,
 )
 from controller.entrypoints.commands.topics import finish
@@ -42,7 +43,10 @@ def create(
     subscription: Subscription,
     kind: Annotated[
         SubscriptionKind,
-        typer.Option(case_sensitive=False, help="Who reads: in order, shared, or by checkpoints."),
+        typer.Option(
+            case_sensitive=False,
+            help=f"Who reads: in order, shared, or by checkpoints; {', '.join(k.value.lower() for k in SubscriptionKind)}.",
+        ),
     ] = SubscriptionKind.STREAM,
     reason: Reason = "asked for on the command line",
     dry_run: DryRun = False,
@@ -52,7 +56,7 @@ def create(
 ) -> None:
     """Create a subscription at the earliest position of every segment."""
     name = topic_name(topic)
-    with application() as cleave, stage(cleave, dry_run) as store:
+    with about(name), application() as cleave, stage(cleave, dry_run) as store:
         request = manual_request(cleave, reason)
         intent = topic_admin.create_subscription(store, name, subscription, request, kind=kind)
         if dry_run:
@@ -90,7 +94,7 @@ def delete(
 ) -> None:
     """Delete a subscription and its positions on every segment."""
     name = topic_name(topic)
-    with application() as cleave, stage(cleave, dry_run) as store:
+    with about(name), application() as cleave, stage(cleave, dry_run) as store:
         intent = topic_admin.delete_subscription(store, name, subscription, manual_request(cleave, reason))
         if dry_run:
             _tell("would be deleted", name, subscription, as_json)
@@ -108,7 +112,7 @@ def _tell(what: str, topic: str, subscription: str, as_json: bool, **more: str) 
 def register(topic: Topic, subscription: Subscription, consumer: Consumer, as_json: AsJson = False) -> None:
     """Register a consumer; the worker evaluates the consumer lane at once."""
     name = topic_name(topic)
-    with application() as cleave, cleave.store.transaction() as tx:
+    with about(name), application() as cleave, cleave.store.transaction() as tx:
         consumers.register(tx, topics.find_topic(tx, name).topic_id, subscription, consumer)
     _tell("registered", name, subscription, as_json, consumer=consumer)
 
@@ -117,7 +121,7 @@ def register(topic: Topic, subscription: Subscription, consumer: Consumer, as_js
 def unregister(topic: Topic, subscription: Subscription, consumer: Consumer, as_json: AsJson = False) -> None:
     """Take a consumer out; the worker evaluates again."""
     name = topic_name(topic)
-    with application() as cleave, cleave.store.transaction() as tx:
+    with about(name), application() as cleave, cleave.store.transaction() as tx:
         consumers.unregister(tx, topics.find_topic(tx, name).topic_id, subscription, consumer)
     _tell("unregistered", name, subscription, as_json, consumer=consumer)
 

@@ -15,6 +15,7 @@ from controller.entrypoints.commands.options import (
     AsJson,
     DryRun,
     NoWait,
+    PlaneName,
     Reason,
     TimeoutSeconds,
     Topic,
@@ -54,7 +55,7 @@ def finish(
 def create(
     topic: Topic,
     segments: Annotated[int, typer.Option(min=1, max=65_536, help="Equal segments to begin with.")] = 1,
-    data_plane: Annotated[str, typer.Option(help="Where its logs live.")] = "embedded",
+    data_plane: PlaneName = "embedded",
     properties: Annotated[list[str] | None, typer.Option("--property", help="key=value, repeatable.")] = None,
     reason: Reason = "asked for on the command line",
     dry_run: DryRun = False,
@@ -94,7 +95,7 @@ def adopt(
         typer.Option(min=1, max=65_536, help="Segments to begin with; one a partition if not given."),
     ] = None,
     cut_off: Annotated[bool, typer.Option(help="Although producers or consumers are connected.")] = False,
-    data_plane: Annotated[str, typer.Option(help="Where it is.")] = "pulsar",
+    data_plane: PlaneName = "pulsar",
     reason: Reason = "asked for on the command line",
     dry_run: DryRun = False,
     no_wait: NoWait = False,
@@ -144,7 +145,7 @@ def _show_plan(planned: topic_adoption.Plan, operation: Operation, as_json: bool
 @app.command()
 def attach(
     topic: Topic,
-    data_plane: Annotated[str, typer.Option(help="Whose broker keeps its layout.")] = "pulsar_scalable",
+    data_plane: PlaneName = "pulsar_scalable",
     reason: Reason = "asked for on the command line",
     dry_run: DryRun = False,
     no_wait: NoWait = False,
