@@ -145,6 +145,7 @@ def build_worker(app: Application, worker_id: str | None = None) -> Worker:
     from controller.services.worker.shard_leases import ShardLeases
     from controller.services.worker.work_loop import WorkLoop
     from controller.services.worker.worker import Worker
+    from controller.store.postgres import migrations
     from controller.store.postgres.notifications import Listener
 
     settings, worker_id = app.settings, worker_id or process_name()
@@ -199,7 +200,12 @@ def build_worker(app: Application, worker_id: str | None = None) -> Worker:
     )
     events = build_asset_events(app, lambda: leases.held)
     beside = ((mirror,) if mirror.is_needed else ()) + ((events,) if events is not None else ())
-    return Worker(loop, leases, listener, beside)
+
+    def demand_schema() -> None:
+        with app.store.transaction() as tx:
+            migrations.demand_current(tx)
+
+    return Worker(loop, leases, listener, beside, demand_schema)
 
 
 def build_asset_events(app: Application, shards: Callable[[], Shards]) -> AssetEventPoster | None:

@@ -66,7 +66,7 @@ COMMANDS = {
     ),
     "doctor": Entry(
         "doctor:doctor",
-        "Check database, roles, schema, workers, Java, Spark, landing area, Pulsar and Airflow; exit 1 if something "
+        "Check database, roles, schema, workers, Java, Spark, samples and load, Pulsar and Airflow; exit 1 if something "
         "is wrong.",
     ),
 }
