@@ -6,8 +6,10 @@ import secrets
 from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import make_url
+from sqlalchemy import make_url, text
 
+from controller.domain.errors import Terminal
+from controller.entrypoints.reading import reading
 from tests.support.command_line import CommandLine
 
 READING = [
@@ -72,3 +74,8 @@ def test_a_command_that_changes_something_is_refused_to_it(
     words = [orders if word == "TOPIC" else word for word in command]
 
     assert "permission denied" in cleave.refused(*words, code=1)
+
+
+def test_reading_changes_nothing_even_with_a_login_that_could(cleave: CommandLine) -> None:
+    with pytest.raises(Terminal, match="read-only transaction"), reading() as tx:
+        tx.execute(text("DELETE FROM cleave.consumer"))

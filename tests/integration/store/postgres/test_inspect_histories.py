@@ -95,7 +95,7 @@ def test_a_policy_that_is_written_as_it_was_is_no_change(driver: StoreDriver) ->
     for _ in range(2):
         driver.do(policies.set_namespace, "t/n", PolicyOverride(max_segments=16), actor="bob")
 
-    assert len(ask(driver, "SELECT * FROM inspect.policy_history")) == 1
+    assert driver.sql("SELECT count(*) FROM cleave.policy_change") == [(1,)]
 
 
 def test_the_history_of_policies_is_never_rewritten(driver: StoreDriver) -> None:
