@@ -1,7 +1,8 @@
 """Composition root: the only file that knows every concrete class.
 
 Entry points ask it for an `Application` and call services with what it holds. Connections open lazily: building an
-application touches no network, so that `--help` and DAG imports cost nothing.
+application touches no network, so that `--help` and DAG imports cost nothing. What only one process runs is imported
+where it is built, so that a short command does not wait for the libraries of the worker and the collector.
 """
 
 from __future__ import annotations
@@ -12,32 +13,26 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from controller.clock import SystemClock
 from controller.dataplane.base import DataPlane, LogClient
+from controller.dataplane.load_settings import LoadSettings
 from controller.dataplane.pulsar.access import PulsarAccess
-from controller.dataplane.pulsar_load import LoadSettings
 from controller.dataplane.registry import PlaneSettings, build_log_client, build_planes
 from controller.domain.decision import Lane
 from controller.domain.errors import InvalidInput
-from controller.landing.area import LandingArea
-from controller.landing.history import RateHistory
-from controller.services import asset_events, autoscaler
-from controller.services.asset_events import AirflowAssets, AirflowLogin, AssetEventPoster
-from controller.services.consumer_watch import ConsumerWatch
-from controller.services.load_aggregation import LoadAggregation
-from controller.services.load_collector import SEALED_FOR_SECONDS, LoadCollector
-from controller.services.mirror import MirrorLoop
-from controller.services.operation_runner import RunnerContext, run_due
-from controller.services.tombstone_sweeper import sweep
-from controller.services.worker.sensors import default_sensors
-from controller.services.worker.shard_leases import ShardLeases
-from controller.services.worker.work_loop import WorkLoop
-from controller.services.worker.worker import Worker
 from controller.settings import Settings, load_settings
 from controller.store.postgres.engine import Store
-from controller.store.postgres.notifications import Listener
 from controller.store.shards import Shards
+
+if TYPE_CHECKING:
+    from controller.services.asset_events import AssetEventPoster
+    from controller.services.consumer_watch import ConsumerWatch
+    from controller.services.load_aggregation import LoadAggregation
+    from controller.services.load_collector import LoadCollector
+    from controller.services.operation_runner import RunnerContext
+    from controller.services.worker.worker import Worker
 
 OTHER_CONNECTIONS = 5
 """Besides its operations a process may at once evaluate, look for what is due, mirror, hold its leases and be asked."""
@@ -65,6 +60,8 @@ class Application:
         self, runner_id: str | None = None, should_stop: Callable[[], bool] = lambda: False
     ) -> RunnerContext:
         """What an operation runner of this process acts with."""
+        from controller.services.operation_runner import RunnerContext
+
         return RunnerContext(
             store=self.store,
             planes=self.planes,
@@ -140,6 +137,17 @@ def application(settings: Settings | None = None, *, name: str = "cleave") -> It
 
 def build_worker(app: Application, worker_id: str | None = None) -> Worker:
     """Wire sensors, evaluation, operations and leases into one worker."""
+    from controller.services import autoscaler
+    from controller.services.mirror import MirrorLoop
+    from controller.services.operation_runner import run_due
+    from controller.services.tombstone_sweeper import sweep
+    from controller.services.worker.sensors import default_sensors
+    from controller.services.worker.shard_leases import ShardLeases
+    from controller.services.worker.work_loop import WorkLoop
+    from controller.services.worker.worker import Worker
+    from controller.store.postgres import migrations
+    from controller.store.postgres.notifications import Listener
+
     settings, worker_id = app.settings, worker_id or process_name()
     sensors = default_sensors(
         load_lane=settings.worker_load_lane,
@@ -192,11 +200,20 @@ def build_worker(app: Application, worker_id: str | None = None) -> Worker:
     )
     events = build_asset_events(app, lambda: leases.held)
     beside = ((mirror,) if mirror.is_needed else ()) + ((events,) if events is not None else ())
-    return Worker(loop, leases, listener, beside)
+
+    def demand_schema() -> None:
+        with app.store.transaction() as tx:
+            migrations.demand_current(tx)
+
+    return Worker(loop, leases, listener, beside, demand_schema)
 
 
 def build_asset_events(app: Application, shards: Callable[[], Shards]) -> AssetEventPoster | None:
     """What tells Airflow of layout changes; None unless its address and a token or a user are set."""
+    from controller.services import asset_events
+    from controller.services.asset_events import AirflowAssets, AirflowLogin, AssetEventPoster
+    from controller.store.postgres.notifications import Listener
+
     settings = app.settings
     token, password = settings.airflow_token, settings.airflow_password
     has_login = token is not None or (settings.airflow_username is not None and password is not None)
@@ -214,6 +231,9 @@ def build_asset_events(app: Application, shards: Callable[[], Shards]) -> AssetE
 
 def build_collector(app: Application, prefix: str = "") -> LoadCollector:
     """A collector of the topics whose names begin with `prefix`."""
+    from controller.landing.area import LandingArea
+    from controller.services.load_collector import LoadCollector
+
     settings = app.settings
     return LoadCollector(
         app.store,
@@ -228,6 +248,9 @@ def build_collector(app: Application, prefix: str = "") -> LoadCollector:
 
 def build_consumer_watch(app: Application, prefix: str = "") -> ConsumerWatch:
     """A watch over the consumers of the topics whose names begin with `prefix`."""
+    from controller.services.consumer_watch import ConsumerWatch
+    from controller.services.load_collector import SEALED_FOR_SECONDS
+
     return ConsumerWatch(
         app.store,
         app.planes,
@@ -240,6 +263,10 @@ def build_consumer_watch(app: Application, prefix: str = "") -> ConsumerWatch:
 
 def build_aggregation(settings: Settings) -> LoadAggregation:
     """The load aggregation of the landing area that the settings name."""
+    from controller.landing.area import LandingArea
+    from controller.landing.history import RateHistory
+    from controller.services.load_aggregation import LoadAggregation
+
     return LoadAggregation(
         settings.loader_dsn,
         LandingArea(settings.landing_url),

@@ -21,7 +21,9 @@ from controller.domain.errors import InvalidInput
 class Settings(BaseSettings):
     """What `cleave`, the worker, the collector and the Airflow tasks read at start."""
 
-    model_config = SettingsConfigDict(env_prefix="CLEAVE_", env_file=".env", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="CLEAVE_", env_file=".env", extra="ignore", frozen=True, allow_inf_nan=False
+    )
 
     database_url: SecretStr = SecretStr("postgresql://localhost/cleave")
     """Cleave's own database (never Airflow's), as a user in role cleave_controller."""

@@ -1,16 +1,20 @@
 """Logs and metrics: one line of JSON or of text an event, one registry of counters.
 
 Log lines carry names and numbers, never URLs with passwords. Metric names follow PIP-483 and PIP-486 where they
-name one. Nothing here decides anything, and nothing may fail because telemetry did.
+name one. Nothing here decides anything, and nothing may fail because telemetry did. The library of log lines is loaded
+with the first of them: a command that has nothing to say does not wait for it.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
+from typing import TYPE_CHECKING, Any, cast
 
-import structlog
 from prometheus_client import Counter, Gauge, Histogram
+
+if TYPE_CHECKING:
+    import structlog
 
 DECISIONS = Counter("cleave_decisions_total", "Acts decided, by lane and kind.", ["lane", "kind"])
 REFUSALS = Counter("cleave_refusals_total", "Acts refused, by lane and reason.", ["lane", "reason"])
@@ -31,8 +35,23 @@ ASSET_EVENTS = Counter(
 WAKEUPS = Counter("cleave_worker_wakeups_total", "What woke the worker.", ["sensor"])
 
 
+_asked: list[tuple[bool, int]] = []
+"""How log lines were asked for while the library was not loaded; empty once that is done."""
+
+
 def configure_logging(*, json_lines: bool = False, level: int = logging.INFO) -> None:
     """Send the program's log lines to standard error; call once, in an entry point."""
+    _asked[:] = [(json_lines, level)]
+    if "structlog" in sys.modules:
+        _configure_as_asked()
+
+
+def _configure_as_asked() -> None:
+    if not _asked:
+        return
+    import structlog
+
+    json_lines, level = _asked.pop()
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer()
         if json_lines
@@ -53,10 +72,24 @@ def configure_logging(*, json_lines: bool = False, level: int = logging.INFO) ->
 
 def _to_standard_error(*_: object) -> structlog.PrintLogger:
     """Standard error as it is when the line is written: it may have been replaced since."""
+    import structlog
+
     return structlog.PrintLogger(sys.stderr)
 
 
 def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
     """A logger bound to the module's name."""
-    logger: structlog.typing.FilteringBoundLogger = structlog.get_logger(module=name)
-    return logger
+    return cast("structlog.typing.FilteringBoundLogger", _Logger(name))
+
+
+class _Logger:
+    """Stands for a logger until a line is written."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        import structlog
+
+        _configure_as_asked()
+        return getattr(structlog.get_logger(module=self._name), attribute)

@@ -360,6 +360,28 @@ BEGIN
     RETURN NEW;
 END $$;
 
+CREATE FUNCTION cleave.note_policy_change() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    was jsonb := CASE WHEN TG_OP = 'INSERT' THEN '{}' ELSE coalesce(OLD.policy, '{}') END;
+    now jsonb := CASE WHEN TG_OP = 'DELETE' THEN '{}' ELSE coalesce(NEW.policy, '{}') END;
+    who text := coalesce(nullif(current_setting('cleave.actor', true), ''), session_user::text);
+BEGIN
+    IF was = now THEN
+        RETURN NULL;
+    ELSIF TG_ARGV[0] = 'topic' THEN
+        INSERT INTO cleave.policy_change (level, name, topic_id, actor, before, after) VALUES ('topic', NEW.name, NEW.topic_id, who, was, now);
+    ELSIF TG_ARGV[0] = 'cluster' THEN
+        INSERT INTO cleave.policy_change (level, actor, before, after) VALUES ('cluster', NEW.actor, was, now);
+    ELSIF TG_OP = 'DELETE' THEN
+        INSERT INTO cleave.policy_change (level, name, actor, before, after) VALUES ('namespace', OLD.namespace, who, was, now);
+    ELSE
+        INSERT INTO cleave.policy_change (level, name, actor, before, after) VALUES ('namespace', NEW.namespace, NEW.actor, was, now);
+    END IF;
+    RETURN NULL;
+END $$;
+
 CREATE FUNCTION cleave.on_cluster_policy() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -415,6 +437,10 @@ CREATE FUNCTION cleave.on_load_change() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
 BEGIN
+    INSERT INTO cleave.load_history (topic_id, segment_id, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out,
+                                     source, modified_at, cold_since, silent_since)
+    SELECT topic_id, segment_id, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out, source, modified_at, cold_since, silent_since
+      FROM changed;
     PERFORM cleave.raise_input(ARRAY(SELECT DISTINCT topic_id FROM changed));
     IF EXISTS (SELECT FROM changed) THEN
         PERFORM pg_notify('cleave_load', '');
@@ -697,6 +723,37 @@ CREATE FUNCTION inspect.bundle_text(lower_bound bigint, upper_bound bigint) RETU
 
 COMMENT ON FUNCTION inspect.bundle_text(lower_bound bigint, upper_bound bigint) IS 'A bundle''s range as Pulsar writes it: 0x00000000_0x40000000.';
 
+CREATE FUNCTION inspect.hash_of(key text) RETURNS integer
+    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    bytes  bytea  := convert_to(key, 'UTF8');
+    size   bigint := length(bytes);
+    hash   bigint := 0;
+    word   bigint;
+BEGIN
+    FOR at IN 0 .. (size - 1) / 4 LOOP
+        EXIT WHEN at * 4 >= size;
+        word := 0;
+        FOR place IN 0 .. least(3, size - at * 4 - 1) LOOP
+            word := word | (get_byte(bytes, (at * 4 + place)::integer)::bigint << (8 * place)::integer);
+        END LOOP;
+        word := inspect.times_32(word, 3432918353);
+        word := ((word << 15) | (word >> 17)) & 4294967295;
+        hash := hash # inspect.times_32(word, 461845907);
+        CONTINUE WHEN at * 4 + 3 >= size;  -- the tail, shorter than a word, is not mixed any further
+        hash := ((hash << 13) | (hash >> 19)) & 4294967295;
+        hash := (hash * 5 + 3864292196) & 4294967295;
+    END LOOP;
+    hash := hash # size;
+    hash := inspect.times_32(hash # (hash >> 16), 2246822507);
+    hash := inspect.times_32(hash # (hash >> 13), 3266489909);
+    RETURN (hash # (hash >> 16)) >> 16;
+END $$;
+
+COMMENT ON FUNCTION inspect.hash_of(key text) IS 'Where a key lies on the ring, 0 to 65535, as producers compute it: the segment with range_start <= hash_of(key) <= range_end has it.';
+
 CREATE FUNCTION inspect.hash_range_text(range_start integer, range_end integer) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN ((lpad(to_hex(range_start), 4, '0'::text) || '-'::text) || lpad(to_hex(range_end), 4, '0'::text));
@@ -782,6 +839,12 @@ CREATE FUNCTION inspect.lineage(topic text, segment bigint) RETURNS TABLE(segmen
 $$;
 
 COMMENT ON FUNCTION inspect.lineage(topic text, segment bigint) IS 'Everything a segment came from (depth < 0) and everything that came from it (depth > 0), pruned ones included; depth is the shortest distance.';
+
+CREATE FUNCTION inspect.times_32(a bigint, b bigint) RETURNS bigint
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+    RETURN ((((((a >> 16) * b) & (65535)::bigint) << 16) + ((a & (65535)::bigint) * b)) & '4294967295'::bigint);
+
+COMMENT ON FUNCTION inspect.times_32(a bigint, b bigint) IS 'The low 32 bits of a product; a part of hash_of.';
 
 CREATE TABLE cleave.broker_load (
     cluster text NOT NULL,
@@ -1095,6 +1158,22 @@ CREATE TABLE cleave.lease (
 
 COMMENT ON CONSTRAINT lease_term_positive ON cleave.lease IS 'Lease terms start at 1.';
 
+CREATE TABLE cleave.load_history (
+    topic_id bigint NOT NULL,
+    segment_id bigint NOT NULL,
+    msg_rate_in double precision NOT NULL,
+    byte_rate_in double precision NOT NULL,
+    msg_rate_out double precision NOT NULL,
+    byte_rate_out double precision NOT NULL,
+    source text NOT NULL,
+    modified_at timestamp with time zone NOT NULL,
+    cold_since timestamp with time zone,
+    silent_since timestamp with time zone,
+    recorded_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
+COMMENT ON TABLE cleave.load_history IS 'Every load record as it was written; recorded_at is when, by the database''s clock.';
+
 CREATE TABLE cleave.load_run (
     run_id text NOT NULL,
     window_end timestamp with time zone NOT NULL,
@@ -1293,6 +1372,32 @@ CREATE TABLE cleave.operation_step (
     started_at timestamp with time zone NOT NULL,
     finished_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     detail jsonb DEFAULT '{}'::jsonb NOT NULL
+);
+
+CREATE TABLE cleave.policy_change (
+    change_id bigint NOT NULL,
+    changed_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    level text NOT NULL,
+    name text,
+    topic_id bigint,
+    actor text NOT NULL,
+    before jsonb NOT NULL,
+    after jsonb NOT NULL,
+    CONSTRAINT policy_change_level_known CHECK ((level = ANY (ARRAY['cluster'::text, 'namespace'::text, 'topic'::text]))),
+    CONSTRAINT policy_change_named CHECK ((((level = 'cluster'::text) = (name IS NULL)) AND ((level = 'topic'::text) = (topic_id IS NOT NULL))))
+);
+
+COMMENT ON CONSTRAINT policy_change_level_known ON cleave.policy_change IS 'A policy is of the cluster, a namespace or a topic.';
+
+COMMENT ON CONSTRAINT policy_change_named ON cleave.policy_change IS 'A namespace and a topic are named, and a topic has its id.';
+
+ALTER TABLE cleave.policy_change ALTER COLUMN change_id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME cleave.policy_change_change_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
 );
 
 CREATE TABLE cleave.policy_default (
@@ -1843,7 +1948,7 @@ CREATE VIEW inspect.decisions AS
     d.valid_until,
     d.input_version,
     d.code_version,
-    d.situation
+    (d.situation)::jsonb AS situation
    FROM (cleave.decision d
      JOIN cleave.topic t USING (topic_id));
 
@@ -1930,6 +2035,26 @@ CREATE VIEW inspect.leases AS
 
 COMMENT ON VIEW inspect.leases IS 'Who holds what, by the database''s clock; worker/... rows are the workers that are up.';
 
+CREATE VIEW inspect.load_history AS
+ SELECT t.name AS topic,
+    h.topic_id,
+    h.segment_id,
+    inspect.hash_range_text(s.range_start, s.range_end) AS hash_range,
+    h.recorded_at,
+    h.msg_rate_in,
+    h.byte_rate_in,
+    h.msg_rate_out,
+    h.byte_rate_out,
+    h.source,
+    h.modified_at,
+    h.cold_since,
+    h.silent_since
+   FROM ((cleave.load_history h
+     JOIN cleave.segment s USING (topic_id, segment_id))
+     JOIN cleave.topic t USING (topic_id));
+
+COMMENT ON VIEW inspect.load_history IS 'Every load record as it was written, one row for each material change of a rate; kept as long as the ledger.';
+
 CREATE VIEW inspect.load_now AS
  SELECT t.name AS topic,
     t.topic_id,
@@ -2011,6 +2136,15 @@ CREATE VIEW inspect.load_sources AS
 
 COMMENT ON VIEW inspect.load_sources IS 'When each reporter (a broker) was last heard of.';
 
+CREATE VIEW inspect.migrations AS
+ SELECT name,
+    applied_at,
+    applied_by,
+    checksum
+   FROM cleave.migration m;
+
+COMMENT ON VIEW inspect.migrations IS 'The schema''s files that were applied to this database; `views` stands for all of schema inspect.';
+
 CREATE VIEW inspect.mirrors AS
  SELECT t.name AS topic,
     m.topic_id,
@@ -2049,6 +2183,46 @@ CREATE VIEW inspect.observed_consumers AS
      LEFT JOIN cleave.subscription u ON (((u.topic_id = o.topic_id) AND (u.name = o.name))));
 
 COMMENT ON VIEW inspect.observed_consumers IS 'Consumers that brokers list, of applications that need not register, and whether they count in decisions.';
+
+CREATE VIEW inspect.operation_loads AS
+ SELECT o.operation_id,
+    t.name AS topic,
+    o.topic_id,
+    o.kind,
+    o.origin,
+    o.actor,
+    o.reason,
+    o.intended_at,
+    p.segment_id,
+    inspect.hash_range_text(s.range_start, s.range_end) AS hash_range,
+    l.msg_rate_in,
+    l.byte_rate_in,
+    l.msg_rate_out,
+    l.byte_rate_out,
+    l.modified_at,
+    l.cold_since,
+    l.source
+   FROM ((((cleave.operation o
+     JOIN cleave.topic t USING (topic_id))
+     JOIN cleave.operation_parent p USING (operation_id))
+     JOIN cleave.segment s ON (((s.topic_id = p.topic_id) AND (s.segment_id = p.segment_id))))
+     LEFT JOIN LATERAL ( SELECT h.topic_id,
+            h.segment_id,
+            h.msg_rate_in,
+            h.byte_rate_in,
+            h.msg_rate_out,
+            h.byte_rate_out,
+            h.source,
+            h.modified_at,
+            h.cold_since,
+            h.silent_since,
+            h.recorded_at
+           FROM cleave.load_history h
+          WHERE ((h.topic_id = p.topic_id) AND (h.segment_id = p.segment_id) AND (h.recorded_at <= o.intended_at))
+          ORDER BY h.recorded_at DESC
+         LIMIT 1) l ON (true));
+
+COMMENT ON VIEW inspect.operation_loads IS 'The load of each segment that an operation seals, as it was known when the operation was asked for, by hand or not; empty: none was known.';
 
 CREATE VIEW inspect.operation_steps AS
  SELECT s.operation_id,
@@ -2157,6 +2331,56 @@ CREATE VIEW inspect.policy_effective AS
 
 COMMENT ON VIEW inspect.policy_effective IS 'Every knob in force for a topic and the level it comes from: topic, else namespace, else cluster, else default.';
 
+CREATE VIEW inspect.policy_history AS
+ SELECT c.changed_at,
+    c.level,
+    c.name,
+    c.actor,
+    knob.name AS knob,
+    (c.before -> knob.name) AS was,
+    (c.after -> knob.name) AS value,
+    c.change_id,
+    c.topic_id
+   FROM (cleave.policy_change c
+     CROSS JOIN LATERAL ( SELECT DISTINCT k.k AS name
+           FROM jsonb_object_keys((c.before || c.after)) k(k)
+          WHERE ((c.before -> k.k) IS DISTINCT FROM (c.after -> k.k))) knob);
+
+COMMENT ON VIEW inspect.policy_history IS 'Who set which knob when, one row a knob; was or value is empty where the level did not or does not set it.';
+
+CREATE VIEW inspect.segments AS
+ SELECT t.name AS topic,
+    t.topic_id,
+    s.segment_id,
+    inspect.hash_range_text(s.range_start, s.range_end) AS hash_range,
+    s.state,
+    (cardinality(s.bucket_splits) + 1) AS buckets,
+    s.merge_depth,
+    ARRAY( SELECT p.parent_id
+           FROM cleave.segment_parent p
+          WHERE ((p.topic_id = s.topic_id) AND (p.child_id = s.segment_id))
+          ORDER BY p.ordinal) AS parents,
+    ARRAY( SELECT p.child_id
+           FROM cleave.segment_parent p
+          WHERE ((p.topic_id = s.topic_id) AND (p.parent_id = s.segment_id))
+          ORDER BY p.child_id) AS children,
+    s.created_epoch,
+    s.created_at,
+    s.sealed_epoch,
+    s.sealed_at,
+    s.pruned_epoch,
+    s.pruned_at,
+    s.range_start,
+    s.range_end,
+    s.bucket_splits,
+    s.backing_topic,
+    s.legacy_topic_name,
+    t.state AS topic_state
+   FROM (cleave.topic t
+     JOIN cleave.segment s USING (topic_id));
+
+COMMENT ON VIEW inspect.segments IS 'Every segment there ever was, of deleted topics too, with its edges: the segments it came from (parents) and those that came from it.';
+
 CREATE VIEW inspect.stuck_operations AS
  SELECT o.operation_id,
     o.topic,
@@ -2249,7 +2473,8 @@ CREATE VIEW inspect.topics AS
     created_at,
     deleted_at,
     properties,
-    policy
+    policy,
+    next_segment_id
    FROM cleave.topic t;
 
 COMMENT ON VIEW inspect.topics IS 'Every topic, deleted ones included: state, epoch and counts.';
@@ -2284,7 +2509,15 @@ CREATE VIEW inspect.why_not AS
     ((r.refusal ->> 'needed'::text))::double precision AS needed,
     to_timestamp((((r.refusal ->> 'not_before'::text))::double precision / (1000)::double precision)) AS not_before,
     (lane.version = e.input_version) AS is_current,
-    d.decision_id
+    d.decision_id,
+        CASE
+            WHEN ((r.refusal ->> 'metric'::text) ~ '_(at|since)$'::text) THEN to_timestamp((((r.refusal ->> 'value'::text))::double precision / (1000)::double precision))
+            ELSE NULL::timestamp with time zone
+        END AS value_at,
+        CASE
+            WHEN ((r.refusal ->> 'metric'::text) ~ '_(at|since)$'::text) THEN to_timestamp((((r.refusal ->> 'needed'::text))::double precision / (1000)::double precision))
+            ELSE NULL::timestamp with time zone
+        END AS needed_at
    FROM ((((cleave.topic t
      JOIN cleave.evaluation e USING (topic_id))
      CROSS JOIN LATERAL ( VALUES ('consumer'::text,e.consumer_version), ('load'::text,e.load_version), ('merge'::text,e.merge_version)) lane(lane, version))
@@ -2307,7 +2540,7 @@ CREATE VIEW inspect.why_not AS
      CROSS JOIN LATERAL jsonb_array_elements(d.refusals) r(refusal))
   WHERE ((t.state <> 'deleted'::text) AND (COALESCE((r.refusal ->> 'lane'::text), lane.lane) = lane.lane));
 
-COMMENT ON VIEW inspect.why_not IS 'Why nothing (more) happens to a topic, by lane, as of its newest evaluation; is_current: no input has changed since.';
+COMMENT ON VIEW inspect.why_not IS 'Why nothing (more) happens to a topic, by lane, as of its newest evaluation; is_current: no input has changed since. Where the metric is an instant, value_at and needed_at are it as times.';
 
 CREATE TABLE staging.broker_row (
     cluster text CONSTRAINT broker_load_cluster_not_null NOT NULL,
@@ -2537,6 +2770,9 @@ COMMENT ON CONSTRAINT operation_request_once ON cleave.operation IS 'A request k
 ALTER TABLE ONLY cleave.operation_step
     ADD CONSTRAINT operation_step_pkey PRIMARY KEY (operation_id, sequence);
 
+ALTER TABLE ONLY cleave.policy_change
+    ADD CONSTRAINT policy_change_pkey PRIMARY KEY (change_id);
+
 ALTER TABLE ONLY cleave.policy_default
     ADD CONSTRAINT policy_default_pkey PRIMARY KEY (knob);
 
@@ -2626,6 +2862,10 @@ CREATE INDEX evaluation_paused ON cleave.evaluation USING btree (not_before) WHE
 
 CREATE INDEX layout_change_by_time ON cleave.layout_change USING btree (topic_id, committed_at);
 
+CREATE INDEX load_history_by_age ON cleave.load_history USING brin (recorded_at);
+
+CREATE INDEX load_history_of_segment ON cleave.load_history USING btree (topic_id, segment_id, recorded_at);
+
 CREATE INDEX load_run_watermark ON cleave.load_run USING btree (window_end DESC);
 
 CREATE INDEX mirror_by_age ON cleave.mirror USING btree (seen_at);
@@ -2641,6 +2881,8 @@ CREATE INDEX operation_parent_history ON cleave.operation_parent USING btree (to
 CREATE UNIQUE INDEX operation_parent_one_live ON cleave.operation_parent USING btree (topic_id, segment_id) WHERE live;
 
 COMMENT ON INDEX cleave.operation_parent_one_live IS 'A segment takes part in one live operation at a time; wait for it or look at inspect.operations.';
+
+CREATE INDEX policy_change_of ON cleave.policy_change USING btree (level, name, change_id);
 
 CREATE INDEX segment_active ON cleave.segment USING btree (topic_id, range_start) WHERE (state = 'ACTIVE'::text);
 
@@ -2696,6 +2938,8 @@ CREATE TRIGGER bundle_proposal_before_update BEFORE UPDATE ON cleave.bundle_prop
 
 CREATE TRIGGER cluster_policy_change AFTER UPDATE ON cleave.cluster_policy FOR EACH ROW EXECUTE FUNCTION cleave.on_cluster_policy();
 
+CREATE TRIGGER cluster_policy_history AFTER UPDATE ON cleave.cluster_policy FOR EACH ROW EXECUTE FUNCTION cleave.note_policy_change('cluster');
+
 CREATE TRIGGER consumer_delete AFTER DELETE ON cleave.consumer REFERENCING OLD TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_consumer_change();
 
 CREATE TRIGGER consumer_insert AFTER INSERT ON cleave.consumer REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_consumer_change();
@@ -2714,6 +2958,8 @@ CREATE TRIGGER namespace_bundles_before_update BEFORE UPDATE ON cleave.namespace
 
 CREATE TRIGGER namespace_policy_change AFTER INSERT OR DELETE OR UPDATE ON cleave.namespace_policy FOR EACH ROW EXECUTE FUNCTION cleave.on_namespace_policy();
 
+CREATE TRIGGER namespace_policy_history AFTER INSERT OR DELETE OR UPDATE ON cleave.namespace_policy FOR EACH ROW EXECUTE FUNCTION cleave.note_policy_change('namespace');
+
 CREATE TRIGGER observed_subscription_delete AFTER DELETE ON cleave.observed_subscription REFERENCING OLD TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_observed_rows();
 
 CREATE TRIGGER observed_subscription_insert AFTER INSERT ON cleave.observed_subscription REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_observed_rows();
@@ -2723,6 +2969,8 @@ CREATE TRIGGER observed_subscription_update AFTER UPDATE ON cleave.observed_subs
 CREATE TRIGGER operation_aborted AFTER UPDATE OF state ON cleave.operation FOR EACH ROW WHEN (((new.state = 'aborted'::text) AND (old.state <> 'aborted'::text))) EXECUTE FUNCTION cleave.on_operation_aborted();
 
 CREATE TRIGGER operation_intended AFTER INSERT ON cleave.operation FOR EACH ROW EXECUTE FUNCTION cleave.on_operation_intended();
+
+CREATE TRIGGER policy_change_is_history BEFORE DELETE OR UPDATE ON cleave.policy_change FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
 
 CREATE TRIGGER segment_before_write BEFORE INSERT OR UPDATE ON cleave.segment FOR EACH ROW EXECUTE FUNCTION cleave.segment_before_write();
 
@@ -2749,6 +2997,10 @@ CREATE TRIGGER topic_deleted AFTER UPDATE OF state ON cleave.topic FOR EACH ROW 
 CREATE TRIGGER topic_insert AFTER INSERT ON cleave.topic REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_topic_insert();
 
 CREATE TRIGGER topic_policy AFTER UPDATE OF policy ON cleave.topic FOR EACH ROW WHEN ((old.policy IS DISTINCT FROM new.policy)) EXECUTE FUNCTION cleave.on_topic_policy();
+
+CREATE TRIGGER topic_policy_first AFTER INSERT ON cleave.topic FOR EACH ROW WHEN ((new.policy IS NOT NULL)) EXECUTE FUNCTION cleave.note_policy_change('topic');
+
+CREATE TRIGGER topic_policy_history AFTER UPDATE OF policy ON cleave.topic FOR EACH ROW WHEN ((old.policy IS DISTINCT FROM new.policy)) EXECUTE FUNCTION cleave.note_policy_change('topic');
 
 CREATE TRIGGER log_before_update BEFORE UPDATE ON embedded.log FOR EACH ROW EXECUTE FUNCTION embedded.log_before_update();
 
@@ -2895,6 +3147,9 @@ GRANT ALL ON FUNCTION cleave.merge_load(run text, run_window_end timestamp with 
 GRANT ALL ON FUNCTION inspect.bundle_text(lower_bound bigint, upper_bound bigint) TO cleave_inspector;
 GRANT ALL ON FUNCTION inspect.bundle_text(lower_bound bigint, upper_bound bigint) TO cleave_controller;
 
+GRANT ALL ON FUNCTION inspect.hash_of(key text) TO cleave_inspector;
+GRANT ALL ON FUNCTION inspect.hash_of(key text) TO cleave_controller;
+
 GRANT ALL ON FUNCTION inspect.hash_range_text(range_start integer, range_end integer) TO cleave_inspector;
 GRANT ALL ON FUNCTION inspect.hash_range_text(range_start integer, range_end integer) TO cleave_controller;
 
@@ -2909,6 +3164,9 @@ GRANT ALL ON FUNCTION inspect.layout_of(of_topic_id bigint, at_epoch bigint) TO 
 
 GRANT ALL ON FUNCTION inspect.lineage(topic text, segment bigint) TO cleave_inspector;
 GRANT ALL ON FUNCTION inspect.lineage(topic text, segment bigint) TO cleave_controller;
+
+GRANT ALL ON FUNCTION inspect.times_32(a bigint, b bigint) TO cleave_inspector;
+GRANT ALL ON FUNCTION inspect.times_32(a bigint, b bigint) TO cleave_controller;
 
 GRANT SELECT ON TABLE cleave.broker_load TO cleave_controller;
 GRANT SELECT ON TABLE cleave.broker_load TO cleave_spark_loader;
@@ -2945,6 +3203,8 @@ GRANT SELECT,INSERT ON TABLE cleave.layout_change TO cleave_controller;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.lease TO cleave_controller;
 
+GRANT SELECT,INSERT,DELETE ON TABLE cleave.load_history TO cleave_controller;
+
 GRANT SELECT,INSERT,UPDATE ON TABLE cleave.load_run TO cleave_controller;
 GRANT SELECT ON TABLE cleave.load_run TO cleave_spark_loader;
 
@@ -2974,6 +3234,8 @@ GRANT USAGE ON SEQUENCE cleave.operation_operation_id_seq TO cleave_controller;
 GRANT SELECT,INSERT,UPDATE ON TABLE cleave.operation_parent TO cleave_controller;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE cleave.operation_step TO cleave_controller;
+
+GRANT SELECT,INSERT ON TABLE cleave.policy_change TO cleave_controller;
 
 GRANT SELECT ON TABLE cleave.policy_default TO cleave_controller;
 
@@ -3052,6 +3314,9 @@ GRANT SELECT ON TABLE inspect.layout_now TO cleave_controller;
 GRANT SELECT ON TABLE inspect.leases TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.leases TO cleave_controller;
 
+GRANT SELECT ON TABLE inspect.load_history TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.load_history TO cleave_controller;
+
 GRANT SELECT ON TABLE inspect.load_now TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.load_now TO cleave_controller;
 
@@ -3061,11 +3326,17 @@ GRANT SELECT ON TABLE inspect.load_runs TO cleave_controller;
 GRANT SELECT ON TABLE inspect.load_sources TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.load_sources TO cleave_controller;
 
+GRANT SELECT ON TABLE inspect.migrations TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.migrations TO cleave_controller;
+
 GRANT SELECT ON TABLE inspect.mirrors TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.mirrors TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.observed_consumers TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.observed_consumers TO cleave_controller;
+
+GRANT SELECT ON TABLE inspect.operation_loads TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.operation_loads TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.operation_steps TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.operation_steps TO cleave_controller;
@@ -3078,6 +3349,12 @@ GRANT SELECT ON TABLE inspect.policies TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.policy_effective TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.policy_effective TO cleave_controller;
+
+GRANT SELECT ON TABLE inspect.policy_history TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.policy_history TO cleave_controller;
+
+GRANT SELECT ON TABLE inspect.segments TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.segments TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.stuck_operations TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.stuck_operations TO cleave_controller;

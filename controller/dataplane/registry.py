@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from controller.dataplane.base import DataPlane, LogClient
+from controller.dataplane.load_settings import LoadSettings
 from controller.dataplane.pulsar.access import PulsarAccess
-from controller.dataplane.pulsar_load import LoadSettings
 from controller.domain.errors import Unsupported
 
 
@@ -75,7 +75,7 @@ def _pulsar_logs(settings: PlaneSettings) -> LogClient | None:
         from controller.dataplane.pulsar.log_client import PulsarLogClient
     except ImportError as error:
         raise Unsupported(
-            f"the Pulsar client library is missing ({error}); run pip install 'cleave[pulsar]'"
+            f"the Pulsar client library is missing ({error}); run pip install pulsar-client"
         ) from error
 
     return PulsarLogClient(settings.pulsar, call_timeout_seconds=settings.call_timeout_seconds)
@@ -86,6 +86,8 @@ _PLANES: Mapping[str, Callable[[PlaneSettings], DataPlane | None]] = {
     "pulsar": _pulsar,
     "pulsar_scalable": _pulsar_scalable,
 }
+PLANE_NAMES = tuple(_PLANES)
+"""Every data plane there is, configured here or not."""
 _LOG_CLIENTS: Mapping[str, Callable[[PlaneSettings], LogClient | None]] = {
     "embedded": _embedded_logs,
     "pulsar": _pulsar_logs,

@@ -172,5 +172,5 @@ def _end_tasks_of(home: Path) -> None:
 def _airflow(*arguments: str) -> list[str]:
     command = Path(sys.executable).with_name("airflow")
     if not command.exists():
-        raise DevstackFailed("no Airflow beside this Python: pip install 'cleave[airflow]', or 'make setup'")
+        raise DevstackFailed("no Airflow beside this Python: pip install apache-airflow, or 'make setup'")
     return [str(command), *arguments]

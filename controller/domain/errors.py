@@ -8,6 +8,7 @@ Drawn::
     │   ├── DataPlaneUnavailable      a call failed or was refused for now
     │   │   └── DataPlaneTimeout      no answer in time; the act may or may not have happened
     │   ├── StoreUnavailable          PostgreSQL is away
+    │   │   └── StoreRefused          it refuses the login, or has no such database: a command ends with exit 2
     │   └── SegmentTerminated         (client side) the segment is fenced; look up the layout again
     └── Terminal                      repeating the same request gives the same answer
         ├── InvalidInput              a value that can never be right (REST 412 or 400, CLI exit 2)
@@ -65,6 +66,12 @@ class DataPlaneTimeout(DataPlaneUnavailable):
 
 class StoreUnavailable(Retryable):
     """PostgreSQL is away."""
+
+
+class StoreRefused(StoreUnavailable):
+    """PostgreSQL refuses the login or has no such database. A loop tries on, since that is put right elsewhere; a
+    command says what to correct.
+    """
 
 
 class SegmentTerminated(Retryable):

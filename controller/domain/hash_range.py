@@ -55,7 +55,8 @@ class HashRange:
         """`(start..at-1, at..end)`: `at` is the first hash of the upper part, start < at <= end."""
         if not self.start < at <= self.end:
             raise InvalidRange(
-                f"cut point {at} does not divide range {self}; give {self.start} < cut point <= {self.end}"
+                f"cut point {at:#06x} does not divide range {self}; "
+                f"give {self.start:#06x} < cut point <= {self.end:#06x}"
             )
         return HashRange(self.start, at - 1), HashRange(at, self.end)
 

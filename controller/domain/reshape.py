@@ -107,7 +107,9 @@ def plan_split(layout: SegmentGraph, segment_id: int, at: int | Sequence[int] | 
     try:
         ranges = parent.hash_range.cut_many(points)
     except InvalidRange as error:
-        raise InvalidLayoutChange(f"segment {parent} cannot be split at {list(points)}: {error}") from error
+        raise InvalidLayoutChange(
+            f"segment {parent} cannot be split at {_hexadecimal(points)}: {error}"
+        ) from error
     buckets = entry_buckets.inherited_on_split(parent.bucket_count, len(ranges))
     return Reshape(ReshapeKind.SPLIT, (segment_id,), _children(layout, ranges, buckets))
 
@@ -172,11 +174,11 @@ def plan_recut(
         ranges = union.cut_many(cut_points)
     except InvalidRange as error:
         raise InvalidLayoutChange(
-            f"{_named(parent_ids)} cannot be cut at {list(cut_points)}: {error}"
+            f"{_named(parent_ids)} cannot be cut at {_hexadecimal(cut_points)}: {error}"
         ) from error
     if ranges == tuple(sorted(parent.hash_range for parent in parents)):
         raise InvalidLayoutChange(
-            f"{_named(parent_ids)} are cut at {list(cut_points)} already; move a cut point"
+            f"{_named(parent_ids)} are cut at {_hexadecimal(cut_points)} already; move a cut point"
         )
     total = sum(parent.bucket_count for parent in parents)
     buckets = min(entry_buckets.inherited_on_split(total, len(ranges)), max_buckets)
@@ -220,6 +222,11 @@ def _demand_divisible(parent: Segment, parts: int) -> None:
             f"segment {parent} covers {parent.hash_range.width} hash(es) and cannot be split into {parts}; "
             "leave it whole and add entry buckets instead"
         )
+
+
+def _hexadecimal(points: Sequence[int]) -> str:
+    """Hashes as ranges are written."""
+    return ", ".join(f"{point:#06x}" for point in points)
 
 
 def _named(segment_ids: Sequence[int]) -> str:

@@ -2,64 +2,63 @@
 
 Exit codes: 0 done; 2 the request can never succeed as it is (bad input, not found, conflict, not possible on that
 data plane); 75 try again later; 1 anything else (an aborted operation, a missing right, a finding of `doctor`).
-Sub-commands are in `commands/`, one file a noun.
+The list of commands is `command_list.py`; they are in `commands/`, one file a noun.
 """
 
 from __future__ import annotations
 
-import logging
 import sys
+from importlib import metadata
+from typing import Annotated
 
 import typer
 from typer import Abort, Exit
 
-from controller import telemetry
-from controller.domain.errors import CleaveError, Conflict, InvalidInput, NotFound, Retryable, Unsupported
-from controller.entrypoints.commands import (
-    bundles,
-    decide,
-    doctor,
-    ledger,
-    policy,
-    processes,
-    segments,
-    subscriptions,
-    topics,
+from controller.domain.errors import (
+    CleaveError,
+    Conflict,
+    InvalidInput,
+    NotFound,
+    Retryable,
+    StoreRefused,
+    Unsupported,
 )
+from controller.entrypoints.command_list import CommandList
 
 try:
     from typer.exceptions import TyperException
 except ImportError:  # an older Typer, as beside Airflow 3.1: its errors are those of Click
     from click import ClickException as TyperException  # type: ignore[assignment]
 
+DISTRIBUTION = "pulsar-cleave"
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_TRY_AGAIN = 1, 2, 75
 BAD_INPUT = (InvalidInput, NotFound, Conflict, Unsupported)
 
 app = typer.Typer(
     name="cleave",
+    cls=CommandList,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Autoscaling for streaming topics: segments of a hash ring that split when hot and merge when cold.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.add_typer(topics.app, name="topics")
-app.add_typer(segments.app, name="segments")
-app.add_typer(policy.app, name="policy")
-app.add_typer(subscriptions.app, name="subscriptions")
-app.add_typer(subscriptions.consumers_app, name="consumers")
-app.add_typer(bundles.app, name="bundles")
-for command in (
-    decide.decide,
-    ledger.decisions,
-    ledger.lineage,
-    ledger.layout,
-    ledger.operations,
-    processes.migrate,
-    processes.collect,
-    processes.worker,
-    doctor.doctor,
-):
-    app.command()(command)
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"cleave {metadata.version(DISTRIBUTION)}")
+        raise Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Say which version this is."),
+    ] = False,
+) -> None:
+    """Options before the command. Their work is done by their callbacks."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -69,7 +68,6 @@ def main(arguments: list[str] | None = None) -> None:
 
 def run(arguments: list[str] | None = None) -> int:
     """Run one command; every expected error becomes one line on standard error."""
-    telemetry.configure_logging(level=logging.WARNING)  # standard output is for the command's own text
     try:
         result = app(args=arguments, prog_name="cleave", standalone_mode=False)
         return result if isinstance(result, int) else 0
@@ -90,6 +88,8 @@ def run(arguments: list[str] | None = None) -> int:
 
 def exit_code(kind: type[CleaveError]) -> int:
     """The code a command ends with when it ends with such an error."""
+    if issubclass(kind, StoreRefused):
+        return EXIT_BAD_INPUT
     if issubclass(kind, Retryable):
         return EXIT_TRY_AGAIN
     return EXIT_BAD_INPUT if issubclass(kind, BAD_INPUT) else EXIT_FAILED

@@ -6,11 +6,12 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import Any, NoReturn
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, Literal, NoReturn
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -18,6 +19,9 @@ from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation
 
 PIPED_WIDTH = 220
+GAP = 2
+LONGEST_WORD = 24
+"""A longer one within a text, an address for instance, may be broken."""
 
 
 def _reader_has_gone() -> NoReturn:
@@ -31,11 +35,14 @@ class _Console(Console):
         _reader_has_gone()
 
 
-console = _Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+_KNOWS_ITS_WIDTH = sys.stdout.isatty() or "COLUMNS" in os.environ
+console = _Console(highlight=False, width=None if _KNOWS_ITS_WIDTH else PIPED_WIDTH)
 
 
 def to_json(value: Any) -> Any:
-    """Values json does not know: instants become ISO 8601, the rest its text."""
+    """Values json does not know: instants become ISO 8601, numbers stay numbers, the rest is its text."""
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
@@ -60,22 +67,82 @@ def rows_table(
 ) -> RenderableType:
     """A table of mappings under a line that is its title; where there is nothing it says so."""
     names = list(columns or (rows[0].keys() if rows else ()))
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in names:
-        table.add_column(Text(name), justify="right" if _is_numeric(rows, name) else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell(row.get(name))) for name in names))  # plain: [a000-bfff] is no markup
-    body = table if rows else Text("nothing found")
-    # Not the table's own title: that one is broken to the width of the table.
+    body = Rows(names, rows) if rows else Text("nothing found")
     return body if title is None else Group(Text(title), body)
 
 
-def _is_numeric(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
-    """Whether the column holds only numbers and empty cells."""
-    held = [row[name] for row in rows if row.get(name) is not None]
-    return bool(held) and all(
-        isinstance(value, int | float) and not isinstance(value, bool) for value in held
-    )
+class Rows:
+    """A table that fits the terminal: texts are broken between words, and nothing else is broken.
+
+    Where even so it is too wide, each row is a block of lines, one a column.
+    """
+
+    def __init__(self, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+        self._columns = [_Column(name, [row.get(name) for row in rows]) for name in names]
+        self._count = len(rows)
+
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
+        room = options.max_width - GAP * (len(self._columns) - 1)
+        widths = _shared(room, [(one.least, one.most) for one in self._columns])
+        if widths is None:
+            for number in range(self._count):
+                yield from [Text("")] if number else []
+                yield self._block(number)
+            return
+        table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, GAP, 0, 0), show_edge=False)
+        for column, width in zip(self._columns, widths, strict=True):
+            side: Literal["right", "left"] = "right" if column.is_numeric else "left"
+            # The last column's gap is not printed, so every width is that of the text alone.
+            table.add_column(Text(column.title), justify=side, overflow="fold", width=width)
+        for cells in zip(*(column.cells for column in self._columns), strict=True):
+            table.add_row(*map(Text, cells))  # plain: [a000-bfff] is no markup
+        yield table
+
+    def _block(self, number: int) -> Table:
+        block = Table(box=None, show_header=False, pad_edge=False, padding=(0, GAP, 0, 0))
+        block.add_column(style="bold", no_wrap=True)
+        block.add_column(overflow="fold")
+        for column in self._columns:
+            if column.cells[number]:
+                block.add_row(Text(column.title), Text(column.cells[number]))
+        return block
+
+
+class _Column:
+    """One column's cells, and how narrow and how wide it may be."""
+
+    def __init__(self, name: str, values: Sequence[Any]) -> None:
+        self.title = name.replace("_", " ")
+        self.cells = [cell(value) for value in values]
+        held = [value for value in values if value is not None]
+        self.is_numeric = bool(held) and all(
+            isinstance(value, int | float | Decimal) and not isinstance(value, bool) for value in held
+        )
+        self.most = max(len(self.title), *(len(text) for text in self.cells))
+        words = [word for text, value in zip(self.cells, values, strict=True) for word in _words(text, value)]
+        self.least = max(*map(len, self.title.split()), *(len(word) for word in words), 1)
+
+
+def _words(text: str, value: Any) -> list[str]:
+    """What must not be broken: an instant as a whole, of a text each word, but for one of no end."""
+    if isinstance(value, datetime):
+        return [text]
+    return [word[:LONGEST_WORD] if " " in text else word for word in text.split(" ")]
+
+
+def _shared(room: int, bounds: Sequence[tuple[int, int]]) -> list[int] | None:
+    """A width for each column: its least, and what is left over goes to those that want more. None: no room."""
+    widths = [least for least, _ in bounds]
+    left = room - sum(widths)
+    if left < 0:
+        return None
+    while left > 0 and (wanting := [at for at, (_, most) in enumerate(bounds) if widths[at] < most]):
+        share = max(left // len(wanting), 1)
+        for at in wanting[: left // share]:
+            more = min(share, bounds[at][1] - widths[at])
+            widths[at] += more
+            left -= more
+    return widths
 
 
 def cell(value: Any) -> str:
@@ -85,10 +152,23 @@ def cell(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()  # what `policy set` reads
     if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%d %H:%M:%S")
-    if isinstance(value, float):
+        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    if isinstance(value, float | Decimal):
         return f"{value:,.1f}"
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+LAYOUT_COLUMNS = (
+    "segment_id",
+    "hash_range",
+    "state",
+    "buckets",
+    "parents",
+    "children",
+    "created_epoch",
+    "sealed_epoch",
+)
+"""Of `layout_rows`, what a table has room for."""
 
 
 def layout_rows(layout: SegmentLayout, *, sealed: bool = True) -> list[dict[str, Any]]:
@@ -100,8 +180,8 @@ def layout_rows(layout: SegmentLayout, *, sealed: bool = True) -> list[dict[str,
         )
     return [
         {
-            "segment": segment.segment_id,
-            "range": str(segment.hash_range),
+            "segment_id": segment.segment_id,
+            "hash_range": str(segment.hash_range),
             "state": segment.state.value,
             "buckets": segment.bucket_count,
             "parents": list(segment.parent_ids),
@@ -123,8 +203,26 @@ def operation_document(operation: Operation) -> dict[str, Any]:
         "state": operation.state.value,
         "epoch": operation.epoch,
         "parents": list(operation.parent_ids),
-        "children": [f"{child.plan.segment_id} [{child.plan.hash_range}]" for child in operation.children],
+        "children": [child.plan.segment_id for child in operation.children],
+        "creates": [
+            {"segment_id": child.plan.segment_id, "hash_range": str(child.plan.hash_range)}
+            for child in operation.children
+        ],
         "origin": operation.origin.value,
         "actor": operation.actor,
         "reason": operation.reason,
     }
+
+
+def figures(refusal: Mapping[str, Any]) -> str:
+    """What a refusal was measured by, for a cell of a table: the metric, its value, and the value it needs."""
+    value, needed = (refusal.get(f"{name}_at") or refusal.get(name) for name in ("value", "needed"))
+    said = [str(refusal["metric"])] if refusal.get("metric") else []
+    said += [cell(value)] if value is not None else []
+    said += [f"needs {cell(needed)}"] if needed is not None else []
+    return ", ".join([" ".join(said[:2]), *said[2:]]) if said else ""
+
+
+def created(creates: Iterable[Mapping[str, Any]]) -> str:
+    """Segments that an operation makes, for a cell of a table."""
+    return ", ".join(f"{one['segment_id']} [{one['hash_range']}]" for one in creates)

@@ -6,14 +6,13 @@ leaves work for the next runner, never half an act.
 
 from __future__ import annotations
 
+import getpass
 import os
 import time
 
 from controller.bootstrap import Application
 from controller.domain.errors import Retryable, Terminal
 from controller.domain.operation import Operation, OperationState, Origin
-from controller.services.operation_runner import run_operation
-from controller.services.operation_wait import wait_for
 from controller.store import leases
 from controller.store.journal import operations
 from controller.store.journal.operations import Request
@@ -31,6 +30,8 @@ def worker_is_up(app: Application) -> bool:
 
 def see_through(app: Application, intent: Intent, timeout_seconds: float = 60.0) -> Operation:
     """The operation once it is final. Raises Retryable if it takes longer, Terminal if it was aborted."""
+    from controller.services.operation_wait import wait_for
+
     operation_id = intent.operation.operation_id
     if worker_is_up(app):
         operation = wait_for(app.store, operation_id, timeout_seconds)
@@ -45,6 +46,8 @@ def see_through(app: Application, intent: Intent, timeout_seconds: float = 60.0)
 
 
 def _run_here(app: Application, operation_id: int, timeout_seconds: float) -> Operation:
+    from controller.services.operation_runner import run_operation
+
     context, deadline = app.runner(), time.monotonic() + timeout_seconds
     while True:
         run_operation(context, operation_id)
@@ -60,11 +63,19 @@ def _run_here(app: Application, operation_id: int, timeout_seconds: float) -> Op
         time.sleep(0.1)
 
 
+def user_name() -> str:
+    """Who runs this process, by name: as the environment says, else as the system knows the user."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user need not be in any list
+        return f"uid {os.getuid()}"
+
+
 def manual_request(
     app: Application, reason: str, *, request_key: str | None = None, actor: str | None = None
 ) -> Request:
     """The request of a person. It has a new key, unless the caller has one that survives a retry."""
-    who = actor or os.environ.get("USER") or f"uid {os.getuid()}"
+    who = actor or user_name()
     return Request(
         request_key=request_key or f"cli-{os.urandom(8).hex()}",
         origin=Origin.MANUAL,

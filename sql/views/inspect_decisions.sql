@@ -7,7 +7,7 @@ SELECT d.decision_id, t.name AS topic, d.topic_id, d.decided_at, d.epoch, d.lane
                FROM jsonb_array_elements(d.decisions) AS act) AS acts,
        ARRAY(SELECT o.operation_id FROM cleave.operation o
               WHERE o.topic_id = d.topic_id AND o.decision_id = d.decision_id ORDER BY o.operation_id) AS operations,
-       d.decisions, d.refusals, d.valid_until, d.input_version, d.code_version, d.situation
+       d.decisions, d.refusals, d.valid_until, d.input_version, d.code_version, d.situation::jsonb AS situation
   FROM cleave.decision d
   JOIN cleave.topic t USING (topic_id);
 COMMENT ON VIEW inspect.decisions IS
@@ -19,7 +19,9 @@ SELECT t.name AS topic, t.topic_id, lane.lane, d.decided_at, r.refusal ->> 'reas
        (r.refusal ->> 'segment_id')::bigint AS segment_id, (r.refusal ->> 'other_id')::bigint AS other_id,
        r.refusal ->> 'metric' AS metric, (r.refusal ->> 'value')::float8 AS value, (r.refusal ->> 'needed')::float8 AS needed,
        to_timestamp((r.refusal ->> 'not_before')::float8 / 1000) AS not_before,
-       lane.version = e.input_version AS is_current, d.decision_id
+       lane.version = e.input_version AS is_current, d.decision_id,
+       CASE WHEN r.refusal ->> 'metric' ~ '_(at|since)$' THEN to_timestamp((r.refusal ->> 'value')::float8 / 1000) END AS value_at,
+       CASE WHEN r.refusal ->> 'metric' ~ '_(at|since)$' THEN to_timestamp((r.refusal ->> 'needed')::float8 / 1000) END AS needed_at
   FROM cleave.topic t
   JOIN cleave.evaluation e USING (topic_id)
  CROSS JOIN LATERAL (VALUES ('consumer', e.consumer_version), ('load', e.load_version), ('merge', e.merge_version))
@@ -30,7 +32,7 @@ SELECT t.name AS topic, t.topic_id, lane.lane, d.decided_at, r.refusal ->> 'reas
  CROSS JOIN LATERAL jsonb_array_elements(d.refusals) AS r (refusal)
  WHERE t.state <> 'deleted' AND coalesce(r.refusal ->> 'lane', lane.lane) = lane.lane;
 COMMENT ON VIEW inspect.why_not IS
-    'Why nothing (more) happens to a topic, by lane, as of its newest evaluation; is_current: no input has changed since.';
+    'Why nothing (more) happens to a topic, by lane, as of its newest evaluation; is_current: no input has changed since. Where the metric is an instant, value_at and needed_at are it as times.';
 
 CREATE VIEW inspect.evaluation_backlog AS
 SELECT t.name AS topic, t.topic_id, lane.lane, e.input_version - lane.version AS changes_behind, lane.due_at,

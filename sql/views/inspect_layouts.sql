@@ -16,6 +16,20 @@ SELECT t.name AS topic, t.topic_id, t.epoch, s.segment_id,
  WHERE t.state <> 'deleted';
 COMMENT ON VIEW inspect.layout_now IS 'The ACTIVE segments of each topic; they tile the ring 0000-ffff.';
 
+CREATE VIEW inspect.segments AS
+SELECT t.name AS topic, t.topic_id, s.segment_id, inspect.hash_range_text(s.range_start, s.range_end) AS hash_range, s.state,
+       cardinality(s.bucket_splits) + 1 AS buckets, s.merge_depth,
+       ARRAY(SELECT p.parent_id FROM cleave.segment_parent p
+              WHERE p.topic_id = s.topic_id AND p.child_id = s.segment_id ORDER BY p.ordinal) AS parents,
+       ARRAY(SELECT p.child_id FROM cleave.segment_parent p
+              WHERE p.topic_id = s.topic_id AND p.parent_id = s.segment_id ORDER BY p.child_id) AS children,
+       s.created_epoch, s.created_at, s.sealed_epoch, s.sealed_at, s.pruned_epoch, s.pruned_at, s.range_start, s.range_end,
+       s.bucket_splits, s.backing_topic, s.legacy_topic_name, t.state AS topic_state
+  FROM cleave.topic t
+  JOIN cleave.segment s USING (topic_id);
+COMMENT ON VIEW inspect.segments IS
+    'Every segment there ever was, of deleted topics too, with its edges: the segments it came from (parents) and those that came from it.';
+
 CREATE VIEW inspect.layout_changes AS
 SELECT t.name AS topic, t.topic_id, c.epoch, c.committed_at, c.kind,
        ARRAY(SELECT s.segment_id FROM cleave.segment s

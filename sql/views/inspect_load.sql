@@ -42,6 +42,15 @@ SELECT t.name AS topic, t.topic_id, s.segment_id, inspect.hash_range_text(s.rang
 COMMENT ON VIEW inspect.load_now IS
     'Load of each ACTIVE segment and the thresholds in force. hottest_ratio above 1 is hot; a stale reading is neither hot nor cold.';
 
+CREATE VIEW inspect.load_history AS
+SELECT t.name AS topic, h.topic_id, h.segment_id, inspect.hash_range_text(s.range_start, s.range_end) AS hash_range, h.recorded_at,
+       h.msg_rate_in, h.byte_rate_in, h.msg_rate_out, h.byte_rate_out, h.source, h.modified_at, h.cold_since, h.silent_since
+  FROM cleave.load_history h
+  JOIN cleave.segment s USING (topic_id, segment_id)
+  JOIN cleave.topic t USING (topic_id);
+COMMENT ON VIEW inspect.load_history IS
+    'Every load record as it was written, one row for each material change of a rate; kept as long as the ledger.';
+
 CREATE VIEW inspect.load_runs AS
 SELECT r.run_id, r.window_end, r.applied_at, r.engine, r.samples, r.segments, r.written, r.outrun, r.quarantined,
        round(extract(epoch FROM clock_timestamp() - r.window_end), 1) AS age_seconds

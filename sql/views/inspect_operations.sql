@@ -17,6 +17,21 @@ SELECT o.operation_id, t.name AS topic, o.topic_id, o.kind, o.state,
 COMMENT ON VIEW inspect.operations IS
     'The journal: one row an act. fenced_seconds: from the close of its parents to its commit; age_seconds runs until it is finished.';
 
+CREATE VIEW inspect.operation_loads AS
+SELECT o.operation_id, t.name AS topic, o.topic_id, o.kind, o.origin, o.actor, o.reason, o.intended_at, p.segment_id,
+       inspect.hash_range_text(s.range_start, s.range_end) AS hash_range,
+       l.msg_rate_in, l.byte_rate_in, l.msg_rate_out, l.byte_rate_out, l.modified_at, l.cold_since, l.source
+  FROM cleave.operation o
+  JOIN cleave.topic t USING (topic_id)
+  JOIN cleave.operation_parent p USING (operation_id)
+  JOIN cleave.segment s ON s.topic_id = p.topic_id AND s.segment_id = p.segment_id
+  LEFT JOIN LATERAL (
+       SELECT * FROM cleave.load_history h
+        WHERE h.topic_id = p.topic_id AND h.segment_id = p.segment_id AND h.recorded_at <= o.intended_at
+        ORDER BY h.recorded_at DESC LIMIT 1) l ON true;
+COMMENT ON VIEW inspect.operation_loads IS
+    'The load of each segment that an operation seals, as it was known when the operation was asked for, by hand or not; empty: none was known.';
+
 CREATE VIEW inspect.operation_steps AS
 SELECT s.operation_id, t.name AS topic, o.kind, s.sequence, s.step, s.runner, s.claim_term, s.started_at, s.finished_at,
        round(extract(epoch FROM s.finished_at - s.started_at), 3) AS seconds, s.detail

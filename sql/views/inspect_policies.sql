@@ -16,6 +16,16 @@ SELECT t.name AS topic, t.topic_id, d.knob,
  WHERE t.state <> 'deleted';
 COMMENT ON VIEW inspect.policy_effective IS 'Every knob in force for a topic and the level it comes from: topic, else namespace, else cluster, else default.';
 
+CREATE VIEW inspect.policy_history AS
+SELECT c.changed_at, c.level, c.name, c.actor, knob.name AS knob, c.before -> knob.name AS was, c.after -> knob.name AS value,
+       c.change_id, c.topic_id
+  FROM cleave.policy_change c
+ CROSS JOIN LATERAL (
+       SELECT DISTINCT k AS name FROM jsonb_object_keys(c.before || c.after) AS k
+        WHERE c.before -> k IS DISTINCT FROM c.after -> k) knob;
+COMMENT ON VIEW inspect.policy_history IS
+    'Who set which knob when, one row a knob; was or value is empty where the level did not or does not set it.';
+
 CREATE VIEW inspect.policies AS
 SELECT 'cluster' AS level, NULL::text AS name, c.policy, c.row_version, c.actor, c.updated_at FROM cleave.cluster_policy c
 UNION ALL

@@ -22,6 +22,7 @@ from tests.matrix.versions import LARGEST, OLD_POSTGRES, SMALLEST
 
 STORE = ("tests/unit/store", "tests/integration/store", "tests/integration/bundles/store")
 SPARK = ("tests/spark",)
+WHEEL = ("-m", "matrix", "tests/integration/packaging")
 SCHEDULER = ("tests/integration/airflow/whole/test_real_scheduler.py",)
 COMMAND = "tests/integration/entrypoints/commands/test_cli.py"
 DAGS = ("tests/integration/airflow", COMMAND, "--deselect", *SCHEDULER)
@@ -39,6 +40,7 @@ def cells() -> dict[str, Cell]:
     found: dict[str, Cell] = {}
     for version in airflows:
         found[f"pip install beside Airflow {version}"] = partial(install_beside, version)
+    found["the wheel with each extra"] = partial(run_tests, house, WHEEL)
     found[f"PySpark {pyspark}"] = partial(run_tests, old_pyspark, SPARK)
     found[f"PySpark {LARGEST['pyspark']}"] = partial(run_tests, house, SPARK)
     for what, tests in (("scheduler", SCHEDULER), ("DAGs, command", DAGS)):

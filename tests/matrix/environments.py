@@ -15,18 +15,21 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.support.wheels import copy_source
+
 PROJECT = Path(__file__).parents[2]
 ROOM = PROJECT / ".cache" / "matrix"
 UV = Path(sys.executable).with_name("uv")
 
-_PACKAGE = ("controller", "spark_jobs", "sql", "pyproject.toml", "README.md", "LICENSE")
 _TEST_TOOLS = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist", "pyyaml", "duckdb")
 _KEPT = re.compile(r"(sqlalchemy|apache-airflow.*)==")
 """What an installation of Cleave must leave as it is."""
 _IMPORTS = """
 import runpy, sys
 from pathlib import Path
-import controller.entrypoints.cli
+import typer
+from controller.entrypoints.cli import app
+assert dict(typer.main.get_command(app).commands.items())  # which loads the file of each
 project = Path(sys.argv[1])
 sys.path.insert(0, str(project / "plugins"))
 for dag in sorted((project / "dags").glob("*.py")):
@@ -139,12 +142,7 @@ def _uv(python: Path, *arguments: str | Path) -> None:
 def _pip_install(python: Path, version: str) -> None:
     """As a user does it; from a copy, because a build leaves files in the folder it is built from."""
     with tempfile.TemporaryDirectory() as temporary:
-        for part in _PACKAGE:
-            source, target = PROJECT / part, Path(temporary) / part
-            if source.is_dir():
-                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copy2(source, target)
+        copy_source(Path(temporary))
         asked = [f"{temporary}[pulsar,spark]", f"apache-airflow=={version}"]
         run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *asked])
 

@@ -21,9 +21,14 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+COMMANDS = [
+    f"controller.entrypoints.commands.{path.stem}"
+    for path in sorted((ROOT / "controller" / "entrypoints" / "commands").glob("[a-z]*.py"))
+]
 STARTS = {
     "": [
         "controller.entrypoints.cli",
+        *COMMANDS,
         "controller.entrypoints.tasks",
         "controller.client",
         "controller.bundles.bootstrap",
@@ -77,7 +82,7 @@ def forbidden_modules(extra: str) -> list[str]:
     owners: dict[str, set[str]] = defaultdict(set)
     for module, distributions in metadata.packages_distributions().items():
         owners[module] = {canonicalize_name(one) for one in distributions}
-    return [module for module, names in owners.items() if not names & {*allowed, "cleave"}]
+    return [module for module, names in owners.items() if not names & {*allowed, PROJECT["name"]}]
 
 
 def start(modules: list[str], forbidden: list[str]) -> subprocess.CompletedProcess[str]:
@@ -93,6 +98,6 @@ def test_each_part_starts_with_what_is_installed_for_it(extra: str) -> None:
 
 
 def test_a_library_that_is_not_asked_for_is_missed() -> None:
-    done = start(["controller.entrypoints.cli"], [*forbidden_modules(""), "structlog"])
+    done = start(COMMANDS, [*forbidden_modules(""), "sqlalchemy"])
 
-    assert "No module named 'structlog'" in done.stderr
+    assert "No module named 'sqlalchemy'" in done.stderr

@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from controller.clock import Clock, SystemClock
 from controller.dataplane.base import Counters
+from controller.dataplane.load_settings import LoadSettings
 from controller.dataplane.pulsar_load.brokers import BrokerList
 from controller.dataplane.pulsar_load.consumers import ConsumerReader
 from controller.dataplane.pulsar_load.http import HttpSession
 from controller.dataplane.pulsar_load.scraper import CounterScraper
 from controller.domain.observed_consumers import ObservedConsumer
 
+AS_USUAL = LoadSettings()
 SAMPLE_LIMIT = 1_000_000
 """Logs of one call; each costs some 300 bytes here, and nothing at the broker."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadSettings:
-    """How load is read from brokers."""
-
-    page_seconds: float = 8.0
-    """For a broker's whole metrics page."""
-    pages_from: int = 200
-    """From this many logs on they are read from metrics pages, fewer one by one from their statistics. 0: always from
-    pages.
-    """
-    broker_url: str | None = None
-    """Pattern of brokers' web addresses with `{host}` and `{port}`, see `BrokerList`."""
-    cluster: str | None = None
-    """The cluster whose brokers these are, where the admin address serves several."""
 
 
 class PulsarLoad:
@@ -40,7 +25,7 @@ class PulsarLoad:
         self,
         session: HttpSession,
         admin_urls: Sequence[str],
-        settings: LoadSettings = LoadSettings(),
+        settings: LoadSettings = AS_USUAL,
         *,
         call_timeout_seconds: float = 5.0,
         clock: Clock | None = None,

@@ -32,6 +32,7 @@ from controller.entrypoints.commands.options import AsJson, DryRun, Limit
 from controller.entrypoints.commands.policy import parse_knobs
 from controller.entrypoints.commands.processes import MetricsHost, MetricsPort, serve_metrics
 from controller.entrypoints.output import emit, rows_table
+from controller.entrypoints.running import user_name
 from controller.entrypoints.stop_signals import on_stop_signals
 
 app = typer.Typer(
@@ -252,7 +253,7 @@ def approve(
 ) -> None:
     """Approve proposals, or refuse them. The next `apply` carries out what is approved."""
     with application() as cleave:
-        found = bundle_balancer.approve(cleave.store, proposal_ids, refuse=refuse, actor=process_name())
+        found = bundle_balancer.approve(cleave.store, proposal_ids, refuse=refuse, actor=user_name())
         rows = [bundle_rows.approval_row(row) for row in found]
     emit(as_json, rows, rows_table(rows))
 
@@ -340,6 +341,6 @@ def mode(
     with application() as cleave, cleave.store.transaction() as tx:
         name = cleave.settings.pulsar_cluster
         seen = bundle_namespaces.get_namespace(tx, name, namespace).row_version
-        row = bundle_namespaces.set_mode(tx, name, namespace, to, actor=process_name(), seen_row_version=seen)
+        row = bundle_namespaces.set_mode(tx, name, namespace, to, actor=user_name(), seen_row_version=seen)
     document = {"namespace": row.namespace, "mode": row.mode.value, "row_version": row.row_version}
     emit(as_json, document, rows_table([document]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,18 +17,22 @@ from controller.domain.decision import Evaluation
 from controller.domain.errors import InvalidInput, NotFound
 from controller.domain.evaluator import decide as ask
 from controller.domain.situation import Capabilities, Situation
+from controller.entrypoints import completion
 from controller.entrypoints.commands.options import AsJson, topic_name
-from controller.entrypoints.output import cell, emit, rows_table, say
+from controller.entrypoints.output import cell, emit, figures, rows_table, say
 from controller.store.decisions import situations
 from controller.store.topics import topics
 
-_COLUMNS = ("verdict", "segment", "lane", "reason", "metric", "value", "needed", "not_before")
+_COLUMNS = ("verdict", "segment", "reason", "figures", "not_before")
 _INSTANTS = ("_at", "_since")
 """Endings of metrics whose value is an instant, in milliseconds since the Unix epoch."""
 
 
 def decide(
-    topic: Annotated[str | None, typer.Argument(help="A live topic; its present situation.")] = None,
+    topic: Annotated[
+        str | None,
+        typer.Argument(help="A live topic; its present situation.", autocompletion=completion.topics),
+    ] = None,
     snapshot: Annotated[
         str | None, typer.Option("--snapshot", help="A situation as JSON: a file, or - for standard input.")
     ] = None,
@@ -47,7 +52,7 @@ def decide(
     if print_snapshot:
         say(situation.to_json())
         return
-    emit(as_json, evaluation.to_document(), rows_table(_rows(evaluation), _COLUMNS, title=_title(evaluation)))
+    emit(as_json, _document(evaluation), rows_table(_rows(evaluation), _COLUMNS, title=_title(evaluation)))
 
 
 def _live(topic: str) -> Situation:
@@ -103,12 +108,28 @@ def _demand_tiling(situation: Situation) -> None:
         )
 
 
+def _document(evaluation: Evaluation) -> dict[str, Any]:
+    """The evaluation with the keys of `inspect.why_not`: instants as such, not as milliseconds."""
+    document = evaluation.to_document()
+    refusals = [
+        {**refusal, "not_before": _at(refusal.get("not_before")), **_measured_at(refusal)}
+        for refusal in document["refusals"]
+    ]
+    return {**document, "refusals": refusals, "valid_until": _at(document["valid_until"])}
+
+
+def _measured_at(refusal: Mapping[str, Any]) -> dict[str, datetime | int | None]:
+    if not str(refusal.get("metric")).endswith(_INSTANTS):
+        return {}
+    return {f"{name}_at": _at(refusal.get(name)) for name in ("value", "needed")}
+
+
 def _title(evaluation: Evaluation) -> str:
     acts = len(evaluation.decisions)
     until = (
         "until something changes"
         if evaluation.valid_until is None
-        else f"until {_instant(evaluation.valid_until)}"
+        else f"until {cell(_at(evaluation.valid_until))}"
     )
     return f"{acts or 'no'} act{'' if acts == 1 else 's'}, {len(evaluation.refusals)} refused; holds {until}"
 
@@ -123,9 +144,9 @@ def _rows(evaluation: Evaluation) -> list[dict[str, Any]]:
         {
             "verdict": "left alone",
             "segment": _segments(refusal),
-            **{name: refusal.get(name) for name in ("lane", "reason", "metric")},
-            **{name: _figure(refusal, name) for name in ("value", "needed")},
-            "not_before": _instant(refusal.get("not_before")),
+            "reason": refusal["reason"],
+            "figures": figures({**refusal, **_measured_at(refusal)}),
+            "not_before": _at(refusal.get("not_before")),
         }
         for refusal in document["refusals"]
     ]
@@ -135,28 +156,17 @@ def _rows(evaluation: Evaluation) -> list[dict[str, Any]]:
 def _target(act: Mapping[str, Any]) -> dict[str, Any]:
     """Where an act cuts, or how many buckets it gives."""
     if "bucket_count" in act:
-        return {"metric": "buckets", "needed": cell(act["bucket_count"])}
-    return (
-        {"metric": "cut points", "needed": ", ".join(f"{at:#06x}" for at in act["at"])}
-        if act.get("at")
-        else {}
-    )
+        return {"figures": f"{act['bucket_count']} buckets"}
+    return {"figures": f"cut at {', '.join(f'{at:#06x}' for at in act['at'])}"} if act.get("at") else {}
 
 
-def _figure(refusal: Mapping[str, Any], name: str) -> str:
-    value = refusal.get(name)
-    if value is not None and str(refusal.get("metric")).endswith(_INSTANTS):
-        return _instant(int(value))
-    return cell(value)
-
-
-def _instant(milliseconds: int | None) -> str:
+def _at(milliseconds: float | None) -> datetime | int | None:
     if milliseconds is None:
-        return ""
+        return None
     try:
-        return cell(to_datetime(milliseconds))
+        return to_datetime(int(milliseconds))
     except (ValueError, ArithmeticError, OSError):  # a what-if may lie beyond the calendar
-        return cell(milliseconds)
+        return int(milliseconds)
 
 
 def _segments(document: Mapping[str, Any]) -> str:

@@ -6,10 +6,8 @@ Each check is a function that returns a sentence or raises; none changes anythin
 from __future__ import annotations
 
 import importlib.util
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -22,13 +20,17 @@ from controller.entrypoints.commands import doctor_pulsar
 from controller.entrypoints.commands.findings import Finding, Note
 from controller.entrypoints.commands.options import AsJson
 from controller.entrypoints.output import emit, rows_table
-from controller.store import leases
-from controller.store.postgres import migrations
+from controller.services.load_aggregation.engine_choice import NO_SPARK
+from controller.store.postgres import inspection, migrations
 from controller.store.postgres.engine import Store
+from controller.system_java import OLDEST as OLDEST_JAVA
+from controller.system_java import system_java_home
 
 OLDEST_POSTGRES = 150_000
 LANDING_LOOK_BACK_MS = 3_600_000
 AIRFLOW_TIMEOUT_SECONDS = 5
+OLD_AFTER_INTERVALS, OLD_AFTER_SECONDS = 5, 120.0
+"""Samples and runs of the aggregation have stopped if the last is older than so many of their intervals and so long."""
 NEEDED_FOR_NAMESPACES = ("database", "schema", "pulsar")
 SCHEDULED_DAGS = ("cleave_load_aggregation", "cleave_split_pass", "cleave_merge_pass", "cleave_maintenance")
 
@@ -43,8 +45,8 @@ def doctor(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check database, roles, schema, workers, Java, Spark, landing area, Pulsar and Airflow; exit 1 if something is
-    wrong.
+    """Check database, roles, schema, workers, Java, Spark, samples and load, Pulsar and Airflow; exit 1 if something
+    is wrong.
     """
     with application(name="cleave-doctor") as cleave:
         findings = [_look(name, check, cleave) for name, check in CHECKS.items()]
@@ -78,7 +80,8 @@ def _database(cleave: Application) -> str:
 
 
 def _schema(cleave: Application) -> str:
-    missing = migrations.pending(cleave.store.url)
+    with cleave.store.transaction() as tx:
+        missing = migrations.pending_in(tx)
     if missing:
         raise Terminal(
             f"{len(missing)} migrations are not applied ({missing[0]} first); run `cleave migrate` as the owner"
@@ -88,6 +91,12 @@ def _schema(cleave: Application) -> str:
 
 def _role(cleave: Application) -> str:
     with cleave.store.transaction() as tx:
+        if not _is_member(tx, "cleave_controller") and _is_member(tx, "cleave_inspector"):
+            user = tx.execute(text("SELECT current_user")).scalar_one()
+            raise Note(
+                f"user {user} is in role cleave_inspector: enough for commands that only read; the worker, the collector "
+                "and what changes something need a login in role cleave_controller"
+            )
         return _demand_role(tx, "cleave_controller", "database_url")
 
 
@@ -105,6 +114,13 @@ def _loader_role(cleave: Application) -> str:
         loader.dispose()
 
 
+def _is_member(tx: Connection, role: str) -> bool:
+    member: bool = tx.execute(
+        text("SELECT pg_has_role(current_user, :role, 'member')"), {"role": role}
+    ).scalar_one()
+    return member
+
+
 def _demand_role(tx: Connection, role: str, setting: str) -> str:
     user, member, superuser = tx.execute(
         text(
@@ -115,33 +131,43 @@ def _demand_role(tx: Connection, role: str, setting: str) -> str:
     ).one()
     if not member:
         raise Terminal(f"user {user} is not in role {role}; run GRANT {role} TO {user}")
-    if superuser:
-        raise Note(f"user {user} is a superuser; give CLEAVE_{setting.upper()} a login in role {role} only")
+    more = "a superuser" if superuser else "in role cleave_owner" if _is_member(tx, "cleave_owner") else None
+    if more is not None:
+        raise Note(
+            f"user {user} is {more}, which only `cleave migrate` needs; give CLEAVE_{setting.upper()} a login in role "
+            f"{role} only, and people who only read one in role cleave_inspector"
+        )
     return f"user {user} is in role {role}"
+
+
+_WORKERS = "SELECT holder FROM inspect.leases WHERE starts_with(name, 'worker/') AND live ORDER BY name"
 
 
 def _workers(cleave: Application) -> str:
     with cleave.store.transaction() as tx:
-        alive = leases.live_leases(tx, "worker/")
+        alive = inspection.rows(tx, _WORKERS)
     if not alive:
         raise Note(
             "no worker is up: Airflow's passes run operations themselves, consumer events wait; start `cleave worker`"
         )
-    return f"{len(alive)} up: {', '.join(lease.holder for lease in alive)}"
+    return f"{len(alive)} up: {', '.join(lease['holder'] for lease in alive)}"
 
 
-def _java(_cleave: Application) -> str:
-    from controller.devstack.java import java_home
-
-    with tempfile.TemporaryDirectory() as directory:
-        return f"Java at {java_home(Path(directory))}"
+def _java(cleave: Application) -> str:
+    master = cleave.settings.spark_label
+    if master == NO_SPARK or master.startswith("sc://"):
+        return f"not needed here: SPARK_MASTER is {master}"
+    home = system_java_home()
+    if home is None:
+        raise Note(
+            f"no Java {OLDEST_JAVA} or newer in JAVA_HOME or on PATH: the SQL twin aggregates instead; install one"
+        )
+    return f"Java at {home}"
 
 
 def _spark(cleave: Application) -> str:
     if importlib.util.find_spec("pyspark") is None:
-        raise Note(
-            "PySpark is not installed: the SQL twin aggregates instead; install cleave with its Spark dependency"
-        )
+        raise Note("PySpark is not installed: the SQL twin aggregates instead; run pip install pyspark")
     import pyspark
 
     return f"PySpark {pyspark.__version__}, master {cleave.settings.spark_label}"
@@ -158,7 +184,34 @@ def _landing(cleave: Application) -> str:
         )
     if rejected:
         raise Note(f"{len(rejected)} files at {cleave.settings.landing_url} are not samples ({rejected[0]})")
-    return f"{len(files)} files of the last hour at {cleave.settings.landing_url}"
+    age_seconds = (now_ms - max(file.last_tick_ms for file in files)) / 1000
+    if age_seconds > max(OLD_AFTER_INTERVALS * cleave.settings.collect_interval_seconds, OLD_AFTER_SECONDS):
+        raise Terminal(
+            f"the last sample at {cleave.settings.landing_url} is {_age(age_seconds)} old; is `cleave collect` up?"
+        )
+    return f"{len(files)} files of the last hour at {cleave.settings.landing_url}, the last one {_age(age_seconds)} old"
+
+
+def _load_runs(cleave: Application) -> str:
+    with cleave.store.transaction() as tx:
+        runs = inspection.rows(tx, "SELECT * FROM inspect.load_runs ORDER BY window_end DESC LIMIT 1")
+    if not runs:
+        raise Note("the load was never aggregated; unpause the DAG cleave_load_aggregation")
+    age_seconds, engine = float(runs[0]["age_seconds"]), runs[0]["engine"]
+    if age_seconds > max(OLD_AFTER_INTERVALS * cleave.settings.rate_window_seconds, OLD_AFTER_SECONDS):
+        raise Terminal(
+            f"the last aggregation of load is {_age(age_seconds)} old; look at the runs of the DAG "
+            "cleave_load_aggregation"
+        )
+    return f"the last one, by {engine}, is {_age(age_seconds)} old"
+
+
+def _age(seconds: float) -> str:
+    """A duration as people say it; 0 where the clocks of two machines disagree."""
+    for unit, size in (("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} seconds"
 
 
 def _airflow(cleave: Application) -> str:
@@ -228,6 +281,7 @@ CHECKS: dict[str, Callable[[Application], str]] = {
     "java": _java,
     "spark": _spark,
     "landing area": _landing,
+    "load runs": _load_runs,
     "pulsar": doctor_pulsar.cluster,
     "airflow": _airflow,
     "airflow DAGs": _airflow_dags,

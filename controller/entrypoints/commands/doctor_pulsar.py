@@ -12,7 +12,11 @@ from controller.bootstrap import Application, pulsar_access
 from controller.dataplane.pulsar.namespaces import Namespaces, Severity, Unmet
 from controller.domain.errors import CleaveError, StoreUnavailable, Terminal
 from controller.entrypoints.commands.findings import Finding, Note
-from controller.store.topics import topics
+from controller.store.postgres import inspection
+
+_ON_PULSAR = """
+    SELECT DISTINCT namespace FROM inspect.topics WHERE data_plane = 'pulsar' AND state <> 'deleted' ORDER BY namespace
+"""
 
 
 def cluster(cleave: Application) -> str:
@@ -72,6 +76,7 @@ def _namespaces_in_use(cleave: Application) -> list[str]:
     """None where the database is away. Another check reports that."""
     try:
         with cleave.store.transaction() as tx:
-            return topics.namespaces_on(tx, "pulsar")
+            rows = inspection.rows(tx, _ON_PULSAR)
+            return [row["namespace"] for row in rows]
     except StoreUnavailable:
         return []

@@ -1,20 +1,36 @@
-"""What happened and what is now: decisions, refusals, operations, lineage, layout. All read the inspect views."""
+"""What happened and what is now: decisions, refusals, operations, lineage, layout, where a key is.
+
+All read schema `inspect`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 from rich.tree import Tree
+from sqlalchemy import Connection
 
-from controller.bootstrap import application
 from controller.domain.errors import InvalidInput
+from controller.domain.hash_range import HashRange
+from controller.domain.key_hash import key_hash
 from controller.domain.layout import SegmentLayout
-from controller.entrypoints.commands.options import AsJson, Limit, Topic, topic_name
-from controller.entrypoints.output import console, emit, layout_rows, rows_table
+from controller.entrypoints import completion
+from controller.entrypoints.commands.options import AsJson, Limit, Topic, about, topic_name
+from controller.entrypoints.output import (
+    LAYOUT_COLUMNS,
+    console,
+    created,
+    emit,
+    figures,
+    layout_rows,
+    rows_table,
+)
+from controller.entrypoints.reading import reading
 from controller.store.postgres import inspection
-from controller.store.topics import layouts, topics
+from controller.store.topics import inspected
 
 _DECISIONS = """
     SELECT * FROM inspect.decisions
@@ -30,7 +46,10 @@ _STUCK = """
     SELECT * FROM inspect.stuck_operations
      WHERE CAST(:topic AS text) IS NULL OR topic = :topic ORDER BY operation_id DESC LIMIT :limit"""
 
-TopicFilter = Annotated[str | None, typer.Option("--topic", help="Only this topic.")]
+At = Annotated[str | None, typer.Option("--at", help="A past epoch (7) or instant (2026-11-21T03:00:00Z).")]
+TopicFilter = Annotated[
+    str | None, typer.Option("--topic", help="Only this topic.", autocompletion=completion.topics)
+]
 
 
 def decisions(
@@ -42,26 +61,26 @@ def decisions(
     as_json: AsJson = False,
 ) -> None:
     """List decisions of the ledger, newest first."""
-    statement = _WHY_NOT if why_not else _DECISIONS
-    with application() as cleave, cleave.store.transaction() as tx:
-        rows = inspection.rows(tx, statement, topic=topic and topic_name(topic), limit=limit)
-    columns = (
-        (
-            "decided_at",
-            "topic",
-            "lane",
-            "reason",
-            "segment_id",
-            "other_id",
-            "metric",
-            "value",
-            "needed",
-            "not_before",
-        )
-        if why_not
-        else ("decision_id", "decided_at", "topic", "epoch", "lanes", "decided_by", "acts")
-    )
-    emit(as_json, rows, rows_table(rows, columns))
+    with reading() as tx:
+        name = _known(tx, topic)
+        rows = inspection.rows(tx, _WHY_NOT if why_not else _DECISIONS, topic=name, limit=limit)
+    which = () if name else ("topic",)
+    if not why_not:
+        columns = ("decision_id", "decided_at", *which, "epoch", "lanes", "acts")
+        emit(as_json, rows, rows_table(rows, columns))
+        return
+    columns = (*which, "lane", "segment", "reason", "figures", "not_before")
+    shown = [{**row, "segment": _pair(row), "figures": figures(row)} for row in rows]
+    emit(as_json, rows, rows_table(shown, columns))
+
+
+def _known(tx: Connection, topic: str | None) -> str | None:
+    """The full name of the topic to filter by. Raises TopicNotFound where there never was one."""
+    return None if topic is None else inspected.demand_known(tx, topic_name(topic))
+
+
+def _pair(row: Mapping[str, Any]) -> str:
+    return "+".join(str(row[one]) for one in ("segment_id", "other_id") if row[one] is not None)
 
 
 def operations(
@@ -74,37 +93,27 @@ def operations(
     as_json: AsJson = False,
 ) -> None:
     """List operations, newest first."""
-    with application() as cleave, cleave.store.transaction() as tx:
-        found = {"topic": topic and topic_name(topic), "limit": limit}
-        rows = (
-            inspection.rows(tx, _STUCK, **found)
-            if stuck
-            else inspection.rows(tx, _OPERATIONS, only_live=live, **found)
-        )
-    columns = [
-        "operation_id",
-        "topic",
-        "kind",
-        "state",
-        "parents",
-        "children",
-        "origin",
-        "actor",
-        "reason",
-        "last_error",
-    ]
+    with reading() as tx:
+        name = _known(tx, topic)
+        only_live = {} if stuck else {"only_live": live}
+        rows = inspection.rows(tx, _STUCK if stuck else _OPERATIONS, topic=name, limit=limit, **only_live)
+    found = [_operation(row) for row in rows]
+    which = ("operation_id",) if name else ("operation_id", "topic")
     if stuck:
-        columns = [
-            "operation_id",
-            "topic",
-            "kind",
-            "state",
-            "stuck_because",
-            "age_seconds",
-            "attempts",
-            "last_error",
-        ]
-    emit(as_json, rows, rows_table(rows, columns))
+        columns: tuple[str, ...] = (*which, "kind", "state", "stuck_because", "age_seconds", "last_error")
+    else:
+        segments = ("parents", "children") if name else ()
+        failures = ("last_error",) if any(row["last_error"] for row in rows) else ()
+        columns = (*which, "kind", "state", *segments, "actor", "reason", *failures)
+    shown = [{**row, "children": created(row["creates"])} for row in found]
+    emit(as_json, found, rows_table(shown, columns))
+
+
+def _operation(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of `inspect.operations` with the keys that every command has for segments."""
+    pairs = [child.split(":") for child in row["children"]]
+    creates = [{"segment_id": int(number), "hash_range": hash_range} for number, hash_range in pairs]
+    return {**row, "children": [one["segment_id"] for one in creates], "creates": creates}
 
 
 def lineage(
@@ -115,17 +124,14 @@ def lineage(
     as_json: AsJson = False,
 ) -> None:
     """Draw which segment came from which, as a tree."""
-    with application() as cleave, cleave.store.transaction() as tx:
-        row = topics.find_topic(tx, topic_name(topic))
-        layout = layouts.load_layout(tx, row.topic_id)
-    roots = (
-        [segment]
-        if segment is not None
-        else [s.segment_id for s in layout.segments.values() if not s.parent_ids]
-    )
+    with reading() as tx:
+        row = inspected.find_topic(tx, topic_name(topic))
+        layout = inspected.load_layout(tx, row)
+    with about(row.name):
+        roots = [layout.segment(segment).segment_id] if segment is not None else _roots(layout)
     if as_json:
         ids = sorted({i for root in roots for i in layout.lineage(layout.segment(root).segment_id)})
-        chosen = [r for r in layout_rows(layout) if r["segment"] in ids]
+        chosen = [r for r in layout_rows(layout) if r["segment_id"] in ids]
         emit(True, {"topic": row.name, "epoch": layout.epoch, "segments": chosen}, "")
         return
     tree = Tree(f"{row.name} at epoch {layout.epoch}")
@@ -133,6 +139,10 @@ def lineage(
     for root in sorted(roots):
         _branch(tree, layout, layout.segment(root).segment_id, drawn)
     console.print(tree)
+
+
+def _roots(layout: SegmentLayout) -> list[int]:
+    return [segment.segment_id for segment in layout.segments.values() if not segment.parent_ids]
 
 
 def _branch(tree: Tree, layout: SegmentLayout, segment_id: int, drawn: set[int]) -> None:
@@ -153,22 +163,16 @@ def _branch(tree: Tree, layout: SegmentLayout, segment_id: int, drawn: set[int])
 
 def layout(
     topic: Topic,
-    at: Annotated[
-        str | None, typer.Option("--at", help="A past epoch (7) or instant (2026-11-21T03:00:00Z).")
-    ] = None,
+    at: At = None,
     metadata: Annotated[
         bool, typer.Option("--metadata", help="The JSON of PIP-468 instead of a table.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the layout now, or as it was."""
-    with application() as cleave, cleave.store.transaction() as tx:
-        row = topics.find_topic(tx, topic_name(topic))
-        shown = (
-            layouts.load_layout(tx, row.topic_id)
-            if at is None
-            else layouts.layout_at(tx, row.topic_id, moment(at))
-        )
+    with reading() as tx:
+        row = inspected.find_topic(tx, topic_name(topic))
+        shown = inspected.load_layout(tx, row) if at is None else inspected.layout_at(tx, row, moment(at))
     if metadata:
         emit(True, shown.to_metadata(), "")
         return
@@ -179,7 +183,37 @@ def layout(
         "next_segment_id": shown.next_segment_id,
         "segments": rows,
     }
-    emit(as_json, document, rows_table(rows, title=f"{row.name} at epoch {shown.epoch}"))
+    emit(as_json, document, rows_table(rows, LAYOUT_COLUMNS, title=f"{row.name} at epoch {shown.epoch}"))
+
+
+def key(
+    topic: Topic,
+    message_key: Annotated[
+        str, typer.Argument(metavar="KEY", help="The key of a message, as its producer gave it.")
+    ],
+    at: At = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say which segment holds a key, now or then, and which sealed segments hold its earlier messages."""
+    with reading() as tx:
+        row = inspected.find_topic(tx, topic_name(topic))
+        shown = inspected.load_layout(tx, row) if at is None else inspected.layout_at(tx, row, moment(at))
+    place = key_hash(message_key).segment_hash
+    covering = [one for one in layout_rows(shown) if HashRange.parse(one["hash_range"]).contains(place)]
+    holder = covering[0] if shown.active else None
+    earlier = covering[1:] if holder else covering
+    document: dict[str, Any] = {
+        "topic": row.name,
+        "key": message_key,
+        "segment_hash": f"{place:#06x}",
+        "epoch": shown.epoch,
+        "segment_id": holder and holder["segment_id"],
+        "hash_range": holder and holder["hash_range"],
+        "earlier": [{name: one[name] for name in ("segment_id", "hash_range")} for one in earlier],
+    }
+    shown_row = {**document, "earlier": created(document["earlier"])}
+    columns = ("key", "segment_hash", "epoch", "segment_id", "hash_range", "earlier")
+    emit(as_json, document, rows_table([shown_row], columns, title=row.name))
 
 
 def moment(text: str) -> int | datetime:

@@ -2,26 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
-from controller.domain.errors import InvalidInput
+from controller.dataplane.registry import PLANE_NAMES
+from controller.domain.errors import CleaveError, InvalidInput
+from controller.entrypoints import completion
+
+MAX_WAIT_SECONDS = 366 * 86_400.0
+
+
+def _wait(seconds: float) -> float:
+    if not 0 <= seconds <= MAX_WAIT_SECONDS:  # written so that what is no number fails too
+        raise InvalidInput(
+            f"--timeout-seconds {seconds:g} is no time to wait; give 0 to {MAX_WAIT_SECONDS:g}"
+        )
+    return seconds
+
+
+def _said(reason: str) -> str:
+    if not reason.strip():
+        raise InvalidInput("--reason is empty; say why, or leave it out")
+    return reason
+
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen and change nothing.")]
 Topic = Annotated[
     str,
     typer.Argument(
-        help="topic://tenant/namespace/name, tenant/namespace/name, or as Pulsar writes it.", metavar="TOPIC"
+        help="topic://tenant/namespace/name, tenant/namespace/name, or as Pulsar writes it.",
+        metavar="TOPIC",
+        autocompletion=completion.topics,
     ),
 ]
 TimeoutSeconds = Annotated[
-    float, typer.Option("--timeout-seconds", help="How long to wait for the operation.")
+    float, typer.Option("--timeout-seconds", help="How long to wait for the operation.", callback=_wait)
 ]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Return once the intent is in the journal.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why, for the journal.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why, for the journal.", callback=_said)]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Rows at most.")]
+
+
+PlaneName = Annotated[
+    str,
+    typer.Option("--data-plane", help=f"One of {', '.join(PLANE_NAMES)}.", autocompletion=completion.planes),
+]
+
+
+@contextmanager
+def about(topic: str) -> Iterator[None]:
+    """Errors of what is done here name the topic: the model refuses a segment or a range and knows no names."""
+    try:
+        yield
+    except CleaveError as error:
+        if topic not in error.message:
+            error.message = f"topic {topic}: {error.message}"
+            error.args = (error.message,)
+        raise
 
 
 def topic_name(text: str) -> str:

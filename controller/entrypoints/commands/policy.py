@@ -11,14 +11,19 @@ from sqlalchemy import Connection
 
 from controller.bootstrap import Application, application
 from controller.domain.errors import InvalidInput
-from controller.domain.policy import AutoScalePolicy, PolicyOverride
+from controller.domain.policy import KNOBS, AutoScalePolicy, PolicyOverride
+from controller.entrypoints import completion
 from controller.entrypoints.commands.options import AsJson, DryRun, Topic, topic_name
 from controller.entrypoints.output import emit, rows_table
+from controller.entrypoints.reading import reading
 from controller.entrypoints.rehearsal import stage
 from controller.entrypoints.running import manual_request
-from controller.store.topics import policies, topics
+from controller.store.topics import inspected, policies, topics
 
-app = typer.Typer(help="Auto-scaling policies: cluster, namespace, topic.", no_args_is_help=True)
+app = typer.Typer(
+    help="Auto-scaling policies of cluster, namespace, topic: get, set, remove, effective.",
+    no_args_is_help=True,
+)
 
 CLUSTER = "cluster"
 Document = dict[str, Any]
@@ -37,7 +42,12 @@ def level(text: str) -> str:
 
 
 Where = Annotated[
-    str, typer.Argument(metavar="LEVEL", help="cluster, tenant/namespace, or topic://tenant/namespace/name.")
+    str,
+    typer.Argument(
+        metavar="LEVEL",
+        help="cluster, tenant/namespace, or topic://tenant/namespace/name.",
+        autocompletion=completion.levels,
+    ),
 ]
 
 
@@ -45,8 +55,11 @@ Where = Annotated[
 def get(where: Where, as_json: AsJson = False) -> None:
     """Show what is stored at a level (not what is effective)."""
     where = level(where)
-    with application() as cleave, cleave.store.transaction() as tx:
-        document = _read(tx, where)
+    kind, name = _kind(where), None if where == CLUSTER else where
+    with reading() as tx:
+        if kind == "topic":
+            inspected.find_topic(tx, where)
+        document = inspected.stored_policy(tx, kind, name)
     emit(as_json, document, rows_table([{"knob": k, "value": v} for k, v in document.items()], title=where))
 
 
@@ -55,7 +68,11 @@ def set_policy(
     where: Where,
     knobs: Annotated[
         list[str],
-        typer.Argument(metavar="KNOB=VALUE...", help="For instance max_segments=16; null takes a knob back."),
+        typer.Argument(
+            metavar="KNOB=VALUE...",
+            help=f"For instance max_segments=16; null takes a knob back. The knobs: {', '.join(KNOBS)}.",
+            autocompletion=completion.knobs,
+        ),
     ],
     replace: Annotated[bool, typer.Option("--replace", help="Forget the level's other knobs.")] = False,
     dry_run: DryRun = False,
@@ -75,6 +92,11 @@ def remove(where: Where, dry_run: DryRun = False, as_json: AsJson = False) -> No
         _change(cleave, where, lambda _before: {}, dry_run, as_json)
 
 
+def _kind(where: str) -> str:
+    """The kind of a level: cluster, namespace or topic, as `inspect.policies` has it."""
+    return CLUSTER if where == CLUSTER else "topic" if "://" in where else "namespace"
+
+
 def _change(
     cleave: Application, where: str, change: Callable[[Document], Document], dry_run: bool, as_json: bool
 ) -> None:
@@ -90,7 +112,13 @@ def _change(
     title = f"{where}: {len(rows) or 'no'} {'knob' if len(rows) == 1 else 'knobs'} {verb}"
     emit(
         as_json,
-        {"level": where, "dry_run": dry_run, "before": before, "after": after},
+        {
+            "level": _kind(where),
+            "name": None if where == CLUSTER else where,
+            "dry_run": dry_run,
+            "before": before,
+            "after": after,
+        },
         rows_table(rows, title=title),
     )
 
@@ -108,7 +136,9 @@ def _write(tx: Connection, where: str, document: Document, actor: str) -> None:
         policies.set_cluster(tx, AutoScalePolicy.from_document(document), actor=actor)
     elif "://" in where:
         override = PolicyOverride.from_document(document)
-        policies.set_topic(tx, topics.find_topic(tx, where).topic_id, override if document else None)
+        policies.set_topic(
+            tx, topics.find_topic(tx, where).topic_id, override if document else None, actor=actor
+        )
     else:
         policies.set_namespace(tx, where, PolicyOverride.from_document(document), actor=actor)
 
@@ -116,12 +146,8 @@ def _write(tx: Connection, where: str, document: Document, actor: str) -> None:
 @app.command()
 def effective(topic: Topic, as_json: AsJson = False) -> None:
     """Show every knob in force for a topic, and the level it comes from."""
-    with application() as cleave, cleave.store.transaction() as tx:
-        found = policies.effective_policy(tx, topics.find_topic(tx, topic_name(topic)).topic_id)
-    document = found.policy.to_document()
-    rows = [
-        {"knob": knob, "value": value, "from": found.levels[knob].value} for knob, value in document.items()
-    ]
+    with reading() as tx:
+        rows = inspected.effective_policy(tx, inspected.find_topic(tx, topic_name(topic)))
     emit(as_json, rows, rows_table(rows))
 
 

@@ -14,6 +14,7 @@ from controller.entrypoints.commands.options import (
     Reason,
     TimeoutSeconds,
     Topic,
+    about,
     hash_value,
     topic_name,
 )
@@ -36,9 +37,9 @@ def preview_document(preview: Preview) -> dict[str, object]:
         "topic": preview.topic,
         "epoch": preview.epoch,
         "kind": preview.reshape.kind.value,
-        "seals": list(preview.reshape.parent_ids),
+        "parents": list(preview.reshape.parent_ids),
         "creates": [
-            {"segment": c.segment_id, "range": str(c.hash_range), "buckets": len(c.bucket_splits) + 1}
+            {"segment_id": c.segment_id, "hash_range": str(c.hash_range), "buckets": len(c.bucket_splits) + 1}
             for c in preview.reshape.children
         ],
     }
@@ -55,12 +56,12 @@ def _act(
     as_json: bool,
 ) -> None:
     name = topic_name(topic)
-    with application() as cleave:
+    with about(name), application() as cleave:
         if dry_run:
             document = preview_document(segment_admin.preview(cleave.store, cleave.planes, name, planner))
             with stage(cleave, dry_run) as store:  # what a preview does not ask: is a segment busy?
                 segment_admin.submit(store, cleave.planes, name, planner, manual_request(cleave, reason))
-            title = f"{name} at epoch {document['epoch']}: {document['kind']} would seal {document['seals']} and create"
+            title = f"{name} at epoch {document['epoch']}: {document['kind']} would seal {document['parents']} and create"
             emit(as_json, document, rows_table(document["creates"], title=title))  # type: ignore[arg-type]
             return
         intent = segment_admin.submit(

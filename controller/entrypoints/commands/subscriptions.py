@@ -15,20 +15,22 @@ from controller.entrypoints.commands.options import (
     Reason,
     TimeoutSeconds,
     Topic,
+    about,
     topic_name,
 )
 from controller.entrypoints.commands.topics import finish
 from controller.entrypoints.output import emit, rows_table
+from controller.entrypoints.reading import reading
 from controller.entrypoints.rehearsal import stage
 from controller.entrypoints.running import manual_request
 from controller.services import topic_admin
 from controller.store.postgres import inspection
-from controller.store.topics import consumers, topics
+from controller.store.topics import consumers, inspected, topics
 from controller.store.topics.subscriptions import SubscriptionKind
 
 app = typer.Typer(help="Subscriptions: create, list, delete.", no_args_is_help=True)
 consumers_app = typer.Typer(
-    help="Consumers of a stream subscription: register, leave, list, assignments.", no_args_is_help=True
+    help="Consumers of a stream subscription: register, unregister, list.", no_args_is_help=True
 )
 
 Subscription = Annotated[str, typer.Argument(help="Name of the subscription.")]
@@ -41,7 +43,10 @@ def create(
     subscription: Subscription,
     kind: Annotated[
         SubscriptionKind,
-        typer.Option(case_sensitive=False, help="Who reads: in order, shared, or by checkpoints."),
+        typer.Option(
+            case_sensitive=False,
+            help=f"Who reads: in order, shared, or by checkpoints; {', '.join(k.value.lower() for k in SubscriptionKind)}.",
+        ),
     ] = SubscriptionKind.STREAM,
     reason: Reason = "asked for on the command line",
     dry_run: DryRun = False,
@@ -51,7 +56,7 @@ def create(
 ) -> None:
     """Create a subscription at the earliest position of every segment."""
     name = topic_name(topic)
-    with application() as cleave, stage(cleave, dry_run) as store:
+    with about(name), application() as cleave, stage(cleave, dry_run) as store:
         request = manual_request(cleave, reason)
         intent = topic_admin.create_subscription(store, name, subscription, request, kind=kind)
         if dry_run:
@@ -63,8 +68,8 @@ def create(
 @app.command("list")
 def list_subscriptions(topic: Topic, as_json: AsJson = False) -> None:
     """List a topic's subscriptions and their consumers."""
-    with application() as cleave, cleave.store.transaction() as tx:
-        row = topics.find_topic(tx, topic_name(topic))
+    with reading() as tx:
+        row = inspected.find_topic(tx, topic_name(topic))
         rows = inspection.rows(
             tx,
             "SELECT * FROM inspect.subscriptions WHERE topic_id = :t ORDER BY subscription",
@@ -89,7 +94,7 @@ def delete(
 ) -> None:
     """Delete a subscription and its positions on every segment."""
     name = topic_name(topic)
-    with application() as cleave, stage(cleave, dry_run) as store:
+    with about(name), application() as cleave, stage(cleave, dry_run) as store:
         intent = topic_admin.delete_subscription(store, name, subscription, manual_request(cleave, reason))
         if dry_run:
             _tell("would be deleted", name, subscription, as_json)
@@ -107,7 +112,7 @@ def _tell(what: str, topic: str, subscription: str, as_json: bool, **more: str) 
 def register(topic: Topic, subscription: Subscription, consumer: Consumer, as_json: AsJson = False) -> None:
     """Register a consumer; the worker evaluates the consumer lane at once."""
     name = topic_name(topic)
-    with application() as cleave, cleave.store.transaction() as tx:
+    with about(name), application() as cleave, cleave.store.transaction() as tx:
         consumers.register(tx, topics.find_topic(tx, name).topic_id, subscription, consumer)
     _tell("registered", name, subscription, as_json, consumer=consumer)
 
@@ -116,20 +121,23 @@ def register(topic: Topic, subscription: Subscription, consumer: Consumer, as_js
 def unregister(topic: Topic, subscription: Subscription, consumer: Consumer, as_json: AsJson = False) -> None:
     """Take a consumer out; the worker evaluates again."""
     name = topic_name(topic)
-    with application() as cleave, cleave.store.transaction() as tx:
+    with about(name), application() as cleave, cleave.store.transaction() as tx:
         consumers.unregister(tx, topics.find_topic(tx, name).topic_id, subscription, consumer)
     _tell("unregistered", name, subscription, as_json, consumer=consumer)
 
 
 _ASSIGNMENTS = """
-    SELECT * FROM inspect.assignments WHERE topic_id = :t ORDER BY subscription, hash_range, segment_id
+    SELECT topic, topic_id, subscription, kind, segment_id, hash_range, state, is_drained, barrier, waits_for,
+           consumers AS consumer_names
+      FROM inspect.assignments WHERE topic_id = :t ORDER BY subscription, hash_range, segment_id
 """
 
 
 @consumers_app.command("list")
 def list_consumers(topic: Topic, as_json: AsJson = False) -> None:
     """List which consumer owns which segment, and which segments are withheld until their ancestors are drained."""
-    with application() as cleave, cleave.store.transaction() as tx:
-        row = topics.find_topic(tx, topic_name(topic))
+    with reading() as tx:
+        row = inspected.find_topic(tx, topic_name(topic))
         rows = inspection.rows(tx, _ASSIGNMENTS, t=row.topic_id)
-    emit(as_json, rows, rows_table(rows))
+    columns = ("subscription", "segment_id", "hash_range", "state", "barrier", "waits_for", "consumer_names")
+    emit(as_json, rows, rows_table(rows, columns))

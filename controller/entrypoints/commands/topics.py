@@ -15,18 +15,27 @@ from controller.entrypoints.commands.options import (
     AsJson,
     DryRun,
     NoWait,
+    PlaneName,
     Reason,
     TimeoutSeconds,
     Topic,
     topic_name,
 )
-from controller.entrypoints.output import emit, layout_rows, operation_document, rows_table
+from controller.entrypoints.output import (
+    LAYOUT_COLUMNS,
+    created,
+    emit,
+    layout_rows,
+    operation_document,
+    rows_table,
+)
+from controller.entrypoints.reading import reading
 from controller.entrypoints.rehearsal import stage
 from controller.entrypoints.running import manual_request, see_through
 from controller.services import topic_admin, topic_adoption
 from controller.store.journal.request_keys import Intent
-from controller.store.topics import layouts, subscriptions, topics
-from controller.store.topics.topics import TopicRow
+from controller.store.postgres import inspection
+from controller.store.topics import inspected, layouts, topics
 
 app = typer.Typer(help="Topics: create, adopt, attach, detach, list, show, delete.", no_args_is_help=True)
 
@@ -37,18 +46,16 @@ def finish(
     """Wait for the operation unless told not to, and print it."""
     operation = intent.operation if no_wait else see_through(cleave, intent, timeout_seconds)
     document = operation_document(operation)
-    emit(
-        as_json,
-        document,
-        rows_table([document], ("operation_id", "topic", "kind", "state", "epoch", "parents", "children")),
-    )
+    row = {**document, "children": created(document["creates"])}
+    columns = ("operation_id", "topic", "kind", "state", "epoch", "parents", "children")
+    emit(as_json, document, rows_table([row], columns))
 
 
 @app.command()
 def create(
     topic: Topic,
     segments: Annotated[int, typer.Option(min=1, max=65_536, help="Equal segments to begin with.")] = 1,
-    data_plane: Annotated[str, typer.Option(help="Where its logs live.")] = "embedded",
+    data_plane: PlaneName = "embedded",
     properties: Annotated[list[str] | None, typer.Option("--property", help="key=value, repeatable.")] = None,
     reason: Reason = "asked for on the command line",
     dry_run: DryRun = False,
@@ -88,7 +95,7 @@ def adopt(
         typer.Option(min=1, max=65_536, help="Segments to begin with; one a partition if not given."),
     ] = None,
     cut_off: Annotated[bool, typer.Option(help="Although producers or consumers are connected.")] = False,
-    data_plane: Annotated[str, typer.Option(help="Where it is.")] = "pulsar",
+    data_plane: PlaneName = "pulsar",
     reason: Reason = "asked for on the command line",
     dry_run: DryRun = False,
     no_wait: NoWait = False,
@@ -138,7 +145,7 @@ def _show_plan(planned: topic_adoption.Plan, operation: Operation, as_json: bool
 @app.command()
 def attach(
     topic: Topic,
-    data_plane: Annotated[str, typer.Option(help="Whose broker keeps its layout.")] = "pulsar_scalable",
+    data_plane: PlaneName = "pulsar_scalable",
     reason: Reason = "asked for on the command line",
     dry_run: DryRun = False,
     no_wait: NoWait = False,
@@ -183,7 +190,7 @@ def _layout_on_broker(cleave: Application, name: str, data_plane: str) -> list[d
     if not isinstance(keeper, LayoutKeeper):
         raise InvalidInput(f"data plane {data_plane!r} keeps no layouts; choose pulsar_scalable")
     return [
-        {"segment": one.segment_id, "range": str(one.hash_range), "parents": list(one.parent_ids)}
+        {"segment_id": one.segment_id, "hash_range": str(one.hash_range), "parents": list(one.parent_ids)}
         for one in keeper.read_layout(name).active
     ]
 
@@ -191,10 +198,10 @@ def _layout_on_broker(cleave: Application, name: str, data_plane: str) -> list[d
 def _children_rows(operation: Operation) -> list[dict[str, Any]]:
     return [
         {
-            "segment": child.plan.segment_id,
-            "range": str(child.plan.hash_range),
+            "segment_id": child.plan.segment_id,
+            "hash_range": str(child.plan.hash_range),
             "buckets": len(child.plan.bucket_splits) + 1,
-            "log": child.backing_topic,
+            "backing_topic": child.backing_topic,
         }
         for child in operation.children
     ]
@@ -207,6 +214,16 @@ def _properties(pairs: list[str]) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in pairs)
 
 
+_LIST = """
+    SELECT topic, state, epoch, data_plane FROM inspect.topics
+     WHERE state <> 'deleted' AND starts_with(topic, :prefix) AND (CAST(:namespace AS text) IS NULL OR namespace = :namespace)
+     ORDER BY topic LIMIT :limit
+"""
+_SUBSCRIPTIONS = """
+    SELECT subscription, kind, state FROM inspect.subscriptions WHERE topic_id = :topic_id ORDER BY subscription
+"""
+
+
 @app.command("list")
 def list_topics(
     namespace: Annotated[str | None, typer.Option(help="tenant/namespace.")] = None,
@@ -215,40 +232,30 @@ def list_topics(
     as_json: AsJson = False,
 ) -> None:
     """List topics that are not deleted."""
-    found: list[TopicRow] = []
     prefix = f"topic://{prefix}" if prefix and "://" not in prefix else prefix
-    with application() as cleave, cleave.store.transaction() as tx:
-        while len(found) < limit:
-            after, page = (found[-1].name if found else ""), min(limit - len(found), topics.PAGE_LIMIT)
-            more = topics.list_topics(tx, namespace=namespace, prefix=prefix, limit=page, after=after)
-            found += more
-            if len(more) < page:
-                break
-    rows = [{"topic": t.name, "state": t.state, "epoch": t.epoch, "data_plane": t.data_plane} for t in found]
+    with reading() as tx:
+        rows = inspection.rows(tx, _LIST, namespace=namespace, prefix=prefix, limit=limit)
     emit(as_json, rows, rows_table(rows))
 
 
 @app.command()
 def show(topic: Topic, as_json: AsJson = False) -> None:
     """Show a topic's segments and subscriptions."""
-    with application() as cleave, cleave.store.transaction() as tx:
-        row = topics.find_topic(tx, topic_name(topic))
-        layout = layouts.load_layout(tx, row.topic_id)
-        subs = [
-            {"subscription": s.name, "kind": s.kind, "state": s.state}
-            for s in subscriptions.list_subscriptions(tx, row.topic_id)
-        ]
+    with reading() as tx:
+        row = inspected.find_topic(tx, topic_name(topic))
+        layout = inspected.load_layout(tx, row)
+        subs = inspection.rows(tx, _SUBSCRIPTIONS, topic_id=row.topic_id)
     document: dict[str, Any] = {
         "topic": row.name,
         "state": row.state,
         "epoch": layout.epoch,
         "data_plane": row.data_plane,
-        "properties": row.properties,
+        "properties": dict(row.properties),
         "segments": layout_rows(layout),
         "subscriptions": subs,
     }
     title = f"{row.name}: {row.state}, epoch {layout.epoch}, {len(layout.active)} active segments, {row.data_plane}"
-    emit(as_json, document, rows_table(document["segments"], title=title))
+    emit(as_json, document, rows_table(document["segments"], LAYOUT_COLUMNS, title=title))
     if not as_json and subs:
         emit(False, None, rows_table(subs, title="subscriptions"))
 
@@ -272,7 +279,11 @@ def delete(
             with stage(cleave, dry_run) as store:
                 topic_admin.delete_topic(store, name, manual_request(cleave, reason))
             rows = layout_rows(layout)
-            emit(as_json, {"topic": name, "segments": rows}, rows_table(rows, title=f"{name} would lose"))
+            emit(
+                as_json,
+                {"topic": name, "segments": rows},
+                rows_table(rows, LAYOUT_COLUMNS, title=f"{name} would lose"),
+            )
             return
         if not yes:
             typer.confirm(

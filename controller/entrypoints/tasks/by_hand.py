@@ -13,7 +13,7 @@ from controller.bootstrap import Application
 from controller.domain.errors import InvalidInput, NotFound
 from controller.domain.layout import SegmentLayout
 from controller.entrypoints.commands.segments import preview_document
-from controller.entrypoints.output import emit, layout_rows, operation_document, rows_table
+from controller.entrypoints.output import created, emit, layout_rows, operation_document, rows_table
 from controller.entrypoints.running import manual_request, see_through
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.entrypoints.tasks.forms import (
@@ -105,7 +105,7 @@ def delete_topic(*, dsn: str, extras: Extras, params: Params, request_key: str, 
 def _reshape(app: Application, form: Form, planner: Planner, request_key: str, actor: str) -> Document:
     if form.dry_run:
         document = preview_document(segment_admin.preview(app.store, app.planes, form.topic, planner))
-        told = f"{document['kind']} would seal {document['seals']} and create"
+        told = f"{document['kind']} would seal {document['parents']} and create"
         title = f"{form.topic} at epoch {document['epoch']}: {told}"
         emit(False, None, rows_table(document["creates"], title=title))  # type: ignore[arg-type]
         return {**document, "dry_run": True}
@@ -134,7 +134,8 @@ def _once(
         intent = Intent(first, repeated=True)
     document = operation_document(see_through(app, intent, form.timeout_seconds))
     columns = ("operation_id", "topic", "kind", "state", "epoch", "parents", "children")
-    emit(False, None, rows_table([document], columns))
+    row = {**document, "children": created(document["creates"])}
+    emit(False, None, rows_table([row], columns))
     return document
 
 

@@ -20,6 +20,7 @@ from controller.entrypoints.tasks.operations_here import run_where_no_worker_is
 from controller.services import garbage_collector, reconciler, tombstone_sweeper
 from controller.store.decisions import ledger
 from controller.store.journal import tombstones
+from controller.store.load import history
 from controller.store.postgres import inspection
 from controller.store.shards import Shards
 from controller.store.topics import topics
@@ -126,13 +127,17 @@ def sweep_tombstones(*, dsn: str, extras: Extras, dry_run: bool = False) -> dict
 def keep_partitions(
     *, dsn: str, extras: Extras, keep_days: int, dry_run: bool = False
 ) -> dict[str, list[str]]:
-    """Make the ledger's days to come, and drop those that ended more than `keep_days` days ago."""
+    """Make the ledger's days to come, and drop those that ended more than `keep_days` days ago; the history of load
+    records goes with them.
+    """
     if dry_run:
         return {"made": [], "dropped": []}
     with cleave_at(dsn, extras) as app, app.store.transaction() as tx:
         made = ledger.ensure_partitions(tx, DAYS_AHEAD)
-        dropped = ledger.drop_partitions(tx, topics.database_now(tx) - timedelta(days=keep_days))
-    log.info("ledger", made=made, dropped=dropped)
+        oldest = topics.database_now(tx) - timedelta(days=keep_days)
+        dropped = ledger.drop_partitions(tx, oldest)
+        forgotten = history.forget_before(tx, oldest)
+    log.info("ledger", made=made, dropped=dropped, load_records_forgotten=forgotten)
     return {"made": made, "dropped": dropped}
 
 

@@ -6,6 +6,7 @@ Decides nothing and runs no operation itself: `work_loop` does, in the shards th
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,7 +20,7 @@ log = telemetry.get_logger(__name__)
 
 FIRST_WAIT_SECONDS = 0.5
 LONGEST_WAIT_SECONDS = 15.0
-"""A worker that finds PostgreSQL away at its start tries again after these, doubling from the first to the longest."""
+"""A worker that finds PostgreSQL away at its start, or a schema that is not its own, tries again after these, doubling from the first to the longest."""
 
 
 class Beside(Protocol):
@@ -41,9 +42,13 @@ class Worker:
     listener: Listener
     beside: tuple[Beside, ...] = ()
     """What goes on in threads of its own meanwhile, and is not waited for at the end."""
+    schema: Callable[[], None] = lambda: None
+    """Raises Retryable while the database's schema is not this program's; asked before the first lease is taken."""
 
     def run(self) -> None:
-        """Take shards, then work; resign the leases at the end. A store that is away is waited for from the start."""
+        """Take shards, then work; resign the leases at the end. A store that is away, or whose
+        schema is another version's, is waited for from the start.
+        """
         if not self._take_shards():
             self.listener.close()
             return
@@ -65,12 +70,15 @@ class Worker:
 
     def _take_shards(self) -> bool:
         """The first round of leases; False when told to stop before there was one."""
-        delay_seconds = FIRST_WAIT_SECONDS
+        delay_seconds, said = FIRST_WAIT_SECONDS, ""
         while not self.loop.is_stopping:
             try:
+                self.schema()
                 self.leases.round()
             except Retryable as error:
-                log.warning("the worker waits to begin", error=str(error), next_try_in_seconds=delay_seconds)
+                if str(error) != said:
+                    said = str(error)
+                    log.warning("the worker waits to begin", error=said, next_try_in_seconds=delay_seconds)
                 self.loop.pause(delay_seconds)
                 delay_seconds = min(2 * delay_seconds, LONGEST_WAIT_SECONDS)
             else:

@@ -6,6 +6,7 @@ and its explanation stand together in the migrations, and a rule added there nee
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ from controller.domain.errors import (
     LostRace,
     NotFound,
     SegmentBusy,
+    StoreRefused,
     StoreUnavailable,
     SubscriptionNotFound,
     Terminal,
@@ -33,6 +35,14 @@ _AWAY_CLASSES = ("08", "57P", "53")  # connection trouble, shutdown, out of reso
 _RACES = frozenset({"40001", "40P01", "55P03"})  # serialization, deadlock, lock timeout
 _NOT_MIGRATED = frozenset({"3F000", "42P01", "42703", "42883"})
 _FORBIDDEN = "42501"
+
+_REFUSED = re.compile(
+    r"((?:password authentication failed for user|no pg_hba.conf entry for|permission denied for database) .*"
+    r"|(?:database|role) \".*\" does not exist|no password supplied)"
+)
+"""A connection that fails has no SQLSTATE in psycopg2, so it is told by what the server says, in English. In another
+language it is taken for a server that is away.
+"""
 
 _BY_NAME: Mapping[str, type[CleaveError]] = {
     "topic_name_in_use": TopicExists,
@@ -85,6 +95,8 @@ def translate(error: DBAPIError, sentences: Mapping[str, str]) -> CleaveError:
     diagnostics = getattr(error.orig, "diag", None)
     state: str | None = getattr(diagnostics, "sqlstate", None)
     said = getattr(diagnostics, "message_primary", None) or str(error.orig)
+    if state is None and (refused := _REFUSED.search(said)):
+        return StoreRefused(f"PostgreSQL refuses the connection: {refused[1]}; correct the database URL")
     if error.connection_invalidated or state is None or state.startswith(_AWAY_CLASSES):
         return StoreUnavailable(f"PostgreSQL is away: {said}")
     if state in _RACES:

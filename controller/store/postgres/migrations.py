@@ -18,7 +18,7 @@ from pathlib import Path
 import tenacity
 from sqlalchemy import URL, Connection, text
 
-from controller.domain.errors import Conflict, LostRace, Terminal
+from controller.domain.errors import Conflict, LostRace, Retryable, Terminal
 from controller.domain.policy import AutoScalePolicy
 from controller.store.postgres.engine import Store
 
@@ -64,15 +64,33 @@ def migrate(url: str | URL, sql_directory: Path | None = None) -> list[str]:
 
 def pending(url: str | URL, sql_directory: Path | None = None) -> list[str]:
     """Names of the migrations a `cleave migrate` would apply, views aside; checks the applied ones."""
-    directory = sql_directory or _default_directory()
     store = Store(url, application_name="cleave-migrate", pool_size=1)
     try:
         with store.transaction() as tx:
-            is_new = tx.execute(text("SELECT to_regclass('cleave.migration') IS NULL")).scalar_one()
-            applied = {} if is_new else _applied(tx)
-            return [script.name for script in _unapplied(_scripts(directory / "migrations"), applied)]
+            return pending_in(tx, sql_directory)
     finally:
         store.dispose()
+
+
+def pending_in(tx: Connection, sql_directory: Path | None = None) -> list[str]:
+    """The same for a connection that is open; a reader's login is enough. Raises Conflict where the database is ahead."""
+    directory = sql_directory or _default_directory()
+    sources = tx.execute(_LEDGERS).scalars().all()
+    applied = _applied(tx, sources[0]) if sources else {}
+    return [script.name for script in _unapplied(_scripts(directory / "migrations"), applied)]
+
+
+def demand_current(tx: Connection) -> None:
+    """Raises Retryable unless the schema is this program's: it may be brought to it, or the program replaced."""
+    try:
+        missing = pending_in(tx)
+    except Conflict as error:
+        raise Retryable(f"the schema is not this program's: {error}") from error
+    if missing:
+        raise Retryable(
+            f"the schema is older than this program: {missing[0]} is not applied, with {len(missing) - 1} more; "
+            "run `cleave migrate` as the owner"
+        )
 
 
 _default_directory = sql_directory  # the parameter of the same name hides the function
@@ -116,8 +134,18 @@ def _run(tx: Connection, script: _Script) -> None:
         tx.exec_driver_sql(script.sql, execution_options={"no_parameters": True})
 
 
-def _applied(tx: Connection) -> dict[str, str]:
-    return {row.name: row.checksum for row in tx.execute(text("SELECT name, checksum FROM cleave.migration"))}
+_LEDGERS = text("""
+    SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE (n.nspname, c.relname) IN (('inspect', 'migrations'), ('cleave', 'migration'))
+       AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
+     ORDER BY n.nspname
+""")
+"""Where what is applied can be read by this login: the table first, else the view that readers see."""
+
+
+def _applied(tx: Connection, ledger: str = "cleave.migration") -> dict[str, str]:
+    rows = tx.execute(text(f"SELECT name, checksum FROM {ledger}"))  # noqa: S608 - one of two names
+    return {row.name: row.checksum for row in rows}
 
 
 def _unapplied(scripts: Sequence[_Script], applied: Mapping[str, str]) -> list[_Script]:

@@ -56,7 +56,7 @@ def load_layouts(tx: Connection, topic_ids: Collection[int]) -> dict[int, Segmen
     rows_of: dict[int, list[Row[Any]]] = {}
     for row in tx.execute(text(_NOW), {"topic_ids": list(topic_ids)}):
         rows_of.setdefault(row.topic_id, []).append(row)
-    return {topic_id: _layout(rows) for topic_id, rows in rows_of.items()}
+    return {topic_id: layout_of(rows) for topic_id, rows in rows_of.items()}
 
 
 def layout_at(tx: Connection, topic_id: int, at: datetime | int) -> SegmentLayout:
@@ -74,7 +74,7 @@ def layout_at(tx: Connection, topic_id: int, at: datetime | int) -> SegmentLayou
     rows = tx.execute(text(_THEN.format(moment=moment)), {"topic_id": topic_id, "at": at}).all()
     if not rows:
         raise NotFound(f"{missing}; its history is in inspect.layout_changes")
-    return _layout(rows)
+    return layout_of(rows)
 
 
 def insert_segments(
@@ -114,7 +114,7 @@ def insert_segments(
         tx.execute(insert(SEGMENT_PARENT), links)
 
 
-def _layout(rows: Sequence[Row[Any]]) -> SegmentLayout:
+def layout_of(rows: Sequence[Row[Any]]) -> SegmentLayout:
     """Links to segments that are not in the selection are left out, as in the domain's `prune`."""
     first = rows[0]
     present = {row.segment_id: row for row in rows if row.segment_id is not None}

@@ -118,17 +118,24 @@ def set_namespace(
 
 
 def set_topic(
-    tx: Connection, topic_id: int, override: PolicyOverride | None, *, seen_row_version: int | None = None
+    tx: Connection,
+    topic_id: int,
+    override: PolicyOverride | None,
+    *,
+    actor: str | None = None,
+    seen_row_version: int | None = None,
 ) -> TopicPolicy:
     """Replace what the topic overrides (None: nothing), if it is valid with namespace and cluster.
 
-    Raises TopicNotFound, TopicNotLive, InvalidPolicy, or LostRace.
+    The history of policies names the actor, or without one the login. Raises TopicNotFound, TopicNotLive, InvalidPolicy, or LostRace.
     """
     topic = topics.lock_live_topic(tx, topic_id)
     _demand_version(f"topic {topic.name}", seen_row_version, topic.row_version)
     if override is not None:
         above = _cluster(tx, _FOR_SHARE).policy
         validate(resolve(above, _namespace(tx, topic.namespace, _FOR_SHARE).override, override))
+    if actor is not None:
+        tx.execute(_SAY_WHO, {"actor": actor})
     document = None if override is None else override.to_document()
     row_version = topics.update_topic(tx, topic, policy=document)
     return TopicPolicy(topic_id, override or PolicyOverride(), row_version)
@@ -173,6 +180,8 @@ _SET_CLUSTER = text("""
        SET policy = CAST(:policy AS jsonb), row_version = row_version + 1, actor = :actor,
            updated_at = clock_timestamp()
 """)
+_SAY_WHO = text("SELECT set_config('cleave.actor', :actor, true)")
+"""For the trigger that writes the history: a topic's row holds no actor. Ends with the transaction."""
 _SET_NAMESPACE = text("""
     INSERT INTO cleave.namespace_policy AS n (namespace, policy, actor)
     VALUES (:namespace, CAST(:policy AS jsonb), :actor)

@@ -113,13 +113,6 @@ def list_topics(
     return [_topic(row) for row in tx.execute(page.order_by(TOPIC.c.name).limit(limit))]
 
 
-def namespaces_on(tx: Connection, data_plane: str) -> list[str]:
-    """Namespaces (`tenant/namespace`) with a topic on that data plane that is not deleted, sorted."""
-    in_use = (TOPIC.c.data_plane == data_plane) & (TOPIC.c.state != TopicState.DELETED.value)
-    statement = select(TOPIC.c.namespace).where(in_use).distinct().order_by(TOPIC.c.namespace)
-    return list(tx.execute(statement).scalars())
-
-
 def first_free_segment_id(tx: Connection, name: str) -> int:
     """One above every id that a topic of this name has reserved; a deleted topic reserves no more. Raises TopicExists.
 

@@ -34,8 +34,10 @@ def commands() -> str:
     return page(
         "Commands",
         "`--json` prints one document for programs; tables are for people. `--dry-run` asks everything that the real "
-        "run asks and changes nothing. A mistake is one line on standard error. "
-        "Shell completion: `cleave --install-completion`.",
+        "run asks and changes nothing. Commands that only read need no more than a login in role `cleave_inspector` "
+        "([logins](../how-to/run-on-your-airflow.md#1-a-database-and-logins)). A mistake is one line on standard error. "
+        "`-h` after any command says what it takes, `cleave --version` which version this is. Shell completion: "
+        "`cleave --install-completion`.",
         *parts,
     )
 

@@ -60,7 +60,10 @@ def test_the_result_is_the_operation_with_who_asked_and_why(bench: Bench, run_da
         "it is hot",
     )
     assert operation.request_key == f"airflow/cleave_manual_split/{run.run_id}/split/-1"
-    assert document["children"] == ["1 [0000-7fff]", "2 [8000-ffff]"]
+    assert document["creates"] == [
+        {"segment_id": 1, "hash_range": "0000-7fff"},
+        {"segment_id": 2, "hash_range": "8000-ffff"},
+    ]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +98,7 @@ def test_a_dry_creation_needs_no_topic(bench: Bench, run_dag: RunDag) -> None:
     run = run_dag("cleave_create_topic", topic=TOPIC, segments=2, dry_run=True)
 
     document = result(run, "create")
-    assert [segment["range"] for segment in document["segments"]] == ["0000-7fff", "8000-ffff"]
+    assert [segment["hash_range"] for segment in document["segments"]] == ["0000-7fff", "8000-ffff"]
     assert bench.scalar("SELECT count(*) FROM cleave.topic") == 0
 
 

@@ -107,7 +107,7 @@ def test_a_dry_run_says_what_would_follow_and_changes_nothing(house: PulsarHouse
 
     assert told["topic"] == house.topic
     assert told["closes"] == [f"{connected}-partition-{i}" for i in range(3)]
-    assert [row["range"] for row in told["segments"]] == ["0000-7fff", "8000-ffff"]
+    assert [row["hash_range"] for row in told["segments"]] == ["0000-7fff", "8000-ffff"]
     assert told["subscriptions"] == {"billing": "STREAM", "pool": "QUEUE"}
     assert all("till" in who for who in told["producers"])
     assert any("clerk of billing" in who for who in told["consumers"])

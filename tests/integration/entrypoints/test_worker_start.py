@@ -10,11 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import make_url
+from sqlalchemy import make_url, text
 
 from controller.devstack.ports import free_port, release_port
 from controller.devstack.process import ChildProcess
 from controller.settings import PROJECT_ROOT
+from controller.store import leases
+from controller.store.postgres.engine import Store
+from controller.store.postgres.migrations import migrate
 from tests.integration.entrypoints.conftest import held_by
 from tests.support.bench import Bench
 from tests.support.relay import Relay
@@ -30,9 +33,12 @@ def closed_port() -> Iterator[int]:
 
 
 @contextmanager
-def waiting_worker(database: str, port: int, log: Path) -> Iterator[ChildProcess]:
-    """A worker sent to that port, once it has said that it waits."""
-    url = make_url(database).set(host="127.0.0.1", port=port).render_as_string(hide_password=False)
+def waiting_worker(
+    database: str, port: int | None, log: Path, why: str = "PostgreSQL is away"
+) -> Iterator[ChildProcess]:
+    """A worker sent to that port, or to the database's own, once it has said that it waits, and for what."""
+    there = make_url(database)
+    url = there.set(host="127.0.0.1", port=port or there.port).render_as_string(hide_password=False)
     env = {key: value for key, value in os.environ.items() if not key.startswith("CLEAVE_")}
     worker = ChildProcess(
         [sys.executable, "-m", "controller.entrypoints.cli", "worker", "--name", "early"],
@@ -45,11 +51,44 @@ def waiting_worker(database: str, port: int, log: Path) -> Iterator[ChildProcess
         wait_until(
             lambda: "the worker waits to begin" in log.read_text() or not worker.running, message="it says so"
         )
-        assert "PostgreSQL is away" in log.read_text()
+        assert why in log.read_text()
         assert worker.running
         yield worker
     finally:
         worker.stop()
+
+
+@pytest.mark.parametrize(
+    ("program", "word"),
+    [("newer", "0001_topics is not applied"), ("older", "9999_of_the_future was applied by a newer program")],
+)
+def test_it_waits_for_a_schema_of_its_own_version(
+    empty_database: str, tmp_path: Path, program: str, word: str
+) -> None:
+    log = tmp_path / "log"
+    store = Store(empty_database)
+    if program == "older":
+        migrate(empty_database)
+        execute(store, "INSERT INTO cleave.migration (name, checksum) VALUES ('9999_of_the_future', '')")
+    with waiting_worker(empty_database, None, log, word):
+        if program == "older":
+            execute(store, "DELETE FROM cleave.migration WHERE name = '9999_of_the_future'")
+        else:
+            migrate(empty_database)
+        wait_until(lambda: holders(store) == {"early"}, message="it holds shards")
+        assert log.read_text().count("the worker waits to begin") == 1
+        assert "Traceback" not in log.read_text()
+    store.dispose()
+
+
+def execute(store: Store, statement: str) -> None:
+    with store.transaction() as tx:
+        tx.execute(text(statement))
+
+
+def holders(store: Store) -> set[str]:
+    with store.transaction() as tx:
+        return {lease.holder for lease in leases.live_leases(tx, "shard/")}
 
 
 def test_it_begins_when_the_server_is_there(

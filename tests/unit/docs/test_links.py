@@ -62,3 +62,12 @@ def test_commands_in_shell_blocks_exist_with_their_options(path: Path) -> None:
         assert {word.split("=")[0] for word in rest if word.startswith("--")} <= {*options, "--help"}, (
             arguments
         )
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_is_to_be_installed_is_this_project(path: Path) -> None:
+    """The distribution `cleave` is another program; ours is `pulsar-cleave`."""
+    blocks = "\n".join(body for _, body in _FENCE.findall(path.read_text()))
+
+    assert re.findall(r"(?<![\w-])cleave\[\w*", path.read_text()) == []
+    assert re.findall(r"pip install '?cleave\b", blocks) == []

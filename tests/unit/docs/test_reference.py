@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from controller.domain.decision import RefusalReason
 from controller.domain.policy import KNOBS
 from controller.settings import Settings
 from docs.reference import generate
-from docs.reference.pages import model, reasons
+from docs.reference.pages import advice, model, reasons
 
 
 @pytest.mark.parametrize("page", generate.PAGES)
@@ -24,8 +26,17 @@ def test_each_knob_setting_and_reason_is_there() -> None:
     settings_page = generate.render("settings.md")
     assert [name for name in Settings.model_fields if name.upper() not in settings_page] == []
     reasons_page = generate.render("reasons.md")
-    kinds = (RefusalReason, *(kind for kind, _, _ in reasons.BUNDLES))
+    kinds = (RefusalReason, *(kind for kind, *_ in reasons.BUNDLES))
     assert [one for kind in kinds for one in kind if f"| `{one.value}` |" not in reasons_page] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [(RefusalReason, advice.TOPICS), *((kind, what) for kind, _, _, what in reasons.BUNDLES)],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_each_reason_says_what_to_do(kind: type[StrEnum], what: Mapping[str, str]) -> None:
+    assert [one.value for one in kind if len(what.get(one.value, "")) < len("Nothing.")] == []
 
 
 def test_a_page_that_is_out_of_date_is_found_and_written_anew(

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
+import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 import structlog
+from sqlalchemy import make_url
 
+from controller.domain.policy import KNOBS
 from tests.integration.entrypoints.commands.conftest import TOPIC
 from tests.support.command_line import CommandLine
 
@@ -32,7 +37,25 @@ MISTAKES = [
     (("topics", "delete", "a/b/nobody", "--yes"), "does not exist"),
     (("segments", "split", T, "99"), "99"),
     (("segments", "split", T, "x"), "valid int"),
-    (("segments", "split", T, "0", "--at", "0x8000"), "cut point 32768"),
+    (("segments", "split", T, "0", "--at", "0x8000"), f"topic://{T}"),
+    (("segments", "split", T, "0", "--at", "32768"), "cut point 0x8000 does not divide range 0000-7fff"),
+    (("segments", "split", T, "0", "--at", "0x9000"), "give 0x0000 < cut point <= 0x7fff"),
+    (("segments", "split", T, "99"), f"topic://{T}"),
+    (("segments", "split", T, "0", "--timeout-seconds", "nan"), "--timeout-seconds nan"),
+    (("segments", "split", T, "0", "--timeout-seconds", "inf"), "--timeout-seconds inf"),
+    (("segments", "split", T, "0", "--timeout-seconds", "-1"), "--timeout-seconds -1"),
+    (("segments", "split", T, "0", "--reason", ""), "--reason"),
+    (("topics", "delete", T, "--yes", "--reason", "  "), "--reason"),
+    (("segments", "merge", T, "0", "99"), f"topic://{T}"),
+    (("subscriptions", "delete", T, "nobody"), f"topic://{T}"),
+    (("lineage", T, "99"), f"topic://{T}"),
+    (("layout", T, "--at", "99"), f"topic://{T}"),
+    (("policy", "set", "cluster", "split_msg_rate_in=NaN"), "nan"),
+    (("decisions", "--topic", "a/b/nobody"), "topic://a/b/nobody does not exist"),
+    (("decisions", "--why-not", "--topic", "a/b/nobody"), "topic://a/b/nobody does not exist"),
+    (("operations", "--topic", "a/b/nobody"), "topic://a/b/nobody does not exist"),
+    (("operations", "--stuck", "--topic", "a/b/nobody"), "topic://a/b/nobody does not exist"),
+    (("key", "a/b/nobody", "k"), "topic://a/b/nobody does not exist"),
     (("segments", "split", T, "0", "--at", "70000"), "0 to 65535"),
     (("segments", "split", T, "0", "--at", "zebra"), "hexadecimal"),
     (("segments", "split", T, "0", "--at", "0x1000", "--parts", "2"), "not both"),
@@ -87,6 +110,18 @@ def test_a_mistake_is_one_line_exit_2_and_changes_nothing(
     assert word in cleave.refused(*arguments)
 
 
+def test_it_says_which_version_it_is(cleave: CommandLine) -> None:
+    assert cleave.ok("--version") == f"cleave {metadata.version('pulsar-cleave')}\n"
+
+
+@pytest.mark.parametrize("command", [(), ("topics",), ("topics", "list"), ("decisions",)])
+def test_help_has_a_short_option_too(cleave: CommandLine, command: tuple[str, ...]) -> None:
+    said = cleave.ok(*command, "-h")
+
+    assert said == cleave.ok(*command, "--help")
+    assert "-h, --help" in said
+
+
 def test_a_noun_without_a_verb_shows_its_help(cleave: CommandLine) -> None:
     answer = cleave("policy")
 
@@ -100,6 +135,8 @@ def test_a_noun_without_a_verb_shows_its_help(cleave: CommandLine) -> None:
         ("CLEAVE_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/nowhere", 75, "PostgreSQL is away"),
         ("CLEAVE_DATABASE_URL", "sqlite:///file", 2, "CLEAVE_DATABASE_URL"),
         ("CLEAVE_WORKER_SHARDS", "many", 2, "CLEAVE_WORKER_SHARDS"),
+        ("CLEAVE_RETENTION_MINUTES", "nan", 2, "CLEAVE_RETENTION_MINUTES"),
+        ("CLEAVE_OPERATION_DEADLINE_SECONDS", "inf", 2, "CLEAVE_OPERATION_DEADLINE_SECONDS"),
     ],
 )
 def test_what_is_wrong_with_the_surroundings_is_one_line_too(
@@ -108,6 +145,82 @@ def test_what_is_wrong_with_the_surroundings_is_one_line_too(
     monkeypatch.setenv(variable, value)
 
     assert word in cleave.refused("topics", "list", code=code)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"password": "not-the-password"}, "password authentication failed"),
+        ({"database": "no_such_database"}, 'database "no_such_database" does not exist'),
+    ],
+)
+@pytest.mark.parametrize("command", [("topics", "list"), ("segments", "split", T, "0"), ("migrate",)])
+def test_a_login_or_a_database_that_is_wrong_is_one_line_and_no_reason_to_try_again(
+    cleave: CommandLine,
+    database: str,
+    monkeypatch: pytest.MonkeyPatch,
+    wrong: dict[str, str],
+    said: str,
+    command: tuple[str, ...],
+) -> None:
+    url = make_url(database).set(**wrong)
+    monkeypatch.setenv("CLEAVE_DATABASE_URL", url.render_as_string(hide_password=False))
+
+    line = cleave.refused(*command, code=2)
+
+    assert said in line
+    assert "not-the-password" not in line
+
+
+def test_the_actor_is_the_users_name_where_no_shell_has_set_it(
+    cleave: CommandLine, orders: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("USER", "LOGNAME", "LNAME", "USERNAME"):
+        monkeypatch.delenv(variable, raising=False)
+
+    assert cleave.json("segments", "split", orders, "0")["actor"] == pwd.getpwuid(os.getuid()).pw_name
+
+
+def completed(database: str, *words: str) -> list[str]:
+    """What a shell offers in place of the last word."""
+    line = " ".join(("cleave", *words))
+    offered = subprocess.run(
+        shell(),
+        env=environment(
+            database, _CLEAVE_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=str(len(words))
+        ),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return offered.stdout.split()
+
+
+def test_the_shell_completes_topics_knobs_planes_and_levels(
+    cleave: CommandLine, orders: str, database: str
+) -> None:
+    cleave.ok("topics", "create", "acme/web/clicks")
+
+    assert completed(database, "layout", "acme/s") == ["acme/shop/orders"]
+    assert completed(database, "decisions", "--topic", "acme/") == ["acme/shop/orders", "acme/web/clicks"]
+    assert completed(database, "policy", "set", "acme/shop/orders", "max_s") == ["max_segments="]
+    assert completed(database, "policy", "get", "c") == ["cluster"]
+    assert completed(database, "policy", "get", "acme/sho") == ["acme/shop", "acme/shop/orders"]
+    assert completed(database, "topics", "create", "a/b/c", "--data-plane", "p") == [
+        "pulsar",
+        "pulsar_scalable",
+    ]
+
+
+def test_a_completion_without_a_database_offers_nothing_and_says_nothing() -> None:
+    assert completed("postgresql://nobody@127.0.0.1:1/nowhere", "layout", "acme/s") == []
+
+
+def test_help_names_what_can_be_chosen(cleave: CommandLine) -> None:
+    assert {*KNOBS} <= set(re.findall(r"\w+", cleave.ok("policy", "set", "-h")))
+    for command in ("create", "adopt", "attach"):
+        assert "embedded, pulsar, pulsar_scalable" in " ".join(cleave.ok("topics", command, "-h").split())
+    assert "stream, queue, checkpoint" in " ".join(cleave.ok("subscriptions", "create", "-h").split())
 
 
 def test_a_database_without_the_schema_says_what_to_run(

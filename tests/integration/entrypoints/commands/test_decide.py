@@ -143,4 +143,3 @@ def test_the_ledger_is_listed_with_and_without_refusals(cleave: CommandLine, ord
     assert (refusal["segment_id"], refusal["reason"], refusal["needed"]) == (1, "at-max-segments", 2)
     assert "split 0 (msgRateIn)" in cleave.ok("decisions")
     assert "at-max-segments" in cleave.ok("decisions", "--why-not")
-    assert cleave.json("decisions", "--topic", "acme/shop/nobody") == []

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from sqlalchemy import make_url
 
 from tests.support.command_line import CommandLine
+from tests.support.landing import land_rates
 
 
 def findings(cleave: CommandLine) -> dict[str, tuple[str, str]]:
@@ -68,6 +70,32 @@ def test_a_login_without_its_role_is_told_what_to_grant(
     assert f"GRANT cleave_controller TO {make_url(login).username}" in found["role"][1]
 
 
+def test_without_a_java_of_the_machine_spark_does_not_compute_here(
+    cleave: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    level, sentence = findings(cleave)["java"]
+
+    assert level == "note"
+    assert "the SQL twin aggregates instead" in sentence
+
+
+@pytest.mark.parametrize("master", ["none", "sc://connect.example.org:15002/;token=secret-word"])
+def test_where_spark_runs_elsewhere_no_java_is_needed(
+    cleave: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, master: str
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("SPARK_MASTER", master)
+
+    level, sentence = findings(cleave)["java"]
+
+    assert level == "ok"
+    assert "secret-word" not in sentence
+
+
 def test_passwords_are_not_shown(cleave: CommandLine, login: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLEAVE_DATABASE_URL", login)
 
@@ -98,5 +126,77 @@ def test_what_is_away_is_wrong_and_the_rest_is_still_looked_at(
 
     assert answer.code == 1
     wrong = {check for check, (level, _) in found.items() if level == "wrong"}
-    assert wrong == {"database", "schema", "role", "workers", "airflow", "airflow DAGs", "airflow connection"}
+    assert wrong == {
+        "database",
+        "schema",
+        "role",
+        "workers",
+        "load runs",
+        "airflow",
+        "airflow DAGs",
+        "airflow connection",
+    }
     assert "PostgreSQL is away" in found["database"][1]
+
+
+@pytest.mark.parametrize(
+    ("ago_seconds", "level", "word"),
+    [(5, "ok", "the last one"), (1500, "wrong", "25 minutes old"), (7200, "note", "cleave collect")],
+)
+def test_samples_that_stopped_are_noticed_by_the_age_of_the_last(
+    cleave: CommandLine, tmp_path: Path, ago_seconds: int, level: str, word: str
+) -> None:
+    land_rates(str(tmp_path / "landing"), 1, {0: 10.0}, ago_seconds=(ago_seconds + 10, ago_seconds))
+
+    found = findings(cleave)["landing area"]
+
+    assert found[0] == level
+    assert word in found[1]
+
+
+@pytest.mark.parametrize(
+    ("ago_seconds", "level", "word"),
+    [(None, "note", "never"), (20, "ok", "seconds old"), (1500, "wrong", "25 minutes old")],
+)
+def test_an_aggregation_that_stopped_is_noticed_by_the_age_of_its_last_run(
+    cleave: CommandLine, ago_seconds: int | None, level: str, word: str
+) -> None:
+    if ago_seconds is not None:
+        cleave.execute(
+            """INSERT INTO cleave.load_run (run_id, window_end, engine, samples, segments, written, outrun)
+               VALUES ('r', now() - make_interval(secs => :ago), 'twin', 1, 1, 1, 0)""",
+            ago=ago_seconds,
+        )
+
+    found = findings(cleave)["load runs"]
+
+    assert found[0] == level
+    assert word in found[1]
+
+
+def test_a_reader_may_ask_and_is_told_what_its_login_is_enough_for(
+    cleave: CommandLine, login: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cleave.execute(f"GRANT cleave_inspector TO {make_url(login).username}")
+    monkeypatch.setenv("CLEAVE_DATABASE_URL", login)
+
+    answer, found = cleave("doctor"), findings(cleave)
+
+    assert answer.code == 0, answer.out
+    assert found["schema"] == ("ok", "up to date")
+    assert found["role"][0] == "note"
+    assert "cleave_inspector: enough for commands that only read" in found["role"][1]
+
+
+def test_a_login_that_may_do_more_than_its_work_takes_is_told_so(
+    cleave: CommandLine, login: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cleave.execute(f"GRANT cleave_controller, cleave_owner TO {make_url(login).username}")
+    monkeypatch.setenv("CLEAVE_DATABASE_URL", login)
+
+    level, sentence = findings(cleave)["role"]
+
+    assert level == "note"
+    assert "cleave_owner" in sentence
+    assert "cleave_controller only" in sentence
+    assert "cleave_inspector" in sentence, "what is enough for those who only read"

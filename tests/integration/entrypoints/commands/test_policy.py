@@ -20,9 +20,9 @@ def test_a_knob_is_set_read_and_removed_at_each_level(cleave: CommandLine, order
     assert stored["max_segments"] == 9
     assert effective["max_segments"]["value"] == 9
     expected = "cluster" if level == "cluster" else "namespace" if level == "acme/shop" else "topic"
-    assert effective["max_segments"]["from"] == expected
+    assert effective["max_segments"]["level"] == expected
     assert removed["after"].get("max_segments") in (None, 64)
-    assert {row["from"] for row in cleave.json("policy", "effective", orders)} == {"default"}
+    assert {row["level"] for row in cleave.json("policy", "effective", orders)} == {"default"}
 
 
 def test_the_nearest_level_wins_knob_by_knob(cleave: CommandLine, orders: str) -> None:
@@ -30,7 +30,7 @@ def test_the_nearest_level_wins_knob_by_knob(cleave: CommandLine, orders: str) -
     cleave.ok("policy", "set", "acme/shop", "max_segments=16", "enabled=false")
     cleave.ok("policy", "set", orders, "enabled=true")
 
-    found = {row["knob"]: (row["value"], row["from"]) for row in cleave.json("policy", "effective", orders)}
+    found = {row["knob"]: (row["value"], row["level"]) for row in cleave.json("policy", "effective", orders)}
 
     assert found["split_cooldown_seconds"] == (30, "cluster")
     assert found["max_segments"] == (16, "namespace")

@@ -10,13 +10,16 @@ def test_split_merge_and_rebucket_each_make_the_next_layout(cleave: CommandLine,
     merged = cleave.json("segments", "merge", orders, "2", "3")
     rebucketed = cleave.json("segments", "rebucket", orders, "1", "8")
 
-    assert split["children"] == ["2 [0000-0fff]", "3 [1000-7fff]"]
+    assert split["creates"] == [
+        {"segment_id": 2, "hash_range": "0000-0fff"},
+        {"segment_id": 3, "hash_range": "1000-7fff"},
+    ]
     assert (split["origin"], split["actor"], split["reason"]) == ("manual", "ada", "hot keys")
-    assert merged["children"] == ["4 [0000-7fff]"]
-    assert rebucketed["children"] == ["5 [8000-ffff]"]
+    assert merged["children"] == [4]
+    assert rebucketed["children"] == [5]
     assert [one["epoch"] for one in (split, merged, rebucketed)] == [1, 2, 3]
     active = [row for row in cleave.json("layout", orders)["segments"] if row["state"] == "ACTIVE"]
-    assert [(row["segment"], row["buckets"]) for row in active] == [(4, 2), (5, 8)]
+    assert [(row["segment_id"], row["buckets"]) for row in active] == [(4, 2), (5, 8)]
 
 
 def test_a_split_into_equal_parts(cleave: CommandLine, orders: str) -> None:
@@ -36,7 +39,7 @@ def test_dry_runs_say_what_would_happen(cleave: CommandLine, orders: str) -> Non
     assert merge.startswith(f"{title}merge would seal [0, 1] and create\n")
     assert rebucket.startswith(f"{title}rebucket would seal [0] and create\n")
     as_data = cleave.json("segments", "split", orders, "1", "--dry-run")
-    assert [child["range"] for child in as_data["creates"]] == ["8000-bfff", "c000-ffff"]
+    assert [child["hash_range"] for child in as_data["creates"]] == ["8000-bfff", "c000-ffff"]
 
 
 def test_a_dry_run_refuses_a_busy_segment(cleave: CommandLine, orders: str) -> None:
@@ -75,7 +78,7 @@ def test_lineage_is_a_tree_and_a_document(cleave: CommandLine, orders: str) -> N
         "└── 1 [8000-ffff] epoch 0, sealed at 2",
         "    └── 4 [4000-ffff] epoch 2, active, parents [3, 1] (drawn above)",
     ]
-    assert sorted(row["segment"] for row in below["segments"]) == [0, 2]
+    assert sorted(row["segment_id"] for row in below["segments"]) == [0, 2]
 
 
 def test_the_layout_is_shown_as_it_was(cleave: CommandLine, orders: str) -> None:
@@ -84,7 +87,7 @@ def test_the_layout_is_shown_as_it_was(cleave: CommandLine, orders: str) -> None
     before = cleave.json("layout", orders, "--at", "0")
     metadata = cleave.json("layout", orders, "--metadata")
 
-    assert [row["segment"] for row in before["segments"]] == [0, 1]
+    assert [row["segment_id"] for row in before["segments"]] == [0, 1]
     assert before["epoch"] == 0
     assert cleave.json("layout", orders, "--at", "2999-01-01T00:00:00Z")["epoch"] == 1
     assert metadata["epoch"] == 1

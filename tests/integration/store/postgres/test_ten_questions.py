@@ -110,7 +110,12 @@ def night(bench: Bench) -> Night:
         "UPDATE cleave.operation SET deadline = clock_timestamp() WHERE operation_id = :id", id=stuck
     )
     created_at = bench.scalar("SELECT committed_at FROM inspect.layout_changes WHERE epoch = 0")
-    return Night(bench, {"topic": TOPIC, "segment": "3", "instant": created_at.isoformat()}, hot_split, stuck)
+    return Night(
+        bench,
+        {"topic": TOPIC, "segment": "3", "instant": created_at.isoformat(), "key": "key1"},
+        hot_split,
+        stuck,
+    )
 
 
 def report(bench: Bench, rates: dict[int, float]) -> None:

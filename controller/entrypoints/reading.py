@@ -1,0 +1,24 @@
+"""What commands read through: one read-only transaction on schema `inspect`, for a login in role `cleave_inspector`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import Connection, text
+
+from controller.settings import Settings, load_settings
+from controller.store.postgres.engine import Store
+
+
+@contextmanager
+def reading(settings: Settings | None = None) -> Iterator[Connection]:
+    """One snapshot of the database that the settings name. Nothing can be changed in it, whatever the login may do."""
+    settings = settings or load_settings()
+    store = Store(settings.database_url.get_secret_value(), application_name="cleave-read", pool_size=1)
+    try:
+        with store.transaction() as tx:
+            tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+            yield tx
+    finally:
+        store.dispose()

@@ -1,0 +1,67 @@
+"""The figures in README.md, taken from benchmarks/RESULTS.md: `python -m docs.reference.pages.figures` writes them anew."""
+
+from __future__ import annotations
+
+import re
+
+from docs.reference.pages.markdown import ROOT, table
+
+README, RESULTS = ROOT / "README.md", ROOT / "benchmarks" / "RESULTS.md"
+_PLACE = re.compile(r"(?<=<!-- figures -->\n).*?(?=<!-- end of figures -->)", re.DOTALL)
+
+
+def figures() -> str:
+    """The table. Raises LookupError where a figure is no longer among the results."""
+    consumer, gap = "second_consumer", "publish_gap"
+    native, ours = "native", "pulsar"
+    return table(
+        ("", "Cleave", "Pulsar 5's own"),
+        (
+            (
+                "a second consumer joins: until it has a segment of its own, median",
+                f"{_of(f'active_ms, {ours}', consumer, 'p50')} ms",
+                f"{_of(f'active_ms, {native}', consumer, 'p50')} ms",
+            ),
+            (
+                "a segment is split under traffic: pause in sending, median and worst, failed sends",
+                _gap(ours, gap),
+                _gap(native, gap),
+            ),
+            (
+                "a pass over 100,000 topics: when nothing changed, when 1,000 did",
+                f"{_of('idle_pass.seconds')} s, {_of('changed_pass.seconds')} s",
+                "not measured",
+            ),
+        ),
+    )
+
+
+def in_readme() -> str:
+    """What stands there now."""
+    found = _PLACE.search(README.read_text())
+    if found is None:
+        raise LookupError("README.md has no place for figures")
+    return found[0]
+
+
+def _gap(system: str, title: str) -> str:
+    figures = [_of(f"ms, {system}", title, column) for column in ("p50", "worst")]
+    return f"{figures[0]} ms, {figures[1]} ms, {_of(f'{title}.failed_sends.{system}')}"
+
+
+def _of(row: str, title: str = "figure", column: str = "value") -> str:
+    """The cell of the one table with such a title that has such a row."""
+    columns: list[str] = []
+    for line in RESULTS.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|") or set(line) <= set("|-"):
+            columns = columns if line.startswith("|") else []
+        elif not columns:
+            columns = cells
+        elif columns[0] == title and cells[0] == row:
+            return cells[columns.index(column)]
+    raise LookupError(f"benchmarks/RESULTS.md has no {row!r} under {title!r}")
+
+
+if __name__ == "__main__":
+    README.write_text(_PLACE.sub(lambda _: figures(), README.read_text()))

@@ -1,0 +1,81 @@
+"""Commands that only read need a login that can only read."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import make_url, text
+
+from controller.domain.errors import Terminal
+from controller.entrypoints.reading import reading
+from tests.support.command_line import CommandLine
+
+READING = [
+    ("topics", "list"),
+    ("topics", "show", "TOPIC"),
+    ("layout", "TOPIC"),
+    ("layout", "TOPIC", "--at", "0"),
+    ("layout", "TOPIC", "--metadata"),
+    ("lineage", "TOPIC"),
+    ("key", "TOPIC", "customer-7"),
+    ("key", "TOPIC", "customer-7", "--at", "0"),
+    ("decisions",),
+    ("decisions", "--topic", "TOPIC"),
+    ("decisions", "--why-not"),
+    ("operations",),
+    ("operations", "--stuck", "--topic", "TOPIC"),
+    ("policy", "get", "cluster"),
+    ("policy", "get", "acme/shop"),
+    ("policy", "get", "TOPIC"),
+    ("policy", "effective", "TOPIC"),
+    ("subscriptions", "list", "TOPIC"),
+    ("consumers", "list", "TOPIC"),
+]
+CHANGING = [
+    ("topics", "create", "acme/shop/new"),
+    ("segments", "split", "TOPIC", "0"),
+    ("policy", "set", "TOPIC", "max_segments=9"),
+    ("consumers", "register", "TOPIC", "billing", "ada"),
+]
+
+
+@pytest.fixture
+def reader(cleave: CommandLine, database: str, orders: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A login in role cleave_inspector, which from here on the commands use; and a topic with a past."""
+    cleave.ok("subscriptions", "create", orders, "billing")
+    cleave.ok("segments", "split", orders, "0")
+    cleave.ok("policy", "set", orders, "max_segments=16")
+    name = f"reader_{secrets.token_hex(4)}"
+    cleave.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'pw' IN ROLE cleave_inspector")
+    url = make_url(database).set(username=name, password="pw").render_as_string(hide_password=False)
+    monkeypatch.setenv("CLEAVE_DATABASE_URL", url)
+    yield name
+    cleave.execute(f"DROP ROLE {name}")
+
+
+@pytest.mark.parametrize("command", READING, ids=" ".join)
+def test_a_command_that_reads_does_with_a_login_that_can_only_read(
+    cleave: CommandLine, orders: str, reader: str, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    words = [orders if word == "TOPIC" else word for word in command]
+    as_reader = cleave.json(*words)
+    monkeypatch.setenv("CLEAVE_DATABASE_URL", cleave.store.url.render_as_string(hide_password=False))
+
+    assert as_reader == cleave.json(*words)
+    assert cleave.ok(*words)
+
+
+@pytest.mark.parametrize("command", CHANGING, ids=" ".join)
+def test_a_command_that_changes_something_is_refused_to_it(
+    cleave: CommandLine, orders: str, reader: str, command: tuple[str, ...]
+) -> None:
+    words = [orders if word == "TOPIC" else word for word in command]
+
+    assert "permission denied" in cleave.refused(*words, code=1)
+
+
+def test_reading_changes_nothing_even_with_a_login_that_could(cleave: CommandLine) -> None:
+    with pytest.raises(Terminal, match="read-only transaction"), reading() as tx:
+        tx.execute(text("DELETE FROM cleave.consumer"))

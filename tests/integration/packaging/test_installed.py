@@ -1,0 +1,164 @@
+"""The wheel, installed as users install it, starts, makes a database and carries messages; with each extra.
+
+The base is tried with every run, the extras by `make matrix`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from controller.dataplane.pulsar.access import PulsarAccess
+from tests.support.brokers import SharedBroker
+from tests.support.pulsar_namespaces import make_namespace
+from tests.support.wheels import PROJECT, build_wheel, install
+from tests.unit.test_dependencies import STARTS
+
+METADATA = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+EXTRAS = sorted(set(METADATA["optional-dependencies"]) - {"dev"})
+
+_HELP_OF_EACH_COMMAND = """
+import contextlib, io, json, typer
+from controller.entrypoints.cli import app, run
+
+def walk(command, path):
+    yield path
+    for name, one in getattr(command, "commands", {}).items():
+        yield from walk(one, (*path, name))
+
+helped = {}
+for path in walk(typer.main.get_command(app), ()):
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        assert run([*path, "--help"]) == 0, path
+    helped[" ".join(path)] = said.getvalue()
+print(json.dumps(helped))
+"""
+_SEND_AND_RECEIVE = """
+import sys
+from controller.client.postgres_source import PostgresSource
+from controller.client.producer import Producer
+from controller.client.stream_consumer import StreamConsumer
+from controller.bootstrap import plane_settings
+from controller.dataplane.registry import build_log_client
+from controller.settings import load_settings
+
+topic, plane = sys.argv[1:]
+settings = load_settings()
+source = PostgresSource(settings.database_url.get_secret_value())
+logs = build_log_client(plane, plane_settings(settings))
+with Producer(source, logs, topic, name="checkout") as producer:
+    for number in range(20):
+        producer.send(str(number).encode(), key=f"customer-{number % 4}")
+received = []
+with StreamConsumer(source, logs, topic, "billing", "reader") as consumer:
+    while len(received) < 20:
+        batch = consumer.receive(timeout_seconds=30)
+        received += [int(message.payload) for message in batch.messages]
+        consumer.acknowledge(batch)
+assert sorted(received) == list(range(20)), received
+logs.close()
+source.close()
+"""
+
+
+class Installed:
+    """An environment with the wheel, run from a directory that has nothing in it."""
+
+    def __init__(self, python: Path, nowhere: Path) -> None:
+        self._bin = python.parent
+        self._nowhere = nowhere
+
+    def __call__(self, program: str, *arguments: str, **settings: str) -> str:
+        """What the program prints; it must succeed."""
+        env = {key: value for key, value in os.environ.items() if not key.startswith(("CLEAVE_", "PYTHON"))}
+        done = subprocess.run(
+            [self._bin / program, *arguments],
+            cwd=self._nowhere,
+            env={**env, **settings},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(
+    scope="module",
+    params=["", *(pytest.param(extra, marks=pytest.mark.matrix) for extra in EXTRAS)],
+    ids=lambda extra: extra or "base",
+)
+def installed(
+    request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Installed:
+    room = tmp_path_factory.mktemp("installed")
+    (room / "nowhere").mkdir()
+    return Installed(install(wheel, request.param, room / "home"), room / "nowhere")
+
+
+def test_it_is_named_and_versioned_as_documented(installed: Installed) -> None:
+    shown = installed(
+        "python", "-c", "from importlib.metadata import version; print(version('pulsar-cleave'))"
+    )
+
+    assert shown.strip() == METADATA["version"]
+
+
+def test_each_command_says_what_it_does(installed: Installed) -> None:
+    helped = json.loads(installed("python", "-c", _HELP_OF_EACH_COMMAND))
+
+    assert len(helped) > 30
+    assert installed("cleave", "--help") == helped[""]
+    assert [path for path, text in helped.items() if "Usage: cleave" not in text] == []
+
+
+def test_what_is_installed_for_it_can_be_imported(
+    installed: Installed, request: pytest.FixtureRequest
+) -> None:
+    extra = request.node.callspec.params["installed"]
+    modules = [*STARTS[""], *STARTS.get(extra, [])]
+
+    installed("python", "-c", "; ".join(f"import {module}" for module in modules))
+    installed("python", "-c", "from controller.telemetry import get_logger; get_logger('x').info('a line')")
+
+
+def send_and_receive(installed: Installed, topic: str, plane: str, **settings: str) -> None:
+    """From an empty database to messages that were read."""
+    installed("cleave", "migrate", **settings)
+    installed("cleave", "topics", "create", topic, "--segments", "2", "--data-plane", plane, **settings)
+    installed("cleave", "subscriptions", "create", topic, "billing", **settings)
+    installed("python", "-c", _SEND_AND_RECEIVE, f"topic://{topic}", plane, **settings)
+
+
+def test_a_database_is_made_and_messages_come_back(installed: Installed, empty_database: str) -> None:
+    send_and_receive(installed, "acme/shop/orders", "embedded", CLEAVE_DATABASE_URL=empty_database)
+
+
+@pytest.mark.matrix
+def test_with_its_extra_messages_come_back_from_a_pulsar_broker(
+    wheel: Path, pulsar_broker: SharedBroker, empty_database: str, tmp_path: Path
+) -> None:
+    access = PulsarAccess(admin_url=pulsar_broker.admin_url, service_url=pulsar_broker.service_url)
+    topic = f"{make_namespace(access, f'installed-{secrets.token_hex(4)}')}/orders"
+
+    send_and_receive(
+        Installed(install(wheel, "pulsar", tmp_path / "home"), tmp_path),
+        topic,
+        "pulsar",
+        CLEAVE_DATABASE_URL=empty_database,
+        CLEAVE_PULSAR_ADMIN_URL=access.admin_url,
+        CLEAVE_PULSAR_SERVICE_URL=str(access.service_url),
+        CLEAVE_CALL_TIMEOUT_SECONDS="25",
+    )

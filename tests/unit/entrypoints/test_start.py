@@ -1,0 +1,63 @@
+"""What a command loads before it starts: no library that it does not need. Libraries are most of a short command's time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from controller.entrypoints.cli import app
+from controller.entrypoints.command_list import COMMANDS
+
+_RUN = """
+import contextlib, io, json, sys
+from controller.entrypoints.cli import run
+with contextlib.redirect_stdout(io.StringIO()):
+    code = run(json.loads(sys.argv[1]))
+print(json.dumps([code, sorted({name.partition(".")[0] for name in sys.modules} | set(sys.modules))]))
+"""
+HELP_NEEDS_NONE_OF = {"rich", "sqlalchemy", "psycopg2", "pydantic", "structlog", "prometheus_client"}
+NO_COMMAND_ON_TOPICS_NEEDS = {"fastapi", "numpy", "pandas", "pyarrow", "pyspark", "requests", "uvicorn"}
+PARTS_OF_OTHER_COMMANDS = {
+    "structlog",  # nothing to log yet
+    "controller.bundles.bootstrap",
+    "controller.services.load_aggregation",
+    "controller.services.load_collector",
+    "controller.services.worker",
+}
+
+
+def loaded_by(*arguments: str) -> set[str]:
+    """Modules and top-level packages in a process of its own, once the command has ended well."""
+    done = subprocess.run(
+        [sys.executable, "-c", _RUN, json.dumps(arguments)], capture_output=True, text=True, check=True
+    )
+    code, names = json.loads(done.stdout)
+    assert code == 0
+    return set(names)
+
+
+def test_the_list_of_commands_needs_no_library_but_the_one_of_commands() -> None:
+    loaded = loaded_by("--help")
+
+    assert "typer" in loaded
+    assert loaded & (HELP_NEEDS_NONE_OF | NO_COMMAND_ON_TOPICS_NEEDS) == set()
+
+
+@pytest.mark.parametrize("command", ["topics list", "segments split", "policy set", "decisions", "layout"])
+def test_a_command_on_topics_loads_nothing_that_is_for_others(command: str) -> None:
+    loaded = loaded_by(*command.split(), "--help")
+
+    assert "sqlalchemy" in loaded
+    assert loaded & (NO_COMMAND_ON_TOPICS_NEEDS | PARTS_OF_OTHER_COMMANDS) == set()
+
+
+def test_the_list_says_of_each_command_what_it_says_of_itself() -> None:
+    commands = typer.main.get_command(app).commands
+
+    assert {name: command.get_short_help_str(limit=300) for name, command in commands.items()} == {
+        name: entry.help for name, entry in COMMANDS.items()
+    }
