@@ -323,7 +323,7 @@ def policy(
             found = read_split_policy(cleave.store, name, namespace)
         else:
             found = change_split_policy(
-                cleave.store, name, namespace, changes, actor=process_name(), replace=replace, dry_run=dry_run
+                cleave.store, name, namespace, changes, actor=user_name(), replace=replace, dry_run=dry_run
             )
     rows = bundle_rows.policy_rows(found)
     emit(as_json, asdict(found), rows_table(rows, title=f"{'would be ' if dry_run else ''}{namespace}"))
