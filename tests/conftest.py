@@ -21,6 +21,8 @@ from tests.support.scratch import scratch
 
 # Set, it makes every process that a test starts compile all its libraries anew. The Makefile takes it away as well.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Whoever runs tests side by side tells them the width of a terminal; what tests read is as wide as what is piped.
+os.environ.pop("COLUMNS", None)
 _BROKERS = {"pulsar_broker", "pulsar5_broker", "pulsar_cluster"}
 _BROKER_TIMEOUT_SECONDS = 900  # the first test that needs a broker may wait for its download and its start
 _ONE_PROCESS_EACH = ("spark", "airflow", "browser")  # a second JVM or Airflow would only slow both
