@@ -13,6 +13,7 @@ from controller.dataplane.base import DataPlane
 from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import Conflict, InvalidInput, Unsupported
 from controller.domain.policy import PolicyOverride
+from controller.domain.utf8 import utf8
 from controller.store.journal import topic_intents
 from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
@@ -43,7 +44,7 @@ def create_topic(
         raise Unsupported(
             f"data plane {data_plane!r} is not configured here; choose one of {', '.join(sorted(planes)) or 'none'}"
         )
-    _check_retention(properties or {})
+    _check_properties(properties or {})
     with store.transaction() as tx:
         if isinstance(planes[data_plane], LayoutKeeper):
             return mirrors.intend_attach(
@@ -135,8 +136,13 @@ def delete_subscription(store: Store, topic: str, subscription: str, request: Re
         return topic_intents.intend_subscription_delete(tx, topic_id, subscription, request)
 
 
-def _check_retention(properties: Mapping[str, str]) -> None:
-    """Refuse a value that is no number: it would silently keep everything for ever."""
+def _check_properties(properties: Mapping[str, str]) -> None:
+    """Refuse text that cannot be stored, and a retention that is no number: it would silently keep everything for
+    ever.
+    """
+    for key, held in properties.items():
+        utf8(key, "topic property")
+        utf8(held, f"topic property {key!r} =")
     value = properties.get(RETENTION_PROPERTY)
     try:
         is_wrong = value is not None and not math.isfinite(float(value))

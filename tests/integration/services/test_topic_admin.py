@@ -52,6 +52,12 @@ def test_a_retention_that_is_no_number_is_refused(bench: Bench, minutes: str) ->
         )
 
 
+@pytest.mark.parametrize("properties", [{"owner": "\ud800"}, {"own\udfffer": "ada"}])
+def test_a_property_without_a_utf8_form_is_refused_by_name(bench: Bench, properties: dict[str, str]) -> None:
+    with pytest.raises(InvalidInput, match=r"topic property 'own.*surrogate"):
+        topic_admin.create_topic(bench.store, bench.planes, TOPIC, bench.request(), properties=properties)
+
+
 def test_a_data_plane_that_is_not_configured_is_refused_by_name(bench: Bench) -> None:
     with pytest.raises(Unsupported, match=r"'kafka'.*embedded"):
         topic_admin.create_topic(bench.store, bench.planes, TOPIC, bench.request(), data_plane="kafka")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.domain.errors import InvalidInput
-from controller.entrypoints.tasks.forms import CreateForm, DeleteForm, SplitForm, fill_in
+from controller.entrypoints.tasks.forms import CreateForm, DeleteForm, Form, SplitForm, fill_in
 
 TOPIC = "topic://acme/shop/orders"
 
@@ -70,6 +70,24 @@ def test_what_is_wrong_is_said_in_one_line(params: dict[str, object], line: str)
 
     assert line in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("form", "params", "where"),
+    [
+        (SplitForm, {"topic": "a/b/\ud800", "segment": 0}, "topic"),
+        (SplitForm, {"topic": TOPIC, "segment": 0, "reason": "\ud800"}, "reason"),
+        (DeleteForm, {"topic": TOPIC, "confirm": "\ud800"}, "confirm"),
+        (CreateForm, {"topic": TOPIC, "data_plane": "\ud800"}, "data_plane"),
+        (CreateForm, {"topic": TOPIC, "properties": {"\ud800": "x"}}, "properties"),
+        (CreateForm, {"topic": TOPIC, "properties": {"x": "\ud800"}}, "properties"),
+    ],
+)
+def test_text_without_a_utf8_form_is_refused_before_anything_is_done(
+    form: type[Form], params: dict[str, object], where: str
+) -> None:
+    with pytest.raises(InvalidInput, match=rf"^{where} .*surrogate"):
+        fill_in(form, params)
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
