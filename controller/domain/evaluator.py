@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from controller.domain.decision import Decision, Evaluation, Lane, Refusal, RefusalReason
+from controller.domain.knobs import misfit
 from controller.domain.lanes import consumer, load, merge
 from controller.domain.lanes.ground import Ground
-from controller.domain.policy import violations
+from controller.domain.policy import Violation, violations
 from controller.domain.situation import Situation
 
-CODE_VERSION = "pip483-3"
+CODE_VERSION = "pip483-4"
 """Version of the rules, stored in the ledger. It is raised whenever the same situation could have another answer."""
 
 ALL_LANES = frozenset(Lane)
@@ -40,19 +41,7 @@ def decide(situation: Situation, lanes: Collection[Lane] = ALL_LANES) -> Evaluat
         return Evaluation(refusals=(Refusal(None, None, RefusalReason.FOREIGN_CONTROLLER),))
     broken = violations(policy)
     if broken:
-        return Evaluation(
-            refusals=tuple(
-                Refusal(
-                    segment_id=None,
-                    lane=None,
-                    reason=RefusalReason.INVALID_POLICY,
-                    metric=violation.knob,
-                    value=None if isinstance(violation.value, str) else violation.value,
-                    needed=violation.needed,
-                )
-                for violation in broken
-            )
-        )
+        return Evaluation(refusals=tuple(map(_of_violation, broken)))
     ground = Ground(situation)
     decisions: tuple[Decision, ...] = ()
     if Lane.CONSUMER in lanes:
@@ -62,3 +51,19 @@ def decide(situation: Situation, lanes: Collection[Lane] = ALL_LANES) -> Evaluat
     if Lane.MERGE in lanes:
         decisions = merge.answer(ground, decisions) or decisions
     return Evaluation(decisions, tuple(ground.refusals), ground.valid_until)
+
+
+def _of_violation(violation: Violation) -> Refusal:
+    """The knob with its value; where that is no number, the sentence in the knob's place."""
+    value = violation.value
+    is_number = (
+        isinstance(value, int | float) and not isinstance(value, bool) and misfit(value, float) is None
+    )
+    return Refusal(
+        segment_id=None,
+        lane=None,
+        reason=RefusalReason.INVALID_POLICY,
+        metric=violation.knob if is_number else str(violation),
+        value=value if is_number else None,  # type: ignore[arg-type]  # told above
+        needed=violation.needed,
+    )

@@ -14,7 +14,7 @@ from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import Conflict, InvalidInput, Unsupported
 from controller.domain.policy import PolicyOverride
 from controller.domain.utf8 import utf8
-from controller.store.journal import topic_intents
+from controller.store.journal import operations, topic_intents
 from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
 from controller.store.mirrors import mirrors
@@ -37,8 +37,9 @@ def create_topic(
 ) -> Intent:
     """Intend a topic (`topic://tenant/namespace/name`) of `segments` equal segments, 1..65536.
 
-    The policy's cap on segments does not hold here: it binds automatic splits. Raises InvalidInput, TopicExists, or
-    Unsupported for a data plane that is not configured here.
+    The policy's cap on segments does not hold here: it binds automatic splits. Raises InvalidInput (an override
+    that does not fit the levels above included), TopicExists, or Unsupported for a data plane that is not configured
+    here.
     """
     if data_plane not in planes:
         raise Unsupported(
@@ -46,6 +47,8 @@ def create_topic(
         )
     _check_properties(properties or {})
     with store.transaction() as tx:
+        if operations.find_by_request_key(tx, request.request_key) is None:  # a repeat has its first answer
+            policies.demand_valid(tx, name, policy)
         if isinstance(planes[data_plane], LayoutKeeper):
             return mirrors.intend_attach(
                 tx,

@@ -74,6 +74,10 @@ MISTAKES = [
     (("policy", "set", "cluster", "nonsense=1"), "'nonsense' cannot be set here"),
     (("policy", "set", "cluster", "max_segments"), "knob=value"),
     (("policy", "set", "cluster", "max_segments=many"), "whole number"),
+    (("policy", "set", "cluster", "split_msg_rate_in=1e400"), "split_msg_rate_in = '1e400'; give a number"),
+    (("policy", "set", "cluster", f"split_msg_rate_in={'9' * 400}"), "give a number"),
+    (("policy", "set", "cluster", f"max_segments={'9' * 5000}"), "give a whole number"),
+    (("policy", "set", "cluster", f"enabled={'[' * 5000}"), "give true or false"),
     (("policy", "set", "cluster", "max_segments=0"), "max_segments = 0 must be"),
     (("policy", "set", "acme/shop", "entry_bucket_budget=4"), "cannot be set here"),
     (("policy", "set", T, "split_msg_rate_in=1"), "split_msg_rate_in = 1"),
@@ -105,7 +109,9 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(
-    ("arguments", "word"), MISTAKES, ids=lambda value: " ".join(value) if isinstance(value, tuple) else ""
+    ("arguments", "word"),
+    MISTAKES,
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
 )
 def test_a_mistake_is_one_line_exit_2_and_changes_nothing(
     cleave: CommandLine, orders: str, arguments: tuple[str, ...], word: str
