@@ -1551,14 +1551,17 @@ CREATE VIEW cleave.threshold_in_force AS
     max(k.number) FILTER (WHERE (k.knob = 'merge_byte_rate_in'::text)) AS merge_byte_rate_in,
     max(k.number) FILTER (WHERE (k.knob = 'merge_msg_rate_out'::text)) AS merge_msg_rate_out,
     max(k.number) FILTER (WHERE (k.knob = 'merge_byte_rate_out'::text)) AS merge_byte_rate_out,
-    max(k.number) FILTER (WHERE (k.knob = 'load_change_threshold'::text)) AS load_change_threshold
+    max(k.number) FILTER (WHERE (k.knob = 'load_change_threshold'::text)) AS load_change_threshold,
+    COALESCE(bool_or((k.stored = 'true'::jsonb)) FILTER (WHERE (k.knob = 'strict_pulsar'::text)), false) AS strict_pulsar
    FROM (((cleave.topic t
      LEFT JOIN cleave.namespace_policy n ON ((n.namespace = t.namespace)))
      CROSS JOIN cleave.cluster_policy c)
      CROSS JOIN LATERAL ( SELECT d.knob,
-            COALESCE(cleave.knob_number(COALESCE(NULLIF((t.policy -> d.knob), 'null'::jsonb), NULLIF((n.policy -> d.knob), 'null'::jsonb), NULLIF((c.policy -> d.knob), 'null'::jsonb))), cleave.knob_number(d.value)) AS number
-           FROM cleave.policy_default d
-          WHERE ((d.knob ~ '^(split|merge)_(msg|byte)_rate_(in|out)$'::text) OR (d.knob = 'load_change_threshold'::text))) k)
+            held.stored,
+            COALESCE(cleave.knob_number(held.stored), cleave.knob_number(d.value)) AS number
+           FROM (cleave.policy_default d
+             CROSS JOIN LATERAL ( SELECT COALESCE(NULLIF((t.policy -> d.knob), 'null'::jsonb), NULLIF((n.policy -> d.knob), 'null'::jsonb), NULLIF((c.policy -> d.knob), 'null'::jsonb)) AS stored) held)
+          WHERE ((d.knob ~ '^(split|merge)_(msg|byte)_rate_(in|out)$'::text) OR (d.knob = ANY (ARRAY['load_change_threshold'::text, 'strict_pulsar'::text])))) k)
   WHERE (t.state <> 'deleted'::text)
   GROUP BY t.topic_id;
 

@@ -1,11 +1,12 @@
 """`decide`: a situation goes in, acts and reasons come out. It is pure, so any decision can be replayed.
 
-The profile `pip483` gives Pulsar 5's answers (PIP-483, PIP-486). Deliberate differences, all off under `strict_pulsar`:
-a segment of width 1 is refused and the next candidate tried; coldness is a sum of rate ÷ threshold and not of raw
+The profile `pip483` gives Pulsar 5's answers (PIP-483, PIP-486). Deliberate differences, all but the last off under
+`strict_pulsar`: a segment of width 1 is refused and the next candidate tried; coldness is a sum of rate ÷ threshold and not of raw
 rates; "cold since" is a stored fact and not the time of the last write; merge depth is stored, so pruning cannot erode
 its cap; a merge that would be split again is refused; a reading older than the policy's limit is neither hot nor cold;
 where consumers cannot share a segment, the guard of PIP-486 that no merge may idle a consumer counts segments instead
-of buckets. Ties go by range, in the consumer lane by id. Splits are at the midpoint. The autoscaler acts on the
+of buckets; and there the consumer lane splits where Pulsar would give a segment more buckets, which would serve
+nobody. Ties go by range, in the consumer lane by id. Splits are at the midpoint. The autoscaler acts on the
 verdict.
 """
 

@@ -104,6 +104,8 @@ def next_record(
     observed_at: int,
     thresholds: LoadThresholds,
     change_threshold: float = DEFAULT_CHANGE_THRESHOLD,
+    *,
+    strict_pulsar: bool = False,
 ) -> LoadUpdate:
     """What to keep after observing `stats`: the one rule of the aggregation.
 
@@ -113,6 +115,8 @@ def next_record(
     first cold observation and survives any change that stays cold, so a nearly idle segment with jitter becomes
     mergeable; new thresholds restart it unless the record is cold under them as well. Silence does not end it: the
     evaluator treats a silent segment as stale. An observation older than the record's changes nothing.
+
+    With `strict_pulsar` the rates are written when one moved materially, however little that is, and then only.
     """
     cold = thresholds.is_cold(stats)
     if previous is None:
@@ -123,7 +127,11 @@ def next_record(
     if cold:
         goes_on = previous.cold_since is not None and thresholds.is_cold(previous.stats)
         cold_since = previous.cold_since if goes_on else observed_at
-    if _is_news(previous.stats, stats, thresholds, change_threshold):
+    if (
+        is_material_change(previous.stats, stats, change_threshold)
+        if strict_pulsar
+        else _is_news(previous.stats, stats, thresholds, change_threshold)
+    ):
         return LoadUpdate(LoadRecord(stats, observed_at, cold_since, observed_at), True)
     record = LoadRecord(previous.stats, previous.modified_at, cold_since, observed_at)
     return LoadUpdate(record, cold_since != previous.cold_since)

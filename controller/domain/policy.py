@@ -36,7 +36,8 @@ class AutoScalePolicy:
     Built unchecked, see `violations`. Rates are per segment and second. `max_dag_depth` bounds the
     merges in a segment's ancestry. `load_stale_after_seconds`: a reading older than this is neither hot
     nor cold. `load_change_threshold`: relative change of a rate that rewrites its record.
-    `strict_pulsar`: answer exactly as Pulsar 5 does, known defects included.
+    `strict_pulsar`: decide and keep load records by Pulsar 5's rules, known defects included; not where
+    the data plane shares no buckets (see `evaluator`).
     """
 
     enabled: bool = True

@@ -102,15 +102,16 @@ def test_thresholds_are_those_in_force_for_each_topic(driver: StoreDriver) -> No
     plain, special = (driver.create(f"topic://t/{name}").topic_id for name in ("n/a", "m/a"))
     driver.do(policies.set_cluster, AutoScalePolicy(merge_msg_rate_in=10.0), actor="ann")
     driver.do(policies.set_namespace, "t/m", PolicyOverride(split_byte_rate_in=float("inf")), actor="ann")
-    driver.do(policies.set_topic, special, PolicyOverride(load_change_threshold=0.5))
+    driver.do(policies.set_topic, special, PolicyOverride(load_change_threshold=0.5, strict_pulsar=True))
 
     rows = {row["topic_id"]: row for row in driver.do(loads.baseline).thresholds.to_pylist()}
 
     for topic_id in (plain, special):
         policy = driver.do(policies.effective_policy, topic_id).policy
         assert rows[topic_id] == {"topic_id": topic_id} | {
-            name: float(getattr(policy, name)) for name in loads.THRESHOLD_SCHEMA.names[1:]
+            name: getattr(policy, name) for name in loads.THRESHOLD_SCHEMA.names[1:]
         }
+    assert (rows[plain]["strict_pulsar"], rows[special]["strict_pulsar"]) == (False, True)
 
 
 @pytest.mark.parametrize(
@@ -130,9 +131,7 @@ def test_a_threshold_that_is_no_number_has_its_default_and_leaves_the_others_alo
     driver: StoreDriver, value: str
 ) -> None:
     odd, plain = (driver.create(f"topic://t/n/{name}").topic_id for name in "ab")
-    document = (
-        f'{{"split_msg_rate_in": {value}, "merge_msg_rate_in": 3, "load_stale_after_seconds": {value}}}'
-    )
+    document = f'{{"split_msg_rate_in": {value}, "merge_msg_rate_in": 3, "load_stale_after_seconds": {value}, "strict_pulsar": "yes"}}'
     with driver.store.transaction() as tx:
         statement = "UPDATE cleave.topic SET policy = CAST(:document AS jsonb), row_version = row_version + 1 WHERE topic_id = :id"
         tx.execute(text(statement), {"document": document, "id": odd})
@@ -142,6 +141,7 @@ def test_a_threshold_that_is_no_number_has_its_default_and_leaves_the_others_alo
 
     assert (rows[odd]["split_msg_rate_in"], rows[odd]["merge_msg_rate_in"]) == (10_000, 3)
     assert rows[plain]["merge_msg_rate_in"] == default.merge_msg_rate_in
+    assert rows[odd]["strict_pulsar"] is False
     shown = "SELECT topic_id, split_msg_rate_in, load_stale_after_seconds FROM inspect.load_now"
     assert set(driver.sql(shown)) == {(odd, 10_000, 300), (plain, 10_000, 300)}
 
