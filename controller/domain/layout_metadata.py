@@ -7,7 +7,7 @@ properties, the auto-scale policy and whatever else is in it pass through `metad
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from controller.domain.errors import InvalidInput
 from controller.domain.hash_range import HashRange
 from controller.domain.segment import Segment, SegmentState
 from controller.domain.segment_graph import SegmentGraph
+from controller.domain.shown import shown
 
 _LAYOUT_KEYS = frozenset({"epoch", "nextSegmentId", "segments"})
 _ABSENT = -1
@@ -39,16 +40,24 @@ def write(layout: SegmentGraph, extra: Mapping[str, Any]) -> dict[str, Any]:
 def read(document: Mapping[str, Any]) -> SegmentGraph:
     """The layout in a record; unknown fields are passed over. Raises InvalidInput naming what is amiss."""
     try:
-        epoch, next_segment_id = int(document["epoch"]), int(document["nextSegmentId"])
-        records = list(document["segments"].values())
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        epoch, next_segment_id = (_whole(document[name], name) for name in ("epoch", "nextSegmentId"))
+        records = dict(document["segments"].items())
+    except _MALFORMED as error:
         raise InvalidInput(
             f"topic metadata cannot be read ({error!r}); it needs epoch, nextSegmentId and segments"
         ) from error
-    segments = [_read_segment(record) for record in records]
-    uncounted = {record["segmentId"] for record in records if record.get("mergeDepth") is None}
-    graph = SegmentGraph(epoch, next_segment_id, {segment.segment_id: segment for segment in segments})
-    return _count_merges(graph, uncounted)
+    segments: dict[int, Segment] = {}
+    uncounted: list[int] = []
+    for key, record in records.items():
+        segment = _read_segment(record)
+        if str(key) != str(segment.segment_id):
+            raise InvalidInput(
+                f"segment metadata of {segment} is filed under {shown(key)}; file it by its id"
+            )
+        segments[segment.segment_id] = segment
+        if record.get("mergeDepth") is None:
+            uncounted.append(segment.segment_id)
+    return _count_merges(SegmentGraph(epoch, next_segment_id, segments), uncounted)
 
 
 def _write_segment(segment: Segment) -> dict[str, Any]:
@@ -74,27 +83,64 @@ def _read_segment(record: Mapping[str, Any]) -> Segment:
     try:
         state = SegmentState(record["state"])
         sealed = state is SegmentState.SEALED
+        hash_range = record["hashRange"]
         return Segment(
-            segment_id=int(record["segmentId"]),
-            hash_range=HashRange(int(record["hashRange"]["start"]), int(record["hashRange"]["end"])),
+            segment_id=_whole(record["segmentId"], "segmentId"),
+            hash_range=HashRange(_whole(hash_range["start"], "start"), _whole(hash_range["end"], "end")),
             state=state,
-            parent_ids=tuple(record.get("parentIds") or ()),
-            child_ids=tuple(record.get("childIds") or ()),
-            created_epoch=int(record["createdAtEpoch"]),
-            sealed_epoch=int(record["sealedAtEpoch"]) if sealed else None,
-            created_at_ms=int(record.get("createdAtMs") or 0),
-            sealed_at_ms=max(0, int(record.get("sealedAtMs") or 0)) if sealed else None,
-            bucket_splits=tuple(record.get("entryBucketSplits") or ()),
-            merge_depth=int(record.get("mergeDepth") or 0),
-            legacy_topic_name=record.get("legacyTopicName") or None,
+            parent_ids=_whole_list(record, "parentIds"),
+            child_ids=_whole_list(record, "childIds"),
+            created_epoch=_whole(record["createdAtEpoch"], "createdAtEpoch"),
+            sealed_epoch=_whole(record["sealedAtEpoch"], "sealedAtEpoch", _ABSENT) if sealed else None,
+            created_at_ms=_instant(record, "createdAtMs"),
+            sealed_at_ms=_instant(record, "sealedAtMs") if sealed else None,
+            bucket_splits=_whole_list(record, "entryBucketSplits"),
+            merge_depth=_whole(record.get("mergeDepth") or 0, "mergeDepth"),
+            legacy_topic_name=_text(record, "legacyTopicName"),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except _MALFORMED as error:
         raise InvalidInput(
-            f"segment metadata {record!r} cannot be read ({error!r}); compare PIP-468"
+            f"segment metadata {shown(record)} cannot be read ({error!r}); compare PIP-468"
         ) from error
 
 
-def _count_merges(graph: SegmentGraph, uncounted: set[int]) -> SegmentGraph:
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError)
+_MOST = 2**63 - 1  # of Java and of PostgreSQL
+_LAST_INSTANT = 253_402_300_799_999  # the year 9999 ends, and so do Python's dates
+
+
+def _whole(value: Any, name: str, least: int = 0, most: int = _MOST) -> int:
+    """Raises InvalidInput for anything but a whole number within the bounds; JSON has floats and infinities too."""
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not is_whole or not least <= value <= most:
+        raise InvalidInput(
+            f"topic metadata cannot be read: {name} = {shown(value)}; give a whole number from {least} to {most}"
+        )
+    return int(value)
+
+
+def _whole_list(record: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    values = record.get(name) or ()
+    if not isinstance(values, list | tuple):
+        raise InvalidInput(
+            f"topic metadata cannot be read: {name} = {shown(values)}; give a list of whole numbers"
+        )
+    return tuple(_whole(value, name) for value in values)
+
+
+def _instant(record: Mapping[str, Any], name: str) -> int:
+    """Milliseconds since the Unix epoch; 0 where it is not known, which Pulsar writes as -1 or leaves out."""
+    return max(0, _whole(record.get(name) or 0, name, _ABSENT, _LAST_INSTANT))
+
+
+def _text(record: Mapping[str, Any], name: str) -> str | None:
+    value = record.get(name) or None
+    if value is not None and not isinstance(value, str):
+        raise InvalidInput(f"topic metadata cannot be read: {name} = {shown(value)}; give a text")
+    return value
+
+
+def _count_merges(graph: SegmentGraph, uncounted: Sequence[int]) -> SegmentGraph:
     """Parents before children (their ids are lower), so that a stored depth carries over to its heirs."""
     segments = dict(graph.segments)
     counted = SegmentGraph(graph.epoch, graph.next_segment_id, segments)

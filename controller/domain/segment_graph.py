@@ -8,7 +8,8 @@ trusted.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -107,6 +108,32 @@ class SegmentGraph:
         among = (segment_id, *self.ancestors(segment_id))
         return sum(len(self.segments[i].parent_ids) >= 2 for i in among)
 
+    def merge_depths_by_ancestry(self) -> dict[int, int]:
+        """`merge_depth_by_ancestry` of every segment, however deep, in one pass over the links.
+
+        Segments are taken in the order of their ids, since a parent's id is below its children's. A set of merges is a
+        number with a bit for each, kept until the last child has taken it over.
+        """
+        heirs = Counter(parent_id for segment in self.segments.values() for parent_id in segment.parent_ids)
+        merges_of: dict[int, int] = {}
+        depths: dict[int, int] = {}
+        known = 0
+        for segment_id in sorted(self.segments):
+            parent_ids = self.segments[segment_id].parent_ids
+            merges = 0
+            for parent_id in parent_ids:
+                merges |= merges_of.get(parent_id, 0)
+                heirs[parent_id] -= 1
+                if not heirs[parent_id]:
+                    merges_of.pop(parent_id, None)
+            if len(parent_ids) >= 2:
+                merges |= 1 << known
+                known += 1
+            if heirs[segment_id]:
+                merges_of[segment_id] = merges
+            depths[segment_id] = merges.bit_count()
+        return depths
+
     def child_merge_depth(self, parent_ids: tuple[int, ...]) -> int:
         """The depth to store for a new segment with these parents.
 
@@ -137,17 +164,17 @@ class SegmentGraph:
     def check_invariants(self) -> None:
         """Raises InvariantViolated naming the law that does not hold and the values that break it."""
         self._check_tiling()
+        children = {key: frozenset(segment.child_ids) for key, segment in self.segments.items()}
+        parents = {key: frozenset(segment.parent_ids) for key, segment in self.segments.items()}
         for key, segment in self.segments.items():
             _demand(key == segment.segment_id, f"segment {segment} is filed under id {key}")
             _demand(key < self.next_segment_id, f"segment id {key} >= next id {self.next_segment_id}")
             self._check_state(segment)
             for parent_id in segment.parent_ids:
-                self._check_link(parent_id, segment)
-            for child_id in segment.child_ids:
-                child = self.segments.get(child_id)
-                _demand(
-                    child is None or key in child.parent_ids, f"child {child_id} disowns parent {segment}"
-                )
+                self._check_link(parent_id, segment, children)
+            for child_id in children[key]:
+                disowned = child_id in parents and key not in parents[child_id]
+                _demand(not disowned, f"child {child_id} disowns parent {segment}")
 
     def _check_tiling(self) -> None:
         """The ACTIVE ranges tile the ring; a deleted topic has no segments and tiles nothing."""
@@ -178,11 +205,11 @@ class SegmentGraph:
             segment.merge_depth >= count, f"depth {segment.merge_depth} of {segment} below {count} merges"
         )
 
-    def _check_link(self, parent_id: int, child: Segment) -> None:
+    def _check_link(self, parent_id: int, child: Segment, children: Mapping[int, Collection[int]]) -> None:
         _demand(parent_id < child.segment_id, f"parent {parent_id} is younger than its child {child}")
         parent = self.segments.get(parent_id)
         if parent is not None:
-            _demand(child.segment_id in parent.child_ids, f"parent {parent} disowns child {child}")
+            _demand(child.segment_id in children[parent_id], f"parent {parent} disowns child {child}")
             _demand(parent.hash_range.overlaps(child.hash_range), f"{child} descends from {parent} elsewhere")
             _demand(parent.merge_depth <= child.merge_depth, f"depth falls from {parent} to {child}")
 

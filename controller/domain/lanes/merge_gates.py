@@ -26,12 +26,11 @@ class MergeGates:
         self._ground = ground
         self._ids = [segment.segment_id for segment in ground.active]
         self._buckets = [segment.bucket_count for segment in ground.active]
-        by_ancestry = ground.situation.layout.merge_depth_by_ancestry
-        self._depths = (
-            [by_ancestry(segment_id) for segment_id in self._ids]
-            if ground.strict
-            else [segment.merge_depth for segment in ground.active]
-        )
+        if ground.strict:
+            by_ancestry = ground.situation.layout.merge_depths_by_ancestry()
+            self._depths = [by_ancestry[segment_id] for segment_id in self._ids]
+        else:
+            self._depths = [segment.merge_depth for segment in ground.active]
         may_want_split = not ground.strict and self._consumers_may_want_split()
         self._busiest = self._busiest_that_splits() if may_want_split and ground.shared_buckets else 0.0
         self._window_ms = ground.policy.merge_window_seconds * 1000

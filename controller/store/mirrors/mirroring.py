@@ -96,7 +96,8 @@ def follow_layout(tx: Connection, topic: TopicRow, layout: SegmentLayout) -> tup
     )
     _insert(tx, topic, layout, layout.segments.keys() - before.segments.keys(), known=_known(tx, topic))
     for segment in layout.segments.values():
-        if segment.sealed_epoch is not None and segment.segment_id in before.segments:
+        known = before.segments.get(segment.segment_id)
+        if segment.sealed_epoch is not None and known is not None and known.is_active:
             sealed = {"epoch": segment.sealed_epoch, "at": _when(segment.sealed_at_ms)}
             of_segment = {"topic_id": topic.topic_id, "segment_id": segment.segment_id}
             tx.execute(text(_SEAL), {**of_segment, **sealed})
