@@ -40,6 +40,10 @@ def read_knobs(
 
     Raises InvalidPolicy, saying `subject`, for a name that is not in `kinds` or a value of another type.
     """
+    if not isinstance(document, Mapping):
+        raise InvalidPolicy(
+            f"Invalid {subject} configuration: {shown(document)} is no JSON object; give knobs by name"
+        )
     for knob in document:
         if knob not in kinds:
             raise InvalidPolicy(

@@ -25,6 +25,7 @@ from controller.domain.reshape import (
 )
 from controller.domain.segment import Segment, SegmentState
 from controller.domain.segment_graph import SegmentGraph
+from controller.domain.shown import shown
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class SegmentLayout(SegmentGraph):
         """
         if not 1 <= segments <= RING_SIZE:
             raise InvalidLayoutChange(
-                f"a topic cannot start with {segments} segments; give 1 to {RING_SIZE} initial segments"
+                f"a topic cannot start with {shown(segments)} segments; give 1 to {RING_SIZE} initial segments"
             )
         buckets = entry_buckets.buckets_for_budget(bucket_budget, segments, max_buckets)
         splits = entry_buckets.equal_splits(buckets)

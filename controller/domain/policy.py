@@ -115,7 +115,10 @@ class PolicyOverride:
     _knobs: Mapping[str, KnobValue]
 
     def __init__(self, /, **knobs: KnobValue | None) -> None:
-        object.__setattr__(self, "_knobs", MappingProxyType(dict(read_knobs(knobs, OVERRIDABLE_KNOBS))))
+        self._take(knobs)
+
+    def _take(self, document: Mapping[str, Any]) -> None:
+        object.__setattr__(self, "_knobs", MappingProxyType(dict(read_knobs(document, OVERRIDABLE_KNOBS))))
 
     def __getattr__(self, knob: str) -> Any:
         if knob in OVERRIDABLE_KNOBS:
@@ -149,7 +152,9 @@ class PolicyOverride:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> PolicyOverride:
         """Reads `to_document`'s; null is the same as absent. Raises InvalidPolicy naming the knob."""
-        return cls(**document)
+        override = cls()
+        override._take(document)
+        return override
 
 
 class PolicyLevel(StrEnum):

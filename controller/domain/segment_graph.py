@@ -18,6 +18,7 @@ from controller.domain.entry_buckets import are_splits
 from controller.domain.errors import InvariantViolated, SegmentNotFound
 from controller.domain.hash_range import MAX_HASH
 from controller.domain.segment import Segment
+from controller.domain.shown import shown
 
 COUNTED_MERGES = 64
 """So many merges are told apart above one segment. Stored depths are exact up to here and beyond it no less than this:
@@ -51,7 +52,7 @@ class SegmentGraph:
             return self.segments[segment_id]
         except KeyError:
             raise SegmentNotFound(
-                f"segment {segment_id} is not in the layout at epoch {self.epoch}; "
+                f"segment {shown(segment_id)} is not in the layout at epoch {self.epoch}; "
                 "look up the layout again, it may have been pruned"
             ) from None
 
@@ -60,7 +61,7 @@ class SegmentGraph:
         index = bisect_right(self._active_starts, segment_hash) - 1
         if index < 0 or not self.active[index].hash_range.contains(segment_hash):
             raise SegmentNotFound(
-                f"no active segment covers hash {segment_hash} at epoch {self.epoch}; "
+                f"no active segment covers hash {shown(segment_hash)} at epoch {self.epoch}; "
                 f"hashes run from 0 to {MAX_HASH}, look up the layout again"
             )
         return self.active[index]

@@ -11,5 +11,9 @@ def shown(value: object) -> str:
     try:
         text = repr(value)
     except ValueError:  # Python writes no integer of more than 4,300 digits
-        return f"an integer of {value.bit_length()} bits" if isinstance(value, int) else type(value).__name__
+        if isinstance(value, int):
+            return f"an integer of {value.bit_length()} bits"
+        if not isinstance(value, list | tuple):
+            return f"a {type(value).__name__}"
+        text = f"[{', '.join(map(shown, value[:4]))}]"
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 20]}… ({len(text)} characters)"

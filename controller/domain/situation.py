@@ -7,6 +7,7 @@ identical evaluation. Its parts are gathered by the callers: the autoscaler, a r
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
@@ -168,7 +169,14 @@ _ANYWHERE = HashRange(0, 0)  # the range of a sealed ancestor plays no part in a
 
 
 def _write_stats(stats: LoadStats) -> list[Any]:
-    return [write_knob(float(rate)) for rate in stats.rates]
+    return [write_knob(_as_float(rate)) for rate in stats.rates]
+
+
+def _as_float(rate: float) -> float:
+    try:
+        return float(rate)
+    except OverflowError:  # an integer larger than any float
+        return math.inf if rate > 0 else -math.inf
 
 
 def _read_stats(rates: list[Any]) -> LoadStats:

@@ -212,7 +212,10 @@ def test_the_image_leaves_out_nothing_that_runs() -> None:
     skipped = {pin.split("==")[0] for pin in pins if re.search(pattern, pin)}
 
     assert len(skipped) > 5
-    assert skipped & needed_by("pulsar-cleave", frozenset({"airflow", "pictures", "pulsar", "spark"}), set()) == set()
+    assert (
+        skipped & needed_by("pulsar-cleave", frozenset({"airflow", "pictures", "pulsar", "spark"}), set())
+        == set()
+    )
     assert f"apache/airflow:{metadata.version('apache-airflow')}-python3.11" in DOCKERFILE
 
 

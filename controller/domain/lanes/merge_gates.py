@@ -107,7 +107,7 @@ class MergeGates:
         floor = ground.policy.split_vs_rebucket_min_msg_rate_in
         busiest = 0.0
         for segment, record in zip(ground.active, ground.records, strict=True):
-            if record is None or record.stats.msg_rate_in < floor or ground.is_stale(record):
+            if record is None or not record.stats.msg_rate_in >= floor or ground.is_stale(record):
                 continue
             ground.wake_when_stale(record)
             if segment.hash_range.width > 1:

@@ -70,7 +70,9 @@ def write_rings(path: Path, title: str, rings: Sequence[Ring]) -> None:
     try:
         from plotly.subplots import make_subplots
     except ImportError:
-        raise Unsupported("a picture needs plotly; install it, or this package with the extra 'pictures'") from None
+        raise Unsupported(
+            "a picture needs plotly; install it, or this package with the extra 'pictures'"
+        ) from None
     figure = make_subplots(
         rows=1,
         cols=len(rings),

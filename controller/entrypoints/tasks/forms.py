@@ -35,7 +35,7 @@ def _hashes(value: object) -> object:
 
 TopicName = Annotated[str, BeforeValidator(_topic)]
 Hash = Annotated[int, BeforeValidator(_hash)]
-SegmentId = Annotated[int, Field(ge=0)]
+SegmentId = Annotated[int, Field(ge=0, le=2**63 - 1)]
 
 
 class Form(BaseModel):
