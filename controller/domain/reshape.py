@@ -77,7 +77,8 @@ def validate(layout: SegmentGraph, parent_ids: Sequence[int], children: Sequence
 
 def _check_children(layout: SegmentGraph, parent_ids: Sequence[int], children: Sequence[ChildPlan]) -> None:
     child_ids = [plan.segment_id for plan in children]
-    stale = [i for i in child_ids if i in layout.segments or i <= max(parent_ids)]
+    youngest = max(parent_ids)
+    stale = [i for i in child_ids if i in layout.segments or i <= youngest]
     if stale or len(set(child_ids)) < len(child_ids):
         raise InvalidLayoutChange(
             f"child ids {shown(child_ids)} of {_named(parent_ids)} are not fresh; "

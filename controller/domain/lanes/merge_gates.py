@@ -20,12 +20,13 @@ class MergeGates:
     the pair.
     """
 
-    __slots__ = ("_buckets", "_busiest", "_depths", "_gates", "_ground", "_ids", "_window_ms")
+    __slots__ = ("_all_buckets", "_buckets", "_busiest", "_depths", "_gates", "_ground", "_ids", "_window_ms")
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
         self._ids = [segment.segment_id for segment in ground.active]
         self._buckets = [segment.bucket_count for segment in ground.active]
+        self._all_buckets = sum(self._buckets)
         if ground.strict:
             by_ancestry = ground.situation.layout.merge_depths_by_ancestry()
             self._depths = [by_ancestry[segment_id] for segment_id in self._ids]
@@ -165,7 +166,7 @@ class MergeGates:
         """A merge may not idle a consumer that is served today; those idle already do not count."""
         ground = self._ground
         if self._counts_buckets:
-            before = sum(self._buckets)
+            before = self._all_buckets
             joined = self._buckets[i] + self._buckets[i + 1]
             after = before - joined + min(joined, ground.policy.entry_bucket_max_per_segment)
         else:
