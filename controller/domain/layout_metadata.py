@@ -16,6 +16,7 @@ from controller.domain.hash_range import HashRange
 from controller.domain.segment import Segment, SegmentState
 from controller.domain.segment_graph import SegmentGraph
 from controller.domain.shown import shown
+from controller.domain.whole_numbers import whole, wholes
 
 _LAYOUT_KEYS = frozenset({"epoch", "nextSegmentId", "segments"})
 _ABSENT = -1
@@ -40,7 +41,7 @@ def write(layout: SegmentGraph, extra: Mapping[str, Any]) -> dict[str, Any]:
 def read(document: Mapping[str, Any]) -> SegmentGraph:
     """The layout in a record; unknown fields are passed over. Raises InvalidInput naming what is amiss."""
     try:
-        epoch, next_segment_id = (_whole(document[name], name) for name in ("epoch", "nextSegmentId"))
+        epoch, next_segment_id = (whole(document[name], name) for name in ("epoch", "nextSegmentId"))
         records = dict(document["segments"].items())
     except _MALFORMED as error:
         raise InvalidInput(
@@ -85,17 +86,17 @@ def _read_segment(record: Mapping[str, Any]) -> Segment:
         sealed = state is SegmentState.SEALED
         hash_range = record["hashRange"]
         return Segment(
-            segment_id=_whole(record["segmentId"], "segmentId"),
-            hash_range=HashRange(_whole(hash_range["start"], "start"), _whole(hash_range["end"], "end")),
+            segment_id=whole(record["segmentId"], "segmentId"),
+            hash_range=HashRange(whole(hash_range["start"], "start"), whole(hash_range["end"], "end")),
             state=state,
-            parent_ids=_whole_list(record, "parentIds"),
-            child_ids=_whole_list(record, "childIds"),
-            created_epoch=_whole(record["createdAtEpoch"], "createdAtEpoch"),
-            sealed_epoch=_whole(record["sealedAtEpoch"], "sealedAtEpoch", _ABSENT) if sealed else None,
+            parent_ids=wholes(record.get("parentIds"), "parentIds"),
+            child_ids=wholes(record.get("childIds"), "childIds"),
+            created_epoch=whole(record["createdAtEpoch"], "createdAtEpoch"),
+            sealed_epoch=whole(record["sealedAtEpoch"], "sealedAtEpoch", _ABSENT) if sealed else None,
             created_at_ms=_instant(record, "createdAtMs"),
             sealed_at_ms=_instant(record, "sealedAtMs") if sealed else None,
-            bucket_splits=_whole_list(record, "entryBucketSplits"),
-            merge_depth=_whole(record.get("mergeDepth") or 0, "mergeDepth"),
+            bucket_splits=wholes(record.get("entryBucketSplits"), "entryBucketSplits"),
+            merge_depth=whole(record.get("mergeDepth") or 0, "mergeDepth"),
             legacy_topic_name=_text(record, "legacyTopicName"),
         )
     except _MALFORMED as error:
@@ -105,38 +106,18 @@ def _read_segment(record: Mapping[str, Any]) -> Segment:
 
 
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError)
-_MOST = 2**63 - 1  # of Java and of PostgreSQL
 _LAST_INSTANT = 253_402_300_799_999  # the year 9999 ends, and so do Python's dates
-
-
-def _whole(value: Any, name: str, least: int = 0, most: int = _MOST) -> int:
-    """Raises InvalidInput for anything but a whole number within the bounds; JSON has floats and infinities too."""
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    if not is_whole or not least <= value <= most:
-        raise InvalidInput(
-            f"topic metadata cannot be read: {name} = {shown(value)}; give a whole number from {least} to {most}"
-        )
-    return int(value)
-
-
-def _whole_list(record: Mapping[str, Any], name: str) -> tuple[int, ...]:
-    values = record.get(name) or ()
-    if not isinstance(values, list | tuple):
-        raise InvalidInput(
-            f"topic metadata cannot be read: {name} = {shown(values)}; give a list of whole numbers"
-        )
-    return tuple(_whole(value, name) for value in values)
 
 
 def _instant(record: Mapping[str, Any], name: str) -> int:
     """Milliseconds since the Unix epoch; 0 where it is not known, which Pulsar writes as -1 or leaves out."""
-    return max(0, _whole(record.get(name) or 0, name, _ABSENT, _LAST_INSTANT))
+    return max(0, whole(record.get(name) or 0, name, _ABSENT, _LAST_INSTANT))
 
 
 def _text(record: Mapping[str, Any], name: str) -> str | None:
     value = record.get(name) or None
     if value is not None and not isinstance(value, str):
-        raise InvalidInput(f"topic metadata cannot be read: {name} = {shown(value)}; give a text")
+        raise InvalidInput(f"{name} = {shown(value)}; give a text")
     return value
 
 

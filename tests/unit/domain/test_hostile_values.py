@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.domain import entry_buckets, load_window, reshape
@@ -25,6 +25,7 @@ from controller.domain.situation import LiveReshape, Situation
 from controller.domain.split_points.base import HashLoad
 from controller.domain.split_points.midpoint import midpoint
 from controller.domain.split_points.weighted import weighted
+from tests.support.drawn import cases
 from tests.unit.domain.situations import NOW, SHARED, record, situations, topic
 
 INF, NAN = math.inf, math.nan
@@ -156,6 +157,61 @@ def test_reshapes_in_flight_that_leave_no_segment_are_counted_all_the_same(
     situation = topic(1.0, 1.0, consumers=consumers, capabilities=SHARED, in_flight=(live,))
 
     assert decide(situation).to_json()
+
+
+ODD_JSON: list[Any] = [
+    *(None, True, 0, -1, 0.5, 2**63, 10**30, 1e308, INF, -INF, NAN),
+    *("", "x", "\ud800", "NaN", [], [1], {}, {"a": 1}),
+]
+
+
+@st.composite
+def odd_snapshots(draw: st.DrawFn) -> str:
+    """A situation's text with something else in one place of it."""
+    document = json.loads(draw(situations()).to_json())
+    at: Any = document
+    while True:
+        keys = list(at) if isinstance(at, dict) else list(range(len(at)))
+        key = draw(st.sampled_from(keys))
+        if not (isinstance(at[key], dict | list) and at[key]) or draw(st.booleans()):
+            break
+        at = at[key]
+    at[key] = draw(st.sampled_from(ODD_JSON))
+    return json.dumps(document)
+
+
+@given(odd_snapshots())
+@settings(max_examples=cases(200, 2000))
+def test_a_snapshot_that_is_read_at_all_is_decided_on_and_written(text: str) -> None:
+    try:
+        situation = Situation.from_json(text)
+    except (CleaveError, ValueError, LookupError, ArithmeticError, TypeError, AttributeError):
+        return
+    assert json.loads(decide(situation).to_json())
+    assert json.loads(situation.to_json())
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "says"),
+    [
+        ("now", INF, "now = inf"),
+        ("now", "soon", "now = 'soon'"),
+        ("epoch", 0.5, "epoch = 0.5"),
+        ("next_segment_id", True, "next_segment_id = True"),
+        ("stream_consumers", {"orders": INF}, "stream_consumers = inf"),
+        ("stream_consumers", {"orders": -1}, "stream_consumers = -1"),
+        ("history", {"last_split_at": NAN}, "last_split_at = nan"),
+        ("capabilities", {"shared_buckets": "no"}, "shared_buckets = 'no'"),
+        ("capabilities", {"max_children": 1.5}, "max_children = 1.5"),
+        ("foreign_controller", 1, "foreign_controller = 1"),
+    ],
+)
+def test_a_value_of_a_wrong_kind_is_named(place: str, value: Any, says: str) -> None:
+    document = json.loads(topic(1.0).to_json()) | {place: value}
+
+    with pytest.raises(InvalidInput) as refused:
+        Situation.from_json(json.dumps(document))
+    assert says in str(refused.value)
 
 
 # Policies.
