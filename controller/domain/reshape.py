@@ -19,6 +19,7 @@ from controller.domain.hash_range import RING_SIZE, HashRange, hexadecimal
 from controller.domain.segment import Segment
 from controller.domain.segment_graph import SegmentGraph
 from controller.domain.shown import shown
+from controller.domain.whole_numbers import MOST
 
 
 class ReshapeKind(StrEnum):
@@ -77,6 +78,10 @@ def validate(layout: SegmentGraph, parent_ids: Sequence[int], children: Sequence
 
 def _check_children(layout: SegmentGraph, parent_ids: Sequence[int], children: Sequence[ChildPlan]) -> None:
     child_ids = [plan.segment_id for plan in children]
+    if max(child_ids) > MOST:
+        raise InvalidLayoutChange(
+            f"child ids {shown(child_ids)} of {_named(parent_ids)} exceed {MOST}, the last one there is"
+        )
     youngest = max(parent_ids)
     stale = [i for i in child_ids if i in layout.segments or i <= youngest]
     if stale or len(set(child_ids)) < len(child_ids):

@@ -52,7 +52,7 @@ class SegmentGraph:
             return self.segments[segment_id]
         except KeyError:
             raise SegmentNotFound(
-                f"segment {shown(segment_id)} is not in the layout at epoch {self.epoch}; "
+                f"segment {shown(segment_id)} is not in the layout at epoch {shown(self.epoch)}; "
                 "look up the layout again, it may have been pruned"
             ) from None
 
@@ -61,7 +61,7 @@ class SegmentGraph:
         index = bisect_right(self._active_starts, segment_hash) - 1
         if index < 0 or not self.active[index].hash_range.contains(segment_hash):
             raise SegmentNotFound(
-                f"no active segment covers hash {shown(segment_hash)} at epoch {self.epoch}; "
+                f"no active segment covers hash {shown(segment_hash)} at epoch {shown(self.epoch)}; "
                 f"hashes run from 0 to {MAX_HASH}, look up the layout again"
             )
         return self.active[index]
@@ -168,20 +168,23 @@ class SegmentGraph:
         children = {key: frozenset(segment.child_ids) for key, segment in self.segments.items()}
         parents = {key: frozenset(segment.parent_ids) for key, segment in self.segments.items()}
         for key, segment in self.segments.items():
-            _demand(key == segment.segment_id, f"segment {segment} is filed under id {key}")
-            _demand(key < self.next_segment_id, f"segment id {key} >= next id {self.next_segment_id}")
+            _demand(key == segment.segment_id, f"segment {segment} is filed under id {shown(key)}")
+            _demand(
+                key < self.next_segment_id,
+                f"segment id {shown(key)} >= next id {shown(self.next_segment_id)}",
+            )
             self._check_state(segment)
             for parent_id in segment.parent_ids:
                 self._check_link(parent_id, segment, children)
             for child_id in children[key]:
                 disowned = child_id in parents and key not in parents[child_id]
-                _demand(not disowned, f"child {child_id} disowns parent {segment}")
+                _demand(not disowned, f"child {shown(child_id)} disowns parent {segment}")
 
     def _check_tiling(self) -> None:
         """The ACTIVE ranges tile the ring; a deleted topic has no segments and tiles nothing."""
         if not self.segments:
             return
-        _demand(bool(self.active), f"no segment is active at epoch {self.epoch}")
+        _demand(bool(self.active), f"no segment is active at epoch {shown(self.epoch)}")
         first, last = self.active[0], self.active[-1]
         _demand(first.hash_range.start == 0, f"the ring is uncovered below active segment {first}")
         _demand(last.hash_range.end == MAX_HASH, f"the ring is uncovered above active segment {last}")
@@ -191,23 +194,28 @@ class SegmentGraph:
     def _check_state(self, segment: Segment) -> None:
         sealed = (segment.sealed_epoch, segment.sealed_at_ms)
         if segment.is_active:
-            _demand(sealed == (None, None), f"active segment {segment} is stamped as sealed {sealed}")
-            _demand(not segment.child_ids, f"active segment {segment} has children {segment.child_ids}")
+            _demand(sealed == (None, None), f"active segment {segment} is stamped as sealed {shown(sealed)}")
+            _demand(
+                not segment.child_ids, f"active segment {segment} has children {shown(segment.child_ids)}"
+            )
         else:
-            _demand(None not in sealed, f"sealed segment {segment} lacks its seal {sealed}")
+            _demand(None not in sealed, f"sealed segment {segment} lacks its seal {shown(sealed)}")
         until = self.epoch if segment.sealed_epoch is None else segment.sealed_epoch
         _demand(
             0 <= segment.created_epoch <= until <= self.epoch,
-            f"segment {segment} lives from epoch {segment.created_epoch} to {until} of {self.epoch}",
+            f"segment {segment} lives from epoch {shown(segment.created_epoch)} to {shown(until)} of {shown(self.epoch)}",
         )
-        _demand(are_splits(segment.bucket_splits), f"bucket splits {segment.bucket_splits} of {segment}")
+        _demand(
+            are_splits(segment.bucket_splits), f"bucket splits {shown(segment.bucket_splits)} of {segment}"
+        )
         count = min(len(self._merges[segment.segment_id]), COUNTED_MERGES)
         _demand(
-            segment.merge_depth >= count, f"depth {segment.merge_depth} of {segment} below {count} merges"
+            segment.merge_depth >= count,
+            f"depth {shown(segment.merge_depth)} of {segment} below {count} merges",
         )
 
     def _check_link(self, parent_id: int, child: Segment, children: Mapping[int, Collection[int]]) -> None:
-        _demand(parent_id < child.segment_id, f"parent {parent_id} is younger than its child {child}")
+        _demand(parent_id < child.segment_id, f"parent {shown(parent_id)} is younger than its child {child}")
         parent = self.segments.get(parent_id)
         if parent is not None:
             _demand(child.segment_id in children[parent_id], f"parent {parent} disowns child {child}")

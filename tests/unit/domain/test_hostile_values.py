@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 
 from controller.domain import entry_buckets, load_window, reshape
 from controller.domain.decision import Lane, Merge, RefusalReason, Split
-from controller.domain.errors import CleaveError, InvalidInput, InvalidLayoutChange, InvalidRange
+from controller.domain.errors import (
+    CleaveError,
+    InvalidInput,
+    InvalidLayoutChange,
+    InvalidRange,
+    InvariantViolated,
+)
 from controller.domain.evaluator import decide
 from controller.domain.hash_range import FULL_RANGE, MAX_HASH, RING_SIZE, HashRange
 from controller.domain.layout import SegmentLayout
@@ -288,6 +294,21 @@ def test_a_layout_takes_what_fits_and_refuses_the_rest_by_name(number: int, othe
         made = refused_or(CleaveError, act)
         if isinstance(made, SegmentLayout):
             made.check_invariants()
+
+
+@pytest.mark.parametrize("child_id", [2**63, LONG], ids=["65 bits", "5,000 digits"])
+def test_a_child_of_an_impossible_id_is_refused(child_id: int) -> None:
+    layout = SegmentLayout.initial(2, now=0)
+
+    with pytest.raises(InvalidLayoutChange, match="the last one there is"):
+        layout.reshape([0], [reshape.ChildPlan(child_id, HashRange(0, 32767))], 0)
+
+
+def test_the_laws_are_checked_of_impossible_numbers_too() -> None:
+    odd = Segment(LONG, FULL_RANGE, parent_ids=(LONG - 1,), created_epoch=-LONG, merge_depth=LONG)
+
+    with pytest.raises(InvariantViolated, match="bits"):
+        SegmentLayout.from_segments(LONG, LONG, [odd]).check_invariants()
 
 
 @pytest.mark.parametrize("count", [65_537, 70_000, LONG], ids=["one more", "70,000", "5,000 digits"])
