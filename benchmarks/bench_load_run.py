@@ -42,10 +42,9 @@ def prepare(directory: Path, samples: int) -> Baseline:
     directory.mkdir()
     generate(segments, directory / "samples.parquet")
     topics = segments // 16 + 1
-    limits = {name: pa.array([1_000.0] * topics) for name in THRESHOLD_SCHEMA.names[1:]}
-    thresholds = pa.table(
-        {"topic_id": pa.array(range(topics), pa.int64()), **limits}, schema=THRESHOLD_SCHEMA
-    )
+    limits = {name: pa.array([1_000.0] * topics) for name in THRESHOLD_SCHEMA.names[1:-1]}
+    keys = {"topic_id": pa.array(range(topics), pa.int64()), "strict_pulsar": pa.array([False] * topics)}
+    thresholds = pa.table(keys | limits, schema=THRESHOLD_SCHEMA)
     baseline = Baseline(None, RECORD_SCHEMA.empty_table(), SOURCE_SCHEMA.empty_table(), thresholds)
     for name in ("records", "sources", "thresholds"):
         (directory / name).mkdir()

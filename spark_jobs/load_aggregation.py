@@ -69,11 +69,9 @@ SELECT source, max(unix_millis(instant)) AS observed_at_ms
 _CROSSED = _each(
     "(r.{m} > t.split_{m}) <> (p.{m} > t.split_{m}) OR (r.{m} < t.merge_{m}) <> (p.{m} < t.merge_{m})", " OR "
 )
-_MOVED = _each(
-    "(abs(r.{m} - p.{m}) > :floor * t.merge_{m}"
-    " AND (p.{m} = 0 OR abs(r.{m} - p.{m}) / nullif(p.{m}, 0) > t.load_change_threshold))",
-    " OR ",
-)
+_CHANGED = "if(p.{m} = 0, r.{m} <> 0, abs(r.{m} - p.{m}) / nullif(p.{m}, 0) > t.load_change_threshold)"
+_MOVED = _each(f"(abs(r.{{m}} - p.{{m}}) > :floor * t.merge_{{m}} AND {_CHANGED})", " OR ")
+_NEWS = f"if(t.strict_pulsar, {_each(_CHANGED, ' OR ')}, {_CROSSED} OR {_MOVED})"
 
 _CHANGES = f"""
 WITH previous AS (
@@ -85,7 +83,7 @@ WITH previous AS (
          p.cold_since_ms AS cold_was_ms, p.silent_since_ms AS silent_was_ms, p.row_version,
          {_each("r.{m} < t.merge_{m}", " AND ")} AS is_cold,
          {_each("p.{m} < t.merge_{m}", " AND ")} AS was_cold,
-         p.topic_id IS NULL OR {_CROSSED} OR {_MOVED} AS is_news
+         p.topic_id IS NULL OR {_NEWS} AS is_news
     FROM {{rates}} r
     JOIN {{thresholds}} t ON t.topic_id = r.topic_id
     LEFT JOIN previous p ON p.topic_id = r.topic_id AND p.segment_id = r.segment_id

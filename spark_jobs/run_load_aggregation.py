@@ -33,7 +33,7 @@ BASELINE = {
     "records": f"topic_id BIGINT, segment_id BIGINT, {_STATS}, source STRING, modified_at_ms BIGINT,"
     " cold_since_ms BIGINT, silent_since_ms BIGINT, row_version BIGINT",
     "sources": "source STRING, observed_at_ms BIGINT",
-    "thresholds": f"topic_id BIGINT, {_LIMITS}, load_change_threshold DOUBLE",
+    "thresholds": f"topic_id BIGINT, {_LIMITS}, load_change_threshold DOUBLE, strict_pulsar BOOLEAN",
 }
 """What the scratch directory holds before a run: stored load, sources' freshness, thresholds in force."""
 

@@ -153,6 +153,12 @@ BEGIN
     RETURN cycles;
 END $$;
 
+CREATE FUNCTION cleave.knob_number(value jsonb) RETURNS double precision
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN (jsonb_typeof(value) = 'number'::text) THEN CASE WHEN (abs((value)::numeric) > '179769313486231570000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000'::numeric) THEN NULL::double precision WHEN (abs((value)::numeric) < 0.000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000001) THEN (0)::double precision ELSE (value)::double precision END WHEN (value = ANY (ARRAY['"Infinity"'::jsonb, '"-Infinity"'::jsonb, '"NaN"'::jsonb])) THEN ((value #>> '{}'::text[]))::double precision ELSE NULL::double precision END;
+
+COMMENT ON FUNCTION cleave.knob_number(value jsonb) IS 'The number that a knob holds, Infinity and NaN as text included; NULL where it holds none that fits.';
+
 CREATE FUNCTION cleave.layout_change_before_insert() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -1537,22 +1543,25 @@ COMMENT ON CONSTRAINT topic_state_known ON cleave.topic IS 'A topic is creating,
 
 CREATE VIEW cleave.threshold_in_force AS
  SELECT t.topic_id,
-    max((k.value)::double precision) FILTER (WHERE (k.knob = 'split_msg_rate_in'::text)) AS split_msg_rate_in,
-    max((k.value)::double precision) FILTER (WHERE (k.knob = 'split_byte_rate_in'::text)) AS split_byte_rate_in,
-    max((k.value)::double precision) FILTER (WHERE (k.knob = 'split_msg_rate_out'::text)) AS split_msg_rate_out,
-    max((k.value)::double precision) FILTER (WHERE (k.knob = 'split_byte_rate_out'::text)) AS split_byte_rate_out,
-    max((k.value)::double precision) FILTER (WHERE (k.knob = 'merge_msg_rate_in'::text)) AS merge_msg_rate_in,
-    max((k.value)::double precision) FILTER (WHERE (k.knob = 'merge_byte_rate_in'::text)) AS merge_byte_rate_in,
-    max((k.value)::double precision) FILTER (WHERE (k.knob = 'merge_msg_rate_out'::text)) AS merge_msg_rate_out,
-    max((k.value)::double precision) FILTER (WHERE (k.knob = 'merge_byte_rate_out'::text)) AS merge_byte_rate_out,
-    max((k.value)::double precision) FILTER (WHERE (k.knob = 'load_change_threshold'::text)) AS load_change_threshold
+    max(k.number) FILTER (WHERE (k.knob = 'split_msg_rate_in'::text)) AS split_msg_rate_in,
+    max(k.number) FILTER (WHERE (k.knob = 'split_byte_rate_in'::text)) AS split_byte_rate_in,
+    max(k.number) FILTER (WHERE (k.knob = 'split_msg_rate_out'::text)) AS split_msg_rate_out,
+    max(k.number) FILTER (WHERE (k.knob = 'split_byte_rate_out'::text)) AS split_byte_rate_out,
+    max(k.number) FILTER (WHERE (k.knob = 'merge_msg_rate_in'::text)) AS merge_msg_rate_in,
+    max(k.number) FILTER (WHERE (k.knob = 'merge_byte_rate_in'::text)) AS merge_byte_rate_in,
+    max(k.number) FILTER (WHERE (k.knob = 'merge_msg_rate_out'::text)) AS merge_msg_rate_out,
+    max(k.number) FILTER (WHERE (k.knob = 'merge_byte_rate_out'::text)) AS merge_byte_rate_out,
+    max(k.number) FILTER (WHERE (k.knob = 'load_change_threshold'::text)) AS load_change_threshold,
+    COALESCE(bool_or((k.stored = 'true'::jsonb)) FILTER (WHERE (k.knob = 'strict_pulsar'::text)), false) AS strict_pulsar
    FROM (((cleave.topic t
      LEFT JOIN cleave.namespace_policy n ON ((n.namespace = t.namespace)))
      CROSS JOIN cleave.cluster_policy c)
      CROSS JOIN LATERAL ( SELECT d.knob,
-            COALESCE((t.policy ->> d.knob), (n.policy ->> d.knob), (c.policy ->> d.knob), (d.value #>> '{}'::text[])) AS value
-           FROM cleave.policy_default d
-          WHERE ((d.knob ~ '^(split|merge)_(msg|byte)_rate_(in|out)$'::text) OR (d.knob = 'load_change_threshold'::text))) k)
+            held.stored,
+            COALESCE(cleave.knob_number(held.stored), cleave.knob_number(d.value)) AS number
+           FROM (cleave.policy_default d
+             CROSS JOIN LATERAL ( SELECT COALESCE(NULLIF((t.policy -> d.knob), 'null'::jsonb), NULLIF((n.policy -> d.knob), 'null'::jsonb), NULLIF((c.policy -> d.knob), 'null'::jsonb)) AS stored) held)
+          WHERE ((d.knob ~ '^(split|merge)_(msg|byte)_rate_(in|out)$'::text) OR (d.knob = ANY (ARRAY['load_change_threshold'::text, 'strict_pulsar'::text])))) k)
   WHERE (t.state <> 'deleted'::text)
   GROUP BY t.topic_id;
 
@@ -2100,7 +2109,7 @@ CREATE VIEW inspect.load_now AS
             max(knobs.value) FILTER (WHERE (knobs.knob = 'merge_byte_rate_out'::text)) AS merge_byte_rate_out,
             max(knobs.value) FILTER (WHERE (knobs.knob = 'load_stale_after_seconds'::text)) AS load_stale_after_seconds
            FROM ( SELECT d.knob,
-                    (COALESCE((t.policy ->> d.knob), (n.policy ->> d.knob), (c.policy ->> d.knob), (d.value #>> '{}'::text[])))::double precision AS value
+                    COALESCE(cleave.knob_number(COALESCE(NULLIF((t.policy -> d.knob), 'null'::jsonb), NULLIF((n.policy -> d.knob), 'null'::jsonb), NULLIF((c.policy -> d.knob), 'null'::jsonb))), cleave.knob_number(d.value)) AS value
                    FROM cleave.policy_default d
                   WHERE ((d.knob ~ '^(split|merge)_(msg|byte)_rate_(in|out)$'::text) OR (d.knob = 'load_stale_after_seconds'::text))) knobs) k)
      LEFT JOIN LATERAL ( SELECT m.metric,

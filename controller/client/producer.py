@@ -21,7 +21,7 @@ from controller.client.layout_watch import LayoutWatch
 from controller.client.patience import Result, patiently
 from controller.dataplane.base import LogClient, OutgoingMessage
 from controller.domain.errors import SegmentNotFound, SegmentTerminated
-from controller.domain.key_hash import key_hash
+from controller.domain.key_hash import key_bytes, key_hash
 from controller.domain.segment import Segment
 
 LOOK_SECONDS = 1.0
@@ -100,9 +100,10 @@ class Producer:
     def send(self, payload: bytes, key: str | bytes | None = None) -> None:
         """Queue a message and send what makes a full batch; errors and waiting as for `flush`.
 
-        Without a key the active segments take turns. An error leaves everything queued, this message included.
+        Without a key the active segments take turns. An error leaves everything queued, this message included; only
+        InvalidInput, for a key that has no UTF-8 form, leaves this message out.
         """
-        self._unrouted.append(OutgoingMessage(payload, key.encode() if isinstance(key, str) else key))
+        self._unrouted.append(OutgoingMessage(payload, None if key is None else key_bytes(key)))
         self._pending += 1
         self._follow_layout()
         for queue in self._route_all():

@@ -27,7 +27,7 @@ class RefusalReason(StrEnum):
 
     # The whole topic.
     DISABLED = "disabled"
-    INVALID_POLICY = "invalid-policy"  # the knob's value, the bound it breaks
+    INVALID_POLICY = "invalid-policy"  # the knob's value, the bound it breaks; or a sentence as `metric`
     FOREIGN_CONTROLLER = "foreign-controller"  # the broker's own auto-scaler is on; None, None
     # Limits: waiting does not help.
     AT_MAX_SEGMENTS = "at-max-segments"  # segments, those in flight included; the cap

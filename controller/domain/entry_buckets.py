@@ -31,8 +31,8 @@ def are_splits(splits: Sequence[int]) -> bool:
 
 
 def buckets_for_budget(budget: int, segments: int, max_buckets: int = DEFAULT_MAX_BUCKETS) -> int:
-    """Buckets each of `segments` (>= 1) gets from a topic's budget: at least 1, at most `max_buckets`."""
-    return min(max(1, budget // segments), max_buckets)
+    """Buckets each of `segments` (>= 1) gets from a topic's budget: at least 1, at most `max_buckets` and 65536."""
+    return max(1, min(budget // segments, max_buckets, RING_SIZE))
 
 
 def inherited_on_split(bucket_count: int, children: int = 2) -> int:

@@ -1,11 +1,12 @@
 """`decide`: a situation goes in, acts and reasons come out. It is pure, so any decision can be replayed.
 
-The profile `pip483` gives Pulsar 5's answers (PIP-483, PIP-486). Deliberate differences, all off under `strict_pulsar`:
-a segment of width 1 is refused and the next candidate tried; coldness is a sum of rate ÷ threshold and not of raw
+The profile `pip483` gives Pulsar 5's answers (PIP-483, PIP-486). Deliberate differences, all but the last off under
+`strict_pulsar`: a segment of width 1 is refused and the next candidate tried; coldness is a sum of rate ÷ threshold and not of raw
 rates; "cold since" is a stored fact and not the time of the last write; merge depth is stored, so pruning cannot erode
 its cap; a merge that would be split again is refused; a reading older than the policy's limit is neither hot nor cold;
 where consumers cannot share a segment, the guard of PIP-486 that no merge may idle a consumer counts segments instead
-of buckets. Ties go by range, in the consumer lane by id. Splits are at the midpoint. The autoscaler acts on the
+of buckets; and there the consumer lane splits where Pulsar would give a segment more buckets, which would serve
+nobody. Ties go by range, in the consumer lane by id. Splits are at the midpoint. The autoscaler acts on the
 verdict.
 """
 
@@ -14,12 +15,13 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from controller.domain.decision import Decision, Evaluation, Lane, Refusal, RefusalReason
+from controller.domain.knobs import misfit
 from controller.domain.lanes import consumer, load, merge
 from controller.domain.lanes.ground import Ground
-from controller.domain.policy import violations
+from controller.domain.policy import Violation, violations
 from controller.domain.situation import Situation
 
-CODE_VERSION = "pip483-3"
+CODE_VERSION = "pip483-4"
 """Version of the rules, stored in the ledger. It is raised whenever the same situation could have another answer."""
 
 ALL_LANES = frozenset(Lane)
@@ -40,19 +42,7 @@ def decide(situation: Situation, lanes: Collection[Lane] = ALL_LANES) -> Evaluat
         return Evaluation(refusals=(Refusal(None, None, RefusalReason.FOREIGN_CONTROLLER),))
     broken = violations(policy)
     if broken:
-        return Evaluation(
-            refusals=tuple(
-                Refusal(
-                    segment_id=None,
-                    lane=None,
-                    reason=RefusalReason.INVALID_POLICY,
-                    metric=violation.knob,
-                    value=None if isinstance(violation.value, str) else violation.value,
-                    needed=violation.needed,
-                )
-                for violation in broken
-            )
-        )
+        return Evaluation(refusals=tuple(map(_of_violation, broken)))
     ground = Ground(situation)
     decisions: tuple[Decision, ...] = ()
     if Lane.CONSUMER in lanes:
@@ -62,3 +52,19 @@ def decide(situation: Situation, lanes: Collection[Lane] = ALL_LANES) -> Evaluat
     if Lane.MERGE in lanes:
         decisions = merge.answer(ground, decisions) or decisions
     return Evaluation(decisions, tuple(ground.refusals), ground.valid_until)
+
+
+def _of_violation(violation: Violation) -> Refusal:
+    """The knob with its value; where that is no number, the sentence in the knob's place."""
+    value = violation.value
+    is_number = (
+        isinstance(value, int | float) and not isinstance(value, bool) and misfit(value, float) is None
+    )
+    return Refusal(
+        segment_id=None,
+        lane=None,
+        reason=RefusalReason.INVALID_POLICY,
+        metric=violation.knob if is_number else str(violation),
+        value=value if is_number else None,  # type: ignore[arg-type]  # told above
+        needed=violation.needed,
+    )

@@ -12,9 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from controller.domain.errors import InvalidRange
+from controller.domain.shown import shown
 
 RING_SIZE = 65536
 MAX_HASH = RING_SIZE - 1
+
+
+def hexadecimal(point: int) -> str:
+    """A point on the ring as people write it, `0x8000`; one that is far off it in a few characters."""
+    return f"{point:#06x}" if abs(point) < 2**64 else shown(point)
+
 
 _TEXT = re.compile(r"([0-9a-f]{4})-([0-9a-f]{4})")
 
@@ -32,7 +39,7 @@ class HashRange:
     def __post_init__(self) -> None:
         if not 0 <= self.start <= self.end <= MAX_HASH:
             raise InvalidRange(
-                f"hash range {self.start}..{self.end} is not on the ring; give 0 <= start <= end <= {MAX_HASH}"
+                f"hash range {shown(self.start)}..{shown(self.end)} is not on the ring; give 0 <= start <= end <= {MAX_HASH}"
             )
 
     @property
@@ -55,7 +62,7 @@ class HashRange:
         """`(start..at-1, at..end)`: `at` is the first hash of the upper part, start < at <= end."""
         if not self.start < at <= self.end:
             raise InvalidRange(
-                f"cut point {at:#06x} does not divide range {self}; "
+                f"cut point {hexadecimal(at)} does not divide range {self}; "
                 f"give {self.start:#06x} < cut point <= {self.end:#06x}"
             )
         return HashRange(self.start, at - 1), HashRange(at, self.end)
@@ -77,14 +84,18 @@ class HashRange:
         Raises InvalidRange unless 1 <= parts <= width.
         """
         if not 1 <= parts <= self.width:
-            raise InvalidRange(f"range {self} cannot be divided into {parts} parts; give 1 to {self.width}")
+            raise InvalidRange(
+                f"range {self} cannot be divided into {shown(parts)} parts; give 1 to {self.width}"
+            )
         step = self.width // parts
         return self.cut_many(range(self.start + step, self.start + step * parts, step))
 
     def equal_cuts(self, parts: int) -> tuple[int, ...]:
         """Cut points of `parts` widths equal within one; 2 parts are the halves, 4 the halves' halves."""
         if not 1 <= parts <= self.width:
-            raise InvalidRange(f"range {self} cannot be cut into {parts} parts; give 1 to {self.width}")
+            raise InvalidRange(
+                f"range {self} cannot be cut into {shown(parts)} parts; give 1 to {self.width}"
+            )
         return tuple(self.start - (-index * self.width // parts) for index in range(1, parts))
 
     def join(self, other: HashRange) -> HashRange:
@@ -111,7 +122,7 @@ class HashRange:
         """Reads `str(range)`: two four-digit lower-case hex numbers with a hyphen."""
         match = _TEXT.fullmatch(text)
         if match is None:
-            raise InvalidRange(f"{text!r} is not a hash range; write it as 0000-7fff, lower-case hex")
+            raise InvalidRange(f"{shown(text)} is not a hash range; write it as 0000-7fff, lower-case hex")
         return cls(int(match[1], 16), int(match[2], 16))
 
 

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import mmh3
 
+from controller.domain.utf8 import utf8
+
 
 class KeyHash(NamedTuple):
     """Both halves of one key's hash, each 0..65535 and independent of the other."""
@@ -25,6 +27,11 @@ class KeyHash(NamedTuple):
 
 
 def key_hash(key: str | bytes) -> KeyHash:
-    """The hash of one message key; text is encoded as UTF-8."""
-    raw = mmh3.hash(key, 0, signed=False)
+    """The hash of one message key; text is hashed by its UTF-8 bytes. Raises InvalidInput as `key_bytes` does."""
+    raw = mmh3.hash(key_bytes(key), 0, signed=False)
     return KeyHash(raw >> 16, raw & 0xFFFF)
+
+
+def key_bytes(key: str | bytes) -> bytes:
+    """What is hashed and stored of a key. Raises InvalidInput for text with a lone surrogate, which ends mmh3's process."""
+    return utf8(key, "key") if isinstance(key, str) else key

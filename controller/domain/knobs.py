@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from controller.domain.errors import InvalidPolicy
+from controller.domain.shown import shown
 
 KnobValue = bool | int | float | str
 
@@ -38,10 +40,14 @@ def read_knobs(
 
     Raises InvalidPolicy, saying `subject`, for a name that is not in `kinds` or a value of another type.
     """
+    if not isinstance(document, Mapping):
+        raise InvalidPolicy(
+            f"Invalid {subject} configuration: {shown(document)} is no JSON object; give knobs by name"
+        )
     for knob in document:
         if knob not in kinds:
             raise InvalidPolicy(
-                f"Invalid {subject} configuration: {knob!r} cannot be set here; "
+                f"Invalid {subject} configuration: {shown(knob)} cannot be set here; "
                 f"the knobs are {', '.join(kinds)}"
             )
     for knob, kind in kinds.items():
@@ -50,13 +56,26 @@ def read_knobs(
             yield knob, _read(knob, value, kind, subject)
 
 
+def misfit(value: object, kind: type) -> str | None:
+    """What to give instead of a value that a knob of this kind cannot hold; None where it can. Never raises."""
+    if kind in (bool, str):
+        return None if isinstance(value, kind) else _WANTED[kind]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return _WANTED[kind]
+    if isinstance(value, float):
+        return None if kind is float or value.is_integer() else _WANTED[kind]
+    return None if abs(value) <= _LARGEST else _WANTED[kind]
+
+
+_WANTED = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+_LARGEST = int(sys.float_info.max)
+"""PostgreSQL's JSON holds numbers of any length. What no 64-bit float can hold is no knob's value."""
+
+
 def _read(knob: str, value: Any, kind: type, subject: str) -> KnobValue:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if kind is float and (is_number or value in _NON_FINITE):
+    if kind is float and isinstance(value, str) and value in _NON_FINITE:
         return float(value)
-    if kind is int and is_number and value == value // 1 and math.isfinite(value):
-        return int(value)
-    if kind in (bool, str) and isinstance(value, kind):
-        return value
-    wanted = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}[kind]
-    raise InvalidPolicy(f"Invalid {subject} configuration: {knob} = {value!r}; give {wanted}")
+    wanted = misfit(value, kind)
+    if wanted is not None:
+        raise InvalidPolicy(f"Invalid {subject} configuration: {knob} = {shown(value)}; give {wanted}")
+    return value if kind in (bool, str) else kind(value)  # type: ignore[no-any-return]

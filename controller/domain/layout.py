@@ -7,6 +7,7 @@ as it was. The law: the ACTIVE ranges tile the ring, always. Whether a change is
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -25,6 +26,7 @@ from controller.domain.reshape import (
 )
 from controller.domain.segment import Segment, SegmentState
 from controller.domain.segment_graph import SegmentGraph
+from controller.domain.shown import shown
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class SegmentLayout(SegmentGraph):
         """
         if not 1 <= segments <= RING_SIZE:
             raise InvalidLayoutChange(
-                f"a topic cannot start with {segments} segments; give 1 to {RING_SIZE} initial segments"
+                f"a topic cannot start with {shown(segments)} segments; give 1 to {RING_SIZE} initial segments"
             )
         buckets = entry_buckets.buckets_for_budget(bucket_budget, segments, max_buckets)
         splits = entry_buckets.equal_splits(buckets)
@@ -94,17 +96,30 @@ class SegmentLayout(SegmentGraph):
         validate(self, parent_ids, children)
         epoch = self.epoch + 1
         segments = dict(self.segments)
-        for parent in map(self.segment, parent_ids):
-            heirs = (plan.segment_id for plan in children if plan.hash_range.overlaps(parent.hash_range))
-            segments[parent.segment_id] = replace(
-                parent,
+        parents_of = self._parents_of(parent_ids, children)
+        depths = {own: self.child_merge_depth(own) for own in set(parents_of.values())}
+        heirs: dict[int, list[int]] = {segment_id: [] for segment_id in parent_ids}
+        for plan in children:
+            own = parents_of[plan.segment_id]
+            segments[plan.segment_id] = Segment(
+                segment_id=plan.segment_id,
+                hash_range=plan.hash_range,
+                parent_ids=own,
+                created_epoch=epoch,
+                created_at_ms=now,
+                bucket_splits=plan.bucket_splits,
+                merge_depth=depths[own],
+            )
+            for segment_id in own:
+                heirs[segment_id].append(plan.segment_id)
+        for segment_id, child_ids in heirs.items():
+            segments[segment_id] = replace(
+                self.segments[segment_id],
                 state=SegmentState.SEALED,
                 sealed_epoch=epoch,
                 sealed_at_ms=now,
-                child_ids=tuple(heirs),
+                child_ids=tuple(child_ids),
             )
-        for plan in children:
-            segments[plan.segment_id] = self._child(plan, parent_ids, epoch, now)
         next_segment_id = max(self.next_segment_id, *(plan.segment_id + 1 for plan in children))
         return type(self)(epoch, next_segment_id, segments)
 
@@ -138,14 +153,16 @@ class SegmentLayout(SegmentGraph):
         graph = layout_metadata.read(document)
         return cls(graph.epoch, graph.next_segment_id, graph.segments)
 
-    def _child(self, plan: ChildPlan, parent_ids: Sequence[int], epoch: int, now: int) -> Segment:
-        own = tuple(i for i in parent_ids if self.segments[i].hash_range.overlaps(plan.hash_range))
-        return Segment(
-            segment_id=plan.segment_id,
-            hash_range=plan.hash_range,
-            parent_ids=own,
-            created_epoch=epoch,
-            created_at_ms=now,
-            bucket_splits=plan.bucket_splits,
-            merge_depth=self.child_merge_depth(own),
-        )
+    def _parents_of(
+        self, parent_ids: Sequence[int], children: Sequence[ChildPlan]
+    ) -> dict[int, tuple[int, ...]]:
+        """The parents each child overlaps, in the order given; one search a child and one step a link."""
+        by_range = sorted(parent_ids, key=lambda segment_id: self.segments[segment_id].hash_range)
+        starts = [self.segments[segment_id].hash_range.start for segment_id in by_range]
+        place = {segment_id: index for index, segment_id in enumerate(parent_ids)}
+        found = {}
+        for plan in children:
+            first = bisect_right(starts, plan.hash_range.start) - 1
+            end = bisect_right(starts, plan.hash_range.end)
+            found[plan.segment_id] = tuple(sorted(by_range[first:end], key=place.__getitem__))
+        return found

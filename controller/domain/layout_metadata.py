@@ -7,7 +7,7 @@ properties, the auto-scale policy and whatever else is in it pass through `metad
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,8 @@ from controller.domain.errors import InvalidInput
 from controller.domain.hash_range import HashRange
 from controller.domain.segment import Segment, SegmentState
 from controller.domain.segment_graph import SegmentGraph
+from controller.domain.shown import shown
+from controller.domain.whole_numbers import whole, wholes
 
 _LAYOUT_KEYS = frozenset({"epoch", "nextSegmentId", "segments"})
 _ABSENT = -1
@@ -39,16 +41,24 @@ def write(layout: SegmentGraph, extra: Mapping[str, Any]) -> dict[str, Any]:
 def read(document: Mapping[str, Any]) -> SegmentGraph:
     """The layout in a record; unknown fields are passed over. Raises InvalidInput naming what is amiss."""
     try:
-        epoch, next_segment_id = int(document["epoch"]), int(document["nextSegmentId"])
-        records = list(document["segments"].values())
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        epoch, next_segment_id = (whole(document[name], name) for name in ("epoch", "nextSegmentId"))
+        records = dict(document["segments"].items())
+    except _MALFORMED as error:
         raise InvalidInput(
             f"topic metadata cannot be read ({error!r}); it needs epoch, nextSegmentId and segments"
         ) from error
-    segments = [_read_segment(record) for record in records]
-    uncounted = {record["segmentId"] for record in records if record.get("mergeDepth") is None}
-    graph = SegmentGraph(epoch, next_segment_id, {segment.segment_id: segment for segment in segments})
-    return _count_merges(graph, uncounted)
+    segments: dict[int, Segment] = {}
+    uncounted: list[int] = []
+    for key, record in records.items():
+        segment = _read_segment(record)
+        if str(key) != str(segment.segment_id):
+            raise InvalidInput(
+                f"segment metadata of {segment} is filed under {shown(key)}; file it by its id"
+            )
+        segments[segment.segment_id] = segment
+        if record.get("mergeDepth") is None:
+            uncounted.append(segment.segment_id)
+    return _count_merges(SegmentGraph(epoch, next_segment_id, segments), uncounted)
 
 
 def _write_segment(segment: Segment) -> dict[str, Any]:
@@ -74,27 +84,44 @@ def _read_segment(record: Mapping[str, Any]) -> Segment:
     try:
         state = SegmentState(record["state"])
         sealed = state is SegmentState.SEALED
+        hash_range = record["hashRange"]
         return Segment(
-            segment_id=int(record["segmentId"]),
-            hash_range=HashRange(int(record["hashRange"]["start"]), int(record["hashRange"]["end"])),
+            segment_id=whole(record["segmentId"], "segmentId"),
+            hash_range=HashRange(whole(hash_range["start"], "start"), whole(hash_range["end"], "end")),
             state=state,
-            parent_ids=tuple(record.get("parentIds") or ()),
-            child_ids=tuple(record.get("childIds") or ()),
-            created_epoch=int(record["createdAtEpoch"]),
-            sealed_epoch=int(record["sealedAtEpoch"]) if sealed else None,
-            created_at_ms=int(record.get("createdAtMs") or 0),
-            sealed_at_ms=max(0, int(record.get("sealedAtMs") or 0)) if sealed else None,
-            bucket_splits=tuple(record.get("entryBucketSplits") or ()),
-            merge_depth=int(record.get("mergeDepth") or 0),
-            legacy_topic_name=record.get("legacyTopicName") or None,
+            parent_ids=wholes(record.get("parentIds"), "parentIds"),
+            child_ids=wholes(record.get("childIds"), "childIds"),
+            created_epoch=whole(record["createdAtEpoch"], "createdAtEpoch"),
+            sealed_epoch=whole(record["sealedAtEpoch"], "sealedAtEpoch", _ABSENT) if sealed else None,
+            created_at_ms=_instant(record, "createdAtMs"),
+            sealed_at_ms=_instant(record, "sealedAtMs") if sealed else None,
+            bucket_splits=wholes(record.get("entryBucketSplits"), "entryBucketSplits"),
+            merge_depth=whole(record.get("mergeDepth") or 0, "mergeDepth"),
+            legacy_topic_name=_text(record, "legacyTopicName"),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except _MALFORMED as error:
         raise InvalidInput(
-            f"segment metadata {record!r} cannot be read ({error!r}); compare PIP-468"
+            f"segment metadata {shown(record)} cannot be read ({error!r}); compare PIP-468"
         ) from error
 
 
-def _count_merges(graph: SegmentGraph, uncounted: set[int]) -> SegmentGraph:
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError)
+_LAST_INSTANT = 253_402_300_799_999  # the year 9999 ends, and so do Python's dates
+
+
+def _instant(record: Mapping[str, Any], name: str) -> int:
+    """Milliseconds since the Unix epoch; 0 where it is not known, which Pulsar writes as -1 or leaves out."""
+    return max(0, whole(record.get(name) or 0, name, _ABSENT, _LAST_INSTANT))
+
+
+def _text(record: Mapping[str, Any], name: str) -> str | None:
+    value = record.get(name) or None
+    if value is not None and not isinstance(value, str):
+        raise InvalidInput(f"{name} = {shown(value)}; give a text")
+    return value
+
+
+def _count_merges(graph: SegmentGraph, uncounted: Sequence[int]) -> SegmentGraph:
     """Parents before children (their ids are lower), so that a stored depth carries over to its heirs."""
     segments = dict(graph.segments)
     counted = SegmentGraph(graph.epoch, graph.next_segment_id, segments)

@@ -12,15 +12,21 @@ Pulsar itself.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+
+from controller.domain.errors import InvalidInput
+from controller.domain.shown import shown
 
 METRICS = ("msg_rate_in", "byte_rate_in", "msg_rate_out", "byte_rate_out")
 """The four metrics in Pulsar's order, which decides ties."""
 
 DEFAULT_WINDOW_MS = 60_000
 DEFAULT_CHANGE_THRESHOLD = 0.25
+
+LARGEST_RATE = sys.float_info.max
 
 FLOOR_FRACTION = 0.01
 """A change below this fraction of a metric's merge threshold is noise: 10 messages/s with the defaults."""
@@ -39,6 +45,16 @@ class LoadStats:
     def rates(self) -> tuple[float, float, float, float]:
         """The four rates in the order of `METRICS`."""
         return self.msg_rate_in, self.byte_rate_in, self.msg_rate_out, self.byte_rate_out
+
+    @property
+    def are_rates(self) -> bool:
+        """Whether each is finite and not negative. What is not was never measured."""
+        return (
+            0 <= self.msg_rate_in <= LARGEST_RATE
+            and 0 <= self.byte_rate_in <= LARGEST_RATE
+            and 0 <= self.msg_rate_out <= LARGEST_RATE
+            and 0 <= self.byte_rate_out <= LARGEST_RATE
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +120,8 @@ def next_record(
     observed_at: int,
     thresholds: LoadThresholds,
     change_threshold: float = DEFAULT_CHANGE_THRESHOLD,
+    *,
+    strict_pulsar: bool = False,
 ) -> LoadUpdate:
     """What to keep after observing `stats`: the one rule of the aggregation.
 
@@ -113,7 +131,14 @@ def next_record(
     first cold observation and survives any change that stays cold, so a nearly idle segment with jitter becomes
     mergeable; new thresholds restart it unless the record is cold under them as well. Silence does not end it: the
     evaluator treats a silent segment as stale. An observation older than the record's changes nothing.
+
+    With `strict_pulsar` the rates are written when one moved materially, however little that is, and then only.
+
+    Raises InvalidInput for rates that are negative or not finite; a record that holds such is written anew.
     """
+    if not stats.are_rates:
+        rates = ", ".join(map(shown, stats.rates))
+        raise InvalidInput(f"rates {rates} are not all finite and >= 0; drop the observation")
     cold = thresholds.is_cold(stats)
     if previous is None:
         return LoadUpdate(LoadRecord(stats, observed_at, observed_at if cold else None, observed_at), True)
@@ -123,10 +148,24 @@ def next_record(
     if cold:
         goes_on = previous.cold_since is not None and thresholds.is_cold(previous.stats)
         cold_since = previous.cold_since if goes_on else observed_at
-    if _is_news(previous.stats, stats, thresholds, change_threshold):
+    if _must_rewrite(previous.stats, stats, thresholds, change_threshold, strict_pulsar):
         return LoadUpdate(LoadRecord(stats, observed_at, cold_since, observed_at), True)
     record = LoadRecord(previous.stats, previous.modified_at, cold_since, observed_at)
     return LoadUpdate(record, cold_since != previous.cold_since)
+
+
+def _must_rewrite(
+    last: LoadStats,
+    current: LoadStats,
+    thresholds: LoadThresholds,
+    change_threshold: float,
+    strict_pulsar: bool,
+) -> bool:
+    if not last.are_rates:
+        return True
+    if strict_pulsar:
+        return is_material_change(last, current, change_threshold)
+    return _is_news(last, current, thresholds, change_threshold)
 
 
 def _is_news(
@@ -142,7 +181,10 @@ def _is_news(
 
 @dataclass(frozen=True, slots=True)
 class CounterSample:
-    """The four monotonic counters of one segment as one source (a broker) had them at one instant."""
+    """The four monotonic counters of one segment as one source (a broker) had them at one instant.
+
+    Raises InvalidInput for a counter outside 0..2^63-1 or an instant beyond 64 bits: no broker and no file holds such.
+    """
 
     source: str
     instant_ms: int
@@ -150,6 +192,13 @@ class CounterSample:
     byte_in: int
     msg_out: int
     byte_out: int
+
+    def __post_init__(self) -> None:
+        for value in (abs(self.instant_ms), *self.counters):
+            if not 0 <= value < 2**63:
+                raise InvalidInput(
+                    f"sample of {self.source}: {shown(value)} is no counter and no instant of 64 bits; drop it"
+                )
 
     @property
     def counters(self) -> tuple[int, int, int, int]:

@@ -7,6 +7,7 @@ from typing import Self
 
 from controller.domain.errors import InvalidInput
 from controller.domain.load import DEFAULT_WINDOW_MS
+from controller.domain.policy import MAX_SECONDS
 
 SHORTEST_LOOKBACK_MS = 60_000
 """A reporter may pause for this long before it begins anew, however short the window."""
@@ -34,6 +35,8 @@ class LoadWindow:
     @classmethod
     def ending_at(cls, end_ms: int, length_seconds: float) -> Self:
         """A window of that length, with a look back of the same length or of `SHORTEST_LOOKBACK_MS`."""
+        if not 0 < length_seconds <= MAX_SECONDS:
+            raise InvalidInput(f"a window of {length_seconds} s: give more than 0 and at most {MAX_SECONDS}")
         length_ms = round(length_seconds * 1000)
         return cls(end_ms, length_ms, max(length_ms, SHORTEST_LOOKBACK_MS))
 

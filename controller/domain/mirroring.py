@@ -7,8 +7,8 @@ and write the rows.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from controller.domain.errors import Conflict
@@ -63,6 +63,51 @@ def kind_of(sealed: Sequence[Segment], created: Sequence[Segment]) -> ReshapeKin
     if len(sealed) == 1:
         return ReshapeKind.REBUCKET if len(created) == 1 else ReshapeKind.SPLIT
     return ReshapeKind.MERGE if len(created) == 1 else ReshapeKind.RECUT
+
+
+def acts_seen(
+    layout: SegmentGraph, since: SegmentGraph | None = None, besides: Collection[int] = ()
+) -> dict[ReshapeKind, int]:
+    """When the last act of each kind was, in milliseconds since the Unix epoch; a kind without one is left out.
+
+    Read, as a new leader in Pulsar reads its cooldowns, from when segments were made: those made after `since` and not
+    `besides`. Where parents were pruned, Pulsar forgets the act. Here it is told from the layout known before, or from
+    there being several children of one epoch.
+    """
+    made_in = Counter(segment.created_epoch for segment in layout.segments.values())
+    seen: dict[ReshapeKind, int] = {}
+    for segment in layout.segments.values():
+        is_known = since is not None and segment.created_epoch <= since.epoch
+        if is_known or segment.segment_id in besides or segment.created_at_ms <= 0:
+            continue
+        kind = _act_behind(layout, segment, since)
+        if kind is None and segment.created_epoch > 0 and made_in[segment.created_epoch] > 1:
+            kind = ReshapeKind.SPLIT
+        if kind is not None:
+            seen[kind] = max(seen.get(kind, 0), segment.created_at_ms)
+    return seen
+
+
+def _act_behind(layout: SegmentGraph, segment: Segment, since: SegmentGraph | None) -> ReshapeKind | None:
+    """What made the segment; None for one of the first layout, and where that cannot be told."""
+    if len(segment.parent_ids) > 1:
+        return ReshapeKind.MERGE
+    for parent_id in segment.parent_ids:
+        parent = layout.segments.get(parent_id)
+        return ReshapeKind.SPLIT if parent is None else _from_range(parent.hash_range, segment.hash_range)
+    if since is None:
+        return None
+    before = [one.hash_range for one in since.active if one.hash_range.overlaps(segment.hash_range)]
+    if len(before) == 1:
+        return _from_range(before[0], segment.hash_range)
+    return ReshapeKind.MERGE if before else None
+
+
+def _from_range(parent: HashRange, child: HashRange) -> ReshapeKind:
+    if parent == child:
+        return ReshapeKind.REBUCKET
+    is_part = parent.start <= child.start and child.end <= parent.end
+    return ReshapeKind.SPLIT if is_part else ReshapeKind.MERGE  # of a merge's two parents one was pruned
 
 
 def has_taken_over(layout: SegmentGraph, parent_ids: Sequence[int], ranges: Sequence[HashRange]) -> bool:

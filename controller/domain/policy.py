@@ -18,8 +18,9 @@ from typing import Any, Self
 from controller.domain.entry_buckets import DEFAULT_BUCKET_BUDGET, DEFAULT_MAX_BUCKETS
 from controller.domain.errors import InvalidPolicy
 from controller.domain.hash_range import RING_SIZE
-from controller.domain.knobs import KnobValue, read_knobs, write_knob
+from controller.domain.knobs import KnobValue, misfit, read_knobs, write_knob
 from controller.domain.load import DEFAULT_CHANGE_THRESHOLD, METRICS, LoadStats, LoadThresholds
+from controller.domain.shown import shown
 
 PROFILES = ("pip483",)
 """The rule sets an evaluator knows."""
@@ -35,7 +36,8 @@ class AutoScalePolicy:
     Built unchecked, see `violations`. Rates are per segment and second. `max_dag_depth` bounds the
     merges in a segment's ancestry. `load_stale_after_seconds`: a reading older than this is neither hot
     nor cold. `load_change_threshold`: relative change of a rate that rewrites its record.
-    `strict_pulsar`: answer exactly as Pulsar 5 does, known defects included.
+    `strict_pulsar`: decide and keep load records by Pulsar 5's rules, known defects included; not where
+    the data plane shares no buckets (see `evaluator`).
     """
 
     enabled: bool = True
@@ -113,7 +115,10 @@ class PolicyOverride:
     _knobs: Mapping[str, KnobValue]
 
     def __init__(self, /, **knobs: KnobValue | None) -> None:
-        object.__setattr__(self, "_knobs", MappingProxyType(dict(read_knobs(knobs, OVERRIDABLE_KNOBS))))
+        self._take(knobs)
+
+    def _take(self, document: Mapping[str, Any]) -> None:
+        object.__setattr__(self, "_knobs", MappingProxyType(dict(read_knobs(document, OVERRIDABLE_KNOBS))))
 
     def __getattr__(self, knob: str) -> Any:
         if knob in OVERRIDABLE_KNOBS:
@@ -147,7 +152,9 @@ class PolicyOverride:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> PolicyOverride:
         """Reads `to_document`'s; null is the same as absent. Raises InvalidPolicy naming the knob."""
-        return cls(**document)
+        override = cls()
+        override._take(document)
+        return override
 
 
 class PolicyLevel(StrEnum):
@@ -195,15 +202,17 @@ def effective(
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A knob that breaks its rule; `needed` is the bound it is held against, None for a choice."""
+    """A knob that breaks its rule; `needed` is the bound it is held against, None for a choice or a type."""
 
     knob: str
-    value: KnobValue
+    value: object
     needed: float | None
     rule: str
 
     def __str__(self) -> str:
-        return f"{self.knob} = {self.value} must be {self.rule}"
+        is_choice = isinstance(self.value, str) and self.rule.startswith("one of ")
+        held = str(self.value) if is_choice else shown(self.value)
+        return held if _is_unreadable(held) else f"{self.knob} = {held} must be {self.rule}"
 
 
 _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -232,17 +241,44 @@ _RULES: tuple[tuple[str, str, float | str], ...] = (
 
 
 def violations(policy: AutoScalePolicy) -> tuple[Violation, ...]:
-    """Every rule a resolved policy breaks; empty when it is valid. Never raises."""
-    broken = []
+    """Every rule a resolved policy breaks; empty when it is valid. Never raises, whatever the knobs hold."""
+    broken = _wrong_types(policy)
+    mistyped = {violation.knob for violation in broken}
     for knob, sign, bound in _RULES:
+        if mistyped and not mistyped.isdisjoint((knob, bound)):
+            continue
         value = getattr(policy, knob)
         needed = getattr(policy, bound) if isinstance(bound, str) else bound
         if not _OPERATORS[sign](value, needed):
             rule = f"{sign} {bound} = {needed}" if isinstance(bound, str) else f"{sign} {bound}"
             broken.append(Violation(knob, value, needed, rule))
-    if policy.profile not in PROFILES:
+    if policy.profile not in PROFILES and "profile" not in mistyped:
         broken.append(Violation("profile", policy.profile, None, f"one of {', '.join(PROFILES)}"))
     return tuple(broken)
+
+
+def _wrong_types(policy: AutoScalePolicy) -> list[Violation]:
+    broken = []
+    for knob, kind in KNOBS.items():
+        value = getattr(policy, knob)
+        if value.__class__ is kind is not int:
+            continue
+        wanted = misfit(value, kind)
+        if wanted is not None:
+            broken.append(Violation(knob, value, None, wanted))
+    return broken
+
+
+_UNREADABLE = "unreadable: "
+
+
+def unreadable(reason: str) -> AutoScalePolicy:
+    """Stands for a policy of which something cannot be read: it breaks a rule, and `reason` is what is said of it."""
+    return AutoScalePolicy(profile=_UNREADABLE + reason)
+
+
+def _is_unreadable(profile: str) -> bool:
+    return profile.startswith(_UNREADABLE)
 
 
 def validate(policy: AutoScalePolicy) -> None:

@@ -15,9 +15,11 @@ from enum import StrEnum
 from controller.domain import entry_buckets
 from controller.domain.entry_buckets import DEFAULT_MAX_BUCKETS
 from controller.domain.errors import InvalidLayoutChange, InvalidRange
-from controller.domain.hash_range import HashRange
+from controller.domain.hash_range import RING_SIZE, HashRange, hexadecimal
 from controller.domain.segment import Segment
 from controller.domain.segment_graph import SegmentGraph
+from controller.domain.shown import shown
+from controller.domain.whole_numbers import MOST
 
 
 class ReshapeKind(StrEnum):
@@ -76,16 +78,21 @@ def validate(layout: SegmentGraph, parent_ids: Sequence[int], children: Sequence
 
 def _check_children(layout: SegmentGraph, parent_ids: Sequence[int], children: Sequence[ChildPlan]) -> None:
     child_ids = [plan.segment_id for plan in children]
-    stale = [i for i in child_ids if i in layout.segments or i <= max(parent_ids)]
+    if max(child_ids) > MOST:
+        raise InvalidLayoutChange(
+            f"child ids {shown(child_ids)} of {_named(parent_ids)} exceed {MOST}, the last one there is"
+        )
+    youngest = max(parent_ids)
+    stale = [i for i in child_ids if i in layout.segments or i <= youngest]
     if stale or len(set(child_ids)) < len(child_ids):
         raise InvalidLayoutChange(
-            f"child ids {child_ids} of {_named(parent_ids)} are not fresh; "
+            f"child ids {shown(child_ids)} of {_named(parent_ids)} are not fresh; "
             f"reserve new ones from {layout.next_segment_id} up"
         )
     for plan in children:
         if not entry_buckets.are_splits(plan.bucket_splits):
             raise InvalidLayoutChange(
-                f"bucket splits {plan.bucket_splits} of child {plan.segment_id} are not boundaries; "
+                f"bucket splits {shown(plan.bucket_splits)} of child {shown(plan.segment_id)} are not boundaries; "
                 "give ascending hashes within 1..65535"
             )
 
@@ -118,7 +125,7 @@ def plan_equal_split(layout: SegmentGraph, segment_id: int, parts: int) -> Resha
     """1 → `parts` (>= 2) of widths equal within one; for a power of two the same as repeated halving."""
     parent = _active(layout, segment_id)
     if parts < 2:
-        raise InvalidLayoutChange(f"split of segment {parent} into {parts} parts; give at least 2")
+        raise InvalidLayoutChange(f"split of segment {parent} into {shown(parts)} parts; give at least 2")
     _demand_divisible(parent, parts)
     return plan_split(layout, segment_id, parent.hash_range.equal_cuts(parts))
 
@@ -136,11 +143,12 @@ def plan_merge(layout: SegmentGraph, a: int, b: int, max_buckets: int = DEFAULT_
 def plan_rebucket(
     layout: SegmentGraph, segment_id: int, bucket_count: int, max_buckets: int = DEFAULT_MAX_BUCKETS
 ) -> Reshape:
-    """1 → 1 over the same range with `bucket_count` equal buckets, within 1..`max_buckets`."""
+    """1 → 1 over the same range with `bucket_count` equal buckets, within 1..`max_buckets` and 1..65536."""
     parent = _active(layout, segment_id)
-    if not 1 <= bucket_count <= max_buckets:
+    most = min(max_buckets, RING_SIZE)  # a bucket has one hash at least
+    if not 1 <= bucket_count <= most:
         raise InvalidLayoutChange(
-            f"segment {parent} cannot have {bucket_count} buckets; bucketCount must be in [1, {max_buckets}]"
+            f"segment {parent} cannot have {shown(bucket_count)} buckets; bucketCount must be in [1, {shown(most)}]"
         )
     children = _children(layout, [parent.hash_range], bucket_count)
     if children[0].bucket_splits == parent.bucket_splits:
@@ -202,7 +210,7 @@ def _active(layout: SegmentGraph, segment_id: int) -> Segment:
 
 def _active_parents(layout: SegmentGraph, parent_ids: Sequence[int]) -> list[Segment]:
     if not parent_ids or len(set(parent_ids)) < len(parent_ids):
-        raise InvalidLayoutChange(f"parents {list(parent_ids)} must be one or more different segments")
+        raise InvalidLayoutChange(f"parents {shown(list(parent_ids))} must be one or more different segments")
     return [_active(layout, segment_id) for segment_id in parent_ids]
 
 
@@ -219,15 +227,15 @@ def _union(parents: Sequence[Segment]) -> HashRange:
 def _demand_divisible(parent: Segment, parts: int) -> None:
     if parent.hash_range.width < parts:
         raise InvalidLayoutChange(
-            f"segment {parent} covers {parent.hash_range.width} hash(es) and cannot be split into {parts}; "
+            f"segment {parent} covers {parent.hash_range.width} hash(es) and cannot be split into {shown(parts)}; "
             "leave it whole and add entry buckets instead"
         )
 
 
 def _hexadecimal(points: Sequence[int]) -> str:
     """Hashes as ranges are written."""
-    return ", ".join(f"{point:#06x}" for point in points)
+    return ", ".join(map(hexadecimal, points))
 
 
 def _named(segment_ids: Sequence[int]) -> str:
-    return f"segment(s) {', '.join(map(str, segment_ids))}"
+    return f"segment(s) {', '.join(map(shown, segment_ids))}"

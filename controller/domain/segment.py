@@ -13,9 +13,10 @@ from enum import StrEnum
 
 from controller.domain.errors import InvalidInput
 from controller.domain.hash_range import HashRange
+from controller.domain.shown import shown
 
 _TOPIC = re.compile(r"topic://([^/]+/[^/]+/.+)")
-_DESCRIPTOR = re.compile(r"([0-9a-f]{4}-[0-9a-f]{4})-([0-9]+)")
+_DESCRIPTOR = re.compile(r"([0-9a-f]{4}-[0-9a-f]{4})-([0-9]{1,19})")
 
 
 class SegmentState(StrEnum):
@@ -61,7 +62,7 @@ class Segment:
         return len(self.bucket_splits) + 1
 
     def __str__(self) -> str:
-        return f"{self.segment_id} ({self.hash_range})"
+        return f"{shown(self.segment_id)} ({self.hash_range})"
 
 
 def segment_descriptor(hash_range: HashRange, segment_id: int) -> str:
@@ -73,7 +74,7 @@ def parse_segment_descriptor(text: str) -> tuple[HashRange, int]:
     """Reads `segment_descriptor`'s text; raises InvalidInput for anything else."""
     match = _DESCRIPTOR.fullmatch(text)
     if match is None:
-        raise InvalidInput(f"{text!r} is not a segment descriptor; write range and id as 0000-7fff-12")
+        raise InvalidInput(f"{shown(text)} is not a segment descriptor; write range and id as 0000-7fff-12")
     return HashRange.parse(match[1]), int(match[2])
 
 
@@ -87,5 +88,7 @@ def backing_topic_name(topic: str, segment: Segment) -> str:
         return segment.legacy_topic_name
     match = _TOPIC.fullmatch(topic)
     if match is None:
-        raise InvalidInput(f"{topic!r} is not a scalable topic; name it as topic://tenant/namespace/name")
+        raise InvalidInput(
+            f"{shown(topic)} is not a scalable topic; name it as topic://tenant/namespace/name"
+        )
     return f"segment://{match[1]}/{segment_descriptor(segment.hash_range, segment.segment_id)}"

@@ -8,7 +8,8 @@ trusted.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -17,6 +18,7 @@ from controller.domain.entry_buckets import are_splits
 from controller.domain.errors import InvariantViolated, SegmentNotFound
 from controller.domain.hash_range import MAX_HASH
 from controller.domain.segment import Segment
+from controller.domain.shown import shown
 
 COUNTED_MERGES = 64
 """So many merges are told apart above one segment. Stored depths are exact up to here and beyond it no less than this:
@@ -50,7 +52,7 @@ class SegmentGraph:
             return self.segments[segment_id]
         except KeyError:
             raise SegmentNotFound(
-                f"segment {segment_id} is not in the layout at epoch {self.epoch}; "
+                f"segment {shown(segment_id)} is not in the layout at epoch {shown(self.epoch)}; "
                 "look up the layout again, it may have been pruned"
             ) from None
 
@@ -59,7 +61,7 @@ class SegmentGraph:
         index = bisect_right(self._active_starts, segment_hash) - 1
         if index < 0 or not self.active[index].hash_range.contains(segment_hash):
             raise SegmentNotFound(
-                f"no active segment covers hash {segment_hash} at epoch {self.epoch}; "
+                f"no active segment covers hash {shown(segment_hash)} at epoch {shown(self.epoch)}; "
                 f"hashes run from 0 to {MAX_HASH}, look up the layout again"
             )
         return self.active[index]
@@ -107,6 +109,32 @@ class SegmentGraph:
         among = (segment_id, *self.ancestors(segment_id))
         return sum(len(self.segments[i].parent_ids) >= 2 for i in among)
 
+    def merge_depths_by_ancestry(self) -> dict[int, int]:
+        """`merge_depth_by_ancestry` of every segment, however deep, in one pass over the links.
+
+        Segments are taken in the order of their ids, since a parent's id is below its children's. A set of merges is a
+        number with a bit for each, kept until the last child has taken it over.
+        """
+        heirs = Counter(parent_id for segment in self.segments.values() for parent_id in segment.parent_ids)
+        merges_of: dict[int, int] = {}
+        depths: dict[int, int] = {}
+        known = 0
+        for segment_id in sorted(self.segments):
+            parent_ids = self.segments[segment_id].parent_ids
+            merges = 0
+            for parent_id in parent_ids:
+                merges |= merges_of.get(parent_id, 0)
+                heirs[parent_id] -= 1
+                if not heirs[parent_id]:
+                    merges_of.pop(parent_id, None)
+            if len(parent_ids) >= 2:
+                merges |= 1 << known
+                known += 1
+            if heirs[segment_id]:
+                merges_of[segment_id] = merges
+            depths[segment_id] = merges.bit_count()
+        return depths
+
     def child_merge_depth(self, parent_ids: tuple[int, ...]) -> int:
         """The depth to store for a new segment with these parents.
 
@@ -137,23 +165,26 @@ class SegmentGraph:
     def check_invariants(self) -> None:
         """Raises InvariantViolated naming the law that does not hold and the values that break it."""
         self._check_tiling()
+        children = {key: frozenset(segment.child_ids) for key, segment in self.segments.items()}
+        parents = {key: frozenset(segment.parent_ids) for key, segment in self.segments.items()}
         for key, segment in self.segments.items():
-            _demand(key == segment.segment_id, f"segment {segment} is filed under id {key}")
-            _demand(key < self.next_segment_id, f"segment id {key} >= next id {self.next_segment_id}")
+            _demand(key == segment.segment_id, f"segment {segment} is filed under id {shown(key)}")
+            _demand(
+                key < self.next_segment_id,
+                f"segment id {shown(key)} >= next id {shown(self.next_segment_id)}",
+            )
             self._check_state(segment)
             for parent_id in segment.parent_ids:
-                self._check_link(parent_id, segment)
-            for child_id in segment.child_ids:
-                child = self.segments.get(child_id)
-                _demand(
-                    child is None or key in child.parent_ids, f"child {child_id} disowns parent {segment}"
-                )
+                self._check_link(parent_id, segment, children)
+            for child_id in children[key]:
+                disowned = child_id in parents and key not in parents[child_id]
+                _demand(not disowned, f"child {shown(child_id)} disowns parent {segment}")
 
     def _check_tiling(self) -> None:
         """The ACTIVE ranges tile the ring; a deleted topic has no segments and tiles nothing."""
         if not self.segments:
             return
-        _demand(bool(self.active), f"no segment is active at epoch {self.epoch}")
+        _demand(bool(self.active), f"no segment is active at epoch {shown(self.epoch)}")
         first, last = self.active[0], self.active[-1]
         _demand(first.hash_range.start == 0, f"the ring is uncovered below active segment {first}")
         _demand(last.hash_range.end == MAX_HASH, f"the ring is uncovered above active segment {last}")
@@ -163,26 +194,31 @@ class SegmentGraph:
     def _check_state(self, segment: Segment) -> None:
         sealed = (segment.sealed_epoch, segment.sealed_at_ms)
         if segment.is_active:
-            _demand(sealed == (None, None), f"active segment {segment} is stamped as sealed {sealed}")
-            _demand(not segment.child_ids, f"active segment {segment} has children {segment.child_ids}")
+            _demand(sealed == (None, None), f"active segment {segment} is stamped as sealed {shown(sealed)}")
+            _demand(
+                not segment.child_ids, f"active segment {segment} has children {shown(segment.child_ids)}"
+            )
         else:
-            _demand(None not in sealed, f"sealed segment {segment} lacks its seal {sealed}")
+            _demand(None not in sealed, f"sealed segment {segment} lacks its seal {shown(sealed)}")
         until = self.epoch if segment.sealed_epoch is None else segment.sealed_epoch
         _demand(
             0 <= segment.created_epoch <= until <= self.epoch,
-            f"segment {segment} lives from epoch {segment.created_epoch} to {until} of {self.epoch}",
+            f"segment {segment} lives from epoch {shown(segment.created_epoch)} to {shown(until)} of {shown(self.epoch)}",
         )
-        _demand(are_splits(segment.bucket_splits), f"bucket splits {segment.bucket_splits} of {segment}")
+        _demand(
+            are_splits(segment.bucket_splits), f"bucket splits {shown(segment.bucket_splits)} of {segment}"
+        )
         count = min(len(self._merges[segment.segment_id]), COUNTED_MERGES)
         _demand(
-            segment.merge_depth >= count, f"depth {segment.merge_depth} of {segment} below {count} merges"
+            segment.merge_depth >= count,
+            f"depth {shown(segment.merge_depth)} of {segment} below {count} merges",
         )
 
-    def _check_link(self, parent_id: int, child: Segment) -> None:
-        _demand(parent_id < child.segment_id, f"parent {parent_id} is younger than its child {child}")
+    def _check_link(self, parent_id: int, child: Segment, children: Mapping[int, Collection[int]]) -> None:
+        _demand(parent_id < child.segment_id, f"parent {shown(parent_id)} is younger than its child {child}")
         parent = self.segments.get(parent_id)
         if parent is not None:
-            _demand(child.segment_id in parent.child_ids, f"parent {parent} disowns child {child}")
+            _demand(child.segment_id in children[parent_id], f"parent {parent} disowns child {child}")
             _demand(parent.hash_range.overlaps(child.hash_range), f"{child} descends from {parent} elsewhere")
             _demand(parent.merge_depth <= child.merge_depth, f"depth falls from {parent} to {child}")
 

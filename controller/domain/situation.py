@@ -7,18 +7,22 @@ identical evaluation. Its parts are gathered by the callers: the autoscaler, a r
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from controller.domain.entry_buckets import equal_splits
-from controller.domain.hash_range import HashRange
+from controller.domain.errors import InvalidInput
+from controller.domain.hash_range import RING_SIZE, HashRange
 from controller.domain.knobs import write_knob
 from controller.domain.layout import SegmentLayout
 from controller.domain.load import METRICS, LoadRecord, LoadStats
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment, SegmentState
+from controller.domain.shown import shown
+from controller.domain.whole_numbers import MOST, whole, wholes
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,8 @@ class Situation:
         """Reads `to_json`'s text; the situation it gives is decided on identically.
 
         Bucket boundaries come back as equal widths (their number is what decides) and sealed segments
-        that no decision reads are gone.
+        that no decision reads are gone. Raises InvalidInput for a value of a wrong kind, and what Python raises for a
+        text of another shape.
         """
         document = json.loads(text)
         return cls(
@@ -119,13 +124,15 @@ class Situation:
                 int(key): tuple(_read_stats(rates) for rates in ticks)
                 for key, ticks in document["recent_loads"].items()
             },
-            stream_consumers=document["stream_consumers"],
+            stream_consumers={
+                name: whole(count, "stream_consumers") for name, count in document["stream_consumers"].items()
+            },
             policy=AutoScalePolicy.from_document(document["policy"]),
-            history=History(**document["history"]),
+            history=History(**{name: _read_instant(at, name) for name, at in document["history"].items()}),
             in_flight=tuple(_read_reshape(value) for value in document["in_flight"]),
-            capabilities=Capabilities(**document["capabilities"]),
-            foreign_controller=document.get("foreign_controller", False),
-            now=document["now"],
+            capabilities=_read_capabilities(document["capabilities"]),
+            foreign_controller=_read_truth(document.get("foreign_controller", False), "foreign_controller"),
+            now=whole(document["now"], "now", -MOST),
         )
 
     def _ancestors(self) -> Iterable[Segment]:
@@ -149,26 +156,39 @@ def _write_segment(segment: Segment) -> dict[str, Any]:
 def _read_layout(document: Mapping[str, Any]) -> SegmentLayout:
     active = (
         Segment(
-            value["id"],
+            whole(value["id"], "id"),
             HashRange.parse(value["range"]),
-            parent_ids=tuple(value["parents"]),
-            bucket_splits=equal_splits(value["buckets"]),
-            merge_depth=value["merge_depth"],
+            parent_ids=wholes(value["parents"], "parents"),
+            bucket_splits=equal_splits(whole(value["buckets"], "buckets", 1, RING_SIZE)),
+            merge_depth=whole(value["merge_depth"], "merge_depth"),
         )
         for value in document["segments"]
     )
     sealed = (
-        Segment(segment_id, _ANYWHERE, SegmentState.SEALED, parent_ids=tuple(parent_ids))
+        Segment(
+            whole(segment_id, "ancestors"),
+            _ANYWHERE,
+            SegmentState.SEALED,
+            parent_ids=wholes(parent_ids, "ancestors"),
+        )
         for segment_id, parent_ids in document["ancestors"]
     )
-    return SegmentLayout.from_segments(document["epoch"], document["next_segment_id"], (*active, *sealed))
+    epoch, next_id = (whole(document[name], name) for name in ("epoch", "next_segment_id"))
+    return SegmentLayout.from_segments(epoch, next_id, (*active, *sealed))
 
 
 _ANYWHERE = HashRange(0, 0)  # the range of a sealed ancestor plays no part in any decision
 
 
 def _write_stats(stats: LoadStats) -> list[Any]:
-    return [write_knob(float(rate)) for rate in stats.rates]
+    return [write_knob(_as_float(rate)) for rate in stats.rates]
+
+
+def _as_float(rate: float) -> float:
+    try:
+        return float(rate)
+    except OverflowError:  # an integer larger than any float
+        return math.inf if rate > 0 else -math.inf
 
 
 def _read_stats(rates: list[Any]) -> LoadStats:
@@ -186,7 +206,12 @@ def _write_load(record: LoadRecord) -> dict[str, Any]:
 
 def _read_load(value: Mapping[str, Any]) -> LoadRecord:
     stats = _read_stats([value[metric] for metric in METRICS])
-    return LoadRecord(stats, value["modified_at"], value["cold_since"], value["observed_at"])
+    return LoadRecord(
+        stats,
+        whole(value["modified_at"], "modified_at", -MOST),
+        _read_instant(value["cold_since"], "cold_since"),
+        whole(value["observed_at"], "observed_at", -MOST),
+    )
 
 
 def _write_flat(value: History | LiveReshape | Capabilities) -> dict[str, Any]:
@@ -195,9 +220,27 @@ def _write_flat(value: History | LiveReshape | Capabilities) -> dict[str, Any]:
 
 def _read_reshape(value: Mapping[str, Any]) -> LiveReshape:
     return LiveReshape(
-        value["operation_id"],
+        whole(value["operation_id"], "operation_id"),
         ReshapeKind(value["kind"]),
-        tuple(value["parent_ids"]),
-        value["child_count"],
-        value["started_at"],
+        wholes(value["parent_ids"], "parent_ids"),
+        whole(value["child_count"], "child_count"),
+        whole(value["started_at"], "started_at", -MOST),
     )
+
+
+def _read_capabilities(value: Mapping[str, Any]) -> Capabilities:
+    read = {
+        name: whole(held, name) if name == "max_children" else _read_truth(held, name)
+        for name, held in value.items()
+    }
+    return Capabilities(**read)  # type: ignore[arg-type]  # one name, one kind
+
+
+def _read_instant(value: Any, name: str) -> int | None:
+    return None if value is None else whole(value, name, -MOST)
+
+
+def _read_truth(value: Any, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{name} = {shown(value)}; give true or false")
+    return value

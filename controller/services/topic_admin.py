@@ -13,7 +13,8 @@ from controller.dataplane.base import DataPlane
 from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import Conflict, InvalidInput, Unsupported
 from controller.domain.policy import PolicyOverride
-from controller.store.journal import topic_intents
+from controller.domain.utf8 import utf8
+from controller.store.journal import operations, topic_intents
 from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
 from controller.store.mirrors import mirrors
@@ -36,15 +37,18 @@ def create_topic(
 ) -> Intent:
     """Intend a topic (`topic://tenant/namespace/name`) of `segments` equal segments, 1..65536.
 
-    The policy's cap on segments does not hold here: it binds automatic splits. Raises InvalidInput, TopicExists, or
-    Unsupported for a data plane that is not configured here.
+    The policy's cap on segments does not hold here: it binds automatic splits. Raises InvalidInput (an override
+    that does not fit the levels above included), TopicExists, or Unsupported for a data plane that is not configured
+    here.
     """
     if data_plane not in planes:
         raise Unsupported(
             f"data plane {data_plane!r} is not configured here; choose one of {', '.join(sorted(planes)) or 'none'}"
         )
-    _check_retention(properties or {})
+    _check_properties(properties or {})
     with store.transaction() as tx:
+        if operations.find_by_request_key(tx, request.request_key) is None:  # a repeat has its first answer
+            policies.demand_valid(tx, name, policy)
         if isinstance(planes[data_plane], LayoutKeeper):
             return mirrors.intend_attach(
                 tx,
@@ -135,8 +139,13 @@ def delete_subscription(store: Store, topic: str, subscription: str, request: Re
         return topic_intents.intend_subscription_delete(tx, topic_id, subscription, request)
 
 
-def _check_retention(properties: Mapping[str, str]) -> None:
-    """Refuse a value that is no number: it would silently keep everything for ever."""
+def _check_properties(properties: Mapping[str, str]) -> None:
+    """Refuse text that cannot be stored, and a retention that is no number: it would silently keep everything for
+    ever.
+    """
+    for key, held in properties.items():
+        utf8(key, "topic property")
+        utf8(held, f"topic property {key!r} =")
     value = properties.get(RETENTION_PROPERTY)
     try:
         is_wrong = value is not None and not math.isfinite(float(value))

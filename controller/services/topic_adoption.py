@@ -13,7 +13,7 @@ from controller.dataplane.adoptable import Adoptable, FoundTopic
 from controller.dataplane.base import DataPlane
 from controller.domain.errors import Conflict, InvalidInput, Unsupported
 from controller.domain.policy import PolicyOverride
-from controller.store.journal import adoptions
+from controller.store.journal import adoptions, operations
 from controller.store.journal.adoptions import Adoption
 from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
@@ -92,6 +92,8 @@ def adopt(
         for name, is_queue in planned.found.subscriptions.items()
     }
     with store.transaction() as tx:
+        if operations.find_by_request_key(tx, request.request_key) is None:  # a repeat has its first answer
+            policies.demand_valid(tx, planned.topic, policy)
         buckets = policies.get_cluster(tx).policy
         adoption = Adoption(
             name=planned.topic,

@@ -12,6 +12,7 @@ from controller.domain.load import (
     LoadRecord,
     LoadStats,
     LoadThresholds,
+    LoadUpdate,
     WindowLoad,
     next_record,
     rates_from_counters,
@@ -42,6 +43,7 @@ class Case:
     samples: tuple[CounterSample, ...]
     thresholds: LoadThresholds
     change_threshold: float = 0.25
+    strict_pulsar: bool = False
     stored: Stored | None = None
     heard_before: dict[str, int] = field(default_factory=dict)
 
@@ -67,17 +69,25 @@ class Case:
         source = self._source(window)
         previous = self._previous()
         if stored is None or previous is None:
-            new = next_record(
-                None, load.stats, load.observed_at, self.thresholds, self.change_threshold
-            ).record
+            new = self._next(None, load).record
             return (*new.stats.rates, source, new.modified_at, new.cold_since, None, 0)
         if load.observed_at < previous.observed_at:
             return None
-        update = next_record(previous, load.stats, load.observed_at, self.thresholds, self.change_threshold)
+        update = self._next(previous, load)
         if not update.must_write and source == stored.source and stored.silent_since is None:
             return None
         new = update.record
         return (*new.stats.rates, source, new.modified_at, new.cold_since, None, stored.row_version)
+
+    def _next(self, previous: LoadRecord | None, load: WindowLoad) -> LoadUpdate:
+        return next_record(
+            previous,
+            load.stats,
+            load.observed_at,
+            self.thresholds,
+            self.change_threshold,
+            strict_pulsar=self.strict_pulsar,
+        )
 
     def expected_heard(self, window: LoadWindow) -> dict[str, int]:
         """When each source was heard of last in the window."""
@@ -142,7 +152,13 @@ def tables(cases: list[Case]) -> dict[str, pa.Table]:
     ]
     sources = [item for case in cases for item in case.heard_before.items()]
     thresholds = [
-        (topic, *case.thresholds.split.rates, *case.thresholds.merge.rates, case.change_threshold)
+        (
+            topic,
+            *case.thresholds.split.rates,
+            *case.thresholds.merge.rates,
+            case.change_threshold,
+            case.strict_pulsar,
+        )
         for topic, case in enumerate(cases)
     ]
     return {

@@ -58,7 +58,8 @@ def _case(random: Random, number: int) -> Case:
     speaking = [sample.source for sample in samples] or names
     stored = _stored(random, speaking) if random.random() < 0.7 else None
     split, merge = _stats(random), _stats(random)
-    case = Case(samples, LoadThresholds(split, merge), random.choice([0.0, 0.25, 1.0]), stored, heard)
+    change_threshold, strict_pulsar = random.choice([0.0, 0.25, 1.0]), random.random() < 0.3
+    case = Case(samples, LoadThresholds(split, merge), change_threshold, strict_pulsar, stored, heard)
     rates = case.rates(WINDOW)
     return case if rates is None or random.random() < 0.3 else _at_the_limits(random, case, rates)
 

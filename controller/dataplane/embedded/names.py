@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from controller.domain.errors import InvalidInput, SegmentNotFound, SubscriptionNotFound
 from controller.domain.segment import parse_segment_descriptor
+from controller.domain.utf8 import utf8
 
 ARRIVALS = "embedded_arrivals"
 """Notification channel; the payload is the log's id. Messages, a fence, a cursor moved or let go."""
@@ -12,8 +13,10 @@ MAX_NAME_BYTES = 1000
 
 
 def checked(kind: str, name: str) -> str:
-    """The name itself; InvalidInput when it is empty, too long or holds a NUL, which PostgreSQL cannot store."""
-    if not name or "\0" in name or len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+    """The name itself; InvalidInput when it is empty, too long or holds what PostgreSQL cannot store (NUL, half of a
+    surrogate pair).
+    """
+    if not name or "\0" in name or len(utf8(name, f"{kind} name")) > MAX_NAME_BYTES:
         raise InvalidInput(
             f"{kind} name {name[:60]!r} ({len(name)} characters): give 1 to {MAX_NAME_BYTES} bytes without NUL"
         )

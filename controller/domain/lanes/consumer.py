@@ -7,6 +7,8 @@ slow (PIP-486); where they cannot, a consumer without a segment means a split, u
 
 from __future__ import annotations
 
+import math
+
 from controller.domain.decision import Decision, Lane, Rebucket, Refusal, RefusalReason
 from controller.domain.lanes.ground import Ground
 
@@ -24,7 +26,9 @@ def answer(ground: Ground) -> tuple[Decision, ...]:
         )
         return ()
     rates = [
-        0.0 if record is None or ground.is_stale(record) else record.stats.msg_rate_in
+        0.0
+        if record is None or ground.is_stale(record) or math.isnan(record.stats.msg_rate_in)
+        else record.stats.msg_rate_in
         for record in ground.records
     ]
     busiest = _busiest(ground, rates)
@@ -73,7 +77,7 @@ def _rebucket(ground: Ground, reason: str) -> tuple[Decision, ...]:
     if consumers <= total:
         _refuse_topic(ground, RefusalReason.ENOUGH_BUCKETS, "buckets", total, consumers)
         return ()
-    share = -(-consumers // ground.segments_net)
+    share = -(-consumers // max(1, ground.segments_net))
     target = min(1 << (share - 1).bit_length(), ground.policy.entry_bucket_max_per_segment)
     short = sorted(segment.segment_id for segment in ground.active if segment.bucket_count < target)
     if not short:

@@ -5,15 +5,20 @@ Lives for one call of `decide` and never leaves it, so it may be mutable. Decide
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from controller.domain.decision import Lane, Refusal, RefusalReason, Split
 from controller.domain.lanes.cooldowns import Cooldowns, Pause
-from controller.domain.load import LoadRecord
+from controller.domain.load import LARGEST_RATE, LoadRecord, LoadStats
 from controller.domain.situation import Situation
 from controller.domain.split_points.midpoint import midpoint
 
 
 class Ground:
     """Active segments in range order with their records at the same index, caps, cooldowns and verdicts.
+
+    In a record a rate that is negative or not finite was never measured: it is NaN here, which is neither hot nor cold.
 
     Segments are counted three ways while reshapes are in flight: `segments_net` when all have committed,
     `segments_high` if only those that add have, `segments_low` if only those that remove have. The cap is held against
@@ -47,7 +52,7 @@ class Ground:
         self.strict = policy.strict_pulsar
         self.shared_buckets = situation.capabilities.shared_buckets
         self.active = situation.layout.active
-        self.records: list[LoadRecord | None] = [situation.loads.get(s.segment_id) for s in self.active]
+        self.records = [_measured(situation.loads.get(s.segment_id)) for s in self.active]
         self.consumers = max(situation.stream_consumers.values(), default=0)
         self.stale_ms = policy.load_stale_after_seconds * 1000
         self.refusals: list[Refusal] = []
@@ -144,3 +149,10 @@ class Ground:
             return False
         self.refuse(pause.refusal(lane, segment_id, other_id))
         return True
+
+
+def _measured(record: LoadRecord | None) -> LoadRecord | None:
+    if record is None or record.stats.are_rates:
+        return record
+    rates = (rate if 0 <= rate <= LARGEST_RATE else math.nan for rate in record.stats.rates)
+    return replace(record, stats=LoadStats(*rates))

@@ -5,6 +5,7 @@ A segment's score is the largest of its four rates divided by their thresholds; 
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from controller.domain.decision import Decision, Lane, Refusal, RefusalReason, Split
@@ -74,6 +75,8 @@ def _hot(ground: Ground) -> list[_Hot]:
             stats.byte_rate_out / byte_out,
         )
         score = max(ratios)
+        if math.isnan(score):  # the first was never measured, and nothing is greater than NaN
+            score = max((ratio for ratio in ratios if not math.isnan(ratio)), default=0.0)
         if score > 1:
             hot.append(_Hot(position, score, ratios.index(score)))
     if missing:

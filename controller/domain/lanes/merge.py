@@ -6,6 +6,9 @@ A pair is asked about when both sides are below all four merge thresholds; it pa
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
+
 from controller.domain.decision import Decision, Lane, Merge, Refusal, RefusalReason
 from controller.domain.lanes.ground import Ground
 from controller.domain.lanes.merge_gates import MergeGates
@@ -17,9 +20,12 @@ _LANE = Lane.MERGE
 def answer(ground: Ground, acted: tuple[Decision, ...]) -> tuple[Decision, ...]:
     """The merge of the coldest pair that may merge, and a reason for every other cold pair."""
     cold = _cold(ground)
-    pairs = [i for i in range(len(cold) - 1) if cold[i] and cold[i + 1]]
+    meet = [
+        low.hash_range.end + 1 == high.hash_range.start for low, high in pairwise(ground.active)
+    ]  # all of them, unless a layout has a gap
+    pairs = [i for i, together in enumerate(meet) if together and cold[i] and cold[i + 1]]
     if len(cold) > 1 and ground.segments_low > ground.policy.min_segments:
-        _explain_lone(ground, cold)
+        _explain_lone(ground, cold, meet)
     able = MergeGates(ground).passing(pairs) if pairs else []
     ids = [segment.segment_id for segment in ground.active]
     if acted:
@@ -62,14 +68,16 @@ def _cold(ground: Ground) -> list[LoadRecord | None]:
     ]
 
 
-def _explain_lone(ground: Ground, cold: list[LoadRecord | None]) -> None:
+def _explain_lone(ground: Ground, cold: list[LoadRecord | None], meet: list[bool]) -> None:
     """The refusal of a cold segment without a cold neighbour names the neighbour that is nearest to cold."""
     limits = ground.policy.thresholds.merge.rates
-    fenced = [None, *cold, None]
+    fenced = [False, *meet, False]
     for index, record in enumerate(cold):
-        if record is None or fenced[index] or fenced[index + 2]:
+        if record is None:
             continue
-        neighbours = [i for i in (index - 1, index + 1) if 0 <= i < len(cold)]
+        neighbours = [i for i in (index - 1, index + 1) if fenced[max(index, i)]]
+        if not neighbours or any(cold[i] for i in neighbours):
+            continue
         ratios = {i: _ratios(ground.records[i], limits) for i in neighbours}
         nearest = min(neighbours, key=lambda i: max(ratios[i]))
         segment_id, other_id = ground.active[nearest].segment_id, ground.active[index].segment_id
@@ -84,7 +92,7 @@ def _explain_lone(ground: Ground, cold: list[LoadRecord | None]) -> None:
                 lane=_LANE,
                 reason=RefusalReason.NOT_COLD,
                 metric=METRICS[worst],
-                value=warm.stats.rates[worst],
+                value=None if math.isnan(warm.stats.rates[worst]) else warm.stats.rates[worst],
                 needed=limits[worst],
                 other_id=other_id,
             )
@@ -92,9 +100,13 @@ def _explain_lone(ground: Ground, cold: list[LoadRecord | None]) -> None:
 
 
 def _ratios(record: LoadRecord | None, limits: tuple[float, ...]) -> list[float]:
+    """Rates ÷ limits; what was never measured is the farthest from cold."""
     if record is None:
-        return [float("inf")]
-    return [rate / limit for rate, limit in zip(record.stats.rates, limits, strict=True)]
+        return [math.inf]
+    return [
+        math.inf if math.isnan(rate) else rate / limit
+        for rate, limit in zip(record.stats.rates, limits, strict=True)
+    ]
 
 
 def _warmth(ground: Ground) -> list[float]:

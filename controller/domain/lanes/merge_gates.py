@@ -20,18 +20,18 @@ class MergeGates:
     the pair.
     """
 
-    __slots__ = ("_buckets", "_busiest", "_depths", "_gates", "_ground", "_ids", "_window_ms")
+    __slots__ = ("_all_buckets", "_buckets", "_busiest", "_depths", "_gates", "_ground", "_ids", "_window_ms")
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
         self._ids = [segment.segment_id for segment in ground.active]
         self._buckets = [segment.bucket_count for segment in ground.active]
-        by_ancestry = ground.situation.layout.merge_depth_by_ancestry
-        self._depths = (
-            [by_ancestry(segment_id) for segment_id in self._ids]
-            if ground.strict
-            else [segment.merge_depth for segment in ground.active]
-        )
+        self._all_buckets = sum(self._buckets)
+        if ground.strict:
+            by_ancestry = ground.situation.layout.merge_depths_by_ancestry()
+            self._depths = [by_ancestry[segment_id] for segment_id in self._ids]
+        else:
+            self._depths = [segment.merge_depth for segment in ground.active]
         may_want_split = not ground.strict and self._consumers_may_want_split()
         self._busiest = self._busiest_that_splits() if may_want_split and ground.shared_buckets else 0.0
         self._window_ms = ground.policy.merge_window_seconds * 1000
@@ -108,7 +108,7 @@ class MergeGates:
         floor = ground.policy.split_vs_rebucket_min_msg_rate_in
         busiest = 0.0
         for segment, record in zip(ground.active, ground.records, strict=True):
-            if record is None or record.stats.msg_rate_in < floor or ground.is_stale(record):
+            if record is None or not record.stats.msg_rate_in >= floor or ground.is_stale(record):
                 continue
             ground.wake_when_stale(record)
             if segment.hash_range.width > 1:
@@ -166,7 +166,7 @@ class MergeGates:
         """A merge may not idle a consumer that is served today; those idle already do not count."""
         ground = self._ground
         if self._counts_buckets:
-            before = sum(self._buckets)
+            before = self._all_buckets
             joined = self._buckets[i] + self._buckets[i + 1]
             after = before - joined + min(joined, ground.policy.entry_bucket_max_per_segment)
         else:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from controller.domain.errors import InvalidInput
 from controller.domain.hash_range import HashRange
+from controller.domain.shown import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +23,9 @@ class HashLoad:
     load: float
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.load) and self.load >= 0):
+        if not 0 <= self.load <= sys.float_info.max:
             raise InvalidInput(
-                f"load {self.load} on {self.hash_range} is not finite and >= 0; drop the sample"
+                f"load {shown(self.load)} on {self.hash_range} is not finite and >= 0; drop the sample"
             )
 
 

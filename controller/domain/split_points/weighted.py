@@ -33,9 +33,10 @@ def weighted(hash_range: HashRange, parts: int = 2, loads: Sequence[HashLoad] = 
 def _cumulative(hash_range: HashRange, loads: Sequence[HashLoad]) -> list[tuple[int, float]]:
     """Steps `(hash, load below that hash)` from the start of the range to one past its end."""
     slopes: dict[int, float] = {hash_range.start: 0.0, hash_range.end + 1: 0.0}
+    heaviest = max((seen.load for seen in loads), default=0.0)  # as the unit, so that no sum overflows
     for seen in loads:
         if seen.load > 0 and seen.hash_range.overlaps(hash_range):
-            density = seen.load / seen.hash_range.width
+            density = seen.load / heaviest / seen.hash_range.width
             low = max(seen.hash_range.start, hash_range.start)
             high = min(seen.hash_range.end, hash_range.end) + 1
             slopes[low] = slopes.get(low, 0.0) + density

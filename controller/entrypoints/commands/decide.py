@@ -82,11 +82,9 @@ def _read(source: str) -> str:
 
 
 def _of_text(text: str) -> tuple[Situation, Evaluation]:
-    """The situation and its verdict. A value of a wrong kind only shows when the situation is decided on."""
+    """The situation and its verdict."""
     try:
         situation = Situation.from_json(text)
-        if type(situation.now) is not int:
-            raise TypeError(f"now = {situation.now!r}, where milliseconds since the Unix epoch belong")
         _demand_tiling(situation)
         return situation, ask(situation)
     except (ValueError, LookupError, ArithmeticError, TypeError, AttributeError, RecursionError) as error:

@@ -218,12 +218,12 @@ def key(
 
 def moment(text: str) -> int | datetime:
     """An epoch, or an instant in ISO 8601; without a time zone it is UTC."""
-    if text.isdigit():
+    if text.isdecimal() and len(text) <= 19:  # what a bigint holds
         return int(text)
     try:
         instant = datetime.fromisoformat(text)
     except ValueError as error:
         raise InvalidInput(
-            f"{text!r} is neither an epoch (7) nor an instant (2026-11-21T03:00:00Z)"
+            f"{text[:40]!r} is neither an epoch (7) nor an instant (2026-11-21T03:00:00Z)"
         ) from error
     return instant if instant.tzinfo else instant.replace(tzinfo=UTC)

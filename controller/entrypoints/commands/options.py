@@ -10,6 +10,7 @@ import typer
 
 from controller.dataplane.registry import PLANE_NAMES
 from controller.domain.errors import CleaveError, InvalidInput
+from controller.domain.shown import shown
 from controller.entrypoints import completion
 
 MAX_WAIT_SECONDS = 366 * 86_400.0
@@ -82,8 +83,8 @@ def hash_value(text: str) -> int:
         value = int(text, 0)
     except ValueError as error:
         raise InvalidInput(
-            f"{text!r} is not a hash: write decimal (32768) or hexadecimal (0x8000)"
+            f"{shown(text)} is not a hash: write decimal (32768) or hexadecimal (0x8000)"
         ) from error
     if not 0 <= value <= 0xFFFF:
-        raise InvalidInput(f"hash {text} is not on the ring: it goes from 0 to 65535 (0xffff)")
+        raise InvalidInput(f"hash {text[:40]} is not on the ring: it goes from 0 to 65535 (0xffff)")
     return value

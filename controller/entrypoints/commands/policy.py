@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 from sqlalchemy import Connection
 
 from controller.bootstrap import Application, application
-from controller.domain.errors import InvalidInput
+from controller.domain.errors import InvalidInput, InvalidPolicy
 from controller.domain.policy import KNOBS, AutoScalePolicy, PolicyOverride
 from controller.entrypoints import completion
 from controller.entrypoints.commands.options import AsJson, DryRun, Topic, topic_name
@@ -124,11 +125,22 @@ def _change(
 
 
 def _read(tx: Connection, where: str) -> Document:
+    """As it is stored where it cannot be read as a policy: so it can be seen and set right."""
     if where == CLUSTER:
-        return policies.get_cluster(tx).policy.to_document()
+        document = policies.stored_document(tx)
+        return _as_written(lambda: AutoScalePolicy.from_document(document).to_document(), document)
     if "://" in where:
-        return policies.get_topic(tx, topics.find_topic(tx, where).topic_id).override.to_document()
-    return policies.get_namespace(tx, where).override.to_document()
+        document = policies.stored_document(tx, topic_id=topics.find_topic(tx, where).topic_id)
+    else:
+        document = policies.stored_document(tx, namespace=where)
+    return _as_written(lambda: PolicyOverride.from_document(document).to_document(), document)
+
+
+def _as_written(read: Callable[[], Document], stored: Document) -> Document:
+    try:
+        return read()
+    except InvalidPolicy:
+        return stored
 
 
 def _write(tx: Connection, where: str, document: Document, actor: str) -> None:
@@ -159,7 +171,13 @@ def parse_knobs(pairs: list[str]) -> dict[str, Any]:
         if not equals or not knob:
             raise InvalidInput(f"{pair!r} is not of the form knob=value, for instance max_segments=16")
         try:
-            changes[knob] = json.loads(text)
-        except json.JSONDecodeError:
+            changes[knob] = json.loads(text, parse_float=_finite)
+        except (ValueError, RecursionError):  # plain text, or what no knob holds and its reader refuses
             changes[knob] = text
     return changes
+
+
+def _finite(text: str) -> float | str:
+    """Left as text where no float is as large: it would read as infinity, which somebody would have to mean."""
+    number = float(text)
+    return number if math.isfinite(number) else text

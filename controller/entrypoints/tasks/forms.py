@@ -9,6 +9,8 @@ from typing import Annotated, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from controller.domain.errors import CleaveError, InvalidInput
+from controller.domain.shown import shown
+from controller.domain.utf8 import utf8
 from controller.entrypoints.commands.options import hash_value, topic_name
 
 
@@ -19,7 +21,7 @@ def _topic(value: object) -> object:
 def _hash(value: object) -> object:
     """A number, or its text. A wrong text is a ValueError, which pydantic expects."""
     try:
-        return hash_value(str(value).strip())
+        return hash_value(value.strip() if isinstance(value, str) else shown(value))
     except CleaveError as error:
         raise ValueError(str(error)) from error
 
@@ -33,7 +35,7 @@ def _hashes(value: object) -> object:
 
 TopicName = Annotated[str, BeforeValidator(_topic)]
 Hash = Annotated[int, BeforeValidator(_hash)]
-SegmentId = Annotated[int, Field(ge=0)]
+SegmentId = Annotated[int, Field(ge=0, le=2**63 - 1)]
 
 
 class Form(BaseModel):
@@ -88,10 +90,24 @@ AnyForm = TypeVar("AnyForm", bound=Form)
 
 def fill_in(form: type[AnyForm], params: Mapping[str, object]) -> AnyForm:
     """The form, or InvalidInput: one line that names each wrong field and what is wrong with it."""
+    for name, value in params.items():
+        _demand_utf8(name, value)
     try:
         return form.model_validate(dict(params))
     except ValidationError as error:
         raise InvalidInput("; ".join(_sentence(form, problem) for problem in error.errors())) from error
+
+
+def _demand_utf8(name: str, value: object) -> None:
+    """JSON can carry half of a surrogate pair, which could neither be stored nor printed."""
+    if isinstance(value, str):
+        utf8(value, name)
+    elif isinstance(value, Mapping):
+        for pair in value.items():
+            _demand_utf8(name, pair)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            _demand_utf8(name, part)
 
 
 def _sentence(form: type[Form], problem: Mapping[str, object]) -> str:
@@ -102,4 +118,4 @@ def _sentence(form: type[Form], problem: Mapping[str, object]) -> str:
     if problem["type"] == "missing":
         return f"{name}: is missing"
     message = str(problem["msg"]).removeprefix("Value error, ")
-    return f"{name}={problem['input']!r}: {message[:1].lower()}{message[1:]}"
+    return f"{name}={shown(problem['input'])}: {message[:1].lower()}{message[1:]}"

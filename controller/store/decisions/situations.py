@@ -8,7 +8,6 @@ database's. Consistent for topics whose `evaluation` row the caller holds (see `
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -191,7 +190,7 @@ def _grouped(tx: Connection, parameters: Mapping[str, object], statement: Prepar
 @lru_cache(maxsize=4096)
 def _policy(cluster: str, namespace: str | None, topic: str | None) -> AutoScalePolicy:
     """Resolved once for each combination of documents: most topics of a namespace share one."""
-    return read_policy(*(json.loads(document or "{}") for document in (cluster, namespace, topic)))
+    return read_policy(cluster, namespace, topic)
 
 
 def _layout(topic: Row[Any], segments: list[Row[Any]]) -> SegmentLayout:

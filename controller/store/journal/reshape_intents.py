@@ -414,4 +414,4 @@ def _view(row: Row[Any]) -> TopicView:
 
 @lru_cache(maxsize=64)
 def _policy(document: str | None) -> AutoScalePolicy:
-    return read_policy(json.loads(document or "{}"))
+    return read_policy(document or "{}")

@@ -31,9 +31,10 @@ THRESHOLD_SCHEMA = pa.schema(
         ("topic_id", pa.int64()),
         *((f"{side}_{name}", kind) for side in ("split", "merge") for name, kind in _RATES),
         ("load_change_threshold", pa.float64()),
+        ("strict_pulsar", pa.bool_()),
     ]
 )
-"""Thresholds in force for a topic, per segment and second."""
+"""Thresholds in force for a topic, per segment and second, and whether its records follow Pulsar's rule alone."""
 
 CHANGE_SCHEMA = pa.schema(
     [*_IDS, *_RATES, ("source", pa.string()), *_INSTANTS, ("seen_row_version", pa.int64())]

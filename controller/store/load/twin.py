@@ -33,7 +33,8 @@ _SAMPLE = (
 _RECORD = f"""topic_id bigint, segment_id bigint, {_each("{m} float8")}, source text COLLATE "C",
     modified_at_ms bigint, cold_since_ms bigint, silent_since_ms bigint, row_version bigint"""
 _THRESHOLD = (
-    f"topic_id bigint, {_each('split_{m} float8')}, {_each('merge_{m} float8')}, load_change_threshold float8"
+    f"topic_id bigint, {_each('split_{m} float8')}, {_each('merge_{m} float8')}, load_change_threshold float8,"
+    " strict_pulsar boolean"
 )
 
 _RATES = f"""
@@ -88,11 +89,13 @@ WITH previous AS (
    CROSS JOIN LATERAL (
          SELECT bool_and(now < merge_at) AS is_cold, bool_and(was < merge_at) AS was_cold,
                 p.topic_id IS NULL OR bool_or(
-                    (now > split_at) <> (was > split_at) OR (now < merge_at) <> (was < merge_at)
-                    OR (abs(now - was) > :floor * merge_at
-                        AND CASE WHEN was = 0 THEN true
-                                 ELSE abs(now - was) / was > t.load_change_threshold END)) AS news
-           FROM (VALUES {_METRIC_ROWS}) AS metric (now, was, split_at, merge_at)) verdict
+                    CASE WHEN t.strict_pulsar THEN moved
+                         ELSE (now > split_at) <> (was > split_at) OR (now < merge_at) <> (was < merge_at)
+                              OR (abs(now - was) > :floor * merge_at AND moved) END) AS news
+           FROM (VALUES {_METRIC_ROWS}) AS metric (now, was, split_at, merge_at)
+          CROSS JOIN LATERAL (
+                SELECT CASE WHEN was = 0 THEN now <> 0
+                            ELSE abs(now - was) / was > t.load_change_threshold END AS moved) m) verdict
    WHERE p.topic_id IS NULL OR p.observed_at_ms <= r.observed_at_ms
 )
 SELECT {", ".join(CHANGE_SCHEMA.names)} FROM observed WHERE must_write OR cold_since_ms IS DISTINCT FROM cold_was_ms

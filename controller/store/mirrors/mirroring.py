@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import Connection, Row, insert, text
 
 from controller.clock import to_datetime
 from controller.domain.layout import SegmentLayout
-from controller.domain.mirroring import LayoutStep, steps_between
+from controller.domain.mirroring import LayoutStep, acts_seen, steps_between
 from controller.domain.operation import Operation
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment, backing_topic_name
@@ -58,8 +59,17 @@ FOREIGN = {"operation_id": None, "origin": "broker", "actor": "pulsar"}
 
 
 def adopt_layout(tx: Connection, topic: TopicRow, layout: SegmentLayout, operation: Operation) -> None:
-    """The first reading: every segment as it is, and one row of history by the operation that attaches the topic."""
-    topics.update_topic(tx, topic, state="live", epoch=layout.epoch, next_segment_id=_next_id(topic, layout))
+    """The first reading: every segment as it is, the cooldowns the broker has running, and one row of history by the
+    operation that attaches the topic.
+    """
+    topics.update_topic(
+        tx,
+        topic,
+        state="live",
+        epoch=layout.epoch,
+        next_segment_id=_next_id(topic, layout),
+        **_stamps(topic, layout),
+    )
     _insert(tx, topic, layout, layout.segments, known=())
     change = {"topic_id": topic.topic_id, "epoch": layout.epoch, "kind": "mirrored", "mirrored_from": 0}
     by = {"operation_id": operation.operation_id, "origin": operation.origin.value}
@@ -82,11 +92,12 @@ def follow_layout(tx: Connection, topic: TopicRow, layout: SegmentLayout) -> tup
         topic,
         epoch=layout.epoch,
         next_segment_id=_next_id(topic, layout),
-        **_stamps(topic, layout, steps, ours),
+        **_stamps(topic, layout, before, steps, ours),
     )
     _insert(tx, topic, layout, layout.segments.keys() - before.segments.keys(), known=_known(tx, topic))
     for segment in layout.segments.values():
-        if segment.sealed_epoch is not None and segment.segment_id in before.segments:
+        known = before.segments.get(segment.segment_id)
+        if segment.sealed_epoch is not None and known is not None and known.is_active:
             sealed = {"epoch": segment.sealed_epoch, "at": _when(segment.sealed_at_ms)}
             of_segment = {"topic_id": topic.topic_id, "segment_id": segment.segment_id}
             tx.execute(text(_SEAL), {**of_segment, **sealed})
@@ -158,18 +169,22 @@ def _told(step: LayoutStep) -> str:
 
 
 def _stamps(
-    topic: TopicRow, layout: SegmentLayout, steps: Sequence[LayoutStep], ours: Ours
+    topic: TopicRow,
+    layout: SegmentLayout,
+    since: SegmentLayout | None = None,
+    steps: Sequence[LayoutStep] = (),
+    ours: Ours = MappingProxyType({}),
 ) -> dict[str, datetime]:
     """A cooldown counts from when the act began: the intent where it was ours, else the children's birth."""
+    of_ours = {segment_id for step in steps if step.epoch in ours for segment_id in step.created_ids}
+    begun = [(kind, _when(born)) for kind, born in acts_seen(layout, since, of_ours).items()]
+    begun += [(step.kind, ours[step.epoch].intended_at) for step in steps if step.kind and step.epoch in ours]
     stamps: dict[str, datetime] = {}
-    for step in steps:
-        column = _STAMPS.get(step.kind) if step.kind is not None else None
-        if column is None:
-            continue
-        row = ours.get(step.epoch)
-        born = _when(max(layout.segments[i].created_at_ms for i in step.created_ids))
-        seen = [at for at in (stamps.get(column), getattr(topic, column)) if at is not None]
-        stamps[column] = max([born if row is None else row.intended_at, *seen])
+    for kind, at in begun:
+        column = _STAMPS[kind]
+        stamps[column] = max(
+            one for one in (at, stamps.get(column), getattr(topic, column)) if one is not None
+        )
     return stamps
 
 

@@ -60,9 +60,14 @@ def copy_out(tx: Connection, query: str, schema: pa.Schema) -> pa.Table:
         _copy(tx, f"COPY ({query}) TO STDOUT (FORMAT csv, HEADER)", file)
         file.seek(0)
         types = {f.name: pa.string() if pa.types.is_list(f.type) else f.type for f in schema}
-        # COPY writes null as nothing at all and an empty text as a pair of quotes.
+        # COPY writes null as nothing at all, an empty text as a pair of quotes, and truth as one letter.
         options = csv.ConvertOptions(
-            column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
+            column_types=types,
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+            true_values=["t"],
+            false_values=["f"],
         )
         rows = csv.read_csv(file, convert_options=options)
     for position, field in enumerate(schema):

@@ -19,6 +19,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from controller.domain.errors import InvalidInput, StoreUnavailable
 from controller.store.postgres.constraints import load_sentences, translate
+from controller.store.postgres.stored_json import read_json
 
 LOCK_TIMEOUT_SECONDS = 30
 """A lock that is held for longer than this is not waited for: it is reported as a lost race."""
@@ -58,6 +59,7 @@ class Store:
             self.url,
             pool_size=pool_size,
             max_overflow=0,
+            json_deserializer=read_json,
             connect_args={"application_name": application_name, "options": _SESSION, **_DEAD_PEER},
         )
         _replace_dead_connections(self._engine)

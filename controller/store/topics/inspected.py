@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from controller.domain.errors import InvalidInput, NotFound, TopicNotFound
+from controller.domain.errors import InvalidInput, InvalidPolicy, NotFound, TopicNotFound
 from controller.domain.layout import SegmentLayout
 from controller.domain.policy import KNOBS, AutoScalePolicy
 from controller.store.topics.layouts import layout_of
@@ -96,10 +96,13 @@ def layout_at(tx: Connection, topic: InspectedTopic, at: datetime | int) -> Segm
 
 
 def stored_policy(tx: Connection, level: str, name: str | None) -> dict[str, Any]:
-    """What is stored at a level (`cluster`, `namespace`, `topic`); of the cluster every knob. Raises InvalidPolicy."""
+    """What is stored at a level (`cluster`, `namespace`, `topic`); of the cluster every knob, if it can be read."""
     found = tx.execute(_STORED, {"level": level, "name": name}).scalar_one_or_none() or {}
     if level == "cluster":
-        return dict(AutoScalePolicy.from_document(found).to_document())
+        try:
+            return dict(AutoScalePolicy.from_document(found).to_document())
+        except InvalidPolicy:
+            return dict(found)  # to be seen, and set right
     return {knob: found[knob] for knob in sorted(found, key=_place) if found[knob] is not None}
 
 

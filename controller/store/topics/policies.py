@@ -9,22 +9,24 @@ themselves are the domain's.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, TextClause, text
 
-from controller.domain.errors import InvalidPolicy, LostRace
+from controller.domain.errors import InvalidInput, LostRace
 from controller.domain.policy import (
     AutoScalePolicy,
     EffectivePolicy,
+    PolicyLevel,
     PolicyOverride,
     effective,
     resolve,
+    unreadable,
     validate,
 )
+from controller.store.postgres.stored_json import read_json
 from controller.store.topics import topics
 from controller.store.topics.topics import TopicRow
 
@@ -79,7 +81,7 @@ def set_cluster(
 ) -> ClusterPolicy:
     """Replace the cluster's policy. Raises InvalidPolicy, or LostRace if the row is not the version seen."""
     validate(policy)
-    found = _cluster(tx, _FOR_UPDATE)
+    found = tx.execute(_CLUSTER[_FOR_UPDATE]).one()  # what it replaces need not be readable
     _demand_version("the cluster", seen_row_version, found.row_version)
     default = AutoScalePolicy().to_document()
     document = {knob: value for knob, value in policy.to_document().items() if value != default[knob]}
@@ -101,14 +103,15 @@ def set_namespace(
     is set yet. Raises InvalidPolicy or LostRace.
     """
     cluster = _cluster(tx, _FOR_SHARE)
-    found = _namespace(tx, namespace, _FOR_UPDATE)
-    _demand_version(f"namespace {namespace}", seen_row_version, found.row_version)
+    found = tx.execute(_NAMESPACE[_FOR_UPDATE], {"namespace": namespace}).one_or_none()
+    row_version = 0 if found is None else found.row_version
+    _demand_version(f"namespace {namespace}", seen_row_version, row_version)
     validate(resolve(cluster.policy, override))
     parameters = {
         "namespace": namespace,
         "policy": json.dumps(override.to_document()),
         "actor": actor,
-        "found": found.row_version,
+        "found": row_version,
     }
     if tx.execute(_SET_NAMESPACE, parameters).rowcount != 1:
         raise LostRace(
@@ -131,9 +134,7 @@ def set_topic(
     """
     topic = topics.lock_live_topic(tx, topic_id)
     _demand_version(f"topic {topic.name}", seen_row_version, topic.row_version)
-    if override is not None:
-        above = _cluster(tx, _FOR_SHARE).policy
-        validate(resolve(above, _namespace(tx, topic.namespace, _FOR_SHARE).override, override))
+    demand_valid(tx, topic.name, override)
     if actor is not None:
         tx.execute(_SAY_WHO, {"actor": actor})
     document = None if override is None else override.to_document()
@@ -148,20 +149,45 @@ def effective_policy(tx: Connection, topic_id: int) -> EffectivePolicy:
     return effective(get_cluster(tx).policy, namespace, _of_topic(topic).override)
 
 
-def read_policy(cluster: Mapping[str, Any], *overrides: Mapping[str, Any] | None) -> AutoScalePolicy:
-    """The policy in force from stored documents, the cluster's first; not validated.
+def stored_document(
+    tx: Connection, *, namespace: str | None = None, topic_id: int | None = None
+) -> dict[str, Any]:
+    """What is stored at a level (neither: the cluster's), whether it can be read as a policy or not."""
+    if topic_id is not None:
+        found = topics.get_topic(tx, topic_id).policy
+    elif namespace is not None:
+        found = tx.execute(_NAMESPACE[""], {"namespace": namespace}).scalar()
+    else:
+        found = tx.execute(_CLUSTER[""]).scalar_one()
+    return dict(found or {})
 
-    A document this program cannot read (a newer one wrote it) gives a policy that is refused as a whole, with the
-    sentence in `profile`. So nothing is ever done by knobs that are only partly understood, and no other topic is
+
+def read_policy(cluster: str, namespace: str | None = None, topic: str | None = None) -> AutoScalePolicy:
+    """The policy in force from stored documents, as JSON texts; not validated. Never raises.
+
+    A document this program cannot read (a newer one wrote it, or a hand) gives a policy that is refused as a whole, with
+    the level and the sentence. So nothing is ever done by knobs that are only partly understood, and no other topic is
     affected.
     """
+    reading = PolicyLevel.CLUSTER
     try:
-        policy = AutoScalePolicy.from_document(cluster)
-        for document in overrides:
-            policy = resolve(policy, PolicyOverride.from_document(document or {}))
-    except InvalidPolicy as error:
-        return AutoScalePolicy(profile=error.message)
+        policy = AutoScalePolicy.from_document(read_json(cluster))
+        for level, document in ((PolicyLevel.NAMESPACE, namespace), (PolicyLevel.TOPIC, topic)):
+            reading = level
+            policy = resolve(policy, PolicyOverride.from_document(read_json(document or "{}")))
+    except InvalidInput as error:
+        return unreadable(f"{reading}'s policy: {error.message}")
     return policy
+
+
+def demand_valid(tx: Connection, topic: str, override: PolicyOverride | None) -> None:
+    """Raises InvalidPolicy where the override does not fit the levels above the topic of that name, which may not exist
+    yet. They stand still until the transaction ends.
+    """
+    if override is None:
+        return
+    above = _cluster(tx, _FOR_SHARE).policy
+    validate(resolve(above, _namespace(tx, topics.namespace_of(topic), _FOR_SHARE).override, override))
 
 
 _FOR_SHARE, _FOR_UPDATE = "FOR SHARE", "FOR UPDATE"

@@ -113,6 +113,11 @@ def list_topics(
     return [_topic(row) for row in tx.execute(page.order_by(TOPIC.c.name).limit(limit))]
 
 
+def namespace_of(name: str) -> str:
+    """`tenant/namespace` of `topic://tenant/namespace/name`."""
+    return "/".join(name.removeprefix("topic://").split("/")[:2])
+
+
 def first_free_segment_id(tx: Connection, name: str) -> int:
     """One above every id that a topic of this name has reserved; a deleted topic reserves no more. Raises TopicExists.
 
@@ -140,7 +145,7 @@ def insert_topic(
     """A topic in state creating. `policy` is stored as given: the caller checks that it fits the levels above."""
     columns = {
         "name": name,
-        "namespace": "/".join(name.removeprefix("topic://").split("/")[:2]),
+        "namespace": namespace_of(name),
         "data_plane": data_plane,
         "properties": dict(properties or {}),
         "policy": None if policy is None else policy.to_document(),

@@ -33,7 +33,8 @@ KNOBS = {
     "load_stale_after_seconds": "A reading whose source was not heard of for so long is neither hot nor cold.",
     "load_change_threshold": "Relative change of a rate that rewrites a segment's load record.",
     "profile": "The rule set of the evaluator.",
-    "strict_pulsar": "True answers exactly as Pulsar 5 does, its known defects included: for comparison and migration.",
+    "strict_pulsar": "True decides and keeps load records by Pulsar 5's rules, known defects included: for comparison and "
+    "migration. What remains different: [set policies](../how-to/set-policies.md#as-pulsar-5-would).",
 }
 """A sentence for each knob: its declaration has no room for one."""
 

@@ -11,7 +11,7 @@ import pytest
 
 from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
-from controller.domain.errors import DataPlaneUnavailable, SegmentTerminated, TopicNotFound
+from controller.domain.errors import DataPlaneUnavailable, InvalidInput, SegmentTerminated, TopicNotFound
 from controller.domain.key_hash import key_hash
 from controller.domain.operation import OperationState
 from controller.services import topic_admin
@@ -65,6 +65,17 @@ def test_a_key_goes_to_the_segment_that_owns_its_hash(bench: Bench, producer: Pr
         assert keys == {k.encode() for k in KEYS if segment.hash_range.contains(key_hash(k).segment_hash)}
     assert flows(bench, 0, 1) == in_order(3)
     assert producer.pending == 0
+
+
+def test_a_key_without_a_utf8_form_is_refused_and_the_rest_goes_out(bench: Bench, producer: Producer) -> None:
+    producer.send(b"0", "key-1")
+    with pytest.raises(InvalidInput, match=r"key .* surrogate"):
+        producer.send(b"1", "key-\ud800")
+    producer.send(b"2", "key-1")
+    producer.flush()
+
+    assert producer.pending == 0
+    assert flows(bench, 0, 1) == {b"key-1": [0, 2]}
 
 
 def test_without_a_key_the_segments_take_turns(bench: Bench, producer: Producer) -> None:

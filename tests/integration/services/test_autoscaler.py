@@ -230,3 +230,40 @@ def test_the_controllers_role_is_all_a_pass_needs(bench: Bench) -> None:
     result = run(bench, fence=lambda tx: tx.execute(text("SET LOCAL ROLE cleave_controller")))
 
     assert len(result.intents) == 1
+
+
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        ('{"split_msg_rate_in": 1e400}', "split_msg_rate_in = 1000"),
+        (f'{{"max_segments": {"9" * 5000}}}', "max_segments = Decimal('999"),
+        ('{"merge_byte_rate_out": "slow"}', "merge_byte_rate_out = 'slow'; give a number"),
+        ('{"merge_cooldown_seconds": {"s": 1}}', "give a whole number"),
+        (f'{{"profile": {"[" * 2000}{"]" * 2000}}}', "nested too deeply"),
+        ('{"a_knob_of_tomorrow": 1}', "'a_knob_of_tomorrow' cannot be set here"),
+    ],
+    ids=["too large", "5,000 digits", "no number", "an object", "nested deeply", "unknown"],
+)
+def test_a_policy_that_cannot_be_read_stops_its_own_topic_only(
+    bench: Bench, document: str, says: str
+) -> None:
+    """A newer program or a hand wrote it, past every check."""
+    with bench.store.transaction() as tx:
+        insert_fleet(tx, 1, 1, rate=HOT)
+    bench.topic_with(2)
+    report(bench, {0: HOT, 1: WARM})
+    other = bench.scalar("SELECT topic_id FROM cleave.topic WHERE topic_id <> :id", id=bench.topic_id)
+    bench.execute(
+        "UPDATE cleave.topic SET policy = CAST(:document AS jsonb), row_version = row_version + 1 WHERE topic_id = :id",
+        id=bench.topic_id,
+        document=document,
+    )
+
+    outcomes = {outcome.topic_id: outcome for outcome in run(bench).outcomes}
+
+    assert len(outcomes[other].operation_ids) == 1
+    assert outcomes[bench.topic_id].operation_ids == ()
+    why = "SELECT DISTINCT metric FROM inspect.why_not WHERE topic_id = :id AND reason = 'invalid-policy'"
+    told = bench.scalar(why, id=bench.topic_id)
+    assert told.startswith("unreadable: topic's policy: ")
+    assert says in told

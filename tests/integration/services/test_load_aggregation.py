@@ -17,12 +17,14 @@ from sqlalchemy import make_url
 from controller.clock import to_ms
 from controller.domain.errors import Retryable
 from controller.domain.load_window import LoadWindow
+from controller.domain.policy import PolicyOverride
 from controller.landing.area import LandingArea
 from controller.landing.history import Scratch
 from controller.landing.names import LandedFile
 from controller.landing.schemas import SAMPLE_SCHEMA
 from controller.services.load_aggregation import AggregationResult, SqlTwinEngine, upcoming
 from controller.store.postgres.engine import Store
+from controller.store.topics import policies
 from tests.support.aggregation import BROKER, END_MS, MINUTE_MS, OTHER, Run
 from tests.support.bench import Bench
 
@@ -134,6 +136,25 @@ def test_a_run_without_files_changes_nothing(run: Run) -> None:
     ids=["within a quarter", "beyond a quarter", "over the split threshold", "1 to 2 a second"],
 )
 def test_a_record_is_rewritten_for_news_only(run: Run, before: int, after: int, is_written: bool) -> None:
+    assert rewritten(run, before, after) is is_written
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_written"),
+    [(100, 120, False), (100, 130, True), (9_900, 10_100, False), (1, 2, True)],
+    ids=["within a quarter", "beyond a quarter", "over the split threshold", "1 to 2 a second"],
+)
+def test_under_strict_pulsar_a_record_is_rewritten_as_pulsars_reporter_does(
+    run: Run, before: int, after: int, is_written: bool
+) -> None:
+    with run.bench.store.transaction() as tx:
+        policies.set_topic(tx, run.topic_id, PolicyOverride(strict_pulsar=True))
+
+    assert rewritten(run, before, after) is is_written
+
+
+def rewritten(run: Run, before: int, after: int) -> bool:
+    """Whether the record of one rate is written anew, at its instant, when the next window finds another."""
     run.steady(before)
     run.aggregate()
     first = run.record()
@@ -143,8 +164,9 @@ def test_a_record_is_rewritten_for_news_only(run: Run, before: int, after: int, 
     record = run.record()
     assert record is not None
     assert first is not None
-    assert record["row_version"] - first["row_version"] == int(is_written)
     assert run.heard(BROKER + "b") == 60, "that it was heard is known in any case"
+    assert (record["modified_at"] != first["modified_at"]) is (record["row_version"] != first["row_version"])
+    return bool(record["row_version"] != first["row_version"])
 
 
 def test_a_nearly_idle_segment_stays_cold_through_its_jitter(run: Run) -> None:

@@ -8,14 +8,18 @@ from controller.dataplane.base import LogState
 from controller.domain.errors import (
     Conflict,
     InvalidInput,
+    InvalidPolicy,
     SubscriptionNotFound,
     TopicExists,
     TopicNotFound,
     Unsupported,
 )
 from controller.domain.operation import OperationState
+from controller.domain.policy import AutoScalePolicy, PolicyOverride
 from controller.services import topic_admin
 from controller.services.segment_admin import splitting
+from controller.store.journal.request_keys import Intent
+from controller.store.topics import policies
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
 
@@ -50,6 +54,32 @@ def test_a_retention_that_is_no_number_is_refused(bench: Bench, minutes: str) ->
         topic_admin.create_topic(
             bench.store, bench.planes, TOPIC, bench.request(), properties={"retention_minutes": minutes}
         )
+
+
+@pytest.mark.parametrize("properties", [{"owner": "\ud800"}, {"own\udfffer": "ada"}])
+def test_a_property_without_a_utf8_form_is_refused_by_name(bench: Bench, properties: dict[str, str]) -> None:
+    with pytest.raises(InvalidInput, match=r"topic property 'own.*surrogate"):
+        topic_admin.create_topic(bench.store, bench.planes, TOPIC, bench.request(), properties=properties)
+
+
+def test_an_override_given_at_creation_is_validated_with_the_levels_above(bench: Bench) -> None:
+    """Alone it is fine."""
+    with bench.store.transaction() as tx:
+        policies.set_cluster(tx, AutoScalePolicy(min_segments=10), actor="ann")
+    first = bench.request("first")
+
+    with pytest.raises(InvalidPolicy, match=r"max_segments = 8 must be >= min_segments = 10"):
+        bench.create(policy=PolicyOverride(max_segments=8))
+    assert bench.scalar("SELECT count(*) FROM cleave.topic") == 0
+
+    def create() -> Intent:
+        fits = PolicyOverride(max_segments=12)
+        return topic_admin.create_topic(bench.store, bench.planes, TOPIC, first, policy=fits)
+
+    created = create()
+    with bench.store.transaction() as tx:
+        policies.set_cluster(tx, AutoScalePolicy(min_segments=20), actor="ann")
+    assert create().operation.operation_id == created.operation.operation_id
 
 
 def test_a_data_plane_that_is_not_configured_is_refused_by_name(bench: Bench) -> None:

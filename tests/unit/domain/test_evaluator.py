@@ -10,7 +10,7 @@ from controller.domain.decision import Evaluation, Lane, Merge, Rebucket, Refusa
 from controller.domain.evaluator import decide
 from controller.domain.layout import SegmentLayout
 from controller.domain.load import LoadStats
-from controller.domain.policy import AutoScalePolicy, PolicyOverride, resolve
+from controller.domain.policy import AutoScalePolicy, PolicyOverride, resolve, unreadable
 from controller.domain.situation import Capabilities, History, Situation
 from tests.unit.domain.situations import NOW, SHARED, ago, topic
 
@@ -115,8 +115,25 @@ def test_an_invalid_policy_counts_as_disabled_and_names_each_knob() -> None:
         ("max_segments", 4),
         ("split_msg_rate_in", 0),
         ("split_msg_rate_in", 1_000),
-        ("profile", None),
+        ("profile = odd must be one of pip483", None),
     ]
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [
+        (AutoScalePolicy(split_msg_rate_in=10**400), "characters) must be a number"),
+        (AutoScalePolicy(max_segments="many"), "max_segments = 'many' must be a whole number"),  # type: ignore[arg-type]
+        (AutoScalePolicy(enabled="no"), "enabled = 'no' must be true or false"),  # type: ignore[arg-type]
+        (unreadable("topic: max_segments = '8'"), "unreadable: topic: max_segments = '8'"),
+    ],
+)
+def test_a_knob_that_cannot_be_read_disables_with_the_reason(policy: AutoScalePolicy, says: str) -> None:
+    evaluation = decide(topic(1_000_000, consumers=100, policy=policy))
+    [refusal] = evaluation.refusals
+    assert (evaluation.decisions, refusal.reason) == ((), RefusalReason.INVALID_POLICY)
+    assert says in str(refusal.metric)
+    assert says in evaluation.to_json()
 
 
 def test_a_topic_may_scale_inside_a_namespace_that_does_not() -> None:

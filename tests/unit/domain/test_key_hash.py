@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.domain.errors import InvalidInput
 from controller.domain.key_hash import KeyHash, key_hash
 
 
@@ -46,3 +47,10 @@ def test_it_is_murmur3_with_the_high_half_for_segments(key: bytes) -> None:
 @given(st.text(max_size=20).filter(lambda text: not any("\ud800" <= c <= "\udfff" for c in text)))
 def test_text_is_hashed_by_its_utf8_bytes(key: str) -> None:
     assert key_hash(key) == key_hash(key.encode())
+
+
+@pytest.mark.parametrize("key", ["\ud800", "a\udfffb", "\udc00\ud800"])
+def test_text_without_a_utf8_form_is_refused_by_name(key: str) -> None:
+    """JSON can carry half of a surrogate pair; the library that hashes does not survive one."""
+    with pytest.raises(InvalidInput, match=r"key .* half of a surrogate pair"):
+        key_hash(key)

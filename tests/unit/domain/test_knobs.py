@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -55,6 +56,12 @@ def test_knobs_come_in_the_order_of_declaration_without_nulls() -> None:
         ({"rate": [1]}, r"rate = [1]; give a number"),
         ({"on": 1}, "on = 1; give true or false"),
         ({"name": 7}, "name = 7; give a text"),
+        ({"rate": 10**400}, "characters); give a number"),
+        ({"rate": -(10**5000)}, "rate = an integer of 16610 bits; give a number"),
+        ({"rate": Decimal("1e400")}, "give a number"),
+        ({"rate": {}}, "rate = {}; give a number"),
+        ({"count": 10**400}, "characters); give a whole number"),
+        ({"count": Decimal(4)}, "give a whole number"),
         ({"rates": 7}, "'rates' cannot be set here; the knobs are count, rate, on, name"),
     ],
 )
@@ -62,3 +69,4 @@ def test_a_wrong_name_or_type_is_refused_with_the_next_move(document: dict[str, 
     with pytest.raises(InvalidPolicy) as refused:
         list(read_knobs(document, KINDS))
     assert says in str(refused.value)
+    assert len(str(refused.value)) < 250

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from controller.domain.errors import InvalidLayoutChange, SegmentNotFound
 from controller.domain.hash_range import RING_SIZE, HashRange
 from controller.domain.layout import SegmentLayout
-from controller.domain.reshape import ChildPlan, plan_recut
+from controller.domain.reshape import ChildPlan, plan_equal_split, plan_recut
 from controller.domain.segment import Segment, SegmentState
+from tests.support.lineages import lineage_of_merges
+from tests.support.work import steps
 from tests.unit.domain.strategies import Prune, Trail, layouts, trails
 
 
@@ -197,3 +199,21 @@ def test_an_active_segment_is_not_pruned() -> None:
 def test_an_unknown_segment_is_not_pruned() -> None:
     with pytest.raises(SegmentNotFound, match="segment 4"):
         SegmentLayout.initial(1, now=0).prune(4)
+
+
+def test_a_recut_of_many_into_many_takes_steps_in_proportion_to_them() -> None:
+    def moved_by_one(count: int) -> SegmentLayout:
+        layout = SegmentLayout.initial(count, now=0)
+        cuts = [segment.hash_range.start + 1 for segment in layout.active]
+        return layout.apply(plan_recut(layout, range(count), cuts), 1)
+
+    assert len(moved_by_one(50).active) == 51
+    assert steps(lambda: moved_by_one(200)) < 4.5 * steps(lambda: moved_by_one(50))
+
+
+def test_a_split_into_many_counts_the_merges_of_its_lineage_once() -> None:
+    def into(parts: int) -> int:
+        long = lineage_of_merges(200)
+        return steps(lambda: long.apply(plan_equal_split(long, 600, parts), 1))
+
+    assert into(64) < 2 * into(2)

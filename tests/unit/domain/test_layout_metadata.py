@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +12,11 @@ from hypothesis import given
 from controller.domain.errors import InvalidInput
 from controller.domain.layout import SegmentLayout
 from controller.domain.layout_metadata import metadata_extras
+from tests.support.lineages import lineage_of_merges
+from tests.support.work import steps
 from tests.unit.domain.strategies import Trail, layouts, trails
+
+INFINITE = float("inf")
 
 # The example in PIP-468, whose text has sealedAtEpoch 0 for active segments.
 PIP_468: dict[str, Any] = {
@@ -134,6 +139,22 @@ def test_a_stored_depth_carries_over_to_an_heir_that_lost_its_own() -> None:
     assert SegmentLayout.from_metadata(record).merge_depth(3) == 1
 
 
+def test_counting_merges_anew_takes_steps_in_proportion_to_the_segments() -> None:
+    """A mirror reads the whole lineage at every look."""
+    short, long = (read_again(lineage_of_merges(rounds), with_depth=False) for rounds in (100, 400))
+
+    assert steps(long) < 4.5 * steps(short)
+    assert long().merge_depth(3 * 400) == 400
+
+
+def read_again(layout: SegmentLayout, *, with_depth: bool) -> Callable[[], SegmentLayout]:
+    record = layout.to_metadata()
+    if not with_depth:
+        for segment in record["segments"].values():
+            del segment["mergeDepth"]
+    return lambda: SegmentLayout.from_metadata(record)
+
+
 @pytest.mark.parametrize("missing", ["epoch", "nextSegmentId", "segments"])
 def test_a_record_that_lacks_the_layout_is_refused(missing: str) -> None:
     with pytest.raises(InvalidInput, match=f"'{missing}'"):
@@ -147,7 +168,32 @@ def test_a_record_that_lacks_the_layout_is_refused(missing: str) -> None:
         ({"state": None}, "cannot be read"),
         ({"hashRange": None}, "cannot be read"),
         ({"hashRange": {"start": 9, "end": 3}}, "9..3 is not on the ring"),
-        ({"segmentId": "x"}, "cannot be read"),
+        ({"segmentId": "x"}, "segmentId = 'x'"),
+        ({"segmentId": INFINITE}, "segmentId = inf"),
+        ({"segmentId": -1}, "segmentId = -1"),
+        ({"segmentId": 0.5}, r"segmentId = 0\.5"),
+        ({"segmentId": True}, "segmentId = True"),
+        ({"segmentId": 7}, "filed under '0'"),
+        ({"segmentId": 2**63}, "segmentId = 9223372036854775808"),
+        ({"segmentId": 10**5000}, "an integer of 16610 bits"),
+        ({"hashRange": {"start": 0, "end": INFINITE}}, "end = inf"),
+        ({"hashRange": {"start": float("nan"), "end": 9}}, "start = nan"),
+        ({"hashRange": [0, 1]}, "cannot be read"),
+        ({"createdAtEpoch": INFINITE}, "createdAtEpoch = inf"),
+        ({"state": "SEALED", "sealedAtEpoch": -INFINITE}, "sealedAtEpoch = -inf"),
+        ({"createdAtMs": INFINITE}, "createdAtMs = inf"),
+        ({"createdAtMs": 10**18}, "createdAtMs = 1000000000000000000"),
+        ({"state": "SEALED", "sealedAtEpoch": 1, "sealedAtMs": INFINITE}, "sealedAtMs = inf"),
+        ({"mergeDepth": INFINITE}, "mergeDepth = inf"),
+        ({"mergeDepth": "deep"}, "mergeDepth = 'deep'"),
+        ({"parentIds": [INFINITE]}, "parentIds = inf"),
+        ({"parentIds": 7}, "parentIds = 7"),
+        ({"parentIds": [[0]]}, r"parentIds = \[0\]"),
+        ({"childIds": {"1": 2}}, "childIds = "),
+        ({"entryBucketSplits": ["x"]}, "entryBucketSplits = 'x'"),
+        ({"entryBucketSplits": [INFINITE]}, "entryBucketSplits = inf"),
+        ({"legacyTopicName": 7}, "legacyTopicName = 7"),
+        ({"parentIds": "01"}, "parentIds = '01'"),
     ],
 )
 def test_a_segment_that_cannot_be_read_is_refused_by_its_values(
@@ -158,3 +204,20 @@ def test_a_segment_that_cannot_be_read_is_refused_by_its_values(
 
     with pytest.raises(InvalidInput, match=sentence):
         SegmentLayout.from_metadata(record)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"epoch": INFINITE}, "epoch = inf"),
+        ({"epoch": -1}, "epoch = -1"),
+        ({"nextSegmentId": float("nan")}, "nextSegmentId = nan"),
+        ({"nextSegmentId": 2**64}, "nextSegmentId = 18446744073709551616"),
+        ({"segments": []}, "cannot be read"),
+        ({"segments": {"0": None}}, "cannot be read"),
+        ({"segments": {"0": 7}}, "cannot be read"),
+    ],
+)
+def test_a_layout_that_cannot_be_read_is_refused_by_its_values(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InvalidInput, match=sentence):
+        SegmentLayout.from_metadata(SegmentLayout.initial(1, now=0).to_metadata() | change)

@@ -104,6 +104,27 @@ def test_consequence_2_also_with_jitter_above_the_floor_the_cold_instant_stays()
     assert not decide(pulsar).decisions
 
 
+@given(st.lists(any_stats, min_size=2, max_size=8))
+def test_strict_pulsar_writes_what_pulsars_reporter_writes_and_when(series: list[LoadStats]) -> None:
+    """Drift inside the band stays unseen, jitter near zero is rewritten: its rule and nothing else."""
+    written, modified_at, previous = series[0], 0, None
+    for minute, stats in enumerate(series):
+        update = next_record(previous, stats, minute * MINUTE, THRESHOLDS, strict_pulsar=True)
+        if previous is None or is_material_change(written, stats):
+            written, modified_at = stats, minute * MINUTE
+        previous = update.record
+        assert (previous.stats, previous.modified_at) == (written, modified_at)
+        assert previous.observed_at == minute * MINUTE
+
+
+def test_strict_pulsar_has_no_floor_and_sees_no_crossing() -> None:
+    for last, now, is_written in ((9_000, 11_000, False), (1, 2, True), (0, 0.1, True), (100, 120, False)):
+        record = LoadRecord(msgs(last), 0, None, 0)
+        update = next_record(record, msgs(now), MINUTE, THRESHOLDS, strict_pulsar=True)
+        assert (update.record.stats == msgs(now)) is is_written
+        assert update.record.modified_at == (MINUTE if is_written else 0)
+
+
 def test_consequence_3_a_dead_owner_leaves_a_number_that_ages() -> None:
     """Nothing observes the segment any more, so ``observed_at`` stops and the reading becomes stale."""
     (update,) = observe(20_000, start=NOW)

@@ -6,6 +6,7 @@ import copy
 import json
 import pickle
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.domain.errors import InvalidPolicy
+from controller.domain.knobs import read_knobs
 from controller.domain.load import METRICS
 from controller.domain.policy import (
     KNOBS,
@@ -132,6 +134,48 @@ def test_bounds_themselves_are_allowed(knob: str, value: Any) -> None:
 def test_every_broken_rule_is_listed_at_once() -> None:
     with pytest.raises(InvalidPolicy, match=r"min_segments = 0 .*; max_dag_depth = -1"):
         validate(replace(DEFAULT, min_segments=0, max_dag_depth=-1))
+
+
+HOSTILE: st.SearchStrategy[Any] = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(),
+    st.sampled_from([10**400, -(10**400), 10**5000, Decimal("1e400"), "1e400", [], [1], {}, {"a": 1}, b"8"]),
+)
+"""What a knob may hold that was set past every check."""
+
+
+@given(st.dictionaries(st.sampled_from(list(KNOBS)), HOSTILE, min_size=1))
+def test_whatever_a_knob_holds_the_rules_answer(knobs: dict[str, Any]) -> None:
+    policy = replace(DEFAULT, **knobs)
+    broken = violations(policy)
+
+    for violation in broken:
+        assert violation.knob in str(violation)
+    for knob in knobs.keys() - {violation.knob for violation in broken}:
+        assert list(read_knobs({knob: knobs[knob]}, KNOBS))
+    if not broken:
+        json.dumps(policy.to_document(), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("knob", "value", "says"),
+    [
+        ("enabled", "false", "enabled = 'false' must be true or false"),
+        ("max_segments", "many", "max_segments = 'many' must be a whole number"),
+        ("max_segments", 8.5, "max_segments = 8.5 must be a whole number"),
+        ("merge_cooldown_seconds", None, "merge_cooldown_seconds = None must be a whole number"),
+        ("split_msg_rate_in", 10**400, "characters) must be a number"),
+        ("split_msg_rate_in", True, "split_msg_rate_in = True must be a number"),
+        ("profile", ["pip483"], "profile = ['pip483'] must be a text"),
+    ],
+)
+def test_a_knob_of_another_type_is_a_violation(knob: str, value: Any, says: str) -> None:
+    [violation] = violations(replace(DEFAULT, **{knob: value}))
+
+    assert says in str(violation)
 
 
 def test_levels_valid_apart_are_refused_together() -> None:

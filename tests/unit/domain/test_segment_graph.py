@@ -10,11 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.domain.errors import InvariantViolated, SegmentNotFound
-from controller.domain.hash_range import HashRange
+from controller.domain.hash_range import FULL_RANGE, HashRange
 from controller.domain.layout import SegmentLayout
-from controller.domain.segment import SegmentState
+from controller.domain.segment import Segment, SegmentState
 from controller.domain.segment_graph import COUNTED_MERGES
-from tests.unit.domain.strategies import Prune, Trail, layouts, perform, segment_hashes, trails
+from tests.support.lineages import lineage_of_merges
+from tests.support.work import steps
+from tests.unit.domain.strategies import (
+    Prune,
+    Trail,
+    layouts,
+    perform,
+    segment_hashes,
+    trails,
+)
 
 DIAMOND = SegmentLayout.initial(1, now=0).split(0, 1).split(1, 2).split(2, 3).merge(4, 5, 4)
 
@@ -231,3 +240,57 @@ def test_the_constructor_takes_rows_as_they_are_in_any_order(
 
     assert rebuilt == layout
     assert rebuilt.active == layout.active
+
+
+def test_checking_the_laws_takes_steps_in_proportion_to_the_segments() -> None:
+    short, long = (lineage_of_merges(rounds) for rounds in (100, 400))
+
+    assert steps(long.check_invariants) < 4.5 * steps(short.check_invariants)
+
+
+def test_checking_links_compares_ids_in_proportion_to_the_links() -> None:
+    """A migrated topic: each of the old logs is a parent of each of the new segments."""
+    layout = migrated(30)
+    Compared.count = 0
+    layout.check_invariants()
+
+    assert Compared.count <= 10 * 30 * 30
+
+
+class Compared(int):
+    """An id that counts how often it is compared for equality."""
+
+    count = 0
+
+    def __eq__(self, other: object) -> bool:
+        Compared.count += 1
+        return int(self) == other
+
+    __hash__ = int.__hash__
+
+
+def test_pulsars_merge_depths_are_counted_together_in_proportion_to_the_segments() -> None:
+    short, long = (lineage_of_merges(rounds) for rounds in (100, 400))
+
+    assert long.merge_depths_by_ancestry() == {i: s.merge_depth for i, s in long.segments.items()}
+    assert steps(long.merge_depths_by_ancestry) < 4.5 * steps(short.merge_depths_by_ancestry)
+
+
+@given(trails())
+def test_counted_together_or_alone_pulsars_merge_depths_are_the_same(trail: Trail) -> None:
+    for layout in trail.layouts:
+        alone = {i: layout.merge_depth_by_ancestry(i) for i in layout.segments}
+        assert layout.merge_depths_by_ancestry() == alone
+
+
+def migrated(partitions: int) -> SegmentLayout:
+    """The first layout of a topic made of a partitioned one (PIP-475)."""
+    ids = [Compared(i) for i in range(2 * partitions)]
+    old, new = ids[:partitions], ids[partitions:]
+    sealed = [
+        Segment(i, FULL_RANGE, SegmentState.SEALED, child_ids=tuple(new), sealed_epoch=0, sealed_at_ms=0)
+        for i in old
+    ]
+    ranges = zip(new, FULL_RANGE.divide(partitions), strict=True)
+    active = [Segment(i, r, parent_ids=tuple(old), merge_depth=1) for i, r in ranges]
+    return SegmentLayout.from_segments(0, 2 * partitions, (*sealed, *active))

@@ -33,6 +33,9 @@ MISTAKES = [
     (("topics", "create", "a/b/c", "--property", "novalue"), "key=value"),
     (("topics", "create", "a/b/c", "--property", "retention_minutes=soon"), "number of minutes"),
     (("topics", "create", "a/b/\u0000"), "NUL"),
+    (("topics", "create", "a/b/\udcff"), "surrogates"),
+    (("topics", "create", "a/b/c", "--property", "owner=\udcff"), "topic property 'owner'"),
+    (("subscriptions", "create", T, "\udcff"), "surrogates"),
     (("topics", "show", "a/b/nobody"), "does not exist"),
     (("topics", "delete", "a/b/nobody", "--yes"), "does not exist"),
     (("segments", "split", T, "99"), "99"),
@@ -71,6 +74,10 @@ MISTAKES = [
     (("policy", "set", "cluster", "nonsense=1"), "'nonsense' cannot be set here"),
     (("policy", "set", "cluster", "max_segments"), "knob=value"),
     (("policy", "set", "cluster", "max_segments=many"), "whole number"),
+    (("policy", "set", "cluster", "split_msg_rate_in=1e400"), "split_msg_rate_in = '1e400'; give a number"),
+    (("policy", "set", "cluster", f"split_msg_rate_in={'9' * 400}"), "give a number"),
+    (("policy", "set", "cluster", f"max_segments={'9' * 5000}"), "give a whole number"),
+    (("policy", "set", "cluster", f"enabled={'[' * 5000}"), "give true or false"),
     (("policy", "set", "cluster", "max_segments=0"), "max_segments = 0 must be"),
     (("policy", "set", "acme/shop", "entry_bucket_budget=4"), "cannot be set here"),
     (("policy", "set", T, "split_msg_rate_in=1"), "split_msg_rate_in = 1"),
@@ -90,6 +97,12 @@ MISTAKES = [
     (("lineage", T, "99"), "99"),
     (("lineage", "a/b/nobody"), "does not exist"),
     (("layout", T, "--at", "nonsense"), "neither an epoch"),
+    (("layout", T, "--at", "9" * 5000), "neither an epoch"),
+    (("layout", T, "--at", "²"), "neither an epoch"),
+    (("lineage", T, "9" * 5000), "Invalid value for"),
+    (("segments", "split", T, "9" * 4000), "is not in the layout"),
+    (("segments", "split", T, "0", "--at", "9" * 5000), "is not a hash"),
+    (("segments", "rebucket", T, "0", "70000"), "1024"),
     (("layout", T, "--at", "99"), "no epoch 99"),
     (("layout", T, "--at", "1999-01-01"), "1999"),
     (("migrate", "--url", "mysql://localhost/cleave"), "not PostgreSQL"),
@@ -102,7 +115,9 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(
-    ("arguments", "word"), MISTAKES, ids=lambda value: " ".join(value) if isinstance(value, tuple) else ""
+    ("arguments", "word"),
+    MISTAKES,
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
 )
 def test_a_mistake_is_one_line_exit_2_and_changes_nothing(
     cleave: CommandLine, orders: str, arguments: tuple[str, ...], word: str

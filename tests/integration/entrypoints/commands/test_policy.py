@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import text
 
 from tests.support.command_line import CommandLine
 
@@ -50,6 +51,39 @@ def test_setting_keeps_the_other_knobs_unless_told_to_replace(cleave: CommandLin
     assert kept == {"max_segments": 20, "min_segments": 2}
     assert taken_back == {"max_segments": 20}
     assert cleave.json("policy", "get", "acme/shop") == {"enabled": False}
+
+
+@pytest.mark.parametrize(
+    ("level", "stores"),
+    [
+        ("cluster", "UPDATE cleave.cluster_policy SET policy = CAST(:document AS jsonb)"),
+        (
+            "acme/shop",
+            "INSERT INTO cleave.namespace_policy VALUES ('acme/shop', CAST(:document AS jsonb), 1, 'eve')",
+        ),
+        (
+            "acme/shop/orders",
+            "UPDATE cleave.topic SET policy = CAST(:document AS jsonb), row_version = row_version + 1",
+        ),
+    ],
+)
+def test_a_policy_that_cannot_be_read_is_shown_and_set_right(
+    cleave: CommandLine, orders: str, level: str, stores: str
+) -> None:
+    level = f"topic://{orders}" if level == orders else level
+    document = '{"split_msg_rate_in": 1e400, "max_segments": 9}'
+    with cleave.store.transaction() as tx:
+        tx.execute(text(stores), {"document": document})
+
+    assert cleave.json("policy", "get", level)["split_msg_rate_in"] == 10**400
+    assert "split_msg_rate_in = 1000" in cleave.refused("policy", "set", level, "min_segments=2")
+    cleave.ok("policy", "set", level, "split_msg_rate_in=null")
+    assert cleave.json("policy", "get", level)["max_segments"] == 9
+    with cleave.store.transaction() as tx:
+        tx.execute(text("DELETE FROM cleave.namespace_policy"))
+        tx.execute(text(stores), {"document": document})
+    cleave.ok("policy", "remove", level)
+    assert cleave.json("policy", "effective", orders)
 
 
 def test_people_see_what_changed_and_from_what(cleave: CommandLine) -> None:

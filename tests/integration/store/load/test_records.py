@@ -102,15 +102,63 @@ def test_thresholds_are_those_in_force_for_each_topic(driver: StoreDriver) -> No
     plain, special = (driver.create(f"topic://t/{name}").topic_id for name in ("n/a", "m/a"))
     driver.do(policies.set_cluster, AutoScalePolicy(merge_msg_rate_in=10.0), actor="ann")
     driver.do(policies.set_namespace, "t/m", PolicyOverride(split_byte_rate_in=float("inf")), actor="ann")
-    driver.do(policies.set_topic, special, PolicyOverride(load_change_threshold=0.5))
+    driver.do(policies.set_topic, special, PolicyOverride(load_change_threshold=0.5, strict_pulsar=True))
 
     rows = {row["topic_id"]: row for row in driver.do(loads.baseline).thresholds.to_pylist()}
 
     for topic_id in (plain, special):
         policy = driver.do(policies.effective_policy, topic_id).policy
         assert rows[topic_id] == {"topic_id": topic_id} | {
-            name: float(getattr(policy, name)) for name in loads.THRESHOLD_SCHEMA.names[1:]
+            name: getattr(policy, name) for name in loads.THRESHOLD_SCHEMA.names[1:]
         }
+    assert (rows[plain]["strict_pulsar"], rows[special]["strict_pulsar"]) == (False, True)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "1e400",
+        "-1e400",
+        '"fast"',
+        "true",
+        "[1]",
+        '{"a": 1}',
+        '"1e400"',
+        pytest.param("9" * 5000, id="5,000 digits"),
+    ],
+)
+def test_a_threshold_that_is_no_number_has_its_default_and_leaves_the_others_alone(
+    driver: StoreDriver, value: str
+) -> None:
+    odd, plain = (driver.create(f"topic://t/n/{name}").topic_id for name in "ab")
+    document = f'{{"split_msg_rate_in": {value}, "merge_msg_rate_in": 3, "load_stale_after_seconds": {value}, "strict_pulsar": "yes"}}'
+    with driver.store.transaction() as tx:
+        statement = "UPDATE cleave.topic SET policy = CAST(:document AS jsonb), row_version = row_version + 1 WHERE topic_id = :id"
+        tx.execute(text(statement), {"document": document, "id": odd})
+    default = AutoScalePolicy()
+
+    rows = {row["topic_id"]: row for row in driver.do(loads.baseline).thresholds.to_pylist()}
+
+    assert (rows[odd]["split_msg_rate_in"], rows[odd]["merge_msg_rate_in"]) == (10_000, 3)
+    assert rows[plain]["merge_msg_rate_in"] == default.merge_msg_rate_in
+    assert rows[odd]["strict_pulsar"] is False
+    shown = "SELECT topic_id, split_msg_rate_in, load_stale_after_seconds FROM inspect.load_now"
+    assert set(driver.sql(shown)) == {(odd, 10_000, 300), (plain, 10_000, 300)}
+
+
+@pytest.mark.parametrize(("value", "read"), [("1e-400", 0.0), ('"Infinity"', float("inf")), ("0.5", 0.5)])
+def test_a_threshold_is_the_number_that_the_domain_reads(
+    driver: StoreDriver, value: str, read: float
+) -> None:
+    topic_id = driver.create().topic_id
+    with driver.store.transaction() as tx:
+        statement = "UPDATE cleave.topic SET policy = CAST(:document AS jsonb), row_version = row_version + 1 WHERE topic_id = :id"
+        tx.execute(text(statement), {"document": f'{{"split_msg_rate_in": {value}}}', "id": topic_id})
+
+    [row] = driver.do(loads.baseline).thresholds.to_pylist()
+
+    assert row["split_msg_rate_in"] == read
+    assert policies.read_policy("{}", None, f'{{"split_msg_rate_in": {value}}}').split_msg_rate_in == read
 
 
 def test_a_run_is_merged_once_and_none_at_or_behind_the_watermark(driver: StoreDriver) -> None:

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from controller.clock import to_ms
 from controller.domain.errors import InvariantViolated, LostRace, TopicNotLive
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation, OperationState, Step
@@ -16,6 +17,8 @@ from controller.store.journal.steps import StepRecord
 from controller.store.mirrors import mirroring, mirrors
 from controller.store.topics import layouts, topics
 from controller.store.topics.topics import TopicState
+from tests.support.lineages import lineage_of_merges
+from tests.support.plans import statements_of
 from tests.support.store_driver import SOMEBODY_WAITS, StoreDriver, request
 from tests.support.waiting import wait_until
 
@@ -27,8 +30,8 @@ FIRST = SegmentLayout.initial(3, now=0)
 """What the broker's layout is when the topic is attached."""
 
 
-def intend_attach(driver: StoreDriver) -> Operation:
-    return driver.do(mirrors.intend_attach, NAME, data_plane="pulsar_scalable", request=request()).operation
+def intend_attach(driver: StoreDriver, name: str = NAME) -> Operation:
+    return driver.do(mirrors.intend_attach, name, data_plane="pulsar_scalable", request=request()).operation
 
 
 def to_the_commit(driver: StoreDriver, intended: Operation) -> Operation:
@@ -47,8 +50,8 @@ def commit(driver: StoreDriver, ready: Operation, layout: SegmentLayout | None =
     return done
 
 
-def attach(driver: StoreDriver, layout: SegmentLayout = FIRST) -> int:
-    intended = intend_attach(driver)
+def attach(driver: StoreDriver, layout: SegmentLayout = FIRST, name: str = NAME) -> int:
+    intended = intend_attach(driver, name)
     driver.do(mirrors.remember_policy, intended.topic_id, SET_BY_SOMEBODY)
     return commit(driver, to_the_commit(driver, intended), layout).topic_id
 
@@ -121,6 +124,44 @@ def test_an_attached_topic_is_what_was_read(driver: StoreDriver) -> None:
     assert (layout.epoch, set(layout.segments)) == (1, {0, 1, 2, 3, 4})
     assert driver.do(topics.get_topic, topic_id).state is TopicState.LIVE
     assert [(epoch, kind) for epoch, kind, _ in history(driver)] == [(1, "mirrored")]
+
+
+def stamps(driver: StoreDriver, topic_id: int) -> tuple[int | None, ...]:
+    """Of the last split, merge and rebucket, in milliseconds."""
+    topic = driver.do(topics.get_topic, topic_id)
+    found = (topic.last_split_at, topic.last_merge_at, topic.last_rebucket_at)
+    return tuple(None if at is None else to_ms(at) for at in found)
+
+
+def test_the_brokers_cooldowns_go_on_when_a_topic_is_attached(driver: StoreDriver) -> None:
+    """The broker keeps none either: a new leader reads them from when segments were made."""
+    topic_id = attach(driver, FIRST.split(0, 1_000).merge(1, 2, 2_000).rebucket(3, 8, 3_000))
+
+    assert stamps(driver, topic_id) == (1_000, 2_000, 3_000)
+
+
+def test_a_topic_that_was_never_reshaped_has_no_cooldowns(driver: StoreDriver) -> None:
+    assert stamps(driver, attach(driver)) == (None, None, None)
+
+
+def test_a_split_whose_parent_was_pruned_between_two_looks_has_its_cooldown(driver: StoreDriver) -> None:
+    topic_id = attach(driver, FIRST.split(0, 1_000))
+    follow(driver, topic_id, FIRST.split(0, 1_000).split(1, 2_000).prune(1))
+    follow(driver, topic_id, FIRST.split(0, 1_000).split(1, 2_000).prune(1).prune(0))
+
+    assert stamps(driver, topic_id) == (2_000, None, None)
+
+
+def test_a_look_takes_as_many_statements_however_long_the_lineage_is(driver: StoreDriver) -> None:
+    def statements(rounds: int) -> int:
+        known = lineage_of_merges(rounds)
+        topic_id = attach(driver, known, f"{NAME}-{rounds}")
+        with driver.store.transaction() as tx:
+            topic = topics.get_topic(tx, topic_id, lock=True)
+            after = known.split(3 * rounds, 1_000)
+            return len(statements_of(tx, lambda: mirroring.follow_layout(tx, topic, after)))
+
+    assert statements(10) == statements(1)
 
 
 def test_attaching_a_topic_that_is_being_deleted_looks_again(driver: StoreDriver) -> None:

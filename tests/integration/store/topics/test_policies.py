@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from controller.domain.errors import InvalidPolicy, LostRace, TopicNotFound, TopicNotLive
-from controller.domain.policy import AutoScalePolicy, PolicyLevel, PolicyOverride
+from controller.domain.policy import AutoScalePolicy, PolicyLevel, PolicyOverride, violations
 from controller.store.topics import policies
 from tests.support.store_driver import SOMEBODY_WAITS, StoreDriver
 from tests.support.waiting import wait_until
@@ -179,13 +179,32 @@ def test_only_a_live_topic_takes_a_policy(driver: StoreDriver) -> None:
         driver.do(policies.set_topic, topic_id + 1, PolicyOverride(max_segments=8))
 
 
-def test_a_document_nobody_here_understands_disables_and_says_why(driver: StoreDriver) -> None:
-    unreadable = policies.read_policy({}, {"a_knob_of_tomorrow": 1})
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        ('{"a_knob_of_tomorrow": 1}', "'a_knob_of_tomorrow' cannot be set here"),
+        (f'{{"split_msg_rate_in": 1{"0" * 400}}}', "split_msg_rate_in = 1000"),
+        (f'{{"max_segments": 1{"0" * 5000}}}', "max_segments = Decimal('1000"),
+        ('{"max_segments": "8"}', "max_segments = '8'; give a whole number"),
+        ('{"enabled": [false]}', "enabled = [False]; give true or false"),
+        (f'{{"enabled": {"[" * 5000}{"]" * 5000}}}', "nested too deeply"),
+    ],
+    ids=["unknown", "too large", "5,000 digits", "no number", "a list", "nested deeply"],
+)
+def test_a_document_nobody_here_understands_disables_and_says_why(document: str, says: str) -> None:
+    for level, documents in (
+        ("cluster", (document,)),
+        ("namespace", ("{}", document)),
+        ("topic", ("{}", None, document)),
+    ):
+        [violation] = violations(policies.read_policy(*documents))
+        assert str(violation).startswith(f"unreadable: {level}'s policy: ")
+        assert says in str(violation)
 
-    assert "a_knob_of_tomorrow" in unreadable.profile
-    assert policies.read_policy({"max_segments": 8}, None, {"min_segments": 2}) == AutoScalePolicy(
-        max_segments=8, min_segments=2
-    )
+
+def test_documents_are_read_level_by_level() -> None:
+    read = policies.read_policy('{"max_segments": 8, "enabled": null}', None, '{"min_segments": 2}')
+    assert read == AutoScalePolicy(max_segments=8, min_segments=2)
 
 
 def test_the_controllers_role_may_do_all_this(driver: StoreDriver) -> None:

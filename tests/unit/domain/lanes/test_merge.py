@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
 from controller.domain.decision import Evaluation, Lane, Merge, Refusal, RefusalReason
 from controller.domain.evaluator import decide
+from controller.domain.hash_range import FULL_RANGE
 from controller.domain.layout import SegmentLayout
 from controller.domain.load import LoadRecord, LoadStats
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import ReshapeKind
+from controller.domain.segment import Segment
 from controller.domain.situation import History, LiveReshape, Situation
 from tests.unit.domain.situations import LONG_AGO, NOW, SHARED, ago, record, topic
 
@@ -294,3 +296,38 @@ def test_above_a_lowered_cap_nothing_is_split_again_so_a_sum_above_the_threshold
     lowered, reached = (AutoScalePolicy(max_segments=cap, **hot_sum) for cap in (2, 3))
     assert ask(topic(900, 700, 950, policy=lowered)).decisions == (Merge(0, 1, "cold"),)
     assert not ask(topic(900, 700, 950, policy=reached)).decisions
+
+
+@dataclass(frozen=True, slots=True)
+class CountedSegment(Segment):
+    """Counts how often its number of buckets is added to others."""
+
+    @property
+    def bucket_count(self) -> int:
+        return Added(1)
+
+
+class Added(int):
+    """A number that counts how often it is added."""
+
+    count = 0
+
+    def __radd__(self, other: int) -> int:
+        Added.count += 1
+        return int(self) + other
+
+    __add__ = __radd__
+
+
+def test_many_pairs_add_up_the_topics_buckets_once() -> None:
+    """A topic may be created with 65,536 segments."""
+    layout = SegmentLayout.from_segments(
+        0, 200, [CountedSegment(i, r) for i, r in enumerate(FULL_RANGE.divide(200))]
+    )
+    policy = replace(STRICT, entry_bucket_max_per_segment=1)
+    situation = topic(*[1.0] * 200, layout=layout, consumers=200, policy=policy)
+
+    evaluation = ask(situation)
+
+    assert {refusal.reason for refusal in evaluation.refusals} == {RefusalReason.WOULD_IDLE_CONSUMER}
+    assert Added.count < 10 * 200

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.domain.errors import InvalidInput
-from controller.entrypoints.tasks.forms import CreateForm, DeleteForm, SplitForm, fill_in
+from controller.entrypoints.tasks.forms import CreateForm, DeleteForm, Form, SplitForm, fill_in
 
 TOPIC = "topic://acme/shop/orders"
 
@@ -53,6 +53,13 @@ def test_the_confirmation_may_leave_the_scheme_out() -> None:
         ({"segment": 0}, "topic: is missing"),
         ({"topic": TOPIC}, "segment: is missing"),
         ({"topic": TOPIC, "segment": -1}, "segment=-1: input should be greater than or equal to 0"),
+        (
+            {"topic": TOPIC, "segment": 2**63},
+            "segment=9223372036854775808: input should be less than or equal",
+        ),
+        ({"topic": TOPIC, "segment": "9" * 5000}, "(5002 characters): unable to parse"),
+        ({"topic": TOPIC, "segment": 10**5000}, "segment=an integer of 16610 bits:"),
+        ({"topic": TOPIC, "segment": 0, "cut_points": [10**5000]}, "cut_points.0=an integer of 16610 bits:"),
         ({"topic": TOPIC, "segment": 0, "parts": 1}, "parts=1: input should be greater than or equal to 2"),
         ({"topic": TOPIC, "segment": 0, "at": 1}, "at: there is no such parameter; the form has topic,"),
         ({"topic": TOPIC, "segment": 0, "cut_points": [70000]}, "hash 70000 is not on the ring"),
@@ -63,6 +70,7 @@ def test_the_confirmation_may_leave_the_scheme_out() -> None:
         ({"topic": TOPIC, "segment": 0, "timeout_seconds": 0}, "timeout_seconds=0: input should be greater"),
         ({"topic": 7, "segment": 0}, "topic=7: input should be a valid string"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_is_wrong_is_said_in_one_line(params: dict[str, object], line: str) -> None:
     with pytest.raises(InvalidInput) as caught:
@@ -70,6 +78,24 @@ def test_what_is_wrong_is_said_in_one_line(params: dict[str, object], line: str)
 
     assert line in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("form", "params", "where"),
+    [
+        (SplitForm, {"topic": "a/b/\ud800", "segment": 0}, "topic"),
+        (SplitForm, {"topic": TOPIC, "segment": 0, "reason": "\ud800"}, "reason"),
+        (DeleteForm, {"topic": TOPIC, "confirm": "\ud800"}, "confirm"),
+        (CreateForm, {"topic": TOPIC, "data_plane": "\ud800"}, "data_plane"),
+        (CreateForm, {"topic": TOPIC, "properties": {"\ud800": "x"}}, "properties"),
+        (CreateForm, {"topic": TOPIC, "properties": {"x": "\ud800"}}, "properties"),
+    ],
+)
+def test_text_without_a_utf8_form_is_refused_before_anything_is_done(
+    form: type[Form], params: dict[str, object], where: str
+) -> None:
+    with pytest.raises(InvalidInput, match=rf"^{where} .*surrogate"):
+        fill_in(form, params)
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:

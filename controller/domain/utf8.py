@@ -1,0 +1,21 @@
+"""Text that leaves as bytes: keys that are hashed, names and values that are stored.
+
+Python's text may hold half of a surrogate pair: JSON carries one as `"\\ud800"`, and an argument of a command that is not
+UTF-8 arrives so. No UTF-8 stands for it, and a library in C may not survive it.
+"""
+
+from __future__ import annotations
+
+from controller.domain.errors import InvalidInput
+
+
+def utf8(text: str, what: str) -> bytes:
+    """The bytes of `text`; InvalidInput, naming `what` it is, where a lone surrogate leaves it without any."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        odd = error.object[error.start]
+        raise InvalidInput(
+            f"{what} {text[:60]!r} holds {odd!r}, half of a surrogate pair, which has no UTF-8 form; leave it out, or "
+            "give bytes where bytes are taken"
+        ) from error

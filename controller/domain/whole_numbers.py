@@ -1,0 +1,26 @@
+"""Whole numbers out of JSON, which holds fractions, infinities and numbers of any length as well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controller.domain.errors import InvalidInput
+from controller.domain.shown import shown
+
+MOST = 2**63 - 1
+"""Of Java and of PostgreSQL."""
+
+
+def whole(value: Any, name: str, least: int = 0, most: int = MOST) -> int:
+    """The number that `name` holds; InvalidInput for anything but a whole one within the bounds."""
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise InvalidInput(f"{name} = {shown(value)}; give a whole number from {least} to {most}")
+    return value
+
+
+def wholes(values: Any, name: str) -> tuple[int, ...]:
+    """A list of such; none where it is missing."""
+    values = values or ()
+    if not isinstance(values, list | tuple):
+        raise InvalidInput(f"{name} = {shown(values)}; give a list of whole numbers")
+    return tuple(whole(value, name) for value in values)

@@ -1,0 +1,13 @@
+"""Layouts with a long past."""
+
+from __future__ import annotations
+
+from controller.domain.layout import SegmentLayout
+
+
+def lineage_of_merges(rounds: int) -> SegmentLayout:
+    """Split and merged so often: of each round a segment over the whole ring (id 3 x round) and its halves."""
+    layout = SegmentLayout.initial(1, now=0)
+    for number in range(rounds):
+        layout = layout.split(3 * number, 2 * number).merge(3 * number + 1, 3 * number + 2, 2 * number + 1)
+    return layout
