@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 
@@ -40,12 +41,14 @@ def test_what_airflow_refuses_is_an_error_with_its_words(airflow: AirflowStandal
 
 
 def test_every_listening_socket_is_on_loopback(airflow: AirflowStandalone) -> None:
-    addresses = {
-        connection.laddr.ip
-        for process in family(airflow)
-        for connection in process.net_connections(kind="inet")
-        if connection.status == psutil.CONN_LISTEN
-    }
+    addresses = set()
+    for process in family(airflow):
+        with contextlib.suppress(psutil.NoSuchProcess):  # a task that has ended
+            addresses |= {
+                connection.laddr.ip
+                for connection in process.net_connections(kind="inet")
+                if connection.status == psutil.CONN_LISTEN
+            }
 
     assert addresses == {"127.0.0.1"}
 
