@@ -230,7 +230,7 @@ def test_asking_twice_collects_once(bench: Bench) -> None:
 
     first, second = collect_now(bench), collect_now(bench)
 
-    assert (len(first.operation_ids), second.operation_ids) == (1, [])
+    assert (len(first.operation_ids), second.operation_ids, second.kept) == (1, [], [])
 
 
 def test_a_data_plane_that_does_not_answer_keeps_its_segments(bench: Bench) -> None:
