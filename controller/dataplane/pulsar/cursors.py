@@ -1,6 +1,6 @@
 """A subscription on one topic as its reader needs it: who holds it, how to cut a holder off, whether all is read.
 
-Admin REST calls; a consumer's own rights (to consume) suffice for each of them. A broker knows no owners: a reader
+Admin REST calls; a consumer's own rights (to consume) suffice for each of them but `reload_if_terminated`. A broker knows no owners: a reader
 leaves its owner's name and a mark of its own in the properties of its consumer, which the statistics show.
 """
 
@@ -79,6 +79,19 @@ class Cursors:
     def is_terminated(self, backing_topic: str, deadline: Deadline) -> bool:
         """Whether nothing can be appended any more."""
         return bool(self._internal(backing_topic, deadline).get("state") == "Terminated")
+
+    def reload_if_terminated(self, backing_topic: str, deadline: Deadline) -> bool:
+        """Have the broker load a terminated topic anew; whether it was asked to.
+
+        A broker (seen with 4.2.4) fences a topic whose termination comes between a message and its storing, to lift that
+        when the message has failed, and now and then never does: nobody can subscribe any more, and only loading it anew
+        helps. Nobody appends to a terminated topic, and its readers come back. It takes an administrator's rights.
+        """
+        if not self.is_terminated(backing_topic, deadline):
+            return False
+        act = f"have {backing_topic} loaded anew"
+        self._admin.ask(Ask("PUT", f"{topic_path(backing_topic)}/unload", act, accept=_GONE), deadline)
+        return True
 
     def end_of(self, backing_topic: str, deadline: Deadline) -> tuple[int, int]:
         """(ledger, entry) of the last entry, entry -1 in an empty topic. SegmentNotFound where there is no such topic:

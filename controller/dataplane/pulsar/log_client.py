@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import pulsar
 
+from controller import telemetry
 from controller.dataplane.base import OutgoingMessage
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Deadline
@@ -25,13 +26,17 @@ from controller.dataplane.pulsar.binary import Connections, mapped
 from controller.dataplane.pulsar.cursors import OWNER, READER, Cursors, Holder
 from controller.dataplane.pulsar.names import full_name
 from controller.dataplane.pulsar.reader import PREFETCH_MESSAGES, PulsarReader
-from controller.domain.errors import InvalidInput, LostRace
+from controller.domain.errors import CleaveError, DataPlaneTimeout, InvalidInput, LostRace
+
+log = telemetry.get_logger(__name__)
 
 MAX_MESSAGE_BYTES = 5 * 1024 * 1024 - 10 * 1024
 """Key and payload; the broker's `maxMessageSize` (5 MiB by default) counts its own headers too."""
 MAX_SENDERS = 4096
 """Producers kept. When there are more, the one that was idle longest is closed."""
 LOOK_SECONDS = 0.02
+RELOAD_SECONDS = 60.0
+"""One log is loaded anew no more often than this."""
 RING_SECONDS = 1.0
 """No message tells that a topic was terminated, so every reader is told to look this often."""
 
@@ -48,6 +53,7 @@ class PulsarLogClient:
         self._readers: set[PulsarReader] = set()
         self._marks = (f"{uuid.uuid4().hex}-{number}" for number in itertools.count(1))
         self._watch: threading.Thread | None = None
+        self._reload_at: dict[str, float] = {}
         self._ended = threading.Event()
 
     def append(
@@ -102,7 +108,13 @@ class PulsarLogClient:
                         delay_seconds=0.2,
                     ) from None
             except pulsar.PulsarException as error:
-                raise mapped(error, f"read {topic} for {subscription!r}") from error
+                known = mapped(error, f"read {topic} for {subscription!r}")
+                if isinstance(known, DataPlaneTimeout):
+                    self._reload(topic)
+                raise known from error
+            except DataPlaneTimeout:
+                self._reload(topic)
+                raise
 
     def close(self) -> None:
         """Close the readers and give back connections."""
@@ -158,6 +170,23 @@ class PulsarLogClient:
         )
         reader.attach(client, consumer)
         return self._kept(reader)
+
+    def _reload(self, backing_topic: str) -> None:
+        """Help a terminated topic that nobody can subscribe to, at most once in `RELOAD_SECONDS`; the next try finds it
+        well.
+        """
+        now = time.monotonic()
+        with self._lock:
+            if now < self._reload_at.get(backing_topic, 0.0):
+                return
+            self._reload_at[backing_topic] = now + RELOAD_SECONDS
+        try:
+            if self._cursors.reload_if_terminated(backing_topic, self._admin.deadline()):
+                log.warning("a closed log that did not open is loaded anew", backing_topic=backing_topic)
+        except CleaveError as error:  # what the caller is told is that the log did not open
+            log.warning(
+                "a closed log could not be loaded anew", backing_topic=backing_topic, error=str(error)
+            )
 
     def _reader(
         self, backing_topic: str, subscription: str, owner: str, on_arrival: Callable[[], None]

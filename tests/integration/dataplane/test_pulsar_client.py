@@ -12,8 +12,9 @@ from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.stream_consumer import StreamConsumer
 from controller.dataplane.base import LogClient, LogState, OutgoingMessage
+from controller.dataplane.pulsar.binary import Connections
 from controller.dataplane.pulsar.log_client import PulsarLogClient
-from controller.domain.errors import InvalidInput, LostRace, SegmentTerminated
+from controller.domain.errors import DataPlaneTimeout, InvalidInput, LostRace, SegmentTerminated
 from tests.integration.dataplane.pulsar_house import PulsarHouse
 from tests.support.waiting import wait_until
 
@@ -297,3 +298,35 @@ def test_a_fence_outlives_the_broker_that_set_it(house: PulsarHouse, logs: LogCl
     assert plane.terminate_segment(log) == position
     with pytest.raises(SegmentTerminated):
         logs.append(log, [OutgoingMessage(b"2")], producer="p", sequence=2)
+
+
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "open"])
+def test_a_closed_log_that_nobody_can_subscribe_to_is_loaded_anew(
+    house: PulsarHouse, logs: LogClient, monkeypatch: pytest.MonkeyPatch, is_closed: bool
+) -> None:
+    """A broker may leave a topic fenced for ever when it is terminated between a message and its storing.
+
+    That race cannot be called for, so here the first subscribing gets no answer. The broker counts a topic's messages from
+    when it loaded it. One that is open is left alone, since loading it anew would cut off whoever is at work on it.
+    """
+    house.create(1, "billing")
+    plane, log = house.app.planes["pulsar"], house.log_of(0)
+    logs.append(log, [OutgoingMessage(b"1")], producer="p", sequence=0)
+    if is_closed:
+        plane.terminate_segment(log)
+    answering = Connections.open_alone
+
+    def silent(_connections: Connections, act: str, *_: object) -> None:
+        raise DataPlaneTimeout(f"{act}: no answer")
+
+    monkeypatch.setattr(Connections, "open_alone", silent)
+    for _ in range(2):
+        with pytest.raises(DataPlaneTimeout, match="no answer"):
+            logs.open_reader(log, "billing", owner="a", live_owners=(), on_arrival=lambda: None)
+    assert plane.sample([log])[log].msg_in == (0 if is_closed else 1)
+
+    monkeypatch.setattr(Connections, "open_alone", answering)
+    reader = logs.open_reader(log, "billing", owner="a", live_owners=(), on_arrival=lambda: None)
+    [message] = wait_until(lambda: reader.read(10), message="the message is read")
+    assert message.payload == b"1"
+    reader.close()
