@@ -77,7 +77,7 @@ class Life:
     def reshape(self) -> None:
         """One operation from the question to its end, and the reader's mark."""
         with self.app.store.single_statement() as tx:
-            view = reshape_intents.look(tx, self.name, "none")
+            view = reshape_intents.look(tx, self.name)
         planner, parents = self._plan(view.layout.active)
         self._run(segment_admin.submit(self.app.store, self.app.planes, self.name, planner, self._request()))
         for segment_id in parents:

@@ -7,7 +7,7 @@ the client that speaks SQL; it writes the client's own rows (its consumer, what 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import URL
@@ -25,6 +25,7 @@ from controller.domain.segment import Segment, SegmentState
 CHANNELS = ("cleave_layout", "cleave_consumers", "cleave_drains")
 """Payloads begin with the topic's id, up to a colon where more follows."""
 
+# The last columns of each row; what stands before them is of the topic, or of the segment's place in the answer.
 _SEGMENT_COLUMNS = """
        s.segment_id, s.range_start, s.range_end, s.state, s.created_epoch, s.sealed_epoch, s.created_at, s.sealed_at,
        s.bucket_splits, s.merge_depth, s.legacy_topic_name, s.backing_topic
@@ -51,13 +52,14 @@ WITH RECURSIVE own AS MATERIALIZED (
         SELECT l.child_id FROM cleave.segment_parent l
          WHERE l.topic_id = %(topic_id)s AND l.parent_id = r.segment_id)) AS heir (segment_id)
 )
-SELECT u.epoch, u.next_segment_id, {_SEGMENT_COLUMNS},
-       ARRAY(SELECT l.parent_id FROM cleave.segment_parent l
-              WHERE l.topic_id = u.topic_id AND l.child_id = s.segment_id ORDER BY l.ordinal) AS parent_ids,
+SELECT u.epoch, u.next_segment_id,
+       ARRAY(SELECT c.name FROM cleave.consumer c WHERE c.topic_id = u.topic_id AND c.subscription = u.name),
        s.state = 'SEALED' AND (s.sealed_epoch <= u.created_epoch OR EXISTS (
            SELECT FROM cleave.segment_drain d
             WHERE d.topic_id = u.topic_id AND d.subscription = u.name AND d.segment_id = s.segment_id)) AS is_drained,
-       ARRAY(SELECT c.name FROM cleave.consumer c WHERE c.topic_id = u.topic_id AND c.subscription = u.name)
+       ARRAY(SELECT l.parent_id FROM cleave.segment_parent l
+              WHERE l.topic_id = u.topic_id AND l.child_id = s.segment_id ORDER BY l.ordinal) AS parent_ids,
+       {_SEGMENT_COLUMNS}
   FROM own u LEFT JOIN cleave.segment s
     ON s.topic_id = u.topic_id AND s.pruned_epoch IS NULL AND s.segment_id = ANY (ARRAY(
        SELECT segment_id FROM to_read
@@ -107,9 +109,9 @@ class PostgresSource:
         topic_id, state, data_plane, epoch, next_segment_id = rows[0][:5]
         if state == "creating":
             raise TopicNotLive(f"{name} is still being created; try again in a moment")
-        segments = [row[5:] for row in rows if row[5] is not None]
-        layout = _layout(epoch, next_segment_id, segments, {})
-        return TopicSnapshot(topic_id, name, data_plane, layout, _backing_topics(segments))
+        found = [row[5:] for row in rows if row[5] is not None]
+        layout = SegmentLayout.from_segments(epoch, next_segment_id, (_segment(row) for row in found))
+        return TopicSnapshot(topic_id, name, data_plane, layout, _backing_topics(found))
 
     def watch(self, topic_id: int, on_change: Callable[[], None]) -> _Watch:
         """Call back after every change, from the listening thread."""
@@ -135,15 +137,15 @@ class PostgresSource:
             raise SubscriptionNotFound(
                 f"topic {topic_id} has no subscription {subscription!r}; create it first"
             )
-        epoch, next_segment_id = rows[0][:2]
-        found = [(row[2:-3], row[-3], row[-2]) for row in rows if row[2] is not None]
-        segments = [segment for segment, _, _ in found]
-        parents = {segment[0]: parent_ids for segment, parent_ids, _ in found}
+        epoch, next_segment_id, consumers = rows[0][:3]
+        found = [row[3:] for row in rows if row[5] is not None]
         return SubscriptionSnapshot(
-            consumers=frozenset(rows[0][-1]),
-            drained=frozenset(segment[0] for segment, _, is_drained in found if is_drained),
-            layout=_layout(epoch, next_segment_id, segments, parents),
-            backing_topics=_backing_topics(segments),
+            consumers=frozenset(consumers),
+            drained=frozenset(segment_id for is_drained, _, segment_id, *_ in found if is_drained),
+            layout=SegmentLayout.from_selection(
+                epoch, next_segment_id, (_segment(row, parent_ids) for _, parent_ids, *row in found)
+            ),
+            backing_topics=_backing_topics(row for _, _, *row in found),
         )
 
     def register(self, topic_id: int, subscription: str, consumer: str) -> None:
@@ -196,40 +198,20 @@ class _Watch:
         self._forget(self)
 
 
-def _backing_topics(segments: Iterable[tuple[Any, ...]]) -> dict[int, str]:
-    """From rows of `_SEGMENT_COLUMNS`."""
-    return {row[0]: row[-1] for row in segments}
+def _backing_topics(rows: Iterable[Sequence[Any]]) -> dict[int, str]:
+    """From `_SEGMENT_COLUMNS`."""
+    return {row[0]: row[-1] for row in rows}
 
 
-def _layout(
-    epoch: int,
-    next_segment_id: int,
-    segments: Sequence[tuple[Any, ...]],
-    parents: Mapping[int, Sequence[int]],
-) -> SegmentLayout:
-    """From rows of `_SEGMENT_COLUMNS`; links to segments that are not among them are left out."""
-    present = {row[0] for row in segments}
-    links = {i: tuple(one for one in parents.get(i, ()) if one in present) for i in present}
-    children: dict[int, list[int]] = {}
-    for segment_id in sorted(present):
-        for parent_id in links[segment_id]:
-            children.setdefault(parent_id, []).append(segment_id)
-    return SegmentLayout.from_segments(
-        epoch,
-        next_segment_id,
-        (_segment(row, links[row[0]], tuple(children.get(row[0], ()))) for row in segments),
-    )
-
-
-def _segment(row: tuple[Any, ...], parent_ids: tuple[int, ...], child_ids: tuple[int, ...]) -> Segment:
+def _segment(row: Sequence[Any], parent_ids: Iterable[int] = ()) -> Segment:
+    """From `_SEGMENT_COLUMNS`."""
     segment_id, start, end, state, created_epoch, sealed_epoch, created_at, sealed_at = row[:8]
-    bucket_splits, merge_depth, legacy_topic_name = row[8:11]
+    bucket_splits, merge_depth, legacy_topic_name, _ = row[8:]
     return Segment(
         segment_id=segment_id,
         hash_range=HashRange(start, end),
         state=SegmentState(state),
-        parent_ids=parent_ids,
-        child_ids=child_ids,
+        parent_ids=tuple(parent_ids),
         created_epoch=created_epoch,
         sealed_epoch=sealed_epoch,
         created_at_ms=to_ms(created_at),

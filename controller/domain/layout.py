@@ -69,6 +69,29 @@ class SegmentLayout(SegmentGraph):
         """A layout from stored rows, taken as they are."""
         return cls(epoch, next_segment_id, {segment.segment_id: segment for segment in segments})
 
+    @classmethod
+    def from_selection(cls, epoch: int, next_segment_id: int, segments: Iterable[Segment]) -> Self:
+        """A layout of some of a topic's segments, each with its parents' ids: links to what is not among them are left
+        out, as `prune` does, and children follow from parents.
+        """
+        chosen = {segment.segment_id: segment for segment in segments}
+        children: dict[int, list[int]] = {}
+        for segment_id in sorted(chosen):
+            for parent_id in chosen[segment_id].parent_ids:
+                children.setdefault(parent_id, []).append(segment_id)
+        return cls(
+            epoch,
+            next_segment_id,
+            {
+                segment_id: replace(
+                    segment,
+                    parent_ids=tuple(i for i in segment.parent_ids if i in chosen),
+                    child_ids=tuple(children.get(segment_id, ())),
+                )
+                for segment_id, segment in chosen.items()
+            },
+        )
+
     def split(self, segment_id: int, now: int, at: int | Sequence[int] | None = None) -> Self:
         """Seals one segment in favour of two or more; see `plan_split`."""
         return self.apply(plan_split(self, segment_id, at), now)

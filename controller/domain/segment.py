@@ -78,6 +78,15 @@ def parse_segment_descriptor(text: str) -> tuple[HashRange, int]:
     return HashRange.parse(match[1]), int(match[2])
 
 
+def is_segment_descriptor(text: str) -> bool:
+    """Whether `parse_segment_descriptor` reads it."""
+    try:
+        parse_segment_descriptor(text)
+    except InvalidInput:
+        return False
+    return True
+
+
 def backing_topic_name(topic: str, segment: Segment) -> str:
     """Pulsar 5's name for the log behind a segment of `topic` (`topic://tenant/namespace/name`).
 

@@ -23,8 +23,6 @@ from controller.store.journal.reshape_intents import ReshapeDraft, TopicView
 from controller.store.postgres.engine import Store
 from controller.store.topics import layouts, topics
 
-_NO_KEY = ""
-"""No request has this key."""
 UNLOCKED_ATTEMPTS = 3
 """How often a request looks again before it locks the topic and waits its turn."""
 
@@ -72,7 +70,7 @@ def recutting(segment_ids: Sequence[int], cut_points: Sequence[int]) -> Planner:
 def preview(store: Store, planes: Mapping[str, DataPlane], topic: str, planner: Planner) -> Preview:
     """What `submit` would do now; writes nothing. Raises as `submit` does, except for a busy segment."""
     with store.single_statement() as tx:
-        view = reshape_intents.look(tx, topic, _NO_KEY)
+        view = reshape_intents.look(tx, topic)
     view.demand_current()
     layout, planned = _plan(store, view, planner)
     _demand_capable(_plane(planes, view.name, view.data_plane), layout, planned)

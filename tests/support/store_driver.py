@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, text
@@ -23,7 +24,7 @@ from controller.store.journal.request_keys import Intent
 from controller.store.journal.reshape_intents import ReshapeDraft
 from controller.store.journal.steps import StepRecord
 from controller.store.postgres.engine import Store
-from controller.store.topics import layouts, topics
+from controller.store.topics import inspected, layouts, topics
 from controller.store.topics.subscriptions import SubscriptionKind
 from controller.store.topics.topics import TopicRow
 
@@ -180,6 +181,15 @@ class StoreDriver:
     def delete(self, topic_id: int) -> Operation:
         """The topic, deleted to the end."""
         return self.run(self.do(topic_intents.intend_delete, topic_id, request()).operation)
+
+    def layout_at(self, topic_id: int, at: datetime | int) -> SegmentLayout:
+        """The layout at an epoch or an instant, as people ask for it; of a deleted topic, too."""
+        with self.store.transaction() as tx:
+            row = topics.get_topic(tx, topic_id)
+            topic = inspected.InspectedTopic(
+                row.topic_id, row.name, row.state, row.data_plane, row.epoch, row.properties, None
+            )
+            return inspected.layout_at(tx, topic, at)
 
     def layout(self, topic_id: int) -> SegmentLayout:
         """The present layout, its laws checked."""

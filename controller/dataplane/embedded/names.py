@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from controller.domain.errors import InvalidInput, SegmentNotFound, SubscriptionNotFound
-from controller.domain.segment import parse_segment_descriptor
 from controller.domain.utf8 import utf8
 
 ARRIVALS = "embedded_arrivals"
@@ -21,15 +20,6 @@ def checked(kind: str, name: str) -> str:
             f"{kind} name {name[:60]!r} ({len(name)} characters): give 1 to {MAX_NAME_BYTES} bytes without NUL"
         )
     return name
-
-
-def is_segment_of(path: str, log: str) -> bool:
-    """Whether the log has the name of a segment of the topic whose logs are under this path."""
-    try:
-        parse_segment_descriptor(log.removeprefix(f"{path}/"))
-    except InvalidInput:
-        return False
-    return True
 
 
 def no_log(backing_topic: str) -> SegmentNotFound:

@@ -14,7 +14,8 @@ import psycopg2.errors
 import psycopg2.extensions
 
 from controller.dataplane.base import Born, LogState, Successor
-from controller.dataplane.embedded.names import ARRIVALS, checked, is_segment_of
+from controller.dataplane.embedded.names import ARRIVALS, checked
+from controller.domain.segment import is_segment_descriptor
 
 _LATE = "SELECT set_config('synchronous_commit', 'off', true);"
 # As in `plane`: statements of one message, each with its own view. Nobody can be waiting at a log that this transaction
@@ -112,7 +113,7 @@ def segments(cursor: psycopg2.extensions.cursor, paths: Mapping[str, str]) -> di
     cursor.execute(_LISTED, {"paths": list(paths.values())})
     found: dict[str, list[str]] = {path: [] for path in paths.values()}
     for path, name in cursor.fetchall():
-        if is_segment_of(path, name):
+        if is_segment_descriptor(name.removeprefix(f"{path}/")):
             found[path].append(name)
     return {topic: found[path] for topic, path in paths.items()}
 

@@ -1,7 +1,8 @@
 """A subscription on one topic as its reader needs it: who holds it, how to cut a holder off, whether all is read.
 
-Admin REST calls; a consumer's own rights (to consume) suffice for each of them but `reload_if_terminated`. A broker knows no owners: a reader
-leaves its owner's name and a mark of its own in the properties of its consumer, which the statistics show.
+Admin REST calls; a consumer's own rights (to consume) suffice for each of them but `reload_if_terminated`. A broker
+knows no owners: a reader leaves its owner's name and a mark of its own in the properties of its consumer, which the
+statistics show.
 """
 
 from __future__ import annotations

@@ -177,7 +177,8 @@ class PulsarLogClient:
         """
         now = time.monotonic()
         with self._lock:
-            if now < self._reload_at.get(backing_topic, 0.0):
+            self._reload_at = {name: at for name, at in self._reload_at.items() if now < at}
+            if backing_topic in self._reload_at:
                 return
             self._reload_at[backing_topic] = now + RELOAD_SECONDS
         try:

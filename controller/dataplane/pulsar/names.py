@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from urllib.parse import quote, quote_plus
 
 from controller.domain.errors import InvalidInput
-from controller.domain.segment import parse_segment_descriptor
+from controller.domain.segment import is_segment_descriptor
 
 MAX_NAME_BYTES = 1000
 """Percent-encoded up to three times as long; a broker takes 8 KiB of request line and headers (its default)."""
@@ -97,17 +97,9 @@ def segments_of(topics: Iterable[str], backing_topics: Iterable[str]) -> dict[st
     for name in sorted(backing_topics):
         start, separator, descriptor = name.rpartition(_INFIX)
         topic = topic_of.get(start + separator)
-        if topic is not None and _is_descriptor(descriptor):
+        if topic is not None and is_segment_descriptor(descriptor):
             found[topic].append(name)
     return found
-
-
-def _is_descriptor(text: str) -> bool:
-    try:
-        parse_segment_descriptor(text)
-    except InvalidInput:
-        return False
-    return True
 
 
 def _split(name: str) -> re.Match[str]:

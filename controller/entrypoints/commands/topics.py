@@ -214,7 +214,7 @@ def _properties(pairs: list[str]) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in pairs)
 
 
-_LIST = """
+LIST = """
     SELECT topic, state, epoch, data_plane FROM inspect.topics
      WHERE state <> 'deleted' AND starts_with(topic, :prefix) AND (CAST(:namespace AS text) IS NULL OR namespace = :namespace)
      ORDER BY topic LIMIT :limit
@@ -234,7 +234,7 @@ def list_topics(
     """List topics that are not deleted."""
     prefix = f"topic://{prefix}" if prefix and "://" not in prefix else prefix
     with reading() as tx:
-        rows = inspection.rows(tx, _LIST, namespace=namespace, prefix=prefix, limit=limit)
+        rows = inspection.rows(tx, LIST, namespace=namespace, prefix=prefix, limit=limit)
     emit(as_json, rows, rows_table(rows))
 
 

@@ -71,7 +71,7 @@ class _Member:
         return self.operation.operation_id
 
     def needs_no_call_for(self, step: Step) -> bool:
-        """Whether the step, and the commit that may follow at once, are for the journal alone: all its parents are closed."""
+        """Whether the step, and the commit that may follow at once, are for the journal alone, all parents being closed."""
         if step is Step.COMMIT:
             return True
         return step is Step.TERMINATE_PARENTS and self.positions.keys() >= {*self.operation.fenced_topics}
@@ -130,9 +130,8 @@ class OperationSet:
         if unhindered:
             chosen = unhindered
         elif not all(one.needs_no_call_for(move[0]) for one in chosen):
-            chosen = chosen[
-                :1
-            ]  # whoever was held up makes calls by itself; a commit makes none and waits for nobody
+            # Whoever was held up makes calls by itself; a commit makes none and waits for nobody.
+            chosen = chosen[:1]
         if move[0] is Step.WAIT:
             for one in chosen:
                 self._defer(one, "waits for older operations of the topic", backoff.FIRST_DELAY_SECONDS)

@@ -64,18 +64,18 @@ def reconcile_topics(
 def _suspects(store: Store, planes: Mapping[str, DataPlane], topic_ids: Sequence[int]) -> list[int]:
     """Those that differ, as far as one look at all of them tells; with them those that it could not see."""
     with store.transaction() as tx:
-        names = {row.topic_id: row for row in topics.get_topics(tx, topic_ids)}
+        rows = topics.get_topics(tx, topic_ids)
     suspects: list[int] = []
-    for plane_name in sorted({row.data_plane for row in names.values()}):
+    for plane_name in sorted({row.data_plane for row in rows}):
         plane = planes.get(plane_name)
         if isinstance(plane, LayoutKeeper):
             continue  # its broker keeps layout and logs together; `services.mirror` follows it
-        here = [topic_id for topic_id, row in names.items() if row.data_plane == plane_name]
+        here = [row for row in rows if row.data_plane == plane_name]
         if not isinstance(plane, SetWiseDataPlane):
-            suspects += here  # what is wrong with it is said for each
+            suspects += [row.topic_id for row in here]  # what is wrong with it is said for each
             continue
         for some in _chunks(here, TOPICS_A_LOOK):
-            suspects += _differing(store, plane, {topic_id: names[topic_id].name for topic_id in some})
+            suspects += _differing(store, plane, {row.topic_id: row.name for row in some})
     return sorted(suspects)
 
 

@@ -195,8 +195,8 @@ class ReshapeDraft:
         guards.demand_free(self.view.name, self.view.busy, self.planned.parent_ids)
 
 
-def look(tx: Connection, topic: int | str, request_key: str) -> TopicView:
-    """Everything the intent needs, by the topic's id or name. Raises TopicNotFound."""
+def look(tx: Connection, topic: int | str, request_key: str | None = None) -> TopicView:
+    """Everything the intent needs, by the topic's id or name; no key for a look alone. Raises TopicNotFound."""
     [view] = (
         look_at_many(tx, [topic], [request_key])
         if isinstance(topic, int)
@@ -212,7 +212,7 @@ def look(tx: Connection, topic: int | str, request_key: str) -> TopicView:
 
 
 def look_at_many(
-    tx: Connection, topic_ids: Sequence[int], request_keys: Sequence[str]
+    tx: Connection, topic_ids: Sequence[int], request_keys: Sequence[str | None]
 ) -> list[TopicView | None]:
     """The same of several, in order; None for one that is not there."""
     return _views(LOOK_BY_ID, tx, topic_ids, request_keys)
@@ -374,7 +374,7 @@ def _repeat(first: Operation, view: TopicView, request: Request) -> Intent:
 
 
 def _views(
-    statement: Prepared, tx: Connection, topics: Sequence[int | str], request_keys: Sequence[str]
+    statement: Prepared, tx: Connection, topics: Sequence[int | str], request_keys: Sequence[str | None]
 ) -> list[TopicView | None]:
     rows = statement.execute(tx, {"topics": list(topics), "request_keys": list(request_keys)})
     found = {row.ordinal: _view(row) for row in rows}

@@ -38,8 +38,6 @@ class BackingLog:
 class Books:
     """Everything recorded about one topic's logs at one instant."""
 
-    topic: str
-    data_plane: str
     topic_state: str
     epoch: int
     next_segment_id: int
@@ -70,11 +68,7 @@ _LOGS = text("""
     SELECT s.topic_id, s.segment_id, s.backing_topic, s.state, s.sealed_epoch,
            EXISTS (SELECT FROM cleave.operation_parent p
                     WHERE p.topic_id = s.topic_id AND p.segment_id = s.segment_id AND p.live) AS is_busy,
-           NOT EXISTS (SELECT FROM cleave.subscription u
-                        WHERE u.topic_id = s.topic_id AND u.state = 'live' AND u.created_epoch < s.sealed_epoch
-                          AND NOT EXISTS (SELECT FROM cleave.segment_drain d
-                                           WHERE d.topic_id = s.topic_id AND d.subscription = u.name
-                                             AND d.segment_id = s.segment_id)) AS is_drained,
+           NOT cleave.awaits_reader(s.topic_id, s.segment_id, s.sealed_epoch) AS is_drained,
            ARRAY(SELECT q.backing_topic FROM cleave.segment_parent l
                    JOIN cleave.segment q ON q.topic_id = l.topic_id AND q.segment_id = l.parent_id
                   WHERE l.topic_id = s.topic_id AND l.child_id = s.segment_id AND q.pruned_epoch IS NULL
@@ -89,7 +83,7 @@ _RESERVED = text("""
      WHERE o.topic_id = ANY (:topic_ids) AND o.finished_at IS NULL""")
 
 _TOPICS = text("""
-    SELECT t.topic_id, t.name, t.state, t.epoch, t.next_segment_id, t.data_plane,
+    SELECT t.topic_id, t.state, t.epoch, t.next_segment_id,
            EXISTS (SELECT FROM cleave.operation o
                     WHERE o.topic_id = t.topic_id AND o.finished_at IS NULL
                       AND o.kind IN ('subscription_create', 'subscription_delete')) AS changes_subscriptions
@@ -190,8 +184,6 @@ def _books(
     tombstoned: frozenset[str],
 ) -> Books:
     return Books(
-        topic=topic.name,
-        data_plane=topic.data_plane,
         topic_state=topic.state,
         epoch=topic.epoch,
         subscriptions={row.name: row.created_epoch for row in subscriptions if row.state == "live"},

@@ -79,7 +79,13 @@ def load_layout(tx: Connection, topic: InspectedTopic) -> SegmentLayout:
 
 
 def layout_at(tx: Connection, topic: InspectedTopic, at: datetime | int) -> SegmentLayout:
-    """The layout at an epoch (int) or at an instant (aware datetime). Raises NotFound where there was none."""
+    """The layout at an epoch (int) or at an instant (aware datetime), segments pruned since included.
+
+    A segment row knows the epochs in which it was created, sealed and pruned, and `layout_change` knows when each epoch was
+    committed; so it is a selection, and nothing about the past is stored twice. Reserved ids leave no trace in the past:
+    `next_segment_id` is one above the last segment made until then. Raises NotFound when the topic had no layout then, or
+    the epoch was skipped or is still to come.
+    """
     if isinstance(at, datetime):
         if at.tzinfo is None:
             raise InvalidInput(f"{at.isoformat()} has no time zone; add one, for example +00:00")

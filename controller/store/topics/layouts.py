@@ -1,8 +1,7 @@
-"""Layouts: present and past, built from segment rows.
+"""Layouts as they are now, built from segment rows, and the rows of new segments.
 
-A segment row knows the epochs in which it was created, sealed and pruned, and `layout_change` knows when each
-epoch was committed; so the layout of any epoch or instant is a selection, and nothing about the past is stored
-twice. Each reading is one statement: a commit in between cannot mix two epochs. Changes come from `commits`.
+Each reading is one statement: a commit in between cannot mix two epochs. Changes come from `commits`. Layouts of the past
+are for people, and in `inspected`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, text
 
 from controller.clock import to_ms
-from controller.domain.errors import InvalidInput, NotFound, TopicNotFound
+from controller.domain.errors import TopicNotFound
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
 from controller.domain.segment import Segment, SegmentState
@@ -31,16 +30,7 @@ _NOW = f"""
       FROM cleave.topic t
       LEFT JOIN cleave.segment s ON s.topic_id = t.topic_id AND s.pruned_epoch IS NULL
      WHERE t.topic_id = ANY (:topic_ids)
-"""  # noqa: S608 - constants only, as below
-_THEN = f"""
-    SELECT c.topic_id, c.epoch, {_SEGMENT_COLUMNS},
-           (SELECT max(m.segment_id) + 1 FROM cleave.segment m
-             WHERE m.topic_id = c.topic_id AND m.created_epoch <= c.epoch) AS next_segment_id
-      FROM (SELECT topic_id, epoch FROM cleave.layout_change WHERE topic_id = :topic_id AND {{moment}}
-             ORDER BY epoch DESC LIMIT 1) c
-      LEFT JOIN cleave.segment s ON s.topic_id = c.topic_id AND s.created_epoch <= c.epoch
-            AND (s.pruned_epoch IS NULL OR s.pruned_epoch > c.epoch)
-"""  # noqa: S608
+"""  # noqa: S608 - constants only
 
 
 def load_layout(tx: Connection, topic_id: int) -> SegmentLayout:
@@ -57,24 +47,6 @@ def load_layouts(tx: Connection, topic_ids: Collection[int]) -> dict[int, Segmen
     for row in tx.execute(text(_NOW), {"topic_ids": list(topic_ids)}):
         rows_of.setdefault(row.topic_id, []).append(row)
     return {topic_id: layout_of(rows) for topic_id, rows in rows_of.items()}
-
-
-def layout_at(tx: Connection, topic_id: int, at: datetime | int) -> SegmentLayout:
-    """The layout at an epoch (int) or at an instant (aware datetime), segments pruned since included.
-
-    Reserved ids leave no trace in the past: `next_segment_id` is one above the last segment made until then.
-    Raises NotFound when the topic had no layout then, or the epoch was skipped or is still to come.
-    """
-    if isinstance(at, datetime):
-        if at.tzinfo is None:
-            raise InvalidInput(f"{at.isoformat()} has no time zone; add one, for example +00:00")
-        moment, missing = "committed_at <= :at", f"topic {topic_id} has no layout before {at.isoformat()}"
-    else:
-        moment, missing = "epoch = :at", f"topic {topic_id} has no epoch {at}"
-    rows = tx.execute(text(_THEN.format(moment=moment)), {"topic_id": topic_id, "at": at}).all()
-    if not rows:
-        raise NotFound(f"{missing}; its history is in inspect.layout_changes")
-    return layout_of(rows)
 
 
 def insert_segments(
@@ -115,33 +87,22 @@ def insert_segments(
 
 
 def layout_of(rows: Sequence[Row[Any]]) -> SegmentLayout:
-    """Links to segments that are not in the selection are left out, as in the domain's `prune`."""
+    """From rows of one topic at one epoch: its own columns, and those of a segment or none."""
     first = rows[0]
-    present = {row.segment_id: row for row in rows if row.segment_id is not None}
-    children: dict[int, list[int]] = {}
-    for segment_id in sorted(present):
-        for parent_id in present[segment_id].parent_ids:
-            children.setdefault(parent_id, []).append(segment_id)
-    return SegmentLayout.from_segments(
+    return SegmentLayout.from_selection(
         first.epoch,
         first.next_segment_id if first.next_segment_id is not None else 0,
-        (
-            _segment(
-                row, first.epoch, [i for i in row.parent_ids if i in present], children.get(segment_id, ())
-            )
-            for segment_id, row in present.items()
-        ),
+        (_segment(row, first.epoch) for row in rows if row.segment_id is not None),
     )
 
 
-def _segment(row: Row[Any], epoch: int, parent_ids: Iterable[int], child_ids: Iterable[int]) -> Segment:
+def _segment(row: Row[Any], epoch: int) -> Segment:
     is_sealed = row.sealed_epoch is not None and row.sealed_epoch <= epoch
     return Segment(
         segment_id=row.segment_id,
         hash_range=HashRange(row.range_start, row.range_end),
         state=SegmentState.SEALED if is_sealed else SegmentState.ACTIVE,
-        parent_ids=tuple(parent_ids),
-        child_ids=tuple(child_ids),
+        parent_ids=tuple(row.parent_ids),
         created_epoch=row.created_epoch,
         sealed_epoch=row.sealed_epoch if is_sealed else None,
         created_at_ms=to_ms(row.created_at),

@@ -13,9 +13,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, text, update
+from sqlalchemy import ColumnElement, Connection, Row, insert, select, text, update
 
-from controller.domain.errors import InvalidInput, LostRace, TopicExists, TopicNotFound, TopicNotLive
+from controller.domain.errors import LostRace, TopicExists, TopicNotFound, TopicNotLive
 from controller.domain.policy import PolicyOverride
 from controller.store.postgres.tables import TOPIC
 
@@ -97,20 +97,6 @@ def demand_live(topic: str, state: TopicState) -> None:
     """Raises TopicNotLive naming the state."""
     if state is not TopicState.LIVE:
         raise TopicNotLive(f"topic {topic} is {state}; only a live topic takes requests")
-
-
-def list_topics(
-    tx: Connection, *, namespace: str | None = None, prefix: str = "", limit: int = 100, after: str = ""
-) -> list[TopicRow]:
-    """Topics not deleted, by name, those after the name `after`; `limit` is 1 to `PAGE_LIMIT`."""
-    if not 1 <= limit <= PAGE_LIMIT:
-        raise InvalidInput(f"a page of {limit} topics is out of bounds; ask for 1 to {PAGE_LIMIT}")
-    page = select(*TOPIC.c).where(TOPIC.c.state != TopicState.DELETED.value, TOPIC.c.name > after)
-    if namespace is not None:
-        page = page.where(TOPIC.c.namespace == namespace)
-    if prefix:
-        page = page.where(func.starts_with(TOPIC.c.name, prefix))
-    return [_topic(row) for row in tx.execute(page.order_by(TOPIC.c.name).limit(limit))]
 
 
 def namespace_of(name: str) -> str:

@@ -50,6 +50,20 @@ def test_nothing_is_said_where_nothing_is(cleave: CommandLine) -> None:
     assert cleave.ok("topics", "list") == "nothing found\n"
 
 
+def test_a_list_is_by_name_and_a_prefix_is_taken_as_it_stands(cleave: CommandLine) -> None:
+    names = [f"acme/shop/{name}" for name in ("B", "a", "ab", "b%", "b_")]
+    for name in [*names, "acme/other/a"]:
+        cleave.ok("topics", "create", name, "--no-wait")
+
+    def listed(*options: str) -> list[str]:
+        return [row["topic"].removeprefix("topic://") for row in cleave.json("topics", "list", *options)]
+
+    assert listed("--namespace", "acme/shop") == sorted(names)
+    assert listed("--prefix", "acme/shop/b") == sorted(names[3:])
+    assert listed("--prefix", "acme/shop/b%") == ["acme/shop/b%"]
+    assert "greater than or equal to 1" in cleave.refused("topics", "list", "--limit", "0")
+
+
 def test_a_list_is_narrowed_and_limited(cleave: CommandLine, orders: str) -> None:
     for name in ("a", "b", "c", "d"):
         cleave.ok("topics", "create", f"acme/web/{name}", "--no-wait")

@@ -20,7 +20,7 @@ from controller.domain.errors import NotFound
 from controller.services.operation_runner import RunnerContext, run_due
 from controller.services.tombstone_sweeper import sweep
 from controller.store.journal import operations, tombstones
-from controller.store.topics import layouts, policies, subscriptions, topics
+from controller.store.topics import policies, subscriptions, topics
 from tests.support.churn import CALL_TIMEOUT_SECONDS, NAMESPACE, Tale, churn
 from tests.support.store_driver import StoreDriver
 from tests.support.waiting import wait_until
@@ -133,7 +133,7 @@ def _check_histories(driver: StoreDriver) -> None:
     """):
         assert changes == list(range(epoch + 1))
         for past in changes:
-            driver.do(layouts.layout_at, topic_id, past).check_invariants()
+            driver.layout_at(topic_id, past).check_invariants()
 
 
 def _check_logs(driver: StoreDriver, plane: EmbeddedDataPlane) -> None:

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from controller.domain.assignment import candidates
 from controller.domain.layout import SegmentLayout
 from controller.domain.reshape import plan_merge
-from controller.store.topics import layouts
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.inspection import NAME, ask, busy_history
 from tests.support.store_driver import StoreDriver
@@ -45,7 +44,7 @@ def test_every_past_layout_is_the_one_the_store_tells(driver: StoreDriver) -> No
 
     assert [change["epoch"] for change in changes] == list(range(6))
     for change in changes:
-        expected = shape(driver.do(layouts.layout_at, topic_id, change["epoch"]))
+        expected = shape(driver.layout_at(topic_id, change["epoch"]))
         by_epoch = ask(
             driver, "SELECT * FROM inspect.layout_at(:topic, :epoch)", topic=NAME, epoch=change["epoch"]
         )

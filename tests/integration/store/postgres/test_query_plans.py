@@ -11,16 +11,19 @@ import pytest
 from sqlalchemy import Connection, event, text
 
 from controller.devstack.postgres import PostgresServer
+from controller.entrypoints.commands import topics as topic_commands
 from controller.store.decisions import situations
 from controller.store.journal import claims, commits, operations, reshape_intents, steps, tombstones
+from controller.store.postgres import inspection
 from controller.store.postgres.prepared import Prepared
 from controller.store.shards import Shards
-from controller.store.topics import consumers, drains, layouts, subscriptions, topics
+from controller.store.topics import consumers, drains, inspected, layouts, subscriptions, topics
 from tests.support.store_driver import StoreDriver
 
 pytestmark = pytest.mark.xdist_group("query-plans")  # seeded once, not once a worker
 
 TOPICS = 3000
+SEEDED = inspected.InspectedTopic(7, "topic://t/n7/7", "live", "embedded", 1, {}, None)
 
 # Written as the owner with triggers and checks asleep: the rows only have to be there in numbers.
 SEED = f"""
@@ -105,10 +108,14 @@ def _nodes(value: Any) -> Iterator[dict[str, Any]]:
 STATEMENTS: list[tuple[str, Callable[[Connection], object], set[str]]] = [
     ("find a topic", lambda tx: topics.find_topic(tx, "topic://t/n7/7"), {"topic_name_in_use"}),
     ("lock a topic", lambda tx: topics.get_topic(tx, 7, lock=True), {"topic_pkey"}),
-    ("page of all topics", lambda tx: topics.list_topics(tx, after="topic://t/n7/"), {"topic_name_in_use"}),
     (
-        "page of a namespace",
-        lambda tx: topics.list_topics(tx, namespace="t/n7", limit=10),
+        "list of all topics",
+        lambda tx: inspection.rows(tx, topic_commands.LIST, namespace=None, prefix="", limit=100),
+        {"topic_name_in_use"},
+    ),
+    (
+        "list of a namespace",
+        lambda tx: inspection.rows(tx, topic_commands.LIST, namespace="t/n7", prefix="", limit=10),
         {"topic_by_namespace"},
     ),
     (
@@ -117,10 +124,14 @@ STATEMENTS: list[tuple[str, Callable[[Connection], object], set[str]]] = [
         {"topic_pkey", "segment_present", "segment_parent_pkey"},
     ),
     ("layouts", lambda tx: layouts.load_layouts(tx, [7, 8, 9]), {"topic_pkey", "segment_present"}),
-    ("layout at an epoch", lambda tx: layouts.layout_at(tx, 7, 0), {"layout_change_pkey", "segment_pkey"}),
+    (
+        "layout at an epoch",
+        lambda tx: inspected.layout_at(tx, SEEDED, 0),
+        {"layout_change_pkey", "segment_pkey"},
+    ),
     (
         "layout at an instant",
-        lambda tx: layouts.layout_at(tx, 7, topics.database_now(tx)),
+        lambda tx: inspected.layout_at(tx, SEEDED, topics.database_now(tx)),
         {
             "segment_pkey"
         },  # history is read by its key or by time, whichever the planner likes: never as a whole

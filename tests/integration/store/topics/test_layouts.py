@@ -112,7 +112,7 @@ def test_history_answers_every_epoch_and_instant_prunes_included(driver: StoreDr
         began = times[epoch]
         ended = times.get(epoch + 1, began + timedelta(days=1))
         for at in (epoch, began, began + (ended - began) / 2, ended - timedelta(microseconds=1)):
-            past = driver.do(layouts.layout_at, topic_id, at)
+            past = driver.layout_at(topic_id, at)
             past.check_invariants()
             assert _without_reservations(past) == _without_reservations(layout)
 
@@ -124,21 +124,21 @@ def test_a_deleted_topic_has_no_segments_now_and_all_of_them_before(driver: Stor
     driver.delete(topic_id)
 
     assert driver.layout(topic_id).segments == {}
-    assert driver.do(layouts.layout_at, topic_id, before.epoch) == before
-    assert driver.do(layouts.layout_at, topic_id, before.epoch + 1).segments == {}
+    assert driver.layout_at(topic_id, before.epoch) == before
+    assert driver.layout_at(topic_id, before.epoch + 1).segments == {}
 
 
 def test_there_is_no_layout_before_the_first_nor_in_epochs_to_come(driver: StoreDriver) -> None:
     topic = driver.create()
 
     with pytest.raises(NotFound, match="no layout before"):
-        driver.do(layouts.layout_at, topic.topic_id, topic.created_at - timedelta(seconds=1))
+        driver.layout_at(topic.topic_id, topic.created_at - timedelta(seconds=1))
     with pytest.raises(NotFound, match="no epoch 1"):
-        driver.do(layouts.layout_at, topic.topic_id, 1)
+        driver.layout_at(topic.topic_id, 1)
     with pytest.raises(InvalidInput, match="time zone"):
-        driver.do(layouts.layout_at, topic.topic_id, datetime(2026, 1, 1))  # noqa: DTZ001 - that is the point
+        driver.layout_at(topic.topic_id, datetime(2026, 1, 1))  # noqa: DTZ001 - that is the point
     far_future = datetime(2999, 1, 1, tzinfo=UTC)
-    assert driver.do(layouts.layout_at, topic.topic_id, far_future) == driver.layout(topic.topic_id)
+    assert driver.layout_at(topic.topic_id, far_future) == driver.layout(topic.topic_id)
 
 
 def test_a_layout_read_while_others_commit_is_never_a_mixture(driver: StoreDriver, database: str) -> None:

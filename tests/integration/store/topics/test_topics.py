@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 
-from controller.domain.errors import InvalidInput, InvariantViolated, LostRace, TopicNotFound, TopicNotLive
+from controller.domain.errors import InvariantViolated, LostRace, TopicNotFound, TopicNotLive
 from controller.store.topics import topics
 from controller.store.topics.topics import TopicState
 from tests.support.store_driver import StoreDriver
@@ -27,20 +27,6 @@ def test_a_topic_is_found_by_name_until_it_is_deleted_and_by_id_for_ever(driver:
 def test_unknown_ids_are_refused_by_sentence(driver: StoreDriver) -> None:
     with pytest.raises(TopicNotFound, match="topic 404 does not exist"):
         driver.do(topics.get_topic, 404, lock=True)
-
-
-def test_pages_follow_one_another_by_name_and_keep_to_namespace_and_prefix(driver: StoreDriver) -> None:
-    names = [f"topic://t/n/{name}" for name in ("B", "a", "ab", "b%", "b_")]
-    for name in [*names, "topic://t/other/a"]:
-        driver.intend_create(name)
-
-    first = driver.do(topics.list_topics, namespace="t/n", limit=2)
-    rest = driver.do(topics.list_topics, namespace="t/n", after=first[-1].name)
-
-    assert [row.name for row in (*first, *rest)] == sorted(names)
-    assert [row.name for row in driver.do(topics.list_topics, prefix="topic://t/n/b")] == sorted(names[3:])
-    with pytest.raises(InvalidInput, match="ask for 1 to 1000"):
-        driver.do(topics.list_topics, limit=0)
 
 
 def test_a_change_demands_the_row_version_it_was_read_at(driver: StoreDriver) -> None:
