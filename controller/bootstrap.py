@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,7 +32,11 @@ if TYPE_CHECKING:
     from controller.services.load_aggregation import LoadAggregation
     from controller.services.load_collector import LoadCollector
     from controller.services.operation_runner import RunnerContext
-    from controller.services.worker.worker import Worker
+    from controller.services.worker.sensors import Sensor
+    from controller.services.worker.shard_leases import ShardLeases
+    from controller.services.worker.work_loop import WorkLoop
+    from controller.services.worker.worker import Beside, Worker
+    from controller.store.postgres.notifications import Listener
 
 OTHER_CONNECTIONS = 5
 """Besides its operations a process may at once evaluate, look for what is due, mirror, hold its leases and be asked."""
@@ -137,13 +141,8 @@ def application(settings: Settings | None = None, *, name: str = "cleave") -> It
 
 def build_worker(app: Application, worker_id: str | None = None) -> Worker:
     """Wire sensors, evaluation, operations and leases into one worker."""
-    from controller.services import autoscaler
-    from controller.services.mirror import MirrorLoop
-    from controller.services.operation_runner import run_due
-    from controller.services.tombstone_sweeper import sweep
     from controller.services.worker.sensors import default_sensors
     from controller.services.worker.shard_leases import ShardLeases
-    from controller.services.worker.work_loop import WorkLoop
     from controller.services.worker.worker import Worker
     from controller.store.postgres import migrations
     from controller.store.postgres.notifications import Listener
@@ -154,8 +153,7 @@ def build_worker(app: Application, worker_id: str | None = None) -> Worker:
         merge_lane=settings.worker_merge_lane,
         call_timeout_seconds=settings.call_timeout_seconds,
     )
-    channels = sorted({channel for sensor in sensors for channel in sensor.channels})
-    listener = Listener(app.store.url, channels)
+    listener = Listener(app.store.url, sorted({channel for sensor in sensors for channel in sensor.channels}))
     leases = ShardLeases(
         app.store,
         worker_id,
@@ -163,6 +161,25 @@ def build_worker(app: Application, worker_id: str | None = None) -> Worker:
         ttl_seconds=settings.worker_lease_seconds,
         clock=SystemClock(),
     )
+
+    def demand_schema() -> None:
+        with app.store.transaction() as tx:
+            migrations.demand_current(tx)
+
+    loop = _work_loop(app, worker_id, sensors, listener, leases)
+    return Worker(loop, leases, listener, _beside(app, leases), demand_schema)
+
+
+def _work_loop(
+    app: Application, worker_id: str, sensors: Sequence[Sensor], listener: Listener, leases: ShardLeases
+) -> WorkLoop:
+    """What the worker does when something rings: evaluate, run operations, sweep. Its runner stops when it does."""
+    from controller.services import autoscaler
+    from controller.services.operation_runner import run_due
+    from controller.services.tombstone_sweeper import sweep
+    from controller.services.worker.work_loop import WorkLoop
+
+    settings = app.settings
 
     def evaluate(lanes: Collection[Lane], topic_ids: Collection[int] | None, shards: Shards) -> int:
         result = autoscaler.run_pass(
@@ -195,17 +212,18 @@ def build_worker(app: Application, worker_id: str | None = None) -> Worker:
         clock=SystemClock(),
     )
     runner = app.runner(worker_id, lambda: loop.is_stopping)
+    return loop
+
+
+def _beside(app: Application, leases: ShardLeases) -> tuple[Beside, ...]:
+    """What goes on in threads of its own, where there is something for it to do."""
+    from controller.services.mirror import MirrorLoop
+
     mirror = MirrorLoop(
-        app.store, app.planes, lambda: leases.held, interval_seconds=settings.mirror_interval_seconds
+        app.store, app.planes, lambda: leases.held, interval_seconds=app.settings.mirror_interval_seconds
     )
     events = build_asset_events(app, lambda: leases.held)
-    beside = ((mirror,) if mirror.is_needed else ()) + ((events,) if events is not None else ())
-
-    def demand_schema() -> None:
-        with app.store.transaction() as tx:
-            migrations.demand_current(tx)
-
-    return Worker(loop, leases, listener, beside, demand_schema)
+    return ((mirror,) if mirror.is_needed else ()) + ((events,) if events is not None else ())
 
 
 def build_asset_events(app: Application, shards: Callable[[], Shards]) -> AssetEventPoster | None:
