@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from controller.dataplane.base import DataPlane, LogClient, LogMessage, LogReader, OutgoingMessage
-from controller.domain.errors import CleaveError
+from controller.domain.errors import CleaveError, DataPlaneTimeout
 from tests.support.waiting import wait_until
 
 _batch_numbers = itertools.count(1)
@@ -41,10 +41,19 @@ class Planes:
     def reader(
         self, log: str, subscription: str, owner: str = "reader", live_owners: Collection[str] = ()
     ) -> LogReader:
-        """Open a reader that the fixture closes at the end of the test."""
-        found = self.logs.open_reader(
-            log, subscription, owner=owner, live_owners=live_owners, on_arrival=lambda: None
-        )
+        """Open a reader that the fixture closes at the end of the test; once more where a log first had to be loaded
+        anew, as every client does.
+        """
+
+        def open_it() -> LogReader:
+            return self.logs.open_reader(
+                log, subscription, owner=owner, live_owners=live_owners, on_arrival=lambda: None
+            )
+
+        try:
+            found = open_it()
+        except DataPlaneTimeout:
+            found = open_it()
         self.readers.append(found)
         return found
 

@@ -12,7 +12,9 @@ from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.stream_consumer import StreamConsumer
 from controller.dataplane.base import LogClient, LogState, OutgoingMessage
+from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.binary import Connections
+from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.domain.errors import DataPlaneTimeout, InvalidInput, LostRace, SegmentTerminated
 from tests.integration.dataplane.pulsar_house import PulsarHouse
@@ -319,11 +321,19 @@ def test_a_closed_log_that_nobody_can_subscribe_to_is_loaded_anew(
     def silent(_connections: Connections, act: str, *_: object) -> None:
         raise DataPlaneTimeout(f"{act}: no answer")
 
+    reloading, reloaded = Cursors.reload_if_terminated, []
+
+    def counted(cursors: Cursors, backing_topic: str, deadline: Deadline) -> bool:
+        reloaded.append(backing_topic)
+        return reloading(cursors, backing_topic, deadline)
+
+    monkeypatch.setattr(Cursors, "reload_if_terminated", counted)
     monkeypatch.setattr(Connections, "open_alone", silent)
     for _ in range(2):
         with pytest.raises(DataPlaneTimeout, match="no answer"):
             logs.open_reader(log, "billing", owner="a", live_owners=(), on_arrival=lambda: None)
     assert plane.sample([log])[log].msg_in == (0 if is_closed else 1)
+    assert reloaded == [log]  # not again within a minute
 
     monkeypatch.setattr(Connections, "open_alone", answering)
     reader = logs.open_reader(log, "billing", owner="a", live_owners=(), on_arrival=lambda: None)

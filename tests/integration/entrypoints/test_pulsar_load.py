@@ -121,26 +121,29 @@ def subscribe(client: pulsar.Client, logs: list[str], kind: pulsar.ConsumerType)
 
 
 def test_a_second_process_of_an_application_splits_its_topic(cluster: Cluster) -> None:
-    with running(build_worker(cluster.app), build_consumer_watch(cluster.app)):
+    with running(build_worker(cluster.app)):
         cluster.create(segments=1)
-        [log] = cluster.logs()
-        subscribe(cluster.process(), [log], pulsar.ConsumerType.Failover)
-        subscribe(cluster.process(), [log], pulsar.ConsumerType.Failover)
+    [log] = cluster.logs()
+    subscribe(cluster.process(), [log], pulsar.ConsumerType.Failover)
+    subscribe(cluster.process(), [log], pulsar.ConsumerType.Failover)
 
+    assert build_consumer_watch(cluster.app).round().changed
+    with cluster.app.store.transaction() as tx:
+        assert tx.exec_driver_sql("SELECT count(*) FROM cleave.consumer").scalar_one() == 0
+        observed = tx.exec_driver_sql(
+            "SELECT subscription, subscription_type, consumers, in_decisions FROM inspect.observed_consumers"
+        )
+        assert [tuple(row) for row in observed] == [("app", "Failover", 2, "counts")]
+
+    with running(build_worker(cluster.app)):
         wait_until(
             lambda: len(cluster.logs()) == 2, timeout_seconds=PATIENCE_SECONDS, message="the topic has split"
         )
-
-        with cluster.app.store.transaction() as tx:
-            decided = tx.exec_driver_sql(
-                "SELECT decisions #>> '{0,reason}' FROM cleave.decision WHERE decisions <> '[]'"
-            )
-            assert list(decided.scalars()) == ["consumer-count"]
-            assert tx.exec_driver_sql("SELECT count(*) FROM cleave.consumer").scalar_one() == 0
-            observed = tx.exec_driver_sql(
-                "SELECT subscription, subscription_type, consumers, in_decisions FROM inspect.observed_consumers"
-            )
-            assert [tuple(row) for row in observed] == [("app", "Failover", 2, "counts")]
+    with cluster.app.store.transaction() as tx:
+        decided = tx.exec_driver_sql(
+            "SELECT decisions #>> '{0,reason}' FROM cleave.decision WHERE decisions <> '[]'"
+        )
+        assert list(decided.scalars()) == ["consumer-count"]
     assert cluster.app.planes["pulsar"].list_subscriptions(cluster.logs()[1]) == ["app"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -362,8 +363,14 @@ def test_topics_that_are_as_recorded_are_looked_at_together(bench: Bench) -> Non
     assert [call for call, _ in plane.log] == ["list_segments_of", "states_of", "subscriptions_of"]
 
 
-def test_of_many_topics_those_that_differ_are_put_right(bench: Bench) -> None:
+@pytest.mark.parametrize(("topics_a_look", "logs_a_call"), [(100, 200), (2, 3)], ids=["one look", "several"])
+def test_of_many_topics_those_that_differ_are_put_right(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, topics_a_look: int, logs_a_call: int
+) -> None:
     """Each kind of damage is seen in the look at all of them, and what is in order is left alone."""
+    module = sys.modules[reconcile_topics.__module__]
+    monkeypatch.setattr(module, "TOPICS_A_LOOK", topics_a_look)
+    monkeypatch.setattr(module, "LOGS_A_CALL", logs_a_call)
     _, first, second, third, fourth = with_others(bench, 4)
     logs = {topic_id: logs_of(bench, topic_id) for topic_id in (first, second, third, fourth)}
     bench.plane.delete_segment(logs[first][0])

@@ -123,8 +123,8 @@ def test_an_invalid_policy_counts_as_disabled_and_names_each_knob() -> None:
     ("policy", "says"),
     [
         (AutoScalePolicy(split_msg_rate_in=10**400), "characters) must be a number"),
-        (AutoScalePolicy(max_segments="many"), "max_segments = 'many' must be a whole number"),  # type: ignore[arg-type]
-        (AutoScalePolicy(enabled="no"), "enabled = 'no' must be true or false"),  # type: ignore[arg-type]
+        (AutoScalePolicy(max_segments="many"), "max_segments = 'many' must be a whole number"),
+        (AutoScalePolicy(enabled="no"), "enabled = 'no' must be true or false"),
         (unreadable("topic: max_segments = '8'"), "unreadable: topic: max_segments = '8'"),
     ],
 )

@@ -109,6 +109,11 @@ BAD_INPUT: list[tuple[str, type[CleaveError], str]] = [
     ("DELETE FROM cleave.segment", InvariantViolated, "history"),
     ("UPDATE cleave.segment SET range_end = 5", InvariantViolated, "fixed for life"),
     (
+        "UPDATE cleave.segment SET drained_at = now() WHERE state = 'ACTIVE'",
+        InvalidInput,
+        "sealed can be read to its end",
+    ),
+    (
         "UPDATE cleave.topic SET epoch = epoch - 1, row_version = row_version + 1",
         InvariantViolated,
         "only rise",
