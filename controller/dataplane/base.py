@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from controller.domain.hash_range import HashRange
 from controller.domain.situation import Capabilities
 
 
@@ -170,10 +171,15 @@ class SetWiseDataPlane(DataPlane, Protocol):
 
 
 class OutgoingMessage(NamedTuple):
-    """A message to store. Without a key it may go to any segment."""
+    """A message to store. Without a key it may go to any segment.
+
+    `bucket_hash` says which entry bucket it belongs to: None for the low half of its key's hash, which is 0 without a
+    key. Who deals messages without a key over the buckets gives one.
+    """
 
     payload: bytes
     key: bytes | None = None
+    bucket_hash: int | None = None
 
 
 Position = tuple[int, ...]
@@ -211,7 +217,9 @@ class LogReader(Protocol):
         """
 
     def is_drained(self) -> bool:
-        """Whether the log is terminated and acknowledged to its end, so that nothing can ever follow."""
+        """Whether the log is terminated and acknowledged to its end, by all its readers of the subscription where several
+        share it, so that nothing can ever follow.
+        """
 
     def close(self) -> None:
         """Let go of the cursor for the next owner; what is unacknowledged is read again. Raises nothing."""
@@ -221,9 +229,19 @@ class LogClient(Protocol):
     """Produce to and consume from single logs; safe to share between threads, a reader is not."""
 
     def append(
-        self, backing_topic: str, messages: Sequence[OutgoingMessage], *, producer: str, sequence: int
+        self,
+        backing_topic: str,
+        messages: Sequence[OutgoingMessage],
+        *,
+        producer: str,
+        sequence: int,
+        bucket: HashRange | None = None,
     ) -> int:
         """Store a batch in order and return how many, from its front, are stored.
+
+        `bucket` is the entry bucket that every message of the batch belongs to, by bucket hash; None where the segment
+        has one only. A plane that hands out whole entries needs it to give them to the bucket's reader (PIP-486).
+        InvalidInput for a message that lies outside.
 
         Fewer than all means the log was terminated in between (a plane that stores a batch in one act never answers
         that); none raises SegmentTerminated. `sequence` rises with every batch that a producer sends to one log. A
@@ -239,8 +257,13 @@ class LogClient(Protocol):
         owner: str,
         live_owners: Collection[str],
         on_arrival: Callable[[], None],
+        bucket: HashRange | None = None,
     ) -> LogReader:
         """Take the cursor and read from it. Raises LostRace while another of `live_owners` holds it.
+
+        With `bucket` (bucket hashes) only that part of the cursor is taken, and only messages that belong there are read
+        and acknowledged; the other parts may have readers of their own. Each part keeps its own position, whoever reads it
+        next, with other bounds or the whole. A range that somebody live holds a part of is LostRace.
 
         A holder that is not among them counts as gone and is cut off. `on_arrival` is called from another thread
         whenever there may be something new (messages, the end of the log, a cursor let go, a lost connection); it may
