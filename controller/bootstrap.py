@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from controller.clock import SystemClock
 from controller.dataplane.base import DataPlane, LogClient
@@ -28,7 +28,9 @@ from controller.store.shards import Shards
 
 if TYPE_CHECKING:
     from controller.services.asset_events import AssetEventPoster
+    from controller.services.consumer_sessions.leader import SessionLeader
     from controller.services.consumer_watch import ConsumerWatch
+    from controller.services.layout_feed import LayoutFeed
     from controller.services.load_aggregation import LoadAggregation
     from controller.services.load_collector import LoadCollector
     from controller.services.operation_runner import RunnerContext
@@ -38,8 +40,9 @@ if TYPE_CHECKING:
     from controller.services.worker.worker import Beside, Worker
     from controller.store.postgres.notifications import Listener
 
-OTHER_CONNECTIONS = 5
-"""Besides its operations a process may at once evaluate, look for what is due, mirror, hold its leases and be asked."""
+OTHER_CONNECTIONS = 9
+"""Besides its operations a process may at once evaluate, look for what is due, mirror, hold its leases, lead
+consumers, feed layouts and be asked."""
 OPERATIONS_TOGETHER = 64
 """Fresh reshapes a thread claims at once where the data plane takes calls set-wise; of others it claims one."""
 
@@ -139,8 +142,19 @@ def application(settings: Settings | None = None, *, name: str = "cleave") -> It
         app.close()
 
 
-def build_worker(app: Application, worker_id: str | None = None) -> Worker:
-    """Wire sensors, evaluation, operations and leases into one worker."""
+class Served(Protocol):
+    """What serves the consumers of the topics that a worker leads."""
+
+    @property
+    def address(self) -> str:
+        """Where they reach it."""
+
+    def serve(self, leader: SessionLeader, feed: LayoutFeed) -> Beside:
+        """What is to run beside the worker's loop for it."""
+
+
+def build_worker(app: Application, worker_id: str | None = None, served: Served | None = None) -> Worker:
+    """Wire sensors, evaluation, operations and leases into one worker, and what serves consumers if given."""
     from controller.services.worker.sensors import default_sensors
     from controller.services.worker.shard_leases import ShardLeases
     from controller.services.worker.worker import Worker
@@ -160,6 +174,7 @@ def build_worker(app: Application, worker_id: str | None = None) -> Worker:
         shard_count=settings.worker_shards,
         ttl_seconds=settings.worker_lease_seconds,
         clock=SystemClock(),
+        address=None if served is None else served.address,
     )
 
     def demand_schema() -> None:
@@ -167,7 +182,32 @@ def build_worker(app: Application, worker_id: str | None = None) -> Worker:
             migrations.demand_current(tx)
 
     loop = _work_loop(app, worker_id, sensors, listener, leases)
-    return Worker(loop, leases, listener, _beside(app, leases), demand_schema)
+    beside = _beside(app, leases) + (() if served is None else _serving(app, leases, served))
+    return Worker(loop, leases, listener, beside, demand_schema)
+
+
+def _serving(app: Application, leases: ShardLeases, served: Served) -> tuple[Beside, ...]:
+    """The leader of consumers, the feed of layouts, and what serves both."""
+    from controller.services import layout_feed
+    from controller.services.consumer_sessions import leader as sessions
+    from controller.store.postgres.notifications import Listener
+
+    settings = app.settings
+    leader = sessions.SessionLeader(
+        app.store,
+        Listener(app.store.url, sessions.CHANNELS, application_name="cleave-sessions"),
+        leases,
+        shard_count=settings.worker_shards,
+        grace_seconds=settings.consumer_grace_seconds,
+        clock=SystemClock(),
+    )
+    feed = layout_feed.LayoutFeed(
+        app.store,
+        Listener(app.store.url, layout_feed.CHANNELS, application_name="cleave-layouts"),
+        shard_count=settings.worker_shards,
+        clock=SystemClock(),
+    )
+    return leader, feed, served.serve(leader, feed)
 
 
 def _work_loop(

@@ -58,6 +58,17 @@ class Settings(BaseSettings):
     history_url: str | None = None
     """Where load records are kept by day for replay; `<landing_url>-history` where unset."""
 
+    api_secret: SecretStr | None = None
+    """Signs the tokens of applications that consume; 32 characters or more, the same for every worker. Unset: none served."""
+    serve_host: str = "127.0.0.1"
+    """Address on which a worker serves its consumers."""
+    serve_port: int = Field(0, ge=0, le=65_535)
+    """Port of it; 0 takes a free one, which other workers and `cleave doctor` tell."""
+    serve_url: str | None = None
+    """Where consumers reach this worker, if not at that address: behind a proxy, or under another name."""
+    consumer_grace_seconds: float = Field(60.0, ge=2.0, le=3600.0)
+    """A consumer that lost its connection may come back for so long and finds what it read as it was."""
+
     worker_lease_seconds: float = Field(15.0, gt=1.0, le=600.0)
     """A dead worker's shards move after this long."""
     worker_shards: int = Field(16, ge=1, le=4096)

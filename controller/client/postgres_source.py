@@ -1,7 +1,7 @@
-"""Layouts, consumers and drains from Cleave's own tables, for clients that may connect to its database.
+"""Layouts from Cleave's own tables, for producers that may connect to its database.
 
-One statement a snapshot, so that it is of one moment. LISTEN tells when to look again. This is the only file of
-the client that speaks SQL; it writes the client's own rows (its consumer, what it drained) and nothing else.
+One statement a snapshot, so that it is of one moment. LISTEN tells when to look again. This is the only file of the client that
+speaks SQL, and it only reads.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ from typing import Any
 
 from sqlalchemy import URL
 
-from controller.client.layout_source import SubscriptionSnapshot, TopicSnapshot
+from controller.client.layout_source import TopicSnapshot
 from controller.clock import to_ms
 from controller.dataplane.postgres_calls import PostgresCalls
 from controller.dataplane.postgres_listener import PostgresListener
-from controller.domain.consumer_registration import ConsumerRegistration
-from controller.domain.errors import StoreUnavailable, SubscriptionNotFound, TopicNotFound, TopicNotLive
+from controller.domain.errors import StoreUnavailable, TopicNotFound, TopicNotLive
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
 from controller.domain.segment import Segment, SegmentState
 
-CHANNELS = ("cleave_layout", "cleave_consumers", "cleave_drains")
+CHANNELS = ("cleave_layout",)
 """Payloads begin with the topic's id, up to a colon where more follows."""
 
 # The last columns of each row; what stands before them is of the topic, or of the segment's place in the answer.
@@ -34,53 +33,7 @@ _TOPIC = f"""
 SELECT t.topic_id, t.state, t.data_plane, t.epoch, t.next_segment_id, {_SEGMENT_COLUMNS}
   FROM cleave.topic t LEFT JOIN cleave.segment s ON s.topic_id = t.topic_id AND s.state = 'ACTIVE'
  WHERE t.name = %s AND t.state <> 'deleted'
-"""  # noqa: S608 - constants only, as below
-# What was sealed before the subscription existed never had a cursor for it, so there is nothing to read. What descends
-# from an unread segment waits for it, read already or not (a seek may have gone back beyond it). Each is looked up by its
-# key, so that the cost is that of what is there to read, not of all that the topic ever had.
-_SUBSCRIPTION = f"""
-WITH RECURSIVE own AS MATERIALIZED (
-    SELECT u.topic_id, u.name, u.created_epoch, t.epoch, t.next_segment_id
-      FROM cleave.subscription u JOIN cleave.topic t USING (topic_id) WHERE u.topic_id = %(topic_id)s AND u.name = %(name)s
-), to_read (segment_id) AS (
-    SELECT s.segment_id FROM own u JOIN cleave.segment s USING (topic_id)
-     WHERE s.state = 'SEALED' AND s.pruned_epoch IS NULL AND s.drained_at IS NULL AND s.sealed_epoch > u.created_epoch
-       AND NOT EXISTS (SELECT FROM cleave.segment_drain d
-                        WHERE d.topic_id = %(topic_id)s AND d.subscription = %(name)s AND d.segment_id = s.segment_id)
-     UNION
-    SELECT heir.segment_id FROM to_read r CROSS JOIN LATERAL unnest(ARRAY(
-        SELECT l.child_id FROM cleave.segment_parent l
-         WHERE l.topic_id = %(topic_id)s AND l.parent_id = r.segment_id)) AS heir (segment_id)
-)
-SELECT u.epoch, u.next_segment_id,
-       ARRAY(SELECT c.name FROM cleave.consumer c WHERE c.topic_id = u.topic_id AND c.subscription = u.name),
-       s.state = 'SEALED' AND (s.sealed_epoch <= u.created_epoch OR EXISTS (
-           SELECT FROM cleave.segment_drain d
-            WHERE d.topic_id = u.topic_id AND d.subscription = u.name AND d.segment_id = s.segment_id)) AS is_drained,
-       ARRAY(SELECT l.parent_id FROM cleave.segment_parent l
-              WHERE l.topic_id = u.topic_id AND l.child_id = s.segment_id ORDER BY l.ordinal) AS parent_ids,
-       {_SEGMENT_COLUMNS}
-  FROM own u LEFT JOIN cleave.segment s
-    ON s.topic_id = u.topic_id AND s.pruned_epoch IS NULL AND s.segment_id = ANY (ARRAY(
-       SELECT segment_id FROM to_read
-        UNION SELECT a.segment_id FROM cleave.segment a WHERE a.topic_id = %(topic_id)s AND a.state = 'ACTIVE'))
-"""  # noqa: S608
-# Under the topic's lock, which pruning and seeking take too: what is found drained meanwhile stays so.
-_MARK_DRAINED = """
-WITH locked AS (
-    SELECT topic_id FROM cleave.topic WHERE topic_id = %s FOR UPDATE
-), marked AS (
-    INSERT INTO cleave.segment_drain (topic_id, subscription, segment_id)
-    SELECT topic_id, %s, segment_id FROM locked JOIN cleave.segment USING (topic_id)
-     WHERE segment_id = %s AND state = 'SEALED' AND pruned_epoch IS NULL
-    ON CONFLICT DO NOTHING RETURNING topic_id)
-SELECT pg_notify('cleave_drains', topic_id::text) FROM marked
-"""
-_REGISTER = """
-SELECT topic_name, topic_state, subscription_state, is_new FROM cleave.register_consumer(%s, %s, %s)
-"""
-
-
+"""  # noqa: S608 - constants only
 class PostgresSource:
     """A `LayoutSource` on Cleave's database; connects at the first call, listens from the first watch on."""
 
@@ -128,46 +81,6 @@ class PostgresSource:
                 self._listener.start()
         return watch
 
-    def subscription(self, topic_id: int, subscription: str) -> SubscriptionSnapshot:
-        """Its consumers and what it has to read now."""
-        with self._calls.statement(f"look up subscription {subscription!r}") as cursor:
-            cursor.execute(_SUBSCRIPTION, {"topic_id": topic_id, "name": subscription})
-            rows = cursor.fetchall()
-        if not rows:
-            raise SubscriptionNotFound(
-                f"topic {topic_id} has no subscription {subscription!r}; create it first"
-            )
-        epoch, next_segment_id, consumers = rows[0][:3]
-        found = [row[3:] for row in rows if row[5] is not None]
-        return SubscriptionSnapshot(
-            consumers=frozenset(consumers),
-            drained=frozenset(segment_id for is_drained, _, segment_id, *_ in found if is_drained),
-            layout=SegmentLayout.from_selection(
-                epoch, next_segment_id, (_segment(row, parent_ids) for _, parent_ids, *row in found)
-            ),
-            backing_topics=_backing_topics(row for _, _, *row in found),
-        )
-
-    def register(self, topic_id: int, subscription: str, consumer: str) -> None:
-        """Insert the consumer's row; the database tells everybody else."""
-        with self._calls.statement(f"register {consumer!r}") as cursor:
-            cursor.execute(_REGISTER, (topic_id, subscription, consumer))
-            [answer] = cursor.fetchall()
-        ConsumerRegistration(*answer).demand(topic_id, subscription)
-
-    def unregister(self, topic_id: int, subscription: str, consumer: str) -> None:
-        """Delete the consumer's row."""
-        with self._calls.statement(f"unregister {consumer!r}") as cursor:
-            cursor.execute(
-                "DELETE FROM cleave.consumer WHERE topic_id = %s AND subscription = %s AND name = %s",
-                (topic_id, subscription, consumer),
-            )
-
-    def mark_drained(self, topic_id: int, subscription: str, segment_id: int) -> None:
-        """Write the drain and tell the watchers."""
-        with self._calls.statement(f"mark segment {segment_id} drained") as cursor:
-            cursor.execute(_MARK_DRAINED, (topic_id, subscription, segment_id))
-
     def close(self) -> None:
         """Stop listening and give back connections."""
         if self._listener is not None:
@@ -203,7 +116,7 @@ def _backing_topics(rows: Iterable[Sequence[Any]]) -> dict[int, str]:
     return {row[0]: row[-1] for row in rows}
 
 
-def _segment(row: Sequence[Any], parent_ids: Iterable[int] = ()) -> Segment:
+def _segment(row: Sequence[Any]) -> Segment:
     """From `_SEGMENT_COLUMNS`."""
     segment_id, start, end, state, created_epoch, sealed_epoch, created_at, sealed_at = row[:8]
     bucket_splits, merge_depth, legacy_topic_name, _ = row[8:]
@@ -211,7 +124,7 @@ def _segment(row: Sequence[Any], parent_ids: Iterable[int] = ()) -> Segment:
         segment_id=segment_id,
         hash_range=HashRange(start, end),
         state=SegmentState(state),
-        parent_ids=tuple(parent_ids),
+        parent_ids=(),
         created_epoch=created_epoch,
         sealed_epoch=sealed_epoch,
         created_at_ms=to_ms(created_at),

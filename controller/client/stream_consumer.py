@@ -1,39 +1,40 @@
-"""Reads a topic in the order of each key: the segments that `assign` gives this consumer, parents before children.
+"""Reads a topic in the order of each key: the buckets that the topic's leader gives this consumer, parents before children.
 
-Every consumer of a subscription computes the same assignment from the same rows, so nobody has to tell it. They learn
-of a change at different moments. The cursor keeps them apart meanwhile, since it has one owner: a consumer that loses a
-segment lets go when the application has acknowledged what it was given, and only then the next one reads.
+What the consumer may read it is told (`session`). It hands out messages of a bucket while it owns that bucket and hears its leader;
+it lets go of one when the application has acknowledged what it was given, and only then the next owner reads. Acknowledgements are
+the application's alone: closing, or losing a bucket, acknowledges nothing.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from controller.client.holdings import HeldSegment, Holdings
-from controller.client.layout_source import LayoutSource
-from controller.client.layout_watch import LayoutWatch
+from controller.client.attachments import Attachment, Attachments, settle_each
 from controller.client.patience import patiently
-from controller.dataplane.base import LogClient, LogMessage
-from controller.domain.assignment import assign
-from controller.domain.errors import DataPlaneUnavailable, LostRace, NotFound, StoreUnavailable
+from controller.client.servers import Servers
+from controller.client.session import OwnedBucket, Session
+from controller.dataplane.base import LogClient, LogMessage, LogReader
+from controller.domain.errors import DataPlaneUnavailable, LostRace, NotFound
+from controller.domain.hash_range import HashRange
 
 LOOK_SECONDS = 1.0
-"""Layout and logs are looked at this often even if nothing rang."""
+"""Logs are looked at this often even if nothing rang."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Messages of one segment, in order. Acknowledge it when all of it is done with."""
+    """Messages of one bucket of one segment, in order. Acknowledge it when all of it is done with."""
 
     segment_id: int
+    bucket: HashRange
     messages: Sequence[LogMessage]
     origin: object
-    """The reading it came from. An acknowledgement after that reading has ended is refused."""
+    """The ownership it came from. An acknowledgement after that has ended is refused."""
 
 
 class StreamConsumer:
@@ -41,7 +42,7 @@ class StreamConsumer:
 
     def __init__(
         self,
-        source: LayoutSource,
+        servers: Servers,
         logs: LogClient,
         topic: str,
         subscription: str,
@@ -49,24 +50,22 @@ class StreamConsumer:
         *,
         batch_messages: int = 500,
         patience_seconds: float = 30.0,
+        on_release: Callable[[int, HashRange], None] = lambda _segment_id, _bucket: None,
     ) -> None:
-        """Registers under `name`, which is this consumer's alone: a second one of that name cuts the first off.
+        """Registers under `name`, which is this consumer's alone: a second one of that name takes its place.
 
-        `patience_seconds` bounds how long a call goes on while the data plane or the source is away.
+        `patience_seconds` bounds how long a call goes on while the data plane is away. `on_release` is called, in the thread that
+        calls `receive`, before a bucket goes to another consumer: everything handed out of it is acknowledged then.
         """
-        self._source, self._subscription, self.name = source, subscription, name
+        self._subscription, self.name = subscription, name
         self._batch_messages, self._patience_seconds = batch_messages, patience_seconds
+        self._on_release = on_release
         self._wakeup = threading.Event()
-        self._holdings = Holdings(logs, subscription, name, self._wakeup)
+        self._attachments = Attachments(logs, subscription, name, self._wakeup)
         self._look_at = 0.0
         self._away_since: float | None = None
-        self._watch = LayoutWatch(source, topic, on_change=self._wakeup.set)
-        self._topic_id = self._watch.snapshot.topic_id
-        try:
-            source.register(self._topic_id, subscription, name)
-        except BaseException:
-            self._watch.close()
-            raise
+        self._has_changed = threading.Event()
+        self._session = Session(servers, topic, subscription, name, on_change=self._changed)
 
     def __enter__(self) -> Self:
         return self
@@ -78,45 +77,59 @@ class StreamConsumer:
 
     @property
     def segment_ids(self) -> tuple[int, ...]:
-        """Segments whose cursors this consumer holds now."""
-        return self._holdings.segment_ids
+        """Segments of which this consumer reads a bucket now."""
+        return tuple(sorted({one.owned.segment_id for one in self._attachments.all if one.reader is not None}))
+
+    @property
+    def buckets(self) -> tuple[tuple[int, HashRange], ...]:
+        """The buckets that this consumer reads now."""
+        return tuple(
+            (one.owned.segment_id, one.owned.bucket)
+            for one in self._attachments.all
+            if one.reader is not None and not one.owned.release
+        )
 
     def receive(self, timeout_seconds: float) -> Batch | None:
-        """The next messages of one segment, waiting for them at most so long; None when there are none.
+        """The next messages of one bucket, waiting for them at most so long; None when there are none.
 
-        Raises FencedOut when another consumer took this one's name; TopicNotFound, SubscriptionNotFound when that is
-        gone; TopicNotLive, Conflict while it is being deleted; DataPlaneUnavailable, StoreUnavailable when that is away
-        for longer than the patience.
+        Raises FencedOut when another consumer took this one's name; TopicNotFound, SubscriptionNotFound when that is gone;
+        DataPlaneUnavailable when all there is to read is out of reach for longer than the patience.
         """
         deadline = time.monotonic() + timeout_seconds
         while True:
             self._wakeup.clear()  # before looking: what happens from here on rings again
+            self._session.demand_alive()
+            pause = LOOK_SECONDS
             try:
                 batch = self._look()
-                self._away_since = None
                 if batch is not None:
+                    self._away_since = None
                     return batch
-                pause = min(self._look_at, self._holdings.next_try_at) - time.monotonic()
-            except (DataPlaneUnavailable, StoreUnavailable) as error:
+                self._attachments.demand_reached()
+                self._away_since = None
+                pause = min(self._look_at, self._attachments.next_try_at) - time.monotonic()
+            except DataPlaneUnavailable as error:
                 self._away_since = self._away_since or time.monotonic()
                 if time.monotonic() - self._away_since > self._patience_seconds:
                     self._away_since = None  # the next call has its full patience again
                     raise
-                self._watch.look_again()
-                pause = error.delay_seconds
+                pause = min(error.delay_seconds, LOOK_SECONDS)
             left = deadline - time.monotonic()
             if left <= 0:
                 return None
             self._wakeup.wait(max(0.0, min(left, pause)))
 
     def acknowledge(self, batch: Batch) -> bool:
-        """Done with the batch and everything before it in its segment.
+        """Done with the batch and everything before it in its bucket.
 
-        False when the segment is not this consumer's any more, or was moved by a seek: what was not acknowledged
-        is delivered again, here or elsewhere.
+        False when the bucket is not this consumer's any more, was moved by a seek, or the leader was not heard for too long: what
+        was not acknowledged is delivered again, here or elsewhere.
         """
         held = batch.origin
-        if not isinstance(held, HeldSegment) or not self._holdings.holds(held):
+        if not isinstance(held, Attachment) or not self._attachments.holds(held) or held.reader is None:
+            return False
+        if not self._session.is_current:
+            self._lose(held)
             return False
         reader, position = held.reader, batch.messages[-1].position
         try:
@@ -126,67 +139,93 @@ class StreamConsumer:
             return False
         held.acknowledged = position
         held.rung.set()  # it may be drained now
-        self._holdings.let_go_if_done(held)
+        if held.owned.release:
+            self._release()
         return True
 
-    def close(self) -> None:
-        """Let go of every segment and unregister. What is unacknowledged goes to the other consumers."""
-        self._holdings.let_go_of_all()
-        self._watch.close()
-        self._source.unregister(self._topic_id, self._subscription, self.name)
+    def close(self, *, leave: bool = True) -> None:
+        """Stop reading. What is unacknowledged is delivered again, elsewhere or to the next consumer of this name.
+
+        With `leave` the session ends and others take over at once; without, a process that starts again under this name within the
+        grace period finds everything as it was, and nobody else is disturbed.
+        """
+        self._attachments.close()
+        self._session.close(leave=leave)
+
+    def _changed(self) -> None:
+        self._has_changed.set()
+        self._wakeup.set()
 
     def _look(self) -> Batch | None:
-        """One round: follow the layout, take what is ours, and read from the next segment that has something.
+        """One round: follow the assignment, open what is ours, and read from the next bucket that has something.
 
-        A segment that is out of reach does not hold up the others. Its error is raised when they have nothing.
+        While the leader is not heard nothing is handed out.
         """
         if time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + LOOK_SECONDS
-            self._watch.look_again()
-            self._holdings.ring_all()
-        if self._watch.changed:
+            self._has_changed.set()
+            self._attachments.ring_all()
+        if not self._session.is_current:
+            return None
+        if self._has_changed.is_set():
+            self._has_changed.clear()
             self._follow()
-        self._holdings.take_awaited()
-        for held in self._holdings.with_something_new():
-            batch = self._read(held)
+        self._attachments.open_due()
+        for held, reader in self._attachments.with_something_new():
+            batch = self._read(held, reader)
             if batch is not None:
-                return batch
-        self._holdings.demand_reached()
+                if self._session.is_current:
+                    return batch
+                self._lose(held)  # the read took too long: somebody else may own it by now
         return None
 
     def _follow(self) -> None:
-        """Read the rows again, and take and let go of segments accordingly."""
-        self._watch.refresh_if_changed()
-        found = self._source.subscription(self._topic_id, self._subscription)
-        if self.name not in found.consumers:  # somebody removed us as dead: register again
-            self._source.register(self._topic_id, self._subscription, self.name)
-            self._watch.look_again()
-        shares = assign(found.layout, found.drained, found.consumers)
-        mine = {segment.segment_id for segment in shares.get(self.name, ())}
-        self._holdings.adopt(mine, found)
+        """Take and let go of buckets as the leader says."""
+        gone = self._attachments.adopt(self._session.assignment)
+        if gone:
+            self._session.say_released(gone)
+        self._release()
 
-    def _read(self, held: HeldSegment) -> Batch | None:
-        """The segment's next batch. When there is none, mark the segment as drained if there can never be one again."""
+    def _release(self) -> None:
+        """Let go of what others wait for and the application has finished."""
+        ready = self._attachments.to_release()
+        if not ready:
+            return
+        let_go: list[OwnedBucket] = []
+
+        def release(one: Attachment) -> None:
+            try:
+                self._on_release(one.owned.segment_id, one.owned.bucket)
+            finally:
+                self._attachments.let_go(one)
+                let_go.append(one.owned)
+
+        try:
+            settle_each(ready, release)
+        finally:
+            self._session.say_released(let_go)
+
+    def _read(self, held: Attachment, reader: LogReader) -> Batch | None:
+        """The bucket's next batch. When there is none, tell the leader if there can never be one in this segment."""
         held.rung.clear()
         try:
-            messages = held.reader.read(self._batch_messages)
+            messages = reader.read(self._batch_messages)
+            held.succeed()
             if messages:
                 held.rung.set()
                 held.delivered = messages[-1].position
-                return Batch(held.segment_id, messages, held)
+                return Batch(held.owned.segment_id, held.owned.bucket, messages, held)
             # What counts is the log's own answer; the first two only save asking for it.
-            if held.sealed and held.idle and held.reader.is_drained():
-                self._source.mark_drained(self._topic_id, self._subscription, held.segment_id)
-                self._lose(held)
+            if held.owned.sealed and held.is_idle and reader.is_drained():
+                self._session.say_drained([held.owned.segment_id])
         except (LostRace, NotFound):
             self._lose(held)
-        except (DataPlaneUnavailable, StoreUnavailable):
+        except DataPlaneUnavailable as error:
             held.rung.set()
-            raise
+            held.fail(error)
         return None
 
-    def _lose(self, held: HeldSegment) -> None:
-        """Read this segment no further, and look which ones are ours now."""
-        self._holdings.let_go(held)
-        self._watch.look_again()
-        self._wakeup.set()
+    def _lose(self, held: Attachment) -> None:
+        """Read this bucket no further. If it is still ours it is opened anew, and what was not acknowledged comes again."""
+        self._attachments.let_go(held)
+        self._changed()

@@ -9,7 +9,8 @@ Drawn::
     │   │   └── DataPlaneTimeout      no answer in time; the act may or may not have happened
     │   ├── StoreUnavailable          PostgreSQL is away
     │   │   └── StoreRefused          it refuses the login, or has no such database: a command ends with exit 2
-    │   └── SegmentTerminated         (client side) the segment is fenced; look up the layout again
+    │   ├── SegmentTerminated         (client side) the segment is fenced; look up the layout again
+    │   └── SessionExpired            (client side) the consumer was away for too long; begin a new session
     └── Terminal                      repeating the same request gives the same answer
         ├── InvalidInput              a value that can never be right (REST 412 or 400, CLI exit 2)
         │   ├── InvalidRange
@@ -76,6 +77,10 @@ class StoreRefused(StoreUnavailable):
 
 class SegmentTerminated(Retryable):
     """The segment is fenced and takes no more entries; look up the layout again."""
+
+
+class SessionExpired(Retryable):
+    """The consumer was away for longer than its grace period, and what it read is with others. A new session may begin."""
 
 
 class Terminal(CleaveError):

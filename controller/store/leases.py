@@ -82,6 +82,31 @@ def resign_all(tx: Connection, holder: str) -> None:
     )
 
 
+def announce(tx: Connection, name: str, holder: str, address: str) -> None:
+    """Say where the holder of this lease answers; nothing where another holds it by now."""
+    tx.execute(
+        text("""
+            UPDATE cleave.lease SET address = :address
+             WHERE name = :name AND holder = :holder AND address IS DISTINCT FROM :address
+        """),
+        {"name": name, "holder": holder, "address": address},
+    )
+
+
+def address_of_holder(tx: Connection, name: str) -> str | None:
+    """Where the worker that holds this lease answers; None while nobody does, or where it serves nothing."""
+    found = tx.execute(
+        text("""
+            SELECT w.address FROM cleave.lease l
+              JOIN cleave.lease w ON w.name = 'worker/' || l.holder AND w.expires_at > clock_timestamp()
+             WHERE l.name = :name AND l.expires_at > clock_timestamp()
+        """),
+        {"name": name},
+    )
+    address: str | None = found.scalar_one_or_none()
+    return address
+
+
 def limit_pause(tx: Connection, seconds: float) -> None:
     """Have the server end this transaction when its process does nothing in it for that long.
 

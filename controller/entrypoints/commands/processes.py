@@ -53,7 +53,9 @@ def worker(
     telemetry.configure_logging(json_lines=json_logs)
     serve_metrics(metrics_host, metrics_port)
     with application(name="cleave-worker") as cleave:
-        running = build_worker(cleave, name)
+        from controller.entrypoints.web.server import web_server
+
+        running = build_worker(cleave, name, web_server(cleave.settings))
         on_stop_signals(running.stop)
         running.run()
 

@@ -11,7 +11,7 @@ Runs beside the work loop in a thread of its own, so that a long operation does 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import ceil
 
 from sqlalchemy import Connection
@@ -31,9 +31,18 @@ class ShardLeases:
     """The shards this worker holds. `held` may be read from any thread."""
 
     def __init__(
-        self, store: Store, worker_id: str, *, shard_count: int, ttl_seconds: float, clock: Clock
+        self,
+        store: Store,
+        worker_id: str,
+        *,
+        shard_count: int,
+        ttl_seconds: float,
+        clock: Clock,
+        address: str | None = None,
     ) -> None:
+        """`address` is where this worker serves consumers, if it does."""
         self._store = store
+        self._address = address
         self._worker_id = worker_id
         self._shard_count = shard_count
         self._ttl_seconds = ttl_seconds
@@ -49,6 +58,13 @@ class ShardLeases:
         with self._lock:
             trusted = self._clock.monotonic_seconds() < self._trusted_until
             return Shards.of(self._shard_count, list(self._leases) if trusted else ())
+
+    @property
+    def terms(self) -> Mapping[int, int]:
+        """The term of each shard in `held`."""
+        with self._lock:
+            trusted = self._clock.monotonic_seconds() < self._trusted_until
+            return {shard: lease.term for shard, lease in self._leases.items()} if trusted else {}
 
     def fence(self, tx: Connection, shards: Shards) -> None:
         """Raise FencedOut unless the leases of these shards are ours, at their terms, by the database's clock.
@@ -73,6 +89,8 @@ class ShardLeases:
                 is None
             ):
                 raise FencedOut(f"Another worker runs as {self._worker_id}; give each worker its own name.")
+            if self._address is not None:
+                leases.announce(tx, f"worker/{self._worker_id}", self._worker_id, self._address)
             workers = len(leases.live_leases(tx, "worker/"))
             share = ceil(self._shard_count / max(workers, 1))
             kept = self._renew(tx, share)

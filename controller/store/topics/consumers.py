@@ -1,7 +1,8 @@
-"""Registered consumers: durable rows. Whether one is alive is known to its client alone.
+"""Registered consumers: durable rows. Whether one is alive is known to the leader of its topic alone.
 
-Registering and leaving raise the topic's input version and notify, by trigger. What each consumer reads is
-computed (`domain/assignment`), not stored.
+Registering and leaving raise the topic's input version and notify, by trigger. What each consumer reads is in
+`bucket_owners`. An incarnation is one life of a consumer; one that has departed is remembered for a while, since what it sent
+may arrive late.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from datetime import datetime
 from sqlalchemy import Connection, text
 
 from controller.domain.consumer_registration import ConsumerRegistration
+from controller.domain.errors import FencedOut, SessionExpired
+from controller.store.shards import Shards
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,7 @@ class ConsumerRow:
     subscription: str
     name: str
     registered_at: datetime
+    incarnation: str = ""
 
 
 _REGISTER = """
@@ -32,7 +36,7 @@ _UNREGISTER = """
     DELETE FROM cleave.consumer WHERE topic_id = :topic_id AND subscription = :subscription AND name = :name
 """
 _LIST = """
-    SELECT topic_id, subscription, name, registered_at FROM cleave.consumer
+    SELECT topic_id, subscription, name, registered_at, incarnation FROM cleave.consumer
      WHERE topic_id = :topic_id AND (CAST(:subscription AS text) IS NULL OR subscription = :subscription)
      ORDER BY subscription, name
 """
@@ -53,6 +57,68 @@ def list_consumers(tx: Connection, topic_id: int, subscription: str | None = Non
     """Registered consumers, by subscription and name."""
     rows = tx.execute(text(_LIST), {"topic_id": topic_id, "subscription": subscription})
     return [ConsumerRow(**row._mapping) for row in rows]
+
+
+LEFT, EXPIRED = "left", "expired"
+"""Why a life of a consumer is over; the third reason is that another one of its name has begun."""
+_DEPARTED = {LEFT: "has left", "replaced": "was replaced by a newer one"}
+_REGISTER_SESSION = """
+    SELECT topic_name, topic_state, subscription_state, is_new, departed
+      FROM cleave.register_session(:topic_id, :subscription, :name, :incarnation)
+"""
+_DEPART = """
+    WITH gone AS (
+        DELETE FROM cleave.consumer
+         WHERE topic_id = :topic_id AND subscription = :subscription AND name = :name AND incarnation = :incarnation)
+    INSERT INTO cleave.departed_consumer (topic_id, subscription, name, incarnation, reason)
+    SELECT topic_id, name, :name, :incarnation, :reason FROM cleave.subscription
+     WHERE topic_id = :topic_id AND name = :subscription
+    ON CONFLICT DO NOTHING
+"""
+_OF_SHARDS = """
+    SELECT topic_id, subscription, name, registered_at, incarnation FROM cleave.consumer
+     WHERE topic_id % :shard_count = ANY (:shards) ORDER BY topic_id, subscription, name
+"""
+_FORGET = """
+    DELETE FROM cleave.departed_consumer WHERE departed_at < clock_timestamp() - make_interval(secs => :age_seconds)
+"""
+
+
+def register_session(tx: Connection, topic_id: int, subscription: str, name: str, incarnation: str) -> bool:
+    """The consumer's life `incarnation` begins, or goes on; True when no consumer of that name was there.
+
+    Another life of that name departs. Raises SessionExpired for one that was away for too long, FencedOut for one that has
+    left or was replaced, else as `ConsumerRegistration.demand`.
+    """
+    row = {**_key(topic_id, subscription, name), "incarnation": incarnation}
+    *answer, departed = tx.execute(text(_REGISTER_SESSION), row).one()
+    if departed == EXPIRED:
+        raise SessionExpired(f"consumer {name} of {subscription} was away for too long; begin a new session", 0.0)
+    if departed is not None:
+        raise FencedOut(
+            f"consumer {name} of {subscription}: this incarnation {_DEPARTED[departed]}; open a new consumer"
+        )
+    return ConsumerRegistration(*answer).demand(topic_id, subscription)
+
+
+def depart(
+    tx: Connection, topic_id: int, subscription: str, name: str, incarnation: str, reason: str = LEFT
+) -> None:
+    """The life `incarnation` is over, registered or not: its row goes, and what it still sends is refused. The row of another
+    life stays.
+    """
+    row = {**_key(topic_id, subscription, name), "incarnation": incarnation, "reason": reason}
+    tx.execute(text(_DEPART), row)
+
+
+def of_shards(tx: Connection, shards: Shards) -> list[ConsumerRow]:
+    """Every registered consumer of the shards' topics, by topic, subscription and name."""
+    return [ConsumerRow(**row._mapping) for row in tx.execute(text(_OF_SHARDS), shards.parameters)]
+
+
+def forget_departed(tx: Connection, age_seconds: float) -> int:
+    """Forget those that departed so long ago that nothing of them can arrive any more; how many."""
+    return tx.execute(text(_FORGET), {"age_seconds": age_seconds}).rowcount
 
 
 def _key(topic_id: int, subscription: str, name: str) -> dict[str, object]:

@@ -1,0 +1,218 @@
+"""The buckets one consumer reads: one object for each ownership, opened aside, let go of when the application has finished.
+
+`Session` says which buckets are this consumer's; this opens and closes their readers accordingly. An attachment is of one segment,
+one bucket and one generation, and holds all there is to know of that ownership, so nothing that arrives late can be taken for
+another's. Readers are opened in threads of their own: a log out of reach delays no other.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from enum import StrEnum
+
+from controller.client.session import Assignment, OwnedBucket
+from controller.dataplane.base import LogClient, LogReader, Position
+from controller.domain.errors import CleaveError, DataPlaneUnavailable, FencedOut
+
+PARALLEL_OPENS = 4
+_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.02, 1.0
+"""What cannot be opened or read is tried again after this time, which doubles. A hand-over takes milliseconds."""
+
+
+class AttachmentState(StrEnum):
+    """In this order, but that one which fails is opened again as another attachment."""
+
+    WAITING = "waiting"
+    OPENING = "opening"
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+class Attachment:
+    """One ownership of one bucket. For the consumer's thread; `ring` and the opening are for others."""
+
+    def __init__(self, owned: OwnedBucket, wakeup: threading.Event) -> None:
+        self.owned, self._wakeup = owned, wakeup
+        self._lock = threading.Lock()
+        self.state = AttachmentState.WAITING
+        self.reader: LogReader | None = None
+        self.since = time.monotonic()
+        self.delivered: Position | None = None
+        self.acknowledged: Position | None = None
+        self.error: CleaveError | None = None
+        """Why it could not be opened or read when that was last tried."""
+        self.next_try_at = 0.0
+        self._delay_seconds = _FIRST_RETRY_SECONDS
+        self.rung = threading.Event()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything handed out is acknowledged."""
+        return self.delivered == self.acknowledged
+
+    def ring(self) -> None:
+        """There may be something new."""
+        self.rung.set()
+        self._wakeup.set()
+
+    def open(self, logs: LogClient, subscription: str, owner: str) -> None:
+        """Take the bucket's part of the cursor; runs in a thread aside. One that was closed meanwhile is closed again."""
+        owned = self.owned
+        try:
+            reader = logs.open_reader(
+                owned.backing_topic,
+                subscription,
+                owner=owner,
+                live_owners=(),
+                on_arrival=self.ring,
+                bucket=owned.bucket if owned.buckets > 1 else None,
+            )
+        except CleaveError as error:
+            self.fail(error)
+        else:
+            with self._lock:
+                is_late = self.state is AttachmentState.CLOSED
+                if not is_late:
+                    self.reader, self.state = reader, AttachmentState.OPEN
+                    self.succeed()
+            if is_late:
+                reader.close()
+        self.ring()
+
+    def fail(self, error: CleaveError) -> None:
+        """Not open, or not readable just now: again after a while that doubles."""
+        with self._lock:
+            if self.state is AttachmentState.OPENING:
+                self.state = AttachmentState.WAITING
+            self.error = error
+            self.next_try_at = time.monotonic() + random.uniform(0.5, 1.0) * self._delay_seconds  # noqa: S311
+            self._delay_seconds = min(self._delay_seconds * 2, _LONGEST_RETRY_SECONDS)
+
+    def succeed(self) -> None:
+        """It was reached."""
+        self.error, self._delay_seconds = None, _FIRST_RETRY_SECONDS
+
+    def take_turn(self) -> bool:
+        """Whether it is time to open it; then it is being opened."""
+        with self._lock:
+            is_due = self.state is AttachmentState.WAITING and self.next_try_at <= time.monotonic()
+            if is_due:
+                self.state = AttachmentState.OPENING
+            return is_due
+
+    def close(self) -> None:
+        """Let go of the bucket. What is unacknowledged is read again by the next reader."""
+        with self._lock:
+            reader, self.reader, self.state = self.reader, None, AttachmentState.CLOSED
+        if reader is not None:
+            reader.close()
+
+
+class Attachments:
+    """For the consumer's thread."""
+
+    def __init__(self, logs: LogClient, subscription: str, owner: str, wakeup: threading.Event) -> None:
+        self._logs, self._subscription, self._owner, self._wakeup = logs, subscription, owner, wakeup
+        self._held: dict[tuple[int, int, int], Attachment] = {}
+        self._opens = ThreadPoolExecutor(PARALLEL_OPENS, thread_name_prefix="cleave-open")
+        self._turn = 0
+
+    @property
+    def all(self) -> tuple[Attachment, ...]:
+        """Every ownership, by segment, bucket and generation."""
+        return tuple(self._held[identity] for identity in sorted(self._held))
+
+    @property
+    def next_try_at(self) -> float:
+        """When the next one is worth another try, `time.monotonic` seconds; infinity where none is waited for."""
+        waiting = (one.next_try_at for one in self._held.values() if one.state is AttachmentState.WAITING)
+        return min(waiting, default=float("inf"))
+
+    def adopt(self, assignment: Assignment | None) -> list[OwnedBucket]:
+        """Follow an assignment. What is no longer owned is closed at once: its owner is another by now. The buckets to release
+        that nothing is held of any more are given back, to be said so again.
+        """
+        owned = {one.identity: one for one in assignment.buckets} if assignment else {}
+        for identity in [identity for identity in self._held if identity not in owned]:
+            self._held.pop(identity).close()
+        gone = []
+        for identity, bucket in owned.items():
+            held = self._held.get(identity)
+            if held is not None:
+                if bucket.sealed and not held.owned.sealed:
+                    held.rung.set()  # its end may have come
+                held.owned = bucket
+            elif bucket.release:
+                gone.append(bucket)
+            else:
+                self._held[identity] = Attachment(bucket, self._wakeup)
+        return gone
+
+    def open_due(self) -> None:
+        """Have those opened whose time has come."""
+        for one in self._held.values():
+            if one.take_turn():
+                with suppress(RuntimeError):  # closed
+                    self._opens.submit(one.open, self._logs, self._subscription, self._owner)
+
+    def with_something_new(self) -> Iterator[tuple[Attachment, LogReader]]:
+        """Those that may have something new, each in its turn. The caller stops when it found something."""
+        identities = sorted(self._held)
+        for _ in identities:
+            self._turn += 1
+            one = self._held.get(identities[self._turn % len(identities)])
+            if one is None or one.owned.release or not one.rung.is_set() or one.next_try_at > time.monotonic():
+                continue
+            reader = one.reader
+            if reader is not None:
+                yield one, reader
+
+    def to_release(self) -> list[Attachment]:
+        """Those that are to be let go of and whose messages are all settled."""
+        return [one for one in self._held.values() if one.owned.release and one.is_idle]
+
+    def ring_all(self) -> None:
+        """Have each read once, whether its log notified or not."""
+        for one in self._held.values():
+            one.rung.set()
+
+    def holds(self, attachment: object) -> bool:
+        """Whether this very ownership still goes on."""
+        return isinstance(attachment, Attachment) and self._held.get(attachment.owned.identity) is attachment
+
+    def let_go(self, attachment: Attachment) -> None:
+        """Stop reading it. While it is owned, the next assignment opens it anew."""
+        if self.holds(attachment):
+            del self._held[attachment.owned.identity]
+        attachment.close()
+
+    def demand_reached(self) -> None:
+        """Raises why a log was out of reach when it was last tried, or why this process is the stale one."""
+        for one in self._held.values():
+            if isinstance(one.error, DataPlaneUnavailable | FencedOut):
+                raise one.error
+
+    def close(self) -> None:
+        """Let go of all at once. Waits for what is being opened, since threads end before the process does."""
+        self._opens.shutdown(wait=False, cancel_futures=True)
+        for one in list(self._held.values()):
+            one.close()
+        self._held.clear()
+        self._opens.shutdown(wait=True)
+
+
+def settle_each(attachments: Sequence[Attachment], act: Callable[[Attachment], None]) -> None:
+    """Call back for each; an error of one keeps none of the others from it, and the first is raised at the end."""
+    first: BaseException | None = None
+    for one in attachments:
+        try:
+            act(one)
+        except Exception as error:  # noqa: BLE001 - the application's
+            first = first or error
+    if first is not None:
+        raise first

@@ -1,0 +1,180 @@
+"""Cleave's workers as an application's client asks them: JSON over HTTP, and server-sent events.
+
+Any worker answers or sends the client to the one that can. One that does not answer is passed over for the next. Errors come back
+as the ones of `domain.errors`; how long to go on trying is the caller's.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+from urllib.parse import quote, urljoin
+
+import httpx
+import httpx_sse
+
+from controller.domain import errors
+from controller.domain.errors import CleaveError, Retryable, StoreUnavailable, Terminal
+
+MOST_REDIRECTS = 3
+_KINDS: Mapping[str, type[CleaveError]] = {
+    name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, CleaveError)
+}
+
+
+class EventFeed:
+    """The events of one stream; for one thread, but that any may hang up."""
+
+    def __init__(self, answer: httpx.Response) -> None:
+        self._answer = answer
+
+    def __iter__(self) -> Iterator[httpx_sse.ServerSentEvent]:
+        where = self._answer.url.host
+        try:
+            yield from httpx_sse.EventSource(self._answer).iter_sse()
+        except httpx.HTTPError as error:
+            raise StoreUnavailable(f"the stream of {where} broke: {error}", 0.1) from error
+        raise StoreUnavailable(f"the stream of {where} ended", 0.1)
+
+    def hang_up(self) -> None:
+        """End it now: whoever waits for its next event is told that it broke."""
+        stream = self._answer.extensions.get("network_stream")
+        found = None if stream is None else stream.get_extra_info("socket")
+        if found is not None:
+            with suppress(OSError):
+                found.shutdown(socket.SHUT_RDWR)
+
+
+class Servers:
+    """Safe to share between threads; connects at the first call."""
+
+    def __init__(
+        self, urls: Sequence[str], token: str | Callable[[], str], *, call_timeout_seconds: float = 5.0
+    ) -> None:
+        """`urls` are workers' addresses, any of them; `token` is asked for anew at each call if it is a function."""
+        if not urls:
+            raise errors.InvalidInput("no address of a worker; give one or more, such as http://cleave:8470")
+        self._urls = [url.rstrip("/") for url in urls]
+        self._token = token
+        self._timeout = httpx.Timeout(call_timeout_seconds)
+        self._http = httpx.Client(timeout=self._timeout, limits=httpx.Limits(max_connections=None))
+        self._lock = threading.Lock()
+        self._first = 0
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        document: object = None,
+        query: Mapping[str, str] | None = None,
+        timeout_seconds: float | None = None,
+    ) -> Any:
+        """The answer's JSON; None where there is none. Raises StoreUnavailable while no worker can answer, else what it said."""
+        timeout = self._timeout if timeout_seconds is None else httpx.Timeout(timeout_seconds)
+        with self._answered(method, path, document, query, timeout) as answer:
+            body = answer.read()
+            return json.loads(body) if body else None
+
+    @contextmanager
+    def events(
+        self, path: str, *, query: Mapping[str, str], silent_seconds: float
+    ) -> Iterator[EventFeed]:
+        """A stream of events, as they come. StoreUnavailable when it breaks, or after `silent_seconds` without one."""
+        timeout = httpx.Timeout(self._timeout.connect, read=silent_seconds)
+        with self._answered("GET", path, None, query, timeout) as answer:
+            yield EventFeed(answer)
+
+    def close(self) -> None:
+        """Give back the connections."""
+        self._http.close()
+
+    @contextmanager
+    def _answered(
+        self,
+        method: str,
+        path: str,
+        document: object,
+        query: Mapping[str, str] | None,
+        timeout: httpx.Timeout,
+    ) -> Iterator[httpx.Response]:
+        """A good answer of the first worker that gives one, its body not read yet."""
+        if self._http.is_closed:
+            raise Terminal("this client of Cleave was closed; make a new one")
+        away: Exception | None = None
+        for index in range(len(self._urls)):
+            url = self._urls[(self._first + index) % len(self._urls)]
+            try:
+                answer = self._sent(method, f"{url}{path}", document, query, timeout)
+            except httpx.HTTPError as error:
+                away = error
+                continue
+            if index:
+                with self._lock:
+                    self._first = (self._first + index) % len(self._urls)
+            try:
+                if answer.status_code >= 300:
+                    raise _error(answer)
+                yield answer
+            finally:
+                answer.close()
+            return
+        kind = type(away).__name__
+        raise StoreUnavailable(f"no worker answers at {', '.join(self._urls)}: {kind}: {away}", 0.2) from away
+
+    def _sent(
+        self,
+        method: str,
+        url: str,
+        document: object,
+        query: Mapping[str, str] | None,
+        timeout: httpx.Timeout,
+    ) -> httpx.Response:
+        """The answer, wherever the client is sent for it. (The library would leave out the token at another worker.)"""
+        for _ in range(MOST_REDIRECTS + 1):
+            token = self._token if isinstance(self._token, str) else self._token()
+            request = self._http.build_request(
+                method,
+                url,
+                json=document,
+                params=query,
+                headers={"Authorization": f"Bearer {token}"},
+                timeout=timeout,
+            )
+            answer = self._http.send(request, stream=True)
+            if answer.status_code != 307:
+                return answer
+            url, query = urljoin(url, answer.headers["Location"]), None
+            answer.close()
+        raise httpx.TooManyRedirects(f"sent on {MOST_REDIRECTS} times, at last to {url}")
+
+
+def topic_path(topic: str) -> str:
+    """Where a topic is found. Raises InvalidInput for what is no `topic://tenant/namespace/name`."""
+    parts = topic.removeprefix("topic://").split("/")
+    if not topic.startswith("topic://") or len(parts) != 3 or not all(parts):
+        raise errors.InvalidInput(f"{topic!r} is not a scalable topic; name it as topic://tenant/namespace/name")
+    return "/api/v1/topics/" + "/".join(quote(part, safe="") for part in parts)
+
+
+def consumer_path(topic: str, subscription: str, consumer: str) -> str:
+    """Where a consumer of a subscription is found."""
+    return f"{topic_path(topic)}/subscriptions/{quote(subscription, safe='')}/consumers/{quote(consumer, safe='')}"
+
+
+def _error(answer: httpx.Response) -> CleaveError:
+    """What a worker said, as the error it is."""
+    try:
+        said = json.loads(answer.read())
+        reason, kind = str(said["reason"]), _KINDS.get(str(said.get("kind")))
+    except (ValueError, KeyError, TypeError, httpx.HTTPError):
+        reason, kind = f"{answer.url.host} answered {answer.status_code}", None
+    if kind is None:
+        kind = StoreUnavailable if answer.status_code >= 500 else Terminal
+    if issubclass(kind, Retryable):
+        return kind(reason, 0.2)
+    return kind(reason)

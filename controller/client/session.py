@@ -1,0 +1,230 @@
+"""A consumer's session with the leader of its topic: registered, connected, told what it owns.
+
+A thread holds the assignment stream open, answers its heartbeats, and connects again when it breaks, wherever the leader is then.
+The consumer asks `is_current` in its own thread before it hands out or acknowledges anything: a process that was stopped for a
+while wakes up in the middle of anything, before this thread has noticed.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+
+from controller.client.servers import EventFeed, Servers, consumer_path
+from controller.domain.errors import CleaveError, Retryable, SessionExpired, StoreUnavailable
+from controller.domain.hash_range import HashRange
+
+FIRST_SILENT_SECONDS = 30.0
+"""Until a leader has said how long silence may last."""
+_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.05, 2.0
+_GOODBYE_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedBucket:
+    """A bucket that this consumer owns since `generation`. `release`: it is to let go of it."""
+
+    segment_id: int
+    bucket: HashRange
+    buckets: int
+    sealed: bool
+    backing_topic: str
+    generation: int
+    release: bool
+
+    @property
+    def identity(self) -> tuple[int, int, int]:
+        """One ownership: segment, bucket, generation."""
+        return self.segment_id, self.bucket.start, self.generation
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """All that the consumer owns, as of (term, generation, epoch)."""
+
+    version: tuple[int, int, int]
+    data_plane: str
+    buckets: tuple[OwnedBucket, ...]
+
+
+def boot_seconds() -> float:
+    """Time that goes on while the machine sleeps, too."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Session:
+    """From construction to `close`. `on_change` is called from its thread, and must not block."""
+
+    def __init__(
+        self, servers: Servers, topic: str, subscription: str, consumer: str, *, on_change: Callable[[], None]
+    ) -> None:
+        """Registers at once. Raises NotFound, TopicNotLive, Conflict, StoreUnavailable."""
+        self._servers, self._on_change = servers, on_change
+        self._path = consumer_path(topic, subscription, consumer)
+        self._incarnation = uuid.uuid4().hex
+        self._silent_seconds = FIRST_SILENT_SECONDS
+        self._current_until = 0.0
+        self._lock = threading.Lock()
+        self._assignment: Assignment | None = None
+        self._failure: CleaveError | None = None
+        self._closing = threading.Event()
+        self._feed: EventFeed | None = None
+        self._calls = ThreadPoolExecutor(1, thread_name_prefix="cleave-session-calls")
+        self._register()
+        self._thread = threading.Thread(target=self._run, name="cleave-session", daemon=True)
+        self._thread.start()
+
+    @property
+    def assignment(self) -> Assignment | None:
+        """The newest that is known; None before the first, and after the session has expired."""
+        with self._lock:
+            return self._assignment
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the leader was heard lately. If not, somebody else may own by now what this consumer has."""
+        return boot_seconds() < self._current_until
+
+    def demand_alive(self) -> None:
+        """Raises why this session can never go on: it was replaced by a newer one of its name, or its topic is gone."""
+        if self._failure is not None:
+            raise self._failure
+
+    def say_released(self, buckets: Sequence[OwnedBucket]) -> None:
+        """Let the leader know that these are let go of. Said again at the next assignment if it does not arrive."""
+        let_go = [
+            {"segment_id": one.segment_id, "bucket_start": one.bucket.start, "generation": one.generation}
+            for one in buckets
+        ]
+        self._say("released", {"buckets": let_go})
+
+    def say_drained(self, segment_ids: Iterable[int]) -> None:
+        """Let the leader know that these sealed segments are read to their end. The caller looks again until it is told so."""
+        self._say("drained", {"segment_ids": sorted(segment_ids)})
+
+    def close(self, *, leave: bool = True) -> None:
+        """End it. With `leave` what this consumer owned goes to others at once; without, it is kept for the grace period."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._calls.shutdown(wait=False, cancel_futures=True)
+        if leave and self._failure is None:
+            with suppress(CleaveError):  # the grace period ends the session
+                self._servers.ask(
+                    "DELETE",
+                    self._path,
+                    query={"incarnation": self._incarnation},
+                    timeout_seconds=_GOODBYE_SECONDS,
+                )
+        self._current_until = 0.0
+        if self._feed is not None:
+            self._feed.hang_up()
+        self._thread.join()
+        self._calls.shutdown(wait=True)
+
+    def _say(self, what: str, document: dict[str, object]) -> None:
+        said = {"incarnation": self._incarnation, **document}
+
+        def say() -> None:
+            with suppress(CleaveError):
+                self._servers.ask("POST", f"{self._path}/{what}", document=said)
+
+        with suppress(RuntimeError):  # closed meanwhile
+            self._calls.submit(say)
+
+    def _run(self) -> None:
+        """Connected, again and again, until closed or refused for good."""
+        delay_seconds = _FIRST_RETRY_SECONDS
+        while not self._closing.is_set():
+            try:
+                self._follow()
+                delay_seconds = _FIRST_RETRY_SECONDS
+            except SessionExpired:
+                self._begin_anew()
+                delay_seconds = _FIRST_RETRY_SECONDS
+            except Retryable:
+                self._closing.wait(random.uniform(0.5, 1.0) * delay_seconds)  # noqa: S311 - no secret
+                delay_seconds = min(2 * delay_seconds, _LONGEST_RETRY_SECONDS)
+            except CleaveError as error:
+                self._failure = error
+                self._current_until = 0.0
+                self._on_change()
+                return
+
+    def _follow(self) -> None:
+        """Hold one stream open until the leader ends it. Raises as `_register` does, and StoreUnavailable when it breaks."""
+        self._register()
+        with self._servers.events(
+            f"{self._path}/assignment",
+            query={"incarnation": self._incarnation},
+            silent_seconds=self._silent_seconds,
+        ) as feed:
+            self._feed = feed
+            if self._closing.is_set():
+                return
+            for event in feed:
+                if self._closing.is_set():
+                    return
+                heard_at = boot_seconds()
+                if event.event == "end":
+                    self._ended(json.loads(event.data)["reason"])
+                    return
+                if event.event == "assignment":
+                    self._adopt(_assignment(json.loads(event.data)))
+                self._current_until = heard_at + self._silent_seconds
+                self._say("pulse", {})
+                if event.event == "assignment":
+                    self._on_change()
+
+    def _register(self) -> None:
+        timing = self._servers.ask("POST", self._path, document={"incarnation": self._incarnation})
+        self._silent_seconds = float(timing["silent_seconds"])
+
+    def _ended(self, reason: str) -> None:
+        """Some reasons are for good; of others the next registration says what became of the session."""
+        if reason == "left":
+            self._closing.set()
+
+    def _begin_anew(self) -> None:
+        """Others have what this consumer had. It begins again with nothing, as if it had just come."""
+        self._incarnation = uuid.uuid4().hex
+        with self._lock:
+            self._assignment = None
+        self._current_until = 0.0
+        self._on_change()
+
+    def _adopt(self, found: Assignment) -> None:
+        """Unless it is older than what is known: a leader that was deposed may still push."""
+        with self._lock:
+            if self._assignment is not None and found.version < self._assignment.version:
+                raise StoreUnavailable("this leader was deposed; ask again", 0.1)
+            self._assignment = found
+
+
+def _assignment(document: dict[str, object]) -> Assignment:
+    term, generation, epoch = (int(str(document[name])) for name in ("term", "generation", "epoch"))
+    buckets = document["buckets"]
+    assert isinstance(buckets, list)
+    return Assignment(
+        (term, generation, epoch),
+        str(document["data_plane"]),
+        tuple(
+            OwnedBucket(
+                segment_id=one["segment_id"],
+                bucket=HashRange(one["bucket_start"], one["bucket_end"]),
+                buckets=one["buckets"],
+                sealed=one["sealed"],
+                backing_topic=one["backing_topic"],
+                generation=one["generation"],
+                release=one["release"],
+            )
+            for one in buckets
+        ),
+    )

@@ -1,0 +1,333 @@
+"""The routes of clients: a topic's layout, and a consumer's session. Each answers in JSON, an error with its reason.
+
+Layouts are served by every worker. Sessions are the leader's: another worker sends the client there (307), or says that nobody
+leads the topic just now (503). The protocol as a client sees it: docs/reference/client-protocol.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query
+from fastapi import Request as HttpRequest
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import RedirectResponse, Response
+from pydantic import BaseModel, Field
+from starlette.concurrency import run_in_threadpool
+
+from controller.domain.errors import (
+    CleaveError,
+    Conflict,
+    FencedOut,
+    InvalidInput,
+    NotFound,
+    Retryable,
+    SessionExpired,
+    StoreUnavailable,
+    Unsupported,
+)
+from controller.entrypoints.web import access
+from controller.entrypoints.web.access import AccessDenied, AccessForbidden
+from controller.entrypoints.web.streams import EventStream, response
+from controller.services.consumer_sessions.leader import SessionLeader
+from controller.services.consumer_sessions.requests import (
+    Attach,
+    Detach,
+    Drained,
+    Goodbye,
+    PushedAssignment,
+    Pulse,
+    Register,
+    Release,
+    ReleasedBucket,
+    Request,
+)
+from controller.services.layout_feed import FedLayout, LayoutFeed
+from controller.store.topics.bucket_owners import SubscriptionKey
+
+ANSWER_SECONDS = 10.0
+"""A leader that has not answered by then is asked again."""
+_STATUS: tuple[tuple[type[CleaveError], int], ...] = (
+    (AccessDenied, 401),
+    (AccessForbidden, 403),
+    (NotFound, 404),
+    (SessionExpired, 409),
+    (Conflict, 409),
+    (FencedOut, 410),
+    (InvalidInput, 412),
+    (Unsupported, 422),
+    (Retryable, 503),
+)
+Asked = TypeVar("Asked", bound=Request)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What the routes stand on."""
+
+    leader: SessionLeader
+    feed: LayoutFeed
+    secret: str
+    grace_seconds: float
+
+    @property
+    def heartbeat_seconds(self) -> float:
+        """Time between two heartbeats of a stream in which nothing else is said."""
+        return self.grace_seconds / 12
+
+
+class Life(BaseModel):
+    """Which life of the consumer asks."""
+
+    incarnation: Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class LetGo(BaseModel):
+    """A bucket that was let go of, as of the generation at which it was got."""
+
+    segment_id: Annotated[int, Field(ge=0, lt=2**63)]
+    bucket_start: Annotated[int, Field(ge=0, le=65_535)]
+    generation: Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class Released(Life):
+    """Buckets that are settled, their readers closed."""
+
+    buckets: Annotated[list[LetGo], Field(max_length=65_536)]
+
+
+class DrainedSegments(Life):
+    """Sealed segments that are read to their end."""
+
+    segment_ids: Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1, max_length=10_000)]
+
+
+def create_app(served: Served) -> FastAPI:
+    """The app that a worker serves."""
+    app = FastAPI(title="Cleave", docs_url=None, redoc_url=None)
+    app.state.served = served
+    app.add_exception_handler(CleaveError, _refusal)
+    app.add_exception_handler(RequestValidationError, _wrong_form)
+    app.add_exception_handler(_AskLeader, _send_there)
+    app.include_router(router)
+    return app
+
+
+def _served(request: HttpRequest) -> Served:
+    found: Served = request.app.state.served
+    return found
+
+
+Name = Annotated[str, Path(pattern=r"^[^\s/]+$", max_length=500)]
+
+
+def _topic(
+    request: HttpRequest,
+    tenant: Name,
+    namespace: Name,
+    topic: Name,
+    authorization: Annotated[str | None, Header()] = None,
+) -> str:
+    """The topic that is asked for, if the token is for it."""
+    name = f"topic://{tenant}/{namespace}/{topic}"
+    access.read(_served(request).secret, authorization).demand(name)
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Which consumer of which subscription asks, at its leader."""
+
+    served: Served
+    key: SubscriptionKey
+    consumer: str
+
+    async def ask(self, kind: type[Asked], **more: Any) -> None:
+        """Put it into the leader's mailbox and wait for the answer."""
+        await _answered(self.served.leader, kind(key=self.key, consumer=self.consumer, **more))
+
+
+class _AskLeader(Exception):
+    """Another worker leads the topic, at this address."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.address = address
+
+
+async def _asking(request: HttpRequest, topic: Topic, subscription: Name, consumer: Name) -> Asking:
+    """At the leader; a client that asks another worker is sent there."""
+    served = _served(request)
+    found = await run_in_threadpool(served.feed.look, topic)
+    topic_id = found.published.topic_id
+    if not served.leader.leads(topic_id):
+        if found.leader is None:
+            raise StoreUnavailable(f"nobody leads {topic} just now; ask again in a moment")
+        raise _AskLeader(found.leader)
+    return Asking(served, SubscriptionKey(topic_id, subscription), consumer)
+
+
+Topic = Annotated[str, Depends(_topic)]
+AtLeader = Annotated[Asking, Depends(_asking)]
+_TOPIC = "/api/v1/topics/{tenant}/{namespace}/{topic}"
+_CONSUMER = _TOPIC + "/subscriptions/{subscription}/consumers/{consumer}"
+router = APIRouter()
+
+
+@router.get(_TOPIC + "/layout")
+async def layout(request: HttpRequest, topic: Topic) -> Response:
+    """The ACTIVE segments as they are now."""
+    return _json(layout_document(await run_in_threadpool(_served(request).feed.look, topic)))
+
+
+@router.get(_TOPIC + "/layout/watch")
+async def watch(
+    request: HttpRequest, topic: Topic, epoch: Annotated[int, Query(ge=-1, lt=2**63)] = -1
+) -> Response:
+    """The layout whenever it changes, as events. `epoch` is the last one known: it is not sent again."""
+    served = _served(request)
+    topic_id = (await run_in_threadpool(served.feed.look, topic)).published.topic_id
+    stream: EventStream[FedLayout] = EventStream(
+        "layout", lambda found: None if found.published.layout.epoch == epoch else layout_document(found)
+    )
+
+    async def events() -> AsyncIterator[bytes]:
+        served.feed.watch(topic_id, stream)
+        try:
+            async for event in stream.events(served.heartbeat_seconds):
+                yield event
+        finally:
+            served.feed.forget(topic_id, stream)
+
+    return response(events())
+
+
+@router.post(_CONSUMER)
+async def register(asking: AtLeader, life: Life) -> Response:
+    """Begin a session, or go on with it; the answer says how long silence may last. Then hold the assignment stream open."""
+    await asking.ask(Register, incarnation=life.incarnation)
+    served = asking.served
+    return _json(
+        {
+            "topic_id": asking.key.topic_id,
+            "heartbeat_seconds": served.heartbeat_seconds,
+            "silent_seconds": served.leader.silent_seconds,
+            "grace_seconds": served.grace_seconds,
+        }
+    )
+
+
+@router.get(_CONSUMER + "/assignment")
+async def assignment(
+    asking: AtLeader, incarnation: Annotated[str, Query(min_length=1, max_length=200)]
+) -> Response:
+    """What the consumer owns, whenever it changes, as events. Holding this stream open is being connected."""
+    stream: EventStream[PushedAssignment] = EventStream("assignment", lambda pushed: pushed)
+    await asking.ask(Attach, incarnation=incarnation, stream=stream)
+    served = asking.served
+
+    async def events() -> AsyncIterator[bytes]:
+        try:
+            async for event in stream.events(served.heartbeat_seconds):
+                yield event
+        finally:
+            gone = Detach(key=asking.key, consumer=asking.consumer, incarnation=incarnation, stream=stream)
+            served.leader.submit(gone)
+
+    return response(events())
+
+
+@router.post(_CONSUMER + "/pulse", status_code=204)
+async def pulse(asking: AtLeader, life: Life) -> None:
+    """The answer to a heartbeat: the consumer hears."""
+    await asking.ask(Pulse, incarnation=life.incarnation)
+
+
+@router.post(_CONSUMER + "/released", status_code=204)
+async def released(asking: AtLeader, said: Released) -> None:
+    """Buckets that the consumer was asked to release and has let go of."""
+    buckets = tuple(ReleasedBucket(one.segment_id, one.bucket_start, one.generation) for one in said.buckets)
+    await asking.ask(Release, incarnation=said.incarnation, buckets=buckets)
+
+
+@router.post(_CONSUMER + "/drained", status_code=204)
+async def drained(asking: AtLeader, said: DrainedSegments) -> None:
+    """Sealed segments that are read and acknowledged to their end."""
+    await asking.ask(Drained, incarnation=said.incarnation, segment_ids=tuple(said.segment_ids))
+
+
+@router.delete(_CONSUMER, status_code=204)
+async def goodbye(
+    asking: AtLeader, incarnation: Annotated[str, Query(min_length=1, max_length=200)]
+) -> None:
+    """The consumer leaves for good. What it read goes to others at once."""
+    await asking.ask(Goodbye, incarnation=incarnation)
+
+
+async def _answered(leader: SessionLeader, request: Request) -> None:
+    leader.submit(request)
+    try:
+        await asyncio.wait_for(asyncio.wrap_future(request.done), ANSWER_SECONDS)
+    except (TimeoutError, CancelledError):
+        raise StoreUnavailable("the leader has not answered in time; ask again") from None
+
+
+def layout_document(found: FedLayout) -> dict[str, object]:
+    """As clients are told."""
+    published = found.published
+    return {
+        "topic_id": published.topic_id,
+        "topic": published.name,
+        "data_plane": published.data_plane,
+        "epoch": published.layout.epoch,
+        "next_segment_id": published.layout.next_segment_id,
+        "leader": found.leader,
+        "segments": [
+            {
+                "segment_id": segment.segment_id,
+                "range_start": segment.hash_range.start,
+                "range_end": segment.hash_range.end,
+                "bucket_splits": segment.bucket_splits,
+                "created_epoch": segment.created_epoch,
+                "created_at_ms": segment.created_at_ms,
+                "backing_topic": published.backing_topics[segment.segment_id],
+            }
+            for segment in published.layout.active
+        ],
+    }
+
+
+def _json(document: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(
+        msgspec.json.encode(document), status, headers=headers, media_type="application/json"
+    )
+
+
+async def _refusal(_request: HttpRequest, error: Exception) -> Response:
+    assert isinstance(error, CleaveError)
+    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+    headers = {}
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, Retryable):
+        headers["Retry-After"] = str(math.ceil(error.delay_seconds))
+    return _json({"reason": error.message, "kind": type(error).__name__}, status, headers)
+
+
+async def _wrong_form(_request: HttpRequest, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return _json({"reason": f"{where}: {first['msg']}", "kind": "InvalidInput"}, 412)
+
+
+async def _send_there(request: HttpRequest, error: Exception) -> Response:
+    assert isinstance(error, _AskLeader)
+    query = f"?{request.url.query}" if request.url.query else ""
+    return RedirectResponse(f"{error.address}{request.url.path}{query}", 307)

@@ -1,0 +1,61 @@
+"""Serves the app in a thread of its own, beside the worker's loop, on a socket that is bound before the worker announces it."""
+
+from __future__ import annotations
+
+import socket
+
+import uvicorn
+
+from controller.domain.errors import InvalidInput
+from controller.entrypoints.web.access import demand_secret
+from controller.entrypoints.web.app import Served, create_app
+from controller.services.consumer_sessions.leader import SessionLeader
+from controller.services.layout_feed import LayoutFeed
+from controller.settings import Settings
+
+
+class WebServer:
+    """Bound at once, served by `run`."""
+
+    def __init__(self, settings: Settings, secret: str) -> None:
+        """Raises InvalidInput for an address that cannot be had, or a secret that is too short."""
+        demand_secret(secret)
+        self._secret, self._grace_seconds = secret, settings.consumer_grace_seconds
+        host, port = settings.serve_host, settings.serve_port
+        is_long = ":" in host
+        self._socket = socket.socket(socket.AF_INET6 if is_long else socket.AF_INET)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._socket.bind((host, port))
+        except OSError as error:
+            self._socket.close()
+            raise InvalidInput(
+                f"consumers cannot be served at {host}:{port}: {error}; set CLEAVE_SERVE_HOST and CLEAVE_SERVE_PORT"
+            ) from error
+        own = f"http://{f'[{host}]' if is_long else host}:{self._socket.getsockname()[1]}"
+        self.address = (settings.serve_url or own).rstrip("/")
+        self._server: uvicorn.Server | None = None
+
+    def serve(self, leader: SessionLeader, feed: LayoutFeed) -> WebServer:
+        """Itself, with what it is to serve."""
+        app = create_app(Served(leader, feed, self._secret, self._grace_seconds))
+        self._server = uvicorn.Server(
+            uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2)
+        )
+        return self
+
+    def run(self) -> None:
+        """Until `stop`."""
+        if self._server is not None:
+            self._server.run(sockets=[self._socket])
+
+    def stop(self) -> None:
+        """Finish what is being answered and leave; streams were ended by whoever pushes into them."""
+        if self._server is not None:
+            self._server.should_exit = True
+
+
+def web_server(settings: Settings) -> WebServer | None:
+    """What serves consumers, bound; None where no secret for their tokens is set."""
+    secret = settings.api_secret
+    return None if secret is None else WebServer(settings, secret.get_secret_value())

@@ -1,0 +1,269 @@
+"""The leader's thread: takes requests and notifications, writes sessions and owners, and pushes assignments.
+
+It leads the topics of the shards that its worker holds. Every transaction checks the shard's lease first, so a leader that was
+deposed writes nothing, and its streams are ended as soon as it knows. All that waits for one subscription is settled in one
+transaction: sessions begun and ended, buckets let go of, segments drained, and what follows from that for the owners. Nobody is
+told anything that is not committed.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import InvalidStateError
+from contextlib import suppress
+from typing import Protocol
+
+from sqlalchemy import Connection
+
+from controller import telemetry
+from controller.clock import Clock
+from controller.domain.errors import CleaveError, FencedOut, NotFound, Retryable, StoreUnavailable
+from controller.services.consumer_sessions.requests import Attach, Detach, Goodbye, Pulse, Register, Request
+from controller.services.consumer_sessions.sessions import SubscriptionSessions
+from controller.services.consumer_sessions.settlement import Settlement, settle
+from controller.store.postgres.engine import Store
+from controller.store.postgres.notifications import Listener
+from controller.store.shards import Shards
+from controller.store.topics import consumers
+from controller.store.topics.bucket_owners import SubscriptionKey
+
+log = telemetry.get_logger(__name__)
+
+CHANNELS = ("cleave_layout", "cleave_drains", "cleave_consumers")
+LONGEST_WAIT_SECONDS = 1.0
+RETRY_SECONDS = 0.5
+SWEEP_SECONDS = 30.0
+"""A notification that was lost costs no more than this."""
+LATE_SECONDS = 3600.0
+"""So long after a consumer has departed nothing of it is under way any more."""
+
+
+class Leases(Protocol):
+    """The shards held, and their terms; see `worker.shard_leases`."""
+
+    @property
+    def terms(self) -> Mapping[int, int]: ...
+
+    def fence(self, tx: Connection, shards: Shards) -> None: ...
+
+
+class SessionLeader:
+    """Runs beside the worker's loop. `submit` is for any thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        listener: Listener,
+        leases: Leases,
+        *,
+        shard_count: int,
+        grace_seconds: float,
+        clock: Clock,
+    ) -> None:
+        self._store, self._listener, self._leases = store, listener, leases
+        self._shard_count, self._grace_seconds, self._clock = shard_count, grace_seconds, clock
+        self._mailbox: deque[Request] = deque()
+        self._known: dict[SubscriptionKey, SubscriptionSessions] = {}
+        self._terms: dict[int, int] = {}
+        self._sweep_at = -math.inf
+        self._stopping = threading.Event()
+
+    @property
+    def silent_seconds(self) -> float:
+        """A consumer that was not heard for so long is disconnected, and one that has heard nothing stops."""
+        return self._grace_seconds / 2
+
+    def leads(self, topic_id: int) -> bool:
+        """Whether this worker is the topic's leader, as far as it knows."""
+        return topic_id % self._shard_count in self._leases.terms
+
+    def submit(self, request: Request) -> None:
+        """Put it into the mailbox; `request.done` says what became of it."""
+        self._mailbox.append(request)
+        self._listener.interrupt()
+
+    def stop(self) -> None:
+        """Finish what is in hand, end every stream and leave."""
+        self._stopping.set()
+        self._listener.interrupt()
+
+    def run(self) -> None:
+        """Until `stop`."""
+        while not self._stopping.is_set():
+            try:
+                self._wait()
+                self._follow_shards()
+                self._take_requests()
+                self._keep_time()
+                self._settle_all()
+            except Retryable as error:
+                log.warning("consumers wait", error=str(error), delay_seconds=error.delay_seconds)
+                self._stopping.wait(min(error.delay_seconds, LONGEST_WAIT_SECONDS))
+            except Exception:  # the thread would end, and nobody would be served
+                log.exception("a round of the sessions' leader failed")
+                self._stopping.wait(RETRY_SECONDS)
+        for known in self._known.values():
+            known.end_all("moved")
+        while self._mailbox:
+            _refuse(self._mailbox.popleft(), StoreUnavailable("this worker is leaving; ask another one"))
+        self._listener.close()
+
+    def _wait(self) -> None:
+        """Until there is something to do."""
+        now = self._clock.monotonic_seconds()
+        due = min((_next_due(known) for known in self._known.values()), default=math.inf)
+        has_work = bool(self._mailbox) or any(
+            not known.is_settled and known.retry_at <= now for known in self._known.values()
+        )
+        timeout = 0.0 if has_work else max(0.0, min(due - now, LONGEST_WAIT_SECONDS))
+        for notification in self._listener.wait(timeout):
+            head = notification.payload.partition(":")[0]
+            topic_id = int(head) if head.isdigit() else None
+            for key, known in self._known.items():
+                if notification.is_resync or key.topic_id == topic_id:
+                    known.is_settled = False
+
+    def _follow_shards(self) -> None:
+        """Leave what other workers lead now, and take over what came to this one, with everybody disconnected."""
+        terms = dict(self._leases.terms)
+        for key in [key for key in self._known if terms.get(self._shard(key)) != self._terms.get(self._shard(key))]:
+            self._known.pop(key).end_all("moved")
+        new = [shard for shard, term in terms.items() if self._terms.get(shard) != term]
+        if new:
+            now = self._clock.monotonic_seconds()
+            with self._store.transaction() as tx:
+                for row in consumers.of_shards(tx, Shards.of(self._shard_count, new)):
+                    known = self._of(SubscriptionKey(row.topic_id, row.subscription))
+                    known.restore(row.name, row.incarnation, now)
+        self._terms = terms
+
+    def _shard(self, key: SubscriptionKey) -> int:
+        return key.topic_id % self._shard_count
+
+    def _of(self, key: SubscriptionKey) -> SubscriptionSessions:
+        return self._known.setdefault(key, SubscriptionSessions(self._grace_seconds))
+
+    def _take_requests(self) -> None:
+        """All that is in the mailbox: what needs no row is done at once, the rest is settled by subscription."""
+        waiting: dict[SubscriptionKey, list[Request]] = {}
+        for _ in range(len(self._mailbox)):
+            request = self._mailbox.popleft()
+            if self._shard(request.key) not in self._terms:
+                _refuse(request, StoreUnavailable("another worker leads this topic now; ask again", 0.2))
+            elif isinstance(request, Pulse | Detach):
+                self._note(request)
+            else:
+                waiting.setdefault(request.key, []).append(request)
+        for key, requests in waiting.items():
+            self._settle(key, requests)
+
+    def _note(self, request: Request) -> None:
+        """A pulse or the end of a stream, which are in memory only."""
+        now, known = self._clock.monotonic_seconds(), self._known.get(request.key)
+        try:
+            if known is None:
+                raise FencedOut(f"consumer {request.consumer} has no session; register again")
+            if isinstance(request, Detach):
+                known.detach(request.consumer, request.stream, now)
+            else:
+                known.demand(request.consumer, request.incarnation).heard_at = now
+        except CleaveError as error:
+            _refuse(request, error)
+        else:
+            _answer(request)
+
+    def _keep_time(self) -> None:
+        """Hang up on the silent, end what has not come back, look at everything now and then."""
+        now = self._clock.monotonic_seconds()
+        for key, known in list(self._known.items()):
+            known.hang_up_silent(now, self.silent_seconds)
+            expired = known.expired(now) if known.retry_at <= now else []
+            if expired:
+                self._settle(
+                    key,
+                    [
+                        Goodbye(key=key, consumer=name, incarnation=life, has_expired=True)
+                        for name, life in expired
+                    ],
+                )
+        if now >= self._sweep_at:
+            self._sweep_at = now + SWEEP_SECONDS
+            for known in self._known.values():
+                known.is_settled = False
+            with self._store.transaction() as tx:
+                consumers.forget_departed(tx, LATE_SECONDS)
+
+    def _settle_all(self) -> None:
+        now = self._clock.monotonic_seconds()
+        for key, known in list(self._known.items()):
+            if not known.is_settled and known.retry_at <= now:
+                self._settle(key, ())
+
+    def _settle(self, key: SubscriptionKey, requests: Sequence[Request]) -> None:
+        """One transaction for all of it; then what it changed in memory, the answers and the pushes."""
+        known = self._of(key)
+        for request in requests:
+            if isinstance(request, Goodbye):  # should the write fail, the grace period ends the session
+                known.arm(request.consumer, request.incarnation, self._clock.monotonic_seconds())
+        try:
+            with self._store.transaction() as tx:
+                self._leases.fence(tx, Shards.of(self._shard_count, [self._shard(key)]))
+                settled = settle(tx, key, known, requests)
+        except NotFound as error:
+            self._known.pop(key).end_all("gone")
+            for request in requests:
+                _refuse(request, error)
+        except CleaveError as error:
+            known.is_settled, known.retry_at = False, self._clock.monotonic_seconds() + RETRY_SECONDS
+            if not isinstance(error, Retryable):
+                log.error("sessions not settled", topic_id=key.topic_id, subscription=key.name, error=str(error))
+            for request in requests:
+                _refuse(request, error if isinstance(error, Retryable) else StoreUnavailable(str(error)))
+        else:
+            known.is_settled, known.retry_at = True, -math.inf
+            self._conclude(known, requests, settled)
+            known.push(self._terms[self._shard(key)])
+            if not known.sessions and not known.owners:
+                self._known.pop(key, None)
+
+    def _conclude(
+        self, known: SubscriptionSessions, requests: Sequence[Request], settled: Settlement
+    ) -> None:
+        """What is committed, in memory; then the answers."""
+        now = self._clock.monotonic_seconds()
+        known.owners, known.found = settled.owners, settled.found
+        known.generation, known.data_plane = settled.generation, settled.data_plane
+        for index, request in enumerate(requests):
+            try:
+                if index in settled.refused:
+                    raise settled.refused[index]
+                if isinstance(request, Register):
+                    known.begin(request.consumer, request.incarnation, now)
+                elif isinstance(request, Attach):
+                    known.attach(request.consumer, request.incarnation, request.stream, now)
+                elif isinstance(request, Goodbye):
+                    known.end(
+                        request.consumer, request.incarnation, "expired" if request.has_expired else "left"
+                    )
+            except CleaveError as refusal:
+                _refuse(request, refusal)
+            else:
+                _answer(request)
+        known.follow_rows({name: row.incarnation for name, row in settled.rows.items()}, now)
+
+
+def _next_due(known: SubscriptionSessions) -> float:
+    return min((one.expires_at for one in known.sessions.values()), default=math.inf)
+
+
+def _answer(request: Request) -> None:
+    with suppress(InvalidStateError):  # whoever asked has gone
+        request.done.set_result(None)
+
+
+def _refuse(request: Request, error: CleaveError) -> None:
+    with suppress(InvalidStateError):
+        request.done.set_exception(error)

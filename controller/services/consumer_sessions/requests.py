@@ -1,0 +1,113 @@
+"""What a consumer asks of the leader of its topic, and what it is told.
+
+Each request waits in the leader's one mailbox and is answered through its `done`, after the transaction that it caused: None,
+or the error that refused it. The web app makes them; the leader alone reads them.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from controller.store.topics.bucket_owners import SubscriptionKey
+
+
+@dataclass(frozen=True, slots=True)
+class GrantedBucket:
+    """A bucket as its owner is told of it. `generation` is that at which it last changed owner; `release`: let go of it."""
+
+    segment_id: int
+    bucket_start: int
+    bucket_end: int
+    buckets: int
+    """How many the segment has."""
+    sealed: bool
+    backing_topic: str
+    generation: int
+    release: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PushedAssignment:
+    """All that one consumer owns. Of two the one with the higher (term, generation, epoch) is the later."""
+
+    term: int
+    generation: int
+    epoch: int
+    data_plane: str
+    buckets: tuple[GrantedBucket, ...]
+
+
+class Stream(Protocol):
+    """What the leader pushes into; safe to call from its thread, and never blocks."""
+
+    def push(self, assignment: PushedAssignment) -> None:
+        """Say this next. An assignment that was not sent yet is superseded by it."""
+
+    def end(self, reason: str) -> None:
+        """Say why, and close."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Request:
+    """Of one consumer's life (`incarnation`) in one subscription."""
+
+    key: SubscriptionKey
+    consumer: str
+    incarnation: str
+    done: Future[None] = field(default_factory=Future)
+
+
+@dataclass(slots=True, kw_only=True)
+class Register(Request):
+    """Begin a session, or go on with it. It must be followed by `Attach` within the grace period."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Attach(Request):
+    """Be told of assignments. Holding the stream open is being connected."""
+
+    stream: Stream
+
+
+@dataclass(slots=True, kw_only=True)
+class Detach(Request):
+    """The stream has ended. A stream that was replaced meanwhile changes nothing."""
+
+    stream: Stream
+
+
+@dataclass(slots=True, kw_only=True)
+class Pulse(Request):
+    """The consumer is alive and hears."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasedBucket:
+    """A bucket that its owner has let go of, as of the generation at which it got it."""
+
+    segment_id: int
+    bucket_start: int
+    generation: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Release(Request):
+    """These buckets are settled, and their readers closed."""
+
+    buckets: tuple[ReleasedBucket, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Drained(Request):
+    """These sealed segments are read and acknowledged to their end."""
+
+    segment_ids: tuple[int, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Goodbye(Request):
+    """The session is over: the consumer leaves, or (`has_expired`) its grace period has passed."""
+
+    has_expired: bool = False

@@ -1,0 +1,147 @@
+"""One subscription's consumers as its leader knows them: who is connected, who has until when to come back.
+
+In memory only, and for the leader's thread alone. The rows say who has a session; this says who is there. After a change of
+leader everybody counts as just disconnected.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from controller.domain.bucket_ownership import BucketOwner
+from controller.domain.errors import FencedOut
+from controller.services.consumer_sessions.requests import GrantedBucket, PushedAssignment, Stream
+from controller.store.topics.to_read import ToRead
+
+
+@dataclass(slots=True)
+class Session:
+    """One life of a consumer. `expires_at` (monotonic seconds) is infinite while it is connected."""
+
+    incarnation: str
+    expires_at: float
+    heard_at: float
+    stream: Stream | None = None
+    told: PushedAssignment | None = None
+
+
+@dataclass(slots=True)
+class SubscriptionSessions:
+    """`owners` and `found` are those of the last transaction; `is_settled` says that nothing has changed since."""
+
+    grace_seconds: float
+    sessions: dict[str, Session] = field(default_factory=dict)
+    owners: tuple[BucketOwner, ...] = ()
+    found: ToRead | None = None
+    data_plane: str = ""
+    generation: int = 0
+    is_settled: bool = False
+    retry_at: float = -math.inf
+
+    def restore(self, consumer: str, incarnation: str, now: float) -> None:
+        """A session from before: disconnected just now."""
+        self.sessions[consumer] = Session(incarnation, now + self.grace_seconds, now)
+
+    def begin(self, consumer: str, incarnation: str, now: float) -> None:
+        """A session that was just registered. Another life of that name is told that it was replaced."""
+        before = self.sessions.get(consumer)
+        if before is not None and before.incarnation == incarnation:
+            before.heard_at = now
+            return
+        if before is not None and before.stream is not None:
+            before.stream.end("replaced")
+        self.restore(consumer, incarnation, now)
+
+    def demand(self, consumer: str, incarnation: str) -> Session:
+        """The session of this life. Raises FencedOut where there is none: it is to register again, which may be refused."""
+        session = self.sessions.get(consumer)
+        if session is None or session.incarnation != incarnation:
+            raise FencedOut(f"consumer {consumer} has no session under this incarnation; register again")
+        return session
+
+    def attach(self, consumer: str, incarnation: str, stream: Stream, now: float) -> None:
+        """It is connected."""
+        session = self.demand(consumer, incarnation)
+        if session.stream is not None:
+            session.stream.end("superseded")
+        session.stream, session.told = stream, None
+        session.expires_at, session.heard_at = math.inf, now
+
+    def detach(self, consumer: str, stream: Stream, now: float) -> None:
+        """Its stream has ended: it has the grace period to come back."""
+        session = self.sessions.get(consumer)
+        if session is not None and session.stream is stream:
+            session.stream, session.expires_at = None, now + self.grace_seconds
+
+    def arm(self, consumer: str, incarnation: str, now: float) -> None:
+        """Have the session end by itself, whatever becomes of what is tried now."""
+        session = self.sessions.get(consumer)
+        if session is not None and session.incarnation == incarnation:
+            session.expires_at = min(session.expires_at, now + self.grace_seconds)
+
+    def end(self, consumer: str, incarnation: str, reason: str) -> None:
+        """The session is over."""
+        session = self.sessions.get(consumer)
+        if session is not None and session.incarnation == incarnation:
+            del self.sessions[consumer]
+            if session.stream is not None:
+                session.stream.end(reason)
+
+    def follow_rows(self, incarnations: Mapping[str, str], now: float) -> None:
+        """Somebody else may have registered or removed a consumer: who has a row has a session, and nobody else."""
+        for name in [name for name in self.sessions if name not in incarnations]:
+            self.end(name, self.sessions[name].incarnation, "removed")
+        for name, incarnation in incarnations.items():
+            if name not in self.sessions:
+                self.restore(name, incarnation, now)
+
+    def end_all(self, reason: str) -> None:
+        """Nobody is served here any more; whoever is somewhere else will be."""
+        for session in self.sessions.values():
+            if session.stream is not None:
+                session.stream.end(reason)
+        self.sessions.clear()
+
+    def hang_up_silent(self, now: float, silent_seconds: float) -> None:
+        """Close the streams of those who have not been heard for so long: the other end may be gone unnoticed."""
+        for consumer, session in self.sessions.items():
+            if session.stream is not None and now - session.heard_at > silent_seconds:
+                stream = session.stream
+                self.detach(consumer, stream, now)
+                stream.end("silent")
+
+    def expired(self, now: float) -> list[tuple[str, str]]:
+        """Names and incarnations of those whose grace period has passed."""
+        return [(name, one.incarnation) for name, one in self.sessions.items() if one.expires_at <= now]
+
+    def push(self, term: int) -> None:
+        """Tell every connected consumer what it owns, unless it was told so already."""
+        for consumer, session in self.sessions.items():
+            if session.stream is not None:
+                assignment = self._assignment(consumer, term)
+                if session.told is None or session.told.buckets != assignment.buckets:
+                    session.stream.push(assignment)
+                    session.told = assignment
+
+    def _assignment(self, consumer: str, term: int) -> PushedAssignment:
+        assert self.found is not None
+        layout, topics = self.found.layout, self.found.backing_topics
+        granted = []
+        for owner in self.owners:
+            segment = layout.segments.get(owner.bucket.segment_id)
+            if owner.consumer == consumer and segment is not None:
+                granted.append(
+                    GrantedBucket(
+                        segment_id=segment.segment_id,
+                        bucket_start=owner.bucket.bucket.start,
+                        bucket_end=owner.bucket.bucket.end,
+                        buckets=segment.bucket_count,
+                        sealed=not segment.is_active,
+                        backing_topic=topics[segment.segment_id],
+                        generation=owner.generation,
+                        release=owner.is_asked,
+                    )
+                )
+        return PushedAssignment(term, self.generation, layout.epoch, self.data_plane, tuple(granted))

@@ -1,0 +1,130 @@
+"""One transaction of one subscription: what its consumers asked for, and what follows from that for the owners of buckets.
+
+Called by the leader, inside a transaction in which the shard's lease was checked. It changes rows only; what is in memory follows
+after the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection
+
+from controller.domain.assignment import SegmentBucket, assign
+from controller.domain.bucket_ownership import BucketOwner, owner_changes
+from controller.domain.errors import CleaveError, Conflict
+from controller.services.consumer_sessions.requests import Drained, Goodbye, Register, Release, Request
+from controller.services.consumer_sessions.sessions import SubscriptionSessions
+from controller.store.topics import bucket_owners, consumers, drains, to_read, topics
+from controller.store.topics.bucket_owners import SubscriptionKey
+from controller.store.topics.consumers import ConsumerRow
+from controller.store.topics.to_read import ToRead
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """The subscription as it is after the commit. `refused` are requests by their place, each with its reason."""
+
+    generation: int
+    owners: tuple[BucketOwner, ...]
+    found: ToRead
+    rows: Mapping[str, ConsumerRow]
+    data_plane: str
+    refused: Mapping[int, CleaveError]
+
+
+@dataclass(slots=True)
+class _Asked:
+    """The requests of one transaction, and what each may not have."""
+
+    requests: Sequence[Request]
+    refused: dict[int, CleaveError] = field(default_factory=dict)
+
+    @contextmanager
+    def each(self, index: int) -> Iterator[None]:
+        """A refusal concerns this request alone. None is raised after a statement has failed."""
+        try:
+            yield
+        except CleaveError as error:
+            self.refused[index] = error
+
+
+def settle(
+    tx: Connection, key: SubscriptionKey, known: SubscriptionSessions, requests: Sequence[Request]
+) -> Settlement:
+    """Write what is asked for and what follows. Raises SubscriptionNotFound, TopicNotFound."""
+    topic = topics.get_topic(tx, key.topic_id)
+    asked = _Asked(requests)
+    _mark_drained(tx, key, known, asked)  # takes the topic's lock, which comes before the subscription's
+    generation = bucket_owners.lock(tx, key)
+    owners = bucket_owners.owners(tx, key)
+    _begin_and_end(tx, key, asked)
+    released = _released(owners, known, asked)
+    found = to_read.to_read(tx, key.topic_id, key.name)
+    rows = {row.name: row for row in consumers.list_consumers(tx, key.topic_id, key.name)}
+    changes = owner_changes(
+        assign(
+            found.layout, found.drained, rows, {one.bucket: one.consumer for one in owners}, share_buckets=True
+        ),
+        owners,
+        consumers=rows,
+        released=released,
+        finished=_finished(owners, found),
+    )
+    if changes:
+        generation = bucket_owners.write(tx, key, changes, generation)
+        owners = bucket_owners.owners(tx, key)
+    return Settlement(generation, owners, found, rows, topic.data_plane, asked.refused)
+
+
+def _mark_drained(tx: Connection, key: SubscriptionKey, known: SubscriptionSessions, asked: _Asked) -> None:
+    """Segments that an owner has read to their end."""
+    for index, request in enumerate(asked.requests):
+        if isinstance(request, Drained):
+            with asked.each(index):
+                known.demand(request.consumer, request.incarnation)
+                owned = {one.bucket.segment_id for one in known.owners if one.consumer == request.consumer}
+                if not owned.issuperset(request.segment_ids):
+                    raise Conflict(
+                        f"consumer {request.consumer} does not own segment "
+                        f"{min(set(request.segment_ids) - owned)}; what it owns now is in its assignment"
+                    )
+                drains.mark_drained(tx, key.topic_id, key.name, request.segment_ids)
+
+
+def _begin_and_end(tx: Connection, key: SubscriptionKey, asked: _Asked) -> None:
+    for index, request in enumerate(asked.requests):
+        with asked.each(index):
+            if isinstance(request, Register):
+                consumers.register_session(tx, key.topic_id, key.name, request.consumer, request.incarnation)
+            elif isinstance(request, Goodbye):
+                reason = consumers.EXPIRED if request.has_expired else consumers.LEFT
+                consumers.depart(tx, key.topic_id, key.name, request.consumer, request.incarnation, reason)
+
+
+def _released(
+    owners: Sequence[BucketOwner], known: SubscriptionSessions, asked: _Asked
+) -> frozenset[SegmentBucket]:
+    """Buckets that their owners have let go of. What was released at an older generation is somebody else's by now."""
+    let_go: set[tuple[str, int, int, int]] = set()
+    for index, request in enumerate(asked.requests):
+        if isinstance(request, Release):
+            with asked.each(index):
+                known.demand(request.consumer, request.incarnation)
+                let_go |= {
+                    (request.consumer, one.segment_id, one.bucket_start, one.generation) for one in request.buckets
+                }
+    return frozenset(
+        one.bucket
+        for one in owners
+        if (one.consumer, one.bucket.segment_id, one.bucket.bucket.start, one.generation) in let_go
+    )
+
+
+def _finished(owners: Sequence[BucketOwner], found: ToRead) -> frozenset[int]:
+    """Segments in which nothing is left to read."""
+    segments = found.layout.segments
+    owned = {one.bucket.segment_id for one in owners}
+    return frozenset(i for i in owned if i not in segments or i in found.drained)

@@ -1,0 +1,117 @@
+"""Who owns which bucket of a subscription: rows, written by the topic's leader alone, under its shard's lease.
+
+`lock` comes first in each transaction: it serialises leaders of one subscription, and gives the generation from which the next
+change counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, text
+
+from controller.domain.assignment import SegmentBucket
+from controller.domain.bucket_ownership import BucketOwner, OwnerChanges
+from controller.domain.errors import SubscriptionNotFound
+from controller.domain.hash_range import HashRange
+
+_LOCK = """
+    SELECT u.generation FROM cleave.subscription u
+     WHERE u.topic_id = :topic_id AND u.name = :subscription AND u.state = 'live' FOR NO KEY UPDATE
+"""
+_OWNERS = """
+    SELECT segment_id, bucket_start, bucket_end, consumer, generation, release_asked_at IS NOT NULL AS is_asked, successor
+      FROM cleave.bucket_owner WHERE topic_id = :topic_id AND subscription = :subscription
+     ORDER BY segment_id, bucket_start
+"""
+_RAISE = """
+    UPDATE cleave.subscription SET generation = :generation WHERE topic_id = :topic_id AND name = :subscription
+"""
+_GRANT = """
+    INSERT INTO cleave.bucket_owner AS b
+           (topic_id, subscription, segment_id, bucket_start, bucket_end, consumer, generation)
+    VALUES (:topic_id, :subscription, :segment_id, :bucket_start, :bucket_end, :consumer, :generation)
+    ON CONFLICT (topic_id, subscription, segment_id, bucket_start) DO UPDATE
+       SET consumer = excluded.consumer, generation = excluded.generation, owned_since = clock_timestamp(),
+           release_asked_at = NULL, successor = NULL
+"""
+_ASK = """
+    UPDATE cleave.bucket_owner
+       SET release_asked_at = coalesce(release_asked_at, clock_timestamp()), successor = :consumer
+     WHERE topic_id = :topic_id AND subscription = :subscription AND segment_id = :segment_id
+       AND bucket_start = :bucket_start
+"""
+_KEEP = """
+    UPDATE cleave.bucket_owner SET release_asked_at = NULL, successor = NULL
+     WHERE topic_id = :topic_id AND subscription = :subscription AND segment_id = :segment_id
+       AND bucket_start = :bucket_start
+"""
+_END = """
+    DELETE FROM cleave.bucket_owner
+     WHERE topic_id = :topic_id AND subscription = :subscription AND segment_id = :segment_id
+       AND bucket_start = :bucket_start
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionKey:
+    """Names a subscription."""
+
+    topic_id: int
+    name: str
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """For statements about it."""
+        return {"topic_id": self.topic_id, "subscription": self.name}
+
+
+def lock(tx: Connection, key: SubscriptionKey) -> int:
+    """The subscription's generation; its row is locked until the transaction ends. SubscriptionNotFound unless it is live."""
+    generation = tx.execute(text(_LOCK), key.parameters).scalar_one_or_none()
+    if generation is None:
+        raise SubscriptionNotFound(
+            f"topic {key.topic_id} has no subscription {key.name} that is live; create it or check the name"
+        )
+    return int(generation)
+
+
+def owners(tx: Connection, key: SubscriptionKey) -> tuple[BucketOwner, ...]:
+    """Owners by segment and bucket."""
+    return tuple(
+        BucketOwner(
+            SegmentBucket(row.segment_id, HashRange(row.bucket_start, row.bucket_end)),
+            row.consumer,
+            row.generation,
+            row.is_asked,
+            row.successor,
+        )
+        for row in tx.execute(text(_OWNERS), key.parameters)
+    )
+
+
+def write(tx: Connection, key: SubscriptionKey, changes: OwnerChanges, generation: int) -> int:
+    """Write the changes; the generation, raised by 1 if a bucket got an owner. `generation` is that of `lock`."""
+    if changes.granted:
+        generation += 1
+        tx.execute(text(_RAISE), {**key.parameters, "generation": generation})
+        tx.execute(
+            text(_GRANT),
+            [
+                {**_row(key, bucket), "bucket_end": bucket.bucket.end, "consumer": name, "generation": generation}
+                for bucket, name in sorted(changes.granted.items())
+            ],
+        )
+    if changes.asked:
+        tx.execute(
+            text(_ASK), [{**_row(key, bucket), "consumer": name} for bucket, name in sorted(changes.asked.items())]
+        )
+    for statement, buckets in ((_KEEP, changes.kept), (_END, changes.ended)):
+        if buckets:
+            tx.execute(text(statement), [_row(key, bucket) for bucket in sorted(buckets)])
+    return generation
+
+
+def _row(key: SubscriptionKey, bucket: SegmentBucket) -> dict[str, object]:
+    return {**key.parameters, "segment_id": bucket.segment_id, "bucket_start": bucket.bucket.start}

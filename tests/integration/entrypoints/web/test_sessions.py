@@ -1,0 +1,294 @@
+"""Sessions over real HTTP, against a real worker and PostgreSQL: what a consumer is told, and what it may not do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from controller.client.servers import Servers
+from controller.client.session import Session
+from controller.domain.errors import (
+    CleaveError,
+    Conflict,
+    FencedOut,
+    InvalidInput,
+    NotFound,
+    StoreUnavailable,
+    Terminal,
+)
+from controller.entrypoints.web import access
+from tests.support.bench import TOPIC, Bench
+from tests.support.serving import SECRET, ServingWorker, client_of, serving_worker
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def bench(database: str) -> Iterator[Bench]:
+    """A topic with a subscription."""
+    bench = Bench(database)
+    bench.topic_with(segments=2)
+    yield bench
+    bench.close()
+
+
+@pytest.fixture
+def worker(bench: Bench) -> Iterator[ServingWorker]:
+    """One worker that serves."""
+    with serving_worker(bench.url) as running:
+        yield running
+
+
+@pytest.fixture
+def servers(worker: ServingWorker) -> Iterator[Servers]:
+    """A client of that worker."""
+    servers = client_of(worker.address)
+    yield servers
+    servers.close()
+
+
+def owned(session: Session) -> set[tuple[int, int]]:
+    """Segment and start of each bucket it may read."""
+    found = session.assignment
+    return (
+        {(one.segment_id, one.bucket.start) for one in found.buckets if not one.release} if found else set()
+    )
+
+
+def test_one_consumer_owns_everything(bench: Bench, servers: Servers) -> None:
+    session = Session(servers, TOPIC, "billing", "a", on_change=lambda: None)
+    wait_until(lambda: owned(session), timeout_seconds=10, message="an assignment")
+    assert {segment for segment, _ in owned(session)} == {0, 1}
+    session.close()
+
+
+class Reader:
+    """A consumer that lets go of whatever it is asked to, at once."""
+
+    def __init__(self, servers: Servers, name: str) -> None:
+        self.session = Session(servers, TOPIC, "billing", name, on_change=self._changed)
+        self._changed()
+
+    def _changed(self) -> None:
+        session = getattr(self, "session", None)
+        found = session.assignment if session is not None else None
+        if found is not None:
+            session.say_released([one for one in found.buckets if one.release])
+
+    @property
+    def owned(self) -> set[tuple[int, int]]:
+        """See `owned`."""
+        return owned(self.session)
+
+    @property
+    def generations(self) -> dict[tuple[int, int], int]:
+        """At which each bucket came here."""
+        found = self.session.assignment
+        return {(one.segment_id, one.bucket.start): one.generation for one in found.buckets} if found else {}
+
+
+EVERYTHING = {(segment, start) for segment in (0, 1) for start in (0, 32768)}
+"""Two segments of two buckets each: a topic's four."""
+
+
+def share(*readers: Reader) -> None:
+    """Wait until each bucket has one owner, and every reader one bucket at least."""
+
+    def is_shared() -> bool:
+        shares = [reader.owned for reader in readers]
+        return all(shares) and sum(map(len, shares)) == 4 and set().union(*shares) == EVERYTHING
+
+    wait_until(is_shared, timeout_seconds=15, message="all is shared out")
+
+
+def test_a_second_consumer_gets_its_share_and_what_stays_is_not_disturbed(servers: Servers) -> None:
+    first = Reader(servers, "a")
+    share(first)
+    before = first.generations
+
+    second = Reader(servers, "b")
+    share(first, second)
+
+    assert {segment for segment, _ in first.owned}.isdisjoint(segment for segment, _ in second.owned)
+    assert all(first.generations[bucket] == before[bucket] for bucket in first.owned)
+    assert all(second.generations[bucket] > before[bucket] for bucket in second.owned)
+    second.session.close()
+    share(first)
+    first.session.close()
+
+
+def test_a_bucket_changes_hands_only_when_its_owner_has_let_go(servers: Servers) -> None:
+    holder = Session(servers, TOPIC, "billing", "a", on_change=lambda: None)
+    wait_until(lambda: owned(holder) == EVERYTHING, timeout_seconds=15, message="all is a's")
+    second = Reader(servers, "b")
+
+    def asked() -> list[tuple[int, int]]:
+        found = holder.assignment
+        return [(one.segment_id, one.bucket.start) for one in found.buckets if one.release] if found else []
+
+    wait_until(asked, timeout_seconds=15, message="a is asked")
+    wait_until(lambda: second.session.assignment, timeout_seconds=15, message="b is told")
+    assert second.owned == set()
+
+    found = holder.assignment
+    assert found is not None
+    holder.say_released([one for one in found.buckets if one.release])
+    wait_until(
+        lambda: second.owned == EVERYTHING - owned(holder), timeout_seconds=15, message="b has its share"
+    )
+    second.session.close()
+    holder.close()
+
+
+def test_who_comes_back_within_grace_finds_all_as_it_was(bench: Bench, servers: Servers) -> None:
+    first, second = Reader(servers, "a"), Reader(servers, "b")
+    share(first, second)
+    before, others = first.generations, second.generations
+
+    first.session.close(leave=False)
+    again = Reader(servers, "a")
+    wait_until(lambda: again.owned, timeout_seconds=15, message="a is told again")
+
+    assert again.generations == before
+    assert second.generations == others
+    again.session.close()
+    second.session.close()
+
+
+def test_who_does_not_come_back_loses_its_share_after_grace(bench: Bench, servers: Servers) -> None:
+    first, second = Reader(servers, "a"), Reader(servers, "b")
+    share(first, second)
+    first.session.close(leave=False)
+    assert len(second.owned) == 2
+
+    share(second)
+
+    with bench.store.transaction() as tx:
+        assert tx.exec_driver_sql("SELECT name FROM cleave.consumer").scalars().all() == ["b"]
+        reasons = tx.exec_driver_sql("SELECT name, reason FROM cleave.departed_consumer").all()
+    assert [tuple(row) for row in reasons] == [("a", "expired")]
+    second.session.close()
+
+
+PATH = "/api/v1/topics/acme/shop/orders/subscriptions/billing/consumers/a"
+
+
+def test_what_a_departed_life_still_says_is_refused(bench: Bench, servers: Servers) -> None:
+    """Close during a register, two registers at once, replies late: no row is left, and none is taken from the living."""
+    servers.ask("DELETE", PATH, query={"incarnation": "1"})
+    with pytest.raises(FencedOut, match="has left"):
+        servers.ask("POST", PATH, document={"incarnation": "1"})
+    servers.ask("POST", PATH, document={"incarnation": "2"})
+    servers.ask("POST", PATH, document={"incarnation": "3"})
+    with pytest.raises(FencedOut, match="replaced"):
+        servers.ask("POST", PATH, document={"incarnation": "2"})
+    servers.ask("DELETE", PATH, query={"incarnation": "2"})
+
+    with bench.store.transaction() as tx:
+        rows = tx.exec_driver_sql("SELECT name, incarnation FROM cleave.consumer").all()
+    assert [tuple(row) for row in rows] == [("a", "3")]
+
+
+def test_a_newer_process_of_the_same_name_replaces_the_older_for_good(servers: Servers) -> None:
+    older = Session(servers, TOPIC, "billing", "a", on_change=lambda: None)
+    wait_until(lambda: owned(older), timeout_seconds=15, message="the older is told")
+    newer = Reader(servers, "a")
+    share(newer)
+
+    def is_over() -> bool:
+        try:
+            older.demand_alive()
+        except FencedOut:
+            return True
+        return False
+
+    wait_until(is_over, timeout_seconds=15, message="the older knows")
+    assert not older.is_current
+    older.close()
+    assert newer.owned == EVERYTHING
+    newer.session.close()
+
+
+def test_a_leader_whose_lease_has_passed_on_writes_nothing(bench: Bench, servers: Servers) -> None:
+    first = Reader(servers, "a")
+    share(first)
+    with bench.store.transaction() as tx:
+        tx.exec_driver_sql(
+            "UPDATE cleave.lease SET term = term + 1, holder = 'another' WHERE starts_with(name, 'shard/')"
+        )
+
+    with pytest.raises(StoreUnavailable):
+        servers.ask("POST", f"{PATH[:-1]}late", document={"incarnation": "1"})
+
+    with bench.store.transaction() as tx:
+        assert tx.exec_driver_sql("SELECT name FROM cleave.consumer").scalars().all() == ["a"]
+    first.session.close(leave=False)
+
+
+@pytest.mark.parametrize(
+    ("topics", "path", "document", "error", "words"),
+    [
+        (("topic://acme/shop/*",), PATH, {"incarnation": ""}, InvalidInput, "incarnation"),
+        (("topic://acme/shop/*",), PATH, {}, InvalidInput, "incarnation"),
+        (("topic://acme/other/*",), PATH, {"incarnation": "1"}, Terminal, "not for topic://acme/shop/orders"),
+        (("topic://*",), PATH.replace("billing", "nothing"), {"incarnation": "1"}, NotFound, "nothing"),
+        (("topic://*",), PATH.replace("orders", "nothing"), {"incarnation": "1"}, NotFound, "no topic"),
+        (("topic://*",), f"{PATH}/pulse", {"incarnation": "1"}, FencedOut, "register again"),
+        (("topic://*",), f"{PATH}/drained", {"incarnation": "1", "segment_ids": [0]}, FencedOut, "register"),
+    ],
+)
+def test_bad_input_is_refused_with_its_reason(
+    worker: ServingWorker,
+    topics: tuple[str, ...],
+    path: str,
+    document: dict[str, object],
+    error: type[CleaveError],
+    words: str,
+) -> None:
+    servers = client_of(worker.address, topics=topics)
+    with pytest.raises(error, match=words):
+        servers.ask("POST", path, document=document)
+    servers.close()
+
+
+def test_without_a_valid_token_nothing_is_said(worker: ServingWorker) -> None:
+    expired = access.sign(SECRET, ["topic://*"], -1.0)
+    foreign = access.sign("x" * 32, ["topic://*"], 60.0)
+    for token in ("x", "nonsense", expired, foreign):
+        answer = httpx.get(
+            f"{worker.address}/api/v1/topics/acme/shop/orders/layout",
+            headers={"Authorization": f"Bearer {token}"},
+        )
+        assert answer.status_code == 401
+        assert "token" in answer.json()["reason"]
+
+
+def test_another_worker_sends_consumers_to_the_leader(bench: Bench, worker: ServingWorker) -> None:
+    with serving_worker(bench.url) as other:
+        addresses = [worker.address, other.address]
+        wait_until(
+            lambda: bool(worker.worker.leases.terms) and bool(other.worker.leases.terms),
+            timeout_seconds=20,
+            message="both have shards",
+        )
+        for address in addresses:
+            servers = client_of(address)
+            reader = Reader(servers, "a")
+            share(reader)
+            reader.session.close()
+            servers.close()
+
+
+def test_what_nobody_owns_cannot_be_drained(bench: Bench, servers: Servers) -> None:
+    first = Reader(servers, "a")
+    share(first)
+    servers.ask("POST", PATH, document={"incarnation": first.session._incarnation})
+    for segment_ids, words in (([0], "not sealed"), ([77], "does not own segment 77")):
+        with pytest.raises(Conflict, match=words):
+            servers.ask(
+                "POST",
+                f"{PATH}/drained",
+                document={"incarnation": first.session._incarnation, "segment_ids": segment_ids},
+            )
+    first.session.close()
