@@ -21,11 +21,13 @@ CREATE ROLE cleave_owner NOLOGIN;
 CREATE ROLE cleave_controller NOLOGIN;
 CREATE ROLE cleave_spark_loader NOLOGIN;
 CREATE ROLE cleave_inspector NOLOGIN;
+CREATE ROLE cleave_client NOLOGIN;
 CREATE ROLE cleave_migrator LOGIN PASSWORD :'owner' IN ROLE cleave_owner;
 CREATE ROLE cleave_app LOGIN PASSWORD :'app' IN ROLE cleave_controller;
 CREATE ROLE cleave_load LOGIN PASSWORD :'load' IN ROLE cleave_spark_loader;
 CREATE ROLE cleave_reader LOGIN PASSWORD :'reader' IN ROLE cleave_inspector;
 CREATE DATABASE cleave OWNER cleave_owner;
 REVOKE CONNECT ON DATABASE cleave FROM PUBLIC;
-GRANT CONNECT ON DATABASE cleave TO cleave_owner, cleave_controller, cleave_spark_loader, cleave_inspector;
+GRANT CONNECT ON DATABASE cleave TO cleave_owner, cleave_controller, cleave_spark_loader, cleave_inspector,
+  cleave_client;
 SQL

@@ -9,12 +9,15 @@ DECLARE
     role_name  text;
     can_become text := CASE WHEN current_setting('server_version_num')::int >= 160000 THEN 'SET' ELSE 'MEMBER' END;
 BEGIN
-    FOREACH role_name IN ARRAY ARRAY['cleave_owner', 'cleave_controller', 'cleave_spark_loader', 'cleave_inspector'] LOOP
+    FOREACH role_name IN ARRAY ARRAY['cleave_owner', 'cleave_controller', 'cleave_spark_loader', 'cleave_inspector', 'cleave_client'] LOOP
         IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = role_name) THEN
             BEGIN
                 EXECUTE format('CREATE ROLE %I NOLOGIN', role_name);
             EXCEPTION WHEN duplicate_object OR unique_violation THEN
                 NULL;  -- roles belong to the server, not to the database: another database made it first
+            WHEN insufficient_privilege THEN
+                RAISE EXCEPTION 'there is no role %, and % may not make it; as a superuser run CREATE ROLE % NOLOGIN, then this again',
+                    role_name, current_user, role_name USING ERRCODE = 'insufficient_privilege';
             END;
         END IF;
     END LOOP;

@@ -653,8 +653,40 @@ BEGIN
     RETURN NEW;
 END $$;
 
-CREATE FUNCTION embedded.append(log_name text, producer_name text, batch_sequence bigint, batch_bytes bigint, keys bytea[], payloads bytea[], OUT outcome text, OUT log_id bigint) RETURNS record
-    LANGUAGE plpgsql
+CREATE FUNCTION embedded.acknowledge(of_log_id bigint, of_subscription text, of_generation bigint, upto bigint, messages bigint, bytes bigint) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    held  record;
+    ended record;
+BEGIN
+    SELECT count(*) AS parts, min(first_hash) AS first_hash, min(position) AS position INTO held
+      FROM (SELECT first_hash, position FROM embedded.cursor
+             WHERE log_id = of_log_id AND subscription = of_subscription AND generation = of_generation
+             ORDER BY first_hash FOR NO KEY UPDATE) part;
+    IF held.parts = 0 THEN
+        RETURN false;
+    END IF;
+    SELECT next_offset, terminated_at INTO ended FROM embedded.log WHERE log_id = of_log_id;
+    upto := least(upto, ended.next_offset);
+    UPDATE embedded.cursor
+       SET position = greatest(position, upto),
+           msg_out = msg_out + CASE WHEN first_hash = held.first_hash THEN greatest(messages, 0) ELSE 0 END,
+           byte_out = byte_out + CASE WHEN first_hash = held.first_hash THEN greatest(bytes, 0) ELSE 0 END
+     WHERE log_id = of_log_id AND subscription = of_subscription AND generation = of_generation;
+    IF held.parts > 1 THEN
+        PERFORM embedded.join_parts(of_log_id, of_subscription, of_generation);
+    END IF;
+    IF ended.terminated_at IS NOT NULL AND held.position < ended.next_offset AND upto = ended.next_offset THEN
+        PERFORM pg_notify('embedded_arrivals', of_log_id::text);
+    END IF;
+    RETURN true;
+END $$;
+
+CREATE FUNCTION embedded.append(log_name text, producer_name text, batch_sequence bigint, batch_bytes bigint, keys bytea[], payloads bytea[], bucket_hashes integer[], OUT outcome text, OUT log_id bigint) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 #variable_conflict use_column
 DECLARE
@@ -678,13 +710,107 @@ BEGIN
     UPDATE embedded.log
        SET next_offset = next_offset + cardinality(payloads), byte_in = byte_in + batch_bytes, last_published_at = moment
      WHERE log_id = target.log_id;
-    INSERT INTO embedded.message (log_id, log_offset, published_at, key, payload)
-    SELECT target.log_id, target.next_offset + ordinal - 1, moment, key, payload
-      FROM unnest(keys, payloads) WITH ORDINALITY AS batch (key, payload, ordinal);
+    INSERT INTO embedded.message (log_id, log_offset, published_at, key, payload, bucket_hash)
+    SELECT target.log_id, target.next_offset + ordinal - 1, moment, key, payload, bucket_hash
+      FROM unnest(keys, payloads, bucket_hashes) WITH ORDINALITY AS batch (key, payload, bucket_hash, ordinal);
     INSERT INTO embedded.producer AS p (log_id, name, last_sequence)
     VALUES (target.log_id, producer_name, batch_sequence)
     ON CONFLICT ON CONSTRAINT producer_pkey DO UPDATE SET last_sequence = excluded.last_sequence;
     outcome := 'granted';
+END $$;
+
+CREATE FUNCTION embedded.backlog(log_name text, of_subscription text) RETURNS bigint
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT l.next_offset - p.highest + (
+           SELECT count(*) FROM embedded.message m
+            WHERE m.log_id = l.log_id AND m.log_offset >= p.lowest AND m.log_offset < p.highest
+              AND m.log_offset >= (SELECT c.position FROM embedded.cursor c
+                                    WHERE c.log_id = l.log_id AND c.subscription = of_subscription
+                                      AND c.first_hash <= coalesce(m.bucket_hash, embedded.bucket_hash_of(m.key))
+                                    ORDER BY c.first_hash DESC LIMIT 1))
+      FROM embedded.log l
+     CROSS JOIN LATERAL (SELECT min(position) AS lowest, max(position) AS highest FROM embedded.cursor c
+                          WHERE c.log_id = l.log_id AND c.subscription = of_subscription) p
+     WHERE l.name = log_name AND p.lowest IS NOT NULL
+$$;
+
+CREATE FUNCTION embedded.bucket_hash_of(key bytea) RETURNS integer
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    size bigint := coalesce(length(key), 0);
+    hash bigint := 0;
+    word bigint;
+BEGIN
+    IF key IS NULL THEN
+        RETURN 0;
+    END IF;
+    FOR start IN 0 .. size - 1 BY 4 LOOP
+        word := 0;
+        FOR place IN 0 .. least(3, size - start - 1) LOOP
+            word := word | (get_byte(key, (start + place)::integer)::bigint << (8 * place)::integer);
+        END LOOP;
+        word := word::numeric * 3432918353 % 4294967296;
+        word := (word << 15 | word >> 17) & 4294967295;
+        hash := hash # (word::numeric * 461845907 % 4294967296)::bigint;
+        CONTINUE WHEN start + 3 >= size;  -- the tail, shorter than a word, is not mixed any further
+        hash := (hash << 13 | hash >> 19) & 4294967295;
+        hash := (hash * 5 + 3864292196) & 4294967295;
+    END LOOP;
+    hash := hash # size;
+    hash := (hash # hash >> 16)::numeric * 2246822507 % 4294967296;
+    hash := (hash # hash >> 13)::numeric * 3266489909 % 4294967296;
+    RETURN (hash # hash >> 16) & 65535;
+END $$;
+
+CREATE FUNCTION embedded.divide_part(of_log_id bigint, of_subscription text, at integer) RETURNS void
+    LANGUAGE sql
+    AS $$
+    WITH whole AS (
+        SELECT last_hash, position FROM embedded.cursor
+         WHERE log_id = of_log_id AND subscription = of_subscription AND first_hash < at AND at <= last_hash
+    ), lower AS (
+        UPDATE embedded.cursor SET last_hash = at - 1
+         WHERE log_id = of_log_id AND subscription = of_subscription AND first_hash < at AND at <= last_hash)
+    INSERT INTO embedded.cursor (log_id, subscription, first_hash, last_hash, position, generation)
+    SELECT of_log_id, of_subscription, at, last_hash, position, nextval('embedded.generation') FROM whole;
+$$;
+
+CREATE FUNCTION embedded.join_parts(of_log_id bigint, of_subscription text, of_generation bigint) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    parts record;
+BEGIN
+    SELECT min(first_hash) AS first_hash, max(last_hash) AS last_hash, sum(msg_out) AS msg_out, sum(byte_out) AS byte_out
+      INTO parts
+      FROM embedded.cursor
+     WHERE log_id = of_log_id AND subscription = of_subscription AND generation = of_generation
+    HAVING count(*) > 1 AND min(position) = max(position);
+    IF FOUND THEN
+        DELETE FROM embedded.cursor
+         WHERE log_id = of_log_id AND subscription = of_subscription AND generation = of_generation
+           AND first_hash > parts.first_hash;
+        UPDATE embedded.cursor
+           SET last_hash = parts.last_hash, msg_out = parts.msg_out, byte_out = parts.byte_out
+         WHERE log_id = of_log_id AND subscription = of_subscription AND first_hash = parts.first_hash;
+    END IF;
+END $$;
+
+CREATE FUNCTION embedded.lock_parts(of_log_id bigint, of_subscription text) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    PERFORM FROM embedded.cursor
+      WHERE log_id = of_log_id AND subscription = of_subscription AND first_hash = 0 FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    PERFORM FROM embedded.cursor
+      WHERE log_id = of_log_id AND subscription = of_subscription ORDER BY first_hash FOR UPDATE;
+    RETURN true;
 END $$;
 
 CREATE FUNCTION embedded.log_before_update() RETURNS trigger
@@ -703,15 +829,60 @@ BEGIN
     RETURN NEW;
 END $$;
 
+CREATE FUNCTION embedded.log_begins_no_earlier() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    RAISE EXCEPTION 'What is trimmed of log % does not come back.', OLD.name
+        USING ERRCODE = 'check_violation', CONSTRAINT = 'log_begins_no_earlier';
+END $$;
+
+CREATE FUNCTION embedded.look(of_log_id bigint, of_subscription text, of_generation bigint, OUT is_terminated boolean, OUT log_end bigint, OUT all_settled boolean) RETURNS SETOF record
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT terminated_at IS NOT NULL, next_offset,
+           NOT EXISTS (SELECT FROM embedded.cursor c
+                        WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.position < l.next_offset)
+      FROM embedded.log l
+     WHERE l.log_id = of_log_id
+       AND EXISTS (SELECT FROM embedded.cursor c
+                    WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.generation = of_generation)
+$$;
+
+CREATE FUNCTION embedded.move(log_name text, of_subscription text, instant timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    target embedded.log;
+BEGIN
+    PERFORM FROM embedded.log WHERE name = log_name FOR KEY SHARE;  -- nothing is trimmed meanwhile
+    SELECT * INTO target FROM embedded.log WHERE name = log_name;
+    IF NOT FOUND OR NOT embedded.lock_parts(target.log_id, of_subscription) THEN
+        RETURN false;
+    END IF;
+    WITH gone AS (
+        DELETE FROM embedded.cursor
+         WHERE log_id = target.log_id AND subscription = of_subscription AND first_hash > 0 RETURNING msg_out, byte_out)
+    UPDATE embedded.cursor
+       SET last_hash = 65535, owner = NULL, generation = nextval('embedded.generation'),
+           position = CASE WHEN instant IS NULL THEN target.next_offset ELSE embedded.offset_at(target.log_id, instant) END,
+           msg_out = msg_out + coalesce((SELECT sum(msg_out) FROM gone), 0),
+           byte_out = byte_out + coalesce((SELECT sum(byte_out) FROM gone), 0)
+     WHERE log_id = target.log_id AND subscription = of_subscription AND first_hash = 0;
+    PERFORM pg_notify('embedded_arrivals', target.log_id::text);
+    RETURN true;
+END $$;
+
 CREATE FUNCTION embedded.offset_at(of_log_id bigint, instant timestamp with time zone) RETURNS bigint
     LANGUAGE plpgsql STABLE
     AS $$
 DECLARE
-    low    bigint := 0;
+    low    bigint;
     high   bigint;
     middle bigint;
 BEGIN
-    SELECT next_offset INTO high FROM embedded.log WHERE log_id = of_log_id;
+    SELECT first_offset, next_offset INTO low, high FROM embedded.log WHERE log_id = of_log_id;
     WHILE low < high LOOP
         middle := (low + high) / 2;
         IF (SELECT published_at FROM embedded.message WHERE log_id = of_log_id AND log_offset = middle) < instant THEN
@@ -722,6 +893,165 @@ BEGIN
     END LOOP;
     RETURN low;
 END $$;
+
+CREATE FUNCTION embedded.owners(of_log_id bigint, of_subscription text, low integer, high integer) RETURNS SETOF text
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT owner FROM embedded.cursor
+     WHERE log_id = of_log_id AND subscription = of_subscription AND first_hash <= high AND last_hash >= low
+     ORDER BY first_hash
+$$;
+
+CREATE FUNCTION embedded.read(of_log_id bigint, of_subscription text, of_generation bigint, from_offset bigint, most integer, most_bytes bigint, most_scanned bigint, lag bigint) RETURNS TABLE(log_offset bigint, published_at timestamp with time zone, key bytea, payload bytea)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    held     record;
+    scanned  bigint := from_offset;
+    stop     bigint;
+    step     bigint;
+    upto     bigint;
+    given    integer := 0;
+    bytes    bigint := 0;
+BEGIN
+    SELECT min(first_hash) AS low, max(last_hash) AS high, min(position) AS lowest, max(position) AS settled INTO held
+      FROM embedded.cursor
+     WHERE log_id = of_log_id AND subscription = of_subscription AND generation = of_generation;
+    SELECT least(next_offset, from_offset + most_scanned) INTO stop FROM embedded.log WHERE log_id = of_log_id;
+    IF held.low IS NULL OR stop IS NULL THEN
+        RETURN;
+    END IF;
+    step := greatest(most::bigint * 65536 / (held.high - held.low + 1), 1);
+    <<steps>>
+    WHILE scanned < stop AND given < most LOOP
+        upto := least(stop, scanned + step);
+        FOR log_offset, published_at, key, payload IN
+            SELECT m.log_offset, m.published_at, m.key, m.payload FROM embedded.message m
+             WHERE m.log_id = of_log_id AND m.log_offset >= scanned AND m.log_offset < upto
+               AND (held.low = 0 AND held.high = 65535
+                    OR coalesce(m.bucket_hash, embedded.bucket_hash_of(m.key)) BETWEEN held.low AND held.high)
+               AND (m.log_offset >= held.settled
+                    OR m.log_offset >= (
+                       SELECT c.position FROM embedded.cursor c
+                        WHERE c.log_id = of_log_id AND c.subscription = of_subscription
+                          AND c.first_hash <= coalesce(m.bucket_hash, embedded.bucket_hash_of(m.key))
+                        ORDER BY c.first_hash DESC LIMIT 1))
+             ORDER BY m.log_offset LIMIT most - given
+        LOOP
+            bytes := bytes + octet_length(read.payload);
+            EXIT steps WHEN given > 0 AND bytes > most_bytes;
+            given := given + 1;
+            scanned := read.log_offset + 1;
+            RETURN NEXT;
+        END LOOP;
+        EXIT WHEN given = most;
+        scanned := upto;
+        step := step * 2;
+    END LOOP;
+    IF given = 0 AND scanned - held.lowest > lag THEN
+        PERFORM embedded.acknowledge(of_log_id, of_subscription, of_generation, scanned, 0, 0);
+    END IF;
+    log_offset := scanned;
+    published_at := NULL;
+    key := NULL;
+    payload := NULL;
+    RETURN NEXT;
+END $$;
+
+CREATE FUNCTION embedded.release(of_log_id bigint, of_subscription text, of_generation bigint) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    PERFORM FROM embedded.cursor
+      WHERE log_id = of_log_id AND subscription = of_subscription AND generation = of_generation
+      ORDER BY first_hash FOR NO KEY UPDATE;
+    UPDATE embedded.cursor SET owner = NULL, generation = nextval('embedded.generation')
+     WHERE log_id = of_log_id AND subscription = of_subscription AND generation = of_generation;
+    IF FOUND THEN
+        PERFORM pg_notify('embedded_arrivals', of_log_id::text);
+    END IF;
+END $$;
+
+CREATE FUNCTION embedded.take(log_name text, of_subscription text, new_owner text, live_owners text[], low integer, high integer, OUT outcome text, OUT log_id bigint, OUT generation bigint, OUT start bigint, OUT holder text) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    of_log_id bigint;
+    lost      bigint[];
+BEGIN
+    SELECT l.log_id INTO of_log_id FROM embedded.log l WHERE l.name = log_name FOR KEY SHARE;
+    log_id := of_log_id;
+    IF of_log_id IS NULL THEN
+        outcome := 'missing';
+        RETURN;
+    ELSIF NOT embedded.lock_parts(of_log_id, of_subscription) THEN
+        outcome := 'unsubscribed';
+        RETURN;
+    END IF;
+    SELECT c.owner INTO holder FROM embedded.cursor c
+     WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.first_hash <= high AND c.last_hash >= low
+       AND c.owner <> new_owner AND c.owner = ANY (live_owners)
+     ORDER BY c.first_hash LIMIT 1;
+    IF holder IS NOT NULL THEN
+        outcome := 'held';
+        RETURN;
+    END IF;
+    lost := ARRAY(SELECT c.generation FROM embedded.cursor c
+                   WHERE c.log_id = of_log_id AND c.subscription = of_subscription
+                     AND c.first_hash <= high AND c.last_hash >= low AND c.owner IS NOT NULL);
+    IF cardinality(lost) > 0 THEN
+        UPDATE embedded.cursor c SET owner = NULL, generation = nextval('embedded.generation')
+         WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.generation = ANY (lost);
+        PERFORM pg_notify('embedded_arrivals', of_log_id::text);
+    END IF;
+    PERFORM embedded.divide_part(of_log_id, of_subscription, low);
+    PERFORM embedded.divide_part(of_log_id, of_subscription, high + 1);
+    generation := nextval('embedded.generation');
+    UPDATE embedded.cursor c SET owner = new_owner, generation = take.generation
+     WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.first_hash BETWEEN low AND high;
+    PERFORM embedded.join_parts(of_log_id, of_subscription, take.generation);
+    SELECT min(c.position) INTO start FROM embedded.cursor c
+     WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.generation = take.generation;
+    outcome := 'taken';
+END $$;
+
+CREATE FUNCTION embedded.trim_log(of_log_id bigint, before timestamp with time zone, most bigint) RETURNS bigint
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    start bigint;
+    mark  bigint;
+BEGIN
+    SELECT first_offset INTO start FROM embedded.log WHERE log_id = of_log_id FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN 0;
+    END IF;
+    mark := least(start + most, embedded.offset_at(of_log_id, before),
+                  (SELECT min(position) FROM embedded.cursor WHERE log_id = of_log_id));
+    IF mark <= start THEN
+        RETURN 0;
+    END IF;
+    DELETE FROM embedded.message WHERE log_id = of_log_id AND log_offset < mark;
+    UPDATE embedded.log SET first_offset = mark WHERE log_id = of_log_id;
+    RETURN mark - start;
+END $$;
+
+CREATE FUNCTION embedded.trimmable(after bigint, before timestamp with time zone, most bigint) RETURNS SETOF bigint
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT l.log_id FROM embedded.log l
+     WHERE l.log_id > after AND l.first_offset < l.next_offset
+       AND NOT EXISTS (SELECT FROM embedded.cursor c WHERE c.log_id = l.log_id AND c.position <= l.first_offset)
+       AND (SELECT m.published_at FROM embedded.message m
+             WHERE m.log_id = l.log_id AND m.log_offset = l.first_offset) < before
+     ORDER BY l.log_id LIMIT most
+$$;
 
 CREATE FUNCTION inspect.bundle_text(lower_bound bigint, upper_bound bigint) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -1608,14 +1938,28 @@ CREATE TABLE embedded.cursor (
     msg_out bigint DEFAULT 0 NOT NULL,
     byte_out bigint DEFAULT 0 NOT NULL,
     owner text,
-    CONSTRAINT cursor_not_negative CHECK ((("position" >= 0) AND (msg_out >= 0) AND (byte_out >= 0)))
+    first_hash integer DEFAULT 0 NOT NULL,
+    last_hash integer DEFAULT 65535 NOT NULL,
+    CONSTRAINT cursor_not_negative CHECK ((("position" >= 0) AND (msg_out >= 0) AND (byte_out >= 0))),
+    CONSTRAINT cursor_part_on_ring CHECK (((0 <= first_hash) AND (first_hash <= last_hash) AND (last_hash <= 65535)))
 )
 WITH (fillfactor='50');
+
+COMMENT ON TABLE embedded.cursor IS 'Parts of cursors. position is the first offset that is not acknowledged; what lies above it in other parts is not the part''s.';
+
+COMMENT ON CONSTRAINT cursor_part_on_ring ON embedded.cursor IS 'A part of a cursor is a range of bucket hashes, 0 to 65535.';
 
 CREATE TABLE embedded.dropped_log (
     log_id bigint NOT NULL,
     dropped_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
+
+CREATE SEQUENCE embedded.generation
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1;
 
 CREATE TABLE embedded.instance (
     singleton boolean DEFAULT true NOT NULL,
@@ -1634,9 +1978,13 @@ CREATE TABLE embedded.log (
     last_published_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     terminated_at timestamp with time zone,
-    CONSTRAINT log_counters_not_negative CHECK (((next_offset >= 0) AND (byte_in >= 0) AND (msg_out >= 0) AND (byte_out >= 0)))
+    first_offset bigint DEFAULT 0 NOT NULL,
+    CONSTRAINT log_counters_not_negative CHECK (((next_offset >= 0) AND (byte_in >= 0) AND (msg_out >= 0) AND (byte_out >= 0))),
+    CONSTRAINT log_first_offset_within CHECK (((first_offset >= 0) AND (first_offset <= next_offset)))
 )
 WITH (fillfactor='50');
+
+COMMENT ON CONSTRAINT log_first_offset_within ON embedded.log IS 'Only messages that were stored can be trimmed.';
 
 ALTER TABLE embedded.log ALTER COLUMN log_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME embedded.log_log_id_seq
@@ -1652,10 +2000,14 @@ CREATE TABLE embedded.message (
     log_offset bigint NOT NULL,
     published_at timestamp with time zone NOT NULL,
     key bytea,
-    payload bytea NOT NULL
+    payload bytea NOT NULL,
+    bucket_hash integer,
+    CONSTRAINT message_bucket_hash_on_ring CHECK (((bucket_hash >= 0) AND (bucket_hash <= 65535)))
 );
 
-COMMENT ON TABLE embedded.message IS 'Offsets of a log run from 0 without a gap; published_at never falls along them.';
+COMMENT ON TABLE embedded.message IS 'Offsets of a log run from its first_offset without a gap; published_at never falls along them.';
+
+COMMENT ON CONSTRAINT message_bucket_hash_on_ring ON embedded.message IS 'A bucket hash is 0 to 65535; no reader would find another.';
 
 CREATE TABLE embedded.producer (
     log_id bigint NOT NULL,
@@ -2817,7 +3169,7 @@ ALTER TABLE ONLY cleave.topic
     ADD CONSTRAINT topic_pkey PRIMARY KEY (topic_id);
 
 ALTER TABLE ONLY embedded.cursor
-    ADD CONSTRAINT cursor_pkey PRIMARY KEY (log_id, subscription);
+    ADD CONSTRAINT cursor_pkey PRIMARY KEY (log_id, subscription, first_hash);
 
 ALTER TABLE ONLY embedded.dropped_log
     ADD CONSTRAINT dropped_log_pkey PRIMARY KEY (log_id);
@@ -3013,6 +3365,8 @@ CREATE TRIGGER topic_policy_history AFTER UPDATE OF policy ON cleave.topic FOR E
 
 CREATE TRIGGER log_before_update BEFORE UPDATE ON embedded.log FOR EACH ROW EXECUTE FUNCTION embedded.log_before_update();
 
+CREATE TRIGGER log_begins_no_earlier BEFORE UPDATE OF first_offset ON embedded.log FOR EACH ROW WHEN ((new.first_offset < old.first_offset)) EXECUTE FUNCTION embedded.log_begins_no_earlier();
+
 ALTER TABLE ONLY cleave.bucket_checkpoint
     ADD CONSTRAINT bucket_checkpoint_segment FOREIGN KEY (topic_id, segment_id) REFERENCES cleave.segment(topic_id, segment_id);
 
@@ -3124,6 +3478,7 @@ GRANT USAGE ON SCHEMA cleave TO cleave_controller;
 GRANT USAGE ON SCHEMA cleave TO cleave_spark_loader;
 
 GRANT USAGE ON SCHEMA embedded TO cleave_controller;
+GRANT USAGE ON SCHEMA embedded TO cleave_client;
 
 GRANT USAGE ON SCHEMA inspect TO cleave_controller;
 GRANT USAGE ON SCHEMA inspect TO cleave_inspector;
@@ -3152,6 +3507,67 @@ GRANT ALL ON FUNCTION cleave.merge_bundle_load(run text, run_window_end timestam
 REVOKE ALL ON FUNCTION cleave.merge_load(run text, run_window_end timestamp with time zone, run_engine text, run_samples bigint, run_segments bigint, run_quarantined text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION cleave.merge_load(run text, run_window_end timestamp with time zone, run_engine text, run_samples bigint, run_segments bigint, run_quarantined text[]) TO cleave_spark_loader;
 GRANT ALL ON FUNCTION cleave.merge_load(run text, run_window_end timestamp with time zone, run_engine text, run_samples bigint, run_segments bigint, run_quarantined text[]) TO cleave_controller;
+
+REVOKE ALL ON FUNCTION embedded.acknowledge(of_log_id bigint, of_subscription text, of_generation bigint, upto bigint, messages bigint, bytes bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.acknowledge(of_log_id bigint, of_subscription text, of_generation bigint, upto bigint, messages bigint, bytes bigint) TO cleave_controller;
+GRANT ALL ON FUNCTION embedded.acknowledge(of_log_id bigint, of_subscription text, of_generation bigint, upto bigint, messages bigint, bytes bigint) TO cleave_client;
+
+REVOKE ALL ON FUNCTION embedded.append(log_name text, producer_name text, batch_sequence bigint, batch_bytes bigint, keys bytea[], payloads bytea[], bucket_hashes integer[], OUT outcome text, OUT log_id bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.append(log_name text, producer_name text, batch_sequence bigint, batch_bytes bigint, keys bytea[], payloads bytea[], bucket_hashes integer[], OUT outcome text, OUT log_id bigint) TO cleave_controller;
+GRANT ALL ON FUNCTION embedded.append(log_name text, producer_name text, batch_sequence bigint, batch_bytes bigint, keys bytea[], payloads bytea[], bucket_hashes integer[], OUT outcome text, OUT log_id bigint) TO cleave_client;
+
+REVOKE ALL ON FUNCTION embedded.backlog(log_name text, of_subscription text) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.backlog(log_name text, of_subscription text) TO cleave_controller;
+
+REVOKE ALL ON FUNCTION embedded.bucket_hash_of(key bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.bucket_hash_of(key bytea) TO cleave_controller;
+
+REVOKE ALL ON FUNCTION embedded.divide_part(of_log_id bigint, of_subscription text, at integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.divide_part(of_log_id bigint, of_subscription text, at integer) TO cleave_controller;
+
+REVOKE ALL ON FUNCTION embedded.join_parts(of_log_id bigint, of_subscription text, of_generation bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.join_parts(of_log_id bigint, of_subscription text, of_generation bigint) TO cleave_controller;
+
+REVOKE ALL ON FUNCTION embedded.lock_parts(of_log_id bigint, of_subscription text) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.lock_parts(of_log_id bigint, of_subscription text) TO cleave_controller;
+
+REVOKE ALL ON FUNCTION embedded.log_before_update() FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.log_before_update() TO cleave_controller;
+
+REVOKE ALL ON FUNCTION embedded.log_begins_no_earlier() FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.log_begins_no_earlier() TO cleave_controller;
+
+REVOKE ALL ON FUNCTION embedded.look(of_log_id bigint, of_subscription text, of_generation bigint, OUT is_terminated boolean, OUT log_end bigint, OUT all_settled boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.look(of_log_id bigint, of_subscription text, of_generation bigint, OUT is_terminated boolean, OUT log_end bigint, OUT all_settled boolean) TO cleave_controller;
+GRANT ALL ON FUNCTION embedded.look(of_log_id bigint, of_subscription text, of_generation bigint, OUT is_terminated boolean, OUT log_end bigint, OUT all_settled boolean) TO cleave_client;
+
+REVOKE ALL ON FUNCTION embedded.move(log_name text, of_subscription text, instant timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.move(log_name text, of_subscription text, instant timestamp with time zone) TO cleave_controller;
+
+REVOKE ALL ON FUNCTION embedded.offset_at(of_log_id bigint, instant timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.offset_at(of_log_id bigint, instant timestamp with time zone) TO cleave_controller;
+
+REVOKE ALL ON FUNCTION embedded.owners(of_log_id bigint, of_subscription text, low integer, high integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.owners(of_log_id bigint, of_subscription text, low integer, high integer) TO cleave_controller;
+GRANT ALL ON FUNCTION embedded.owners(of_log_id bigint, of_subscription text, low integer, high integer) TO cleave_client;
+
+REVOKE ALL ON FUNCTION embedded.read(of_log_id bigint, of_subscription text, of_generation bigint, from_offset bigint, most integer, most_bytes bigint, most_scanned bigint, lag bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.read(of_log_id bigint, of_subscription text, of_generation bigint, from_offset bigint, most integer, most_bytes bigint, most_scanned bigint, lag bigint) TO cleave_controller;
+GRANT ALL ON FUNCTION embedded.read(of_log_id bigint, of_subscription text, of_generation bigint, from_offset bigint, most integer, most_bytes bigint, most_scanned bigint, lag bigint) TO cleave_client;
+
+REVOKE ALL ON FUNCTION embedded.release(of_log_id bigint, of_subscription text, of_generation bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.release(of_log_id bigint, of_subscription text, of_generation bigint) TO cleave_controller;
+GRANT ALL ON FUNCTION embedded.release(of_log_id bigint, of_subscription text, of_generation bigint) TO cleave_client;
+
+REVOKE ALL ON FUNCTION embedded.take(log_name text, of_subscription text, new_owner text, live_owners text[], low integer, high integer, OUT outcome text, OUT log_id bigint, OUT generation bigint, OUT start bigint, OUT holder text) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.take(log_name text, of_subscription text, new_owner text, live_owners text[], low integer, high integer, OUT outcome text, OUT log_id bigint, OUT generation bigint, OUT start bigint, OUT holder text) TO cleave_controller;
+GRANT ALL ON FUNCTION embedded.take(log_name text, of_subscription text, new_owner text, live_owners text[], low integer, high integer, OUT outcome text, OUT log_id bigint, OUT generation bigint, OUT start bigint, OUT holder text) TO cleave_client;
+
+REVOKE ALL ON FUNCTION embedded.trim_log(of_log_id bigint, before timestamp with time zone, most bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.trim_log(of_log_id bigint, before timestamp with time zone, most bigint) TO cleave_controller;
+
+REVOKE ALL ON FUNCTION embedded.trimmable(after bigint, before timestamp with time zone, most bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.trimmable(after bigint, before timestamp with time zone, most bigint) TO cleave_controller;
 
 GRANT ALL ON FUNCTION inspect.bundle_text(lower_bound bigint, upper_bound bigint) TO cleave_inspector;
 GRANT ALL ON FUNCTION inspect.bundle_text(lower_bound bigint, upper_bound bigint) TO cleave_controller;
@@ -3273,6 +3689,8 @@ GRANT USAGE ON SEQUENCE cleave.topic_topic_id_seq TO cleave_controller;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE embedded.cursor TO cleave_controller;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE embedded.dropped_log TO cleave_controller;
+
+GRANT USAGE ON SEQUENCE embedded.generation TO cleave_controller;
 
 GRANT SELECT ON TABLE embedded.instance TO cleave_controller;
 

@@ -3,6 +3,9 @@
 A batch is one statement and so one transaction: stored whole or not at all, with the log's lock held only while the
 server works (`embedded.append` says why it is not a COPY). The notification is a call of its own after the commit.
 Inside the transaction it would make all appends of the database commit one after the other.
+
+Functions of the schema `embedded` are all that is called, here and in `reader`: the role `cleave_client` may call them
+and nothing else.
 """
 
 from __future__ import annotations
@@ -19,20 +22,17 @@ from controller.dataplane.embedded.reader import EmbeddedReader
 from controller.dataplane.postgres_calls import PostgresCalls
 from controller.dataplane.postgres_listener import PostgresListener
 from controller.domain.errors import CleaveError, InvalidInput, LostRace, SegmentTerminated
+from controller.domain.hash_range import FULL_RANGE, HashRange, hexadecimal
+from controller.domain.key_hash import key_hash
 
 MAX_BATCH_BYTES = 16 * 1024 * 1024
 """Keys and payloads of one append; the statement that carries them is twice as long."""
 
-_TAKE = """
-UPDATE embedded.cursor c SET owner = %(owner)s, generation = generation + 1
-  FROM embedded.log l
- WHERE l.log_id = c.log_id AND l.name = %(log)s AND c.subscription = %(subscription)s
-   AND (c.owner IS NULL OR c.owner = %(owner)s OR c.owner <> ALL (%(live)s))
-RETURNING c.log_id, c.generation, c.position
+_APPEND = """
+SELECT outcome, log_id FROM embedded.append(%s, %s, %s, %s, %s::bytea[], %s::bytea[], %s::integer[])
 """
-_WHY_NOT = """
-SELECT c.subscription, c.owner FROM embedded.log l
-  LEFT JOIN embedded.cursor c ON c.log_id = l.log_id AND c.subscription = %s WHERE l.name = %s
+_TAKE = """
+SELECT outcome, log_id, generation, start, holder FROM embedded.take(%s, %s, %s, %s::text[], %s, %s)
 """
 
 
@@ -47,7 +47,13 @@ class EmbeddedLogClient:
         self._callbacks: dict[EmbeddedReader, tuple[str, Callable[[], None]]] = {}
 
     def append(
-        self, backing_topic: str, messages: Sequence[OutgoingMessage], *, producer: str, sequence: int
+        self,
+        backing_topic: str,
+        messages: Sequence[OutgoingMessage],
+        *,
+        producer: str,
+        sequence: int,
+        bucket: HashRange | None = None,
     ) -> int:
         """Store a batch whole and return its length; see `LogClient.append`."""
         checked("producer", producer)
@@ -58,12 +64,10 @@ class EmbeddedLogClient:
             raise InvalidInput(
                 f"a batch of {size} bytes for {backing_topic}: append at most {MAX_BATCH_BYTES} at once"
             )
+        hashes = _bucket_hashes(messages, FULL_RANGE if bucket is None else bucket)
         keys, payloads = _array(m.key for m in messages), _array(m.payload for m in messages)
         with self._calls.statement(f"append to {backing_topic}") as cursor:
-            cursor.execute(
-                "SELECT outcome, log_id FROM embedded.append(%s, %s, %s, %s, %s::bytea[], %s::bytea[])",
-                (backing_topic, producer, sequence, size, keys, payloads),
-            )
+            cursor.execute(_APPEND, (backing_topic, producer, sequence, size, keys, payloads, hashes))
             ((outcome, log_id),) = cursor.fetchall()
         if outcome == "missing":
             raise no_log(backing_topic)
@@ -83,32 +87,30 @@ class EmbeddedLogClient:
         owner: str,
         live_owners: Collection[str],
         on_arrival: Callable[[], None],
+        bucket: HashRange | None = None,
     ) -> EmbeddedReader:
-        """Take the cursor by compare-and-set and read from its position; see `LogClient.open_reader`."""
+        """Take the cursor, or a part of it, and read from its position; see `LogClient.open_reader`.
+
+        It is taken by compare-and-set, whole or not at all. `EmbeddedReader` says what it is to hold a part.
+        """
         self._listen()
+        bucket = FULL_RANGE if bucket is None else bucket
+        names = (backing_topic, subscription, checked("owner", owner), list(live_owners))
         with self._calls.statement(f"read {backing_topic} as {owner!r}") as cursor:
-            cursor.execute(
-                _TAKE,
-                {
-                    "owner": checked("owner", owner),
-                    "log": backing_topic,
-                    "subscription": subscription,
-                    "live": sorted(live_owners),
-                },
-            )
-            taken = cursor.fetchone()
-            if taken is None:
-                cursor.execute(_WHY_NOT, (subscription, backing_topic))
-                raise _refusal(backing_topic, subscription, cursor.fetchone())
-        log_id, generation, position = taken
+            cursor.execute(_TAKE, (*names, bucket.start, bucket.end))
+            ((outcome, log_id, generation, position, holder),) = cursor.fetchall()
+        if outcome != "taken":
+            raise _refusal(backing_topic, subscription, outcome, holder)
         reader = EmbeddedReader(
             self._calls,
             backing_topic=backing_topic,
             subscription=subscription,
             owner=owner,
+            bucket=bucket,
             log_id=log_id,
             generation=generation,
             position=position,
+            on_arrival=on_arrival,
             on_close=lambda: self._forget(reader),
         )
         with self._lock:
@@ -155,15 +157,30 @@ def _array(values: Iterable[bytes | None]) -> str:
     return "{" + ",".join(["NULL" if v is None else f'"\\\\x{v.hex()}"' for v in values]) + "}"
 
 
-def _refusal(
-    backing_topic: str, subscription: str, found: tuple[str | None, str | None] | None
-) -> CleaveError:
-    if found is None:
+def _bucket_hashes(messages: Sequence[OutgoingMessage], bucket: HashRange) -> str:
+    """An integer[] literal of what each message says, or else of its key's hash. InvalidInput when one is outside."""
+    hashes = [_bucket_hash(message) for message in messages]
+    if not (bucket.start <= min(hashes) and max(hashes) <= bucket.end):
+        at, outside = next((at, h) for at, h in enumerate(hashes) if not bucket.contains(h))
+        raise InvalidInput(
+            f"message {at} of the batch has bucket hash {hexadecimal(outside)}, outside bucket {bucket}; "
+            "send each bucket's messages in batches of their own"
+        )
+    return f"{{{','.join(map(str, hashes))}}}"
+
+
+def _bucket_hash(message: OutgoingMessage) -> int:
+    if message.bucket_hash is not None:
+        return message.bucket_hash
+    return 0 if message.key is None else key_hash(message.key).bucket_hash
+
+
+def _refusal(backing_topic: str, subscription: str, outcome: str, holder: str | None) -> CleaveError:
+    if outcome == "missing":
         return no_log(backing_topic)
-    held_subscription, owner = found
-    if held_subscription is None:
+    if outcome == "unsubscribed":
         return no_cursor(backing_topic, subscription)
     return LostRace(
-        f"{backing_topic}: {owner!r} still reads for {subscription!r}; try again when it lets go",
+        f"{backing_topic}: {holder!r} still reads for {subscription!r}; try again when it lets go",
         delay_seconds=0.2,
     )

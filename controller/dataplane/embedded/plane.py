@@ -31,8 +31,8 @@ _TOPIC = "topic://"
 _CREATE_LOG = "INSERT INTO embedded.log (name) VALUES (%(log)s) ON CONFLICT (name) DO NOTHING;"
 _ADD_CURSORS = f"""
     SELECT FROM embedded.log WHERE name = %(log)s FOR KEY SHARE;
-    INSERT INTO embedded.cursor (log_id, subscription)
-    SELECT log_id, unnest(%(names)s::text[]) FROM embedded.log WHERE name = %(log)s ON CONFLICT DO NOTHING;
+    INSERT INTO embedded.cursor (log_id, subscription, position)
+    SELECT log_id, unnest(%(names)s::text[]), first_offset FROM embedded.log WHERE name = %(log)s ON CONFLICT DO NOTHING;
     SELECT pg_notify('{ARRIVALS}', log_id::text) FROM embedded.log WHERE name = %(log)s
 """  # noqa: S608 - a constant
 
@@ -134,15 +134,18 @@ class EmbeddedDataPlane:
             cursor.execute(
                 "SELECT log_id FROM embedded.log WHERE name = %s FOR NO KEY UPDATE", (backing_topic,)
             )
-            cursor.execute(
-                "WITH gone AS (DELETE FROM embedded.cursor USING embedded.log l WHERE cursor.log_id = l.log_id"
-                "  AND l.name = %s AND subscription = %s RETURNING cursor.log_id, cursor.msg_out, cursor.byte_out)"
-                " UPDATE embedded.log l SET msg_out = l.msg_out + gone.msg_out, byte_out = l.byte_out + gone.byte_out"
-                " FROM gone WHERE l.log_id = gone.log_id RETURNING l.log_id",
-                (backing_topic, subscription),
-            )
             for (log_id,) in cursor.fetchall():
-                _ring(cursor, log_id)
+                cursor.execute("SELECT embedded.lock_parts(%s, %s)", (log_id, subscription))
+                cursor.execute(
+                    "WITH gone AS (DELETE FROM embedded.cursor WHERE log_id = %(log)s AND subscription = %(name)s"
+                    "  RETURNING msg_out, byte_out)"
+                    " UPDATE embedded.log l SET msg_out = l.msg_out + gone.msg_out, byte_out = l.byte_out + gone.byte_out"
+                    " FROM (SELECT sum(msg_out) AS msg_out, sum(byte_out) AS byte_out FROM gone HAVING count(*) > 0) gone"
+                    " WHERE l.log_id = %(log)s RETURNING l.log_id",
+                    {"log": log_id, "name": subscription},
+                )
+                if cursor.fetchone() is not None:
+                    _ring(cursor, log_id)
 
     def list_segments(self, topic: str) -> Sequence[str]:
         """Backing topics of every log that belongs to `topic`, orphans included, sorted."""
@@ -153,31 +156,30 @@ class EmbeddedDataPlane:
         with self._calls.statement(f"list subscriptions of {backing_topic}") as cursor:
             cursor.execute(
                 "SELECT c.subscription FROM embedded.cursor c JOIN embedded.log l USING (log_id)"
-                " WHERE l.name = %s ORDER BY 1",
+                " WHERE l.name = %s AND c.first_hash = 0 ORDER BY 1",
                 (backing_topic,),
             )
             return [name for (name,) in cursor.fetchall()]
 
     def backlog(self, backing_topic: str, subscription: str) -> int | None:
-        """Unacknowledged messages, precisely; None where the log or the subscription is missing."""
-        row = self._row(
-            f"backlog of {backing_topic}",
-            "SELECT l.next_offset - c.position FROM embedded.log l JOIN embedded.cursor c USING (log_id)"
-            " WHERE l.name = %s AND c.subscription = %s",
-            backing_topic,
-            subscription,
-        )
-        return None if row is None else int(row[0])
+        """Unacknowledged messages, precisely; None where the log or the subscription is missing.
+
+        It costs more the further the parts of the cursor are apart.
+        """
+        with self._calls.statement(f"backlog of {backing_topic}") as cursor:
+            cursor.execute("SELECT embedded.backlog(%s, %s)", (backing_topic, subscription))
+            ((backlog,),) = cursor.fetchall()
+            return None if backlog is None else int(backlog)
 
     def seek(self, backing_topic: str, subscription: str, instant_ms: int) -> None:
-        """Move the cursor to the first message published at or after the instant; cuts the reader off."""
-        self._move(
-            backing_topic, subscription, "embedded.offset_at(l.log_id, to_timestamp(%s / 1000.0))", instant_ms
-        )
+        """Move the cursor to the first message published at or after the instant; cuts all its readers off. Where
+        that message is trimmed, to the first that is there.
+        """
+        self._move(backing_topic, subscription, "to_timestamp(%s / 1000.0)", instant_ms)
 
     def skip_all(self, backing_topic: str, subscription: str) -> None:
-        """Acknowledge everything up to now; cuts the reader off."""
-        self._move(backing_topic, subscription, "l.next_offset")
+        """Acknowledge everything up to now; cuts all readers off."""
+        self._move(backing_topic, subscription, "NULL")
 
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
         """Counters of those logs that exist, all read at one instant."""
@@ -233,20 +235,17 @@ class EmbeddedDataPlane:
             row: tuple[Any, ...] | None = cursor.fetchone()
             return row
 
-    def _move(self, backing_topic: str, subscription: str, target: str, *values: object) -> None:
-        """`target` is one of the expressions above. The new generation cuts the cursor's reader off."""
-        with self._calls.transaction(f"move {subscription!r} on {backing_topic}") as cursor:
-            cursor.execute(
-                f"UPDATE embedded.cursor c SET position = {target}, "  # noqa: S608 - one of our expressions
-                "generation = generation + 1, owner = NULL"
-                " FROM embedded.log l WHERE l.log_id = c.log_id AND l.name = %s AND c.subscription = %s"
-                " RETURNING l.log_id",
-                (*values, backing_topic, subscription),
-            )
-            row = cursor.fetchone()
-            if row is None:
-                raise no_cursor(backing_topic, subscription)
-            _ring(cursor, row[0])
+    def _move(self, backing_topic: str, subscription: str, instant: str, *values: object) -> None:
+        """`instant` is one of the expressions above."""
+        row = self._row(
+            f"move {subscription!r} on {backing_topic}",
+            f"SELECT embedded.move(%s, %s, {instant})",
+            backing_topic,
+            subscription,
+            *values,
+        )
+        if row == (False,):
+            raise no_cursor(backing_topic, subscription)
 
 
 def _sweep_chunk(cursor: psycopg2.extensions.cursor) -> bool:

@@ -1,7 +1,9 @@
-"""Reading one embedded log for one subscription, as the cursor's owner of one generation.
+"""Reading one embedded log for one subscription, as the owner of its cursor, or of a part of it, for one generation.
 
-Each statement carries the generation, so a reader that was replaced, or whose cursor was moved by hand, learns
-it from its next call and can neither read on nor acknowledge. Not for use by two threads at once.
+A cursor is in parts by bucket hash, each with a position of its own (migration 0031 says how they are kept). A reader
+holds those within its range, all or none. Each statement carries the generation, so a reader that lost one of them, or
+whose cursor was moved by hand, learns it from its next call and can neither read on nor acknowledge. Not for use by
+two threads at once.
 """
 
 from __future__ import annotations
@@ -11,46 +13,37 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from controller.dataplane.base import LogMessage, Position
-from controller.dataplane.embedded.names import ARRIVALS, no_cursor
+from controller.dataplane.embedded.names import no_cursor
 from controller.dataplane.postgres_calls import PostgresCalls
 from controller.domain.errors import CleaveError, FencedOut, InvalidInput, LostRace
+from controller.domain.hash_range import HashRange
 
 MAX_READ_BYTES = 8 * 1024 * 1024
 """A read stops before the message that would take it beyond this, but always gives one."""
+MAX_SCANNED = 10_000
+"""Offsets that one read looks at for messages of its bucket, unless it may give more: some tens of milliseconds."""
+IDLE_LAG = 1_000
+"""A reader that finds nothing in so many messages of other buckets moves its position, so that the log can be trimmed
+and whoever reads the bucket next need not look at them again. Below that it saves the write.
+"""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
-# Offsets are dense, so a range of them works as a limit, and the planner cannot misjudge it.
 _READ = """
-WITH held AS (
-    SELECT FROM embedded.cursor
-     WHERE log_id = %(log)s AND subscription = %(subscription)s AND generation = %(generation)s
-), page AS (
-    SELECT log_offset, published_at, key, payload, sum(octet_length(payload)) OVER (ORDER BY log_offset) AS bytes
-      FROM embedded.message WHERE log_id = %(log)s AND log_offset >= %(start)s AND log_offset < %(start)s + %(limit)s
-)
-SELECT log_offset, published_at, key, payload
-  FROM held LEFT JOIN page ON page.bytes <= %(bytes)s OR page.log_offset = %(start)s ORDER BY log_offset
+SELECT log_offset, published_at, key, payload FROM embedded.read(%s, %s, %s, %s, %s, %s, %s, %s)
 """
-_ACKNOWLEDGE = """
-UPDATE embedded.cursor SET position = greatest(position, %s), msg_out = msg_out + %s, byte_out = byte_out + %s
- WHERE log_id = %s AND subscription = %s AND generation = %s
-"""
-_DRAINED = """
-SELECT l.terminated_at IS NOT NULL AND c.position = l.next_offset
-  FROM embedded.log l JOIN embedded.cursor c USING (log_id)
- WHERE c.log_id = %s AND c.subscription = %s AND c.generation = %s
-"""
-_RELEASE = """
-WITH released AS (
-    UPDATE embedded.cursor SET owner = NULL, generation = generation + 1
-     WHERE log_id = %s AND subscription = %s AND generation = %s RETURNING log_id)
-SELECT pg_notify(%s, log_id::text) FROM released
-"""
+_ACKNOWLEDGE = "SELECT embedded.acknowledge(%s, %s, %s, %s, %s, %s)"
+_LOOK = "SELECT is_terminated, log_end, all_settled FROM embedded.look(%s, %s, %s)"
+_RELEASE = "SELECT embedded.release(%s, %s, %s)"
+_OWNERS = "SELECT owner FROM embedded.owners(%s, %s, %s, %s) AS part (owner)"
 
 
 class EmbeddedReader:
-    """A `LogReader`; `EmbeddedLogClient.open_reader` makes it."""
+    """A `LogReader`; `EmbeddedLogClient.open_reader` makes it.
+
+    Messages come in the log's order. A whole cursor whose parts had readers of their own is read from its lowest
+    position on, without what they acknowledged.
+    """
 
     def __init__(
         self,
@@ -59,76 +52,76 @@ class EmbeddedReader:
         backing_topic: str,
         subscription: str,
         owner: str,
+        bucket: HashRange,
         log_id: int,
         generation: int,
         position: int,
+        on_arrival: Callable[[], None],
         on_close: Callable[[], None],
     ) -> None:
         self._calls = calls
         self._backing_topic, self._subscription, self._owner = backing_topic, subscription, owner
-        self._log_id, self._generation = log_id, generation
+        self._bucket = bucket
+        self._held = (log_id, subscription, generation)
         self._next = position
+        self._delivered = self._acknowledged = -1  # the last offset given out, the highest acknowledged
         self._unreported = [0, 0]  # messages and bytes delivered since the last acknowledgement
-        self._on_close = on_close
+        self._on_arrival, self._on_close = on_arrival, on_close
         self._closed = False
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """The next messages in order, at most `limit` and some 8 MiB; empty when there is none now."""
+        """The next messages in order, at most `limit` and some 8 MiB; empty when there is none now.
+
+        It is empty too when none of the next `MAX_SCANNED` messages is of this bucket. Then `on_arrival` is called,
+        from here, and the next read goes on behind them.
+        """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
-        with self._calls.statement(f"read {self._backing_topic}") as cursor:
-            cursor.execute(
-                _READ,
-                {
-                    "log": self._log_id,
-                    "subscription": self._subscription,
-                    "generation": self._generation,
-                    "start": self._next,
-                    "limit": limit,
-                    "bytes": MAX_READ_BYTES,
-                },
-            )
-            rows = cursor.fetchall()
-        if not rows:
-            raise self._lost()
-        if rows[0][0] is None:
-            return ()
-        messages = [
-            LogMessage(
-                (at,), (when - _EPOCH) // _MILLISECOND, None if key is None else bytes(key), bytes(payload)
-            )
-            for at, when, key, payload in rows
-        ]
-        self._next = rows[-1][0] + 1
-        self._unreported[0] += len(messages)
-        self._unreported[1] += sum(len(m.payload) + len(m.key or b"") for m in messages)
+        began = self._next
+        messages, scanned = self._scan(limit, MAX_READ_BYTES, IDLE_LAG)
+        self._next = scanned
+        if messages:
+            self._delivered = messages[-1].position[0]
+            self._unreported[0] += len(messages)
+            self._unreported[1] += sum(len(m.payload) + len(m.key or b"") for m in messages)
+        elif scanned - began >= MAX_SCANNED:
+            self._on_arrival()
         return messages
 
     def acknowledge(self, position: Position) -> None:
-        """Acknowledge everything up to and including `position`; it also reports what was delivered."""
+        """Acknowledge everything up to and including `position`; it also reports what was delivered.
+
+        Once all that was delivered is acknowledged, so is what was passed over since: it belongs to others.
+        """
         (offset,) = position
         if offset >= self._next:
             raise InvalidInput(
                 f"{self._backing_topic}: offset {offset} was not read yet (next is {self._next}); "
                 "acknowledge what was read"
             )
+        upto = self._next if offset >= self._delivered else offset + 1
         with self._calls.statement(f"acknowledge {self._backing_topic}") as cursor:
-            cursor.execute(
-                _ACKNOWLEDGE,
-                (offset + 1, *self._unreported, self._log_id, self._subscription, self._generation),
-            )
-            if cursor.rowcount == 0:
-                raise self._lost()
+            cursor.execute(_ACKNOWLEDGE, (*self._held, upto, *self._unreported))
+            ((is_held,),) = cursor.fetchall()
+        if not is_held:
+            raise self._lost()
+        self._acknowledged = max(self._acknowledged, offset)
         self._unreported = [0, 0]
 
     def is_drained(self) -> bool:
-        """Whether the log is terminated and acknowledged to its end."""
-        with self._calls.statement(f"look at {self._backing_topic}") as cursor:
-            cursor.execute(_DRAINED, (self._log_id, self._subscription, self._generation))
-            row = cursor.fetchone()
-        if row is None:
-            raise self._lost()
-        return bool(row[0])
+        """Whether the log is terminated and acknowledged to its end, in every part of the cursor.
+
+        A reader that has nothing left to settle looks through the rest of a terminated log first, `MAX_SCANNED`
+        offsets a call: none of it may be its own.
+        """
+        is_terminated, log_end, all_settled = self._look()
+        if not is_terminated or all_settled or not self._is_settled or self._next >= log_end:
+            return is_terminated and all_settled
+        messages, scanned = self._scan(1, 0, 0)
+        if messages:
+            return False
+        self._next = scanned
+        return self._look()[2]
 
     def close(self) -> None:
         """Let go of the cursor. If that fails, the next owner finds this one gone and cuts it off."""
@@ -137,25 +130,66 @@ class EmbeddedReader:
         self._closed = True
         self._on_close()
         with suppress(CleaveError), self._calls.statement(f"let go of {self._backing_topic}") as cursor:
-            cursor.execute(_RELEASE, (self._log_id, self._subscription, self._generation, ARRIVALS))
+            cursor.execute(_RELEASE, self._held)
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether everything delivered is acknowledged."""
+        return self._acknowledged >= self._delivered
+
+    def _scan(self, limit: int, most_bytes: int, lag: int) -> tuple[list[LogMessage], int]:
+        """The next messages of this reader, and the offset to go on from.
+
+        Where it finds none and nothing is unsettled, a position that is more than `lag` behind moves there.
+        """
+        with self._calls.statement(f"read {self._backing_topic}") as cursor:
+            cursor.execute(
+                _READ,
+                (
+                    *self._held,
+                    self._next,
+                    limit,
+                    most_bytes,
+                    max(limit, MAX_SCANNED),
+                    lag if self._is_settled else None,
+                ),
+            )
+            rows = cursor.fetchall()
+        if not rows:
+            raise self._lost()
+        messages = [
+            LogMessage(
+                (at,), (when - _EPOCH) // _MILLISECOND, None if key is None else bytes(key), bytes(payload)
+            )
+            for at, when, key, payload in rows[:-1]
+        ]
+        return messages, rows[-1][0]
+
+    def _look(self) -> tuple[bool, int, bool]:
+        """Whether the log is terminated, its end, and whether all parts are acknowledged to it."""
+        with self._calls.statement(f"look at {self._backing_topic}") as cursor:
+            cursor.execute(_LOOK, self._held)
+            row: tuple[bool, int, bool] | None = cursor.fetchone()
+        if row is None:
+            raise self._lost()
+        return row
 
     def _lost(self) -> CleaveError:
         """The error that says who took the cursor, or what became of it."""
+        log_id, subscription, _ = self._held
         with self._calls.statement(f"look at {self._backing_topic}") as cursor:
-            cursor.execute(
-                "SELECT owner FROM embedded.cursor WHERE log_id = %s AND subscription = %s",
-                (self._log_id, self._subscription),
-            )
-            row = cursor.fetchone()
-        if row is None:
-            return no_cursor(self._backing_topic, self._subscription)
-        if row[0] == self._owner:
+            cursor.execute(_OWNERS, (log_id, subscription, self._bucket.start, self._bucket.end))
+            owners = [owner for (owner,) in cursor.fetchall()]
+        if not owners:
+            return no_cursor(self._backing_topic, subscription)
+        if self._owner in owners:
             return FencedOut(
                 f"{self._backing_topic}: a newer reader named {self._owner!r} has the cursor; this one is "
                 "stale and must stop"
             )
+        now = ", ".join(repr(owner) for owner in dict.fromkeys(owners))
         return LostRace(
-            f"{self._backing_topic}: the cursor of {self._subscription!r} moved on (owner now {row[0]!r}); "
+            f"{self._backing_topic}: the cursor of {subscription!r} moved on (owner now {now}); "
             "open a new reader",
             delay_seconds=0.0,
         )

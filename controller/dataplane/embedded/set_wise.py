@@ -24,8 +24,9 @@ _LATE = "SELECT set_config('synchronous_commit', 'off', true);"
 _CREATE = f"""
     INSERT INTO embedded.log (name) SELECT unnest(%(logs)s::text[]) ORDER BY 1 ON CONFLICT (name) DO NOTHING;
     SELECT FROM embedded.log WHERE name = ANY (%(logs)s) ORDER BY name FOR KEY SHARE;
-    INSERT INTO embedded.cursor (log_id, subscription)
-    SELECT DISTINCT (SELECT l.log_id FROM embedded.log l WHERE l.name = w.log), s.subscription
+    INSERT INTO embedded.cursor (log_id, subscription, position)
+    SELECT DISTINCT (SELECT l.log_id FROM embedded.log l WHERE l.name = w.log), s.subscription,
+                    (SELECT l.first_offset FROM embedded.log l WHERE l.name = w.log)
       FROM jsonb_to_recordset(%(successors)s::jsonb)
            AS w (log text, predecessors text[], subscriptions text[], excepted text[])
      CROSS JOIN LATERAL (
@@ -38,7 +39,7 @@ _CREATE = f"""
      WHERE s.subscription <> ALL (w.excepted)
      ORDER BY 1, 2 ON CONFLICT DO NOTHING;
     SELECT l.name, l.terminated_at IS NOT NULL,
-           ARRAY(SELECT c.subscription FROM embedded.cursor c WHERE c.log_id = l.log_id ORDER BY 1),
+           ARRAY(SELECT c.subscription FROM embedded.cursor c WHERE c.log_id = l.log_id AND c.first_hash = 0 ORDER BY 1),
            CASE WHEN l.created_at < transaction_timestamp() THEN pg_notify('{ARRIVALS}', l.log_id::text) END
       FROM embedded.log l WHERE l.name = ANY (%(logs)s)
 """  # noqa: S608 - a constant
@@ -59,7 +60,7 @@ _TERMINATE, _TERMINATE_FREE = (
     _CLOSE.format(skipping="SKIP LOCKED"),
 )
 _SUBSCRIPTIONS = """
-    SELECT l.name, ARRAY(SELECT c.subscription FROM embedded.cursor c WHERE c.log_id = l.log_id ORDER BY 1)
+    SELECT l.name, ARRAY(SELECT c.subscription FROM embedded.cursor c WHERE c.log_id = l.log_id AND c.first_hash = 0 ORDER BY 1)
       FROM embedded.log l WHERE l.name = ANY (%(logs)s)
 """
 _LISTED = "SELECT topic_path, name FROM embedded.log WHERE topic_path = ANY (%(paths)s) ORDER BY name"
