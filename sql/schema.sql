@@ -430,6 +430,17 @@ BEGIN
     RETURN NULL;
 END $$;
 
+CREATE FUNCTION cleave.on_generation() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF NEW.generation < OLD.generation THEN
+        RAISE EXCEPTION 'The generation of subscription % of topic % only rises.', OLD.name, OLD.topic_id
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'subscription_generation_only_rises';
+    END IF;
+    RETURN NEW;
+END $$;
+
 CREATE FUNCTION cleave.on_layout_change() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -588,6 +599,37 @@ BEGIN
         INSERT INTO cleave.consumer (topic_id, subscription, name) VALUES (of_topic, of_subscription, consumer_name)
         ON CONFLICT (topic_id, subscription, name) DO NOTHING;
         is_new := FOUND;
+    END IF;
+END $$;
+
+CREATE FUNCTION cleave.register_session(of_topic bigint, of_subscription text, consumer_name text, of_incarnation text, OUT topic_name text, OUT topic_state text, OUT subscription_state text, OUT is_new boolean, OUT departed text) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+DECLARE before text;
+BEGIN
+    SELECT t.name, t.state, u.state INTO topic_name, topic_state, subscription_state
+      FROM cleave.topic t LEFT JOIN cleave.subscription u ON u.topic_id = t.topic_id AND u.name = of_subscription
+     WHERE t.topic_id = of_topic;
+    IF topic_state IS DISTINCT FROM 'live' OR subscription_state IS DISTINCT FROM 'live' THEN
+        RETURN;
+    END IF;
+    SELECT d.reason INTO departed FROM cleave.departed_consumer d
+     WHERE d.topic_id = of_topic AND d.subscription = of_subscription AND d.name = consumer_name
+       AND d.incarnation = of_incarnation;
+    IF FOUND THEN
+        RETURN;
+    END IF;
+    SELECT c.incarnation INTO before FROM cleave.consumer c
+     WHERE c.topic_id = of_topic AND c.subscription = of_subscription AND c.name = consumer_name FOR UPDATE;
+    is_new := NOT FOUND;
+    IF is_new THEN
+        INSERT INTO cleave.consumer (topic_id, subscription, name, incarnation)
+        VALUES (of_topic, of_subscription, consumer_name, of_incarnation);
+    ELSIF before <> of_incarnation THEN
+        UPDATE cleave.consumer SET incarnation = of_incarnation, registered_at = clock_timestamp()
+         WHERE topic_id = of_topic AND subscription = of_subscription AND name = consumer_name;
+        INSERT INTO cleave.departed_consumer (topic_id, subscription, name, incarnation, reason)
+        VALUES (of_topic, of_subscription, consumer_name, before, 'replaced') ON CONFLICT DO NOTHING;
     END IF;
 END $$;
 
@@ -1227,6 +1269,28 @@ CREATE TABLE cleave.bucket_checkpoint (
     updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 
+CREATE TABLE cleave.bucket_owner (
+    topic_id bigint NOT NULL,
+    subscription text NOT NULL,
+    segment_id bigint NOT NULL,
+    bucket_start integer NOT NULL,
+    bucket_end integer NOT NULL,
+    consumer text NOT NULL,
+    generation bigint NOT NULL,
+    owned_since timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    release_asked_at timestamp with time zone,
+    successor text,
+    CONSTRAINT bucket_owner_asked_for CHECK (((successor IS NULL) OR (release_asked_at IS NOT NULL))),
+    CONSTRAINT bucket_owner_range CHECK ((((bucket_start >= 0) AND (bucket_start <= bucket_end)) AND (bucket_end <= 65535)))
+)
+WITH (fillfactor='70');
+
+COMMENT ON TABLE cleave.bucket_owner IS 'Who reads which entry bucket of which segment, since when, and whom it is being handed over to.';
+
+COMMENT ON CONSTRAINT bucket_owner_asked_for ON cleave.bucket_owner IS 'A bucket has a successor once its owner was asked to release it.';
+
+COMMENT ON CONSTRAINT bucket_owner_range ON cleave.bucket_owner IS 'A bucket is a range of bucket hashes within 0..65535.';
+
 CREATE TABLE cleave.bundle_decision (
     cycle_id bigint NOT NULL,
     cluster text NOT NULL,
@@ -1403,10 +1467,13 @@ CREATE TABLE cleave.consumer (
     name text NOT NULL,
     connected boolean DEFAULT true NOT NULL,
     registered_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    incarnation text DEFAULT ''::text NOT NULL,
     CONSTRAINT consumer_name_form CHECK ((name ~ '^[^[:space:]]+$'::text))
 );
 
 COMMENT ON COLUMN cleave.consumer.connected IS 'Read by nobody. Programs from before register_consumer still set it, so a later migration drops it.';
+
+COMMENT ON COLUMN cleave.consumer.incarnation IS 'Which process of that name registered; empty where nobody said.';
 
 COMMENT ON CONSTRAINT consumer_name_form ON cleave.consumer IS 'A consumer name is not empty and has no spaces.';
 
@@ -1447,6 +1514,18 @@ CREATE TABLE cleave.decision_default (
     valid_until timestamp with time zone,
     situation text CONSTRAINT decision_situation_not_null NOT NULL
 );
+
+CREATE TABLE cleave.departed_consumer (
+    topic_id bigint NOT NULL,
+    subscription text NOT NULL,
+    name text NOT NULL,
+    incarnation text NOT NULL,
+    reason text NOT NULL,
+    departed_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT departed_consumer_reason_known CHECK ((reason = ANY (ARRAY['left'::text, 'expired'::text, 'replaced'::text])))
+);
+
+COMMENT ON CONSTRAINT departed_consumer_reason_known ON cleave.departed_consumer IS 'A consumer left, expired or was replaced.';
 
 CREATE TABLE cleave.evaluation (
     topic_id bigint NOT NULL,
@@ -1489,8 +1568,11 @@ CREATE TABLE cleave.lease (
     term bigint DEFAULT 1 NOT NULL,
     acquired_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     expires_at timestamp with time zone NOT NULL,
+    address text,
     CONSTRAINT lease_term_positive CHECK ((term >= 1))
 );
+
+COMMENT ON COLUMN cleave.lease.address IS 'Web address of the worker that holds this lease; NULL where it serves none.';
 
 COMMENT ON CONSTRAINT lease_term_positive ON cleave.lease IS 'Lease terms start at 1.';
 
@@ -1823,10 +1905,16 @@ CREATE TABLE cleave.subscription (
     state text DEFAULT 'live'::text NOT NULL,
     created_epoch bigint NOT NULL,
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    generation bigint DEFAULT 0 NOT NULL,
+    CONSTRAINT subscription_generation_not_negative CHECK ((generation >= 0)),
     CONSTRAINT subscription_kind_known CHECK ((kind = ANY (ARRAY['STREAM'::text, 'QUEUE'::text, 'CHECKPOINT'::text]))),
     CONSTRAINT subscription_name_form CHECK ((name ~ '^[^[:space:]]+$'::text)),
     CONSTRAINT subscription_state_known CHECK ((state = ANY (ARRAY['live'::text, 'deleting'::text])))
 );
+
+COMMENT ON COLUMN cleave.subscription.generation IS 'Rises by 1 with each change of owners; a bucket carries that of its last one.';
+
+COMMENT ON CONSTRAINT subscription_generation_not_negative ON cleave.subscription IS 'Generations only rise.';
 
 COMMENT ON CONSTRAINT subscription_kind_known ON cleave.subscription IS 'A subscription is of kind STREAM, QUEUE or CHECKPOINT.';
 
@@ -3031,6 +3119,9 @@ ALTER TABLE ONLY cleave.broker_load
 ALTER TABLE ONLY cleave.bucket_checkpoint
     ADD CONSTRAINT bucket_checkpoint_pkey PRIMARY KEY (topic_id, subscription, segment_id, bucket);
 
+ALTER TABLE ONLY cleave.bucket_owner
+    ADD CONSTRAINT bucket_owner_pkey PRIMARY KEY (topic_id, subscription, segment_id, bucket_start);
+
 ALTER TABLE ONLY cleave.bundle_decision
     ADD CONSTRAINT bundle_decision_pkey PRIMARY KEY (cycle_id);
 
@@ -3070,6 +3161,9 @@ ALTER TABLE ONLY cleave.decision
 
 ALTER TABLE ONLY cleave.decision_default
     ADD CONSTRAINT decision_default_pkey PRIMARY KEY (decided_at, decision_id);
+
+ALTER TABLE ONLY cleave.departed_consumer
+    ADD CONSTRAINT departed_consumer_pkey PRIMARY KEY (topic_id, subscription, name, incarnation);
 
 ALTER TABLE ONLY cleave.evaluation
     ADD CONSTRAINT evaluation_pkey PRIMARY KEY (topic_id);
@@ -3206,6 +3300,8 @@ CREATE INDEX bundle_proposal_open ON cleave.bundle_proposal USING btree (cluster
 CREATE INDEX decision_of_topic ON ONLY cleave.decision USING btree (topic_id, decision_id);
 
 CREATE INDEX decision_default_topic_id_decision_id_idx ON cleave.decision_default USING btree (topic_id, decision_id);
+
+CREATE INDEX departed_consumer_by_age ON cleave.departed_consumer USING btree (departed_at);
 
 CREATE INDEX evaluation_consumer_dirty ON cleave.evaluation USING btree (topic_id) WHERE (consumer_version < input_version);
 
@@ -3347,6 +3443,8 @@ CREATE TRIGGER segment_load_update AFTER UPDATE ON cleave.segment_load REFERENCI
 
 CREATE TRIGGER segment_parent_is_history BEFORE DELETE OR UPDATE ON cleave.segment_parent FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
 
+CREATE TRIGGER subscription_generation BEFORE UPDATE OF generation ON cleave.subscription FOR EACH ROW EXECUTE FUNCTION cleave.on_generation();
+
 CREATE TRIGGER subscription_insert AFTER INSERT ON cleave.subscription FOR EACH ROW EXECUTE FUNCTION cleave.on_subscription_insert();
 
 CREATE TRIGGER topic_before_insert BEFORE INSERT ON cleave.topic FOR EACH ROW EXECUTE FUNCTION cleave.topic_before_insert();
@@ -3377,6 +3475,16 @@ ALTER TABLE ONLY cleave.bucket_checkpoint
 
 COMMENT ON CONSTRAINT bucket_checkpoint_subscription ON cleave.bucket_checkpoint IS 'A checkpoint belongs to a subscription that exists.';
 
+ALTER TABLE ONLY cleave.bucket_owner
+    ADD CONSTRAINT bucket_owner_segment FOREIGN KEY (topic_id, segment_id) REFERENCES cleave.segment(topic_id, segment_id);
+
+COMMENT ON CONSTRAINT bucket_owner_segment ON cleave.bucket_owner IS 'A bucket belongs to a segment that exists; read the layout again.';
+
+ALTER TABLE ONLY cleave.bucket_owner
+    ADD CONSTRAINT bucket_owner_subscription FOREIGN KEY (topic_id, subscription) REFERENCES cleave.subscription(topic_id, name) ON DELETE CASCADE;
+
+COMMENT ON CONSTRAINT bucket_owner_subscription ON cleave.bucket_owner IS 'A bucket is owned for a subscription that exists.';
+
 ALTER TABLE ONLY cleave.bundle_load
     ADD CONSTRAINT bundle_load_namespace FOREIGN KEY (cluster, namespace) REFERENCES cleave.namespace_bundles(cluster, namespace) ON DELETE CASCADE;
 
@@ -3396,6 +3504,11 @@ ALTER TABLE ONLY cleave.consumer
     ADD CONSTRAINT consumer_of_subscription FOREIGN KEY (topic_id, subscription) REFERENCES cleave.subscription(topic_id, name) ON DELETE CASCADE;
 
 COMMENT ON CONSTRAINT consumer_of_subscription ON cleave.consumer IS 'A consumer registers with a subscription that exists; create it first.';
+
+ALTER TABLE ONLY cleave.departed_consumer
+    ADD CONSTRAINT departed_consumer_subscription FOREIGN KEY (topic_id, subscription) REFERENCES cleave.subscription(topic_id, name) ON DELETE CASCADE;
+
+COMMENT ON CONSTRAINT departed_consumer_subscription ON cleave.departed_consumer IS 'A consumer departs from a subscription that exists.';
 
 ALTER TABLE ONLY cleave.evaluation
     ADD CONSTRAINT evaluation_topic_id_fkey FOREIGN KEY (topic_id) REFERENCES cleave.topic(topic_id);
@@ -3598,6 +3711,8 @@ GRANT SELECT ON TABLE cleave.broker_load TO cleave_spark_loader;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.bucket_checkpoint TO cleave_controller;
 
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.bucket_owner TO cleave_controller;
+
 GRANT SELECT,INSERT ON TABLE cleave.bundle_decision TO cleave_controller;
 
 GRANT SELECT ON TABLE cleave.bundle_load TO cleave_controller;
@@ -3621,6 +3736,8 @@ GRANT USAGE ON SEQUENCE cleave.decision_id_seq TO cleave_controller;
 GRANT SELECT,INSERT ON TABLE cleave.decision TO cleave_controller;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE cleave.decision_default TO cleave_controller;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.departed_consumer TO cleave_controller;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.evaluation TO cleave_controller;
 

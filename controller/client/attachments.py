@@ -17,7 +17,7 @@ from enum import StrEnum
 
 from controller.client.session import Assignment, OwnedBucket
 from controller.dataplane.base import LogClient, LogReader, Position
-from controller.domain.errors import CleaveError, DataPlaneUnavailable, FencedOut
+from controller.domain.errors import CleaveError, DataPlaneUnavailable, NotFound, Terminal
 
 PARALLEL_OPENS = 4
 _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.02, 1.0
@@ -74,6 +74,8 @@ class Attachment:
             )
         except CleaveError as error:
             self.fail(error)
+        except Exception as error:  # noqa: BLE001 - of a library; the thread's pool would swallow it
+            self.fail(Terminal(f"{owned.backing_topic} could not be opened: {type(error).__name__}: {error}"))
         else:
             with self._lock:
                 is_late = self.state is AttachmentState.CLOSED
@@ -192,9 +194,11 @@ class Attachments:
         attachment.close()
 
     def demand_reached(self) -> None:
-        """Raises why a log was out of reach when it was last tried, or why this process is the stale one."""
+        """Raises why a log was out of reach when it was last tried, or can never be read. A cursor that is still held, or still
+        being made, is waited for.
+        """
         for one in self._held.values():
-            if isinstance(one.error, DataPlaneUnavailable | FencedOut):
+            if isinstance(one.error, DataPlaneUnavailable | Terminal) and not isinstance(one.error, NotFound):
                 raise one.error
 
     def close(self) -> None:

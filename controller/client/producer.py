@@ -1,8 +1,8 @@
 """Sends keyed messages to the segment that owns them, in order for each key across splits and merges.
 
-Messages wait in one queue a segment and go out in batches. When a segment turns out to be fenced, its queue waits until
-the layout with the segment's successors is published; the other queues go on. Its messages are then routed anew, in
-order and before anything newer. Nothing is sent twice: a batch whose answer was lost is repeated under its own number
+Messages wait in one queue for each entry bucket of a segment and go out in batches, so that a batch holds one bucket's messages
+and its reader gets it whole (PIP-486). When a segment turns out to be fenced, its queues wait until the layout with the segment's
+successors is published; the other queues go on. Its messages are then routed anew, in order and before anything newer. Nothing is sent twice: a batch whose answer was lost is repeated under its own number
 first, and the log knows whether it has it.
 """
 
@@ -20,7 +20,9 @@ from controller.client.layout_source import LayoutSource
 from controller.client.layout_watch import LayoutWatch
 from controller.client.patience import Result, patiently
 from controller.dataplane.base import LogClient, OutgoingMessage
+from controller.domain.entry_buckets import bucket_of, bucket_ranges
 from controller.domain.errors import SegmentNotFound, SegmentTerminated
+from controller.domain.hash_range import HashRange
 from controller.domain.key_hash import key_bytes, key_hash
 from controller.domain.segment import Segment
 
@@ -28,17 +30,21 @@ LOOK_SECONDS = 1.0
 """While a fence is waited out, the layout is read this often even if no notification came."""
 
 
-class _SegmentQueue:
-    """Messages for one segment, oldest first. `in_doubt` is the batch whose answer is missing, under its number."""
+class _BucketQueue:
+    """Messages for one bucket of a segment, oldest first. `in_doubt` is the batch whose answer is missing, under its number.
 
-    __slots__ = ("backing_topic", "fenced", "in_doubt", "waiting", "waiting_bytes")
+    `producer` is the name its batches are numbered under: a log compares the numbers of one name only, and those of two buckets
+    would cross.
+    """
 
-    def __init__(self, backing_topic: str) -> None:
-        self.backing_topic = backing_topic
+    __slots__ = ("backing_topic", "bucket", "in_doubt", "producer", "segment_id", "waiting", "waiting_bytes")
+
+    def __init__(self, segment_id: int, backing_topic: str, bucket: HashRange | None, producer: str) -> None:
+        self.segment_id, self.backing_topic, self.bucket = segment_id, backing_topic, bucket
+        self.producer = producer if bucket is None else f"{producer}-{bucket.start:04x}"
         self.waiting: deque[OutgoingMessage] = deque()
         self.waiting_bytes = 0
         self.in_doubt: tuple[int, list[OutgoingMessage]] | None = None
-        self.fenced = False
 
     @property
     def empty(self) -> bool:
@@ -76,7 +82,8 @@ class Producer:
         self._numbers = itertools.count(1)
         self._turn = itertools.count()
         self._unrouted: deque[OutgoingMessage] = deque()
-        self._queues: dict[int, _SegmentQueue] = {}
+        self._queues: dict[tuple[int, int], _BucketQueue] = {}
+        self._fenced: set[int] = set()
         self._pending = 0
         self._watch = LayoutWatch(source, topic)
 
@@ -143,58 +150,75 @@ class Producer:
             return
         self._patiently(self._watch.refresh_if_changed)
         active = {segment.segment_id for segment in self._watch.snapshot.layout.active}
-        gone = [segment_id for segment_id in self._queues if segment_id not in active]
-        for queue in (self._queues[segment_id] for segment_id in gone):
+        gone = [lane for lane in self._queues if lane[0] not in active]
+        for queue in (self._queues[lane] for lane in gone):
             if queue.in_doubt is not None:  # its log still knows whether it is stored
                 self._settle(queue)
-        homeless = [message for segment_id in gone for message in self._queues.pop(segment_id).waiting]
+        homeless = [message for lane in gone for message in self._queues.pop(lane).waiting]
         self._unrouted.extendleft(reversed(homeless))
+        self._fenced &= active
 
-    def _settle(self, queue: _SegmentQueue) -> None:
+    def _settle(self, queue: _BucketQueue) -> None:
         try:
             self._send_batch(queue)
         except BaseException:
             self._watch.look_again()  # the layout is not adopted yet
             raise
 
-    def _route_all(self) -> Collection[_SegmentQueue]:
+    def _route_all(self) -> Collection[_BucketQueue]:
         """Move what is not routed yet into its queues, in order; returns the queues that got something."""
-        queues: dict[int, _SegmentQueue] = {}
+        queues: dict[tuple[int, int], _BucketQueue] = {}
         while self._unrouted:
             message = self._unrouted[0]
-            segment_id = self._segment_for(message.key).segment_id
-            queue = self._queues.get(segment_id)
+            segment, bucket_hash = self._place_of(message.key)
+            bucket = bucket_of(segment.bucket_splits, bucket_hash)
+            lane = (segment.segment_id, bucket)
+            queue = self._queues.get(lane)
             if queue is None:
-                queue = self._queues[segment_id] = _SegmentQueue(
-                    self._watch.snapshot.backing_topics[segment_id]
-                )
-            queue.waiting.append(self._unrouted.popleft())
+                queue = self._queues[lane] = self._queue(segment, bucket)
+            self._unrouted.popleft()
+            queue.waiting.append(message._replace(bucket_hash=bucket_hash))
             queue.waiting_bytes += len(message.payload)
-            queues[segment_id] = queue
+            queues[lane] = queue
         return queues.values()
 
-    def _segment_for(self, key: bytes | None) -> Segment:
+    def _queue(self, segment: Segment, bucket: int) -> _BucketQueue:
+        """A segment with one bucket takes batches of any."""
+        bounds = bucket_ranges(segment.bucket_splits)[bucket] if segment.bucket_splits else None
+        backing_topic = self._watch.snapshot.backing_topics[segment.segment_id]
+        return _BucketQueue(segment.segment_id, backing_topic, bounds, self.producer_id)
+
+    def _place_of(self, key: bytes | None) -> tuple[Segment, int]:
+        """The segment and the bucket hash of a key. Without one segments take turns, and their buckets do."""
         layout = self._watch.snapshot.layout
         if key is None:
-            return layout.active[next(self._turn) % len(layout.active)]
-        return layout.segment_for(key_hash(key).segment_hash)
+            turn = next(self._turn)
+            segment = layout.active[turn % len(layout.active)]
+            starts = (0, *segment.bucket_splits)
+            return segment, starts[turn // len(layout.active) % len(starts)]
+        hashes = key_hash(key)
+        return layout.segment_for(hashes.segment_hash), hashes.bucket_hash
 
-    def _send_queue(self, queue: _SegmentQueue, *, whole_batches: bool = False) -> None:
+    def _send_queue(self, queue: _BucketQueue, *, whole_batches: bool = False) -> None:
         """Send all that waits, or what makes whole batches, until the queue turns out to be fenced."""
-        while not queue.fenced and not queue.empty:
+        while queue.segment_id not in self._fenced and not queue.empty:
             full = len(queue.waiting) >= self._batch_messages or queue.waiting_bytes >= self._batch_bytes
             if whole_batches and not full and queue.in_doubt is None:
                 return
             self._send_batch(queue)
 
-    def _send_batch(self, queue: _SegmentQueue) -> None:
+    def _send_batch(self, queue: _BucketQueue) -> None:
         if queue.in_doubt is None:
             queue.in_doubt = (next(self._numbers), self._take_batch(queue))
         number, batch = queue.in_doubt
         try:
             stored = self._patiently(
                 lambda: self._logs.append(
-                    queue.backing_topic, batch, producer=self.producer_id, sequence=number
+                    queue.backing_topic,
+                    batch,
+                    producer=queue.producer,
+                    sequence=number,
+                    bucket=queue.bucket,
                 )
             )
         except (SegmentTerminated, SegmentNotFound):  # not found: fenced so long ago that it is deleted
@@ -204,12 +228,12 @@ class Producer:
         if stored:
             self._on_stored(batch[:stored])
         if stored < len(batch):
-            queue.fenced = True
+            self._fenced.add(queue.segment_id)  # for all its buckets: a fenced log is not asked again
             queue.waiting.extendleft(reversed(batch[stored:]))
             queue.waiting_bytes += sum(len(m.payload) for m in batch[stored:])
             self._watch.look_again()
 
-    def _take_batch(self, queue: _SegmentQueue) -> list[OutgoingMessage]:
+    def _take_batch(self, queue: _BucketQueue) -> list[OutgoingMessage]:
         batch: list[OutgoingMessage] = []
         size = 0
         while queue.waiting and len(batch) < self._batch_messages and size < self._batch_bytes:

@@ -13,6 +13,7 @@ from pathlib import Path as FilePath
 
 from controller.client.history import Verdict, check, read_history
 from controller.dataplane.base import LogReader
+from controller.devstack.serving import serving_leader
 from controller.domain.errors import DataPlaneUnavailable, StoreUnavailable
 from controller.services.operation_runner import RunnerContext, run_operation
 from tests.support.bench import Bench
@@ -32,6 +33,7 @@ class Scene:
         self.bench = bench
         self._directory, self._running, self._rate = directory, running, rate
         self._uncounted: Exception | None = None
+        self._address = ""
 
     def begin(self, segments: int, *, consumers: int = 1, unread_by: tuple[str, ...] = ()) -> None:
         """The topic, and traffic that flows. `unread_by`: subscriptions beside the consumers', which nobody reads."""
@@ -124,6 +126,13 @@ class Scene:
             longest_ns = max([longest_ns, *(after - before for before, after in pairwise(instants))])
         return longest_ns // 1_000_000
 
+    def _leader(self) -> str:
+        """Where the consumers ask; it is started with the first process."""
+        if not self._address:
+            leader = serving_leader(self.bench.url, consumer_grace_seconds=60.0)
+            self._address = self._running.enter_context(leader)
+        return self._address
+
     def _start(self, role: str, name: str) -> TrafficProcess:
         traffic = TrafficProcess(
             role,
@@ -134,5 +143,6 @@ class Scene:
             subscription="billing",
             pulsar=self.bench.pulsar,
             rate=self._rate,
+            address=self._leader(),
         )
         return self._running.enter_context(traffic)

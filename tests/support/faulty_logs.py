@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from controller.dataplane.base import LogClient, LogMessage, LogReader, OutgoingMessage, Position
 from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable
+from controller.domain.hash_range import HashRange
 
 
 class FaultyLogs:
@@ -24,7 +25,13 @@ class FaultyLogs:
         """The first so many reads of each reader give nothing yet, as a broker's may before messages have come over."""
 
     def append(
-        self, backing_topic: str, messages: Sequence[OutgoingMessage], *, producer: str, sequence: int
+        self,
+        backing_topic: str,
+        messages: Sequence[OutgoingMessage],
+        *,
+        producer: str,
+        sequence: int,
+        bucket: HashRange | None = None,
     ) -> int:
         """As the wrapped one, or not."""
         if self.refuse:
@@ -32,7 +39,7 @@ class FaultyLogs:
             raise DataPlaneUnavailable("injected: refused", delay_seconds=0.01)
         self.appended.append(backing_topic)
         stored = self._wrapped.append(
-            backing_topic, messages[: self.store_only], producer=producer, sequence=sequence
+            backing_topic, messages[: self.store_only], producer=producer, sequence=sequence, bucket=bucket
         )
         self.store_only = None  # only now: whoever waits for it knows that they are stored
         if self.lose_answers:
@@ -48,12 +55,18 @@ class FaultyLogs:
         owner: str,
         live_owners: Collection[str],
         on_arrival: Callable[[], None],
+        bucket: HashRange | None = None,
     ) -> LogReader:
         """The wrapped one's, or none."""
         if backing_topic in self.out_of_reach:
             raise DataPlaneUnavailable(f"injected: {backing_topic} is out of reach", delay_seconds=0.01)
         reader = self._wrapped.open_reader(
-            backing_topic, subscription, owner=owner, live_owners=live_owners, on_arrival=on_arrival
+            backing_topic,
+            subscription,
+            owner=owner,
+            live_owners=live_owners,
+            on_arrival=on_arrival,
+            bucket=bucket,
         )
         return _SlowReader(reader, self.slow_reads) if self.slow_reads else reader
 

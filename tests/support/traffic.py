@@ -23,11 +23,13 @@ from typing import Self
 from controller.client.history import HistoryFile
 from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
+from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
 from controller.dataplane.base import LogClient, OutgoingMessage
 from controller.dataplane.embedded import EmbeddedLogClient
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.devstack.process import ChildProcess
+from controller.devstack.serving import token_for
 from tests.support.bench_planes import OnPulsar
 from tests.support.waiting import wait_until
 
@@ -56,11 +58,15 @@ class TrafficProcess:
         subscription: str = "",
         pulsar: OnPulsar | None = None,
         rate: int = 0,
+        address: str = "",
     ) -> None:
-        """`rate`: messages a second of a producer at most; 0 for as fast as it goes."""
+        """`rate`: messages a second of a producer at most; 0 for as fast as it goes. `address`: where a consumer asks for its
+        share.
+        """
         self.history, self._log = directory / f"{role}-{name}.history", directory / f"{role}-{name}.log"
         self.history.touch()
         where = ["--admin-url", pulsar.admin_url, "--service-url", pulsar.service_url] if pulsar else []
+        where += ["--address", address, "--token", token_for(topic)] if address else []
         command = [sys.executable, "-m", "tests.support.traffic", *where, "--rate", str(rate)]
         self._child = ChildProcess(
             [*command, role, name, url, topic, self.history, subscription],
@@ -151,9 +157,9 @@ def _produce(given: argparse.Namespace, logs: LogClient, history: HistoryFile, e
 
 
 def _consume(given: argparse.Namespace, logs: LogClient, history: HistoryFile, ending: list[int]) -> None:
-    source = PostgresSource(given.url)
+    servers = Servers([given.address], given.token)
     with StreamConsumer(
-        source, logs, given.topic, given.subscription, given.name, patience_seconds=PATIENCE_SECONDS
+        servers, logs, given.topic, given.subscription, given.name, patience_seconds=PATIENCE_SECONDS
     ) as consumer:
         while not ending:
             batch = consumer.receive(0.2)
@@ -163,7 +169,7 @@ def _consume(given: argparse.Namespace, logs: LogClient, history: HistoryFile, e
             history.write((who.decode(), key.decode(), int(number)) for (who, number), key in parts)
             consumer.acknowledge(batch)
     logs.close()
-    source.close()
+    servers.close()
 
 
 def main() -> None:
@@ -173,6 +179,8 @@ def main() -> None:
         parser.add_argument(argument)
     parser.add_argument("--admin-url")
     parser.add_argument("--service-url")
+    parser.add_argument("--address")
+    parser.add_argument("--token")
     parser.add_argument("--rate", type=int, default=0)
     given = parser.parse_args()
     faulthandler.register(signal.SIGUSR1)

@@ -72,7 +72,7 @@ def lock(tx: Connection, key: SubscriptionKey) -> int:
     generation = tx.execute(text(_LOCK), key.parameters).scalar_one_or_none()
     if generation is None:
         raise SubscriptionNotFound(
-            f"topic {key.topic_id} has no subscription {key.name} that is live; create it or check the name"
+            f"topic {key.topic_id} has no live subscription {key.name}; create it first, or check the name"
         )
     return int(generation)
 

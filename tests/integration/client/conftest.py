@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from controller.client.postgres_source import PostgresSource
+from controller.client.servers import Servers
 from controller.dataplane.base import LogMessage
 from tests.support.bench import Bench
+from controller.devstack.serving import client_of, serving_leader
 
 
 @pytest.fixture
@@ -25,6 +27,21 @@ def source(database: str) -> Iterator[PostgresSource]:
     source = PostgresSource(database)
     yield source
     source.close()
+
+
+@pytest.fixture
+def leader(bench: Bench) -> Iterator[str]:
+    """Where a leader serves the bench's topic."""
+    with serving_leader(bench.url, consumer_grace_seconds=20.0) as address:
+        yield address
+
+
+@pytest.fixture
+def servers(leader: str) -> Iterator[Servers]:
+    """A client of it."""
+    servers = client_of(leader)
+    yield servers
+    servers.close()
 
 
 def stored(bench: Bench, segment_id: int) -> list[LogMessage]:

@@ -22,14 +22,20 @@ Start = Callable[[str, str], TrafficProcess]
 
 
 @pytest.fixture
-def start(bench: Bench, tmp_path: Path) -> Iterator[Start]:
+def start(bench: Bench, leader: str, tmp_path: Path) -> Iterator[Start]:
     """Start a producer or consumer; all are stopped at the end."""
     with ExitStack() as running:
 
         def start(role: str, name: str) -> TrafficProcess:
             return running.enter_context(
                 TrafficProcess(
-                    role, name, url=bench.url, topic=TOPIC, directory=tmp_path, subscription="billing"
+                    role,
+                    name,
+                    url=bench.url,
+                    topic=TOPIC,
+                    directory=tmp_path,
+                    subscription="billing",
+                    address=leader,
                 )
             )
 

@@ -20,7 +20,7 @@ from controller.domain.errors import (
 )
 from controller.entrypoints.web import access
 from tests.support.bench import TOPIC, Bench
-from tests.support.serving import SECRET, ServingWorker, client_of, serving_worker
+from controller.devstack.serving import SECRET, ServingWorker, client_of, serving_worker
 from tests.support.waiting import wait_until
 
 
