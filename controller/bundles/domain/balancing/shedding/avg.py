@@ -152,7 +152,7 @@ def _shed(
     room = left
     bound = pair.score - pair.difference + settings.avg_low_usage * 100
     because = BrokerReading(pair.high, "usage", pair.score / 100, bound / 100)
-    weighed = heaviest_first(owned, figure, settings, state, now_ms)
+    weighed = heaviest_first(cluster, pair.high, figure, settings, state, now_ms)
     moves: list[Move] = []
     for bundle in weighed:
         if 0 < bundle.load <= left and len(moves) < len(owned) - 1:

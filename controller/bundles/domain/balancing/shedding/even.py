@@ -25,7 +25,7 @@ from dataclasses import replace
 
 from controller.bundles.domain.balancing.moves import Move, MoveReason, MoveRefusal, MoveRefusalReason
 from controller.bundles.domain.balancing.settings import BalanceSettings
-from controller.bundles.domain.balancing.shedding.base import Shedding, too_few_brokers
+from controller.bundles.domain.balancing.shedding.base import Shedding, stale_reports, too_few_brokers
 from controller.bundles.domain.balancing.shedding.even_levels import EvenLevels
 from controller.bundles.domain.balancing.shedding.even_pick import pick_for
 from controller.bundles.domain.balancing.state import BalanceState
@@ -34,12 +34,8 @@ from controller.bundles.domain.cluster import BrokerReport, Cluster
 
 def even(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
     """See the module."""
-    most_ms = settings.report_ttl_seconds * 1_000
-    old = {n: now_ms - r.reported_at for n, r in cluster.reporting if now_ms - r.reported_at > most_ms}
-    refusals = [
-        MoveRefusal(MoveRefusalReason.STALE_REPORT, name, None, "age_ms", age, most_ms)
-        for name, age in old.items()
-    ]
+    old = stale_reports(cluster, settings, now_ms)
+    refusals = list(old.values())
     few = too_few_brokers(cluster)
     if few is not None or len(cluster.reporting) - len(old) < 2:
         return Shedding((), (*refusals, *([few] if few else [])), state)

@@ -87,7 +87,7 @@ def _shed(
             MoveRefusalReason.BELOW_FLOOR, broker, None, "byte_rate", needed, settings.threshold_min_byte_rate
         )
     because = BrokerReading(broker, "average usage", usage, mean + margin)
-    return shed_byte_rate(cluster, because, needed, settings, state, now_ms)
+    return shed_byte_rate(cluster, broker, because, needed, settings, state, now_ms)
 
 
 def _shed_for_the_lowest(
@@ -115,4 +115,4 @@ def _shed_for_the_lowest(
             MoveRefusalReason.BELOW_FLOOR, source, None, "byte_rate", needed, settings.threshold_min_byte_rate
         )
     because = BrokerReading(source, "average usage", averages[source], line)
-    return shed_byte_rate(cluster, because, needed, settings, state, now_ms)
+    return shed_byte_rate(cluster, source, because, needed, settings, state, now_ms)
