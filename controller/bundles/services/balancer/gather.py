@@ -31,11 +31,11 @@ from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import loads as bundle_loads
 from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store import proposals as bundle_proposals
-from controller.bundles.store.clock import database_now
 from controller.bundles.store.namespaces import BalancingMode, NamespaceRow
 from controller.bundles.store.proposals import PATIENCE_SECONDS, ProposalKind, ProposalRow, ProposalState
 from controller.clock import to_ms
 from controller.domain.errors import InvalidPolicy
+from controller.store.postgres.clock import database_now
 
 _TICKS_WITHIN_MS = 86_400_000  # older ticks say nothing about who is silent now
 
