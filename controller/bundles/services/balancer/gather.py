@@ -26,7 +26,7 @@ from controller.bundles.domain.load.stats import BundleStats
 from controller.bundles.domain.placement_rules import SILENT_TICKS, PlacementRules, ruled
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.splitting.algorithms.base import BundleTopic
-from controller.bundles.domain.splitting.policy import SplitPolicy
+from controller.bundles.domain.splitting.policy import SplitPolicy, read_stored
 from controller.bundles.reports import ReportArea
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import loads as bundle_loads
@@ -36,7 +36,6 @@ from controller.bundles.store.cycles import StateRow
 from controller.bundles.store.namespaces import BalancingMode, NamespaceRow
 from controller.bundles.store.proposals import PATIENCE_SECONDS, ProposalKind, ProposalRow, ProposalState
 from controller.clock import to_ms
-from controller.domain.errors import InvalidPolicy
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import Store
 
@@ -224,10 +223,11 @@ def _policies(namespaces: list[NamespaceRow]) -> tuple[dict[str, SplitPolicy], d
     """The split policies, and why settings cannot be read. Such a namespace is not split; the others are."""
     found, unreadable = {}, {}
     for row in namespaces:
-        try:
-            found[row.namespace] = SplitPolicy.from_document(row.split_settings)
-        except InvalidPolicy as error:
-            unreadable[row.namespace] = error.message
+        policy, why = read_stored(row.split_settings)
+        if why is None:
+            found[row.namespace] = policy
+        else:
+            unreadable[row.namespace] = why
     return found, unreadable
 
 

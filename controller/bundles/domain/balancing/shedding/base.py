@@ -37,8 +37,8 @@ class Shedding:
 class Shedder(Protocol):
     """A pure function of the cluster, the settings, the state and the instant (ms since the Unix epoch).
 
-    It never takes the last bundle of a broker. It proposes no bundle twice, none that is
-    resting or was moved within `grace_seconds`, and none of a broker's own namespaces. A destination is never the source.
+    It never takes the last bundle of a broker. It proposes no bundle twice, none that is resting or was moved within
+    `grace_seconds`, and none of a broker's own namespaces. A destination is never the source.
     """
 
     def __call__(
