@@ -129,6 +129,10 @@ class Cluster:
         """The reports by broker name."""
         return dict(self.reporting)
 
+    def is_new(self, broker: str) -> bool:
+        """Whether the broker's report counts as a hit: no earlier cycle has counted it."""
+        return broker not in self.repeated
+
     def policy_of(self, namespace: str) -> NamespacePolicy:
         """The namespace's policy; one that restricts nothing if it has none."""
         return self.policies.get(namespace, _NO_POLICY)

@@ -6,9 +6,9 @@ first policy that names it. Its bundles may be on the primary brokers. While few
 active, they may be on the secondary ones too. A namespace without a policy may be on every broker that is primary in no
 policy.
 
-Pulsar reads the expressions as Java's. An expression that Python cannot read permits nothing. Among a policy's namespaces
-it names every namespace. Among its brokers it names none that they may have, and it keeps namespaces without a policy
-off all of them.
+Pulsar reads the expressions as Java's. An expression that Python cannot read permits nothing. Among a policy's
+namespaces it names every namespace. Among its brokers it names none that they may have, and it keeps namespaces without
+a policy off all of them.
 """
 
 from __future__ import annotations

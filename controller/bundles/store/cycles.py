@@ -106,8 +106,9 @@ def find_request(tx: Connection, request_key: str) -> int | None:
 def record(tx: Connection, cycle: NewCycle, *, next_state: str, seen_state_version: int) -> int:
     """Writes the cycle, its proposals and the next state; returns its id.
 
-    Its proposals replace those of earlier cycles, see `proposals.supersede`, and what is stale is refused. Raises LostRace if the state is not at the
-    version seen, Conflict if another cycle answered the request meanwhile.
+    Its proposals replace those of earlier cycles, see `proposals.supersede`, and approved ones that are stale are
+    refused. Raises LostRace if the state is not at the version seen, Conflict if another cycle answered the request
+    meanwhile.
     """
     values = {
         "cluster": cycle.cluster,

@@ -210,7 +210,10 @@ def expire_approved(tx: Connection, cluster: str) -> int:
 
 
 def under_way(tx: Connection, cluster: str) -> list[ProposalRow]:
-    """Acts that are approved, or applied and not yet verified, and proposals that wait for a person; none that is stale."""
+    """Acts that are approved, or applied and not yet verified, and proposals that wait for a person.
+
+    None of them is stale.
+    """
     return [read_proposal(row._mapping) for row in tx.execute(_BUSY, {"cluster": cluster})]
 
 

@@ -93,7 +93,7 @@ def proposals(
 
 
 def gauges(tx: Connection, cluster: str) -> dict[str, list[tuple[list[str], float]]]:
-    """What is measured of balancing: label values and value, by the name of the metric (`entrypoints.bundles.metrics`)."""
+    """What is measured of balancing: label values and value, by the metric's name in `entrypoints.bundles.metrics`."""
     brokers = brokers_now(tx, cluster)
     found = {
         "cleave_bundle_broker_usage": [

@@ -93,9 +93,9 @@ def observed(cluster: Cluster, settings: BalanceSettings, state: BalanceState, n
     state = state.forgetting((broker.name for broker in cluster.brokers), grace_over)
     averages = dict(state.broker_averages)
     for name, report in cluster.reporting:
-        old = averages.get(name)
-        if old is not None and report.reported_at <= old.reported_at:
+        if state.has_counted(name, report.reported_at):
             continue
+        old = averages.get(name)
         usage, rate = weighted_max_usage(report.resources, settings.weights), report.stats.byte_rate
         averages[name] = BrokerAverages(
             moving_average(old.usage if old else None, usage, settings.history_weight),
@@ -106,12 +106,9 @@ def observed(cluster: Cluster, settings: BalanceSettings, state: BalanceState, n
 
 
 def already_counted(cluster: Cluster, state: BalanceState) -> frozenset[str]:
-    """Brokers whose report an earlier cycle has seen. A cycle may run again before anything new was read."""
-    averages = state.broker_averages
+    """Brokers whose report an earlier cycle has seen."""
     return frozenset(
-        name
-        for name, report in cluster.reporting
-        if name in averages and report.reported_at <= averages[name].reported_at
+        name for name, report in cluster.reporting if state.has_counted(name, report.reported_at)
     )
 
 

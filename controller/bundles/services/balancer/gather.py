@@ -1,7 +1,7 @@
 """Reads what one cycle is decided on: load, boundaries, policies, state, acts under way, and what the cluster says.
 
-First the cluster is asked (`placement_rules`). Then what is stored is read in one transaction, and files after it, so that
-no transaction waits for a file.
+First the cluster is asked (`placement_rules`). Then what is stored is read in one transaction, and files after it, so
+that no transaction waits for a file.
 """
 
 from __future__ import annotations

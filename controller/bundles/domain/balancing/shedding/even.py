@@ -78,7 +78,7 @@ def _settling(
 def _counted(levels: EvenLevels, state: BalanceState, waiting: frozenset[str]) -> BalanceState:
     """One more hit for each broker whose new report is outside its band; those inside start again from 0."""
     counted = [name for name in levels.load if name not in waiting]
-    hit = {name: int(name not in levels.cluster.repeated) for name in counted}
+    hit = {name: int(levels.cluster.is_new(name)) for name in counted}
     hot = {name: state.hot_hits.get(name, 0) + hit[name] for name in counted if levels.is_hot(name)}
     cold = {name: state.cold_hits.get(name, 0) + hit[name] for name in counted if levels.is_cold(name)}
     return replace(state, hot_hits=hot, cold_hits=cold)

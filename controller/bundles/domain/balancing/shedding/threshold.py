@@ -61,7 +61,7 @@ def _advanced(cluster: Cluster, settings: BalanceSettings, averages: Mapping[str
     advanced = {}
     for broker, report in cluster.reporting:
         old = averages.get(broker)
-        if old is not None and broker in cluster.repeated:
+        if old is not None and not cluster.is_new(broker):
             advanced[broker] = old
             continue
         usage = weighted_max_usage(report.resources, settings.weights)

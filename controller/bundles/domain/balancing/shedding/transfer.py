@@ -54,7 +54,7 @@ def transfer(cluster: Cluster, settings: BalanceSettings, state: BalanceState, n
             MoveRefusalReason.WITHIN_TARGET, metric="std of usage", value=levels.std, needed=needed
         )
         return Shedding((), (*refusals, within), replace(state, condition_hits=0))
-    hits = state.condition_hits + any(name not in cluster.repeated for name, _ in cluster.reporting)
+    hits = state.condition_hits + any(cluster.is_new(name) for name, _ in cluster.reporting)
     state = replace(state, condition_hits=hits)
     if hits <= settings.transfer_hits:
         early = MoveRefusal(
