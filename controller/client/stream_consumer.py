@@ -162,7 +162,7 @@ class StreamConsumer:
             self._source.register(self._topic_id, self._subscription, self.name)
             self._watch.look_again()
         shares = assign(found.layout, found.drained, found.consumers)
-        mine = {segment.segment_id for segment in shares.get(self.name, ())}
+        mine = {bucket.segment_id for bucket in shares.get(self.name, ())}
         self._holdings.adopt(mine, found)
 
     def _read(self, held: HeldSegment) -> Batch | None:

@@ -1,93 +1,369 @@
-"""Which consumer reads which segment: a pure function of layout, drained segments and names.
+"""Which consumer reads which buckets: a pure function of layout, drained segments, names and present owners.
 
-Each consumer's client calls it whenever one of the three changes. Equal input gives equal output on every machine,
-so nothing of the answer is stored and nobody has to hand it out. It guards key order by handing
-out a segment only when everything it descends from is drained. Pulsar looks at the parents of ACTIVE
-segments only, so that a sealed parent and its sealed child may go to different consumers at once
-(apache/pulsar#26274). Which sharer gets which bucket is not decided here; see `entry_buckets.owners`.
+Equal input gives equal output on every machine, whatever the order of what goes in. Three laws, the first before the
+others:
+
+1. Order. A segment is handed out only when everything it descends from is drained. Pulsar looks at the parents of ACTIVE
+   segments only, so that a sealed parent and its sealed child may go to different consumers at once (apache/pulsar#26274).
+2. Fairness. Each of up to as many consumers as there are segments reads whole segments, as many as the others or one more.
+   More consumers than that share segments by entry buckets (PIP-486) where `share_buckets` allows it.
+3. Few moves. Among the fair assignments one that takes the fewest buckets from those who own them now. With whole
+   segments it is the fewest; with shared ones nearly so, since which segments get another reader is chosen greedily.
+
+Who owns a bucket is stored elsewhere, and so is the hand-over from one owner to the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import islice
+from types import MappingProxyType
+from typing import NamedTuple
 
-from controller.domain.entry_buckets import bucket_ranges
+from controller.domain import entry_buckets
 from controller.domain.hash_range import HashRange
 from controller.domain.segment import Segment
 from controller.domain.segment_graph import SegmentGraph
+from controller.domain.transport import heaviest
 
 
-@dataclass(frozen=True, slots=True)
-class AssignedSegment:
-    """A segment to read. `buckets` is None for an exclusive reader, else all buckets to share (PIP-486)."""
+class SegmentBucket(NamedTuple):
+    """The unit of ownership. `bucket` is a range of bucket hashes: the full one where the segment has one bucket."""
 
     segment_id: int
-    hash_range: HashRange
-    buckets: tuple[HashRange, ...] | None = None
+    bucket: HashRange
 
 
-Assignment = dict[str, tuple[AssignedSegment, ...]]
+Assignment = dict[str, tuple[SegmentBucket, ...]]
+"""The buckets of every consumer, by the range of the segment, its id and the bucket; empty for one that is idle."""
+
+NO_OWNERS: Mapping[SegmentBucket, str] = MappingProxyType({})
+
+_Homes = Sequence[Sequence[int]]
+"""For each bucket of a segment the consumers, by their places among the names, with whom it is at home: to give it to one
+of them is no move. Empty where it is free.
+"""
 
 
-def candidates(layout: SegmentGraph, drained: Collection[int]) -> tuple[Segment, ...]:
+def candidates(
+    layout: SegmentGraph, drained: Collection[int], *, parents_block: bool = True
+) -> tuple[Segment, ...]:
     """Segments that may be read now, by range and id: unread ones whose ancestors are all drained.
 
-    `drained` names sealed segments; an ACTIVE one is never finished. A pruned ancestor counts as
-    drained. One pass in the order of ids, since a parent's id is always below its children's.
+    `drained` names sealed segments; an ACTIVE one is never finished. A pruned ancestor counts as drained. Without
+    `parents_block` nothing waits for its ancestors: for readers to whom lag matters more than the order of a key.
     """
     done = frozenset(drained)
-    clear: set[int] = set()
-    ready: list[Segment] = []
-    for segment_id in sorted(layout.segments):
-        segment = layout.segments[segment_id]
-        present = [i for i in segment.parent_ids if i in layout.segments]
-        if all(i in clear and i in done for i in present):
-            clear.add(segment_id)
-            if segment.is_active or segment_id not in done:
-                ready.append(segment)
+    clear = _clear(layout, done) if parents_block else layout.segments
+    ready = [layout.segments[i] for i in clear if layout.segments[i].is_active or i not in done]
     return tuple(sorted(ready, key=lambda s: (s.hash_range.start, s.hash_range.end, s.segment_id)))
 
 
-def assign(
-    layout: SegmentGraph, drained: Collection[int], consumers: Collection[str], *, share_buckets: bool = False
-) -> Assignment:
-    """The segments of each consumer; every consumer has an entry, empty when idle.
+def _clear(layout: SegmentGraph, done: Collection[int]) -> Collection[int]:
+    """Segments whose ancestors are all drained: one pass by id, since a parent's id is below its children's."""
+    clear: set[int] = set()
+    for segment_id in sorted(layout.segments):
+        present = [i for i in layout.segments[segment_id].parent_ids if i in layout.segments]
+        if all(i in clear and i in done for i in present):
+            clear.add(segment_id)
+    return clear
 
-    Candidate i goes to consumer i mod K, names in order, as in Pulsar. With `share_buckets` and more consumers than
-    candidates, the surplus is dealt over the candidates up to their bucket counts. Consumers that share a segment each
-    receive its complete list of buckets.
+
+def assign(
+    layout: SegmentGraph,
+    drained: Collection[int],
+    consumers: Collection[str],
+    owners: Mapping[SegmentBucket, str] = NO_OWNERS,
+    *,
+    share_buckets: bool = False,
+    parents_block: bool = True,
+    strict_pulsar: bool = False,
+) -> Assignment:
+    """The buckets of each consumer; every consumer has an entry.
+
+    `owners` says who has which bucket now, and who had those of the parents of new segments: a new bucket is at home with
+    the consumer that owned most of the same bucket hashes of its parents, or with each of several that owned equally much.
+    Owners that are gone do not count. With `strict_pulsar` owners play no part: segments and buckets are dealt as Pulsar 5
+    deals them (the order of parents and children stays ours).
     """
     names = sorted(set(consumers))
-    ready = candidates(layout, drained)
-    if share_buckets and len(names) > len(ready):
-        return _shared(ready, names)
-    return {
-        name: tuple(AssignedSegment(s.segment_id, s.hash_range) for s in ready[index :: len(names)])
-        for index, name in enumerate(names)
-    }
+    ready = candidates(layout, drained, parents_block=parents_block)
+    buckets = _Buckets()
+    if not names:
+        return {}
+    sharing = share_buckets and len(names) > len(ready)
+    if strict_pulsar:
+        dealt = _runs(ready, names) if sharing else _in_turn(ready, len(names))
+    else:
+        homes = _homes(ready, buckets, names, owners)
+        dealt = _shared(homes, len(names)) if sharing else _whole(homes, len(names))
+    shares: list[list[SegmentBucket]] = [[] for _ in names]
+    for segment, readers in zip(ready, dealt, strict=True):
+        for bucket, reader in zip(buckets.of(segment), readers, strict=True):
+            shares[reader].append(SegmentBucket(segment.segment_id, bucket))
+    return {name: tuple(share) for name, share in zip(names, shares, strict=True)}
 
 
-def _shared(ready: Sequence[Segment], names: Sequence[str]) -> Assignment:
-    """Consecutive runs of consumers, one a segment. Consumers that are left over get none."""
-    shares: Assignment = dict.fromkeys(names, ())
-    waiting = iter(names)
-    for segment, readers in zip(ready, _readers(ready, len(names)), strict=True):
-        buckets = bucket_ranges(segment.bucket_splits) if readers > 1 else None
-        for _ in range(readers):
-            shares[next(waiting)] = (AssignedSegment(segment.segment_id, segment.hash_range, buckets),)
-    return shares
+class _Buckets:
+    """The ranges of a segment's buckets, worked out once for all segments that are cut alike."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, ...], tuple[HashRange, ...]] = {}
+
+    def of(self, segment: Segment) -> tuple[HashRange, ...]:
+        splits = segment.bucket_splits
+        found = self._known.get(splits)
+        if found is None:
+            found = self._known[splits] = entry_buckets.bucket_ranges(splits)
+        return found
 
 
-def _readers(ready: Sequence[Segment], consumers: int) -> list[int]:
-    """Readers per segment: one each, then the surplus one at a time, in order, skipping the full."""
-    readers = [1] * len(ready)
-    surplus = consumers - len(ready)
-    while surplus > 0:
-        open_to_more = [i for i, segment in enumerate(ready) if readers[i] < segment.bucket_count]
-        if not open_to_more:
-            break
-        for index in open_to_more[:surplus]:
-            readers[index] += 1
+# Where buckets are at home
+
+
+def _homes(
+    ready: Sequence[Segment],
+    buckets: _Buckets,
+    names: Sequence[str],
+    owners: Mapping[SegmentBucket, str],
+) -> list[_Homes]:
+    """Of every candidate. A bucket that has an owner is at home with it and with nobody else, gone or not."""
+    places = {name: place for place, name in enumerate(names)}
+    held: dict[int, dict[HashRange, int | None]] = {}
+    for (segment_id, bucket), owner in owners.items():
+        held.setdefault(segment_id, {})[bucket] = places.get(owner)
+    inherited: dict[tuple[tuple[int, ...], tuple[int, ...]], _Homes] = {}  # siblings inherit alike
+    found: list[_Homes] = []
+    for segment in ready:
+        ranges = buckets.of(segment)
+        own = held.get(segment.segment_id, {})
+        descent = (segment.parent_ids, segment.bucket_splits)
+        if descent not in inherited:
+            inherited[descent] = _inherited(ranges, [held[i] for i in segment.parent_ids if i in held])
+        found.append(
+            [_only(own[b]) if b in own else home for b, home in zip(ranges, inherited[descent], strict=True)]
+        )
+    return found
+
+
+def _only(place: int | None) -> Sequence[int]:
+    return () if place is None else (place,)
+
+
+def _inherited(ranges: Sequence[HashRange], parents: Sequence[Mapping[HashRange, int | None]]) -> _Homes:
+    """For each range who owned most of its hashes in the parents; `ranges` tile the ring."""
+    starts = [bucket.start for bucket in ranges]
+    widths: list[Counter[int]] = [Counter() for _ in ranges]
+    for bucket, place in (item for parent in parents for item in parent.items()):
+        if place is not None:
+            for index in range(bisect_right(starts, bucket.start) - 1, bisect_right(starts, bucket.end)):
+                own = ranges[index]
+                widths[index][place] += min(own.end, bucket.end) - max(own.start, bucket.start) + 1
+    return [_widest(found) for found in widths]
+
+
+def _widest(widths: Mapping[int, int]) -> Sequence[int]:
+    most = max(widths.values(), default=0)
+    return sorted(place for place, width in widths.items() if width == most)
+
+
+def _counted(homes: Iterable[Sequence[int]]) -> dict[int, int]:
+    """How many of these buckets are at home with each consumer."""
+    return dict(Counter(place for bucket in homes for place in bucket))
+
+
+# Whole segments
+
+
+def _whole(homes: Sequence[_Homes], consumers: int) -> list[Sequence[int]]:
+    """The reader of each bucket of each segment, where a segment has one reader for all of them."""
+    readers = _dealt([_counted(segment) for segment in homes], consumers)
+    return [[reader] * len(segment) for reader, segment in zip(readers, homes, strict=True)]
+
+
+def _dealt(weights: Sequence[Mapping[int, int]], places: int, *, in_runs: bool = False) -> list[int]:
+    """The place of each good: as many at each as at the others or one more, and the greatest weight of all such ways.
+
+    Goods that nobody wants go to the places in turn, or `in_runs`: as many as are missing to the first, then to the next.
+    """
+    least, more = divmod(len(weights), places)
+    alike: dict[tuple[tuple[int, int], ...], list[int]] = {}
+    for good, wanted in enumerate(weights):
+        if wanted:
+            alike.setdefault(tuple(sorted(wanted.items())), []).append(good)
+    sent = heaviest(
+        [len(goods) for goods in alike.values()], [least] * places, [dict(k) for k in alike], pool=more
+    )
+    found: dict[int, int] = {}
+    taken = [0] * places
+    for goods, ways in zip(alike.values(), sent, strict=True):
+        waiting = iter(goods)
+        for place, amount in ways.items():
+            taken[place] += amount
+            found.update((next(waiting), place) for _ in range(amount))
+    free = iter(_free(taken, least, more, in_runs))
+    return [found[good] if good in found else next(free) for good in range(len(weights))]
+
+
+def _free(taken: Sequence[int], least: int, more: int, in_runs: bool) -> list[int]:
+    """The places of the goods that are left, in their order. One more than the least goes to the first that have not got it."""
+    more -= sum(count > least for count in taken)
+    free: list[tuple[int, int]] = []
+    for place, count in enumerate(taken):
+        size = least
+        if count <= least and more:
+            size, more = least + 1, more - 1
+        free += ((0 if in_runs else number, place) for number in range(count, size))
+    return [place for _, place in sorted(free)]
+
+
+# Segments that consumers share
+
+
+class _Claim(NamedTuple):
+    """What a consumer has of a segment's buckets: those at home with it, and those of them that count as its alone."""
+
+    at_home: int
+    settled: int
+
+
+_Claims = Sequence[Mapping[int, _Claim]]
+"""For each segment the consumers who own some of it."""
+
+
+def _shared(homes: Sequence[_Homes], consumers: int) -> list[Sequence[int]]:
+    """The reader of each bucket of each segment, where every consumer reads one segment at the most.
+
+    Which segments get one reader more than others is chosen by what each would win or lose by one. The consumers are seated
+    twice: first to see to which segment's buckets each would rather hold on, since who owns some of several keeps one, then
+    on the chosen numbers of seats.
+    """
+    sizes = [len(segment) for segment in homes]
+    claims = _claims(homes)
+    least, _, surplus = _equal_readers(sizes, consumers)
+    widest = [[(-(-size // number), number)] for size, number in zip(sizes, least, strict=True)]
+    upheld = _upheld(claims, _seated(claims, widest, consumers, pool=surplus))
+    numbers = _numbers_of_readers(sizes, consumers, upheld)
+    seats = [_seats(size, number) for size, number in zip(sizes, numbers, strict=True)]
+    seated = _seated(claims, seats, consumers)
+    _fill(seated, numbers, consumers)
+    return [_divided(segment, readers) for segment, readers in zip(homes, seated, strict=True)]
+
+
+def _claims(homes: Sequence[_Homes]) -> _Claims:
+    """A bucket that is at home with several counts as that one's which has fewest so far."""
+    totals: Counter[int] = Counter()
+    found: list[Mapping[int, _Claim]] = []
+    for segment in homes:
+        settled: Counter[int] = Counter()
+        for bucket in segment:
+            if bucket:
+                consumer = min(bucket, key=lambda n: (totals[n], n))
+                totals[consumer] += 1
+                settled[consumer] += 1
+        found.append({n: _Claim(count, settled[n]) for n, count in _counted(segment).items()})
+    return found
+
+
+def _upheld(claims: _Claims, seated: Sequence[Sequence[int]]) -> _Claims:
+    """Each consumer's claim to the segment that it reads, and no others."""
+    return [{n: own[n] for n in here if n in own} for own, here in zip(claims, seated, strict=True)]
+
+
+def _equal_readers(sizes: Sequence[int], consumers: int) -> tuple[list[int], list[int], int]:
+    """Readers per segment, as equal as the bucket counts allow: the least of each, which may have one more, how many do."""
+    least = [1] * len(sizes)
+    surplus = consumers - len(sizes)
+    open_to_more = [i for i, size in enumerate(sizes) if size > 1]
+    while open_to_more and surplus >= len(open_to_more):
+        for index in open_to_more:
+            least[index] += 1
         surplus -= len(open_to_more)
+        open_to_more = [i for i in open_to_more if sizes[i] > least[i]]
+    return least, open_to_more, surplus if open_to_more else 0
+
+
+def _numbers_of_readers(sizes: Sequence[int], consumers: int, claims: _Claims) -> list[int]:
+    """Readers per segment. Those who are left over go where they win most, or cost owners least; of equals to the first."""
+    numbers, open_to_more, surplus = _equal_readers(sizes, consumers)
+
+    def won_by_one_more(index: int) -> int:
+        counts = sorted((claim.settled for claim in claims[index].values()), reverse=True)
+        return _kept(counts, sizes[index], numbers[index] + 1) - _kept(counts, sizes[index], numbers[index])
+
+    won = {index: won_by_one_more(index) for index in open_to_more}
+    for index in sorted(open_to_more, key=won.__getitem__, reverse=True)[:surplus]:
+        numbers[index] += 1
+    return numbers
+
+
+def _kept(counts: Sequence[int], buckets: int, readers: int) -> int:
+    """Buckets that stay where they are if those who hold most read the segment; `counts` falls."""
+    share, more = divmod(buckets, readers)
+    first = counts[:readers]
+    return sum(min(count, share) for count in first) + min(more, sum(count > share for count in first))
+
+
+def _seats(buckets: int, readers: int) -> list[tuple[int, int]]:
+    """How many buckets a reader gets, and how many readers get so many."""
+    share, more = divmod(buckets, readers)
+    return [(share + 1, more), (share, readers - more)]
+
+
+def _seated(
+    claims: _Claims, seats: Sequence[Sequence[tuple[int, int]]], consumers: int, *, pool: int = 0
+) -> list[list[int]]:
+    """The readers of each segment who keep most by it, `pool` more than there are seats; without a claim nobody has one."""
+    scale = 1 + max((claim.at_home for own in claims for claim in own.values()), default=0)
+    wanted: list[dict[int, int]] = [{} for _ in range(consumers)]
+    rooms: list[int] = []
+    segment_at: list[int] = []
+    for index, own in enumerate(claims):
+        for share, room in seats[index]:
+            for consumer, claim in own.items():
+                wanted[consumer][len(rooms)] = scale * min(claim.at_home, share) + min(claim.settled, share)
+            rooms.append(room)
+            segment_at.append(index)
+    readers: list[list[int]] = [[] for _ in claims]
+    for consumer, seat in enumerate(heaviest([1] * consumers, rooms, wanted, pool=pool)):
+        for place in seat:
+            readers[segment_at[place]].append(consumer)
     return readers
+
+
+def _fill(seated: Sequence[list[int]], numbers: Sequence[int], consumers: int) -> None:
+    """Seat the others in the order of their names; who finds none is idle."""
+    taken = {consumer for readers in seated for consumer in readers}
+    waiting = (consumer for consumer in range(consumers) if consumer not in taken)
+    for readers, number in zip(seated, numbers, strict=True):
+        readers += islice(waiting, number - len(readers))
+        readers.sort()
+
+
+def _divided(homes: _Homes, readers: Sequence[int]) -> Sequence[int]:
+    """The reader of each bucket of one segment."""
+    at = {reader: place for place, reader in enumerate(readers)}
+    weights = [{at[n]: 1 for n in bucket if n in at} for bucket in homes]
+    return [readers[place] for place in _dealt(weights, len(readers), in_runs=True)]
+
+
+# As Pulsar 5 does it
+
+
+def _in_turn(ready: Sequence[Segment], consumers: int) -> list[Sequence[int]]:
+    """Candidate i to consumer i mod K."""
+    return [[index % consumers] * segment.bucket_count for index, segment in enumerate(ready)]
+
+
+def _runs(ready: Sequence[Segment], names: Sequence[str]) -> list[Sequence[int]]:
+    """Consecutive runs of consumers, one a segment, who share its buckets as the broker's dispatcher deals them."""
+    sizes = [segment.bucket_count for segment in ready]
+    dealt: list[Sequence[int]] = []
+    first = 0
+    for size, number in zip(sizes, _numbers_of_readers(sizes, len(names), [{}] * len(sizes)), strict=True):
+        run = entry_buckets.owners(size, names[first : first + number])
+        dealt.append([reader for reader, own in enumerate(run.values(), first) for _ in own])
+        first += number
+    return dealt
