@@ -13,8 +13,8 @@ as long. The same clusters, seeds and cycles for every shedder; a cycle is a min
 
 And the named cases of PIP-217, PIP-220 and PIP-364 in the same figures.
 
-`dag` tells the default shedder alone, within the limits that the DAG `bundle_balance` has by itself: a cycle every 300 s,
-and 16 moves in each. There `minutes` is how long the cluster takes to come within 0.25 for good.
+`dag` tells the default shedder alone, within the limits that the DAG `bundle_balance` has by itself: the interval of its
+cycles and the most moves in each. There `minutes` is how long the cluster takes to come within 0.25 for good.
 """
 
 from __future__ import annotations
@@ -22,16 +22,19 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from benchmarks.bundle_simulator import Simulation, least_load_to_move, named_case, zipf_cluster
 from benchmarks.machine import machine
 from controller.bundles.domain.balancing.settings import SHEDDER_NAMES, BalanceSettings
+from controller.settings import Settings
 
 TARGET = 0.25
-DAG_SECONDS, DAG_MOVES = 300, 16
-"""What `CLEAVE_BUNDLE_BALANCE_SECONDS` and `CLEAVE_BUNDLE_MAX_UNLOADS` are by themselves."""
+DAG_MOVES: int = Settings.model_fields["bundle_max_unloads"].default
+DAG_FILE = Path(__file__).parents[1] / "dags" / "bundle_balance.py"
 NAMED = {"90/10": [90, 10], "5x50+0": [50] * 5 + [0], "10/50/70": [10, 50, 70], "12/2/1/1": [12, 2, 1, 1]}
 _BYTES_PER_BROKER = 100.0 * 2**20
 _CALM_CYCLES = 15
@@ -88,14 +91,23 @@ def figures(simulation: Simulation, cycles: int) -> dict[str, Any]:
     }
 
 
+def dag_seconds() -> int:
+    """The default interval of the DAG, as its file has it: importing the file needs Airflow."""
+    found = re.search(r'seconds_from\("CLEAVE_BUNDLE_BALANCE_SECONDS", (\d+)\)', DAG_FILE.read_text())
+    if found is None:
+        raise RuntimeError(f"{DAG_FILE} has no default of CLEAVE_BUNDLE_BALANCE_SECONDS")
+    return int(found[1])
+
+
 def within_dag_limits(begin: Simulation, cycles: int) -> dict[str, Any]:
-    """What the default shedder makes of it where a cycle is five minutes and moves at most 16 bundles."""
+    """What the default shedder makes of it within the DAG's limits."""
     simulation = copy.deepcopy(begin)
     simulation.settings = BalanceSettings()
-    simulation.cycle_ms, simulation.most_moves = DAG_SECONDS * 1_000, DAG_MOVES
+    seconds = dag_seconds()
+    simulation.cycle_ms, simulation.most_moves = seconds * 1_000, DAG_MOVES
     found = figures(simulation, cycles)
     rounds = found["rounds"]
-    return {**found, "minutes": None if rounds is None else rounds * DAG_SECONDS / 60}
+    return {**found, "minutes": None if rounds is None else rounds * seconds / 60}
 
 
 def worst(runs: list[dict[str, Any]]) -> dict[str, Any]:

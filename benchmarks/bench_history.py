@@ -21,12 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
-import psutil
 from sqlalchemy import text
 
 from benchmarks.bench_operations import application
 from benchmarks.machine import machine
-from benchmarks.operation_costs import processor_seconds
+from benchmarks.operation_costs import Meter
 from controller import telemetry
 from controller.bootstrap import Application
 from controller.client.postgres_source import PostgresSource
@@ -121,34 +120,6 @@ class Life:
         index = self.rng.randrange(len(active) - 1)
         pair = [active[index].segment_id, active[index + 1].segment_id]
         return segment_admin.merging(*pair), pair
-
-
-@dataclass(frozen=True)
-class Meter:
-    """Processor time of this process and of the server."""
-
-    server: psutil.Process
-
-    @classmethod
-    def of(cls, app: Application) -> Meter:
-        """The meter of the server that the application is connected to."""
-        with app.store.transaction() as tx:
-            backend = psutil.Process(tx.execute(text("SELECT pg_backend_pid()")).scalar_one())
-        server = backend.parent()
-        if server is None:
-            raise RuntimeError("the server of the benchmark runs on another machine")
-        return cls(server)
-
-    def milliseconds(self, act: Callable[[], None], times: int) -> float:
-        """What one act costs, on average."""
-        before = self._seconds()
-        for _ in range(times):
-            act()
-        return (self._seconds() - before) / times * 1000
-
-    def _seconds(self) -> float:
-        own = sum(psutil.Process().cpu_times()[:2])
-        return own + processor_seconds(self.server)
 
 
 def acts(life: Life) -> dict[str, tuple[Callable[[], None], int]]:

@@ -13,9 +13,9 @@ import logging
 import tempfile
 from pathlib import Path
 
-from benchmarks.bench_history import Meter
 from benchmarks.bench_operations import application
 from benchmarks.machine import machine
+from benchmarks.operation_costs import Meter
 from controller import telemetry
 from controller.bootstrap import Application
 from controller.devstack.postgres import DURABLE, EmbeddedPostgres

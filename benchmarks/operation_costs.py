@@ -1,6 +1,6 @@
 """What operations cost whom: processor time of the three parties, waits for the disk, transactions; and their rival.
 
-Read by the benchmark of operations alone.
+Read by the benchmarks of operations, of a topic's history and of the reconciler.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import contextlib
 import os
 import re
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import psutil
@@ -105,3 +106,31 @@ class Account:
             "flushes": round((self.flushes - earlier.flushes) / operations, 2),
             "transactions": round((self.transactions - earlier.transactions) / operations, 2),
         }
+
+
+@dataclass(frozen=True)
+class Meter:
+    """Processor time of this process and of the server."""
+
+    server: psutil.Process
+
+    @classmethod
+    def of(cls, app: Application) -> Meter:
+        """The meter of the server that the application is connected to."""
+        with app.store.transaction() as tx:
+            backend = psutil.Process(tx.execute(text("SELECT pg_backend_pid()")).scalar_one())
+        server = backend.parent()
+        if server is None:
+            raise RuntimeError("the server of the benchmark runs on another machine")
+        return cls(server)
+
+    def milliseconds(self, act: Callable[[], None], times: int) -> float:
+        """What one act costs, on average."""
+        before = self._seconds()
+        for _ in range(times):
+            act()
+        return (self._seconds() - before) / times * 1000
+
+    def _seconds(self) -> float:
+        own = sum(psutil.Process().cpu_times()[:2])
+        return own + processor_seconds(self.server)

@@ -30,7 +30,7 @@ BEGIN
            (OLD.cycle_id, OLD.cluster, OLD.request_key, OLD.decided_at, OLD.decided_by, OLD.code_version, OLD.recorded_at) THEN
         RETURN NEW;
     END IF;
-    RAISE EXCEPTION 'Rows of bundle_decision are history: only their texts are forgotten, together; the rest is never changed.'
+    RAISE EXCEPTION 'Rows of bundle_decision are history: inputs, outcome and refusals may be forgotten, all three at once; the rest is never changed.'
         USING ERRCODE = 'restrict_violation', CONSTRAINT = 'bundle_decision_is_history';
 END $$;
 
@@ -66,6 +66,14 @@ BEGIN
     IF NEW.state = 'applied' AND OLD.state <> 'applied' THEN
         NEW.applied_at := NEW.changed_at;
     END IF;
+    RETURN NEW;
+END $$;
+
+CREATE FUNCTION cleave.bundle_proposal_note_approval() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    NEW.approved_at := clock_timestamp();
     RETURN NEW;
 END $$;
 
@@ -1307,9 +1315,9 @@ CREATE TABLE cleave.bundle_decision (
     CONSTRAINT bundle_decision_refusals_are_list CHECK ((jsonb_typeof(refusals) = 'array'::text))
 );
 
-COMMENT ON COLUMN cleave.bundle_decision.inputs IS 'What the cycle was decided on, for replay; NULL once it is forgotten.';
+COMMENT ON COLUMN cleave.bundle_decision.inputs IS 'What the cycle was decided on, for replay; null once it is forgotten.';
 
-COMMENT ON COLUMN cleave.bundle_decision.outcome IS 'The whole answer, for replay; NULL once it is forgotten.';
+COMMENT ON COLUMN cleave.bundle_decision.outcome IS 'The whole answer, for replay; null once it is forgotten.';
 
 COMMENT ON CONSTRAINT bundle_decision_inputs_are_json ON cleave.bundle_decision IS 'Inputs of a cycle are a JSON object in canonical text.';
 
@@ -1391,6 +1399,7 @@ CREATE TABLE cleave.bundle_proposal (
     applied_at timestamp with time zone,
     row_version bigint DEFAULT 1 NOT NULL,
     changed_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    approved_at timestamp with time zone,
     CONSTRAINT bundle_proposal_cuts_inside CHECK ((((kind = 'unload'::text) = (cardinality(cut_points) = 0)) AND (lower_bound < ALL (cut_points)) AND (upper_bound > ALL (cut_points)))),
     CONSTRAINT bundle_proposal_end_has_outcome CHECK (((state <> ALL (ARRAY['failed'::text, 'refused'::text])) OR (outcome IS NOT NULL))),
     CONSTRAINT bundle_proposal_kind_known CHECK ((kind = ANY (ARRAY['split'::text, 'unload'::text, 'merge'::text]))),
@@ -1399,6 +1408,8 @@ CREATE TABLE cleave.bundle_proposal (
 );
 
 COMMENT ON COLUMN cleave.bundle_proposal.cut_points IS 'New boundaries of a split; boundaries a merge takes away.';
+
+COMMENT ON COLUMN cleave.bundle_proposal.approved_at IS 'When a person or an automatic namespace approved it; null: never.';
 
 COMMENT ON CONSTRAINT bundle_proposal_cuts_inside ON cleave.bundle_proposal IS 'A split or merge names points strictly inside its range, an unload names none.';
 
@@ -3392,6 +3403,8 @@ ALTER INDEX cleave.decision_of_topic ATTACH PARTITION cleave.decision_default_to
 CREATE TRIGGER bundle_decision_is_history BEFORE UPDATE ON cleave.bundle_decision FOR EACH ROW EXECUTE FUNCTION cleave.bundle_decision_before_update();
 
 CREATE TRIGGER bundle_proposal_before_update BEFORE UPDATE ON cleave.bundle_proposal FOR EACH ROW EXECUTE FUNCTION cleave.bundle_proposal_before_update();
+
+CREATE TRIGGER bundle_proposal_note_approval BEFORE UPDATE ON cleave.bundle_proposal FOR EACH ROW WHEN (((new.state = 'approved'::text) AND (old.state <> 'approved'::text))) EXECUTE FUNCTION cleave.bundle_proposal_note_approval();
 
 CREATE TRIGGER cluster_policy_change AFTER UPDATE ON cleave.cluster_policy FOR EACH ROW EXECUTE FUNCTION cleave.on_cluster_policy();
 

@@ -104,7 +104,7 @@ class Bundles:
     def merges(self) -> dict[str, MergeVerdict]:
         """Which cold bundles could be merged, by namespace."""
         return bundle_balancer.merges(
-            self.store, self.area, cluster=self.cluster, settings=balance_settings(self.settings)
+            self.store, cluster=self.cluster, settings=balance_settings(self.settings)
         )
 
     def plan_split(self, asked: ManualSplit) -> SplitPlan | CutRefusal:

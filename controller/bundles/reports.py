@@ -7,6 +7,7 @@ is there. What the figures mean is decided in the aggregation.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -148,12 +149,16 @@ class ReportArea:
     def heard(self, cluster: str, from_ms: int, to_ms: int, *, ticks: int) -> frozenset[str] | None:
         """The brokers that reported in at least one of the cluster's last `ticks` ticks of the span.
 
-        None if there are fewer ticks. A tick in which no broker answered left no file and does not count.
+        None if there are fewer ticks. Files of one instant are one tick, whichever collectors wrote them. A tick in
+        which no broker answered left no file and does not count.
         """
-        listed = [file for _, file in self._list("brokers", from_ms, to_ms) if file is not None]
+        of_tick: defaultdict[int, list[str]] = defaultdict(list)
+        for path, file in self._list("brokers", from_ms, to_ms):
+            if file is not None:
+                of_tick[file.first_tick_ms].append(path)
         found: set[str] = set()
-        for file in sorted(listed, key=lambda one: one.name, reverse=True):
-            here = self._brokers_in(file.path, cluster)
+        for tick_ms in sorted(of_tick, reverse=True):
+            here = set().union(*(self._brokers_in(path, cluster) for path in of_tick[tick_ms]))
             found |= here
             ticks -= bool(here)
             if ticks == 0:

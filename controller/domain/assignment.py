@@ -43,7 +43,7 @@ NO_OWNERS: Mapping[SegmentBucket, str] = MappingProxyType({})
 
 _Homes = Sequence[Sequence[int]]
 """For each bucket of a segment the consumers, by their places among the names, with whom it is at home: to give it to one
-of them is no move. None where it is free.
+of them is no move. Empty where it is free.
 """
 
 
@@ -83,9 +83,10 @@ def assign(
 ) -> Assignment:
     """The buckets of each consumer; every consumer has an entry.
 
-    `owners` says who has which bucket now. Of drained parents too, for a new segment's bucket is at home with the consumer
-    that owned most of the same bucket hashes of its parents, or with each of several that owned equally much. Owners that
-    are gone do not count. With `strict_pulsar` owners play no part, and the answer is that of Pulsar 5.
+    `owners` says who has which bucket now, and who had those of the parents of new segments: a new bucket is at home with
+    the consumer that owned most of the same bucket hashes of its parents, or with each of several that owned equally much.
+    Owners that are gone do not count. With `strict_pulsar` owners play no part: segments and buckets are dealt as Pulsar 5
+    deals them (the order of parents and children stays ours).
     """
     names = sorted(set(consumers))
     ready = candidates(layout, drained, parents_block=parents_block)

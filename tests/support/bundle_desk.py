@@ -38,7 +38,12 @@ class Desk:
             rows.broker(first, 90.0, byte_rate_in=80.0, byte_rate_out=80.0),
             rows.broker(second, 5.0),
         ]
-        self._merge(0, {"boundaries": [rows.boundaries(HALF)], "brokers": brokers}, low, high)
+        changes = {
+            "boundaries": [rows.boundaries(HALF)],
+            "brokers": brokers,
+            "clusters": [rows.cluster_figures(usage_mean=0.5, usage_stddev=0.4)],
+        }
+        self._merge(0, changes, low, high)
         return first, second
 
     def later(self, minutes: int, low: float, high: float) -> None:

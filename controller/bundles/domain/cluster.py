@@ -77,7 +77,9 @@ class NamespacePolicy:
 class Cluster:
     """Brokers and bundles, sorted by name; policies by namespace.
 
-    `repeated`: brokers whose report an earlier cycle has counted; it counts as no further hit. `shared_brokers`: the brokers that a namespace without an isolation policy may be on; None: all.
+    `shared_brokers`: the brokers that a namespace without an isolation policy may be on; None: all. `repeated`: brokers
+    whose report an earlier cycle has counted; it counts as no further hit. `resting`: ids of bundles that have an act
+    under way and are not proposed for another.
 
     Raises InvalidInput for a name that occurs twice. An owner may be missing among the brokers: it has left the
     cluster, and nobody can be asked to move its bundles.
@@ -88,6 +90,7 @@ class Cluster:
     policies: Mapping[str, NamespacePolicy] = field(default_factory=dict)
     shared_brokers: frozenset[str] | None = None
     repeated: frozenset[str] = frozenset()
+    resting: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         _refuse_repeats("broker", (broker.name for broker in self.brokers))
@@ -125,6 +128,10 @@ class Cluster:
     def report_of(self) -> Mapping[str, BrokerReport]:
         """The reports by broker name."""
         return dict(self.reporting)
+
+    def is_new(self, broker: str) -> bool:
+        """Whether the broker's report counts as a hit: no earlier cycle has counted it."""
+        return broker not in self.repeated
 
     def policy_of(self, namespace: str) -> NamespacePolicy:
         """The namespace's policy; one that restricts nothing if it has none."""

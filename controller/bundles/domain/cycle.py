@@ -35,7 +35,7 @@ from controller.bundles.domain.splitting.triggers import (
     decide_splits,
 )
 
-CODE_VERSION = "3"
+CODE_VERSION = "4"
 """To be raised with every change that would answer a stored cycle differently."""
 
 

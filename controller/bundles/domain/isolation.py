@@ -1,11 +1,14 @@
 """Pulsar's namespace isolation policies: which brokers a namespace's bundles may be on, and which are everybody's.
 
-The rules were read in the classes of 4.2.4 (`LoadManagerShared.applyNamespacePolicies`). A policy names namespaces and brokers by regular expressions over the whole name; a broker is known by
-its host, without the port. A namespace belongs to the first policy that names it. Its bundles may be on the primary
-brokers, and on the secondary ones while fewer than `min_primaries` primary ones are active. A namespace without a
-policy may be on every broker that is primary in none.
+The rules are those of `LoadManagerShared.applyNamespacePolicies` in 4.2.4. A policy names namespaces and brokers by
+regular expressions over the whole name. A broker's name here is its host, without the port. A namespace belongs to the
+first policy that names it. Its bundles may be on the primary brokers. While fewer than `min_primaries` primary ones are
+active, they may be on the secondary ones too. A namespace without a policy may be on every broker that is primary in no
+policy.
 
-Pulsar reads the expressions as Java's. One that Python cannot read forbids: it names every namespace, and no broker.
+Pulsar reads the expressions as Java's. An expression that Python cannot read permits nothing. Among a policy's
+namespaces it names every namespace. Among its brokers it names none that they may have, and it keeps namespaces without
+a policy off all of them.
 """
 
 from __future__ import annotations

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from controller import telemetry
-from controller.bundles.domain.splitting.policy import SplitPolicy
+from controller.bundles.domain.splitting.policy import read_stored
 from controller.bundles.reports import LandedReports, ReportArea
 from controller.bundles.store import loads as bundle_loads
 from controller.bundles.store.loads import BASELINE_SCHEMAS, BundleRun
 from controller.clock import to_datetime, to_ms
-from controller.domain.errors import InvalidPolicy
 from controller.landing.history import Scratch
 from controller.store.postgres.arrow_copy import MergeResult
 from controller.store.postgres.engine import Store
@@ -120,14 +119,12 @@ def _merge(store: Store, run: BundleRun, changes: Mapping[str, pa.Table]) -> Mer
 
 
 def _limits(settings: Mapping[tuple[str, str], Mapping[str, Any]]) -> pa.Table:
-    """The limits of each known namespace; the defaults if its settings cannot be read."""
+    """The limits of each known namespace, see `read_stored`."""
     rows = []
     for (cluster, namespace), overrides in settings.items():
-        try:
-            policy = SplitPolicy.from_document(overrides)
-        except InvalidPolicy as error:
-            log.warning("split settings not understood", namespace=namespace, error=str(error))
-            policy = SplitPolicy()
+        policy, unreadable = read_stored(overrides)
+        if unreadable is not None:
+            log.warning("split settings not understood", namespace=namespace, error=unreadable)
         limits = {name: float(getattr(policy, name)) for name in _LIMITS}
         rows.append({"cluster": cluster, "namespace": namespace, **limits})
     return pa.Table.from_pylist(rows, LIMIT_SCHEMA)

@@ -23,13 +23,6 @@ class PolicyOfNamespace:
     overrides: Mapping[str, Any]
 
 
-def read_split_policy(store: Store, cluster: str, namespace: str) -> PolicyOfNamespace:
-    """What is in force. Raises NotFound; InvalidPolicy for stored settings that an older version left unreadable."""
-    with store.transaction() as tx:
-        row = bundle_namespaces.get_namespace(tx, cluster, namespace)
-    return _shown(namespace, row.split_settings)
-
-
 def change_split_policy(
     store: Store,
     cluster: str,
@@ -40,21 +33,18 @@ def change_split_policy(
     replace: bool = False,
     dry_run: bool = False,
 ) -> PolicyOfNamespace:
-    """Sets these knobs; null takes one back, `replace` all others. A dry run only checks.
+    """Sets these knobs; null takes one back, `replace` all others. A dry run only checks; one without changes shows.
 
-    Raises NotFound, InvalidPolicy for knobs that are not valid together, LostRace.
+    Raises NotFound; InvalidPolicy for knobs that are not valid together, or that an older version left unreadable;
+    LostRace.
     """
     with store.transaction() as tx:
         row = bundle_namespaces.get_namespace(tx, cluster, namespace)
         document = {**({} if replace else row.split_settings), **changes}
         kept = {knob: value for knob, value in document.items() if value is not None}
-        shown = _shown(namespace, kept)
+        effective = SplitPolicy.from_document(kept).to_document()
         if not dry_run and kept != row.split_settings:
             bundle_namespaces.set_split_settings(
                 tx, cluster, namespace, kept, actor=actor, seen_row_version=row.row_version
             )
-    return shown
-
-
-def _shown(namespace: str, overrides: Mapping[str, Any]) -> PolicyOfNamespace:
-    return PolicyOfNamespace(namespace, SplitPolicy.from_document(overrides).to_document(), dict(overrides))
+    return PolicyOfNamespace(namespace, effective, kept)

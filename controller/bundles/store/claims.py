@@ -12,6 +12,7 @@ from sqlalchemy import Connection, text
 
 from controller.bundles.store.proposals import (
     COLUMNS,
+    STALE,
     ProposalKind,
     ProposalRow,
     ProposalState,
@@ -27,6 +28,7 @@ _CLAIM = text(f"""
            SELECT proposal_id FROM cleave.bundle_proposal
             WHERE cluster = :cluster AND state = :state AND kind = ANY (:kinds)
               AND (claimed_until IS NULL OR claimed_until < clock_timestamp())
+              AND NOT {STALE}
               AND (state <> 'approved' OR (cluster, namespace) IN (
                    SELECT n.cluster, n.namespace FROM cleave.namespace_bundles n WHERE n.mode <> 'dry-run'))
             ORDER BY proposal_id LIMIT :limit FOR UPDATE SKIP LOCKED)
@@ -52,7 +54,7 @@ def claim(
 ) -> list[ProposalRow]:
     """Claims the oldest proposals in a state that nobody else has claimed, for `seconds` from now.
 
-    An approved proposal waits while its namespace is back in dry run.
+    An approved proposal waits while its namespace is back in dry run. One that is stale is left.
     """
     values = {
         "cluster": cluster,

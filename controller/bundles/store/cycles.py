@@ -106,8 +106,9 @@ def find_request(tx: Connection, request_key: str) -> int | None:
 def record(tx: Connection, cycle: NewCycle, *, next_state: str, seen_state_version: int) -> int:
     """Writes the cycle, its proposals and the next state; returns its id.
 
-    Its proposals replace those of earlier cycles, see `proposals.supersede`. Raises LostRace if the state is not at the
-    version seen, Conflict if another cycle answered the request meanwhile.
+    Its proposals replace those of earlier cycles, see `proposals.supersede`, and approved ones that are stale are
+    refused. Raises LostRace if the state is not at the version seen, Conflict if another cycle answered the request
+    meanwhile.
     """
     values = {
         "cluster": cycle.cluster,
@@ -123,6 +124,7 @@ def record(tx: Connection, cycle: NewCycle, *, next_state: str, seen_state_versi
     _set_state(tx, cycle.cluster, next_state, cycle_id, seen_state_version)
     bundle_proposals.add(tx, cycle_id, cycle.cluster, cycle.proposals, actor=cycle.decided_by)
     bundle_proposals.supersede(tx, cycle.cluster, cycle_id)
+    bundle_proposals.expire_approved(tx, cycle.cluster)
     return cycle_id
 
 

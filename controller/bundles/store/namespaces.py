@@ -19,8 +19,8 @@ from sqlalchemy import Connection, text
 from controller.bundles.domain.ring.boundaries import NamespaceBundles
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.ring.topic_name import namespace_of
-from controller.bundles.domain.splitting.policy import SplitPolicy
-from controller.domain.errors import InvalidPolicy, LostRace, NotFound
+from controller.bundles.domain.splitting.policy import SplitPolicy, read_stored
+from controller.domain.errors import LostRace, NotFound
 
 
 class BalancingMode(StrEnum):
@@ -97,12 +97,10 @@ def find_bundle_of(tx: Connection, cluster: str, topic: str) -> NamespaceBundle 
 
 
 def split_policy_of(tx: Connection, cluster: str, namespace: str) -> SplitPolicy:
-    """The policy in force; the defaults where the namespace is not known, or its settings cannot be read."""
+    """The policy in force, see `read_stored`; the defaults where the namespace is not known."""
     row = tx.execute(_GET, {"cluster": cluster, "namespace": namespace}).one_or_none()
-    try:
-        return SplitPolicy() if row is None else SplitPolicy.from_document(row.split_settings)
-    except InvalidPolicy:
-        return SplitPolicy()
+    policy, _ = read_stored({} if row is None else row.split_settings)
+    return policy
 
 
 def list_namespaces(tx: Connection, cluster: str) -> list[NamespaceRow]:

@@ -16,11 +16,10 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from controller.bundles.domain.ring.bundle import NamespaceBundle
-from controller.bundles.store.clock import database_now
 from controller.domain.errors import Conflict, LostRace, NotFound
 
 PATIENCE_SECONDS = 3600.0
-"""How long a proposal waits for a person, and an approved one for somebody to carry it out. Then it has expired."""
+"""How long a proposal waits for its approval, and how long after that it may be carried out. Then it is stale."""
 
 
 class ProposalKind(StrEnum):
@@ -85,12 +84,8 @@ class ProposalRow:
     proposed_at: datetime
     applied_at: datetime | None
     changed_at: datetime
-
-    def is_stale(self, now: datetime) -> bool:
-        """Whether it has waited too long: for an approval, or, approved, for a first attempt."""
-        since = {ProposalState.PROPOSED: self.proposed_at, ProposalState.APPROVED: self.changed_at}
-        waited = since.get(self.state)
-        return waited is not None and not self.attempts and (now - waited).total_seconds() > PATIENCE_SECONDS
+    is_stale: bool
+    """See STALE, when the row was read."""
 
     @property
     def bundle(self) -> NamespaceBundle:
@@ -98,10 +93,18 @@ class ProposalRow:
         return NamespaceBundle(self.namespace, self.lower_bound, self.upper_bound)
 
 
+STALE = f"""coalesce(
+           CASE state WHEN 'proposed' THEN proposed_at WHEN 'approved' THEN approved_at END
+               < clock_timestamp() - make_interval(secs => {PATIENCE_SECONDS})
+           AND (claimed_until IS NULL OR claimed_until < clock_timestamp()), false)"""
+"""Whether a row of bundle_proposal has waited too long: the load it was decided on has changed since.
+
+One that somebody is carrying out is not stale, nor one whose next attempt has its time set.
+"""
 COLUMNS = (
     "proposal_id, cycle_id, ordinal, cluster, namespace, lower_bound, upper_bound, kind, broker, destination,"
     " cut_points, reason, detail, state, actor, outcome, claimed_by, claimed_until, attempts, row_version,"
-    " proposed_at, applied_at, changed_at"
+    f" proposed_at, applied_at, changed_at, {STALE} AS is_stale"
 )
 _GET = text(f"SELECT {COLUMNS} FROM cleave.bundle_proposal WHERE proposal_id = :proposal_id")  # noqa: S608  # ours
 _LIST = text(f"""
@@ -122,23 +125,22 @@ _ADD = text("""
            AS proposed (namespace, lower_bound, upper_bound, kind, broker, destination, cut_points, reason, detail,
                         ordinal)
 """)
-_SUPERSEDE = text("""
+_SUPERSEDE = text(f"""
     UPDATE cleave.bundle_proposal p
        SET state = 'refused',
            outcome = format('cycle %s decided anew before it was approved', CAST(:cycle_id AS bigint))
      WHERE p.cluster = :cluster AND p.state = 'proposed' AND p.cycle_id <> :cycle_id
-       AND (p.proposed_at < clock_timestamp() - make_interval(secs => :patience_seconds)
+       AND ({STALE}
             OR (p.cluster, p.namespace) NOT IN (
                 SELECT n.cluster, n.namespace FROM cleave.namespace_bundles n WHERE n.mode = 'approval')
             OR (p.cluster, p.namespace, p.lower_bound) IN (
                 SELECT q.cluster, q.namespace, q.lower_bound FROM cleave.bundle_proposal q
                  WHERE q.cycle_id = :cycle_id))
-""")
+""")  # noqa: S608
 _BUSY = text(f"""
     SELECT {COLUMNS} FROM cleave.bundle_proposal p
-     WHERE p.cluster = :cluster AND (p.state IN ('approved', 'applied') OR (
-           p.state = 'proposed' AND p.proposed_at >= clock_timestamp() - make_interval(secs => :patience_seconds)
-           AND (p.cluster, p.namespace) IN (
+     WHERE p.cluster = :cluster AND NOT {STALE} AND (p.state IN ('approved', 'applied') OR (
+           p.state = 'proposed' AND (p.cluster, p.namespace) IN (
                SELECT n.cluster, n.namespace FROM cleave.namespace_bundles n WHERE n.mode = 'approval')))
      ORDER BY p.proposal_id
 """)  # noqa: S608
@@ -148,28 +150,32 @@ _APPLIED = text(f"""
        AND applied_at >= clock_timestamp() - make_interval(secs => :seconds)
      ORDER BY applied_at, proposal_id
 """)  # noqa: S608
-_EXPIRE = text("""
+_EXPIRE = text(f"""
     UPDATE cleave.bundle_proposal
-       SET state = 'refused', outcome = 'approved, and not begun for too long: the load has changed since'
-     WHERE cluster = :cluster AND state = 'approved' AND attempts = 0
-       AND changed_at < clock_timestamp() - make_interval(secs => :patience_seconds)
-""")
+       SET state = 'refused', claimed_by = NULL, claimed_until = NULL,
+           outcome = 'not done within {PATIENCE_SECONDS / 60:g} minutes of its approval: the load has changed since'
+                     || CASE WHEN attempts > 0 THEN format('; attempts: %s; the last: %s', attempts,
+                                                           coalesce(outcome, 'nobody knows how it ended'))
+                             ELSE '' END
+     WHERE cluster = :cluster AND state = 'approved' AND {STALE}
+""")  # noqa: S608
 _MOVE = text(f"""
     UPDATE cleave.bundle_proposal
        SET state = :state, actor = :actor, outcome = :outcome, claimed_by = NULL, claimed_until = NULL
      WHERE proposal_id = :proposal_id AND row_version = :seen RETURNING {COLUMNS}
 """)  # noqa: S608
-_APPROVE_AUTOMATIC = text("""
+_APPROVE_AUTOMATIC = text(f"""
     UPDATE cleave.bundle_proposal p SET state = 'approved', actor = :actor
       FROM (SELECT q.proposal_id
               FROM cleave.bundle_proposal q JOIN cleave.namespace_bundles n USING (cluster, namespace)
              WHERE q.cycle_id = :cycle_id AND q.state = 'proposed' AND n.mode = 'automatic' AND q.kind = :kind
+               AND NOT {STALE}
                AND NOT EXISTS (SELECT FROM cleave.bundle_proposal o
                                 WHERE o.cluster = q.cluster AND o.namespace = q.namespace
                                   AND o.lower_bound = q.lower_bound AND o.state IN ('approved', 'applied'))
              ORDER BY q.ordinal LIMIT :limit) chosen
      WHERE p.proposal_id = chosen.proposal_id RETURNING p.proposal_id
-""")
+""")  # noqa: S608
 
 
 def add(tx: Connection, cycle_id: int, cluster: str, proposals: Sequence[NewProposal], *, actor: str) -> None:
@@ -195,20 +201,20 @@ def supersede(tx: Connection, cluster: str, cycle_id: int) -> int:
 
     In a namespace that needs approval a proposal stays for PATIENCE_SECONDS, or until there is another for its bundle.
     """
-    values = {"cluster": cluster, "cycle_id": cycle_id, "patience_seconds": PATIENCE_SECONDS}
-    return tx.execute(_SUPERSEDE, values).rowcount
+    return tx.execute(_SUPERSEDE, {"cluster": cluster, "cycle_id": cycle_id}).rowcount
 
 
 def expire_approved(tx: Connection, cluster: str) -> int:
-    """Refuses what was approved and not begun within PATIENCE_SECONDS; returns how many."""
-    values = {"cluster": cluster, "patience_seconds": PATIENCE_SECONDS}
-    return tx.execute(_EXPIRE, values).rowcount
+    """Refuses what was approved and not done within PATIENCE_SECONDS, tried or not; returns how many."""
+    return tx.execute(_EXPIRE, {"cluster": cluster}).rowcount
 
 
 def under_way(tx: Connection, cluster: str) -> list[ProposalRow]:
-    """Acts that are approved, or applied and not yet verified, and proposals that wait for a person."""
-    values = {"cluster": cluster, "patience_seconds": PATIENCE_SECONDS}
-    return [read_proposal(row._mapping) for row in tx.execute(_BUSY, values)]
+    """Acts that are approved, or applied and not yet verified, and proposals that wait for a person.
+
+    None of them is stale.
+    """
+    return [read_proposal(row._mapping) for row in tx.execute(_BUSY, {"cluster": cluster})]
 
 
 def applied_within(tx: Connection, cluster: str, kind: ProposalKind, seconds: float) -> list[ProposalRow]:
@@ -242,10 +248,10 @@ def approve(tx: Connection, proposal_id: int, *, actor: str, seen_row_version: i
     """A person's consent.
 
     Raises NotFound, LostRace; InvalidInput in dry run or where it is too late; Conflict while another act on the
-    bundle is under way, and for a proposal that has expired.
+    bundle is under way, and for a proposal that is stale.
     """
     found = get_proposal(tx, proposal_id)
-    if found.is_stale(database_now(tx)):
+    if found.is_stale:
         raise Conflict(
             f"proposal {proposal_id} has waited longer than {PATIENCE_SECONDS / 60:g} minutes, and the load has "
             "changed since: propose anew"
@@ -265,7 +271,7 @@ def refuse(tx: Connection, proposal_id: int, why: str, *, actor: str, seen_row_v
 def approve_automatic(tx: Connection, cycle_id: int, kind: ProposalKind, *, limit: int, actor: str) -> int:
     """Approves a cycle's first `limit` proposals of a kind in namespaces that are automatic; returns how many.
 
-    A bundle with a live act is left out.
+    A proposal that is stale and a bundle with a live act are left out.
     """
     values = {"cycle_id": cycle_id, "kind": kind.value, "limit": limit, "actor": actor}
     return len(tx.execute(_APPROVE_AUTOMATIC, values).all())

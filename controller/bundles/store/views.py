@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import pstdev
 from typing import Any
 
 from sqlalchemy import Connection
@@ -35,6 +34,12 @@ _WHY_NOT = """
 """
 
 _GAUGES = {
+    "cleave_bundle_usage_spread": """
+        SELECT usage_stddev / usage_mean AS spread
+          FROM (SELECT usage_stddev, usage_mean FROM cleave.cluster_load
+                 WHERE cluster = :cluster ORDER BY window_end DESC LIMIT 1) newest
+         WHERE usage_mean > 0
+    """,
     "cleave_bundle_cycle_age_seconds": """
         SELECT extract(epoch FROM clock_timestamp() - decided_at) AS age FROM cleave.bundle_decision
          WHERE cluster = :cluster ORDER BY cycle_id DESC LIMIT 1
@@ -48,7 +53,7 @@ _GAUGES = {
     """,
 }
 _COUNT = """
-    SELECT count(*) AS bundles FROM inspect.bundles_now
+    SELECT coalesce(sum(bundle_count), 0) AS bundles FROM inspect.bundles_namespaces
      WHERE cluster = :cluster AND (CAST(:namespace AS text) IS NULL OR namespace = :namespace)
 """
 _BROKERS = """
@@ -88,10 +93,8 @@ def proposals(
 
 
 def gauges(tx: Connection, cluster: str) -> dict[str, list[tuple[list[str], float]]]:
-    """What is measured of balancing: label values and value, by the name of the metric (`entrypoints.bundles.metrics`)."""
+    """What is measured of balancing: label values and value, by the metric's name in `entrypoints.bundles.metrics`."""
     brokers = brokers_now(tx, cluster)
-    usages = [float(row["usage"]) for row in brokers if row["usage"] is not None]
-    mean = sum(usages) / len(usages) if usages else 0.0
     found = {
         "cleave_bundle_broker_usage": [
             ([row["broker"]], float(row["usage"])) for row in brokers if row["usage"] is not None
@@ -99,7 +102,6 @@ def gauges(tx: Connection, cluster: str) -> dict[str, list[tuple[list[str], floa
         "cleave_bundle_broker_silent_seconds": [
             ([row["broker"]], float(row["silent_seconds"])) for row in brokers
         ],
-        "cleave_bundle_usage_spread": [([], pstdev(usages) / mean)] if mean > 0 else [],
     }
     for name, statement in _GAUGES.items():
         rows = [tuple(row.values()) for row in inspection.rows(tx, statement, cluster=cluster)]

@@ -25,7 +25,10 @@ GAUGES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
         ("broker",),
     ),
     "cleave_bundle_broker_silent_seconds": ("Time since the broker's last report.", ("broker",)),
-    "cleave_bundle_usage_spread": ("Standard deviation of the brokers' usage as a share of the mean.", ()),
+    "cleave_bundle_usage_spread": (
+        "Standard deviation of the brokers' usage as a share of the mean, as of the last aggregation.",
+        (),
+    ),
     "cleave_bundle_cycle_age_seconds": ("Time since the last cycle; nothing before the first.", ()),
     "cleave_bundle_proposals": (
         "Proposals changed in the last 24 hours, by kind and state.",

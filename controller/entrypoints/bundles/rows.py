@@ -15,7 +15,7 @@ from controller.bundles.services.collector import BundleTick
 from controller.bundles.services.split_policies import PolicyOfNamespace
 from controller.bundles.store.proposals import ProposalRow
 from controller.clock import to_datetime
-from controller.entrypoints.output import rows_table
+from controller.entrypoints.output import duration, rows_table
 
 Rows = list[dict[str, Any]]
 
@@ -60,20 +60,12 @@ _PROPOSALS = (
 _INSTANTS, _SPANS_MS = ("reported_at",), ("age_ms", "milliseconds")
 
 
-def age(seconds: float) -> str:
-    """How long that is, in the largest unit that fits."""
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if abs(seconds) >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"
-
-
 def figure(metric: str | None, value: float | None) -> str | None:
     """A figure as people read it: spans and instants by their metric, fractions with their digits."""
     if value is None:
         return None
     if metric in _SPANS_MS:
-        return age(value / 1000)
+        return duration(value / 1000)
     if metric in _INSTANTS:
         return to_datetime(int(value)).strftime("%Y-%m-%d %H:%M:%S")
     return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
@@ -87,7 +79,7 @@ def broker_table(rows: Rows, active: Collection[str] | None) -> tuple[Rows, Rend
         {
             **row,
             "active": None if active is None else row["broker"] in active,
-            "read": f"{age(float(row['silent_seconds']))} ago" if "silent_seconds" in row else "never",
+            "read": f"{duration(float(row['silent_seconds']))} ago" if "silent_seconds" in row else "never",
         }
         for row in everyone
     ]
@@ -96,7 +88,7 @@ def broker_table(rows: Rows, active: Collection[str] | None) -> tuple[Rows, Rend
 
 def proposal_table(rows: Rows, limit: int) -> RenderableType:
     """Proposals with readable ages, and a line where there may be more."""
-    shown = [{**row, "made": f"{age(float(row['age_seconds']))} ago"} for row in rows]
+    shown = [{**row, "made": f"{duration(float(row['age_seconds']))} ago"} for row in rows]
     table = rows_table(shown, _PROPOSALS, title="proposals, the newest first")
     return Group(table, f"the newest {limit} only; see --limit") if len(rows) >= limit else table
 

@@ -18,7 +18,7 @@ from controller.bundles.domain.ring.topic_name import canonical_topic_name, name
 from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
 from controller.bundles.services import balancer as bundle_balancer
 from controller.bundles.services.manual_acts import ManualSplit
-from controller.bundles.services.split_policies import change_split_policy, read_split_policy
+from controller.bundles.services.split_policies import change_split_policy
 from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store import views as bundle_views
@@ -318,13 +318,15 @@ def policy(
     """When and how a namespace's bundles are split: every knob in force, or set some."""
     changes = parse_knobs(knobs or [])
     with application() as cleave:
-        name = cleave.settings.pulsar_cluster
-        if not changes and not replace:
-            found = read_split_policy(cleave.store, name, namespace)
-        else:
-            found = change_split_policy(
-                cleave.store, name, namespace, changes, actor=user_name(), replace=replace, dry_run=dry_run
-            )
+        found = change_split_policy(
+            cleave.store,
+            cleave.settings.pulsar_cluster,
+            namespace,
+            changes,
+            actor=user_name(),
+            replace=replace,
+            dry_run=dry_run or not (changes or replace),
+        )
     rows = bundle_rows.policy_rows(found)
     emit(as_json, asdict(found), rows_table(rows, title=f"{'would be ' if dry_run else ''}{namespace}"))
 

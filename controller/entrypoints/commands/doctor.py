@@ -19,7 +19,7 @@ from controller.domain.errors import CleaveError, Terminal
 from controller.entrypoints.commands import doctor_pulsar
 from controller.entrypoints.commands.findings import Finding, Note
 from controller.entrypoints.commands.options import AsJson
-from controller.entrypoints.output import emit, rows_table
+from controller.entrypoints.output import duration, emit, rows_table
 from controller.services.load_aggregation.engine_choice import NO_SPARK
 from controller.store.postgres import inspection, migrations
 from controller.store.postgres.engine import Store
@@ -187,9 +187,9 @@ def _landing(cleave: Application) -> str:
     age_seconds = (now_ms - max(file.last_tick_ms for file in files)) / 1000
     if age_seconds > max(OLD_AFTER_INTERVALS * cleave.settings.collect_interval_seconds, OLD_AFTER_SECONDS):
         raise Terminal(
-            f"the last sample at {cleave.settings.landing_url} is {_age(age_seconds)} old; is `cleave collect` up?"
+            f"the last sample at {cleave.settings.landing_url} is {duration(age_seconds)} old; is `cleave collect` up?"
         )
-    return f"{len(files)} files of the last hour at {cleave.settings.landing_url}, the last one {_age(age_seconds)} old"
+    return f"{len(files)} files of the last hour at {cleave.settings.landing_url}, the last one {duration(age_seconds)} old"
 
 
 def _load_runs(cleave: Application) -> str:
@@ -200,18 +200,10 @@ def _load_runs(cleave: Application) -> str:
     age_seconds, engine = float(runs[0]["age_seconds"]), runs[0]["engine"]
     if age_seconds > max(OLD_AFTER_INTERVALS * cleave.settings.rate_window_seconds, OLD_AFTER_SECONDS):
         raise Terminal(
-            f"the last aggregation of load is {_age(age_seconds)} old; look at the runs of the DAG "
+            f"the last aggregation of load is {duration(age_seconds)} old; look at the runs of the DAG "
             "cleave_load_aggregation"
         )
-    return f"the last one, by {engine}, is {_age(age_seconds)} old"
-
-
-def _age(seconds: float) -> str:
-    """A duration as people say it; 0 where the clocks of two machines disagree."""
-    for unit, size in (("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{max(seconds, 0):.0f} seconds"
+    return f"the last one, by {engine}, is {duration(age_seconds)} old"
 
 
 def _airflow(cleave: Application) -> str:

@@ -23,7 +23,7 @@ from controller.bundles.store import views as bundle_views
 from controller.domain.errors import Conflict
 from controller.entrypoints.bundles import rows as bundle_rows
 from controller.entrypoints.tasks.access import Extras, cleave_at
-from controller.store.topics.topics import database_now
+from controller.store.postgres.clock import database_now
 
 COLLECT_INTERVAL_SECONDS = 30.0
 

@@ -9,7 +9,7 @@ from controller.entrypoints.running import worker_is_up
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.store.decisions import evaluations
 from controller.store.journal import claims
-from controller.store.topics import topics
+from controller.store.postgres.clock import database_now
 
 
 def split_pass_has_work(*, dsn: str, extras: Extras) -> bool:
@@ -22,5 +22,5 @@ def split_pass_has_work(*, dsn: str, extras: Extras) -> bool:
             if not has_worker:
                 call_timeout_seconds = app.settings.call_timeout_seconds
                 instants.append(claims.next_due(tx, call_timeout_seconds=call_timeout_seconds))
-            now = topics.database_now(tx)
+            now = database_now(tx)
     return any(instant is not None and instant <= now for instant in instants)

@@ -13,7 +13,7 @@ from controller.landing.area import LandingArea
 from controller.landing.compaction import compact
 from controller.landing.history import RateHistory
 from controller.services.load_aggregation import publish_left_over, upcoming
-from controller.store.topics.topics import database_now
+from controller.store.postgres.clock import database_now
 
 RUN_IS_OVER_MS = 3_600_000
 """No run of the aggregation lasts an hour, so files of one that are older are not needed any more."""

@@ -22,8 +22,8 @@ from controller.store.decisions import ledger
 from controller.store.journal import tombstones
 from controller.store.load import history
 from controller.store.postgres import inspection
+from controller.store.postgres.clock import database_now
 from controller.store.shards import Shards
-from controller.store.topics import topics
 
 log = telemetry.get_logger(__name__)
 
@@ -134,7 +134,7 @@ def keep_partitions(
         return {"made": [], "dropped": []}
     with cleave_at(dsn, extras) as app, app.store.transaction() as tx:
         made = ledger.ensure_partitions(tx, DAYS_AHEAD)
-        oldest = topics.database_now(tx) - timedelta(days=keep_days)
+        oldest = database_now(tx) - timedelta(days=keep_days)
         dropped = ledger.drop_partitions(tx, oldest)
         forgotten = history.forget_before(tx, oldest)
     log.info("ledger", made=made, dropped=dropped, load_records_forgotten=forgotten)

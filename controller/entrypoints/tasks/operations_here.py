@@ -12,7 +12,7 @@ from controller.bootstrap import OPERATIONS_TOGETHER, Application
 from controller.entrypoints.running import worker_is_up
 from controller.services.operation_runner import run_due
 from controller.store.journal import claims
-from controller.store.topics import topics
+from controller.store.postgres.clock import database_now
 
 BUDGET_SECONDS = 40.0
 SOON_SECONDS = 6.0
@@ -34,7 +34,7 @@ def run_where_no_worker_is(app: Application, budget_seconds: float = BUDGET_SECO
             continue
         with app.store.transaction() as tx:
             due = claims.next_due(tx, call_timeout_seconds=context.call_timeout_seconds)
-            wait_seconds = None if due is None else (due - topics.database_now(tx)).total_seconds()
+            wait_seconds = None if due is None else (due - database_now(tx)).total_seconds()
         if wait_seconds is None or wait_seconds > SOON_SECONDS:
             break
         time.sleep(min(max(wait_seconds, 0.05), max(give_up_at - time.monotonic(), 0.0)))

@@ -20,10 +20,10 @@ from controller.domain.errors import CleaveError, Retryable
 from controller.services.worker.agenda import Agenda, Firing
 from controller.services.worker.sensors import Sensor, everything, topic_of
 from controller.services.worker.work import NOTHING, Work
+from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import Store
 from controller.store.postgres.notifications import Listener, Notification
 from controller.store.shards import Shards
-from controller.store.topics.topics import database_now
 
 log = telemetry.get_logger(__name__)
 

@@ -27,6 +27,7 @@ from controller.store.decisions import evaluations
 from controller.store.journal import adoptions, steps, tombstones
 from controller.store.journal.steps import GIVEN, HELD, JOURNAL, STEP_TYPES, StepRecord, fenced_out
 from controller.store.mirrors import commits as mirror_commits
+from controller.store.postgres.clock import database_now
 from controller.store.postgres.prepared import Prepared
 from controller.store.topics import deletion, drains, layout_changes, layouts, topics
 from controller.store.topics.topics import TopicRow, TopicState
@@ -250,7 +251,7 @@ def abort(
     logs = {child.plan.segment_id: child.backing_topic for child in operation.children}
     _bury(tx, topic, operation, logs, f"{operation.kind} was aborted")
     if topic.state is TopicState.CREATING:
-        deletion.end_topic(tx, topic, topic.epoch, topics.database_now(tx))
+        deletion.end_topic(tx, topic, topic.epoch, database_now(tx))
     else:
         evaluations.defer(tx, [topic.topic_id], pause_seconds)
 

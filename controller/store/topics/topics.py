@@ -59,12 +59,6 @@ _LAST_OF_NAME = """
 """
 
 
-def database_now(tx: Connection) -> datetime:
-    """The database's clock, which judges every term, expiry and cooldown."""
-    now: datetime = tx.execute(text("SELECT clock_timestamp()")).scalar_one()
-    return now
-
-
 def find_topic(tx: Connection, name: str, *, lock: bool = False) -> TopicRow:
     """The topic that has the name now, in whatever state but deleted. Raises TopicNotFound."""
     row = _one(tx, TOPIC.c.name == name, TOPIC.c.state != TopicState.DELETED.value, lock=lock)

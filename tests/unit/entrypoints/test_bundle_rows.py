@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from controller.entrypoints.bundles.rows import age, figure
+from controller.entrypoints.bundles.rows import figure
+from controller.entrypoints.output import duration
 
 
 @pytest.mark.parametrize(
@@ -12,7 +13,7 @@ from controller.entrypoints.bundles.rows import age, figure
     [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7_199, "120 min"), (7_200, "2 h"), (400_000, "5 d")],
 )
 def test_an_age_is_in_the_largest_unit_that_fits(seconds: float, text: str) -> None:
-    assert age(seconds) == text
+    assert duration(seconds) == text
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from controller.bundles.domain.balancing.placement.occupancy import Occupancy
 from controller.bundles.domain.balancing.placement.registry import placement
 from controller.bundles.domain.balancing.settings import BalanceSettings, validate
 from controller.bundles.domain.balancing.shedding.base import Shedding
-from controller.bundles.domain.balancing.shedding.registry import SHEDDERS_BY_AVERAGES, shedder
+from controller.bundles.domain.balancing.shedding.registry import shedder
 from controller.bundles.domain.balancing.state import BalanceState, BrokerAverages
 from controller.bundles.domain.cluster import Bundle, Cluster
 from controller.bundles.domain.load.averages import moving_average
@@ -60,7 +60,9 @@ def balance(inputs: BalanceInputs) -> BalanceVerdict:
     validate(settings)
     old = already_counted(cluster, inputs.state)
     state = observed(cluster, settings, inputs.state, inputs.now_ms)
-    cluster, unknown = _measured(as_if_made(replace(cluster, repeated=old), inputs.pending), settings)
+    resting = frozenset(one.bundle_id for one in inputs.pending)
+    cluster = as_if_made(replace(cluster, repeated=old, resting=resting), inputs.pending)
+    cluster, unknown = _measured(cluster, settings)
     shed = _shed(cluster, settings, state, inputs)
     wanted, refusals = _limited(shed.moves, settings)
     refusals = [*unknown, *shed.refusals, *_silent(cluster, (*unknown, *shed.refusals)), *refusals]
@@ -91,9 +93,9 @@ def observed(cluster: Cluster, settings: BalanceSettings, state: BalanceState, n
     state = state.forgetting((broker.name for broker in cluster.brokers), grace_over)
     averages = dict(state.broker_averages)
     for name, report in cluster.reporting:
-        old = averages.get(name)
-        if old is not None and report.reported_at <= old.reported_at:
+        if state.has_counted(name, report.reported_at):
             continue
+        old = averages.get(name)
         usage, rate = weighted_max_usage(report.resources, settings.weights), report.stats.byte_rate
         averages[name] = BrokerAverages(
             moving_average(old.usage if old else None, usage, settings.history_weight),
@@ -104,12 +106,9 @@ def observed(cluster: Cluster, settings: BalanceSettings, state: BalanceState, n
 
 
 def already_counted(cluster: Cluster, state: BalanceState) -> frozenset[str]:
-    """Brokers whose report an earlier cycle has seen. A cycle may run again before anything new was read."""
-    averages = state.broker_averages
+    """Brokers whose report an earlier cycle has seen."""
     return frozenset(
-        name
-        for name, report in cluster.reporting
-        if name in averages and report.reported_at <= averages[name].reported_at
+        name for name, report in cluster.reporting if state.has_counted(name, report.reported_at)
     )
 
 
@@ -134,16 +133,14 @@ def place(bundle: Bundle, occupancy: Occupancy, settings: BalanceSettings, state
 def _shed(
     cluster: Cluster, settings: BalanceSettings, state: BalanceState, inputs: BalanceInputs
 ) -> Shedding:
-    """What leaves, without the bundles that are on their way already.
+    """What leaves.
 
     A shedder that goes by averages over time cannot see moves that count as made. For it a broker from which some are
     to leave gives no more until they have.
     """
-    on_their_way = {one.bundle_id: inputs.now_ms for one in inputs.pending}
-    resting = replace(state, unloaded_bundles={**state.unloaded_bundles, **on_their_way})
-    shed = shedder(settings.shedder)(cluster, settings, resting, inputs.now_ms)
-    shed = replace(shed, state=replace(shed.state, unloaded_bundles=state.unloaded_bundles))
-    if settings.shedder not in SHEDDERS_BY_AVERAGES:
+    chosen = shedder(settings.shedder)
+    shed = chosen.shed(cluster, settings, state, inputs.now_ms)
+    if not chosen.by_averages:
         return shed
     leaving = Counter(one.source for one in inputs.pending)
     held = sorted({move.source for move in shed.moves if move.source in leaving})
@@ -155,10 +152,10 @@ def _shed(
 def _measured(cluster: Cluster, settings: BalanceSettings) -> tuple[Cluster, list[MoveRefusal]]:
     """The cluster without the reports of brokers whose usage is unknown, and a refusal for each of these.
 
-    A resource that counts and is known of some brokers must be known of all: unknown usage would look like none. For
-    `uniform` usage does not count.
+    A resource that counts and is known of some brokers must be known of all: unknown usage would look like none. A
+    shedder that does not go by usage needs none.
     """
-    if settings.shedder == "uniform":
+    if not shedder(settings.shedder).by_usage:
         return cluster, []
     counting = {name for name in RESOURCES if getattr(settings.weights, name) > 0}
     known = {

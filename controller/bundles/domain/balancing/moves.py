@@ -46,9 +46,9 @@ class MoveRefusalReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BrokerReading:
-    """The figure of a broker that made it give or take, beside the bound that it is beyond."""
+    """The figure that a move is made for, beside the bound that it is beyond. `broker` None: it is of all brokers."""
 
-    broker: str
+    broker: str | None
     metric: str
     value: float
     bound: float
@@ -57,12 +57,13 @@ class BrokerReading:
     def sentence(self) -> str:
         """For people."""
         side = "above" if self.value >= self.bound else "below"
-        return f"{self.metric} of {self.broker} is {self.value:.4g}, {side} {self.bound:.4g}"
+        whose = self.broker or "all brokers"
+        return f"{self.metric} of {whose} is {self.value:.4g}, {side} {self.bound:.4g}"
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A bundle to leave `source`. `destination` None: the placement decides. `because`: the broker's own figure.
+    """A bundle to leave `source`. `destination` None: the placement decides. `because`: the figure that asks for it.
 
     `load` is the figure it was chosen by, and `metric` is the name of that figure: `byte_rate` or `msg_rate` (per
     second) or `usage` (share of the source's dominating resource).

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 
-from controller.bundles.domain.cluster import Broker, BrokerReport, Bundle, Cluster
+from controller.bundles.domain.cluster import BrokerReport, Bundle, Cluster
 from controller.bundles.domain.load.resources import RESOURCES, BrokerResources, ResourceUsage
 from controller.bundles.domain.load.stats import BundleStats, figures_of, share_of, totals
 
@@ -42,7 +42,7 @@ def as_if_made(cluster: Cluster, pending: Iterable[PendingMove]) -> Cluster:
         reports[one.source] = _changed(reports[one.source], taken, bundle, -1)
         if destination is not None:
             reports[one.destination] = _changed(destination, taken, bundle, 1)
-    brokers = tuple(Broker(b.name, reports.get(b.name), b.failure_domain) for b in cluster.brokers)
+    brokers = tuple(replace(one, report=reports.get(one.name)) for one in cluster.brokers)
     moved = cluster.with_owners({one.bundle_id: one.destination for one in made})
     return replace(moved, brokers=brokers)
 

@@ -54,6 +54,14 @@ class BalanceState:
     round_robin: int = 0
     draws: int = 0
 
+    def has_counted(self, broker: str, reported_at: int) -> bool:
+        """Whether an earlier cycle has seen the report that the broker made then, or a later one.
+
+        A cycle may run again before anything new was read.
+        """
+        seen = self.broker_averages.get(broker)
+        return seen is not None and reported_at <= seen.reported_at
+
     def draw(self, count: int) -> tuple[int, Self]:
         """A number from 0 to `count` - 1 (`count` > 0) that looks random, and the state after it.
 

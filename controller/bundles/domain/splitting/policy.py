@@ -94,6 +94,18 @@ class SplitPolicy:
         return cls(**values)
 
 
+def read_stored(overrides: Mapping[str, Any]) -> tuple[SplitPolicy, str | None]:
+    """The policy of overrides that were valid when they were stored, and None.
+
+    If an older version left them unreadable: the defaults, and why they are taken. The limits of the defaults hold for
+    such a namespace, but no cycle splits it.
+    """
+    try:
+        return SplitPolicy.from_document(overrides), None
+    except InvalidPolicy as error:
+        return SplitPolicy(), error.message
+
+
 SPLIT_KNOBS: Final[Mapping[str, type]] = MappingProxyType(
     {f.name: type(f.default) for f in fields(SplitPolicy)}
 )

@@ -2,7 +2,8 @@
 
 The approval is the intent. An act that a crash interrupted is claimed again when its claim has expired; it reads
 first and finds itself done. Nothing is done in a namespace in dry run: its proposals are never approved, and
-approved ones of a namespace that went back to dry run are not claimed.
+approved ones of a namespace that went back to dry run are not claimed. What is not done within an hour of its approval
+is refused, since the load has changed, also if it was tried.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from controller.bundles.store import claims as bundle_claims
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store import proposals as bundle_proposals
-from controller.bundles.store.clock import database_now
 from controller.bundles.store.namespaces import BalancingMode
 from controller.bundles.store.proposals import ProposalKind, ProposalRow, ProposalState
 from controller.domain.errors import CleaveError, InvalidInput, LostRace, NotFound, Retryable
@@ -102,10 +102,9 @@ def waiting(store: Store, *, cluster: str, cycle_id: int | None) -> list[Proposa
                 tx, cluster, cycle_id=cycle_id, states=[ProposalState.PROPOSED]
             )
         modes = {row.namespace: row.mode for row in bundle_namespaces.list_namespaces(tx, cluster)}
-        now = database_now(tx)
     automatic = [row for row in own if modes.get(row.namespace) is BalancingMode.AUTOMATIC]
     found = [row for row in (*approved, *automatic) if row.kind is not ProposalKind.MERGE]
-    return [row for row in found if not row.is_stale(now)]
+    return [row for row in found if not row.is_stale]
 
 
 def require_cycle(store: Store, *, cluster: str, cycle_id: int) -> None:

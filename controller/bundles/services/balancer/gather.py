@@ -1,6 +1,7 @@
 """Reads what one cycle is decided on: load, boundaries, policies, state, acts under way, and what the cluster says.
 
-What is stored is read in one transaction, after the cluster was asked (`placement_rules`).
+First the cluster is asked (`placement_rules`). Then what is stored is read in one transaction, and files after it, so
+that no transaction waits for a file.
 """
 
 from __future__ import annotations
@@ -25,17 +26,18 @@ from controller.bundles.domain.load.stats import BundleStats
 from controller.bundles.domain.placement_rules import SILENT_TICKS, PlacementRules, ruled
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.splitting.algorithms.base import BundleTopic
-from controller.bundles.domain.splitting.policy import SplitPolicy
+from controller.bundles.domain.splitting.policy import SplitPolicy, read_stored
 from controller.bundles.reports import ReportArea
 from controller.bundles.store import cycles as bundle_cycles
 from controller.bundles.store import loads as bundle_loads
 from controller.bundles.store import namespaces as bundle_namespaces
 from controller.bundles.store import proposals as bundle_proposals
-from controller.bundles.store.clock import database_now
+from controller.bundles.store.cycles import StateRow
 from controller.bundles.store.namespaces import BalancingMode, NamespaceRow
 from controller.bundles.store.proposals import PATIENCE_SECONDS, ProposalKind, ProposalRow, ProposalState
 from controller.clock import to_ms
-from controller.domain.errors import InvalidPolicy
+from controller.store.postgres.clock import database_now
+from controller.store.postgres.engine import Store
 
 _TICKS_WITHIN_MS = 86_400_000  # older ticks say nothing about who is silent now
 
@@ -56,51 +58,87 @@ class Snapshot:
     unreadable: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class CycleFiles:
+    """What a cycle looks at besides the database: the area of reports, and what the cluster was asked."""
+
+    area: ReportArea
+    rules: PlacementRules
+
+
 def gather(
-    tx: Connection,
-    area: ReportArea,
-    cluster_name: str,
-    settings: BalanceSettings,
-    rules: PlacementRules | None = None,
+    store: Store, cluster_name: str, settings: BalanceSettings, files: CycleFiles | None = None
 ) -> Snapshot:
     """Reads everything. If some namespace is enabled, those in dry run count as load and stay where they are.
 
-    Without `rules` every broker that has reported counts as active; for looks that place nothing.
+    Without `files` no topics are known, and every broker that has reported counts as active: for looks that neither
+    split nor place.
     """
-    now_ms = to_ms(database_now(tx))
-    namespaces = bundle_namespaces.list_namespaces(tx, cluster_name)
-    stored = bundle_cycles.get_state(tx, cluster_name)
-    watermark = bundle_loads.watermark(tx)
-    sampled_at = 0 if watermark is None else to_ms(watermark)
-    plain = _cluster(tx, cluster_name, namespaces)
-    before = state_from_json(stored.state)
-    state = before.sampled(plain, sampled_at)
-    heard = area.heard(cluster_name, now_ms - _TICKS_WITHIN_MS, now_ms, ticks=SILENT_TICKS)
-    plain = ruled(plain, rules or PlacementRules(), heard)
-    cluster = replace(
-        plain,
-        bundles=tuple(replace(b, load=state.averages.get(b.bundle_id)) for b in plain.bundles),
-    )
-    modes = {row.namespace: row.mode for row in namespaces}
-    balance = BalanceInputs(
-        cluster=cluster,
-        settings=_without_dry_run(settings, modes),
-        state=_after_acts(tx, cluster_name, state.balance, settings),
-        now_ms=now_ms,
-    )
-    policies, unreadable = _policies(namespaces)
-    under_way = bundle_proposals.under_way(tx, cluster_name)
+    with store.transaction() as tx:
+        stored = _read(tx, cluster_name, settings)
+    before = state_from_json(stored.state.state)
+    state = before.sampled(stored.cluster, stored.sampled_at)
+    plain, topics = stored.cluster, {}
+    if files is not None:
+        now_ms = stored.now_ms
+        heard = files.area.heard(cluster_name, now_ms - _TICKS_WITHIN_MS, now_ms, ticks=SILENT_TICKS)
+        plain = ruled(plain, files.rules, heard)
+        topics = _topics(files.area, cluster_name, stored.sampled_at, {b.bundle_id for b in plain.bundles})
+    loaded = (replace(b, load=state.averages.get(b.bundle_id)) for b in plain.bundles)
+    cluster = replace(plain, bundles=tuple(loaded))
+    modes = {row.namespace: row.mode for row in stored.namespaces}
+    policies, unreadable = _policies(stored.namespaces)
     inputs = CycleInputs(
-        balance=replace(balance, pending=_pending(tx, cluster, cluster_name, under_way)),
+        balance=BalanceInputs(
+            cluster=cluster,
+            settings=_without_dry_run(settings, modes),
+            state=_after_acts(state.balance, stored.remembered),
+            now_ms=stored.now_ms,
+            pending=_pending(cluster, stored.done, stored.under_way),
+        ),
         policies=policies,
-        topics=_topics(area, cluster_name, sampled_at, {b.bundle_id for b in cluster.bundles}),
-        busy=frozenset(str(row.bundle) for row in under_way),
-        awaited_bundles=_awaited(under_way, namespaces),
+        topics=topics,
+        busy=frozenset(str(row.bundle) for row in stored.under_way),
+        awaited_bundles=_awaited(stored.under_way, stored.namespaces),
         hit_counts=state.hit_counts,
         last_split_at_ms=state.last_split_at_ms,
     )
-    is_new = before.sampled_at is None or sampled_at > before.sampled_at
-    return Snapshot(inputs, state, stored.row_version, modes, is_new, unreadable)
+    is_new = before.sampled_at is None or stored.sampled_at > before.sampled_at
+    return Snapshot(inputs, state, stored.state.row_version, modes, is_new, unreadable)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """What is stored, as of one transaction at `now_ms`. `sampled_at`: the end of the last window aggregated (ms).
+
+    Unloads that were carried out: `remembered` those that some rule still looks at, `done` those within the time that a
+    proposal may wait.
+    """
+
+    now_ms: int
+    sampled_at: int
+    namespaces: list[NamespaceRow]
+    state: StateRow
+    cluster: Cluster
+    remembered: list[ProposalRow]
+    done: list[ProposalRow]
+    under_way: list[ProposalRow]
+
+
+def _read(tx: Connection, cluster: str, settings: BalanceSettings) -> _Stored:
+    watermark = bundle_loads.watermark(tx)
+    namespaces = bundle_namespaces.list_namespaces(tx, cluster)
+    remembered = max(settings.grace_seconds, settings.transfer_delay_seconds, settings.even_settle_seconds)
+    return _Stored(
+        now_ms=to_ms(database_now(tx)),
+        sampled_at=0 if watermark is None else to_ms(watermark),
+        namespaces=namespaces,
+        state=bundle_cycles.get_state(tx, cluster),
+        cluster=_cluster(tx, cluster, namespaces),
+        remembered=bundle_proposals.applied_within(tx, cluster, ProposalKind.UNLOAD, remembered),
+        done=bundle_proposals.applied_within(tx, cluster, ProposalKind.UNLOAD, PATIENCE_SECONDS),
+        under_way=bundle_proposals.under_way(tx, cluster),
+    )
 
 
 def _cluster(tx: Connection, cluster: str, namespaces: list[NamespaceRow]) -> Cluster:
@@ -146,10 +184,9 @@ def _without_dry_run(settings: BalanceSettings, modes: Mapping[str, BalancingMod
     return replace(settings, excluded_namespaces=",".join(sorted(excluded)))
 
 
-def _after_acts(tx: Connection, cluster: str, state: BalanceState, settings: BalanceSettings) -> BalanceState:
+def _after_acts(state: BalanceState, unloads: list[ProposalRow]) -> BalanceState:
     """The state with the unloads that were carried out. A repeat changes nothing."""
-    remembered = max(settings.grace_seconds, settings.transfer_delay_seconds, settings.even_settle_seconds)
-    for row in bundle_proposals.applied_within(tx, cluster, ProposalKind.UNLOAD, remembered):
+    for row in unloads:
         if row.broker is not None and row.applied_at is not None:
             move = Move(str(row.bundle), row.broker, row.destination, 0.0, "byte_rate", MoveReason.OVERLOADED)
             state = state.after([move], to_ms(row.applied_at))
@@ -157,10 +194,9 @@ def _after_acts(tx: Connection, cluster: str, state: BalanceState, settings: Bal
 
 
 def _pending(
-    tx: Connection, cluster: Cluster, cluster_name: str, under_way: list[ProposalRow]
+    cluster: Cluster, done: list[ProposalRow], under_way: list[ProposalRow]
 ) -> tuple[PendingMove, ...]:
     """Unloads that wait or run, and those that are done and of which the last reading does not know yet."""
-    done = bundle_proposals.applied_within(tx, cluster_name, ProposalKind.UNLOAD, PATIENCE_SECONDS)
     found = []
     for row in {str(row.bundle): row for row in (*done, *under_way)}.values():
         bundle = cluster.bundle_by_id.get(str(row.bundle))
@@ -187,10 +223,11 @@ def _policies(namespaces: list[NamespaceRow]) -> tuple[dict[str, SplitPolicy], d
     """The split policies, and why settings cannot be read. Such a namespace is not split; the others are."""
     found, unreadable = {}, {}
     for row in namespaces:
-        try:
-            found[row.namespace] = SplitPolicy.from_document(row.split_settings)
-        except InvalidPolicy as error:
-            unreadable[row.namespace] = error.message
+        policy, why = read_stored(row.split_settings)
+        if why is None:
+            found[row.namespace] = policy
+        else:
+            unreadable[row.namespace] = why
     return found, unreadable
 
 

@@ -7,15 +7,11 @@ from __future__ import annotations
 
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.merging import MergeVerdict, look_for_merges
-from controller.bundles.reports import ReportArea
 from controller.bundles.services.balancer.gather import gather
 from controller.store.postgres.engine import Store
 
 
-def merges(
-    store: Store, area: ReportArea, *, cluster: str, settings: BalanceSettings
-) -> dict[str, MergeVerdict]:
+def merges(store: Store, *, cluster: str, settings: BalanceSettings) -> dict[str, MergeVerdict]:
     """The verdict on each namespace of the cluster, by name. Raises StoreUnavailable."""
-    with store.transaction() as tx:
-        snapshot = gather(tx, area, cluster, settings)
+    snapshot = gather(store, cluster, settings)
     return look_for_merges(snapshot.inputs, snapshot.state.cold_cycles)

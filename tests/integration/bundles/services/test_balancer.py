@@ -42,7 +42,7 @@ class Balancer:
 
     def __init__(self, url: str, bench: Bench, directory: Path) -> None:
         self.driver, self.bench, self.area = StoreDriver(url), bench, ReportArea(str(directory))
-        self._minutes = 0
+        self.directory, self._minutes = directory, 0
         bench.cluster.add(NAMESPACE, HALF)
 
     def load(self, **changes: list[dict[str, Any]]) -> None:
@@ -395,14 +395,56 @@ def test_what_was_approved_and_not_begun_for_an_hour_is_not_done(balancer: Balan
     balancer.propose()
     [row] = balancer.driver.do(bundle_proposals.list_proposals, CLUSTER)
     bundle_balancer.approve(balancer.driver.store, [row.proposal_id], refuse=None, actor="ann")
-    balancer.driver.sql("ALTER TABLE cleave.bundle_proposal DISABLE TRIGGER USER")
-    balancer.driver.sql("UPDATE cleave.bundle_proposal SET changed_at = changed_at - interval '61 minutes'")
-    balancer.driver.sql("ALTER TABLE cleave.bundle_proposal ENABLE TRIGGER USER")
+    balancer.driver.sql("UPDATE cleave.bundle_proposal SET approved_at = approved_at - interval '61 minutes'")
 
     assert bundle_balancer.waiting(balancer.driver.store, cluster=CLUSTER, cycle_id=None) == []
     assert balancer.apply(None) == []
     assert balancer.states() == ["refused"]
     assert balancer.bench.cluster.acts == []
+
+
+def test_what_was_tried_and_not_done_for_an_hour_is_not_done_either(balancer: Balancer) -> None:
+    balancer.hot()
+    balancer.mode(BalancingMode.AUTOMATIC)
+    cycle = balancer.propose()
+    balancer.bench.cluster.trouble = Trouble.ERROR_BEFORE
+    [tried] = balancer.apply(cycle)
+    assert tried.state is ProposalState.APPROVED
+    balancer.driver.sql(
+        "UPDATE cleave.bundle_proposal SET approved_at = approved_at - interval '61 minutes',"
+        " claimed_until = now() - interval '1 second'"
+    )
+
+    assert bundle_balancer.waiting(balancer.driver.store, cluster=CLUSTER, cycle_id=None) == []
+    assert balancer.apply(None) == []
+    [row] = balancer.driver.do(bundle_proposals.list_proposals, CLUSTER)
+    assert row.state is ProposalState.REFUSED
+    assert row.outcome is not None
+    assert row.outcome.endswith(f"attempts: 1; the last: {tried.outcome}")
+
+
+def test_files_are_read_while_no_transaction_is_open(balancer: Balancer) -> None:
+    balancer.hot()
+    looks: list[list[tuple[Any, ...]]] = []
+
+    class Watched(ReportArea):
+        def heard(self, *args: Any, **more: Any) -> frozenset[str] | None:
+            looks.append(open_transactions())
+            return super().heard(*args, **more)
+
+        def hot_topics(self, window_end_ms: int) -> pa.Table | None:
+            looks.append(open_transactions())
+            return super().hot_topics(window_end_ms)
+
+    def open_transactions() -> list[tuple[Any, ...]]:
+        return balancer.driver.sql(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+            " AND state LIKE 'idle in transaction%'"
+        )
+
+    balancer.area = Watched(str(balancer.directory))
+    assert balancer.propose().splits == 1
+    assert looks == [[], []]
 
 
 def test_a_request_is_one_cycle(balancer: Balancer) -> None:

@@ -65,6 +65,17 @@ class Cycles:
             seen_row_version=row.row_version,
         )
 
+    def read(self, row: ProposalRow) -> ProposalRow:
+        return self.driver.do(bundle_proposals.get_proposal, row.proposal_id)
+
+    def age(self, column: str, row: ProposalRow) -> None:
+        """As if that had been an hour and a minute earlier."""
+        self.driver.sql(
+            f"UPDATE cleave.bundle_proposal SET {column} = {column} - interval '61 minutes'"
+            " WHERE proposal_id = :proposal_id",
+            proposal_id=row.proposal_id,
+        )
+
     def claim(
         self, state: ProposalState = ProposalState.APPROVED, *, claimant: str = "me", seconds: float = 60.0
     ) -> list[int]:
@@ -201,6 +212,63 @@ def test_automatic_approval_keeps_to_its_kind_and_number(cycles: Cycles) -> None
     assert approved == 1
     assert cycles.claim() == [first.proposal_id]
     assert cycles.driver.do(bundle_proposals.get_proposal, second.proposal_id).state is ProposalState.PROPOSED
+
+
+def test_what_is_stale_is_not_approved_automatically(cycles: Cycles) -> None:
+    cycles.mode(BalancingMode.AUTOMATIC)
+    old, young = cycles.propose(UNLOAD, NewProposal(bundle=UPPER, kind=ProposalKind.UNLOAD, reason="r"))
+    cycles.age("proposed_at", old)
+
+    approved = cycles.driver.do(
+        bundle_proposals.approve_automatic, old.cycle_id, ProposalKind.UNLOAD, limit=9, actor="b"
+    )
+
+    assert approved == 1
+    assert cycles.read(old).state is ProposalState.PROPOSED
+    assert cycles.read(young).state is ProposalState.APPROVED
+
+
+def test_what_is_stale_is_neither_claimed_nor_under_way(cycles: Cycles) -> None:
+    cycles.mode(BalancingMode.APPROVAL)
+    waiting, approved = cycles.propose(UNLOAD, SPLIT)
+    cycles.move(approved, ProposalState.APPROVED)
+    cycles.age("proposed_at", waiting)
+    cycles.age("approved_at", approved)
+
+    assert [cycles.read(row).is_stale for row in (waiting, approved)] == [True, True]
+    assert cycles.driver.do(bundle_proposals.under_way, CLUSTER) == []
+    assert cycles.claim() == []
+
+
+def test_what_is_being_carried_out_does_not_expire(cycles: Cycles) -> None:
+    cycles.mode(BalancingMode.APPROVAL)
+    [row] = cycles.propose(UNLOAD)
+    cycles.driver.do(bundle_proposals.approve, row.proposal_id, actor="ann", seen_row_version=row.row_version)
+    assert cycles.claim() == [row.proposal_id]
+    cycles.age("approved_at", row)
+
+    assert cycles.driver.do(bundle_proposals.expire_approved, CLUSTER) == 0
+    assert [one.proposal_id for one in cycles.driver.do(bundle_proposals.under_way, CLUSTER)] == [
+        row.proposal_id
+    ]
+    cycles.driver.sql("UPDATE cleave.bundle_proposal SET claimed_until = now() - interval '1 second'")
+    assert cycles.driver.do(bundle_proposals.expire_approved, CLUSTER) == 1
+    assert cycles.read(row).outcome == (
+        "not done within 60 minutes of its approval: the load has changed since; attempts: 1; "
+        "the last: nobody knows how it ended"
+    )
+
+
+def test_a_bundle_whose_approved_act_is_stale_can_have_another(cycles: Cycles) -> None:
+    cycles.mode(BalancingMode.APPROVAL)
+    [old] = cycles.propose(UNLOAD)
+    cycles.move(old, ProposalState.APPROVED)
+    cycles.age("approved_at", old)
+
+    [new] = cycles.propose(UNLOAD)
+
+    assert cycles.read(old).state is ProposalState.REFUSED
+    assert cycles.move(new, ProposalState.APPROVED).state is ProposalState.APPROVED
 
 
 def test_a_claim_is_one_holders_until_it_ends(cycles: Cycles) -> None:

@@ -141,7 +141,7 @@ def test_what_is_away_is_wrong_and_the_rest_is_still_looked_at(
 
 @pytest.mark.parametrize(
     ("ago_seconds", "level", "word"),
-    [(5, "ok", "the last one"), (1500, "wrong", "25 minutes old"), (7200, "note", "cleave collect")],
+    [(5, "ok", "the last one"), (1500, "wrong", "25 min old"), (7200, "note", "cleave collect")],
 )
 def test_samples_that_stopped_are_noticed_by_the_age_of_the_last(
     cleave: CommandLine, tmp_path: Path, ago_seconds: int, level: str, word: str
@@ -156,7 +156,7 @@ def test_samples_that_stopped_are_noticed_by_the_age_of_the_last(
 
 @pytest.mark.parametrize(
     ("ago_seconds", "level", "word"),
-    [(None, "note", "never"), (20, "ok", "seconds old"), (1500, "wrong", "25 minutes old")],
+    [(None, "note", "never"), (20, "ok", " s old"), (1500, "wrong", "25 min old")],
 )
 def test_an_aggregation_that_stopped_is_noticed_by_the_age_of_its_last_run(
     cleave: CommandLine, ago_seconds: int | None, level: str, word: str

@@ -12,8 +12,8 @@ from controller.domain.errors import FencedOut, OperationNotFound, Unsupported
 from controller.domain.operation import Operation, OperationState, Step
 from controller.domain.reshape import plan_split
 from controller.store.journal import claims, operations, steps, topic_intents
+from controller.store.postgres.clock import database_now
 from controller.store.shards import Shards
-from controller.store.topics import topics
 from tests.support.store_driver import CALL_TIMEOUT_SECONDS, StoreDriver, request
 
 
@@ -195,7 +195,7 @@ def test_the_next_due_instant_counts_claims_of_the_dead(driver: StoreDriver) -> 
     [operation] = _operations(driver, 1)
     due_now = driver.do(claims.next_due, call_timeout_seconds=1.0)
     assert due_now is not None
-    assert due_now <= driver.do(topics.database_now)
+    assert due_now <= driver.do(database_now)
 
     driver.claim(operation)
 

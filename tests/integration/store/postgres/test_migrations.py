@@ -110,6 +110,37 @@ def test_a_failing_file_leaves_nothing_behind_and_names_what_is_wrong(
     assert pending(empty_database, sql) == ["9998_good", "9999_bad"]
 
 
+def test_what_was_approved_before_approvals_had_an_instant_has_one(
+    empty_database: str, empty: StoreDriver, sql: Path
+) -> None:
+    later = [file for file in (sql / "migrations").iterdir() if file.name >= "0020"]
+    held = {file: file.read_bytes() for file in (*later, *(sql / "views").iterdir())}
+    for file in held:
+        file.unlink()
+    migrate(empty_database, sql)
+    empty.sql(
+        "INSERT INTO cleave.namespace_bundles (cluster, namespace, boundaries, mode)"
+        " VALUES ('c', 't/ns', '{0,4294967295}', 'approval')"
+    )
+    empty.sql(
+        "INSERT INTO cleave.bundle_decision"
+        " (cluster, request_key, decided_at, decided_by, code_version, inputs, outcome)"
+        " VALUES ('c', 'r', now(), 'b', '1', '{}', '{}')"
+    )
+    empty.sql(
+        "INSERT INTO cleave.bundle_proposal"
+        " (cycle_id, ordinal, cluster, namespace, lower_bound, upper_bound, kind, reason, actor)"
+        " VALUES (1, 1, 'c', 't/ns', 0, 4294967295, 'unload', 'r', 'b')"
+    )
+    [(approved_at,)] = empty.sql("UPDATE cleave.bundle_proposal SET state = 'approved' RETURNING changed_at")
+
+    for file, content in held.items():
+        file.write_bytes(content)
+    migrate(empty_database, sql)
+
+    assert empty.sql("SELECT state, approved_at FROM cleave.bundle_proposal") == [("approved", approved_at)]
+
+
 def test_views_are_rebuilt_when_they_or_the_tables_change_and_only_then(
     empty_database: str, empty: StoreDriver, sql: Path
 ) -> None:

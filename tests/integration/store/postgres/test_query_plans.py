@@ -15,6 +15,7 @@ from controller.entrypoints.commands import topics as topic_commands
 from controller.store.decisions import situations
 from controller.store.journal import claims, commits, operations, reshape_intents, steps, tombstones
 from controller.store.postgres import inspection
+from controller.store.postgres.clock import database_now
 from controller.store.postgres.prepared import Prepared
 from controller.store.shards import Shards
 from controller.store.topics import consumers, drains, inspected, layouts, subscriptions, topics
@@ -131,7 +132,7 @@ STATEMENTS: list[tuple[str, Callable[[Connection], object], set[str]]] = [
     ),
     (
         "layout at an instant",
-        lambda tx: inspected.layout_at(tx, SEEDED, topics.database_now(tx)),
+        lambda tx: inspected.layout_at(tx, SEEDED, database_now(tx)),
         {
             "segment_pkey"
         },  # history is read by its key or by time, whichever the planner likes: never as a whole

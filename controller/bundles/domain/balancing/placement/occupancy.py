@@ -1,14 +1,16 @@
-"""Which broker has which bundle while a cycle decides: the cluster with the moves so far, and who may take a bundle.
+"""Which broker has which bundle while a cycle decides, and which brokers may take a bundle.
 
-The filters are those of Pulsar's modular manager in its order: isolation policy, too many topics, anti-affinity,
-even spread of the namespace. Where the filters leave no broker, all brokers that the policy allows are candidates
-again. It is changed by moves, and lives no longer than one decision.
+It begins with the owners in the cluster, and each move of the decision changes it. It serves one decision.
+
+The filters are those of Pulsar's modular manager, in its order: isolation policy, too many topics, anti-affinity, even
+spread of the namespace. If they leave no broker, every broker that the isolation policy allows is a candidate again. A
+bundle of an anti-affinity group has no candidate then.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.cluster import Bundle, Cluster, is_system_namespace
@@ -68,7 +70,7 @@ class Occupancy:
         if not kept and self.cluster.policy_of(bundle.namespace).anti_affinity_group is not None:
             return ()
         if self._settings.spread_namespaces or is_system_namespace(bundle.namespace):
-            kept = _fewest(kept, lambda name: self._bundles[name, bundle.namespace])
+            kept = _fewest(kept, lambda name: (self._bundles[name, bundle.namespace],))
         return kept or allowed
 
     def _with_room(self, names: Iterable[str]) -> tuple[str, ...]:
@@ -85,38 +87,28 @@ class Occupancy:
         if group is None:
             return names
         members = [ns for ns, policy in self.cluster.policies.items() if policy.anti_affinity_group == group]
-
-        def on_broker(name: str) -> int:
-            return sum(self._bundles[name, namespace] > 0 for namespace in members)
-
-        in_domain: Counter[str] = Counter()
-        for broker in self.cluster.brokers:
-            in_domain[broker.failure_domain or broker.name] += on_broker(broker.name)
-
-        def domain_of(name: str) -> str:
-            return self.cluster.broker_by_name[name].failure_domain or name
-
-        fewest = _fewest(_fewest(names, lambda name: in_domain[domain_of(name)]), on_broker)
+        company = self._company(members)
+        fewest = _fewest(names, lambda name: company[name])
         owner = self._owner.get(bundle.bundle_id)
-        if owner is None or owner not in self.cluster.broker_by_name:
+        if owner is None or owner not in company:
             return fewest
-        others = [name for name in members if name != bundle.namespace]
-        most = self._met(owner, others)
-        return tuple(name for name in fewest if self._met(name, others) <= most)
+        others = self._company([name for name in members if name != bundle.namespace])
+        return tuple(name for name in fewest if others[name] <= others[owner])
 
-    def _met(self, broker: str, namespaces: list[str]) -> tuple[int, int]:
-        """How often these namespaces are in the broker's failure domain, and on itself."""
-        domain = self.cluster.broker_by_name[broker].failure_domain
+    def _company(self, namespaces: Sequence[str]) -> Mapping[str, tuple[int, int]]:
+        """How often these namespaces are in each broker's failure domain, and how many of them are on itself.
 
-        def on(name: str) -> int:
-            return sum(self._bundles[name, namespace] > 0 for namespace in namespaces)
-
-        nearby = [
-            b.name
-            for b in self.cluster.brokers
-            if b.name == broker or (domain and b.failure_domain == domain)
-        ]
-        return sum(map(on, nearby)), on(broker)
+        A broker without a failure domain is one by itself.
+        """
+        here = {
+            broker.name: sum(self._bundles[broker.name, namespace] > 0 for namespace in namespaces)
+            for broker in self.cluster.brokers
+        }
+        domain_of = {broker.name: broker.failure_domain or broker.name for broker in self.cluster.brokers}
+        nearby: Counter[str] = Counter()
+        for name, count in here.items():
+            nearby[domain_of[name]] += count
+        return {name: (nearby[domain_of[name]], count) for name, count in here.items()}
 
     def _settle(self, bundle: Bundle, owner: str | None) -> None:
         self._owner[bundle.bundle_id] = owner
@@ -133,7 +125,8 @@ def _topics_of(bundle: Bundle) -> int:
     return bundle.stats.topic_count if bundle.stats else 0
 
 
-def _fewest(names: tuple[str, ...], count: Callable[[str], int]) -> tuple[str, ...]:
-    counts = {name: count(name) for name in names}
-    least = min(counts.values(), default=0)
+def _fewest(names: tuple[str, ...], counts_of: Callable[[str], tuple[int, ...]]) -> tuple[str, ...]:
+    """The names with the lowest first count, of these those with the lowest second count, and so on."""
+    counts = {name: counts_of(name) for name in names}
+    least = min(counts.values(), default=())
     return tuple(name for name in names if counts[name] == least)

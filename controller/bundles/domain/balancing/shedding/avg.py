@@ -56,7 +56,7 @@ def avg(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms
     pairs = []
     refusals: list[MoveRefusal] = []
     for pair in _pairs(scores):
-        if _count(pair, settings, low_hits, high_hits, cluster.repeated):
+        if _count(pair, settings, low_hits, high_hits, cluster):
             pairs.append(pair)
         elif pair.low != pair.high:
             refusals.append(_too_close(pair, settings))
@@ -93,7 +93,7 @@ def _count(
     settings: BalanceSettings,
     low_hits: dict[str, int],
     high_hits: dict[str, int],
-    repeated: frozenset[str],
+    cluster: Cluster,
 ) -> bool:
     """Counts the pair's hits, of new reports. False, with the counts cleared, where the two are close."""
     beyond_low = pair.difference >= settings.avg_low_usage * 100
@@ -101,7 +101,7 @@ def _count(
     for name in {pair.low, pair.high}:
         for beyond, hits in ((beyond_low, low_hits), (beyond_high, high_hits)):
             if beyond:
-                hits[name] = hits.get(name, 0) + (name not in repeated)
+                hits[name] = hits.get(name, 0) + cluster.is_new(name)
             else:
                 hits.pop(name, None)
     return beyond_low
@@ -152,7 +152,7 @@ def _shed(
     room = left
     bound = pair.score - pair.difference + settings.avg_low_usage * 100
     because = BrokerReading(pair.high, "usage", pair.score / 100, bound / 100)
-    weighed = heaviest_first(owned, figure, settings, state, now_ms)
+    weighed = heaviest_first(cluster, pair.high, figure, settings, state, now_ms)
     moves: list[Move] = []
     for bundle in weighed:
         if 0 < bundle.load <= left and len(moves) < len(owned) - 1:

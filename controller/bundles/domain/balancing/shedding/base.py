@@ -5,7 +5,7 @@ Every order is total: by load, then by name. In Pulsar equal ones follow the ord
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,7 +37,7 @@ class Shedding:
 class Shedder(Protocol):
     """A pure function of the cluster, the settings, the state and the instant (ms since the Unix epoch).
 
-    It never takes the last bundle of a broker. It proposes no bundle twice, none that was moved within
+    It never takes the last bundle of a broker. It proposes no bundle twice, none that is resting or was moved within
     `grace_seconds`, and none of a broker's own namespaces. A destination is never the source.
     """
 
@@ -54,9 +54,15 @@ class WeighedBundle:
     bundle_id: str
 
 
-def may_move(bundle: Bundle, settings: BalanceSettings, state: BalanceState, now_ms: int) -> bool:
-    """Whether a bundle may be proposed: its load is known, it is not a broker's own, not excluded, not just moved."""
-    if bundle.load is None:
+def may_move(
+    cluster: Cluster, bundle: Bundle, settings: BalanceSettings, state: BalanceState, now_ms: int
+) -> bool:
+    """Whether a bundle may be proposed.
+
+    Its load is known, it is not a broker's own, its namespace is not excluded, and it has neither an act under way nor
+    moved within the grace period.
+    """
+    if bundle.load is None or bundle.bundle_id in cluster.resting:
         return False
     namespace = bundle.namespace
     if belongs_to_a_broker(namespace) or settings.excludes(namespace):
@@ -67,17 +73,18 @@ def may_move(bundle: Bundle, settings: BalanceSettings, state: BalanceState, now
 
 
 def heaviest_first(
-    bundles: Iterable[Bundle],
+    cluster: Cluster,
+    broker: str,
     figure: Callable[[BundleLoad], float],
     settings: BalanceSettings,
     state: BalanceState,
     now_ms: int,
 ) -> list[WeighedBundle]:
-    """The bundles that may move, by load descending, then by name."""
+    """The bundles of a broker that may move, by load descending, then by name."""
     weighed = [
         WeighedBundle(figure(bundle.load), bundle.bundle_id)
-        for bundle in bundles
-        if bundle.load is not None and may_move(bundle, settings, state, now_ms)
+        for bundle in cluster.bundles_of(broker)
+        if bundle.load is not None and may_move(cluster, bundle, settings, state, now_ms)
     ]
     return sorted(weighed, key=lambda one: (-one.load, one.bundle_id))
 
@@ -106,23 +113,23 @@ def enough_to_cover(weighed: Sequence[WeighedBundle], needed: float) -> list[Wei
 
 def shed_byte_rate(
     cluster: Cluster,
+    broker: str,
     because: BrokerReading,
     needed: float,
     settings: BalanceSettings,
     state: BalanceState,
     now_ms: int,
 ) -> tuple[list[Move], MoveRefusal | None]:
-    """Moves of at least `needed` bytes per second off the broker read, heaviest bundles first, or why there is none.
+    """Moves of at least `needed` bytes per second off the broker, heaviest bundles first, or why there is none.
 
     One bundle stays. Pulsar takes the last one too if the broker reports more than the sum of its bundles.
     """
-    broker = because.broker
     owned = cluster.bundles_of(broker)
     if len(owned) < 2:
         return [], MoveRefusal(
             MoveRefusalReason.SOLE_BUNDLE, broker, metric="bundles", value=len(owned), needed=2
         )
-    weighed = heaviest_first(owned, short_term_byte_rate, settings, state, now_ms)
+    weighed = heaviest_first(cluster, broker, short_term_byte_rate, settings, state, now_ms)
     picked = enough_to_cover(weighed, needed)[: len(owned) - 1]
     if not picked:
         return [], MoveRefusal(MoveRefusalReason.NO_BUNDLES, broker, metric="bundles", value=0, needed=1)
@@ -130,6 +137,17 @@ def shed_byte_rate(
         Move(bundle.bundle_id, broker, None, bundle.load, "byte_rate", MoveReason.OVERLOADED, because)
         for bundle in picked
     ], None
+
+
+def stale_reports(cluster: Cluster, settings: BalanceSettings, now_ms: int) -> dict[str, MoveRefusal]:
+    """The brokers whose report is older than `report_ttl_seconds`, each with the refusal that says so."""
+    most_ms = settings.report_ttl_seconds * 1_000
+    ages = {name: now_ms - report.reported_at for name, report in cluster.reporting}
+    return {
+        name: MoveRefusal(MoveRefusalReason.STALE_REPORT, name, None, "age_ms", age, most_ms)
+        for name, age in ages.items()
+        if age > most_ms
+    }
 
 
 def too_few_brokers(cluster: Cluster) -> MoveRefusal | None:

@@ -25,7 +25,7 @@ from dataclasses import replace
 
 from controller.bundles.domain.balancing.moves import Move, MoveReason, MoveRefusal, MoveRefusalReason
 from controller.bundles.domain.balancing.settings import BalanceSettings
-from controller.bundles.domain.balancing.shedding.base import Shedding, too_few_brokers
+from controller.bundles.domain.balancing.shedding.base import Shedding, stale_reports, too_few_brokers
 from controller.bundles.domain.balancing.shedding.even_levels import EvenLevels
 from controller.bundles.domain.balancing.shedding.even_pick import pick_for
 from controller.bundles.domain.balancing.state import BalanceState
@@ -34,12 +34,8 @@ from controller.bundles.domain.cluster import BrokerReport, Cluster
 
 def even(cluster: Cluster, settings: BalanceSettings, state: BalanceState, now_ms: int) -> Shedding:
     """See the module."""
-    most_ms = settings.report_ttl_seconds * 1_000
-    old = {n: now_ms - r.reported_at for n, r in cluster.reporting if now_ms - r.reported_at > most_ms}
-    refusals = [
-        MoveRefusal(MoveRefusalReason.STALE_REPORT, name, None, "age_ms", age, most_ms)
-        for name, age in old.items()
-    ]
+    old = stale_reports(cluster, settings, now_ms)
+    refusals = list(old.values())
     few = too_few_brokers(cluster)
     if few is not None or len(cluster.reporting) - len(old) < 2:
         return Shedding((), (*refusals, *([few] if few else [])), state)
@@ -82,7 +78,7 @@ def _settling(
 def _counted(levels: EvenLevels, state: BalanceState, waiting: frozenset[str]) -> BalanceState:
     """One more hit for each broker whose new report is outside its band; those inside start again from 0."""
     counted = [name for name in levels.load if name not in waiting]
-    hit = {name: int(name not in levels.cluster.repeated) for name in counted}
+    hit = {name: int(levels.cluster.is_new(name)) for name in counted}
     hot = {name: state.hot_hits.get(name, 0) + hit[name] for name in counted if levels.is_hot(name)}
     cold = {name: state.cold_hits.get(name, 0) + hit[name] for name in counted if levels.is_cold(name)}
     return replace(state, hot_hits=hot, cold_hits=cold)

@@ -30,7 +30,7 @@ class SharedBundle:
 
 
 class EvenLevels:
-    """Usage by broker, changed by `perform`. The mean and the limits computed from it stay as they were."""
+    """Usage by broker, changed by `perform`. The mean, the goals and the bounds stay those before the first move."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class EvenLevels:
         self.occupancy = Occupancy(cluster, settings)
         reports = {name: report for name, report in cluster.reporting if name not in without}
         self.load = {name: weighted_max_usage(r.resources, settings.weights) for name, r in reports.items()}
-        self.reported = dict(self.load)
+        self._before = dict(self.load)
         fullest = min(self.load, key=lambda name: (-self.load[name], name))
         self._resource = dominating_resource(reports[fullest].resources, settings.weights)
         limits = {name: float(getattr(r.resources, self._resource).limit) for name, r in reports.items()}
@@ -69,6 +69,16 @@ class EvenLevels:
         """The usage a cold broker is brought up to."""
         return self.mean * (1 - self.settings.even_cold_goal)
 
+    @property
+    def hot_bound(self) -> float:
+        """The upper end of the band; a broker above it is hot."""
+        return self.mean + max(self.mean * self.settings.even_hot_band, self.settings.even_min_usage_gap)
+
+    @property
+    def cold_bound(self) -> float:
+        """The lower end of the band; a broker below it is cold."""
+        return self.mean - max(self.mean * self.settings.even_cold_band, self.settings.even_min_usage_gap)
+
     @cached_property
     def spread(self) -> float:
         """Population standard deviation of usage, as a share of the mean, before any move."""
@@ -76,23 +86,18 @@ class EvenLevels:
         return float((sum((u - middle) ** 2 for u in self.load.values()) / len(self.load)) ** 0.5 / self.mean)
 
     def is_hot(self, name: str) -> bool:
-        """Above the band, and above the mean by more than `even_min_usage_gap`."""
-        above = self.above_mean(name)
-        return above > self.mean * self.settings.even_hot_band and above > self.settings.even_min_usage_gap
+        """Whether the broker is above the band now."""
+        return self.load[name] > self.hot_bound
 
     def is_cold(self, name: str) -> bool:
-        """Below the band, and below the mean by more than `even_min_usage_gap`."""
-        below = -self.above_mean(name)
-        return below > self.mean * self.settings.even_cold_band and below > self.settings.even_min_usage_gap
+        """Whether the broker is below the band now."""
+        return self.load[name] < self.cold_bound
 
     def reading(self, name: str) -> BrokerReading:
-        """What the broker reported beside the end of the band that it is nearest to."""
-        before, gap = self.reported[name], self.settings.even_min_usage_gap
-        if before >= self.mean:
-            bound = self.mean + max(self.mean * self.settings.even_hot_band, gap)
-        else:
-            bound = self.mean - max(self.mean * self.settings.even_cold_band, gap)
-        return BrokerReading(name, "usage", before, bound)
+        """The broker's usage before the first move, beside the end of the band on its side of the mean."""
+        usage = self._before[name]
+        bound = self.hot_bound if usage >= self.mean else self.cold_bound
+        return BrokerReading(name, "usage", usage, bound)
 
     def above_mean(self, name: str) -> float:
         """Usage above the mean; negative below it."""
@@ -114,10 +119,13 @@ class EvenLevels:
             listed: list[SharedBundle] = []
             for bundle in owned:
                 share = weigher.share(bundle) * self.load[broker]
-                if share > 0 and may_move(bundle, self.settings, self._state, self._now_ms):
+                if share > 0 and self._may_leave(bundle):
                     insort(listed, SharedBundle(share, bundle.bundle_id))
             self._bundles[broker] = listed
         return self._bundles[broker]
+
+    def _may_leave(self, bundle: Bundle) -> bool:
+        return may_move(self.cluster, bundle, self.settings, self._state, self._now_ms)
 
     def perform(self, move: Move) -> Move:
         """Counts the move as made; returns it."""

@@ -38,7 +38,7 @@ def overload(cluster: Cluster, settings: BalanceSettings, state: BalanceState, n
             continue
         needed = report.stats.byte_rate * (usage - threshold + MARGIN)
         because = BrokerReading(broker, "usage", usage, threshold)
-        shed, refusal = shed_byte_rate(cluster, because, needed, settings, state, now_ms)
+        shed, refusal = shed_byte_rate(cluster, broker, because, needed, settings, state, now_ms)
         moves += shed
         refusals += [refusal] if refusal else []
     return Shedding(tuple(moves), tuple(refusals), state)

@@ -61,7 +61,7 @@ def _advanced(cluster: Cluster, settings: BalanceSettings, averages: Mapping[str
     advanced = {}
     for broker, report in cluster.reporting:
         old = averages.get(broker)
-        if old is not None and broker in cluster.repeated:
+        if old is not None and not cluster.is_new(broker):
             advanced[broker] = old
             continue
         usage = weighted_max_usage(report.resources, settings.weights)
@@ -87,7 +87,7 @@ def _shed(
             MoveRefusalReason.BELOW_FLOOR, broker, None, "byte_rate", needed, settings.threshold_min_byte_rate
         )
     because = BrokerReading(broker, "average usage", usage, mean + margin)
-    return shed_byte_rate(cluster, because, needed, settings, state, now_ms)
+    return shed_byte_rate(cluster, broker, because, needed, settings, state, now_ms)
 
 
 def _shed_for_the_lowest(
@@ -115,4 +115,4 @@ def _shed_for_the_lowest(
             MoveRefusalReason.BELOW_FLOOR, source, None, "byte_rate", needed, settings.threshold_min_byte_rate
         )
     because = BrokerReading(source, "average usage", averages[source], line)
-    return shed_byte_rate(cluster, because, needed, settings, state, now_ms)
+    return shed_byte_rate(cluster, source, because, needed, settings, state, now_ms)

@@ -32,7 +32,7 @@ from controller.bundles.domain.balancing.moves import (
 )
 from controller.bundles.domain.balancing.placement.occupancy import Occupancy
 from controller.bundles.domain.balancing.settings import BalanceSettings
-from controller.bundles.domain.balancing.shedding.base import Shedding, too_few_brokers
+from controller.bundles.domain.balancing.shedding.base import Shedding, stale_reports, too_few_brokers
 from controller.bundles.domain.balancing.shedding.transfer_exchange import (
     Exchange,
     reported_bundles,
@@ -48,13 +48,13 @@ def transfer(cluster: Cluster, settings: BalanceSettings, state: BalanceState, n
     if loads is None:
         return Shedding((), refusals, state)
     levels = Levels.of(loads)
-    if _reason(levels, settings) is None:
+    if _condition(levels, settings) is None:
         needed = settings.transfer_target_std
         within = MoveRefusal(
             MoveRefusalReason.WITHIN_TARGET, metric="std of usage", value=levels.std, needed=needed
         )
         return Shedding((), (*refusals, within), replace(state, condition_hits=0))
-    hits = state.condition_hits + any(name not in cluster.repeated for name, _ in cluster.reporting)
+    hits = state.condition_hits + any(cluster.is_new(name) for name, _ in cluster.reporting)
     state = replace(state, condition_hits=hits)
     if hits <= settings.transfer_hits:
         early = MoveRefusal(
@@ -77,12 +77,8 @@ def _loads(
     silent = [b.name for b in cluster.brokers if b.report is None or b.name not in state.broker_averages]
     if silent:
         return tuple(MoveRefusal(MoveRefusalReason.NO_REPORT, name) for name in silent), None
-    most_ms = settings.report_ttl_seconds * 1_000
-    old = {n: now_ms - r.reported_at for n, r in cluster.reporting if now_ms - r.reported_at > most_ms}
-    stale = tuple(
-        MoveRefusal(MoveRefusalReason.STALE_REPORT, name, None, "age_ms", age, most_ms)
-        for name, age in old.items()
-    )
+    old = stale_reports(cluster, settings, now_ms)
+    stale = tuple(old.values())
     for name, report in cluster.reporting:
         moved_at = state.unloaded_brokers.get(name)
         counts_from = None if moved_at is None else moved_at + settings.transfer_delay_seconds * 1_000
@@ -137,27 +133,23 @@ class Levels:
         self.low += 1
 
 
-def _reason(levels: Levels, settings: BalanceSettings) -> MoveReason | None:
+def _condition(levels: Levels, settings: BalanceSettings) -> tuple[MoveReason, BrokerReading] | None:
+    """Why brokers are to give, with the figure that is beyond its bound; None while none is."""
     target = settings.transfer_target_std
     if levels.std > target:
-        return MoveReason.OVERLOADED
-    (_, lowest), (_, highest) = levels.lowest, levels.highest
+        return MoveReason.OVERLOADED, BrokerReading(None, "std of usage", levels.std, target)
+    (low, lowest), (high, highest) = levels.lowest, levels.highest
     share = min(0.5, max(0.0, target / 2))
-    if lowest.usage < levels.mean * share or lowest.byte_rate < highest.byte_rate * share:
-        return MoveReason.UNDERLOADED
-    if highest.usage > settings.overloaded_usage and highest.usage > levels.mean + target:
-        return MoveReason.OVERLOADED
+    if lowest.usage < levels.mean * share:
+        reading = BrokerReading(low, "average usage", lowest.usage, levels.mean * share)
+        return MoveReason.UNDERLOADED, reading
+    if lowest.byte_rate < highest.byte_rate * share:
+        reading = BrokerReading(low, "average byte_rate", lowest.byte_rate, highest.byte_rate * share)
+        return MoveReason.UNDERLOADED, reading
+    bound = max(settings.overloaded_usage, levels.mean + target)
+    if highest.usage > bound:
+        return MoveReason.OVERLOADED, BrokerReading(high, "average usage", highest.usage, bound)
     return None
-
-
-def _because(levels: Levels, reason: MoveReason, settings: BalanceSettings) -> BrokerReading:
-    """The end of the row that stands out, beside the mean with the deviation aimed at."""
-    if reason is MoveReason.UNDERLOADED:
-        name, lowest = levels.lowest
-        share = min(0.5, max(0.0, settings.transfer_target_std / 2))
-        return BrokerReading(name, "average usage", lowest.usage, levels.mean * share)
-    name, highest = levels.highest
-    return BrokerReading(name, "average usage", highest.usage, levels.mean)
 
 
 def _exchange_all(
@@ -167,13 +159,12 @@ def _exchange_all(
     refusals: list[MoveRefusal] = []
     occupancy = Occupancy(cluster, settings)
     while levels.sources < settings.transfer_max_sources and levels.low < levels.high:
-        reason = _reason(levels, settings)
-        if reason is None:
+        condition = _condition(levels, settings)
+        if condition is None:
             break
         (source, highest), (destination, lowest) = levels.highest, levels.lowest
         spare = max(0, len(cluster.bundles_of(destination)) - 1)
-        because = _because(levels, reason, settings)
-        exchange = Exchange(source, destination, reason, cluster.report_of, settings, spare, because)
+        exchange = Exchange(source, destination, *condition, cluster.report_of, settings, spare)
         levels.high -= 1
         refusal = exchange.refusal(cluster, highest.usage)
         if refusal is None:

@@ -35,7 +35,7 @@ def transferable(
     return tuple(
         bundle
         for bundle in reported_bundles(cluster, source, settings)
-        if may_move(bundle, settings, state, now_ms) and occupancy.may_take(bundle, destination)
+        if may_move(cluster, bundle, settings, state, now_ms) and occupancy.may_take(bundle, destination)
     )
 
 
@@ -74,10 +74,10 @@ class Exchange:
     source: str
     destination: str
     reason: MoveReason
+    because: BrokerReading
     reports: Mapping[str, BrokerReport]
     settings: BalanceSettings
     spare: int
-    because: BrokerReading | None = None
     moves: list[Move] = field(default_factory=list)
     _given: float = 0.0
     _gained: float = 0.0

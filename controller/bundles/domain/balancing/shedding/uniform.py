@@ -101,7 +101,7 @@ def _shed(
         )
     else:
         figure = short_term_msg_rate if spread.metric == "msg_rate" else short_term_byte_rate
-        weighed = heaviest_first(owned, figure, settings, state, now_ms)
+        weighed = heaviest_first(cluster, spread.source, figure, settings, state, now_ms)
         most = settings.max_unload_bundles
         picked = _fitting(weighed, needed, most if most >= 0 else len(owned))[: len(owned) - 1]
         if not picked:

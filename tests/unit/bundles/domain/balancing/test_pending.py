@@ -10,6 +10,7 @@ from controller.bundles.domain.balancing.balance import BalanceInputs, balance
 from controller.bundles.domain.balancing.moves import MoveRefusalReason
 from controller.bundles.domain.balancing.pending import PendingMove, as_if_made
 from controller.bundles.domain.balancing.settings import BalanceSettings
+from controller.bundles.domain.balancing.shedding.registry import SHEDDERS
 from controller.bundles.domain.cluster import Cluster
 from tests.unit.bundles.domain.balancing import clusters as make
 from tests.unit.bundles.domain.balancing.clusters import NOW_MS, bundle_id
@@ -56,6 +57,25 @@ def test_what_one_cycle_proposed_the_next_does_not_propose_anew(shedder: str) ->
         waiting = {one.broker: one.value for one in again.refusals if one.reason is MoveRefusalReason.WAITING}
         assert waiting["a"] == sum(one.source == "a" for one in pending)
     assert again.state.unloaded_bundles == first.state.unloaded_bundles
+
+
+@pytest.mark.parametrize("name", SHEDDERS)
+def test_no_shedder_takes_a_bundle_that_has_an_act_under_way(name: str) -> None:
+    settings = BalanceSettings(
+        even_hits=1,
+        threshold_min_byte_rate=0,
+        overloaded_usage=0.7,
+        transfer_hits=0,
+        avg_low_hits=1,
+        avg_high_hits=1,
+        min_unload_msg_rate=0,
+        min_unload_byte_rate=0,
+    )
+    state, shed = make.observed(UNEVEN), SHEDDERS[name].shed
+    everything = replace(UNEVEN, resting=frozenset(UNEVEN.bundle_by_id))
+
+    assert shed(UNEVEN, settings, state, NOW_MS).moves
+    assert shed(everything, settings, state, NOW_MS).moves == ()
 
 
 def test_a_broker_without_a_report_keeps_none() -> None:

@@ -34,7 +34,7 @@ def reasons(shed: Shedding) -> dict[str | None, MoveRefusalReason]:
 @pytest.mark.parametrize("name", SHEDDERS)
 def test_with_one_broker_there_is_nowhere_to_go(name: str) -> None:
     alone = make.cluster({"a": 99}, {"a": [5, 5, 5]})
-    shed = SHEDDERS[name](alone, EAGER, make.observed(alone), NOW_MS)
+    shed = SHEDDERS[name].shed(alone, EAGER, make.observed(alone), NOW_MS)
     assert shed.moves == ()
     assert reasons(shed)[None] is MoveRefusalReason.FEW_BROKERS
 

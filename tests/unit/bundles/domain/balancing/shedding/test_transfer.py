@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.bundles.domain.balancing.moves import MoveReason, MoveRefusalReason
+from controller.bundles.domain.balancing.moves import BrokerReading, MoveReason, MoveRefusalReason
 from controller.bundles.domain.balancing.settings import BalanceSettings
 from controller.bundles.domain.balancing.shedding.base import Shedding
 from controller.bundles.domain.balancing.shedding.transfer import transfer
@@ -63,6 +63,47 @@ def test_a_new_broker_is_filled_although_the_deviation_is_within_the_target() ->
     assert {(move.destination, move.reason) for move in shed.moves} == {("f", MoveReason.UNDERLOADED)}
 
 
+@pytest.mark.parametrize(
+    ("usages", "settings", "says"),
+    [
+        ({"a": 90, "b": 10}, AT_ONCE, "std of usage of all brokers is 0.4, above 0.25"),
+        (
+            dict.fromkeys("abcde", 50) | {"f": 0},
+            AT_ONCE,
+            "average usage of f is 0, below 0.05208",
+        ),
+        (
+            {"a": 90, "b": 60, "c": 60},
+            replace(AT_ONCE, transfer_target_std=0.15, overloaded_usage=0.7),
+            "average usage of a is 0.9, above 0.85",
+        ),
+    ],
+)
+def test_a_move_says_which_figure_is_beyond_which_bound(
+    usages: dict[str, float], settings: BalanceSettings, says: str
+) -> None:
+    cluster = make.cluster(usages, {name: [2] * 8 for name in usages if name != "f"})
+
+    assert {move.because and move.because.sentence for move in ask(cluster, settings).moves} == {says}
+
+
+def test_a_broker_that_carries_little_is_filled_whatever_its_usage() -> None:
+    """Its processor is as busy as the others', and its byte rate is far below that of the fullest."""
+    cluster = make.cluster(dict.fromkeys("abc", 50), {"a": [1] * 30, "b": [1] * 30, "c": []})
+    state = make.observed(cluster)
+    quiet = replace(state.broker_averages["c"], byte_rate=1.0, usage=0.4)
+    shed = transfer(
+        cluster, AT_ONCE, replace(state, broker_averages={**state.broker_averages, "c": quiet}), NOW_MS
+    )
+
+    assert shed.moves
+    for move in shed.moves:
+        assert move.because is not None
+        assert (move.reason, move.because.broker) == (MoveReason.UNDERLOADED, "c")
+        assert move.because.metric == "average byte_rate"
+        assert move.because.value < move.because.bound
+
+
 def test_a_heavy_bundle_goes_in_exchange_for_a_light_one() -> None:
     """40 points are to move, the bundle is worth 45: it goes, and 5 come back, which makes 50 and 50."""
     cluster = make.cluster({"a": 90, "b": 10}, {"a": [45, 45], "b": [5, 5]})
@@ -88,7 +129,8 @@ def test_what_comes_back_counts_but_for_strict_pulsar(strict: bool, relieved: fl
     """Pulsar adds it only while debug logging is on."""
     cluster = make.cluster({"a": 90, "b": 10}, {"a": [45, 45], "b": [5, 5]})
     settings = replace(AT_ONCE, strict_pulsar=strict)
-    exchange = Exchange("a", "b", MoveReason.OVERLOADED, cluster.report_of, settings, spare=1)
+    because = BrokerReading(None, "std of usage", 0.4, 0.25)
+    exchange = Exchange("a", "b", MoveReason.OVERLOADED, because, cluster.report_of, settings, spare=1)
     assert exchange.run(cluster.bundles_of("a"), iter(cluster.bundles_of("b")[:1]), 40 / 90, 2) is None
     assert exchange.net_share == pytest.approx(relieved)
 

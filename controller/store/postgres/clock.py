@@ -1,4 +1,4 @@
-"""The present instant by the database's clock, which every process of a cluster shares."""
+"""The present instant by the database's clock, which every process of an installation shares."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from sqlalchemy import Connection, text
 
 
 def database_now(tx: Connection) -> datetime:
-    """Now, not the transaction's beginning."""
+    """Now, not the transaction's beginning. This clock judges every term, expiry and cooldown."""
     now: datetime = tx.execute(text("SELECT clock_timestamp()")).scalar_one()
     return now

@@ -1,0 +1,116 @@
+"""What an assignment moves, against the fewest moves that any fair one could do with, and what it costs.
+
+Random histories of joins, leaves, splits, merges and rebuckets on small topics, where every fair assignment can be looked
+at. A move is a bucket that a living consumer loses; a child's bucket belongs to whoever owned the parents'. Beside it
+Pulsar's round robin in the same histories, against the fewest moves from its own owners. Then the time of one
+assignment of 10,000 segments to 1,000 consumers. Prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Mapping
+from functools import partial
+from random import Random
+
+from benchmarks.machine import machine
+from controller.domain.assignment import SegmentBucket, assign
+from controller.domain.layout import SegmentLayout
+from tests.support.consumer_histories import EVENTS, Moved, history, play
+
+_GOAL = 1.1
+
+
+def moved(histories: int, steps: int) -> dict[str, dict[str, dict[str, object]]]:
+    """By regime and event, of the assignment and of round robin."""
+    ours: dict[tuple[str, str], Moved] = {}
+    round_robin: dict[tuple[str, str], Moved] = {}
+    for seed in range(histories):
+        life = list(history(Random(seed), steps, max_segments=10, max_consumers=8))
+        ours = play(life, partial(assign, share_buckets=True), ours)
+        round_robin = play(life, partial(assign, share_buckets=True, strict_pulsar=True), round_robin)
+    return {
+        regime: {event: _row(ours[regime, event], round_robin[regime, event]) for event in EVENTS}
+        for regime in ("whole_segments", "shared_segments")
+    }
+
+
+def _row(ours: Moved, round_robin: Moved) -> dict[str, object]:
+    return {
+        "steps": ours.steps,
+        "least_moves": ours.least,
+        "moves": ours.moves,
+        "ratio": ratio(ours),
+        "round_robin_least": round_robin.least,
+        "round_robin_moves": round_robin.moves,
+        "round_robin_ratio": ratio(round_robin),
+    }
+
+
+def ratio(found: Moved) -> float | None:
+    """Moves divided by the least; None where none were needed and there were some."""
+    if not found.least:
+        return None if found.moves else 1.0
+    return round(found.moves / found.least, 3)
+
+
+def milliseconds(segments: int, consumers: int, buckets: int, rounds: int) -> dict[str, float]:
+    """The quickest of some rounds of each event."""
+    layout = SegmentLayout.initial(segments, bucket_budget=segments * buckets, now=0)
+    names = [f"consumer-{i:04}" for i in range(consumers)]
+    owners = {
+        unit: name for name, share in assign(layout, (), names, share_buckets=True).items() for unit in share
+    }
+    first = layout.active[0].segment_id
+    split = layout.split(first, 1)
+    nobody: Mapping[SegmentBucket, str] = {}
+    cases = {
+        "begin": (layout, (), names, nobody),
+        "join": (layout, (), [*names, "consumer-new"], owners),
+        "leave": (layout, (), names[1:], owners),
+        "split": (split, (first,), names, owners),
+    }
+    taken = {case: float("inf") for case in cases}
+    for case, arguments in cases.items():
+        for _ in range(rounds):
+            started = time.perf_counter()
+            assign(*arguments, share_buckets=True)
+            taken[case] = min(taken[case], round((time.perf_counter() - started) * 1_000, 1))
+    return taken
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--histories", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    print(
+        json.dumps(
+            {
+                "benchmark": "assignment",
+                "machine": machine(),
+                "histories": options.histories,
+                "steps_each": options.steps,
+                "goal_ratio": _GOAL,
+                **moved(options.histories, options.steps),
+                "milliseconds": {
+                    "10000 segments, 1000 consumers": milliseconds(10_000, 1_000, 1, options.rounds),
+                    "10000 segments of 4 buckets, 1000 consumers": milliseconds(
+                        10_000, 1_000, 4, options.rounds
+                    ),
+                    "900 segments of 4 buckets, 1000 consumers": milliseconds(900, 1_000, 4, options.rounds),
+                    "10 segments of 1024 buckets, 1000 consumers": milliseconds(
+                        10, 1_000, 1_024, options.rounds
+                    ),
+                },
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""Which brokers the last ticks on file heard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from controller.bundles.reports import REPORT_SCHEMAS, ReportArea
+
+NOW_MS = 1_800_000_000_000
+
+
+def land(area: ReportArea, at_ms: int, collector: str, *brokers: str, cluster: str = "c") -> None:
+    tables = {kind: schema.empty_table() for kind, schema in REPORT_SCHEMAS.items()}
+    told = [{"cluster": cluster, "broker": name} for name in brokers]
+    tables["brokers"] = pa.Table.from_pylist(told, REPORT_SCHEMAS["brokers"])
+    area.append(at_ms, collector, tables)
+
+
+def heard(area: ReportArea) -> frozenset[str] | None:
+    return area.heard("c", NOW_MS - 60_000, NOW_MS, ticks=2)
+
+
+def test_files_of_one_instant_are_one_tick(tmp_path: Path) -> None:
+    area = ReportArea(str(tmp_path))
+    land(area, NOW_MS, "one", "a")
+    land(area, NOW_MS, "two", "b")
+    assert heard(area) is None
+
+    land(area, NOW_MS - 30_000, "one", "d")
+    land(area, NOW_MS - 40_000, "one", "long-silent")
+    assert heard(area) == {"a", "b", "d"}
+
+
+def test_a_tick_of_another_cluster_does_not_count(tmp_path: Path) -> None:
+    area = ReportArea(str(tmp_path))
+    land(area, NOW_MS, "one", "a")
+    land(area, NOW_MS - 10_000, "two", "x", cluster="other")
+    assert heard(area) is None
+
+    land(area, NOW_MS - 20_000, "one", "b")
+    assert heard(area) == {"a", "b"}
