@@ -168,7 +168,12 @@ class Attachments:
         for _ in identities:
             self._turn += 1
             one = self._held.get(identities[self._turn % len(identities)])
-            if one is None or one.owned.release or not one.rung.is_set() or one.next_try_at > time.monotonic():
+            if (
+                one is None
+                or one.owned.release
+                or not one.rung.is_set()
+                or one.next_try_at > time.monotonic()
+            ):
                 continue
             reader = one.reader
             if reader is not None:

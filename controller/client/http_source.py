@@ -104,5 +104,3 @@ def _snapshot(document: Mapping[str, Any]) -> TopicSnapshot:
         layout,
         {one["segment_id"]: one["backing_topic"] for one in segments},
     )
-
-

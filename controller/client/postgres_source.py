@@ -34,6 +34,8 @@ SELECT t.topic_id, t.state, t.data_plane, t.epoch, t.next_segment_id, {_SEGMENT_
   FROM cleave.topic t LEFT JOIN cleave.segment s ON s.topic_id = t.topic_id AND s.state = 'ACTIVE'
  WHERE t.name = %s AND t.state <> 'deleted'
 """  # noqa: S608 - constants only
+
+
 class PostgresSource:
     """A `LayoutSource` on Cleave's database; connects at the first call, listens from the first watch on."""
 

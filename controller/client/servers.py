@@ -22,7 +22,9 @@ from controller.domain.errors import CleaveError, Retryable, StoreUnavailable, T
 
 MOST_REDIRECTS = 3
 _KINDS: Mapping[str, type[CleaveError]] = {
-    name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, CleaveError)
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, CleaveError)
 }
 
 
@@ -81,9 +83,7 @@ class Servers:
             return json.loads(body) if body else None
 
     @contextmanager
-    def events(
-        self, path: str, *, query: Mapping[str, str], silent_seconds: float
-    ) -> Iterator[EventFeed]:
+    def events(self, path: str, *, query: Mapping[str, str], silent_seconds: float) -> Iterator[EventFeed]:
         """A stream of events, as they come. StoreUnavailable when it breaks, or after `silent_seconds` without one."""
         timeout = httpx.Timeout(self._timeout.connect, read=silent_seconds)
         with self._answered("GET", path, None, query, timeout) as answer:
@@ -157,7 +157,9 @@ def topic_path(topic: str) -> str:
     """Where a topic is found. Raises InvalidInput for what is no `topic://tenant/namespace/name`."""
     parts = topic.removeprefix("topic://").split("/")
     if not topic.startswith("topic://") or len(parts) != 3 or not all(parts):
-        raise errors.InvalidInput(f"{topic!r} is not a scalable topic; name it as topic://tenant/namespace/name")
+        raise errors.InvalidInput(
+            f"{topic!r} is not a scalable topic; name it as topic://tenant/namespace/name"
+        )
     return "/api/v1/topics/" + "/".join(quote(part, safe="") for part in parts)
 
 

@@ -17,6 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
+import msgspec
+
 from controller.client.servers import EventFeed, Servers, consumer_path
 from controller.domain.errors import CleaveError, Retryable, SessionExpired, StoreUnavailable
 from controller.domain.hash_range import HashRange
@@ -177,7 +179,7 @@ class Session:
                     self._ended(json.loads(event.data)["reason"])
                     return
                 if event.event == "assignment":
-                    self._adopt(_assignment(json.loads(event.data)))
+                    self._adopt(_assignment(event.data))
                 self._current_until = heard_at + self._silent_seconds
                 self._say("pulse", {})
                 if event.event == "assignment":
@@ -208,23 +210,44 @@ class Session:
             self._assignment = found
 
 
-def _assignment(document: dict[str, object]) -> Assignment:
-    term, generation, epoch = (int(str(document[name])) for name in ("term", "generation", "epoch"))
-    buckets = document["buckets"]
-    assert isinstance(buckets, list)
+class _Granted(msgspec.Struct):
+    """A bucket as the leader tells of it."""
+
+    segment_id: int
+    bucket_start: int
+    bucket_end: int
+    buckets: int
+    sealed: bool
+    backing_topic: str
+    generation: int
+    release: bool
+
+
+class _Pushed(msgspec.Struct):
+    """An assignment as the leader tells of it."""
+
+    term: int
+    generation: int
+    epoch: int
+    data_plane: str
+    buckets: list[_Granted]
+
+
+def _assignment(document: str) -> Assignment:
+    pushed = msgspec.json.decode(document, type=_Pushed)
     return Assignment(
-        (term, generation, epoch),
-        str(document["data_plane"]),
+        (pushed.term, pushed.generation, pushed.epoch),
+        pushed.data_plane,
         tuple(
             OwnedBucket(
-                segment_id=one["segment_id"],
-                bucket=HashRange(one["bucket_start"], one["bucket_end"]),
-                buckets=one["buckets"],
-                sealed=one["sealed"],
-                backing_topic=one["backing_topic"],
-                generation=one["generation"],
-                release=one["release"],
+                segment_id=one.segment_id,
+                bucket=HashRange(one.bucket_start, one.bucket_end),
+                buckets=one.buckets,
+                sealed=one.sealed,
+                backing_topic=one.backing_topic,
+                generation=one.generation,
+                release=one.release,
             )
-            for one in buckets
+            for one in pushed.buckets
         ),
     )

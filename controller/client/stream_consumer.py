@@ -78,7 +78,9 @@ class StreamConsumer:
     @property
     def segment_ids(self) -> tuple[int, ...]:
         """Segments of which this consumer reads a bucket now."""
-        return tuple(sorted({one.owned.segment_id for one in self._attachments.all if one.reader is not None}))
+        return tuple(
+            sorted({one.owned.segment_id for one in self._attachments.all if one.reader is not None})
+        )
 
     @property
     def buckets(self) -> tuple[tuple[int, HashRange], ...]:

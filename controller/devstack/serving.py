@@ -88,7 +88,9 @@ def serving_worker(database: str, **settings: object) -> Iterator[ServingWorker]
             while not worker.leases.terms and time.monotonic() < deadline:
                 time.sleep(0.02)
             if not worker.leases.terms:
-                raise DevstackFailed(f"the worker has taken no shard within {_READY_SECONDS:g} s; see its log")
+                raise DevstackFailed(
+                    f"the worker has taken no shard within {_READY_SECONDS:g} s; see its log"
+                )
             yield running
         finally:
             running.stop()
@@ -96,7 +98,7 @@ def serving_worker(database: str, **settings: object) -> Iterator[ServingWorker]
 
 def _settings(database: str, given: dict[str, object]) -> Settings:
     return Settings(
-        database_url=database,  # type: ignore[arg-type]
-        api_secret=SECRET,  # type: ignore[arg-type]
+        database_url=database,
+        api_secret=SECRET,
         **{"worker_lease_seconds": 5.0, "consumer_grace_seconds": 4.0, **given},  # type: ignore[arg-type]
     )

@@ -145,7 +145,10 @@ class LayoutFeed:
     def _each(self, act: Callable[[Watcher], None], topic_id: int | None = None) -> None:
         with self._lock:
             watching = [
-                one for i, those in self._watchers.items() if topic_id is None or i == topic_id for one in those
+                one
+                for i, those in self._watchers.items()
+                if topic_id is None or i == topic_id
+                for one in those
             ]
         for watcher in watching:
             act(watcher)

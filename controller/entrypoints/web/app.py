@@ -11,7 +11,7 @@ import math
 from collections.abc import AsyncIterator
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
 from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query
@@ -41,8 +41,8 @@ from controller.services.consumer_sessions.requests import (
     Detach,
     Drained,
     Goodbye,
-    PushedAssignment,
     Pulse,
+    PushedAssignment,
     Register,
     Release,
     ReleasedBucket,
@@ -105,7 +105,9 @@ class Released(Life):
 class DrainedSegments(Life):
     """Sealed segments that are read to their end."""
 
-    segment_ids: Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1, max_length=10_000)]
+    segment_ids: Annotated[
+        list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1, max_length=10_000)
+    ]
 
 
 def create_app(served: Served) -> FastAPI:
@@ -263,9 +265,7 @@ async def drained(asking: AtLeader, said: DrainedSegments) -> None:
 
 
 @router.delete(_CONSUMER, status_code=204)
-async def goodbye(
-    asking: AtLeader, incarnation: Annotated[str, Query(min_length=1, max_length=200)]
-) -> None:
+async def goodbye(asking: AtLeader, incarnation: Annotated[str, Query(min_length=1, max_length=200)]) -> None:
     """The consumer leaves for good. What it read goes to others at once."""
     await asking.ask(Goodbye, incarnation=incarnation)
 
@@ -304,30 +304,27 @@ def layout_document(found: FedLayout) -> dict[str, object]:
 
 
 def _json(document: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(
-        msgspec.json.encode(document), status, headers=headers, media_type="application/json"
-    )
+    return Response(msgspec.json.encode(document), status, headers=headers, media_type="application/json")
 
 
 async def _refusal(_request: HttpRequest, error: Exception) -> Response:
-    assert isinstance(error, CleaveError)
+    refused = cast(CleaveError, error)
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
     headers = {}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    if isinstance(error, Retryable):
-        headers["Retry-After"] = str(math.ceil(error.delay_seconds))
-    return _json({"reason": error.message, "kind": type(error).__name__}, status, headers)
+    if isinstance(refused, Retryable):
+        headers["Retry-After"] = str(math.ceil(refused.delay_seconds))
+    return _json({"reason": refused.message, "kind": type(error).__name__}, status, headers)
 
 
 async def _wrong_form(_request: HttpRequest, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
+    first = cast(RequestValidationError, error).errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     return _json({"reason": f"{where}: {first['msg']}", "kind": "InvalidInput"}, 412)
 
 
 async def _send_there(request: HttpRequest, error: Exception) -> Response:
-    assert isinstance(error, _AskLeader)
+    address = cast(_AskLeader, error).address
     query = f"?{request.url.query}" if request.url.query else ""
-    return RedirectResponse(f"{error.address}{request.url.path}{query}", 307)
+    return RedirectResponse(f"{address}{request.url.path}{query}", 307)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import InvalidStateError
 from contextlib import suppress
 from typing import Protocol
@@ -129,7 +129,9 @@ class SessionLeader:
     def _follow_shards(self) -> None:
         """Leave what other workers lead now, and take over what came to this one, with everybody disconnected."""
         terms = dict(self._leases.terms)
-        for key in [key for key in self._known if terms.get(self._shard(key)) != self._terms.get(self._shard(key))]:
+        for key in [
+            key for key in self._known if terms.get(self._shard(key)) != self._terms.get(self._shard(key))
+        ]:
             self._known.pop(key).end_all("moved")
         new = [shard for shard, term in terms.items() if self._terms.get(shard) != term]
         if new:
@@ -219,7 +221,9 @@ class SessionLeader:
         except CleaveError as error:
             known.is_settled, known.retry_at = False, self._clock.monotonic_seconds() + RETRY_SECONDS
             if not isinstance(error, Retryable):
-                log.error("sessions not settled", topic_id=key.topic_id, subscription=key.name, error=str(error))
+                log.error(
+                    "sessions not settled", topic_id=key.topic_id, subscription=key.name, error=str(error)
+                )
             for request in requests:
                 _refuse(request, error if isinstance(error, Retryable) else StoreUnavailable(str(error)))
         else:

@@ -118,16 +118,16 @@ class SubscriptionSessions:
 
     def push(self, term: int) -> None:
         """Tell every connected consumer what it owns, unless it was told so already."""
+        found = self.found
         for consumer, session in self.sessions.items():
-            if session.stream is not None:
-                assignment = self._assignment(consumer, term)
+            if session.stream is not None and found is not None:
+                assignment = self._assignment(found, consumer, term)
                 if session.told is None or session.told.buckets != assignment.buckets:
                     session.stream.push(assignment)
                     session.told = assignment
 
-    def _assignment(self, consumer: str, term: int) -> PushedAssignment:
-        assert self.found is not None
-        layout, topics = self.found.layout, self.found.backing_topics
+    def _assignment(self, found: ToRead, consumer: str, term: int) -> PushedAssignment:
+        layout, topics = found.layout, found.backing_topics
         granted = []
         for owner in self.owners:
             segment = layout.segments.get(owner.bucket.segment_id)

@@ -66,7 +66,11 @@ def settle(
     rows = {row.name: row for row in consumers.list_consumers(tx, key.topic_id, key.name)}
     changes = owner_changes(
         assign(
-            found.layout, found.drained, rows, {one.bucket: one.consumer for one in owners}, share_buckets=True
+            found.layout,
+            found.drained,
+            rows,
+            {one.bucket: one.consumer for one in owners},
+            share_buckets=True,
         ),
         owners,
         consumers=rows,
@@ -114,7 +118,8 @@ def _released(
             with asked.each(index):
                 known.demand(request.consumer, request.incarnation)
                 let_go |= {
-                    (request.consumer, one.segment_id, one.bucket_start, one.generation) for one in request.buckets
+                    (request.consumer, one.segment_id, one.bucket_start, one.generation)
+                    for one in request.buckets
                 }
     return frozenset(
         one.bucket

@@ -99,13 +99,19 @@ def write(tx: Connection, key: SubscriptionKey, changes: OwnerChanges, generatio
         tx.execute(
             text(_GRANT),
             [
-                {**_row(key, bucket), "bucket_end": bucket.bucket.end, "consumer": name, "generation": generation}
+                {
+                    **_row(key, bucket),
+                    "bucket_end": bucket.bucket.end,
+                    "consumer": name,
+                    "generation": generation,
+                }
                 for bucket, name in sorted(changes.granted.items())
             ],
         )
     if changes.asked:
         tx.execute(
-            text(_ASK), [{**_row(key, bucket), "consumer": name} for bucket, name in sorted(changes.asked.items())]
+            text(_ASK),
+            [{**_row(key, bucket), "consumer": name} for bucket, name in sorted(changes.asked.items())],
         )
     for statement, buckets in ((_KEEP, changes.kept), (_END, changes.ended)):
         if buckets:

@@ -93,7 +93,9 @@ def register_session(tx: Connection, topic_id: int, subscription: str, name: str
     row = {**_key(topic_id, subscription, name), "incarnation": incarnation}
     *answer, departed = tx.execute(text(_REGISTER_SESSION), row).one()
     if departed == EXPIRED:
-        raise SessionExpired(f"consumer {name} of {subscription} was away for too long; begin a new session", 0.0)
+        raise SessionExpired(
+            f"consumer {name} of {subscription} was away for too long; begin a new session", 0.0
+        )
     if departed is not None:
         raise FencedOut(
             f"consumer {name} of {subscription}: this incarnation {_DEPARTED[departed]}; open a new consumer"

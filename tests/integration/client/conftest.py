@@ -9,8 +9,8 @@ import pytest
 from controller.client.postgres_source import PostgresSource
 from controller.client.servers import Servers
 from controller.dataplane.base import LogMessage
-from tests.support.bench import Bench
 from controller.devstack.serving import client_of, serving_leader
+from tests.support.bench import Bench
 
 
 @pytest.fixture

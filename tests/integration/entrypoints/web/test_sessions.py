@@ -9,6 +9,7 @@ import pytest
 
 from controller.client.servers import Servers
 from controller.client.session import Session
+from controller.devstack.serving import SECRET, ServingWorker, client_of, serving_worker
 from controller.domain.errors import (
     CleaveError,
     Conflict,
@@ -20,7 +21,6 @@ from controller.domain.errors import (
 )
 from controller.entrypoints.web import access
 from tests.support.bench import TOPIC, Bench
-from controller.devstack.serving import SECRET, ServingWorker, client_of, serving_worker
 from tests.support.waiting import wait_until
 
 
@@ -58,7 +58,7 @@ def owned(session: Session) -> set[tuple[int, int]]:
 
 def test_one_consumer_owns_everything(bench: Bench, servers: Servers) -> None:
     session = Session(servers, TOPIC, "billing", "a", on_change=lambda: None)
-    wait_until(lambda: owned(session), timeout_seconds=10, message="an assignment")
+    wait_until(lambda: owned(session), message="an assignment")
     assert {segment for segment, _ in owned(session)} == {0, 1}
     session.close()
 
@@ -99,7 +99,7 @@ def share(*readers: Reader) -> None:
         shares = [reader.owned for reader in readers]
         return all(shares) and sum(map(len, shares)) == 4 and set().union(*shares) == EVERYTHING
 
-    wait_until(is_shared, timeout_seconds=15, message="all is shared out")
+    wait_until(is_shared, message="all is shared out")
 
 
 def test_a_second_consumer_gets_its_share_and_what_stays_is_not_disturbed(servers: Servers) -> None:
@@ -120,23 +120,21 @@ def test_a_second_consumer_gets_its_share_and_what_stays_is_not_disturbed(server
 
 def test_a_bucket_changes_hands_only_when_its_owner_has_let_go(servers: Servers) -> None:
     holder = Session(servers, TOPIC, "billing", "a", on_change=lambda: None)
-    wait_until(lambda: owned(holder) == EVERYTHING, timeout_seconds=15, message="all is a's")
+    wait_until(lambda: owned(holder) == EVERYTHING, message="all is a's")
     second = Reader(servers, "b")
 
     def asked() -> list[tuple[int, int]]:
         found = holder.assignment
         return [(one.segment_id, one.bucket.start) for one in found.buckets if one.release] if found else []
 
-    wait_until(asked, timeout_seconds=15, message="a is asked")
-    wait_until(lambda: second.session.assignment, timeout_seconds=15, message="b is told")
+    wait_until(asked, message="a is asked")
+    wait_until(lambda: second.session.assignment, message="b is told")
     assert second.owned == set()
 
     found = holder.assignment
     assert found is not None
     holder.say_released([one for one in found.buckets if one.release])
-    wait_until(
-        lambda: second.owned == EVERYTHING - owned(holder), timeout_seconds=15, message="b has its share"
-    )
+    wait_until(lambda: second.owned == EVERYTHING - owned(holder), message="b has its share")
     second.session.close()
     holder.close()
 
@@ -148,7 +146,7 @@ def test_who_comes_back_within_grace_finds_all_as_it_was(bench: Bench, servers: 
 
     first.session.close(leave=False)
     again = Reader(servers, "a")
-    wait_until(lambda: again.owned, timeout_seconds=15, message="a is told again")
+    wait_until(lambda: again.owned, message="a is told again")
 
     assert again.generations == before
     assert second.generations == others
@@ -192,7 +190,7 @@ def test_what_a_departed_life_still_says_is_refused(bench: Bench, servers: Serve
 
 def test_a_newer_process_of_the_same_name_replaces_the_older_for_good(servers: Servers) -> None:
     older = Session(servers, TOPIC, "billing", "a", on_change=lambda: None)
-    wait_until(lambda: owned(older), timeout_seconds=15, message="the older is told")
+    wait_until(lambda: owned(older), message="the older is told")
     newer = Reader(servers, "a")
     share(newer)
 
@@ -203,7 +201,7 @@ def test_a_newer_process_of_the_same_name_replaces_the_older_for_good(servers: S
             return True
         return False
 
-    wait_until(is_over, timeout_seconds=15, message="the older knows")
+    wait_until(is_over, message="the older knows")
     assert not older.is_current
     older.close()
     assert newer.owned == EVERYTHING
