@@ -16,6 +16,7 @@ from pathlib import Path as FilePath
 
 import pytest
 
+from controller.client.history_check import Kind
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import OperationState
 from controller.domain.segment import Segment
@@ -87,7 +88,7 @@ def check_many(count: int, bench: Bench, directory: FilePath, record_figure: Rec
         verdict = scene.judge()
 
         assert verdict.in_order_and_complete, verdict
-        assert verdict.unconfirmed == ()
+        assert verdict.counts[Kind.UNCONFIRMED] == 0
         assert verdict.sent > 0
         bench.settle()
         bench.check_laws()
