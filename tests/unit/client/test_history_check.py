@@ -83,6 +83,9 @@ LEGAL = {
     "two producers of one key, mingled": [
         "- sent 0 k q", "- sent 1 k q", *handed_out(0), "c/1 handed_out 0 k q", "c/1 handed_out 1 k q", *handed_out(1),
     ],
+    "work on a message while one of another producer waits": [
+        "- sent 0 k q", "c/1 handed_out 0 k q", *worked_off(0), "c/1 begun 0 k q", "c/1 ended 0 k q",
+    ],
     "two keys in two hands": ["c/1 handed_out 0 j", "c/1 begun 0 j", *worked_off(0, owner="d/1"), "c/1 ended 0 j"],
     "a number that was never stored": [*handed_out(0, 1, 2, 4)],
 }  # fmt: skip
