@@ -136,16 +136,16 @@ class Verdict:
             "examples": [one.document() for one in self.examples],
         }
 
-    def __str__(self) -> str:
+    @property
+    def summary(self) -> str:
+        """The counts in one line."""
         found = ", ".join(f"{self.counts[kind]} {kind.replace('_', ' ')}" for kind in Kind)
-        said = "".join(
-            f"\n{one.kind}: {one.producer}, {one.key}, {one.number}: {one.why}"
-            for one in self.examples
-            if one.kind in FAULTS
-        )
-        return (
-            f"{self.sent} sent, {self.handed_out} handed out, {self.redelivered} of them again: {found}{said}"
-        )
+        return f"{self.sent} sent, {self.handed_out} handed out, {self.redelivered} of them again: {found}"
+
+    def __str__(self) -> str:
+        faults = [one for one in self.examples if one.kind in FAULTS]
+        said = [f"{one.kind}: {one.producer}, {one.key}, {one.number}: {one.why}" for one in faults]
+        return "\n".join([self.summary, *said])
 
 
 def check(

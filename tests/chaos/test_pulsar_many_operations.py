@@ -94,7 +94,7 @@ def check_many(count: int, bench: Bench, directory: FilePath, record_figure: Rec
         bench.check_laws()
         told = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
         record_figure(
-            f"{count} operations ({told}) in {seconds:.0f} s under {rate:.0f} messages/s; {verdict}; longest pause of a "
+            f"{count} operations ({told}) in {seconds:.0f} s under {rate:.0f} messages/s; {verdict.summary}; longest pause of a "
             f"producer {scene.longest_pause_ms} ms; {pruned(bench)} segments collected"
         )
 
