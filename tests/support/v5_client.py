@@ -19,7 +19,7 @@ import jpype
 from controller.client.history import Attachment, ConsumerHistory, ProducerHistory
 from controller.devstack.pulsar.v5_client import open_v5_client
 
-KEYS = 50
+KEYS = 10
 PRODUCER = "v5"
 ACKNOWLEDGE_EVERY = 200
 
@@ -59,11 +59,12 @@ def main(service_url: str, topic: str, subscription: str, directory: str, rate: 
 
 def produce(producer: Any, path: Path, rate: float, quiet: threading.Event) -> None:
     """Round robin over the keys, one message after the other was acknowledged, at about `rate` a second."""
+    to_java = jpype.JArray(jpype.JByte)  # left to itself, the bridge makes a string of bytes
     with ProducerHistory(path) as sent:
         count, began = 0, time.monotonic()
         while not quiet.is_set():
             number, key = divmod(count, KEYS)
-            producer.newMessage().key(f"k{key}").value(str(number).encode()).send()
+            producer.newMessage().key(f"k{key}").value(to_java(str(number).encode())).send()
             sent.sent([(PRODUCER, f"k{key}", number)])
             count += 1
             time.sleep(max(0.0, began + count / rate - time.monotonic()))

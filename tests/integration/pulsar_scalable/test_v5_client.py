@@ -93,6 +93,7 @@ def test_nothing_is_lost_or_out_of_key_order(
         )
     verdict = verdict_on(tmp_path)
     assert verdict.in_order_and_complete, str(verdict)
+    assert verdict.sent > 0, (tmp_path / "client.log").read_text()[-2000:]
     with store.transaction() as tx:
         assert topics.find_topic(tx, attached).epoch >= operations
 
