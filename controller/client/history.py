@@ -1,8 +1,16 @@
-"""What was sent and what was delivered, and whether the two agree: nothing lost, nothing twice, each key in order.
+"""What producers and consumers write down of each message, for `history_check` to judge afterwards.
 
-Producers and consumers, each in its own process, append lines to a file of their own while they run; afterwards `check`
-reads all of them. A killed process leaves what it had written. So the record of a sent message is written after the
-data plane acknowledged it, and that of a delivered message before it is acknowledged.
+Each process appends lines to a file of its own while it runs. A killed process leaves what it had written. When each
+event is written:
+
+- `sent`: after the data plane acknowledged the message to the producer;
+- `handed_out`: before the application gets the message;
+- `begun`, `ended`: before and after the application's work on it;
+- `acknowledged`: after the data plane took the acknowledgement.
+
+A line has these fields, with a tab between them; the last four are a consumer's alone::
+
+    at_ns  event  producer  key  number  [consumer  segment  bucket  attachment]
 """
 
 from __future__ import annotations
@@ -10,39 +18,81 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from controller.domain.errors import InvalidInput
+
+SUFFIX = ".history"
+"""Of a file's name; a directory stands for the files in it, at any depth, whose names end so."""
+_OF_PRODUCER, _OF_CONSUMER = 5, 9
+_MOST_DIGITS = 18
+"""What fits 64 bits."""
+_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+_TAIL_BYTES = 65536
+
+Message = tuple[str, str, int]
+"""Producer, key and number. The number counts the messages of one producer for one key, upwards."""
+
+
+class Event(StrEnum):
+    """What happened to a message."""
+
+    SENT = "sent"
+    HANDED_OUT = "handed_out"
+    BEGUN = "begun"
+    ENDED = "ended"
+    ACKNOWLEDGED = "acknowledged"
+
+
+class Attachment(NamedTuple):
+    """One period in which one consumer owns one bucket. No two periods of a consumer have the same three values."""
+
+    segment: str | int
+    bucket: str | int
+    name: str | int
+    """A number or a short text, not empty."""
+
+
+class Readings:
+    """Names the attachments of a consumer that knows its readings as objects, as `StreamConsumer` does."""
+
+    def __init__(self) -> None:
+        self._present: dict[int, tuple[object, Attachment]] = {}
+
+    def attachment(self, segment_id: int, reading: object) -> Attachment:
+        """Of this reading of the segment. A new one has a name that no process of this machine gave before."""
+        known = self._present.get(segment_id)
+        if known is None or known[0] is not reading:
+            known = reading, Attachment(segment_id, "", f"{time.monotonic_ns():x}")
+            self._present[segment_id] = known
+        return known[1]
+
 
 class Record(NamedTuple):
-    """One message at one end. `number` counts the messages of one producer for one key, from 0 up.
-
-    `at_ns` is the machine's monotonic clock, one for all processes, so deliveries of a key to several consumers
-    can be put in order.
-    """
+    """One line. `at_ns` is the machine's monotonic clock, which is one for all its processes."""
 
     at_ns: int
+    event: Event
     producer: str
     key: str
     number: int
-    where: str
-    """The consumer it was delivered to; empty for what was sent."""
-
-    @property
-    def identity(self) -> tuple[str, str, int]:
-        """What names the message."""
-        return self.producer, self.key, self.number
+    consumer: str = ""
+    """Empty, as are the next three, for what was sent."""
+    segment: str = ""
+    bucket: str = ""
+    attachment: str = ""
 
 
-class HistoryFile:
-    """Appends records of this process to a file. When a call returns, its record survives a kill of the process."""
+class _HistoryFile:
+    """Appends lines to a file. When a call returns, its lines survive a kill of the process, though not of the machine."""
 
-    def __init__(self, path: Path, where: str = "") -> None:
-        """No name or key may hold a tab or a line break."""
-        self._where = where
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    def __init__(self, path: Path) -> None:
+        """A line that a killed predecessor left unfinished is taken away, so that it spoils none of ours."""
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        os.ftruncate(self._descriptor, _whole_lines(self._descriptor))
 
     def __enter__(self) -> Self:
         return self
@@ -52,88 +102,129 @@ class HistoryFile:
     ) -> None:
         self.close()
 
-    def write(self, messages: Iterable[tuple[str, str, int]]) -> None:
-        """Producer, key and number of each message, as of now."""
-        now = time.monotonic_ns()
-        lines = "".join(
-            f"{now}\t{producer}\t{key}\t{number}\t{self._where}\n" for producer, key, number in messages
-        )
-        rest = memoryview(lines.encode())
-        while rest:
-            rest = rest[os.write(self._descriptor, rest) :]
-
     def close(self) -> None:
         """Close the file."""
         os.close(self._descriptor)
 
+    def _write(self, event: Event, messages: Iterable[Message], end: str) -> None:
+        start = f"{time.monotonic_ns()}\t{event}\t"
+        lines = "".join(
+            f"{start}{_field(producer)}\t{_field(key)}\t{number}{end}" for producer, key, number in messages
+        )
+        rest = memoryview(lines.encode(errors="backslashreplace"))
+        while rest:
+            rest = rest[os.write(self._descriptor, rest) :]
+
+
+class ProducerHistory(_HistoryFile):
+    """A producer's file."""
+
+    def sent(self, messages: Iterable[Message]) -> None:
+        """The data plane has acknowledged them."""
+        self._write(Event.SENT, messages, "\n")
+
+
+class ConsumerHistory(_HistoryFile):
+    """A consumer's file."""
+
+    def __init__(self, path: Path, consumer: str) -> None:
+        super().__init__(path)
+        self._consumer = _field(consumer)
+
+    def handed_out(self, messages: Iterable[Message], attachment: Attachment) -> None:
+        """The application gets them next, in this order."""
+        self._note(Event.HANDED_OUT, messages, attachment)
+
+    def begun(self, messages: Iterable[Message], attachment: Attachment) -> None:
+        """The application's work on them begins."""
+        self._note(Event.BEGUN, messages, attachment)
+
+    def ended(self, messages: Iterable[Message], attachment: Attachment) -> None:
+        """The application's work on them is over, well or not."""
+        self._note(Event.ENDED, messages, attachment)
+
+    def acknowledged(self, messages: Iterable[Message], attachment: Attachment) -> None:
+        """The data plane has taken their acknowledgement."""
+        self._note(Event.ACKNOWLEDGED, messages, attachment)
+
+    def _note(self, event: Event, messages: Iterable[Message], attachment: Attachment) -> None:
+        where = "\t".join(_field(str(one)) for one in attachment)
+        self._write(event, messages, f"\t{self._consumer}\t{where}\n")
+
+
+def _field(text: str) -> str:
+    """The text without a tab or a line break."""
+    return text.translate(_ESCAPES)
+
+
+def _whole_lines(descriptor: int) -> int:
+    """Where the last whole line ends, bytes from the file's beginning."""
+    end = os.fstat(descriptor).st_size
+    while end > 0:
+        begin = max(0, end - _TAIL_BYTES)
+        found = os.pread(descriptor, end - begin, begin).rfind(b"\n")
+        if found >= 0:
+            return begin + found + 1
+        end = begin
+    return 0
+
+
+def history_files(paths: Iterable[Path]) -> list[Path]:
+    """The files that these files and directories stand for, each once.
+
+    Raises InvalidInput for what does not exist and for a directory without a history.
+    """
+    found: dict[Path, None] = {}
+    for path in paths:
+        if not path.is_dir():
+            if not path.exists():
+                raise InvalidInput(f"history {path} does not exist; name a file or a directory")
+            found[path] = None
+            continue
+        inside = sorted(path.rglob(f"*{SUFFIX}"))
+        if not inside:
+            raise InvalidInput(f"directory {path} holds no file *{SUFFIX}; name the files themselves")
+        found.update(dict.fromkeys(inside))
+    return list(found)
+
 
 def read_history(*paths: Path) -> Iterator[Record]:
-    """The records of these files, file by file. A last line that a kill cut short is left out."""
-    for path in paths:
-        with path.open(encoding="utf-8") as lines:
-            for line in lines:
-                if line.endswith("\n"):
-                    at_ns, producer, key, number, where = line[:-1].split("\t")
-                    yield Record(int(at_ns), producer, key, int(number), where)
+    """The records of these files, file by file. A last line that is not finished is left out.
 
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What is wrong, message by message. Only `unconfirmed` is no fault."""
-
-    sent: int
-    delivered: int
-    lost: tuple[tuple[str, str, int], ...]
-    """Acknowledged to the producer and never delivered."""
-    duplicated: tuple[tuple[str, str, int], ...]
-    """Delivered more than once. That is allowed where a consumer died, or gave up a segment with unacknowledged
-    messages.
+    Raises InvalidInput for a file that cannot be read and for a line that is no record.
     """
-    out_of_order: tuple[tuple[str, str, int], ...]
-    """Delivered for the first time after a later one of the same producer and key."""
-    unconfirmed: tuple[tuple[str, str, int], ...]
-    """Delivered although no producer knows that it was stored: its process died before the answer came."""
-
-    @property
-    def in_order_and_complete(self) -> bool:
-        """At least once, in order."""
-        return not self.lost and not self.out_of_order
-
-    @property
-    def exactly_once(self) -> bool:
-        """In order, complete, and nothing twice."""
-        return self.in_order_and_complete and not self.duplicated
-
-    def __str__(self) -> str:
-        return (
-            f"{self.sent} sent, {self.delivered} delivered: {len(self.lost)} lost, {len(self.duplicated)} duplicated, "
-            f"{len(self.out_of_order)} out of order, {len(self.unconfirmed)} unconfirmed"
-        )
+    for path in paths:
+        try:
+            lines = path.open(encoding="utf-8", errors="backslashreplace", newline="\n")
+        except OSError as error:
+            raise InvalidInput(f"history {path}: {error.strerror}; name a file that can be read") from None
+        with lines:
+            for number, line in enumerate(lines, 1):
+                if line.endswith("\n"):
+                    yield _record(line[:-1].split("\t"), path, number)
 
 
-def check(sent: Iterable[Record], delivered: Iterable[Record]) -> Verdict:
-    """Compare both ends of one subscription. A redelivery counts as duplicated, never as out of order."""
-    acknowledged = {record.identity for record in sent}
-    seen: set[tuple[str, str, int]] = set()
-    latest: dict[tuple[str, str], int] = {}
-    duplicated: list[tuple[str, str, int]] = []
-    out_of_order: list[tuple[str, str, int]] = []
-    total = 0
-    for record in sorted(delivered, key=lambda one: one.at_ns):
-        total += 1
-        if record.identity in seen:
-            duplicated.append(record.identity)
-            continue
-        seen.add(record.identity)
-        flow = (record.producer, record.key)
-        if record.number < latest.get(flow, -1):
-            out_of_order.append(record.identity)
-        latest[flow] = max(record.number, latest.get(flow, -1))
-    return Verdict(
-        sent=len(acknowledged),
-        delivered=total,
-        lost=tuple(sorted(acknowledged - seen)),
-        duplicated=tuple(duplicated),
-        out_of_order=tuple(out_of_order),
-        unconfirmed=tuple(sorted(seen - acknowledged)),
+_EVENTS = {event.value: event for event in Event}
+
+
+def _record(fields: list[str], path: Path, line: int) -> Record:
+    event = _EVENTS.get(fields[1]) if len(fields) in (_OF_PRODUCER, _OF_CONSUMER) else None
+    at_ns, number = fields[0], fields[4] if event else ""
+    if event is None or not (at_ns.isdecimal() and number.isdecimal()):
+        raise _malformed(path, line, "give at_ns, event, producer, key, number, and of a consumer four more")
+    if len(at_ns) > _MOST_DIGITS or len(number) > _MOST_DIGITS:
+        raise _malformed(path, line, f"at_ns and number have {_MOST_DIGITS} digits at most")
+    if event is Event.SENT:
+        if len(fields) == _OF_PRODUCER:
+            return Record(int(at_ns), event, fields[2], fields[3], int(number))
+    elif len(fields) == _OF_CONSUMER and fields[5] and fields[8]:
+        return Record(int(at_ns), event, fields[2], fields[3], int(number), *fields[5:])
+    raise _malformed(
+        path,
+        line,
+        f"{event!s} needs {'no consumer' if event is Event.SENT else 'a consumer and an attachment'}",
     )
+
+
+def _malformed(path: Path, line: int, why: str) -> InvalidInput:
+    return InvalidInput(f"history {path}, line {line} is no record: {why}")

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 from rich.console import RenderableType
 
-from controller.client.history import Verdict
+from controller.client.history_check import OF_ORDER, Kind, Verdict
 from controller.demo.story import TOPIC, DayRecord
 from controller.entrypoints.output import rows_table
 
@@ -21,9 +21,9 @@ _COLOURS = ("#3b6fb6", "#d1743b", "#4d9a5b", "#a34d8f", "#b5a23a", "#4fa3a5", "#
 def counts(verdict: Verdict) -> str:
     """The figures that matter, in one line."""
     return (
-        f"{verdict.sent:,} messages produced, {verdict.delivered - len(verdict.duplicated):,} consumed, "
-        f"{len(verdict.lost)} lost, {len(verdict.out_of_order)} out of key order, "
-        f"{len(verdict.duplicated)} delivered again"
+        f"{verdict.sent:,} messages produced, {verdict.handed_out - verdict.redelivered:,} consumed, "
+        f"{verdict.counts[Kind.LOST]} lost, {sum(verdict.counts[kind] for kind in OF_ORDER)} out of key order, "
+        f"{verdict.redelivered} delivered again"
     )
 
 

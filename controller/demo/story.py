@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from controller.client.history import Verdict, check, read_history
+from controller.client.history import SUFFIX, Event, read_history
+from controller.client.history_check import Kind, Verdict, check
 from controller.demo.day_clock import DayClock, Gate
 from controller.demo.load_profile import LoadProfile
 from controller.demo.planes import NAMESPACE
@@ -249,27 +250,26 @@ class Story:
 
     def produced(self) -> int:
         """Messages noted as stored so far."""
-        return self._lines("*.produced")
+        return self._lines(f"*.produced{SUFFIX}", Event.SENT)
 
     def consumed(self) -> int:
         """Messages noted as received so far, redeliveries included."""
-        return self._lines("*.consumed")
+        return self._lines(f"*.consumed{SUFFIX}", Event.HANDED_OUT)
 
-    def _lines(self, pattern: str) -> int:
-        """Lines of the records so far; only what was added since the last look is read."""
+    def _lines(self, pattern: str, event: Event) -> int:
+        """Whole lines of one event so far; only what was added since the last look is read."""
         for path in self.records.glob(pattern):
             offset, lines = self._read.get(path, (0, 0))
             with path.open("rb") as record:
                 record.seek(offset)
                 added = record.read()
-            self._read[path] = (offset + len(added), lines + added.count(b"\n"))
+            whole = added[: added.rfind(b"\n") + 1]
+            self._read[path] = (offset + len(whole), lines + whole.count(f"\t{event}\t".encode()))
         return sum(self._read[path][1] for path in self.records.glob(pattern))
 
     def verdict(self) -> Verdict:
         """What the records say of every message so far."""
-        return check(
-            read_history(*self.records.glob("*.produced")), read_history(*self.records.glob("*.consumed"))
-        )
+        return check(read_history(*self.records.glob(f"*{SUFFIX}")))
 
     def _drain(self, patience_seconds: float = 60.0) -> None:
         """Wait until everything produced is consumed. A message that is delivered twice does not count for one that is
@@ -277,7 +277,7 @@ class Story:
         """
         deadline = time.monotonic() + patience_seconds
         while time.monotonic() < deadline:
-            if self.consumed() >= self.produced() and not self.verdict().lost:
+            if self.consumed() >= self.produced() and not self.verdict().counts[Kind.LOST]:
                 return
             time.sleep(0.5)
 

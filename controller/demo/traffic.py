@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from controller.bootstrap import plane_settings
-from controller.client.history import HistoryFile
+from controller.client.history import SUFFIX, ConsumerHistory, ProducerHistory, Readings
 from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.stream_consumer import StreamConsumer
@@ -72,10 +72,10 @@ def produce(
     settings, stop, random = load_settings(), _Stop(), Random(name)
     numbers = [0] * KEYS
 
-    with HistoryFile(records / f"{name}.produced") as history:
+    with ProducerHistory(records / f"{name}.produced{SUFFIX}") as history:
 
         def note(messages: Sequence[OutgoingMessage]) -> None:
-            history.write(_identity(message.payload) for message in messages)
+            history.sent(_identity(message.payload) for message in messages)
 
         source = PostgresSource(settings.database_url.get_secret_value())
         with (
@@ -103,20 +103,26 @@ def produce(
 
 @app.command()
 def consume(topic: str, subscription: str, name: str, records: Path, plane: PlaneName = "embedded") -> None:
-    """Read in order until SIGTERM, noting every message with the instant at which it was received."""
-    settings, stop = load_settings(), _Stop()
+    """Read in order until SIGTERM, noting of every message what happens to it and when."""
+    settings, stop, readings = load_settings(), _Stop(), Readings()
     source = PostgresSource(settings.database_url.get_secret_value())
     with (
         closing(_logs(settings, plane)) as logs,
-        HistoryFile(records / f"{name}.consumed", where=name) as history,
+        ConsumerHistory(records / f"{name}.consumed{SUFFIX}", name) as history,
         StreamConsumer(source, logs, topic, subscription, name) as consumer,
     ):
         while not stop.asked:
             batch = consumer.receive(timeout_seconds=0.5)
-            if batch is not None:
-                # noted before it is acknowledged, so that every acknowledged message is in the record
-                history.write(_identity(message.payload) for message in batch.messages)
-                consumer.acknowledge(batch)
+            if batch is None:
+                continue
+            messages = [_identity(message.payload) for message in batch.messages]
+            attachment = readings.attachment(batch.segment_id, batch.origin)
+            history.handed_out(messages, attachment)
+            for message in messages:  # the work of this application is to have seen it
+                history.begun([message], attachment)
+                history.ended([message], attachment)
+            if consumer.acknowledge(batch):
+                history.acknowledged(messages, attachment)
 
 
 if __name__ == "__main__":

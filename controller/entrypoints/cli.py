@@ -1,7 +1,8 @@
 """The `cleave` command: one line for an error, tables for people, JSON for programs.
 
 Exit codes: 0 done; 2 the request can never succeed as it is (bad input, not found, conflict, not possible on that
-data plane); 75 try again later; 1 anything else (an aborted operation, a missing right, a finding of `doctor`).
+data plane); 75 try again later; 1 anything else (an aborted operation, a missing right, a finding of `doctor` or
+`check-history`).
 The list of commands is `command_list.py`; they are in `commands/`, one file a noun.
 """
 

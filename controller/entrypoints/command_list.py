@@ -53,6 +53,10 @@ COMMANDS = {
         "Say which segment holds a key, now or then, and which sealed segments hold its earlier messages.",
     ),
     "lineage": Entry("ledger:lineage", "Draw which segment came from which, as a tree."),
+    "check-history": Entry(
+        "check_history:check_history",
+        "Say of a run's histories whether every message came, in the order of its key; exit 1 if not.",
+    ),
     "migrate": Entry(
         "processes:migrate", "Bring the database to this version's schema: roles, tables, views."
     ),

@@ -11,7 +11,8 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path as FilePath
 
-from controller.client.history import Verdict, check, read_history
+from controller.client.history import read_history
+from controller.client.history_check import Verdict, check
 from controller.dataplane.base import LogReader
 from controller.devstack.serving import serving_leader
 from controller.domain.errors import DataPlaneUnavailable, StoreUnavailable
@@ -73,8 +74,7 @@ class Scene:
         for consumer in self.consumers:
             assert consumer.running, "see the processes' logs"
             consumer.stop()
-        sent = read_history(*(producer.history for producer in self.producers))
-        return check(sent, read_history(*(consumer.history for consumer in self.consumers)))
+        return check(read_history(*(one.history for one in (*self.producers, *self.consumers))))
 
     def stored(self, subscription: str) -> list[tuple[bytes | None, bytes]]:
         """Key and payload of all that the logs hold for a subscription that nobody has read yet."""

@@ -192,7 +192,9 @@ def check_broker_outage(
         plane="pulsar", fault="broker killed", scenario=cell.plan, path=Path.FORWARD,
         at=str(cell).removeprefix(f"{cell.plan}-"), ended="done", findings=len(findings), unwritable_ms=pause_ms,
     )  # fmt: skip
-    record_figure(f"{cell}: broker away {striker.away_seconds:.1f} s, longest pause {pause_ms} ms; {verdict}")
+    record_figure(
+        f"{cell}: broker away {striker.away_seconds:.1f} s, longest pause {pause_ms} ms; {verdict.summary}"
+    )
 
 
 @pytest.mark.parametrize("cell", FAST, ids=str)

@@ -16,6 +16,7 @@ from pathlib import Path as FilePath
 
 import pytest
 
+from controller.client.history_check import Kind
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import OperationState
 from controller.domain.segment import Segment
@@ -87,13 +88,13 @@ def check_many(count: int, bench: Bench, directory: FilePath, record_figure: Rec
         verdict = scene.judge()
 
         assert verdict.in_order_and_complete, verdict
-        assert verdict.unconfirmed == ()
+        assert verdict.counts[Kind.UNCONFIRMED] == 0
         assert verdict.sent > 0
         bench.settle()
         bench.check_laws()
         told = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
         record_figure(
-            f"{count} operations ({told}) in {seconds:.0f} s under {rate:.0f} messages/s; {verdict}; longest pause of a "
+            f"{count} operations ({told}) in {seconds:.0f} s under {rate:.0f} messages/s; {verdict.summary}; longest pause of a "
             f"producer {scene.longest_pause_ms} ms; {pruned(bench)} segments collected"
         )
 

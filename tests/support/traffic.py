@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from controller.client.history import HistoryFile
+from controller.client.history import ConsumerHistory, Event, ProducerHistory, Readings
 from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.servers import Servers
@@ -64,6 +64,7 @@ class TrafficProcess:
         share.
         """
         self.history, self._log = directory / f"{role}-{name}.history", directory / f"{role}-{name}.log"
+        self._counted = Event.SENT if role == "produce" else Event.HANDED_OUT
         self.history.touch()
         where = ["--admin-url", pulsar.admin_url, "--service-url", pulsar.service_url] if pulsar else []
         where += ["--address", address, "--token", token_for(topic)] if address else []
@@ -95,8 +96,8 @@ class TrafficProcess:
 
     @property
     def count(self) -> int:
-        """Messages in its history so far."""
-        return self.history.read_bytes().count(b"\n")
+        """Messages that it sent or was handed so far."""
+        return self.history.read_bytes().count(f"\t{self._counted}\t".encode())
 
     def whereabouts(self) -> str:
         """Where each of its threads is, and what it wrote before: for the message of a test that waited in vain."""
@@ -134,7 +135,7 @@ class _Pace:
         return due
 
 
-def _produce(given: argparse.Namespace, logs: LogClient, history: HistoryFile, ending: list[int]) -> None:
+def _produce(given: argparse.Namespace, logs: LogClient, history: ProducerHistory, ending: list[int]) -> None:
     """Rounds of random keys, each key numbered on its own, at the rate or as fast as it goes."""
     name, source = given.name, PostgresSource(given.url)
     chooser = random.Random(name)
@@ -143,7 +144,7 @@ def _produce(given: argparse.Namespace, logs: LogClient, history: HistoryFile, e
 
     def note(batch: object) -> None:
         messages: list[OutgoingMessage] = list(batch)  # type: ignore[call-overload]
-        history.write((name, (m.key or b"").decode(), int(m.payload.split(b" ")[1])) for m in messages)
+        history.sent((name, (m.key or b"").decode(), int(m.payload.split(b" ")[1])) for m in messages)
 
     producer = Producer(
         source, logs, given.topic, name=name, on_stored=note, send_timeout_seconds=PATIENCE_SECONDS
@@ -156,8 +157,8 @@ def _produce(given: argparse.Namespace, logs: LogClient, history: HistoryFile, e
     logs.close()
 
 
-def _consume(given: argparse.Namespace, logs: LogClient, history: HistoryFile, ending: list[int]) -> None:
-    servers = Servers([given.address], given.token)
+def _consume(given: argparse.Namespace, logs: LogClient, history: ConsumerHistory, ending: list[int]) -> None:
+    servers, readings = Servers([given.address], given.token), Readings()
     with StreamConsumer(
         servers, logs, given.topic, given.subscription, given.name, patience_seconds=PATIENCE_SECONDS
     ) as consumer:
@@ -166,8 +167,14 @@ def _consume(given: argparse.Namespace, logs: LogClient, history: HistoryFile, e
             if batch is None:
                 continue
             parts = [(m.payload.split(b" "), m.key or b"") for m in batch.messages]
-            history.write((who.decode(), key.decode(), int(number)) for (who, number), key in parts)
-            consumer.acknowledge(batch)
+            messages = [(who.decode(), key.decode(), int(number)) for (who, number), key in parts]
+            attachment = readings.attachment(batch.segment_id, batch.origin)
+            history.handed_out(messages, attachment)
+            for message in messages:
+                history.begun([message], attachment)
+                history.ended([message], attachment)
+            if consumer.acknowledge(batch):
+                history.acknowledged(messages, attachment)
     logs.close()
     servers.close()
 
@@ -191,8 +198,13 @@ def main() -> None:
         logs = PulsarLogClient(OnPulsar(given.admin_url, given.service_url, given.topic).access)
     else:
         logs = EmbeddedLogClient(given.url)
-    with HistoryFile(Path(given.history), given.name if given.role == "consume" else "") as history:
-        (_produce if given.role == "produce" else _consume)(given, logs, history, ending)
+    path = Path(given.history)
+    if given.role == "produce":
+        with ProducerHistory(path) as sent:
+            _produce(given, logs, sent, ending)
+    else:
+        with ConsumerHistory(path, given.name) as consumed:
+            _consume(given, logs, consumed, ending)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Pulsar's own Java v5 client in a process of its own: a producer with keys and a stream consumer on one topic.
 
 `python -m tests.support.v5_client SERVICE_URL TOPIC SUBSCRIPTION DIRECTORY RATE`. It writes what was sent and what was
-delivered as `controller.client.history` does, prints `ready` when both ends are open, stops producing when its input
+handed out as `controller.client.history` does, prints `ready` when both ends are open, stops producing when its input
 says `quiet`, and ends when it closes. A JVM cannot be started twice in a process, hence the process.
 """
 
@@ -16,10 +16,10 @@ from typing import Any
 
 import jpype
 
-from controller.client.history import HistoryFile
+from controller.client.history import Attachment, ConsumerHistory, ProducerHistory
 from controller.devstack.pulsar.v5_client import open_v5_client
 
-KEYS = 50
+KEYS = 10
 PRODUCER = "v5"
 ACKNOWLEDGE_EVERY = 200
 
@@ -59,12 +59,13 @@ def main(service_url: str, topic: str, subscription: str, directory: str, rate: 
 
 def produce(producer: Any, path: Path, rate: float, quiet: threading.Event) -> None:
     """Round robin over the keys, one message after the other was acknowledged, at about `rate` a second."""
-    with HistoryFile(path) as sent:
+    to_java = jpype.JArray(jpype.JByte)  # left to itself, the bridge makes a string of bytes
+    with ProducerHistory(path) as sent:
         count, began = 0, time.monotonic()
         while not quiet.is_set():
             number, key = divmod(count, KEYS)
-            producer.newMessage().key(f"k{key}").value(str(number).encode()).send()
-            sent.write([(PRODUCER, f"k{key}", number)])
+            producer.newMessage().key(f"k{key}").value(to_java(str(number).encode())).send()
+            sent.sent([(PRODUCER, f"k{key}", number)])
             count += 1
             time.sleep(max(0.0, began + count / rate - time.monotonic()))
 
@@ -73,11 +74,13 @@ def consume(consumer: Any, path: Path) -> None:
     """Deliver in order, acknowledge now and then, and whenever nothing comes."""
     wait = jpype.JPackage("java").time.Duration.ofMillis(500)
     last, pending = None, 0
-    with HistoryFile(path, where="one") as delivered:
+    everything = Attachment("", "", os.getpid())  # this client does not say which segment a message is from
+    with ConsumerHistory(path, "one") as history:
         while True:
             message = consumer.receive(wait)
             if message is not None:
-                delivered.write([(PRODUCER, str(message.key().get()), int(bytes(message.value())))])
+                received = (PRODUCER, str(message.key().get()), int(bytes(message.value())))
+                history.handed_out([received], everything)
                 last, pending = message.id(), pending + 1
             if last is not None and (message is None or pending >= ACKNOWLEDGE_EVERY):
                 consumer.acknowledgeCumulative(last)

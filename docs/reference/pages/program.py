@@ -20,7 +20,10 @@ from docs.reference.pages.markdown import ROOT, code, page, table
 
 EXIT_CODES = (
     (0, "done"),
-    (1, "failed: an operation was aborted, a right or the schema is missing, `doctor` found something"),
+    (
+        1,
+        "failed: an operation was aborted, a right or the schema is missing, `doctor` or `check-history` found something",
+    ),
     (2, "the request can never succeed as it is: bad input, not found, conflict, not possible there"),
     (75, "try again later"),
 )

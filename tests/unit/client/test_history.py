@@ -1,90 +1,174 @@
-"""The checker that demos and kill tests trust: each kind of damage is seen, and nothing else is."""
+"""Histories as files: what is written is read back, whatever a kill left of the last line; other files are refused."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
-from hypothesis import given
-from hypothesis import strategies as st
+import pytest
 
-from controller.client.history import HistoryFile, Record, check, read_history
+from controller.client.history import (
+    Attachment,
+    ConsumerHistory,
+    Event,
+    ProducerHistory,
+    Readings,
+    Record,
+    history_files,
+    read_history,
+)
+from controller.domain.errors import InvalidInput
 
-
-def sent(*numbers: int, key: str = "k") -> list[Record]:
-    return [Record(0, "p", key, number, "") for number in numbers]
-
-
-def delivered(*numbers: int, key: str = "k", where: str = "c", start: int = 0) -> list[Record]:
-    return [Record(start + at, "p", key, number, where) for at, number in enumerate(numbers)]
-
-
-def test_a_faithful_history_is_exactly_once() -> None:
-    verdict = check(sent(0, 1, 2), delivered(0, 1, 2))
-
-    assert verdict.exactly_once
-    assert (verdict.sent, verdict.delivered) == (3, 3)
+HELD = Attachment(3, 1, "a7")
 
 
-def test_what_was_acknowledged_and_never_delivered_is_lost() -> None:
-    assert check(sent(0, 1, 2), delivered(0, 2)).lost == (("p", "k", 1),)
+def test_every_event_is_read_back_with_who_and_when(tmp_path: Path) -> None:
+    before = time.monotonic_ns()
+    with ProducerHistory(tmp_path / "p") as producer:
+        producer.sent([("p", "größe", 0), ("p", "größe", 1)])
+    with ConsumerHistory(tmp_path / "c", "c1") as consumer:
+        for note in (consumer.handed_out, consumer.begun, consumer.ended, consumer.acknowledged):
+            note([("p", "größe", 0)], HELD)
+
+    records = list(read_history(tmp_path / "p", tmp_path / "c"))
+
+    assert [one.event for one in records] == [Event.SENT, *Event]
+    assert [one[2:5] for one in records] == [("p", "größe", number) for number in (0, 1, 0, 0, 0, 0)]
+    assert {one[5:] for one in records[:2]} == {("", "", "", "")}
+    assert {one[5:] for one in records[2:]} == {("c1", "3", "1", "a7")}
+    instants = [before, *(one.at_ns for one in records), time.monotonic_ns()]
+    assert instants == sorted(instants)
 
 
-def test_a_second_delivery_is_a_duplicate_and_not_out_of_order() -> None:
-    verdict = check(sent(0, 1, 2), [*delivered(0, 1), *delivered(0, 1, 2, where="d", start=10)])
+def test_the_line_is_as_documented(tmp_path: Path) -> None:
+    with ConsumerHistory(tmp_path / "c", "c1") as consumer:
+        consumer.begun([("p", "k", 5)], HELD)
 
-    assert verdict.duplicated == (("p", "k", 0), ("p", "k", 1))
-    assert verdict.in_order_and_complete
-    assert not verdict.exactly_once
-
-
-def test_a_first_delivery_behind_a_later_one_is_out_of_order() -> None:
-    verdict = check(sent(0, 1, 2), delivered(0, 2, 1))
-
-    assert verdict.out_of_order == (("p", "k", 1),)
-    assert not verdict.in_order_and_complete
+    at_ns, rest = (tmp_path / "c").read_text().split("\t", 1)
+    assert at_ns.isdecimal()
+    assert rest == "begun\tp\tk\t5\tc1\t3\t1\ta7\n"
 
 
-def test_order_is_judged_by_time_across_consumers() -> None:
-    late = delivered(0, where="a", start=10)
-    early = delivered(1, where="b", start=5)
+def test_names_may_hold_whatever_breaks_lines(tmp_path: Path) -> None:
+    keys = ["a\tb", "a\nb", "a\rb", "a\\tb", "a\u2028b", "\udcff"]
+    with ProducerHistory(tmp_path / "p") as producer:
+        producer.sent([("p", key, 0) for key in keys])
 
-    assert check(sent(0, 1), [*late, *early]).out_of_order == (("p", "k", 0),)
+    read = [one.key for one in read_history(tmp_path / "p")]
 
-
-def test_keys_and_producers_are_independent() -> None:
-    other = [record._replace(producer="q") for record in sent(0, 1)]
-    arrived = [record._replace(producer="q") for record in delivered(0, 1, start=1)]
-
-    assert check(
-        [*sent(0, 1), *other], [*delivered(0, start=0), *arrived, *delivered(1, start=9)]
-    ).exactly_once
+    assert len(set(read)) == len(keys)
+    assert read[0] == "a\\tb"
 
 
-def test_a_delivery_nobody_knows_to_have_sent_is_unconfirmed_only() -> None:
-    verdict = check(sent(0), delivered(0, 1))
+@pytest.mark.parametrize("torn", ["123", "123\tsent\tp", "123\tsent\tp\tk\t1", "123\tsent\tp\tgr\u00f6"])
+def test_a_line_that_a_kill_cut_short_is_left_out(tmp_path: Path, torn: str) -> None:
+    path = tmp_path / "p"
+    with ProducerHistory(path) as producer:
+        producer.sent([("p", "k", 0)])
+    with path.open("ab") as cut:
+        cut.write(torn.encode()[:-1] if torn.endswith("ö") else torn.encode())
 
-    assert verdict.unconfirmed == (("p", "k", 1),)
-    assert verdict.exactly_once
+    assert [one.number for one in read_history(path)] == [0]
 
-
-def test_files_of_several_processes_are_read_back_and_a_cut_line_is_left_out(tmp_path: Path) -> None:
-    first, second = tmp_path / "sent", tmp_path / "delivered"
-    with HistoryFile(first) as history:
-        history.write([("p", "größe", 0)])
-        history.write([("p", "größe", 1)])
-    with HistoryFile(second, "c") as history:
-        history.write([("p", "größe", 0), ("p", "größe", 1)])
-    with second.open("a") as torn:
-        torn.write("123\tp\tgr")
-
-    assert [r.identity for r in read_history(first)] == [("p", "größe", 0), ("p", "größe", 1)]
-    assert {r.where for r in read_history(second)} == {"c"}
-    assert check(read_history(first), read_history(second)).exactly_once
+    with ProducerHistory(path) as successor:
+        successor.sent([("p", "k", 1)])
+    assert [one.number for one in read_history(path)] == [0, 1]
 
 
-@given(st.permutations(range(6)))
-def test_exactly_the_orders_that_rise_are_in_order(order: list[int]) -> None:
-    verdict = check(sent(*range(6)), delivered(*order))
+def test_of_a_file_that_is_one_torn_line_nothing_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    path.write_bytes(b"1" * 200_000)
 
-    assert verdict.in_order_and_complete == (order == sorted(order))
-    assert verdict.lost == verdict.duplicated == ()
+    ProducerHistory(path).close()
+
+    assert path.read_bytes() == b""
+
+
+def test_what_was_written_survives_a_kill(tmp_path: Path) -> None:
+    code = (
+        "import sys, time, pathlib; from controller.client.history import ProducerHistory\n"
+        "history = ProducerHistory(pathlib.Path(sys.argv[1]))\n"
+        "history.sent([('p', 'k', number) for number in range(1000)]); print('written', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, tmp_path / "p"], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"written\n"
+        os.kill(process.pid, signal.SIGKILL)
+
+    assert [one.number for one in read_history(tmp_path / "p")] == list(range(1000))
+
+
+def line(text: str) -> bytes:
+    return text.replace(" ", "\t").encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        line(""),
+        line("1 sent p k"),
+        line("1 sent p k 0 c 0 0 1"),
+        line("1 sent p k x"),
+        line("1 sent p k -1"),
+        line("1 sent p k 1_0"),
+        line("x sent p k 0"),
+        line("1.5 sent p k 0"),
+        line("1 eaten p k 0"),
+        line("1 begun p k 0"),
+        line("1 begun p k 0 c 0 0"),
+        line("1 begun p k 0  0 0 1"),
+        line("1 begun p k 0 c 0 0 "),
+        line(f"1 sent p k {10**18}"),
+        line(f"{10**18} sent p k 0"),
+        b"\x7fELF\x00\xff\n",
+    ],
+)
+def test_a_line_that_is_no_record_is_named(tmp_path: Path, wrong: bytes) -> None:
+    path = tmp_path / "p.history"
+    path.write_bytes(line("1 sent p k 0") + wrong + line("1 sent p k 1"))
+
+    with pytest.raises(InvalidInput, match=r"p\.history, line 2 "):
+        list(read_history(path))
+
+
+def test_a_directory_stands_for_the_histories_in_it(tmp_path: Path) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    for path in (tmp_path / "b.history", inner / "a.history", tmp_path / "b.log"):
+        path.touch()
+    other = tmp_path / "other"
+    other.touch()
+
+    assert history_files([tmp_path, tmp_path / "b.history", other]) == [
+        tmp_path / "b.history",
+        inner / "a.history",
+        other,
+    ]
+
+
+def test_what_holds_no_history_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="nowhere does not exist"):
+        history_files([tmp_path / "nowhere"])
+    with pytest.raises(InvalidInput, match="holds no file"):
+        history_files([tmp_path])
+    with pytest.raises(InvalidInput, match="nowhere"):
+        list(read_history(tmp_path / "nowhere"))
+
+
+def test_a_new_reading_of_a_segment_is_a_new_attachment() -> None:
+    readings, first, second = Readings(), object(), object()
+
+    one = readings.attachment(4, first)
+    assert readings.attachment(4, first) == one
+    assert one.segment == 4
+    other = readings.attachment(4, second)
+    assert other != one
+    assert Readings().attachment(4, second) not in (one, other)
+
+
+def test_a_record_of_a_producer_has_no_owner() -> None:
+    assert Record(1, Event.SENT, "p", "k", 0)[5:] == ("", "", "", "")

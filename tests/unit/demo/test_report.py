@@ -11,13 +11,12 @@ import plotly.graph_objects as go
 import pytest
 from plotly.subplots import make_subplots
 
-from controller.client.history import Verdict
+from controller.client.history_check import Kind, Verdict
 from controller.demo import report
 from controller.demo.policy import POLICY, policy_at
 from controller.demo.story import TOPIC, DayRecord, Moment
 
 BEGAN = datetime(2026, 5, 17, 12, tzinfo=UTC)
-LOST, AGAIN = ("p", "k", 3), ("p", "k", 4)
 
 
 def after(seconds: float) -> datetime:
@@ -25,10 +24,10 @@ def after(seconds: float) -> datetime:
     return BEGAN + timedelta(seconds=seconds)
 
 
-def verdict(**changes: Any) -> Verdict:
-    """1,200 messages, all well, but for the changes."""
-    well: dict[str, Any] = {"lost": (), "duplicated": (), "out_of_order": (), "unconfirmed": ()}
-    return Verdict(**{"sent": 1200, "delivered": 1200, **well, **changes})
+def verdict(found: dict[Kind, int] | None = None, **changes: int) -> Verdict:
+    """1,200 messages, all well, but for what was found and the changes."""
+    figures = {"sent": 1200, "handed_out": 1200, "redelivered": 0, "ended": 1200, "acknowledged": 1200}
+    return Verdict(**figures | changes, counts=dict.fromkeys(Kind, 0) | (found or {}), examples=())
 
 
 def operation(kind: str, at: float, **changes: Any) -> dict[str, Any]:
@@ -77,8 +76,8 @@ def panels() -> go.Figure:
     [
         (verdict(), "1,200 messages produced, 1,200 consumed, 0 lost, 0 out of key order, 0 delivered again"),
         (
-            verdict(delivered=1201, lost=(LOST,), duplicated=(AGAIN, AGAIN), out_of_order=(AGAIN,)),
-            "1,200 messages produced, 1,199 consumed, 1 lost, 1 out of key order, 2 delivered again",
+            verdict({Kind.LOST: 1, Kind.OVERTAKEN: 1, Kind.GAP: 2}, handed_out=1201, redelivered=2),
+            "1,200 messages produced, 1,199 consumed, 1 lost, 3 out of key order, 2 delivered again",
         ),
     ],
     ids=["all well", "everything wrong"],
@@ -165,7 +164,7 @@ def test_the_page_holds_everything_and_loads_nothing(seen: DayRecord, tmp_path: 
 
 
 def test_a_day_on_which_nothing_was_seen_still_makes_a_page(tmp_path: Path) -> None:
-    report.write_page(tmp_path / "page.html", DayRecord(), verdict(sent=0, delivered=0), "nothing")
+    report.write_page(tmp_path / "page.html", DayRecord(), verdict(sent=0, handed_out=0), "nothing")
 
     assert (tmp_path / "page.html").stat().st_size > 0
 
@@ -184,7 +183,7 @@ def test_a_day_on_which_nothing_was_seen_still_makes_a_page(tmp_path: Path) -> N
         ),
         (
             [operation("split", 1.0)],
-            verdict(lost=(LOST,)),
+            verdict({Kind.LOST: 1}),
             [
                 "did not see a split by consumers",
                 "did not see a merge",

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from controller.client.history import HistoryFile
+from controller.client.history import Attachment, ConsumerHistory, ProducerHistory
 from controller.demo.load_profile import synthetic_day
 from controller.demo.planes import EMBEDDED, PLANES, Plane
 from controller.demo.policy import POLICY, THRESHOLDS, policy_at
@@ -126,8 +126,13 @@ class Standing:
 def write(story: Story, name: str, *numbers: int) -> None:
     """Messages of one key in a record."""
     story.records.mkdir(exist_ok=True)
-    with HistoryFile(story.records / name) as history:
-        history.write(("shop", "order-1", number) for number in numbers)
+    messages = [("shop", "order-1", number) for number in numbers]
+    if "produced" in name:
+        with ProducerHistory(story.records / name) as produced:
+            produced.sent(messages)
+    else:
+        with ConsumerHistory(story.records / name, "billing-0") as consumed:
+            consumed.handed_out(messages, Attachment(0, "", "1"))
 
 
 def story_on(stack: Standing, *, trace: Path | None = None, say: Callable[[str], None] = print) -> Story:
@@ -242,22 +247,25 @@ def test_a_trace_is_handed_to_the_producers(stack: Standing, tmp_path: Path) -> 
 def test_records_are_counted_as_they_grow_and_by_their_end(story: Story) -> None:
     story.records.mkdir()
     assert (story.produced(), story.consumed()) == (0, 0)
-    for name, text in (("a.produced", "1\n2\n"), ("b.produced", "1\n"), ("a.consumed", "1\n")):
-        (story.records / name).write_text(text)
+    write(story, "a.produced.history", 0, 1)
+    write(story, "b.produced.history", 0)
+    write(story, "a.consumed.history", 0)
     assert (story.produced(), story.consumed()) == (3, 1)
 
-    with (story.records / "a.produced").open("a") as record:
-        record.write("3\n4 is half writ")
+    with (story.records / "a.consumed.history").open("a") as record:
+        record.write("1\tbegun\tshop\torder-1\t0\tbilling-0\t0\t\t1\n")
+    with (story.records / "a.produced.history").open("a") as record:
+        record.write("1\tsent\tshop\torder-1\t2\n1\tsent\tshop\tord")
     assert story.produced() == 4
-    with (story.records / "a.produced").open("a") as record:
-        record.write("ten\n")
+    with (story.records / "a.produced.history").open("a") as record:
+        record.write("er-1\t3\n")
 
     assert (story.produced(), story.consumed()) == (5, 1)
 
 
 def test_draining_ends_at_once_when_everything_was_read(story: Story) -> None:
-    write(story, "a.produced", 0, 1)
-    write(story, "a.consumed", 0, 1)
+    write(story, "a.produced.history", 0, 1)
+    write(story, "a.consumed.history", 0, 1)
 
     story._drain(patience_seconds=3600.0)
 
@@ -265,12 +273,14 @@ def test_draining_ends_at_once_when_everything_was_read(story: Story) -> None:
 def test_a_message_delivered_twice_does_not_hide_one_that_is_still_to_come(
     story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(story, "a.produced", 0, 1)
-    write(story, "a.consumed", 0, 0)
-    monkeypatch.setattr("controller.demo.story.time.sleep", lambda _seconds: write(story, "a.consumed", 1))
+    write(story, "a.produced.history", 0, 1)
+    write(story, "a.consumed.history", 0, 0)
+    monkeypatch.setattr(
+        "controller.demo.story.time.sleep", lambda _seconds: write(story, "a.consumed.history", 1)
+    )
 
     story._drain(patience_seconds=3600.0)
 
     verdict = story.verdict()
     assert verdict.in_order_and_complete
-    assert verdict.duplicated == (("shop", "order-1", 0),)
+    assert verdict.redelivered == 1

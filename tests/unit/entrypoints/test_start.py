@@ -55,6 +55,15 @@ def test_a_command_on_topics_loads_nothing_that_is_for_others(command: str) -> N
     assert loaded & (NO_COMMAND_ON_TOPICS_NEEDS | PARTS_OF_OTHER_COMMANDS) == set()
 
 
+def test_the_checker_of_histories_needs_no_database() -> None:
+    loaded = loaded_by("check-history", "--help")
+
+    assert "controller.entrypoints.commands.check_history" in loaded
+    assert (
+        loaded & ({"sqlalchemy", "psycopg2"} | NO_COMMAND_ON_TOPICS_NEEDS | PARTS_OF_OTHER_COMMANDS) == set()
+    )
+
+
 def test_the_list_says_of_each_command_what_it_says_of_itself() -> None:
     commands = typer.main.get_command(app).commands
 

@@ -1,0 +1,262 @@
+"""The order certificate, judgement by judgement: each fault is seen where it is, and what is allowed is let pass."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+
+from controller.client.history import Event, Record
+from controller.client.history_check import FAULTS, Kind, Owner, Verdict, check
+
+
+def told(*lines: str) -> list[Record]:
+    """One record a line, ten nanoseconds apart: `OWNER event number [key [producer]]`.
+
+    An owner is consumer/attachment, of segment 0 and bucket 1; `-` for a producer.
+    """
+    return [_record(10 * (at + 1), *line.split()) for at, line in enumerate(lines)]
+
+
+def _record(at_ns: int, owner: str, event: str, number: str, key: str = "k", producer: str = "p") -> Record:
+    consumer, _, attachment = owner.partition("/")
+    where = () if owner == "-" else (consumer, "0", "1", attachment)
+    return Record(at_ns, Event(event), producer, key, int(number), *where)
+
+
+def sent(*numbers: int) -> list[str]:
+    return [f"- sent {number}" for number in numbers]
+
+
+def handed_out(*numbers: int, owner: str = "c/1") -> list[str]:
+    return [f"{owner} handed_out {number}" for number in numbers]
+
+
+def worked_off(*numbers: int, owner: str = "c/1") -> list[str]:
+    """Handed out, worked on and acknowledged, one after the other."""
+    events = ("handed_out", "begun", "ended", "acknowledged")
+    return [f"{owner} {event} {number}" for number in numbers for event in events]
+
+
+def found(verdict: Verdict) -> dict[Kind, list[int]]:
+    """Numbers of the messages of each fault."""
+    return {kind: [number for _, _, number in verdict.of(kind)] for kind in FAULTS if verdict.counts[kind]}
+
+
+def test_a_faithful_run_is_clean_and_its_evidence_is_counted() -> None:
+    verdict = check(told(*sent(0, 1, 2), *worked_off(0, 1), *handed_out(2)))
+
+    assert verdict.is_clean
+    assert verdict.exactly_once
+    assert (verdict.sent, verdict.handed_out, verdict.redelivered) == (3, 3, 0)
+    assert (verdict.ended, verdict.acknowledged) == (2, 2)
+    assert verdict.examples == ()
+
+
+def test_nothing_at_all_is_clean() -> None:
+    verdict = check([])
+
+    assert verdict.is_clean
+    assert (verdict.sent, verdict.handed_out) == (0, 0)
+
+
+LEGAL = {
+    "a rewind after the owner was killed": [
+        *handed_out(0, 1, 2), "c/1 begun 0", "c/1 ended 0", "c/1 acknowledged 0", "c/1 begun 1",
+        *worked_off(1, 2, owner="d/1"),
+    ],
+    "a rewind of the reader, within its attachment": [*handed_out(0, 1), *worked_off(0, 1, 2)],
+    "a rewind below where the attachment began": [
+        *handed_out(0, 1), *handed_out(1, owner="d/1"), *handed_out(0, 1, 2, owner="d/1"),
+    ],
+    "a rewind that leaves out what is acknowledged": [
+        *handed_out(0, 1, 2), "c/1 acknowledged 1", *handed_out(0, 2, owner="d/1"),
+    ],
+    "an attachment that begins anywhere": [*worked_off(0, 1), *worked_off(2, owner="d/1")],
+    "a consumer that has the key again": [
+        *worked_off(0), *worked_off(1, owner="d/1"), *worked_off(2, owner="c/2"),
+    ],
+    "work again on what had ended once, before its predecessor has ended again": [
+        "c/1 handed_out 0", "c/1 begun 0", "c/1 ended 0", "c/1 handed_out 1", "c/1 begun 1", "c/1 ended 1",
+        *handed_out(0, 1, owner="d/1"), "d/1 begun 0", "d/1 begun 1", "c/1 handed_out 7 other",
+    ],
+    "two producers of one key, mingled": [
+        "- sent 0 k q", "- sent 1 k q", *handed_out(0), "c/1 handed_out 0 k q", "c/1 handed_out 1 k q", *handed_out(1),
+    ],
+    "work on a message while one of another producer waits": [
+        "- sent 0 k q", "c/1 handed_out 0 k q", *worked_off(0), "c/1 begun 0 k q", "c/1 ended 0 k q",
+    ],
+    "two keys in two hands": ["c/1 handed_out 0 j", "c/1 begun 0 j", *worked_off(0, owner="d/1"), "c/1 ended 0 j"],
+    "a number that was never stored": [*handed_out(0, 1, 2, 4)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lines", LEGAL.values(), ids=LEGAL.keys())
+def test_what_is_legal_is_clean(lines: list[str]) -> None:
+    verdict = check(told(*lines))
+
+    assert found(verdict) == {}, verdict
+
+
+FAULTY: dict[str, tuple[list[str], dict[Kind, list[int]]]] = {
+    "never handed out": ([*sent(0, 1, 2), *handed_out(0, 1)], {Kind.LOST: [2]}),
+    "handed out again after its acknowledgement": (
+        [*worked_off(0, 1), *handed_out(1, owner="d/1")],
+        {Kind.DUPLICATED: [1]},
+    ),
+    "handed out again to the one that acknowledged it": (
+        [*worked_off(0), *handed_out(0)],
+        {Kind.DUPLICATED: [0]},
+    ),
+    "handed out the first time behind a later one": (
+        [*handed_out(1), *handed_out(0, owner="d/1")],
+        {Kind.OVERTAKEN: [0]},
+    ),
+    "handed out again behind a later one of the same pass": (
+        [*handed_out(0, 1, 2), *handed_out(0, 2, 1, owner="d/1")],
+        {Kind.OVERTAKEN: [1]},
+    ),
+    "begun before its predecessor has ended": (
+        [*handed_out(0, 1), "c/1 begun 0", "c/1 begun 1", "c/1 ended 0", "c/1 ended 1"],
+        {Kind.OVERTAKEN: [1]},
+    ),
+    "begun while its predecessor was never worked on": (
+        [*handed_out(0, 1), "c/1 begun 1", "c/1 ended 1"],
+        {Kind.OVERTAKEN: [1]},
+    ),
+    "begun after the work on its predecessor was cut off": (
+        [*handed_out(0, 1), "c/1 begun 0", "d/1 handed_out 1", "d/1 begun 1"],
+        {Kind.OVERTAKEN: [1]},
+    ),
+    "gone over and never handed out": (
+        [*sent(0, 1, 2), *handed_out(0, 2)],
+        {Kind.LOST: [1], Kind.GAP: [1]},
+    ),
+    "gone over and handed out later": ([*handed_out(0, 2, 1)], {Kind.OVERTAKEN: [1], Kind.GAP: [1]}),
+    "gone over once in a rewind": (
+        [*sent(1), *handed_out(0, 2), *handed_out(0, 2)],
+        {Kind.LOST: [1], Kind.GAP: [1, 1]},
+    ),
+    "worked on by two": (
+        [
+            *handed_out(0),
+            "c/1 begun 0",
+            *handed_out(0, owner="d/1"),
+            "d/1 begun 0",
+            "c/1 ended 0",
+            "d/1 ended 0",
+        ],
+        {Kind.TWO_OWNERS: [0]},
+    ),
+    "worked on by two, of two producers": (
+        ["c/1 handed_out 0", "c/1 begun 0", "d/1 handed_out 0 k q", "d/1 begun 0 k q", "c/1 ended 0"],
+        {Kind.TWO_OWNERS: [0]},
+    ),
+    "worked on in two attachments of one consumer": (
+        [*handed_out(0), "c/1 begun 0", *handed_out(0, owner="c/2"), "c/2 begun 0", "c/1 ended 0"],
+        {Kind.TWO_OWNERS: [0]},
+    ),
+    "never ended by one that lived on": (
+        [*handed_out(0), "c/1 begun 0", *handed_out(0, owner="d/1"), "d/1 begun 0", "c/1 handed_out 0 other"],
+        {Kind.TWO_OWNERS: [0]},
+    ),
+    "handed out to one that had been followed": (
+        [*handed_out(0), *handed_out(1, owner="d/1"), *handed_out(2)],
+        {Kind.TWO_OWNERS: [2]},
+    ),
+}
+
+
+@pytest.mark.parametrize(("lines", "faults"), FAULTY.values(), ids=FAULTY.keys())
+def test_what_is_wrong_is_named(lines: list[str], faults: dict[Kind, list[int]]) -> None:
+    verdict = check(told(*lines))
+
+    assert found(verdict) == faults, verdict
+    assert not verdict.is_clean
+
+
+def test_order_and_completeness_are_asked_for_apart() -> None:
+    twice = check(told(*worked_off(0), *handed_out(0, owner="d/1")))
+    again = check(told(*handed_out(0), *handed_out(0, owner="d/1")))
+
+    assert (twice.in_order_and_complete, twice.is_clean) == (True, False)
+    assert (again.is_clean, again.exactly_once, again.redelivered) == (True, False, 1)
+    for lines in (sent(0), handed_out(1, 0), [*sent(1), *handed_out(0, 2)]):
+        assert not check(told(*lines)).in_order_and_complete
+
+
+def test_what_was_never_acknowledged_is_lost_on_demand_only() -> None:
+    records = told(*sent(0, 1), *worked_off(0), *handed_out(1), "c/1 handed_out 2")
+
+    assert check(records).is_clean
+    assert found(check(records, demand_acknowledged=True)) == {Kind.LOST: [1]}
+
+
+def test_what_no_producer_knows_of_is_no_fault() -> None:
+    verdict = check(told(*sent(0), *worked_off(0, 1)))
+
+    assert verdict.of(Kind.UNCONFIRMED) == (("p", "k", 1),)
+    assert verdict.exactly_once
+    assert verdict.sent == 1
+
+
+def test_time_and_not_the_order_of_the_files_counts() -> None:
+    records = told(*sent(0, 1), *handed_out(0), *handed_out(1, owner="d/1"))
+
+    assert check(reversed(records)).is_clean
+
+
+def test_records_of_one_instant_keep_the_order_of_their_file() -> None:
+    at_once = [one._replace(at_ns=7) for one in told(*worked_off(0, 1, 2))]
+
+    assert check(at_once).is_clean
+
+
+def test_an_example_says_which_message_where_when_and_why() -> None:
+    verdict = check(told(*handed_out(1), "c/1 acknowledged 1", *handed_out(1, owner="d/2")))
+
+    [example] = [one for one in verdict.examples if one.kind in FAULTS]
+    assert (example.kind, example.producer, example.key, example.number) == (Kind.DUPLICATED, "p", "k", 1)
+    assert (example.owner, example.at_ns) == (Owner("d", "0", "1", "2"), 30)
+    assert example.why == "handed out again after it was acknowledged"
+    assert example.why in str(verdict)
+    assert example.document()["attachment"] == "2"
+
+
+def test_examples_are_bounded_and_counts_are_not() -> None:
+    verdict = check(told(*sent(*range(40))), examples=3)
+
+    assert verdict.counts[Kind.LOST] == 40
+    assert len(verdict.examples) == 3
+    assert check(told(*sent(0)), examples=0).examples == ()
+
+
+def test_a_large_history_is_judged_whole() -> None:
+    """More than fits one piece of anything inside; one message of it is wrong."""
+    keys, numbers = 1000, 50
+    records: list[Record] = []
+    for number in range(numbers):
+        for key in range(keys):
+            at_ns = 10 * (number * keys + key)
+            message = ("p", f"k{key}", number)
+            records.append(Record(at_ns, Event.SENT, *message))
+            records += [
+                Record(at_ns + after, event, *message, "c", "0", str(key % 8), "1")
+                for after, event in enumerate(list(Event)[1:], 1)
+            ]
+    assert len(records) == keys * numbers * len(Event) == 250_000
+    assert check(records).exactly_once
+
+    wrong = records[5 * (20 * keys + 777) + 1]
+    verdict = check([*records, wrong._replace(at_ns=wrong.at_ns + 8)])
+
+    assert found(verdict) == {Kind.DUPLICATED: [20]}
+    assert verdict.of(Kind.DUPLICATED) == (("p", "k777", 20),)
+
+
+def test_numbers_may_be_as_large_as_the_file_allows() -> None:
+    largest = 10**18 - 1
+    verdict = check(told(*sent(0, largest), *worked_off(0, largest)))
+
+    assert verdict.exactly_once
+    assert array("q", [largest])[0] == largest

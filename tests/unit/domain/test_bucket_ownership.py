@@ -1,0 +1,99 @@
+"""The steps from what is to what is fair: laws over random situations, and the cases by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.domain.assignment import Assignment, SegmentBucket
+from controller.domain.bucket_ownership import BucketOwner, OwnerChanges, owner_changes
+from controller.domain.hash_range import HashRange
+
+LOW, HIGH = SegmentBucket(0, HashRange(0, 32767)), SegmentBucket(0, HashRange(32768, 65535))
+NAMES = ("a", "b", "c")
+BUCKETS = tuple(SegmentBucket(segment, HashRange(0, 65535)) for segment in range(4))
+
+
+def target(**shares: tuple[SegmentBucket, ...]) -> Assignment:
+    return shares
+
+
+def test_what_nobody_owns_is_granted() -> None:
+    found = owner_changes(target(a=(LOW,), b=(HIGH,)), (), consumers="ab")
+    assert found == OwnerChanges({LOW: "a", HIGH: "b"}, {}, frozenset(), frozenset())
+
+
+def test_an_owner_is_asked_first_and_once() -> None:
+    owner = BucketOwner(LOW, "a", 3)
+    asked = owner_changes(target(b=(LOW,)), (owner,), consumers="ab")
+    assert asked.asked == {LOW: "b"}
+    assert not asked.granted
+    again = BucketOwner(LOW, "a", 3, is_asked=True, successor="b")
+    assert not owner_changes(target(b=(LOW,)), (again,), consumers="ab")
+    for_another = owner_changes(target(c=(LOW,)), (again,), consumers="abc")
+    assert for_another.asked == {LOW: "c"}
+
+
+def test_what_was_let_go_of_goes_to_the_next_even_if_that_is_the_same_one() -> None:
+    owner = BucketOwner(LOW, "a", 3, is_asked=True, successor="b")
+    for name in "ab":
+        found = owner_changes(target(**{name: (LOW,)}), (owner,), consumers="ab", released={LOW})
+        assert found.granted == {LOW: name}
+
+
+def test_who_was_asked_and_may_keep_it_is_told() -> None:
+    owner = BucketOwner(LOW, "a", 3, is_asked=True, successor="b")
+    found = owner_changes(target(a=(LOW,)), (owner,), consumers="a")
+    assert found == OwnerChanges({}, {}, frozenset({LOW}), frozenset())
+
+
+def test_nobody_waits_for_the_gone_nor_for_what_is_read_to_its_end() -> None:
+    owner = BucketOwner(LOW, "gone", 3)
+    assert owner_changes(target(b=(LOW,)), (owner,), consumers="b").granted == {LOW: "b"}
+    assert owner_changes(target(b=()), (owner,), consumers="b").ended == {LOW}
+    finished = BucketOwner(LOW, "a", 3)
+    assert owner_changes(target(a=()), (finished,), consumers="a", finished={0}).ended == {LOW}
+
+
+def test_what_is_withheld_again_is_asked_back_for_nobody() -> None:
+    found = owner_changes(target(a=()), (BucketOwner(LOW, "a", 3),), consumers="a")
+    assert found.asked == {LOW: None}
+
+
+shares = st.dictionaries(st.sampled_from(BUCKETS), st.sampled_from(NAMES))
+
+
+@given(
+    wanted=shares,
+    owned=st.dictionaries(st.sampled_from(BUCKETS), st.tuples(st.sampled_from(NAMES), st.booleans())),
+    alive=st.sets(st.sampled_from(NAMES)),
+    released=st.sets(st.sampled_from(BUCKETS)),
+    finished=st.sets(st.integers(0, 3)),
+)
+def test_each_bucket_takes_one_step_at_most_and_none_is_taken_from_the_living(
+    wanted: Mapping[SegmentBucket, str],
+    owned: Mapping[SegmentBucket, tuple[str, bool]],
+    alive: set[str],
+    released: set[SegmentBucket],
+    finished: set[int],
+) -> None:
+    wanted = {bucket: name for bucket, name in wanted.items() if name in alive}
+    assignment = {name: tuple(b for b, n in wanted.items() if n == name) for name in alive}
+    owners = [BucketOwner(bucket, name, 1, asked) for bucket, (name, asked) in owned.items()]
+
+    found = owner_changes(assignment, owners, consumers=alive, released=released, finished=finished)
+
+    steps = [*found.granted, *found.asked, *found.kept, *found.ended]
+    assert len(steps) == len(set(steps))
+    for bucket, (name, _) in owned.items():
+        is_free = name not in alive or bucket in released or bucket.segment_id in finished
+        if not is_free and wanted.get(bucket) != name:
+            assert bucket not in found.granted
+            assert bucket not in found.ended
+    for bucket, name in found.granted.items():
+        assert wanted[bucket] == name
+    after = {**{b: n for b, (n, _) in owned.items() if b not in found.ended}, **found.granted}
+    free = [b for b in wanted if b not in owned or owned[b][0] not in alive]
+    assert all(after[b] == wanted[b] for b in free)
