@@ -60,14 +60,14 @@ class Readings:
     """Names the attachments of a consumer that knows its readings as objects, as `StreamConsumer` does."""
 
     def __init__(self) -> None:
-        self._present: dict[int, tuple[object, Attachment]] = {}
+        self._present: dict[tuple[int, str], tuple[object, Attachment]] = {}
 
-    def attachment(self, segment_id: int, reading: object) -> Attachment:
-        """Of this reading of the segment. A new one has a name that no process of this machine gave before."""
-        known = self._present.get(segment_id)
+    def attachment(self, segment_id: int, bucket: str, reading: object) -> Attachment:
+        """Of this reading of the bucket. A new one has a name that no process of this machine gave before."""
+        known = self._present.get((segment_id, bucket))
         if known is None or known[0] is not reading:
-            known = reading, Attachment(segment_id, "", f"{time.monotonic_ns():x}")
-            self._present[segment_id] = known
+            known = reading, Attachment(segment_id, bucket, f"{time.monotonic_ns():x}")
+            self._present[segment_id, bucket] = known
         return known[1]
 
 

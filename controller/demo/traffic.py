@@ -116,7 +116,7 @@ def consume(topic: str, subscription: str, name: str, records: Path, plane: Plan
             if batch is None:
                 continue
             messages = [_identity(message.payload) for message in batch.messages]
-            attachment = readings.attachment(batch.segment_id, batch.origin)
+            attachment = readings.attachment(batch.segment_id, str(batch.bucket), batch.origin)
             history.handed_out(messages, attachment)
             for message in messages:  # the work of this application is to have seen it
                 history.begun([message], attachment)

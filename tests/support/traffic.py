@@ -168,7 +168,7 @@ def _consume(given: argparse.Namespace, logs: LogClient, history: ConsumerHistor
                 continue
             parts = [(m.payload.split(b" "), m.key or b"") for m in batch.messages]
             messages = [(who.decode(), key.decode(), int(number)) for (who, number), key in parts]
-            attachment = readings.attachment(batch.segment_id, batch.origin)
+            attachment = readings.attachment(batch.segment_id, str(batch.bucket), batch.origin)
             history.handed_out(messages, attachment)
             for message in messages:
                 history.begun([message], attachment)

@@ -162,12 +162,14 @@ def test_what_holds_no_history_is_named(tmp_path: Path) -> None:
 def test_a_new_reading_of_a_segment_is_a_new_attachment() -> None:
     readings, first, second = Readings(), object(), object()
 
-    one = readings.attachment(4, first)
-    assert readings.attachment(4, first) == one
+    one = readings.attachment(4, "0000-7fff", first)
+    assert readings.attachment(4, "0000-7fff", first) == one
     assert one.segment == 4
-    other = readings.attachment(4, second)
+    other = readings.attachment(4, "0000-7fff", second)
+    elsewhere = readings.attachment(4, "8000-ffff", second)
+    assert elsewhere not in (one, other)
     assert other != one
-    assert Readings().attachment(4, second) not in (one, other)
+    assert Readings().attachment(4, "0000-7fff", second) not in (one, other)
 
 
 def test_a_record_of_a_producer_has_no_owner() -> None:

@@ -1,0 +1,211 @@
+"""Several consumers in one segment, a bucket or more for each: on real logs, told by a real leader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from controller.client.postgres_source import PostgresSource
+from controller.client.producer import Producer
+from controller.client.servers import Servers
+from controller.client.stream_consumer import Batch, StreamConsumer
+from controller.domain.entry_buckets import bucket_of, bucket_ranges
+from controller.domain.hash_range import HashRange
+from controller.domain.key_hash import key_hash
+from controller.services.segment_admin import rebucketing, splitting
+from tests.support.bench import TOPIC, Bench
+from tests.support.waiting import wait_until
+
+KEYS = [f"key-{i}" for i in range(40)]
+OWNERS = "SELECT jsonb_agg(to_jsonb(o) ORDER BY segment_id, bucket_start) FROM cleave.bucket_owner o"
+Join = Callable[..., StreamConsumer]
+
+
+@pytest.fixture
+def producer(bench: Bench, source: PostgresSource) -> Iterator[Producer]:
+    """Of a topic with one segment of four buckets."""
+    bench.topic_with(segments=1)
+    producer = Producer(source, bench.logs, TOPIC)
+    yield producer
+    producer.close()
+
+
+@pytest.fixture
+def join(bench: Bench, servers: Servers, producer: Producer) -> Iterator[Join]:
+    """Consumers of subscription `billing`, signed off at the end."""
+    joined: list[StreamConsumer] = []
+
+    def join(name: str, **options: object) -> StreamConsumer:
+        joined.append(StreamConsumer(servers, bench.logs, TOPIC, "billing", name, **options))  # type: ignore[arg-type]
+        return joined[-1]
+
+    yield join
+    for consumer in joined:
+        consumer.close()
+
+
+def send(producer: Producer, *numbers: int) -> None:
+    """These numbers, of every key."""
+    for number in numbers:
+        for key in KEYS:
+            producer.send(b"%d" % number, key)
+    producer.flush()
+
+
+def take(*consumers: StreamConsumer, count: int) -> dict[str, list[tuple[str, int]]]:
+    """So many messages, received and acknowledged: for each key who got which number, in order of arrival."""
+    found: dict[str, list[tuple[str, int]]] = {}
+    taken = 0
+
+    def turn() -> bool:
+        nonlocal taken
+        for consumer in consumers:
+            batch = consumer.receive(0.02)
+            if batch is None:
+                continue
+            for message in batch.messages:
+                assert message.key is not None
+                assert batch.bucket.contains(key_hash(message.key).bucket_hash)
+                found.setdefault(message.key.decode(), []).append((consumer.name, int(message.payload)))
+            assert consumer.acknowledge(batch)
+            taken += len(batch.messages)
+        return taken >= count
+
+    wait_until(turn, message=f"{count} messages")
+    assert taken == count
+    return found
+
+
+def share(*consumers: StreamConsumer, counts: tuple[int, ...]) -> None:
+    """Let the consumers do their part until each reads so many buckets; nothing may be delivered meanwhile."""
+
+    def turn() -> bool:
+        assert [consumer.receive(0.02) for consumer in consumers] == [None] * len(consumers)
+        return sorted(len(consumer.buckets) for consumer in consumers) == sorted(counts)
+
+    wait_until(turn, message=f"shares of {counts}")
+
+
+def owner_of(key: str, *consumers: StreamConsumer) -> str:
+    """Who reads the key now."""
+    place = key_hash(key).bucket_hash
+    [name] = [one.name for one in consumers for _, bucket in one.buckets if bucket.contains(place)]
+    return name
+
+
+def test_newcomers_share_the_one_segment_at_once_and_each_key_keeps_its_order(
+    producer: Producer, join: Join
+) -> None:
+    a = join("a")
+    share(a, counts=(4,))
+    send(producer, 0)
+    assert set(take(a, count=len(KEYS))) == set(KEYS)
+
+    b, c = join("b"), join("c")
+    share(a, b, c, counts=(2, 1, 1))
+    send(producer, 1, 2)
+    found = take(a, b, c, count=2 * len(KEYS))
+
+    for key in KEYS:
+        owner = owner_of(key, a, b, c)
+        assert found[key] == [(owner, 1), (owner, 2)]
+    assert {name for flow in found.values() for name, _ in flow} == {"a", "b", "c"}
+
+
+def test_only_the_bucket_that_moves_waits_for_what_is_in_hand(producer: Producer, join: Join) -> None:
+    told: list[tuple[int, HashRange]] = []
+    a = join("a", on_release=lambda segment_id, bucket: told.append((segment_id, bucket)))
+    share(a, counts=(4,))
+    send(producer, 0)
+    in_hand: dict[HashRange, Batch] = {}
+
+    def all_handed_out() -> bool:
+        batch = a.receive(0.1)
+        if batch is not None:
+            in_hand[batch.bucket] = batch
+        return len(in_hand) == 4
+
+    wait_until(all_handed_out, message="a batch of each bucket")
+    b = join("b")
+    share(a, b, counts=(2, 0))  # two are to be let go of, and wait for the application
+    assert told == []
+    kept = {bucket for _, bucket in a.buckets}
+    moving = set(in_hand) - kept
+
+    for bucket in kept:
+        assert a.acknowledge(in_hand[bucket])
+    send(producer, 1)
+    ahead = [batch.bucket for batch in iter(lambda: a.receive(0.2), None)]
+    assert set(ahead) == kept
+    assert b.receive(0.1) is None
+
+    for bucket in moving:
+        assert a.acknowledge(in_hand[bucket])
+    assert {bucket for _, bucket in told} == moving
+    found = take(b, count=sum(any(m.contains(key_hash(key).bucket_hash) for m in moving) for key in KEYS))
+    assert all(flow == [("b", 1)] for flow in found.values())
+
+
+def test_who_leaves_gives_its_buckets_back_and_what_it_had_in_hand_comes_again(
+    producer: Producer, join: Join
+) -> None:
+    a, b = join("a"), join("b")
+    share(a, b, counts=(2, 2))
+    send(producer, 0)
+    batch = wait_until(lambda: b.receive(0.1), message="something for b")
+    own = {m.key.decode() for m in batch.messages if m.key}
+    b.close()
+
+    found = take(a, count=len(KEYS))
+    assert own <= set(found)
+    assert all(flow == [("a", 0)] for flow in found.values())
+
+
+def test_a_sealed_backlog_is_read_by_as_many_as_it_has_buckets_and_the_children_wait(
+    bench: Bench, producer: Producer, join: Join
+) -> None:
+    send(producer, 0)
+    bench.reshape(splitting(0))
+    send(producer, 1)
+    consumers = [join(name) for name in "abcd"]
+
+    found = take(*consumers, count=2 * len(KEYS))
+
+    assert {name for flow in found.values() for name, number in flow if number == 0} == set("abcd")
+    assert all([number for _, number in flow] == [0, 1] for flow in found.values())
+    assert bench.scalar("SELECT array_agg(segment_id) FROM cleave.segment_drain") == [0]
+
+
+def test_after_a_rebucket_all_five_receive(bench: Bench, producer: Producer, join: Join) -> None:
+    """Pulsar's own: three of five sat on the drained parent (apache/pulsar#26434)."""
+    consumers = [join(name) for name in "abcde"]
+    share(*consumers, counts=(1, 1, 1, 1, 0))
+    bench.reshape(rebucketing(0, 8))
+    share(*consumers, counts=(2, 2, 2, 1, 1))
+
+    send(producer, 0)
+    found = take(*consumers, count=len(KEYS))
+
+    buckets = {owner_of(key, *consumers) for key in KEYS}
+    splits = bench.layout.active[0].bucket_splits
+    assert (
+        len({bucket_of(splits, key_hash(key).bucket_hash) for key in KEYS}) == len(bucket_ranges(splits)) == 8
+    )
+    assert {name for flow in found.values() for name, _ in flow} == buckets == set("abcde")
+
+
+def test_a_consumer_that_comes_back_under_its_name_disturbs_nobody(
+    bench: Bench, producer: Producer, join: Join
+) -> None:
+    a, b = join("a"), join("b")
+    share(a, b, counts=(2, 2))
+    before = bench.scalar(OWNERS)
+    a.close(leave=False)
+    send(producer, 0)
+    again = join("a")
+
+    assert set(take(again, b, count=len(KEYS))) == set(KEYS)
+    assert (
+        bench.rows("SELECT segment_id, bucket_start, consumer, generation FROM cleave.bucket_owner") == before
+    )
