@@ -13,6 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -31,7 +32,7 @@ from controller.store.journal import operations
 from controller.store.journal.operations import Request
 from controller.store.postgres.migrations import migrate
 from controller.store.postgres.notifications import Listener
-from controller.store.topics import consumers, topics
+from controller.store.topics import consumers, policies, topics
 
 
 def prepare(app: Application, rounds: int) -> list[int]:
@@ -49,6 +50,10 @@ def prepare(app: Application, rounds: int) -> list[int]:
         topic_admin.create_subscription(app.store, name, "s", request)
     _wait_idle(app)
     with app.store.transaction() as tx:
+        # A newcomer is to have a segment of its own, however little there is to read: sharing buckets asks no operation.
+        seen = policies.get_cluster(tx)
+        policy = replace(seen.policy, split_vs_rebucket_min_msg_rate_in=0.0)
+        policies.set_cluster(tx, policy, actor="benchmark")
         for number in range(rounds):
             topic_id = topics.find_topic(tx, f"topic://bench/reaction/t{number}").topic_id
             consumers.register(tx, topic_id, "s", "first")

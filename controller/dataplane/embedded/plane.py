@@ -41,7 +41,7 @@ class EmbeddedDataPlane:
     """Logs in the PostgreSQL at `url`, whose schema `cleave migrate` made; safe to share between threads."""
 
     name = "embedded"
-    capabilities = Capabilities(midpoint_only=False, max_children=64, recut=True, shared_buckets=False)
+    capabilities = Capabilities(midpoint_only=False, max_children=64, recut=True, shared_buckets=True)
 
     def __init__(
         self,

@@ -14,6 +14,10 @@ from controller.services.layout_feed import LayoutFeed
 from controller.settings import Settings
 
 
+_BACKLOG = 2048
+"""Connections that wait to be taken; as many as uvicorn has by itself."""
+
+
 class WebServer:
     """Bound at once, served by `run`."""
 
@@ -27,6 +31,7 @@ class WebServer:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             self._socket.bind((host, port))
+            self._socket.listen(_BACKLOG)  # who comes before the server has started waits a moment
         except OSError as error:
             self._socket.close()
             raise InvalidInput(

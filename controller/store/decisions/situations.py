@@ -9,8 +9,8 @@ database's. Consistent for topics whose `evaluation` row the caller holds (see `
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -60,11 +60,12 @@ _SEGMENTS = Prepared(
     {"topic_ids": "bigint[]"},
 )
 # A subscription with registered consumers has as many. Any other has as many as its brokers list, unless it is read as
-# a queue.
+# a queue; those know nothing of entry buckets, so that each of them needs a segment of its own.
 _CONSUMERS = Prepared(
     "situation_consumers",
     """
-    SELECT u.topic_id, u.name, coalesce(nullif(count(c.name), 0), max(o.consumers), 0) AS consumers
+    SELECT u.topic_id, u.name, coalesce(nullif(count(c.name), 0), max(o.consumers), 0) AS consumers,
+           count(c.name) > 0 OR coalesce(max(o.consumers), 0) = 0 AS can_share
       FROM cleave.subscription u
       LEFT JOIN cleave.consumer c ON c.topic_id = u.topic_id AND c.subscription = u.name
       LEFT JOIN cleave.observed_subscription o
@@ -72,7 +73,7 @@ _CONSUMERS = Prepared(
      WHERE u.topic_id = ANY (:topic_ids) AND u.kind = 'STREAM' AND u.state = 'live'
      GROUP BY u.topic_id, u.name
      UNION ALL
-    SELECT o.topic_id, o.name, o.consumers
+    SELECT o.topic_id, o.name, o.consumers, o.consumers = 0
       FROM cleave.observed_subscription o
      WHERE o.topic_id = ANY (:topic_ids) AND o.subscription_type <> 'Shared'
        AND NOT EXISTS (SELECT FROM cleave.subscription u WHERE u.topic_id = o.topic_id AND u.name = o.name)
@@ -136,7 +137,7 @@ def load_situations(
             policy=policies[row.topic_id],
             history=History(_ms(row.last_split_at), _ms(row.last_merge_at), _ms(row.last_rebucket_at)),
             in_flight=tuple(_reshape(o) for o in in_flight[row.topic_id]),
-            capabilities=capabilities[row.data_plane],
+            capabilities=_with(capabilities[row.data_plane], consumers[row.topic_id]),
             foreign_controller=row.foreign_controller,
             now=to_ms(row.now),
         )
@@ -175,6 +176,13 @@ def live_elsewhere(tx: Connection, topic_ids: Collection[int], planes: Collectio
     """The topics that are live on a data plane that is not one of `planes`, each with the name of its plane."""
     rows = tx.execute(_ELSEWHERE, {"topic_ids": list(topic_ids), "planes": list(planes)})
     return {row.topic_id: row.data_plane for row in rows}
+
+
+def _with(capabilities: Capabilities, consumers: Iterable[Row[Any]]) -> Capabilities:
+    """Buckets are shared only where everybody who consumes can do so."""
+    if capabilities.shared_buckets and not all(row.can_share for row in consumers):
+        return replace(capabilities, shared_buckets=False)
+    return capabilities
 
 
 Rows = defaultdict[int, list[Row[Any]]]

@@ -31,6 +31,8 @@ def active(bench: Bench) -> int:
 
 
 def set_policy(bench: Bench, **knobs: object) -> None:
+    """These knobs of the topic; a consumer that has no segment splits one, however slow, rather than share its buckets."""
+    knobs = {"split_vs_rebucket_min_msg_rate_in": 0, **knobs}
     with bench.store.transaction() as tx:
         policies.set_topic(tx, bench.topic_id, PolicyOverride.from_document(knobs))
 
@@ -52,6 +54,7 @@ def test_a_consumer_too_many_gets_a_segment_without_any_sweep(
     bench: Bench, start_worker: StartWorker
 ) -> None:
     bench.topic_with()
+    set_policy(bench)
     start_worker("w1", worker_sweep_seconds=NEVER)
 
     register(bench, "a")
@@ -150,6 +153,7 @@ def test_two_workers_share_the_shards_and_a_killed_ones_topics_move(
     bench: Bench, start_worker: StartWorker
 ) -> None:
     bench.topic_with()
+    set_policy(bench)
     lease_seconds = {"worker_lease_seconds": 2, "worker_sweep_seconds": NEVER}
     workers = {name: start_worker(name, **lease_seconds) for name in ("w1", "w2")}
     wait_until(
@@ -169,6 +173,7 @@ def test_a_paused_worker_that_wakes_writes_nothing_for_shards_it_lost(
     bench: Bench, start_worker: StartWorker
 ) -> None:
     bench.topic_with()
+    set_policy(bench)
     settings = {"worker_lease_seconds": 2, "worker_sweep_seconds": NEVER}
     paused = start_worker("w1", **settings)
     shard = f"shard/{bench.topic_id % 16}"
