@@ -2165,6 +2165,47 @@ CREATE VIEW inspect.assignments AS
 
 COMMENT ON VIEW inspect.assignments IS 'Per subscription and segment: readable, withheld until the segments in waits_for are drained, or drained.';
 
+CREATE VIEW inspect.buckets AS
+ SELECT a.topic,
+    a.topic_id,
+    a.subscription,
+    a.segment_id,
+    a.hash_range,
+    a.state,
+    inspect.hash_range_text(b.bucket_start, b.bucket_end) AS bucket,
+    o.consumer AS owner,
+    o.successor,
+    o.generation,
+        CASE
+            WHEN (a.barrier = 'withheld'::text) THEN 'withheld until its parents are read'::text
+            WHEN (o.release_asked_at IS NOT NULL) THEN 'being handed over'::text
+            WHEN (o.consumer IS NOT NULL) THEN 'owned'::text
+            WHEN (cardinality(a.consumers) = 0) THEN 'no consumer is registered'::text
+            ELSE 'not handed out yet'::text
+        END AS reason,
+        CASE
+            WHEN (a.barrier = 'withheld'::text) THEN s.created_at
+            WHEN (o.release_asked_at IS NOT NULL) THEN o.release_asked_at
+            ELSE o.owned_since
+        END AS since,
+    a.waits_for,
+        CASE
+            WHEN (a.barrier = 'withheld'::text) THEN ARRAY( SELECT DISTINCT h.consumer
+               FROM cleave.bucket_owner h
+              WHERE ((h.topic_id = a.topic_id) AND (h.subscription = a.subscription) AND (h.segment_id = ANY (a.waits_for)))
+              ORDER BY h.consumer)
+            ELSE '{}'::text[]
+        END AS held_by
+   FROM (((inspect.assignments a
+     JOIN cleave.segment s ON (((s.topic_id = a.topic_id) AND (s.segment_id = a.segment_id))))
+     CROSS JOIN LATERAL ( SELECT bucket_start.bucket_start,
+            COALESCE((lead(bucket_start.bucket_start) OVER (ORDER BY bucket_start.bucket_start) - 1), 65535) AS bucket_end
+           FROM unnest((0 || s.bucket_splits)) bucket_start(bucket_start)) b)
+     LEFT JOIN cleave.bucket_owner o ON (((o.topic_id = a.topic_id) AND (o.subscription = a.subscription) AND (o.segment_id = a.segment_id) AND (o.bucket_start = b.bucket_start))))
+  WHERE ((NOT a.is_drained) AND (a.kind = 'STREAM'::text));
+
+COMMENT ON VIEW inspect.buckets IS 'Per entry bucket that a subscription has to read: its owner, or why nobody reads it, since when, and who holds what it waits for.';
+
 CREATE VIEW inspect.bundles_brokers AS
  SELECT b.cluster,
     b.broker,
@@ -3834,6 +3875,9 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE embedded.producer TO cleave_controlle
 
 GRANT SELECT ON TABLE inspect.assignments TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.assignments TO cleave_controller;
+
+GRANT SELECT ON TABLE inspect.buckets TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.buckets TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.bundles_brokers TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.bundles_brokers TO cleave_controller;

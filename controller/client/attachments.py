@@ -60,6 +60,19 @@ class Attachment:
         self.rung.set()
         self._wakeup.set()
 
+    @property
+    def reason(self) -> str:
+        """Why nothing of it is handed out just now."""
+        if self.error is not None:
+            return f"out of reach: {self.error}"
+        if self.reader is None:
+            return "being opened"
+        if self.owned.release:
+            return "being handed over" if self.is_idle else "being handed over once what is in hand is acknowledged"
+        if self.rung.is_set():
+            return "has something to read"
+        return "no data" if self.is_idle else "no data beyond what is in hand"
+
     def open(self, logs: LogClient, subscription: str, owner: str) -> None:
         """Take the bucket's part of the cursor; runs in a thread aside. One that was closed meanwhile is closed again."""
         owned = self.owned

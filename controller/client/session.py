@@ -70,6 +70,7 @@ class Session:
         """Registers at once. Raises NotFound, TopicNotLive, Conflict, StoreUnavailable."""
         self._servers, self._on_change = servers, on_change
         self._path = consumer_path(topic, subscription, consumer)
+        self._why_path = f"{self._path.rpartition('/consumers/')[0]}/why"
         self._incarnation = uuid.uuid4().hex
         self._silent_seconds = FIRST_SILENT_SECONDS
         self._current_until = 0.0
@@ -98,6 +99,11 @@ class Session:
         """Raises why this session can never go on: it was replaced by a newer one of its name, or its topic is gone."""
         if self._failure is not None:
             raise self._failure
+
+    def why(self) -> list[dict[str, object]]:
+        """What the leader says of every bucket of the subscription. Raises StoreUnavailable."""
+        found: list[dict[str, object]] = self._servers.ask("GET", self._why_path)
+        return found
 
     def say_released(self, buckets: Sequence[OwnedBucket]) -> None:
         """Let the leader know that these are let go of. Said again at the next assignment if it does not arrive."""

@@ -37,6 +37,18 @@ class Batch:
     """The ownership it came from. An acknowledgement after that has ended is refused."""
 
 
+@dataclass(frozen=True, slots=True)
+class BucketStatus:
+    """Why nothing comes of a bucket just now. `holders` are the consumers that it waits for."""
+
+    segment_id: int
+    bucket: str
+    reason: str
+    holders: tuple[str, ...] = ()
+    since: str | None = None
+    """When that began, in ISO 8601, where the leader knows; of an own bucket when it came here."""
+
+
 class StreamConsumer:
     """One consumer of one subscription; for one thread, which must go on calling `receive` to take part."""
 
@@ -90,6 +102,28 @@ class StreamConsumer:
             for one in self._attachments.all
             if one.reader is not None and not one.owned.release
         )
+
+    def why(self) -> tuple[BucketStatus, ...]:
+        """Of every bucket that the subscription has to read why nothing of it comes here: an own one as this consumer knows it,
+        any other as the leader does. Raises StoreUnavailable while no worker answers.
+        """
+        own = {
+            (one.owned.segment_id, str(one.owned.bucket)): one.reason
+            if self._session.is_current
+            else "the leader is not heard: it may be another's by now"
+            for one in self._attachments.all
+        }
+        found = []
+        for row in self._session.why():
+            segment_id, bucket = int(str(row["segment_id"])), str(row["bucket"])
+            mine = own.get((segment_id, bucket))
+            owner, held_by = row["owner"], row["held_by"]
+            others = (str(owner),) if owner is not None and mine is None else ()
+            holders = tuple(map(str, held_by)) if isinstance(held_by, list) and held_by else others
+            reason = mine or (f"owned by {owner}" if others and row["reason"] == "owned" else str(row["reason"]))
+            since = None if row["since"] is None else str(row["since"])
+            found.append(BucketStatus(segment_id, bucket, reason, holders, since))
+        return tuple(found)
 
     def receive(self, timeout_seconds: float) -> Batch | None:
         """The next messages of one bucket, waiting for them at most so long; None when there are none.

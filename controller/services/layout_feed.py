@@ -17,6 +17,7 @@ from controller import telemetry
 from controller.clock import Clock
 from controller.domain.errors import CleaveError, NotFound, Retryable
 from controller.store import leases
+from controller.store.postgres import inspection
 from controller.store.postgres.engine import Store
 from controller.store.postgres.notifications import Listener
 from controller.store.topics.published import PublishedLayout, published_layout
@@ -24,6 +25,11 @@ from controller.store.topics.published import PublishedLayout, published_layout
 log = telemetry.get_logger(__name__)
 
 CHANNELS = ("cleave_layout",)
+_WHY = """
+    SELECT segment_id, hash_range, state, bucket, owner, successor, generation, reason, since, waits_for, held_by
+      FROM inspect.buckets WHERE topic_id = :topic_id AND subscription = :subscription
+     ORDER BY hash_range, segment_id, bucket
+"""
 SWEEP_SECONDS = 30.0
 LONGEST_WAIT_SECONDS = 1.0
 
@@ -64,6 +70,12 @@ class LayoutFeed:
         with self._store.transaction() as tx:
             published = published_layout(tx, topic)
             return FedLayout(published, leases.address_of_holder(tx, self._shard_of(published.topic_id)))
+
+    def why(self, topic: str, subscription: str) -> list[dict[str, object]]:
+        """Of each bucket that the subscription has to read who has it, or why nobody reads it. Raises TopicNotFound."""
+        with self._store.transaction() as tx:
+            topic_id = published_layout(tx, topic).topic_id
+            return inspection.rows(tx, _WHY, topic_id=topic_id, subscription=subscription)
 
     def watch(self, topic_id: int, watcher: Watcher) -> None:
         """From now on; it is told the present layout first."""

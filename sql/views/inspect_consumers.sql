@@ -9,7 +9,7 @@ SELECT t.name AS topic, u.topic_id, u.name AS subscription, u.kind, u.state, u.c
   JOIN cleave.topic t USING (topic_id);
 COMMENT ON VIEW inspect.subscriptions IS 'Subscriptions and their registered consumers.';
 
--- Which consumer has which segment is in its leader's memory; what may be handed out is a law and is here.
+-- What may be handed out is a law, and is here; who has which bucket of it is in inspect.buckets.
 CREATE VIEW inspect.assignments AS
 SELECT t.name AS topic, t.topic_id, u.name AS subscription, u.kind, s.segment_id,
        inspect.hash_range_text(s.range_start, s.range_end) AS hash_range, s.state, done.drained AS is_drained,
@@ -44,6 +44,36 @@ SELECT t.name AS topic, t.topic_id, u.name AS subscription, u.kind, s.segment_id
  WHERE t.state <> 'deleted';
 COMMENT ON VIEW inspect.assignments IS
     'Per subscription and segment: readable, withheld until the segments in waits_for are drained, or drained.';
+
+-- One row for each entry bucket that a subscription still has to read: who has it, or why nobody reads it, and since when.
+CREATE VIEW inspect.buckets AS
+SELECT a.topic, a.topic_id, a.subscription, a.segment_id, a.hash_range, a.state,
+       inspect.hash_range_text(b.bucket_start, b.bucket_end) AS bucket, o.consumer AS owner, o.successor, o.generation,
+       CASE WHEN a.barrier = 'withheld' THEN 'withheld until its parents are read'
+            WHEN o.release_asked_at IS NOT NULL THEN 'being handed over'
+            WHEN o.consumer IS NOT NULL THEN 'owned'
+            WHEN cardinality(a.consumers) = 0 THEN 'no consumer is registered'
+            ELSE 'not handed out yet' END AS reason,
+       CASE WHEN a.barrier = 'withheld' THEN s.created_at
+            WHEN o.release_asked_at IS NOT NULL THEN o.release_asked_at
+            ELSE o.owned_since END AS since,
+       a.waits_for,
+       CASE WHEN a.barrier = 'withheld' THEN ARRAY(
+            SELECT DISTINCT h.consumer FROM cleave.bucket_owner h
+             WHERE h.topic_id = a.topic_id AND h.subscription = a.subscription AND h.segment_id = ANY (a.waits_for)
+             ORDER BY 1)
+            ELSE '{}' END AS held_by
+  FROM inspect.assignments a
+  JOIN cleave.segment s ON s.topic_id = a.topic_id AND s.segment_id = a.segment_id
+ CROSS JOIN LATERAL (
+       SELECT bucket_start, coalesce(lead(bucket_start) OVER (ORDER BY bucket_start) - 1, 65535) AS bucket_end
+         FROM unnest(0 || s.bucket_splits) AS bucket_start) b
+  LEFT JOIN cleave.bucket_owner o
+    ON o.topic_id = a.topic_id AND o.subscription = a.subscription AND o.segment_id = a.segment_id
+   AND o.bucket_start = b.bucket_start
+ WHERE NOT a.is_drained AND a.kind = 'STREAM';
+COMMENT ON VIEW inspect.buckets IS
+    'Per entry bucket that a subscription has to read: its owner, or why nobody reads it, since when, and who holds what it waits for.';
 
 CREATE VIEW inspect.observed_consumers AS
 SELECT t.name AS topic, t.topic_id, o.name AS subscription, o.subscription_type, o.consumers, o.consumer_names, o.changed_at,

@@ -133,6 +133,27 @@ _ASSIGNMENTS = """
 """
 
 
+_WHY = """
+    SELECT subscription, segment_id, hash_range, state, bucket, owner, successor, reason, since, waits_for, held_by
+      FROM inspect.buckets WHERE topic_id = :t AND (CAST(:s AS text) IS NULL OR subscription = :s)
+     ORDER BY subscription, hash_range, segment_id, bucket
+"""
+
+
+@consumers_app.command()
+def why(
+    topic: Topic,
+    subscription: Annotated[str | None, typer.Argument(help="Name of the subscription; all without.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say of each entry bucket who reads it, or why nobody does, since when, and who holds what it waits for."""
+    with reading() as tx:
+        row = inspected.find_topic(tx, topic_name(topic))
+        rows = inspection.rows(tx, _WHY, t=row.topic_id, s=subscription)
+    shown = ("subscription", "segment_id", "hash_range", "bucket", "owner", "reason", "since", "waits_for", "held_by")
+    emit(as_json, rows, rows_table(rows, shown))
+
+
 @consumers_app.command("list")
 def list_consumers(topic: Topic, as_json: AsJson = False) -> None:
     """List which consumer owns which segment, and which segments are withheld until their ancestors are drained."""

@@ -210,6 +210,12 @@ async def watch(
     return response(events())
 
 
+@router.get(_TOPIC + "/subscriptions/{subscription}/why")
+async def why(request: HttpRequest, topic: Topic, subscription: Name) -> Response:
+    """Of each bucket that the subscription has to read who has it, or why nobody reads it."""
+    return _json(await run_in_threadpool(_served(request).feed.why, topic, subscription))
+
+
 @router.post(_CONSUMER)
 async def register(asking: AtLeader, life: Life) -> Response:
     """Begin a session, or go on with it; the answer says how long silence may last. Then hold the assignment stream open."""

@@ -207,3 +207,33 @@ def test_a_consumer_that_comes_back_under_its_name_disturbs_nobody(
 
     assert set(take(again, b, count=len(KEYS))) == set(KEYS)
     assert bench.scalar(OWNERS) == before
+
+
+def test_it_can_always_be_asked_why_nothing_comes(bench: Bench, producer: Producer, join: Join) -> None:
+    a = join("a")
+    share(a, counts=(4,))
+    assert {one.reason for one in a.why()} == {"no data"}
+    send(producer, 0)
+    in_hand: list[Batch] = []
+
+    def all_in_hand() -> bool:
+        batch = a.receive(0.1)
+        if batch is not None:
+            in_hand.append(batch)
+        return len(in_hand) == 4
+
+    wait_until(all_in_hand, message="a batch of each bucket")
+    b = join("b")
+    share(a, b, counts=(2, 0))
+    bench.reshape(splitting(0))
+
+    found = {(one.segment_id, one.bucket): one for one in b.why()}
+    of_parent = [one for one in found.values() if one.segment_id == 0]
+    assert sorted(one.reason for one in of_parent) == ["being handed over"] * 2 + ["owned by a"] * 2
+    assert {one.holders for one in of_parent} == {("a",)}
+    children = [one for one in found.values() if one.segment_id != 0]
+    assert {(one.reason, one.holders) for one in children} == {("withheld until its parents are read", ("a",))}
+    assert all(one.since is not None for one in found.values())
+    assert a.receive(0.1) is None
+    own = {one.reason for one in a.why() if one.segment_id == 0}
+    assert own == {"no data beyond what is in hand", "being handed over once what is in hand is acknowledged"}
