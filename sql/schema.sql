@@ -387,11 +387,10 @@ BEGIN
     ELSIF TG_ARGV[0] = 'topic' THEN
         INSERT INTO cleave.policy_change (level, name, topic_id, actor, before, after) VALUES ('topic', NEW.name, NEW.topic_id, who, was, now);
     ELSIF TG_ARGV[0] = 'cluster' THEN
-        INSERT INTO cleave.policy_change (level, actor, before, after) VALUES ('cluster', NEW.actor, was, now);
-    ELSIF TG_OP = 'DELETE' THEN
-        INSERT INTO cleave.policy_change (level, name, actor, before, after) VALUES ('namespace', OLD.namespace, who, was, now);
+        INSERT INTO cleave.policy_change (level, actor, before, after) VALUES ('cluster', who, was, now);
     ELSE
-        INSERT INTO cleave.policy_change (level, name, actor, before, after) VALUES ('namespace', NEW.namespace, NEW.actor, was, now);
+        INSERT INTO cleave.policy_change (level, name, actor, before, after)
+        VALUES ('namespace', coalesce(NEW.namespace, OLD.namespace), who, was, now);
     END IF;
     RETURN NULL;
 END $$;

@@ -85,6 +85,7 @@ def set_cluster(
     _demand_version("the cluster", seen_row_version, found.row_version)
     default = AutoScalePolicy().to_document()
     document = {knob: value for knob, value in policy.to_document().items() if value != default[knob]}
+    topics.say_who(tx, actor)
     tx.execute(_SET_CLUSTER, {"policy": json.dumps(document), "actor": actor})
     return get_cluster(tx)
 
@@ -113,6 +114,7 @@ def set_namespace(
         "actor": actor,
         "found": row_version,
     }
+    topics.say_who(tx, actor)
     if tx.execute(_SET_NAMESPACE, parameters).rowcount != 1:
         raise LostRace(
             f"the policy of namespace {namespace} was set by somebody else just now; read it again"
@@ -130,13 +132,13 @@ def set_topic(
 ) -> TopicPolicy:
     """Replace what the topic overrides (None: nothing), if it is valid with namespace and cluster.
 
-    The history of policies names the actor, or without one the login. Raises TopicNotFound, TopicNotLive, InvalidPolicy, or LostRace.
+    The history of policies names the actor, or without one the login. Raises TopicNotFound, TopicNotLive,
+    InvalidPolicy, or LostRace.
     """
     topic = topics.lock_live_topic(tx, topic_id)
     _demand_version(f"topic {topic.name}", seen_row_version, topic.row_version)
     demand_valid(tx, topic.name, override)
-    if actor is not None:
-        tx.execute(_SAY_WHO, {"actor": actor})
+    topics.say_who(tx, actor)
     document = None if override is None else override.to_document()
     row_version = topics.update_topic(tx, topic, policy=document)
     return TopicPolicy(topic_id, override or PolicyOverride(), row_version)
@@ -206,8 +208,6 @@ _SET_CLUSTER = text("""
        SET policy = CAST(:policy AS jsonb), row_version = row_version + 1, actor = :actor,
            updated_at = clock_timestamp()
 """)
-_SAY_WHO = text("SELECT set_config('cleave.actor', :actor, true)")
-"""For the trigger that writes the history: a topic's row holds no actor. Ends with the transaction."""
 _SET_NAMESPACE = text("""
     INSERT INTO cleave.namespace_policy AS n (namespace, policy, actor)
     VALUES (:namespace, CAST(:policy AS jsonb), :actor)
