@@ -17,6 +17,7 @@ from rich.text import Text
 
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation
+from controller.domain.whole_numbers import MOST
 
 PIPED_WIDTH = 220
 GAP = 2
@@ -40,10 +41,18 @@ console = _Console(highlight=False, width=None if _KNOWS_ITS_WIDTH else PIPED_WI
 
 
 def to_json(value: Any) -> Any:
-    """Values json does not know: instants become ISO 8601, numbers stay numbers, the rest is its text."""
+    """Values json does not know: instants become ISO 8601, numbers that 64 bits hold stay numbers, the rest is its text."""
     if isinstance(value, Decimal):
-        return int(value) if value == value.to_integral_value() else float(value)
+        return _number(value)
     return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def _number(value: Decimal) -> int | float | str:
+    if not value.is_finite():
+        return str(value)
+    if abs(value) <= MOST and value == value.to_integral_value():
+        return int(value)
+    return float(value) if abs(value) <= MOST else str(value)
 
 
 def duration(seconds: float) -> str:
