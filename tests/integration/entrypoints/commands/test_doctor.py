@@ -96,6 +96,18 @@ def test_where_spark_runs_elsewhere_no_java_is_needed(
     assert "secret-word" not in sentence
 
 
+def test_where_spark_is_turned_off_nobody_is_told_to_install_it(
+    cleave: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_MASTER", "none")
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+
+    assert findings(cleave)["spark"] == (
+        "ok",
+        "not needed here: SPARK_MASTER is none, so the SQL twin aggregates",
+    )
+
+
 def test_passwords_are_not_shown(cleave: CommandLine, login: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLEAVE_DATABASE_URL", login)
 
