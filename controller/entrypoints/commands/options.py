@@ -90,5 +90,5 @@ def hash_value(text: str) -> int:
             f"{shown(text)} is not a hash: write decimal (32768) or hexadecimal (0x8000)"
         ) from error
     if not 0 <= value <= 0xFFFF:
-        raise InvalidInput(f"hash {text[:40]} is not on the ring: it goes from 0 to 65535 (0xffff)")
+        raise InvalidInput(f"hash {shown(text)} is not on the ring: it goes from 0 to 65535 (0xffff)")
     return value

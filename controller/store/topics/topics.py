@@ -19,9 +19,6 @@ from controller.domain.errors import LostRace, TopicExists, TopicNotFound, Topic
 from controller.domain.policy import PolicyOverride
 from controller.store.postgres.tables import TOPIC
 
-PAGE_LIMIT = 1000
-"""Rows a list returns at most; ask again `after` the last one."""
-
 
 class TopicState(StrEnum):
     """A topic is live between the commits of its creation and of its deletion."""
