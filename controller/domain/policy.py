@@ -158,20 +158,11 @@ class PolicyOverride:
 
 
 class PolicyLevel(StrEnum):
-    """Where a value in force comes from; `default` is a cluster's value equal to the built-in one."""
+    """Where a policy is stored."""
 
-    DEFAULT = "default"
     CLUSTER = "cluster"
     NAMESPACE = "namespace"
     TOPIC = "topic"
-
-
-@dataclass(frozen=True, slots=True)
-class EffectivePolicy:
-    """The policy in force and, for each knob, the level it came from."""
-
-    policy: AutoScalePolicy
-    levels: Mapping[str, PolicyLevel]
 
 
 def resolve(
@@ -183,21 +174,6 @@ def resolve(
         if override is not None:
             merged.update(override.knobs)
     return replace(cluster, **merged) if merged else cluster
-
-
-def effective(
-    cluster: AutoScalePolicy, namespace: PolicyOverride | None = None, topic: PolicyOverride | None = None
-) -> EffectivePolicy:
-    """`resolve` with the level that each value comes from."""
-    default = AutoScalePolicy()
-    levels = {
-        knob: PolicyLevel.DEFAULT if getattr(cluster, knob) == getattr(default, knob) else PolicyLevel.CLUSTER
-        for knob in KNOBS
-    }
-    for override, level in ((namespace, PolicyLevel.NAMESPACE), (topic, PolicyLevel.TOPIC)):
-        if override is not None:
-            levels.update(dict.fromkeys(override.knobs, level))
-    return EffectivePolicy(resolve(cluster, namespace, topic), MappingProxyType(levels))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,17 +18,14 @@ from sqlalchemy import Connection, TextClause, text
 from controller.domain.errors import InvalidInput, LostRace
 from controller.domain.policy import (
     AutoScalePolicy,
-    EffectivePolicy,
     PolicyLevel,
     PolicyOverride,
-    effective,
     resolve,
     unreadable,
     validate,
 )
 from controller.store.postgres.stored_json import read_json
 from controller.store.topics import topics
-from controller.store.topics.topics import TopicRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +66,6 @@ def get_cluster(tx: Connection) -> ClusterPolicy:
 def get_namespace(tx: Connection, namespace: str) -> NamespacePolicy:
     """What the namespace (`tenant/namespace`) overrides, which may be nothing."""
     return _namespace(tx, namespace, "")
-
-
-def get_topic(tx: Connection, topic_id: int) -> TopicPolicy:
-    """What the topic overrides, which may be nothing. Raises TopicNotFound."""
-    return _of_topic(topics.get_topic(tx, topic_id))
 
 
 def set_cluster(
@@ -142,13 +134,6 @@ def set_topic(
     document = None if override is None else override.to_document()
     row_version = topics.update_topic(tx, topic, policy=document)
     return TopicPolicy(topic_id, override or PolicyOverride(), row_version)
-
-
-def effective_policy(tx: Connection, topic_id: int) -> EffectivePolicy:
-    """The policy in force for a topic and the level each knob comes from. Raises TopicNotFound."""
-    topic = topics.get_topic(tx, topic_id)
-    namespace = get_namespace(tx, topic.namespace).override
-    return effective(get_cluster(tx).policy, namespace, _of_topic(topic).override)
 
 
 def stored_document(
@@ -231,10 +216,6 @@ def _namespace(tx: Connection, namespace: str, lock: str) -> NamespacePolicy:
         return NamespacePolicy(namespace, PolicyOverride(), 0, None, None)
     override = PolicyOverride.from_document(row.policy)
     return NamespacePolicy(namespace, override, row.row_version, row.actor, row.updated_at)
-
-
-def _of_topic(topic: TopicRow) -> TopicPolicy:
-    return TopicPolicy(topic.topic_id, PolicyOverride.from_document(topic.policy or {}), topic.row_version)
 
 
 def _demand_version(whose: str, seen: int | None, found: int) -> None:

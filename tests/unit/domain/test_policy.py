@@ -21,9 +21,7 @@ from controller.domain.policy import (
     MAX_SECONDS,
     OVERRIDABLE_KNOBS,
     AutoScalePolicy,
-    PolicyLevel,
     PolicyOverride,
-    effective,
     resolve,
     validate,
     violations,
@@ -191,17 +189,10 @@ def test_each_field_comes_from_the_topic_else_the_namespace_else_the_cluster(
     namespace: PolicyOverride, topic: PolicyOverride
 ) -> None:
     cluster = replace(DEFAULT, max_segments=7, entry_bucket_budget=9)
-    found = effective(cluster, namespace, topic)
-    assert found.policy == resolve(cluster, namespace, topic)
+    found = resolve(cluster, namespace, topic)
     for knob in KNOBS:
-        if knob in topic.knobs:
-            expected = (topic.knobs[knob], PolicyLevel.TOPIC)
-        elif knob in namespace.knobs:
-            expected = (namespace.knobs[knob], PolicyLevel.NAMESPACE)
-        else:
-            is_set = knob in {"max_segments", "entry_bucket_budget"}
-            expected = (getattr(cluster, knob), PolicyLevel.CLUSTER if is_set else PolicyLevel.DEFAULT)
-        assert (getattr(found.policy, knob), found.levels[knob]) == expected
+        expected = topic.knobs.get(knob, namespace.knobs.get(knob, getattr(cluster, knob)))
+        assert getattr(found, knob) == expected
 
 
 def test_without_overrides_the_clusters_policy_is_in_force() -> None:

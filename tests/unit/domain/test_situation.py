@@ -13,6 +13,7 @@ from controller.domain.load import LoadStats
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import ReshapeKind
 from controller.domain.situation import History, LiveReshape, Situation
+from tests.support.ancestry import merge_depth_by_ancestry
 from tests.unit.domain.situations import NOW, SHARED, record, situations, topic
 
 
@@ -54,7 +55,7 @@ def test_under_strict_pulsar_the_ancestors_whose_merges_count_are_in_the_text() 
     document = json.loads(situation.to_json())
     assert document["ancestors"] == [[0, []], [2, [0]], [3, [0]]]
     replayed = Situation.from_json(situation.to_json())
-    assert replayed.layout.merge_depth_by_ancestry(4) == 1
+    assert merge_depth_by_ancestry(replayed.layout, 4) == 1
     assert decide(replayed) == decide(situation)
 
 
