@@ -41,7 +41,6 @@ def decide(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what would be decided and what would be left alone, and why. Changes nothing."""
     if (topic is None) == (snapshot is None):
         raise InvalidInput("name a topic or give --snapshot FILE, one of the two")
     if snapshot is not None:

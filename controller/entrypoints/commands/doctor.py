@@ -45,9 +45,6 @@ def doctor(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check database, roles, schema, workers, Java, Spark, samples and load, Pulsar and Airflow; exit 1 if something
-    is wrong.
-    """
     with application(name="cleave-doctor") as cleave:
         findings = [_look(name, check, cleave) for name, check in CHECKS.items()]
         if all(one.level != "wrong" for one in findings if one.check in NEEDED_FOR_NAMESPACES):

@@ -61,7 +61,6 @@ def decisions(
     limit: Limit = 30,
     as_json: AsJson = False,
 ) -> None:
-    """List decisions of the ledger, newest first."""
     with reading() as tx:
         name = _known(tx, topic)
         rows = inspection.rows(tx, _WHY_NOT if why_not else _DECISIONS, topic=name, limit=limit)
@@ -93,7 +92,6 @@ def operations(
     limit: Limit = 30,
     as_json: AsJson = False,
 ) -> None:
-    """List operations, newest first."""
     with reading() as tx:
         name = _known(tx, topic)
         only_live = {} if stuck else {"only_live": live}
@@ -124,7 +122,6 @@ def lineage(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Draw which segment came from which, as a tree."""
     with reading() as tx:
         row = inspected.find_topic(tx, topic_name(topic))
         layout = inspected.load_layout(tx, row)
@@ -170,7 +167,6 @@ def layout(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the layout now, or as it was."""
     with reading() as tx:
         row = inspected.find_topic(tx, topic_name(topic))
         found = inspected.load_layout(tx, row) if at is None else inspected.layout_at(tx, row, moment(at))
@@ -195,7 +191,6 @@ def key(
     at: At = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say which segment holds a key, now or then, and which sealed segments hold its earlier messages."""
     with reading() as tx:
         row = inspected.find_topic(tx, topic_name(topic))
         found = inspected.load_layout(tx, row) if at is None else inspected.layout_at(tx, row, moment(at))

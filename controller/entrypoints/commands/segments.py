@@ -25,7 +25,7 @@ from controller.entrypoints.running import manual_request
 from controller.services import segment_admin
 from controller.services.segment_admin import Planner, Preview
 
-app = typer.Typer(help="Segments: split, merge, rebucket by hand.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 SegmentId = Annotated[
     int, typer.Argument(min=0, help="Id of an ACTIVE segment; `cleave topics show` lists them.")
 ]
