@@ -77,4 +77,5 @@ def _read(knob: str, value: Any, kind: type, subject: str) -> KnobValue:
     wanted = misfit(value, kind)
     if wanted is not None:
         raise InvalidPolicy(f"Invalid {subject} configuration: {knob} = {shown(value)}; give {wanted}")
-    return value if kind in (bool, str) else kind(value)  # type: ignore[no-any-return]
+    held: KnobValue = value if kind in (bool, str) else kind(value)
+    return held

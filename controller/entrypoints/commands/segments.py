@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -31,7 +31,7 @@ SegmentId = Annotated[
 ]
 
 
-def preview_document(preview: Preview) -> dict[str, object]:
+def preview_document(preview: Preview) -> dict[str, Any]:
     """A dry run as data."""
     return {
         "topic": preview.topic,
@@ -62,7 +62,7 @@ def _act(
             with stage(cleave, dry_run) as store:  # what a preview does not ask: is a segment busy?
                 segment_admin.submit(store, cleave.planes, name, planner, manual_request(cleave, reason))
             title = f"{name} at epoch {document['epoch']}: {document['kind']} would seal {document['parents']} and create"
-            emit(as_json, document, rows_table(document["creates"], title=title))  # type: ignore[arg-type]
+            emit(as_json, document, rows_table(document["creates"], title=title))
             return
         intent = segment_admin.submit(
             cleave.store, cleave.planes, name, planner, manual_request(cleave, reason)

@@ -20,8 +20,8 @@ from controller.domain.policy import (
     AutoScalePolicy,
     PolicyLevel,
     PolicyOverride,
+    UnreadablePolicy,
     resolve,
-    unreadable,
     validate,
 )
 from controller.store.postgres.stored_json import read_json
@@ -163,7 +163,7 @@ def read_policy(cluster: str, namespace: str | None = None, topic: str | None = 
             reading = level
             policy = resolve(policy, PolicyOverride.from_document(read_json(document or "{}")))
     except InvalidInput as error:
-        return unreadable(f"{reading}'s policy: {error.message}")
+        return UnreadablePolicy(why=f"{reading}'s policy: {error.message}")
     return policy
 
 

@@ -22,6 +22,7 @@ from controller.domain.policy import (
     OVERRIDABLE_KNOBS,
     AutoScalePolicy,
     PolicyOverride,
+    UnreadablePolicy,
     resolve,
     validate,
     violations,
@@ -174,6 +175,16 @@ def test_a_knob_of_another_type_is_a_violation(knob: str, value: Any, says: str)
     [violation] = violations(replace(DEFAULT, **{knob: value}))
 
     assert says in str(violation)
+
+
+def test_only_a_policy_that_cannot_be_read_is_called_so() -> None:
+    [named] = violations(replace(DEFAULT, profile="unreadable: not at all"))
+    [unreadable] = violations(UnreadablePolicy(why="topic's policy: max_segments = '8'"))
+
+    assert str(named) == "profile = unreadable: not at all must be one of pip483"
+    assert str(unreadable) == "unreadable: topic's policy: max_segments = '8'"
+    with pytest.raises(InvalidPolicy, match="'unreadable' cannot be set here"):
+        AutoScalePolicy.from_document({"unreadable": "x"})
 
 
 def test_levels_valid_apart_are_refused_together() -> None:
