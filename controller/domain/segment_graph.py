@@ -66,6 +66,13 @@ class SegmentGraph:
             )
         return self.active[index]
 
+    def sealed_for(self, segment_hash: int) -> tuple[Segment, ...]:
+        """The sealed segments that cover a segment hash, the oldest first: they hold the earlier messages of its keys."""
+        sealed = (
+            s for s in self.segments.values() if not s.is_active and s.hash_range.contains(segment_hash)
+        )
+        return tuple(sorted(sealed, key=lambda one: one.segment_id))
+
     def ancestors(self, segment_id: int) -> frozenset[int]:
         """Every present segment it descends from, without itself."""
         return self.ancestors_of(self.segment(segment_id).parent_ids)

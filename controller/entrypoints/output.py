@@ -231,15 +231,6 @@ def operation_document(operation: Operation) -> dict[str, Any]:
     }
 
 
-def figures(refusal: Mapping[str, Any]) -> str:
-    """What a refusal was measured by, for a cell of a table: the metric, its value, and the value it needs."""
-    value, needed = (refusal.get(f"{name}_at") or refusal.get(name) for name in ("value", "needed"))
-    said = [str(refusal["metric"])] if refusal.get("metric") else []
-    said += [cell(value)] if value is not None else []
-    said += [f"needs {cell(needed)}"] if needed is not None else []
-    return ", ".join([" ".join(said[:2]), *said[2:]]) if said else ""
-
-
 def created(creates: Iterable[Mapping[str, Any]]) -> str:
     """Segments that an operation makes, for a cell of a table."""
     return ", ".join(f"{one['segment_id']} [{one['hash_range']}]" for one in creates)

@@ -14,18 +14,17 @@ from rich.tree import Tree
 from sqlalchemy import Connection
 
 from controller.domain.errors import InvalidInput
-from controller.domain.hash_range import HashRange
 from controller.domain.key_hash import key_hash
 from controller.domain.layout import SegmentLayout
 from controller.domain.shown import shown
 from controller.entrypoints import completion
 from controller.entrypoints.commands.options import AsJson, Limit, Topic, about, topic_name
+from controller.entrypoints.commands.refusals import figures
 from controller.entrypoints.output import (
     LAYOUT_COLUMNS,
     console,
     created,
     emit,
-    figures,
     layout_rows,
     rows_table,
 )
@@ -195,17 +194,18 @@ def key(
         row = inspected.find_topic(tx, topic_name(topic))
         found = inspected.load_layout(tx, row) if at is None else inspected.layout_at(tx, row, moment(at))
     place = key_hash(message_key).segment_hash
-    covering = [one for one in layout_rows(found) if HashRange.parse(one["hash_range"]).contains(place)]
-    holder = covering[0] if found.active else None
-    earlier = covering[1:] if holder else covering
+    holder = found.segment_for(place) if found.active else None
     document: dict[str, Any] = {
         "topic": row.name,
         "key": message_key,
         "segment_hash": f"{place:#06x}",
         "epoch": found.epoch,
-        "segment_id": holder and holder["segment_id"],
-        "hash_range": holder and holder["hash_range"],
-        "earlier": [{name: one[name] for name in ("segment_id", "hash_range")} for one in earlier],
+        "segment_id": holder and holder.segment_id,
+        "hash_range": holder and str(holder.hash_range),
+        "earlier": [
+            {"segment_id": one.segment_id, "hash_range": str(one.hash_range)}
+            for one in found.sealed_for(place)
+        ],
     }
     row_shown = {**document, "earlier": created(document["earlier"])}
     columns = ("key", "segment_hash", "epoch", "segment_id", "hash_range", "earlier")

@@ -36,6 +36,15 @@ def test_look_up_agrees_with_a_linear_search(layout: SegmentLayout, segment_hash
     assert [layout.segment_for(segment_hash)] == covering
 
 
+@given(layouts(), segment_hashes)
+def test_what_was_sealed_is_found_by_a_hash_in_the_order_it_was_made(
+    layout: SegmentLayout, segment_hash: int
+) -> None:
+    whole = [s for _, s in sorted(layout.segments.items()) if s.hash_range.contains(segment_hash)]
+
+    assert list(layout.sealed_for(segment_hash)) == [s for s in whole if not s.is_active]
+
+
 @given(layouts())
 def test_the_ends_of_every_active_range_are_found(layout: SegmentLayout) -> None:
     for segment in layout.active:
