@@ -83,7 +83,11 @@ def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
 
 
 class _Logger:
-    """Stands for a logger until a line is written."""
+    """Stands for a logger until a line is written.
+
+    Nothing is kept from line to line: the settings may change in between, and structlog's own loggers look them up anew
+    at each line as well.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -167,6 +167,12 @@ CREATE FUNCTION cleave.knob_number(value jsonb) RETURNS double precision
 
 COMMENT ON FUNCTION cleave.knob_number(value jsonb) IS 'The number that a knob holds, Infinity and NaN as text included; NULL where it holds none that fits.';
 
+CREATE FUNCTION cleave.knob_stored(knob text, topic jsonb, namespace jsonb, cluster jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN COALESCE(NULLIF((topic -> knob), 'null'::jsonb), NULLIF((namespace -> knob), 'null'::jsonb), NULLIF((cluster -> knob), 'null'::jsonb));
+
+COMMENT ON FUNCTION cleave.knob_stored(knob text, topic jsonb, namespace jsonb, cluster jsonb) IS 'The value of the nearest level that sets the knob; NULL where none does, so that its default counts.';
+
 CREATE FUNCTION cleave.layout_change_before_insert() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -387,11 +393,10 @@ BEGIN
     ELSIF TG_ARGV[0] = 'topic' THEN
         INSERT INTO cleave.policy_change (level, name, topic_id, actor, before, after) VALUES ('topic', NEW.name, NEW.topic_id, who, was, now);
     ELSIF TG_ARGV[0] = 'cluster' THEN
-        INSERT INTO cleave.policy_change (level, actor, before, after) VALUES ('cluster', NEW.actor, was, now);
-    ELSIF TG_OP = 'DELETE' THEN
-        INSERT INTO cleave.policy_change (level, name, actor, before, after) VALUES ('namespace', OLD.namespace, who, was, now);
+        INSERT INTO cleave.policy_change (level, actor, before, after) VALUES ('cluster', who, was, now);
     ELSE
-        INSERT INTO cleave.policy_change (level, name, actor, before, after) VALUES ('namespace', NEW.namespace, NEW.actor, was, now);
+        INSERT INTO cleave.policy_change (level, name, actor, before, after)
+        VALUES ('namespace', coalesce(NEW.namespace, OLD.namespace), who, was, now);
     END IF;
     RETURN NULL;
 END $$;
@@ -1989,7 +1994,7 @@ CREATE VIEW cleave.threshold_in_force AS
             held.stored,
             COALESCE(cleave.knob_number(held.stored), cleave.knob_number(d.value)) AS number
            FROM (cleave.policy_default d
-             CROSS JOIN LATERAL ( SELECT COALESCE(NULLIF((t.policy -> d.knob), 'null'::jsonb), NULLIF((n.policy -> d.knob), 'null'::jsonb), NULLIF((c.policy -> d.knob), 'null'::jsonb)) AS stored) held)
+             CROSS JOIN LATERAL ( SELECT cleave.knob_stored(d.knob, t.policy, n.policy, c.policy) AS stored) held)
           WHERE ((d.knob ~ '^(split|merge)_(msg|byte)_rate_(in|out)$'::text) OR (d.knob = ANY (ARRAY['load_change_threshold'::text, 'strict_pulsar'::text])))) k)
   WHERE (t.state <> 'deleted'::text)
   GROUP BY t.topic_id;
@@ -2601,7 +2606,7 @@ CREATE VIEW inspect.load_now AS
             max(knobs.value) FILTER (WHERE (knobs.knob = 'merge_byte_rate_out'::text)) AS merge_byte_rate_out,
             max(knobs.value) FILTER (WHERE (knobs.knob = 'load_stale_after_seconds'::text)) AS load_stale_after_seconds
            FROM ( SELECT d.knob,
-                    COALESCE(cleave.knob_number(COALESCE(NULLIF((t.policy -> d.knob), 'null'::jsonb), NULLIF((n.policy -> d.knob), 'null'::jsonb), NULLIF((c.policy -> d.knob), 'null'::jsonb))), cleave.knob_number(d.value)) AS value
+                    COALESCE(cleave.knob_number(cleave.knob_stored(d.knob, t.policy, n.policy, c.policy)), cleave.knob_number(d.value)) AS value
                    FROM cleave.policy_default d
                   WHERE ((d.knob ~ '^(split|merge)_(msg|byte)_rate_(in|out)$'::text) OR (d.knob = 'load_stale_after_seconds'::text))) knobs) k)
      LEFT JOIN LATERAL ( SELECT m.metric,
@@ -2816,7 +2821,7 @@ CREATE VIEW inspect.policy_effective AS
  SELECT t.name AS topic,
     t.topic_id,
     d.knob,
-    COALESCE(NULLIF((t.policy -> d.knob), 'null'::jsonb), NULLIF((n.policy -> d.knob), 'null'::jsonb), NULLIF((c.policy -> d.knob), 'null'::jsonb), d.value) AS value,
+    COALESCE(cleave.knob_stored(d.knob, t.policy, n.policy, c.policy), d.value) AS value,
         CASE
             WHEN ((t.policy ->> d.knob) IS NOT NULL) THEN 'topic'::text
             WHEN ((n.policy ->> d.knob) IS NOT NULL) THEN 'namespace'::text

@@ -68,7 +68,11 @@ class Attachment:
         if self.reader is None:
             return "being opened"
         if self.owned.release:
-            return "being handed over" if self.is_idle else "being handed over once what is in hand is acknowledged"
+            return (
+                "being handed over"
+                if self.is_idle
+                else "being handed over once what is in hand is acknowledged"
+            )
         if self.rung.is_set():
             return "has something to read"
         return "no data" if self.is_idle else "no data beyond what is in hand"

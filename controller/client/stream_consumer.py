@@ -120,7 +120,9 @@ class StreamConsumer:
             owner, held_by = row["owner"], row["held_by"]
             others = (str(owner),) if owner is not None and mine is None else ()
             holders = tuple(map(str, held_by)) if isinstance(held_by, list) and held_by else others
-            reason = mine or (f"owned by {owner}" if others and row["reason"] == "owned" else str(row["reason"]))
+            reason = mine or (
+                f"owned by {owner}" if others and row["reason"] == "owned" else str(row["reason"])
+            )
             since = None if row["since"] is None else str(row["since"])
             found.append(BucketStatus(segment_id, bucket, reason, holders, since))
         return tuple(found)

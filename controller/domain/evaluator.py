@@ -1,13 +1,19 @@
 """`decide`: a situation goes in, acts and reasons come out. It is pure, so any decision can be replayed.
 
-The profile `pip483` gives Pulsar 5's answers (PIP-483, PIP-486). Deliberate differences, all but the last off under
-`strict_pulsar`: a segment of width 1 is refused and the next candidate tried; coldness is a sum of rate ÷ threshold and not of raw
-rates; "cold since" is a stored fact and not the time of the last write; merge depth is stored, so pruning cannot erode
-its cap; a merge that would be split again is refused; a reading older than the policy's limit is neither hot nor cold;
-where consumers cannot share a segment, the guard of PIP-486 that no merge may idle a consumer counts segments instead
-of buckets; and there the consumer lane splits where Pulsar would give a segment more buckets, which would serve
-nobody. Ties go by range, in the consumer lane by id. Splits are at the midpoint. The autoscaler acts on the
-verdict.
+The profile `pip483` gives Pulsar 5's answers (PIP-483, PIP-486), with deliberate differences. `strict_pulsar` turns
+off all but the last:
+
+- A segment of width 1 is refused, and the next candidate is tried.
+- Coldness is a sum of rate ÷ threshold, not of raw rates.
+- "Cold since" is a stored fact, not the time of the last write.
+- Merge depth is stored, so pruning cannot erode its cap.
+- A merge that would be split again is refused.
+- A reading older than the policy's limit is neither hot nor cold.
+- Where consumers cannot share a segment, the guard of PIP-486 that no merge may idle a consumer counts segments
+  instead of buckets.
+- There, too, the consumer lane splits where Pulsar would give a segment more buckets, which would serve nobody.
+
+Ties go by range, in the consumer lane by id. Splits are at the midpoint. The autoscaler acts on the verdict.
 """
 
 from __future__ import annotations
@@ -21,7 +27,7 @@ from controller.domain.lanes.ground import Ground
 from controller.domain.policy import Violation, violations
 from controller.domain.situation import Situation
 
-CODE_VERSION = "pip483-4"
+CODE_VERSION = "pip483-5"
 """Version of the rules, stored in the ledger. It is raised whenever the same situation could have another answer."""
 
 ALL_LANES = frozenset(Lane)
@@ -56,15 +62,18 @@ def decide(situation: Situation, lanes: Collection[Lane] = ALL_LANES) -> Evaluat
 
 def _of_violation(violation: Violation) -> Refusal:
     """The knob with its value; where that is no number, the sentence in the knob's place."""
-    value = violation.value
-    is_number = (
-        isinstance(value, int | float) and not isinstance(value, bool) and misfit(value, float) is None
-    )
+    number = _number(violation.value)
     return Refusal(
         segment_id=None,
         lane=None,
         reason=RefusalReason.INVALID_POLICY,
-        metric=violation.knob if is_number else str(violation),
-        value=value if is_number else None,  # type: ignore[arg-type]  # told above
+        metric=str(violation) if number is None else violation.knob,
+        value=number,
         needed=violation.needed,
     )
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or misfit(value, float) is not None:
+        return None
+    return value

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from controller.domain.errors import InvalidRange
 from controller.domain.shown import shown
+from controller.domain.whole_numbers import MOST
 
 RING_SIZE = 65536
 MAX_HASH = RING_SIZE - 1
@@ -20,7 +21,7 @@ MAX_HASH = RING_SIZE - 1
 
 def hexadecimal(point: int) -> str:
     """A point on the ring as people write it, `0x8000`; one that is far off it in a few characters."""
-    return f"{point:#06x}" if abs(point) < 2**64 else shown(point)
+    return f"{point:#06x}" if abs(point) <= MOST else shown(point)
 
 
 _TEXT = re.compile(r"([0-9a-f]{4})-([0-9a-f]{4})")

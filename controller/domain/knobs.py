@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from controller.domain.errors import InvalidPolicy
 from controller.domain.shown import shown
+from controller.domain.whole_numbers import LARGEST_FLOAT
 
 KnobValue = bool | int | float | str
 
@@ -64,12 +64,11 @@ def misfit(value: object, kind: type) -> str | None:
         return _WANTED[kind]
     if isinstance(value, float):
         return None if kind is float or value.is_integer() else _WANTED[kind]
-    return None if abs(value) <= _LARGEST else _WANTED[kind]
+    # PostgreSQL's JSON holds integers of any length. What no float can hold is no knob's value.
+    return None if abs(value) <= LARGEST_FLOAT else _WANTED[kind]
 
 
 _WANTED = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
-_LARGEST = int(sys.float_info.max)
-"""PostgreSQL's JSON holds numbers of any length. What no 64-bit float can hold is no knob's value."""
 
 
 def _read(knob: str, value: Any, kind: type, subject: str) -> KnobValue:
@@ -78,4 +77,5 @@ def _read(knob: str, value: Any, kind: type, subject: str) -> KnobValue:
     wanted = misfit(value, kind)
     if wanted is not None:
         raise InvalidPolicy(f"Invalid {subject} configuration: {knob} = {shown(value)}; give {wanted}")
-    return value if kind in (bool, str) else kind(value)  # type: ignore[no-any-return]
+    held: KnobValue = value if kind in (bool, str) else kind(value)
+    return held

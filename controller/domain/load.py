@@ -12,21 +12,19 @@ Pulsar itself.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
 from controller.domain.errors import InvalidInput
 from controller.domain.shown import shown
+from controller.domain.whole_numbers import LARGEST_FLOAT, MOST
 
 METRICS = ("msg_rate_in", "byte_rate_in", "msg_rate_out", "byte_rate_out")
 """The four metrics in Pulsar's order, which decides ties."""
 
 DEFAULT_WINDOW_MS = 60_000
 DEFAULT_CHANGE_THRESHOLD = 0.25
-
-LARGEST_RATE = sys.float_info.max
 
 FLOOR_FRACTION = 0.01
 """A change below this fraction of a metric's merge threshold is noise: 10 messages/s with the defaults."""
@@ -50,10 +48,10 @@ class LoadStats:
     def are_rates(self) -> bool:
         """Whether each is finite and not negative. What is not was never measured."""
         return (
-            0 <= self.msg_rate_in <= LARGEST_RATE
-            and 0 <= self.byte_rate_in <= LARGEST_RATE
-            and 0 <= self.msg_rate_out <= LARGEST_RATE
-            and 0 <= self.byte_rate_out <= LARGEST_RATE
+            0 <= self.msg_rate_in <= LARGEST_FLOAT
+            and 0 <= self.byte_rate_in <= LARGEST_FLOAT
+            and 0 <= self.msg_rate_out <= LARGEST_FLOAT
+            and 0 <= self.byte_rate_out <= LARGEST_FLOAT
         )
 
 
@@ -195,7 +193,7 @@ class CounterSample:
 
     def __post_init__(self) -> None:
         for value in (abs(self.instant_ms), *self.counters):
-            if not 0 <= value < 2**63:
+            if not 0 <= value <= MOST:
                 raise InvalidInput(
                     f"sample of {self.source}: {shown(value)} is no counter and no instant of 64 bits; drop it"
                 )

@@ -92,15 +92,14 @@ def _act_behind(layout: SegmentGraph, segment: Segment, since: SegmentGraph | No
     """What made the segment; None for one of the first layout, and where that cannot be told."""
     if len(segment.parent_ids) > 1:
         return ReshapeKind.MERGE
-    for parent_id in segment.parent_ids:
-        parent = layout.segments.get(parent_id)
+    if segment.parent_ids:
+        parent = layout.segments.get(segment.parent_ids[0])
         return ReshapeKind.SPLIT if parent is None else _from_range(parent.hash_range, segment.hash_range)
-    if since is None:
-        return None
-    before = [one.hash_range for one in since.active if one.hash_range.overlaps(segment.hash_range)]
-    if len(before) == 1:
-        return _from_range(before[0], segment.hash_range)
-    return ReshapeKind.MERGE if before else None
+    active = () if since is None else since.active
+    before = [one.hash_range for one in active if one.hash_range.overlaps(segment.hash_range)]
+    if len(before) > 1:
+        return ReshapeKind.MERGE
+    return _from_range(before[0], segment.hash_range) if before else None
 
 
 def _from_range(parent: HashRange, child: HashRange) -> ReshapeKind:

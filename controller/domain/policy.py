@@ -96,6 +96,14 @@ class AutoScalePolicy:
 KNOBS: Mapping[str, type] = MappingProxyType({f.name: type(f.default) for f in fields(AutoScalePolicy)})
 """Every knob and its type, in the order of declaration."""
 
+
+@dataclass(frozen=True, slots=True)
+class UnreadablePolicy(AutoScalePolicy):
+    """Stands for a policy of which something cannot be read, and `why`. It is never valid: its knobs mean nothing."""
+
+    why: str = ""
+
+
 OVERRIDABLE_KNOBS: Mapping[str, type] = MappingProxyType(
     {knob: kind for knob, kind in KNOBS.items() if not knob.startswith("entry_bucket_")}
 )
@@ -158,20 +166,11 @@ class PolicyOverride:
 
 
 class PolicyLevel(StrEnum):
-    """Where a value in force comes from; `default` is a cluster's value equal to the built-in one."""
+    """Where a policy is stored."""
 
-    DEFAULT = "default"
     CLUSTER = "cluster"
     NAMESPACE = "namespace"
     TOPIC = "topic"
-
-
-@dataclass(frozen=True, slots=True)
-class EffectivePolicy:
-    """The policy in force and, for each knob, the level it came from."""
-
-    policy: AutoScalePolicy
-    levels: Mapping[str, PolicyLevel]
 
 
 def resolve(
@@ -185,21 +184,6 @@ def resolve(
     return replace(cluster, **merged) if merged else cluster
 
 
-def effective(
-    cluster: AutoScalePolicy, namespace: PolicyOverride | None = None, topic: PolicyOverride | None = None
-) -> EffectivePolicy:
-    """`resolve` with the level that each value comes from."""
-    default = AutoScalePolicy()
-    levels = {
-        knob: PolicyLevel.DEFAULT if getattr(cluster, knob) == getattr(default, knob) else PolicyLevel.CLUSTER
-        for knob in KNOBS
-    }
-    for override, level in ((namespace, PolicyLevel.NAMESPACE), (topic, PolicyLevel.TOPIC)):
-        if override is not None:
-            levels.update(dict.fromkeys(override.knobs, level))
-    return EffectivePolicy(resolve(cluster, namespace, topic), MappingProxyType(levels))
-
-
 @dataclass(frozen=True, slots=True)
 class Violation:
     """A knob that breaks its rule; `needed` is the bound it is held against, None for a choice or a type."""
@@ -210,9 +194,10 @@ class Violation:
     rule: str
 
     def __str__(self) -> str:
+        if isinstance(self.value, UnreadablePolicy):
+            return f"unreadable: {self.value.why}"
         is_choice = isinstance(self.value, str) and self.rule.startswith("one of ")
-        held = str(self.value) if is_choice else shown(self.value)
-        return held if _is_unreadable(held) else f"{self.knob} = {held} must be {self.rule}"
+        return f"{self.knob} = {self.value if is_choice else shown(self.value)} must be {self.rule}"
 
 
 _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -242,6 +227,8 @@ _RULES: tuple[tuple[str, str, float | str], ...] = (
 
 def violations(policy: AutoScalePolicy) -> tuple[Violation, ...]:
     """Every rule a resolved policy breaks; empty when it is valid. Never raises, whatever the knobs hold."""
+    if isinstance(policy, UnreadablePolicy):
+        return (Violation("policy", policy, None, "readable"),)
     broken = _wrong_types(policy)
     mistyped = {violation.knob for violation in broken}
     for knob, sign, bound in _RULES:
@@ -267,18 +254,6 @@ def _wrong_types(policy: AutoScalePolicy) -> list[Violation]:
         if wanted is not None:
             broken.append(Violation(knob, value, None, wanted))
     return broken
-
-
-_UNREADABLE = "unreadable: "
-
-
-def unreadable(reason: str) -> AutoScalePolicy:
-    """Stands for a policy of which something cannot be read: it breaks a rule, and `reason` is what is said of it."""
-    return AutoScalePolicy(profile=_UNREADABLE + reason)
-
-
-def _is_unreadable(profile: str) -> bool:
-    return profile.startswith(_UNREADABLE)
 
 
 def validate(policy: AutoScalePolicy) -> None:

@@ -66,6 +66,13 @@ class SegmentGraph:
             )
         return self.active[index]
 
+    def sealed_for(self, segment_hash: int) -> tuple[Segment, ...]:
+        """The sealed segments that cover a segment hash, the oldest first: they hold the earlier messages of its keys."""
+        sealed = (
+            s for s in self.segments.values() if not s.is_active and s.hash_range.contains(segment_hash)
+        )
+        return tuple(sorted(sealed, key=lambda one: one.segment_id))
+
     def ancestors(self, segment_id: int) -> frozenset[int]:
         """Every present segment it descends from, without itself."""
         return self.ancestors_of(self.segment(segment_id).parent_ids)
@@ -100,17 +107,13 @@ class SegmentGraph:
         """Merges in the ancestry, as stored when the segment was made.
 
         Equal to Pulsar's number while nothing has been pruned, up to `COUNTED_MERGES`. Pruning erodes Pulsar's and
-        leaves this one alone, so up to there it can only be larger than `merge_depth_by_ancestry`.
+        leaves this one alone, so up to there it can only be larger than `merge_depths_by_ancestry`.
         """
         return self.segment(segment_id).merge_depth
 
-    def merge_depth_by_ancestry(self, segment_id: int) -> int:
-        """Pulsar's number: distinct segments with two or more parents, among itself and present ancestors."""
-        among = (segment_id, *self.ancestors(segment_id))
-        return sum(len(self.segments[i].parent_ids) >= 2 for i in among)
-
     def merge_depths_by_ancestry(self) -> dict[int, int]:
-        """`merge_depth_by_ancestry` of every segment, however deep, in one pass over the links.
+        """Pulsar's number for every segment, however deep: distinct segments with two or more parents, among itself and
+        present ancestors. One pass over the links.
 
         Segments are taken in the order of their ids, since a parent's id is below its children's. A set of merges is a
         number with a bit for each, kept until the last child has taken it over.

@@ -18,7 +18,7 @@ from controller.domain.hash_range import RING_SIZE, HashRange
 from controller.domain.knobs import write_knob
 from controller.domain.layout import SegmentLayout
 from controller.domain.load import METRICS, LoadRecord, LoadStats
-from controller.domain.policy import AutoScalePolicy
+from controller.domain.policy import AutoScalePolicy, UnreadablePolicy
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment, SegmentState
 from controller.domain.shown import shown
@@ -96,7 +96,7 @@ class Situation:
                 str(segment_id): [_write_stats(s) for s in ticks] for segment_id, ticks in recent.items()
             },
             "stream_consumers": dict(self.stream_consumers),
-            "policy": self.policy.to_document(),
+            "policy": _write_policy(self.policy),
             "history": _write_flat(self.history),
             "in_flight": [
                 _write_flat(reshape) for reshape in sorted(self.in_flight, key=lambda live: live.operation_id)
@@ -127,7 +127,7 @@ class Situation:
             stream_consumers={
                 name: whole(count, "stream_consumers") for name, count in document["stream_consumers"].items()
             },
-            policy=AutoScalePolicy.from_document(document["policy"]),
+            policy=_read_policy(document["policy"]),
             history=History(**{name: _read_instant(at, name) for name, at in document["history"].items()}),
             in_flight=tuple(_read_reshape(value) for value in document["in_flight"]),
             capabilities=_read_capabilities(document["capabilities"]),
@@ -180,6 +180,23 @@ def _read_layout(document: Mapping[str, Any]) -> SegmentLayout:
 _ANYWHERE = HashRange(0, 0)  # the range of a sealed ancestor plays no part in any decision
 
 
+_WHY_UNREADABLE = "unreadable"
+
+
+def _write_policy(policy: AutoScalePolicy) -> dict[str, Any]:
+    why = {_WHY_UNREADABLE: policy.why} if isinstance(policy, UnreadablePolicy) else {}
+    return {**policy.to_document(), **why}
+
+
+def _read_policy(document: Mapping[str, Any]) -> AutoScalePolicy:
+    if _WHY_UNREADABLE not in document:
+        return AutoScalePolicy.from_document(document)
+    why = document[_WHY_UNREADABLE]
+    if not isinstance(why, str):
+        raise InvalidInput(f"{_WHY_UNREADABLE} = {shown(why)}; give a text")
+    return UnreadablePolicy(why=why)
+
+
 def _write_stats(stats: LoadStats) -> list[Any]:
     return [write_knob(_as_float(rate)) for rate in stats.rates]
 
@@ -229,11 +246,11 @@ def _read_reshape(value: Mapping[str, Any]) -> LiveReshape:
 
 
 def _read_capabilities(value: Mapping[str, Any]) -> Capabilities:
-    read = {
+    read: dict[str, Any] = {
         name: whole(held, name) if name == "max_children" else _read_truth(held, name)
         for name, held in value.items()
     }
-    return Capabilities(**read)  # type: ignore[arg-type]  # one name, one kind
+    return Capabilities(**read)
 
 
 def _read_instant(value: Any, name: str) -> int | None:

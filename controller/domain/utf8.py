@@ -7,6 +7,7 @@ UTF-8 arrives so. No UTF-8 stands for it, and a library in C may not survive it.
 from __future__ import annotations
 
 from controller.domain.errors import InvalidInput
+from controller.domain.shown import shown
 
 
 def utf8(text: str, what: str) -> bytes:
@@ -16,6 +17,6 @@ def utf8(text: str, what: str) -> bytes:
     except UnicodeEncodeError as error:
         odd = error.object[error.start]
         raise InvalidInput(
-            f"{what} {text[:60]!r} holds {odd!r}, half of a surrogate pair, which has no UTF-8 form; leave it out, or "
+            f"{what} {shown(text)} holds {odd!r}, half of a surrogate pair, which has no UTF-8 form; leave it out, or "
             "give bytes where bytes are taken"
         ) from error

@@ -1,14 +1,20 @@
-"""Whole numbers out of JSON, which holds fractions, infinities and numbers of any length as well."""
+"""Whole numbers out of JSON, which holds fractions, infinities and numbers of any length as well; and how large a number
+may be at all.
+"""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from controller.domain.errors import InvalidInput
 from controller.domain.shown import shown
 
 MOST = 2**63 - 1
-"""Of Java and of PostgreSQL."""
+"""The largest whole number of Java and of PostgreSQL."""
+
+LARGEST_FLOAT = sys.float_info.max
+"""The largest number of 64 bits that is not whole; an integer of Python may be larger."""
 
 
 def whole(value: Any, name: str, least: int = 0, most: int = MOST) -> int:

@@ -54,12 +54,17 @@ def _say_version(asked: bool) -> None:
 
 @app.callback()
 def options(
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001 - its callback answers
         bool,
         typer.Option("--version", callback=_say_version, is_eager=True, help="Say which version this is."),
     ] = False,
 ) -> None:
-    """Options before the command. Their work is done by their callbacks."""
+    """Before any command: standard output is for the command's own text, so log lines go elsewhere."""
+    import logging
+
+    from controller import telemetry
+
+    telemetry.configure_logging(level=logging.WARNING)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -11,9 +11,13 @@ from controller.domain.policy import KNOBS
 MOST = 100
 """Names offered at once; more help nobody."""
 _SCHEME = "topic://"
-_TOPICS = "SELECT topic FROM inspect.topics WHERE state <> 'deleted' AND starts_with(topic, :prefix) ORDER BY topic LIMIT :limit"
+_TOPICS = """
+    SELECT topic FROM inspect.topics
+     WHERE state <> 'deleted' AND starts_with(topic, :prefix) ORDER BY topic LIMIT :limit
+"""
 _NAMESPACES = """
-    SELECT DISTINCT namespace FROM inspect.topics WHERE state <> 'deleted' AND starts_with(namespace, :prefix) ORDER BY 1 LIMIT :limit
+    SELECT DISTINCT namespace FROM inspect.topics
+     WHERE state <> 'deleted' AND starts_with(namespace, :prefix) ORDER BY namespace LIMIT :limit
 """
 
 

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Operation
+from controller.domain.whole_numbers import MOST
 
 PIPED_WIDTH = 220
 GAP = 2
@@ -40,10 +41,18 @@ console = _Console(highlight=False, width=None if _KNOWS_ITS_WIDTH else PIPED_WI
 
 
 def to_json(value: Any) -> Any:
-    """Values json does not know: instants become ISO 8601, numbers stay numbers, the rest is its text."""
+    """Values json does not know: instants become ISO 8601, numbers that 64 bits hold stay numbers, the rest is its text."""
     if isinstance(value, Decimal):
-        return int(value) if value == value.to_integral_value() else float(value)
+        return _number(value)
     return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def _number(value: Decimal) -> int | float | str:
+    if not value.is_finite():
+        return str(value)
+    if abs(value) <= MOST and value == value.to_integral_value():
+        return int(value)
+    return float(value) if abs(value) <= MOST else str(value)
 
 
 def duration(seconds: float) -> str:
@@ -220,15 +229,6 @@ def operation_document(operation: Operation) -> dict[str, Any]:
         "actor": operation.actor,
         "reason": operation.reason,
     }
-
-
-def figures(refusal: Mapping[str, Any]) -> str:
-    """What a refusal was measured by, for a cell of a table: the metric, its value, and the value it needs."""
-    value, needed = (refusal.get(f"{name}_at") or refusal.get(name) for name in ("value", "needed"))
-    said = [str(refusal["metric"])] if refusal.get("metric") else []
-    said += [cell(value)] if value is not None else []
-    said += [f"needs {cell(needed)}"] if needed is not None else []
-    return ", ".join([" ".join(said[:2]), *said[2:]]) if said else ""
 
 
 def created(creates: Iterable[Mapping[str, Any]]) -> str:

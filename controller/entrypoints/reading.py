@@ -7,15 +7,16 @@ from contextlib import contextmanager
 
 from sqlalchemy import Connection, text
 
-from controller.settings import Settings, load_settings
+from controller.settings import load_settings
 from controller.store.postgres.engine import Store
 
 
 @contextmanager
-def reading(settings: Settings | None = None) -> Iterator[Connection]:
+def reading() -> Iterator[Connection]:
     """One snapshot of the database that the settings name. Nothing can be changed in it, whatever the login may do."""
-    settings = settings or load_settings()
-    store = Store(settings.database_url.get_secret_value(), application_name="cleave-read", pool_size=1)
+    store = Store(
+        load_settings().database_url.get_secret_value(), application_name="cleave-read", pool_size=1
+    )
     try:
         with store.transaction() as tx:
             tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))

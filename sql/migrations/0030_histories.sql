@@ -54,7 +54,8 @@ COMMENT ON CONSTRAINT policy_change_named ON cleave.policy_change IS 'A namespac
 CREATE TRIGGER policy_change_is_history BEFORE UPDATE OR DELETE ON cleave.policy_change
     FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
 
--- A topic's row has no actor. Whoever changes its policy says who in the transaction's setting cleave.actor; else it is the login.
+-- The program says who changes a policy in the transaction's setting cleave.actor; else it is the login. The actor of the row
+-- does not count: a hand that writes the policy alone leaves the name of whoever wrote it before.
 CREATE FUNCTION cleave.note_policy_change() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     was jsonb := CASE WHEN TG_OP = 'INSERT' THEN '{}' ELSE coalesce(OLD.policy, '{}') END;
@@ -66,11 +67,10 @@ BEGIN
     ELSIF TG_ARGV[0] = 'topic' THEN
         INSERT INTO cleave.policy_change (level, name, topic_id, actor, before, after) VALUES ('topic', NEW.name, NEW.topic_id, who, was, now);
     ELSIF TG_ARGV[0] = 'cluster' THEN
-        INSERT INTO cleave.policy_change (level, actor, before, after) VALUES ('cluster', NEW.actor, was, now);
-    ELSIF TG_OP = 'DELETE' THEN
-        INSERT INTO cleave.policy_change (level, name, actor, before, after) VALUES ('namespace', OLD.namespace, who, was, now);
+        INSERT INTO cleave.policy_change (level, actor, before, after) VALUES ('cluster', who, was, now);
     ELSE
-        INSERT INTO cleave.policy_change (level, name, actor, before, after) VALUES ('namespace', NEW.namespace, NEW.actor, was, now);
+        INSERT INTO cleave.policy_change (level, name, actor, before, after)
+        VALUES ('namespace', coalesce(NEW.namespace, OLD.namespace), who, was, now);
     END IF;
     RETURN NULL;
 END $$;

@@ -29,8 +29,7 @@ SELECT t.name AS topic, t.topic_id, s.segment_id, inspect.hash_range_text(s.rang
               max(value) FILTER (WHERE knob = 'merge_byte_rate_out') AS merge_byte_rate_out,
               max(value) FILTER (WHERE knob = 'load_stale_after_seconds') AS load_stale_after_seconds
          FROM (SELECT d.knob,
-                      coalesce(cleave.knob_number(coalesce(nullif(t.policy -> d.knob, 'null'), nullif(n.policy -> d.knob, 'null'),
-                                                           nullif(c.policy -> d.knob, 'null'))),
+                      coalesce(cleave.knob_number(cleave.knob_stored(d.knob, t.policy, n.policy, c.policy)),
                                cleave.knob_number(d.value)) AS value
                  FROM cleave.policy_default d
                 WHERE d.knob ~ '^(split|merge)_(msg|byte)_rate_(in|out)$' OR d.knob = 'load_stale_after_seconds') knobs) k

@@ -2,8 +2,7 @@
 
 CREATE VIEW inspect.policy_effective AS
 SELECT t.name AS topic, t.topic_id, d.knob,
-       coalesce(nullif(t.policy -> d.knob, 'null'), nullif(n.policy -> d.knob, 'null'), nullif(c.policy -> d.knob, 'null'), d.value)
-           AS value,
+       coalesce(cleave.knob_stored(d.knob, t.policy, n.policy, c.policy), d.value) AS value,
        CASE WHEN t.policy ->> d.knob IS NOT NULL THEN 'topic'
             WHEN n.policy ->> d.knob IS NOT NULL THEN 'namespace'
             WHEN coalesce(nullif(c.policy -> d.knob, 'null'), d.value) <> d.value THEN 'cluster'

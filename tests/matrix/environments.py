@@ -29,7 +29,7 @@ import runpy, sys
 from pathlib import Path
 import typer
 from controller.entrypoints.cli import app
-assert dict(typer.main.get_command(app).commands.items())  # which loads the file of each
+assert all(one.load() for one in typer.main.get_command(app).commands.values())
 project = Path(sys.argv[1])
 sys.path.insert(0, str(project / "plugins"))
 for dag in sorted((project / "dags").glob("*.py")):

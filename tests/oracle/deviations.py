@@ -16,6 +16,7 @@ from controller.domain.evaluator import decide
 from controller.domain.load import LoadRecord, LoadStats
 from controller.domain.situation import History, Situation
 from tests.oracle.pulsar_classes import as_acts
+from tests.support.ancestry import merge_depth_by_ancestry
 
 TIE = "7: ties go by range"
 WIDTH_ONE = "7: a segment of one hash is left whole"
@@ -170,7 +171,9 @@ def _stored_depth(s: Situation, acts: Acts, theirs: Acts, ours: Evaluation) -> b
     assert isinstance(theirs[0], Merge)
     pair = theirs[0].left_id, theirs[0].right_id
     cap = s.policy.max_dag_depth
-    return max(map(s.layout.merge_depth_by_ancestry, pair)) < cap <= max(map(s.layout.merge_depth, pair))
+    return (
+        max(merge_depth_by_ancestry(s.layout, i) for i in pair) < cap <= max(map(s.layout.merge_depth, pair))
+    )
 
 
 def _split_again(s: Situation, acts: Acts, theirs: Acts, ours: Evaluation) -> bool:

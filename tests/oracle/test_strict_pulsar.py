@@ -30,6 +30,7 @@ from controller.domain.situation import Situation
 from tests.oracle import deviations, scalable_states
 from tests.oracle.pulsar_classes import PulsarClasses, as_acts
 from tests.oracle.smallest import smallest
+from tests.support.ancestry import merge_depth_by_ancestry
 from tests.support.brokers import demand_jars
 from tests.support.drawn import cases
 
@@ -195,10 +196,10 @@ def assert_same_layout(layout: SegmentLayout, theirs: dict[str, Any], item: dict
     again = rerun(item, len(item["acts"]))
     assert common(layout.to_metadata()) == common(theirs["metadata"]), again
     assert SegmentLayout.from_metadata(theirs["metadata"]).active == tuple(
-        replace(s, bucket_splits=(), merge_depth=layout.merge_depth_by_ancestry(s.segment_id))
+        replace(s, bucket_splits=(), merge_depth=merge_depth_by_ancestry(layout, s.segment_id))
         for s in layout.active
     ), again
-    assert {str(i): layout.merge_depth_by_ancestry(i) for i in layout.segments} == theirs["depths"], again
+    assert {str(i): merge_depth_by_ancestry(layout, i) for i in layout.segments} == theirs["depths"], again
     ids = sorted(layout.segments)
     looked_at = layout.segment(ids[item["look_at"] % len(ids)])
     assert list(layout.lineage(looked_at.segment_id)) == theirs["lineage"], again

@@ -17,7 +17,10 @@ from sqlalchemy import Connection, text
 
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Observed, Operation, OperationState, Origin, Step, next_step
+from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import Reshape, plan_split
+from controller.domain.situation import Capabilities
+from controller.store.decisions.situations import load_situations
 from controller.store.journal import claims, commits, reshape_intents, steps, topic_intents
 from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
@@ -187,9 +190,13 @@ class StoreDriver:
         with self.store.transaction() as tx:
             row = topics.get_topic(tx, topic_id)
             topic = inspected.InspectedTopic(
-                row.topic_id, row.name, row.state, row.data_plane, row.epoch, row.properties, None
+                row.topic_id, row.name, row.state, row.data_plane, row.properties
             )
             return inspected.layout_at(tx, topic, at)
+
+    def policy(self, topic_id: int) -> AutoScalePolicy:
+        """The policy that decisions about the topic are made by."""
+        return self.do(load_situations, [topic_id], {"embedded": Capabilities()})[topic_id].policy
 
     def layout(self, topic_id: int) -> SegmentLayout:
         """The present layout, its laws checked."""

@@ -121,7 +121,7 @@ def test_commands_of_cleave_exist_with_their_options() -> None:
 
     assert [words[0] for words in asked] == ["migrate", "worker", "collect"]
     for words in asked:
-        command = typer.main.get_command(app).commands[words[0]]  # type: ignore[attr-defined]
+        command = typer.main.get_command(app).commands[words[0]].load()  # type: ignore[attr-defined]
         options = {name for parameter in command.params for name in parameter.opts}
         assert {word for word in words[1:] if word.startswith("--")} <= options
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from controller.domain.errors import InvalidInput, SegmentNotFound, SubscriptionNotFound
+from controller.domain.shown import shown
 from controller.domain.utf8 import utf8
 
 ARRIVALS = "embedded_arrivals"
@@ -17,7 +18,7 @@ def checked(kind: str, name: str) -> str:
     """
     if not name or "\0" in name or len(utf8(name, f"{kind} name")) > MAX_NAME_BYTES:
         raise InvalidInput(
-            f"{kind} name {name[:60]!r} ({len(name)} characters): give 1 to {MAX_NAME_BYTES} bytes without NUL"
+            f"{kind} name {shown(name)} ({len(name)} characters): give 1 to {MAX_NAME_BYTES} bytes without NUL"
         )
     return name
 

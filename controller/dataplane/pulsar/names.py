@@ -12,6 +12,7 @@ from urllib.parse import quote, quote_plus
 
 from controller.domain.errors import InvalidInput
 from controller.domain.segment import is_segment_descriptor
+from controller.domain.shown import shown
 
 MAX_NAME_BYTES = 1000
 """Percent-encoded up to three times as long; a broker takes 8 KiB of request line and headers (its default)."""
@@ -78,7 +79,7 @@ def subscription_path(subscription: str) -> str:
     _check("subscription", subscription, subscription)
     if len(subscription.encode()) > MAX_NAME_BYTES // 2:
         raise InvalidInput(
-            f"subscription {subscription[:60]!r}… is longer than {MAX_NAME_BYTES // 2} bytes; shorten it"
+            f"subscription {shown(subscription)} is longer than {MAX_NAME_BYTES // 2} bytes; shorten it"
         )
     return quote(_quoted(subscription), safe="")
 
@@ -114,24 +115,24 @@ def _split(name: str) -> re.Match[str]:
 def _check_entity(kind: str, text: str, whole: str) -> None:
     if _ENTITY.fullmatch(text) is None or text in (".", ".."):
         raise InvalidInput(
-            f"{kind} {text!r} of {whole[:80]!r}: Pulsar allows letters, digits and - = : . _ in it; rename it"
+            f"{kind} {text!r} of {shown(whole)}: Pulsar allows letters, digits and - = : . _ in it; rename it"
         )
 
 
 def _check(kind: str, text: str, whole: str) -> None:
     odd = _CONTROL.search(text)
     if odd is not None:
-        raise InvalidInput(f"{kind} {whole[:80]!r} holds the control character {odd[0]!r}; leave it out")
+        raise InvalidInput(f"{kind} {shown(whole)} holds the control character {odd[0]!r}; leave it out")
     if not text:
-        raise InvalidInput(f"{kind} name in {whole[:80]!r} is empty; give one")
+        raise InvalidInput(f"{kind} name in {shown(whole)} is empty; give one")
     if kind == "topic" and "/" in text:
-        raise InvalidInput(f"topic {whole[:80]!r}: Pulsar allows no slash in a topic's own name; replace it")
+        raise InvalidInput(f"topic {shown(whole)}: Pulsar allows no slash in a topic's own name; replace it")
 
 
 def _check_length(name: str) -> None:
     if len(name.encode()) > MAX_NAME_BYTES:
         raise InvalidInput(
-            f"{name[:80]}… has {len(name.encode())} bytes; keep a segment's topic within {MAX_NAME_BYTES}"
+            f"{shown(name)} has {len(name.encode())} bytes; keep a segment's topic within {MAX_NAME_BYTES}"
         )
 
 

@@ -10,9 +10,10 @@ from dataclasses import replace
 
 from controller.domain.decision import Lane, Refusal, RefusalReason, Split
 from controller.domain.lanes.cooldowns import Cooldowns, Pause
-from controller.domain.load import LARGEST_RATE, LoadRecord, LoadStats
+from controller.domain.load import LoadRecord, LoadStats
 from controller.domain.situation import Situation
 from controller.domain.split_points.midpoint import midpoint
+from controller.domain.whole_numbers import LARGEST_FLOAT
 
 
 class Ground:
@@ -154,5 +155,5 @@ class Ground:
 def _measured(record: LoadRecord | None) -> LoadRecord | None:
     if record is None or record.stats.are_rates:
         return record
-    rates = (rate if 0 <= rate <= LARGEST_RATE else math.nan for rate in record.stats.rates)
+    rates = (rate if 0 <= rate <= LARGEST_FLOAT else math.nan for rate in record.stats.rates)
     return replace(record, stats=LoadStats(*rates))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,6 +9,7 @@ from typing import Protocol
 from controller.domain.errors import InvalidInput
 from controller.domain.hash_range import HashRange
 from controller.domain.shown import shown
+from controller.domain.whole_numbers import LARGEST_FLOAT
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class HashLoad:
     load: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.load <= sys.float_info.max:
+        if not 0 <= self.load <= LARGEST_FLOAT:
             raise InvalidInput(
                 f"load {shown(self.load)} on {self.hash_range} is not finite and >= 0; drop the sample"
             )

@@ -35,10 +35,7 @@ from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.running import user_name
 from controller.entrypoints.stop_signals import on_stop_signals
 
-app = typer.Typer(
-    help="Namespace bundles: show, split, unload; collect, aggregate, propose, approve, apply; why, and replay.",
-    no_args_is_help=True,
-)
+app = typer.Typer(no_args_is_help=True)
 Bundle = Annotated[
     str,
     typer.Argument(

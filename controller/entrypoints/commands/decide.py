@@ -19,7 +19,8 @@ from controller.domain.evaluator import decide as ask
 from controller.domain.situation import Capabilities, Situation
 from controller.entrypoints import completion
 from controller.entrypoints.commands.options import AsJson, topic_name
-from controller.entrypoints.output import cell, emit, figures, rows_table, say
+from controller.entrypoints.commands.refusals import figures
+from controller.entrypoints.output import cell, emit, rows_table, say
 from controller.store.decisions import situations
 from controller.store.topics import topics
 
@@ -41,7 +42,6 @@ def decide(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what would be decided and what would be left alone, and why. Changes nothing."""
     if (topic is None) == (snapshot is None):
         raise InvalidInput("name a topic or give --snapshot FILE, one of the two")
     if snapshot is not None:

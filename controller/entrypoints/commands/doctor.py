@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import typer
@@ -45,9 +45,6 @@ def doctor(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check database, roles, schema, workers, Java, Spark, samples and load, Pulsar and Airflow; exit 1 if something
-    is wrong.
-    """
     with application(name="cleave-doctor") as cleave:
         findings = [_look(name, check, cleave) for name, check in CHECKS.items()]
         if all(one.level != "wrong" for one in findings if one.check in NEEDED_FOR_NAMESPACES):
@@ -91,13 +88,13 @@ def _schema(cleave: Application) -> str:
 
 def _role(cleave: Application) -> str:
     with cleave.store.transaction() as tx:
-        if not _is_member(tx, "cleave_controller") and _is_member(tx, "cleave_inspector"):
-            user = tx.execute(text("SELECT current_user")).scalar_one()
-            raise Note(
-                f"user {user} is in role cleave_inspector: enough for commands that only read; the worker, the collector "
-                "and what changes something need a login in role cleave_controller"
-            )
-        return _demand_role(tx, "cleave_controller", "database_url")
+        login = _login(tx)
+    if "cleave_inspector" in login.roles and "cleave_controller" not in login.roles:
+        raise Note(
+            f"user {login.user} is in role cleave_inspector: enough for commands that only read; the worker, the "
+            "collector and what changes something need a login in role cleave_controller"
+        )
+    return _demand_role(login, "cleave_controller", "database_url")
 
 
 def _loader_role(cleave: Application) -> str:
@@ -109,35 +106,49 @@ def _loader_role(cleave: Application) -> str:
     loader = Store(cleave.settings.loader_dsn, application_name="cleave-doctor", pool_size=1)
     try:
         with loader.transaction() as tx:
-            return _demand_role(tx, "cleave_spark_loader", "loader_url")
+            login = _login(tx)
     finally:
         loader.dispose()
+    return _demand_role(login, "cleave_spark_loader", "loader_url")
 
 
-def _is_member(tx: Connection, role: str) -> bool:
-    member: bool = tx.execute(
-        text("SELECT pg_has_role(current_user, :role, 'member')"), {"role": role}
-    ).scalar_one()
-    return member
+@dataclass(frozen=True, slots=True)
+class _Login:
+    """Who is connected; of Cleave's roles those it is a member of, which for a superuser is each."""
+
+    user: str
+    is_superuser: bool
+    roles: frozenset[str]
+
+    @property
+    def surplus(self) -> str | None:
+        """What it is that only the migrations need; None where it is nothing more than its work takes."""
+        if self.is_superuser:
+            return "a superuser"
+        return "in role cleave_owner" if "cleave_owner" in self.roles else None
 
 
-def _demand_role(tx: Connection, role: str, setting: str) -> str:
-    user, member, superuser = tx.execute(
-        text(
-            "SELECT current_user, pg_has_role(current_user, :role, 'member'), (SELECT rolsuper FROM "
-            "pg_roles WHERE rolname = current_user)"
-        ),
-        {"role": role},
-    ).one()
-    if not member:
-        raise Terminal(f"user {user} is not in role {role}; run GRANT {role} TO {user}")
-    more = "a superuser" if superuser else "in role cleave_owner" if _is_member(tx, "cleave_owner") else None
-    if more is not None:
+_ROLES = ("cleave_controller", "cleave_inspector", "cleave_owner", "cleave_spark_loader")
+_LOGIN = text("""
+    SELECT current_user, (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) AS is_superuser,
+           ARRAY(SELECT role FROM unnest(CAST(:roles AS name[])) AS role WHERE pg_has_role(current_user, role, 'member')) AS roles
+""")
+
+
+def _login(tx: Connection) -> _Login:
+    user, is_superuser, roles = tx.execute(_LOGIN, {"roles": list(_ROLES)}).one()
+    return _Login(user, is_superuser, frozenset(roles))
+
+
+def _demand_role(login: _Login, role: str, setting: str) -> str:
+    if role not in login.roles:
+        raise Terminal(f"user {login.user} is not in role {role}; run GRANT {role} TO {login.user}")
+    if login.surplus is not None:
         raise Note(
-            f"user {user} is {more}, which only `cleave migrate` needs; give CLEAVE_{setting.upper()} a login in role "
-            f"{role} only, and people who only read one in role cleave_inspector"
+            f"user {login.user} is {login.surplus}, which only `cleave migrate` needs; give CLEAVE_{setting.upper()} a login in "
+            f"role {role} only, and people who only read one in role cleave_inspector"
         )
-    return f"user {user} is in role {role}"
+    return f"user {login.user} is in role {role}"
 
 
 _WORKERS = "SELECT holder FROM inspect.leases WHERE starts_with(name, 'worker/') AND live ORDER BY name"
@@ -166,6 +177,8 @@ def _java(cleave: Application) -> str:
 
 
 def _spark(cleave: Application) -> str:
+    if cleave.settings.spark_label == NO_SPARK:
+        return f"not needed here: SPARK_MASTER is {NO_SPARK}, so the SQL twin aggregates"
     if importlib.util.find_spec("pyspark") is None:
         raise Note("PySpark is not installed: the SQL twin aggregates instead; run pip install pyspark")
     import pyspark

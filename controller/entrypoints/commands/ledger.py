@@ -14,17 +14,17 @@ from rich.tree import Tree
 from sqlalchemy import Connection
 
 from controller.domain.errors import InvalidInput
-from controller.domain.hash_range import HashRange
 from controller.domain.key_hash import key_hash
 from controller.domain.layout import SegmentLayout
+from controller.domain.shown import shown
 from controller.entrypoints import completion
 from controller.entrypoints.commands.options import AsJson, Limit, Topic, about, topic_name
+from controller.entrypoints.commands.refusals import figures
 from controller.entrypoints.output import (
     LAYOUT_COLUMNS,
     console,
     created,
     emit,
-    figures,
     layout_rows,
     rows_table,
 )
@@ -60,7 +60,6 @@ def decisions(
     limit: Limit = 30,
     as_json: AsJson = False,
 ) -> None:
-    """List decisions of the ledger, newest first."""
     with reading() as tx:
         name = _known(tx, topic)
         rows = inspection.rows(tx, _WHY_NOT if why_not else _DECISIONS, topic=name, limit=limit)
@@ -70,8 +69,8 @@ def decisions(
         emit(as_json, rows, rows_table(rows, columns))
         return
     columns = (*which, "lane", "segment", "reason", "figures", "not_before")
-    shown = [{**row, "segment": _pair(row), "figures": figures(row)} for row in rows]
-    emit(as_json, rows, rows_table(shown, columns))
+    cells = [{**row, "segment": _pair(row), "figures": figures(row)} for row in rows]
+    emit(as_json, rows, rows_table(cells, columns))
 
 
 def _known(tx: Connection, topic: str | None) -> str | None:
@@ -92,7 +91,6 @@ def operations(
     limit: Limit = 30,
     as_json: AsJson = False,
 ) -> None:
-    """List operations, newest first."""
     with reading() as tx:
         name = _known(tx, topic)
         only_live = {} if stuck else {"only_live": live}
@@ -105,8 +103,8 @@ def operations(
         segments = ("parents", "children") if name else ()
         failures = ("last_error",) if any(row["last_error"] for row in rows) else ()
         columns = (*which, "kind", "state", *segments, "actor", "reason", *failures)
-    shown = [{**row, "children": created(row["creates"])} for row in found]
-    emit(as_json, found, rows_table(shown, columns))
+    cells = [{**row, "children": created(row["creates"])} for row in found]
+    emit(as_json, found, rows_table(cells, columns))
 
 
 def _operation(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,7 +121,6 @@ def lineage(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Draw which segment came from which, as a tree."""
     with reading() as tx:
         row = inspected.find_topic(tx, topic_name(topic))
         layout = inspected.load_layout(tx, row)
@@ -169,21 +166,20 @@ def layout(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the layout now, or as it was."""
     with reading() as tx:
         row = inspected.find_topic(tx, topic_name(topic))
-        shown = inspected.load_layout(tx, row) if at is None else inspected.layout_at(tx, row, moment(at))
+        found = inspected.load_layout(tx, row) if at is None else inspected.layout_at(tx, row, moment(at))
     if metadata:
-        emit(True, shown.to_metadata(), "")
+        emit(True, found.to_metadata(), "")
         return
-    rows: list[dict[str, Any]] = layout_rows(shown)
+    rows: list[dict[str, Any]] = layout_rows(found)
     document = {
         "topic": row.name,
-        "epoch": shown.epoch,
-        "next_segment_id": shown.next_segment_id,
+        "epoch": found.epoch,
+        "next_segment_id": found.next_segment_id,
         "segments": rows,
     }
-    emit(as_json, document, rows_table(rows, LAYOUT_COLUMNS, title=f"{row.name} at epoch {shown.epoch}"))
+    emit(as_json, document, rows_table(rows, LAYOUT_COLUMNS, title=f"{row.name} at epoch {found.epoch}"))
 
 
 def key(
@@ -194,26 +190,26 @@ def key(
     at: At = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say which segment holds a key, now or then, and which sealed segments hold its earlier messages."""
     with reading() as tx:
         row = inspected.find_topic(tx, topic_name(topic))
-        shown = inspected.load_layout(tx, row) if at is None else inspected.layout_at(tx, row, moment(at))
+        found = inspected.load_layout(tx, row) if at is None else inspected.layout_at(tx, row, moment(at))
     place = key_hash(message_key).segment_hash
-    covering = [one for one in layout_rows(shown) if HashRange.parse(one["hash_range"]).contains(place)]
-    holder = covering[0] if shown.active else None
-    earlier = covering[1:] if holder else covering
+    holder = found.segment_for(place) if found.active else None
     document: dict[str, Any] = {
         "topic": row.name,
         "key": message_key,
         "segment_hash": f"{place:#06x}",
-        "epoch": shown.epoch,
-        "segment_id": holder and holder["segment_id"],
-        "hash_range": holder and holder["hash_range"],
-        "earlier": [{name: one[name] for name in ("segment_id", "hash_range")} for one in earlier],
+        "epoch": found.epoch,
+        "segment_id": holder and holder.segment_id,
+        "hash_range": holder and str(holder.hash_range),
+        "earlier": [
+            {"segment_id": one.segment_id, "hash_range": str(one.hash_range)}
+            for one in found.sealed_for(place)
+        ],
     }
-    shown_row = {**document, "earlier": created(document["earlier"])}
+    row_shown = {**document, "earlier": created(document["earlier"])}
     columns = ("key", "segment_hash", "epoch", "segment_id", "hash_range", "earlier")
-    emit(as_json, document, rows_table([shown_row], columns, title=row.name))
+    emit(as_json, document, rows_table([row_shown], columns, title=row.name))
 
 
 def moment(text: str) -> int | datetime:
@@ -224,6 +220,6 @@ def moment(text: str) -> int | datetime:
         instant = datetime.fromisoformat(text)
     except ValueError as error:
         raise InvalidInput(
-            f"{text[:40]!r} is neither an epoch (7) nor an instant (2026-11-21T03:00:00Z)"
+            f"{shown(text)} is neither an epoch (7) nor an instant (2026-11-21T03:00:00Z)"
         ) from error
     return instant if instant.tzinfo else instant.replace(tzinfo=UTC)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from controller.dataplane.registry import PLANE_NAMES
-from controller.domain.errors import CleaveError, InvalidInput
+from controller.domain.errors import Conflict, InvalidInput, InvalidLayoutChange, InvalidRange, NotFound
 from controller.domain.shown import shown
 from controller.entrypoints import completion
 
@@ -54,12 +54,16 @@ PlaneName = Annotated[
 ]
 
 
+_OF_A_TOPIC = (InvalidRange, InvalidLayoutChange, NotFound, Conflict)
+"""What may be wrong with a topic. A database that is away, a setting, a broker: these are no topic's fault."""
+
+
 @contextmanager
 def about(topic: str) -> Iterator[None]:
-    """Errors of what is done here name the topic: the model refuses a segment or a range and knows no names."""
+    """Errors about the topic name it: the model refuses a segment or a range and knows no names."""
     try:
         yield
-    except CleaveError as error:
+    except _OF_A_TOPIC as error:
         if topic not in error.message:
             error.message = f"topic {topic}: {error.message}"
             error.args = (error.message,)
@@ -86,5 +90,5 @@ def hash_value(text: str) -> int:
             f"{shown(text)} is not a hash: write decimal (32768) or hexadecimal (0x8000)"
         ) from error
     if not 0 <= value <= 0xFFFF:
-        raise InvalidInput(f"hash {text[:40]} is not on the ring: it goes from 0 to 65535 (0xffff)")
+        raise InvalidInput(f"hash {shown(text)} is not on the ring: it goes from 0 to 65535 (0xffff)")
     return value

@@ -21,10 +21,7 @@ from controller.entrypoints.rehearsal import stage
 from controller.entrypoints.running import manual_request
 from controller.store.topics import inspected, policies, topics
 
-app = typer.Typer(
-    help="Auto-scaling policies of cluster, namespace, topic: get, set, remove, effective.",
-    no_args_is_help=True,
-)
+app = typer.Typer(no_args_is_help=True)
 
 CLUSTER = "cluster"
 Document = dict[str, Any]

@@ -34,7 +34,6 @@ def migrate(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Bring the database to this version's schema: roles, tables, views."""
     target = url or load_settings().database_url.get_secret_value()
     names = migrations.pending(target) if dry_run else migrations.migrate(target)
     verb = "would apply" if dry_run else "applied"
@@ -49,7 +48,6 @@ def worker(
     metrics_host: MetricsHost = "127.0.0.1",
     json_logs: JsonLogs = False,
 ) -> None:
-    """Run the worker until SIGTERM: it reacts to consumers and load, and runs operations."""
     telemetry.configure_logging(json_lines=json_logs)
     serve_metrics(metrics_host, metrics_port)
     with application(name="cleave-worker") as cleave:
@@ -67,7 +65,6 @@ def collect(
     metrics_host: MetricsHost = "127.0.0.1",
     json_logs: JsonLogs = False,
 ) -> None:
-    """Sample the counters of every watched segment into the landing area, and see who consumes, until SIGTERM."""
     telemetry.configure_logging(json_lines=json_logs)
     serve_metrics(metrics_host, metrics_port)
     with application(name="cleave-collect") as cleave:

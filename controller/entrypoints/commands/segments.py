@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -25,13 +25,13 @@ from controller.entrypoints.running import manual_request
 from controller.services import segment_admin
 from controller.services.segment_admin import Planner, Preview
 
-app = typer.Typer(help="Segments: split, merge, rebucket by hand.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 SegmentId = Annotated[
     int, typer.Argument(min=0, help="Id of an ACTIVE segment; `cleave topics show` lists them.")
 ]
 
 
-def preview_document(preview: Preview) -> dict[str, object]:
+def preview_document(preview: Preview) -> dict[str, Any]:
     """A dry run as data."""
     return {
         "topic": preview.topic,
@@ -62,7 +62,7 @@ def _act(
             with stage(cleave, dry_run) as store:  # what a preview does not ask: is a segment busy?
                 segment_admin.submit(store, cleave.planes, name, planner, manual_request(cleave, reason))
             title = f"{name} at epoch {document['epoch']}: {document['kind']} would seal {document['parents']} and create"
-            emit(as_json, document, rows_table(document["creates"], title=title))  # type: ignore[arg-type]
+            emit(as_json, document, rows_table(document["creates"], title=title))
             return
         intent = segment_admin.submit(
             cleave.store, cleave.planes, name, planner, manual_request(cleave, reason)

@@ -28,10 +28,8 @@ from controller.store.postgres import inspection
 from controller.store.topics import consumers, inspected, topics
 from controller.store.topics.subscriptions import SubscriptionKind
 
-app = typer.Typer(help="Subscriptions: create, list, delete.", no_args_is_help=True)
-consumers_app = typer.Typer(
-    help="Consumers of a stream subscription: register, unregister, list.", no_args_is_help=True
-)
+app = typer.Typer(no_args_is_help=True)
+consumers_app = typer.Typer(no_args_is_help=True)
 
 Subscription = Annotated[str, typer.Argument(help="Name of the subscription.")]
 Consumer = Annotated[str, typer.Argument(help="Name of the consumer, unique within its subscription.")]
@@ -150,7 +148,17 @@ def why(
     with reading() as tx:
         row = inspected.find_topic(tx, topic_name(topic))
         rows = inspection.rows(tx, _WHY, t=row.topic_id, s=subscription)
-    shown = ("subscription", "segment_id", "hash_range", "bucket", "owner", "reason", "since", "waits_for", "held_by")
+    shown = (
+        "subscription",
+        "segment_id",
+        "hash_range",
+        "bucket",
+        "owner",
+        "reason",
+        "since",
+        "waits_for",
+        "held_by",
+    )
     emit(as_json, rows, rows_table(rows, shown))
 
 

@@ -37,7 +37,7 @@ from controller.store.journal.request_keys import Intent
 from controller.store.postgres import inspection
 from controller.store.topics import inspected, layouts, topics
 
-app = typer.Typer(help="Topics: create, adopt, attach, detach, list, show, delete.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 
 def finish(

@@ -107,7 +107,7 @@ def _reshape(app: Application, form: Form, planner: Planner, request_key: str, a
         document = preview_document(segment_admin.preview(app.store, app.planes, form.topic, planner))
         told = f"{document['kind']} would seal {document['parents']} and create"
         title = f"{form.topic} at epoch {document['epoch']}: {told}"
-        emit(False, None, rows_table(document["creates"], title=title))  # type: ignore[arg-type]
+        emit(False, None, rows_table(document["creates"], title=title))
         return {**document, "dry_run": True}
     return _once(
         app,

@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from controller.domain.errors import CleaveError, InvalidInput
 from controller.domain.shown import shown
 from controller.domain.utf8 import utf8
+from controller.domain.whole_numbers import MOST
 from controller.entrypoints.commands.options import hash_value, topic_name
 
 
@@ -35,7 +36,7 @@ def _hashes(value: object) -> object:
 
 TopicName = Annotated[str, BeforeValidator(_topic)]
 Hash = Annotated[int, BeforeValidator(_hash)]
-SegmentId = Annotated[int, Field(ge=0, le=2**63 - 1)]
+SegmentId = Annotated[int, Field(ge=0, le=MOST)]
 
 
 class Form(BaseModel):

@@ -20,7 +20,9 @@ log = telemetry.get_logger(__name__)
 
 FIRST_WAIT_SECONDS = 0.5
 LONGEST_WAIT_SECONDS = 15.0
-"""A worker that finds PostgreSQL away at its start, or a schema that is not its own, tries again after these, doubling from the first to the longest."""
+"""How long a worker that cannot start yet waits before it tries again: PostgreSQL is away, or the schema is another
+program's. Each wait is twice the one before, up to the longest.
+"""
 
 
 class Beside(Protocol):

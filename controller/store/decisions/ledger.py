@@ -17,6 +17,7 @@ from sqlalchemy import Connection, text
 
 from controller.clock import to_datetime
 from controller.domain.decision import Evaluation, Lane
+from controller.domain.whole_numbers import MOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ def record(tx: Connection, rows: Sequence[LedgerRow]) -> None:
 
 
 def list_decisions(
-    tx: Connection, topic_id: int, *, limit: int = 100, before: int = 2**63 - 1
+    tx: Connection, topic_id: int, *, limit: int = 100, before: int = MOST
 ) -> list[DecisionRow]:
     """A topic's decisions, newest first; for the next page give the last row's id as `before`."""
     rows = tx.execute(_LIST, {"topic_id": topic_id, "limit": limit, "before": before})

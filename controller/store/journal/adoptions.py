@@ -65,6 +65,7 @@ def intend_adopt(
             adoption.name,
             data_plane=adoption.data_plane,
             next_segment_id=first_id + adoption.segments,
+            actor=request.actor,
             policy=adoption.policy,
         )
         for name, kind in adoption.subscriptions.items():

@@ -19,11 +19,15 @@ from controller.domain.hash_range import HashRange
 from controller.domain.operation import Operation, OperationKind, OperationState, Origin, ReservedChild
 from controller.domain.reshape import ChildPlan
 from controller.domain.segment import segment_descriptor
+from controller.domain.whole_numbers import MOST
 from controller.store.postgres.tables import OPERATION_CHILD, OPERATION_PARENT
-from controller.store.topics.topics import PAGE_LIMIT, TopicRow
+from controller.store.topics.topics import TopicRow
 
 BackingTopic = Callable[[str, str], str]
 """The data plane's name for a log: from the topic's name and the segment descriptor (`0000-7fff-12`)."""
+
+PAGE_LIMIT = 1000
+"""Operations a page holds at most; ask again `before` the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,7 @@ def list_operations(
     """Operations, newest first, those with an id below `before`; `limit` is 1 to `PAGE_LIMIT`."""
     if not 1 <= limit <= PAGE_LIMIT:
         raise InvalidInput(f"a page of {limit} operations is out of bounds; ask for 1 to {PAGE_LIMIT}")
-    parameters = {"topic_id": topic_id, "only_live": only_live, "limit": limit, "before": before or 2**63 - 1}
+    parameters = {"topic_id": topic_id, "only_live": only_live, "limit": limit, "before": before or MOST}
     return [operation_of(row) for row in tx.execute(text(_PAGE), parameters)]
 
 

@@ -63,6 +63,7 @@ def intend_create(
             name,
             data_plane=data_plane,
             next_segment_id=first_id + segments,
+            actor=request.actor,
             policy=policy,
             properties=properties,
         )

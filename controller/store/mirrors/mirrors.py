@@ -117,6 +117,7 @@ def intend_attach(
             name,
             data_plane=data_plane,
             next_segment_id=topics.first_free_segment_id(tx, name),
+            actor=request.actor,
             policy=policy,
             properties=properties,
         )

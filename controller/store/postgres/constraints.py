@@ -36,9 +36,11 @@ _RACES = frozenset({"40001", "40P01", "55P03"})  # serialization, deadlock, lock
 _NOT_MIGRATED = frozenset({"3F000", "42P01", "42703", "42883"})
 _FORBIDDEN = "42501"
 
+_REFUSED_CLASSES = ("28", "3D000")  # the login, no such database
 _REFUSED = re.compile(
-    r"((?:password authentication failed for user|no pg_hba.conf entry for|permission denied for database) .*"
-    r"|(?:database|role) \".*\" does not exist|no password supplied)"
+    r"((?:\w+ authentication failed for user|no pg_hba\.conf entry for|pg_hba\.conf rejects connection for"
+    r"|permission denied for database) .*"
+    r"|role \".*\" is not permitted to log in|(?:database|role) \".*\" does not exist|no password supplied)"
 )
 """A connection that fails has no SQLSTATE in psycopg2, so it is told by what the server says, in English. In another
 language it is taken for a server that is away.
@@ -95,8 +97,11 @@ def translate(error: DBAPIError, sentences: Mapping[str, str]) -> CleaveError:
     diagnostics = getattr(error.orig, "diag", None)
     state: str | None = getattr(diagnostics, "sqlstate", None)
     said = getattr(diagnostics, "message_primary", None) or str(error.orig)
-    if state is None and (refused := _REFUSED.search(said)):
-        return StoreRefused(f"PostgreSQL refuses the connection: {refused[1]}; correct the database URL")
+    refused = _refusal(state, said)
+    if refused is not None:
+        return StoreRefused(
+            f"PostgreSQL refuses the connection: {refused}; correct the database URL or the login's rights"
+        )
     if error.connection_invalidated or state is None or state.startswith(_AWAY_CLASSES):
         return StoreUnavailable(f"PostgreSQL is away: {said}")
     if state in _RACES:
@@ -112,6 +117,14 @@ def translate(error: DBAPIError, sentences: Mapping[str, str]) -> CleaveError:
     if state.startswith("22"):
         return InvalidInput(f"PostgreSQL refused a value: {said}")
     return Terminal(f"PostgreSQL refused the statement (SQLSTATE {state}): {said}")
+
+
+def _refusal(state: str | None, said: str) -> str | None:
+    """What the server says where it does not let this login in; None where that is not what is wrong."""
+    if state is not None:
+        return said if state.startswith(_REFUSED_CLASSES) else None
+    refused = _REFUSED.search(said)
+    return refused[1] if refused else None
 
 
 def _broken_constraint(state: str, diagnostics: Any, said: str, sentences: Mapping[str, str]) -> CleaveError:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tenacity
-from sqlalchemy import URL, Connection, text
+from sqlalchemy import URL, Connection, TextClause, text
 
 from controller.domain.errors import Conflict, LostRace, Retryable, Terminal
 from controller.domain.policy import AutoScalePolicy
@@ -73,15 +73,19 @@ def pending(url: str | URL, sql_directory: Path | None = None) -> list[str]:
 
 
 def pending_in(tx: Connection, sql_directory: Path | None = None) -> list[str]:
-    """The same for a connection that is open; a reader's login is enough. Raises Conflict where the database is ahead."""
+    """The same for a connection that is open; a reader's login is enough.
+
+    Raises Conflict where the database is ahead, Terminal where this login may not see what is applied.
+    """
     directory = sql_directory or _default_directory()
-    sources = tx.execute(_LEDGERS).scalars().all()
-    applied = _applied(tx, sources[0]) if sources else {}
-    return [script.name for script in _unapplied(_scripts(directory / "migrations"), applied)]
+    return [script.name for script in _unapplied(_scripts(directory / "migrations"), _seen_as_applied(tx))]
 
 
 def demand_current(tx: Connection) -> None:
-    """Raises Retryable unless the schema is this program's: it may be brought to it, or the program replaced."""
+    """Raises Retryable unless the schema is this program's: it may be brought to it, or the program replaced.
+
+    Raises Terminal where this login may not see what is applied.
+    """
     try:
         missing = pending_in(tx)
     except Conflict as error:
@@ -135,17 +139,34 @@ def _run(tx: Connection, script: _Script) -> None:
 
 
 _LEDGERS = text("""
-    SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-     WHERE (n.nspname, c.relname) IN (('inspect', 'migrations'), ('cleave', 'migration'))
-       AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
+    SELECT c.relname, current_user,
+           has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') AS is_readable
+      FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE (n.nspname, c.relname) IN (('cleave', 'migration'), ('inspect', 'migrations'))
      ORDER BY n.nspname
 """)
-"""Where what is applied can be read by this login: the table first, else the view that readers see."""
+"""Where what is applied is written down: the table first, then the view that readers see."""
+_APPLIED = text("SELECT name, checksum FROM cleave.migration")
+_APPLIED_AS_READERS_SEE_IT = text("SELECT name, checksum FROM inspect.migrations")
 
 
-def _applied(tx: Connection, ledger: str = "cleave.migration") -> dict[str, str]:
-    rows = tx.execute(text(f"SELECT name, checksum FROM {ledger}"))  # noqa: S608 - one of two names
-    return {row.name: row.checksum for row in rows}
+def _seen_as_applied(tx: Connection) -> dict[str, str]:
+    """What is applied, by whatever this login may read; nothing on a database that was never migrated."""
+    ledgers = tx.execute(_LEDGERS).all()
+    for ledger in ledgers:
+        if ledger.is_readable:
+            return _applied(tx, _APPLIED if ledger.relname == "migration" else _APPLIED_AS_READERS_SEE_IT)
+    if ledgers:
+        user = ledgers[0].current_user
+        raise Terminal(
+            f"user {user} may not read which migrations are applied; run GRANT cleave_controller TO {user}, "
+            f"or GRANT cleave_inspector TO {user} for commands that only read"
+        )
+    return {}
+
+
+def _applied(tx: Connection, statement: TextClause = _APPLIED) -> dict[str, str]:
+    return {row.name: row.checksum for row in tx.execute(statement)}
 
 
 def _unapplied(scripts: Sequence[_Script], applied: Mapping[str, str]) -> list[_Script]:

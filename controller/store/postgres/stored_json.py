@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from controller.domain.errors import InvalidInput
+from controller.domain.shown import shown
 
 
 def read_json(text: str) -> Any:
@@ -21,5 +22,5 @@ def read_json(text: str) -> Any:
             return json.loads(text, parse_int=Decimal)
     except RecursionError as error:
         raise InvalidInput(
-            f"a stored JSON value ({text[:40]}…) is nested too deeply to be read; write it anew"
+            f"a stored JSON value {shown(text)} is nested too deeply to be read; write it anew"
         ) from error

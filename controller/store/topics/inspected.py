@@ -37,7 +37,7 @@ _THEN = f"""
             AND (s.pruned_epoch IS NULL OR s.pruned_epoch > c.epoch)
 """  # noqa: S608
 _TOPIC = text("""
-    SELECT topic_id, topic AS name, state, data_plane, epoch, properties, policy
+    SELECT topic_id, topic AS name, state, data_plane, properties
       FROM inspect.topics WHERE topic = :name AND state <> 'deleted'
 """)
 _WAS_THERE = text("SELECT EXISTS (SELECT FROM inspect.topics WHERE topic = :name)")
@@ -53,9 +53,7 @@ class InspectedTopic:
     name: str
     state: str
     data_plane: str
-    epoch: int
     properties: Mapping[str, Any]
-    policy: Mapping[str, Any] | None
 
 
 def find_topic(tx: Connection, name: str) -> InspectedTopic:

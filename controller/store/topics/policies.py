@@ -18,17 +18,14 @@ from sqlalchemy import Connection, TextClause, text
 from controller.domain.errors import InvalidInput, LostRace
 from controller.domain.policy import (
     AutoScalePolicy,
-    EffectivePolicy,
     PolicyLevel,
     PolicyOverride,
-    effective,
+    UnreadablePolicy,
     resolve,
-    unreadable,
     validate,
 )
 from controller.store.postgres.stored_json import read_json
 from controller.store.topics import topics
-from controller.store.topics.topics import TopicRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +68,6 @@ def get_namespace(tx: Connection, namespace: str) -> NamespacePolicy:
     return _namespace(tx, namespace, "")
 
 
-def get_topic(tx: Connection, topic_id: int) -> TopicPolicy:
-    """What the topic overrides, which may be nothing. Raises TopicNotFound."""
-    return _of_topic(topics.get_topic(tx, topic_id))
-
-
 def set_cluster(
     tx: Connection, policy: AutoScalePolicy, *, actor: str, seen_row_version: int | None = None
 ) -> ClusterPolicy:
@@ -85,6 +77,7 @@ def set_cluster(
     _demand_version("the cluster", seen_row_version, found.row_version)
     default = AutoScalePolicy().to_document()
     document = {knob: value for knob, value in policy.to_document().items() if value != default[knob]}
+    topics.say_who(tx, actor)
     tx.execute(_SET_CLUSTER, {"policy": json.dumps(document), "actor": actor})
     return get_cluster(tx)
 
@@ -113,6 +106,7 @@ def set_namespace(
         "actor": actor,
         "found": row_version,
     }
+    topics.say_who(tx, actor)
     if tx.execute(_SET_NAMESPACE, parameters).rowcount != 1:
         raise LostRace(
             f"the policy of namespace {namespace} was set by somebody else just now; read it again"
@@ -130,23 +124,16 @@ def set_topic(
 ) -> TopicPolicy:
     """Replace what the topic overrides (None: nothing), if it is valid with namespace and cluster.
 
-    The history of policies names the actor, or without one the login. Raises TopicNotFound, TopicNotLive, InvalidPolicy, or LostRace.
+    The history of policies names the actor, or without one the login. Raises TopicNotFound, TopicNotLive,
+    InvalidPolicy, or LostRace.
     """
     topic = topics.lock_live_topic(tx, topic_id)
     _demand_version(f"topic {topic.name}", seen_row_version, topic.row_version)
     demand_valid(tx, topic.name, override)
-    if actor is not None:
-        tx.execute(_SAY_WHO, {"actor": actor})
+    topics.say_who(tx, actor)
     document = None if override is None else override.to_document()
     row_version = topics.update_topic(tx, topic, policy=document)
     return TopicPolicy(topic_id, override or PolicyOverride(), row_version)
-
-
-def effective_policy(tx: Connection, topic_id: int) -> EffectivePolicy:
-    """The policy in force for a topic and the level each knob comes from. Raises TopicNotFound."""
-    topic = topics.get_topic(tx, topic_id)
-    namespace = get_namespace(tx, topic.namespace).override
-    return effective(get_cluster(tx).policy, namespace, _of_topic(topic).override)
 
 
 def stored_document(
@@ -176,7 +163,7 @@ def read_policy(cluster: str, namespace: str | None = None, topic: str | None = 
             reading = level
             policy = resolve(policy, PolicyOverride.from_document(read_json(document or "{}")))
     except InvalidInput as error:
-        return unreadable(f"{reading}'s policy: {error.message}")
+        return UnreadablePolicy(why=f"{reading}'s policy: {error.message}")
     return policy
 
 
@@ -206,8 +193,6 @@ _SET_CLUSTER = text("""
        SET policy = CAST(:policy AS jsonb), row_version = row_version + 1, actor = :actor,
            updated_at = clock_timestamp()
 """)
-_SAY_WHO = text("SELECT set_config('cleave.actor', :actor, true)")
-"""For the trigger that writes the history: a topic's row holds no actor. Ends with the transaction."""
 _SET_NAMESPACE = text("""
     INSERT INTO cleave.namespace_policy AS n (namespace, policy, actor)
     VALUES (:namespace, CAST(:policy AS jsonb), :actor)
@@ -231,10 +216,6 @@ def _namespace(tx: Connection, namespace: str, lock: str) -> NamespacePolicy:
         return NamespacePolicy(namespace, PolicyOverride(), 0, None, None)
     override = PolicyOverride.from_document(row.policy)
     return NamespacePolicy(namespace, override, row.row_version, row.actor, row.updated_at)
-
-
-def _of_topic(topic: TopicRow) -> TopicPolicy:
-    return TopicPolicy(topic.topic_id, PolicyOverride.from_document(topic.policy or {}), topic.row_version)
 
 
 def _demand_version(whose: str, seen: int | None, found: int) -> None:

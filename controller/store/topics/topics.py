@@ -19,9 +19,6 @@ from controller.domain.errors import LostRace, TopicExists, TopicNotFound, Topic
 from controller.domain.policy import PolicyOverride
 from controller.store.postgres.tables import TOPIC
 
-PAGE_LIMIT = 1000
-"""Rows a list returns at most; ask again `after` the last one."""
-
 
 class TopicState(StrEnum):
     """A topic is live between the commits of its creation and of its deletion."""
@@ -57,6 +54,7 @@ class TopicRow:
 _LAST_OF_NAME = """
     SELECT state, next_segment_id FROM cleave.topic WHERE name = :name ORDER BY topic_id DESC LIMIT 1
 """
+_SAY_WHO = text("SELECT set_config('cleave.actor', :actor, true)")
 
 
 def find_topic(tx: Connection, name: str, *, lock: bool = False) -> TopicRow:
@@ -119,10 +117,14 @@ def insert_topic(
     *,
     data_plane: str,
     next_segment_id: int,
+    actor: str,
     policy: PolicyOverride | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> TopicRow:
-    """A topic in state creating. `policy` is stored as given: the caller checks that it fits the levels above."""
+    """A topic in state creating. `policy` is stored as given: the caller checks that it fits the levels above.
+
+    The history of policies names `actor` for it.
+    """
     columns = {
         "name": name,
         "namespace": namespace_of(name),
@@ -131,8 +133,15 @@ def insert_topic(
         "policy": None if policy is None else policy.to_document(),
         "next_segment_id": next_segment_id,
     }
+    if policy is not None:
+        say_who(tx, actor)
     topic_id = tx.execute(insert(TOPIC).values(columns).returning(TOPIC.c.topic_id)).scalar_one()
     return get_topic(tx, topic_id)
+
+
+def say_who(tx: Connection, actor: str | None) -> None:
+    """Whom the history of policies names from here to the end of the transaction; None: the login."""
+    tx.execute(_SAY_WHO, {"actor": actor or ""})
 
 
 def update_topic(tx: Connection, topic: TopicRow, /, **changes: object) -> int:

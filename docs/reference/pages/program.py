@@ -16,6 +16,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from controller import settings, telemetry
 from controller.entrypoints.bundles.metrics import GAUGES
 from controller.entrypoints.cli import app
+from controller.entrypoints.command_list import Listed
 from docs.reference.pages.markdown import ROOT, code, page, table
 
 EXIT_CODES = (
@@ -47,6 +48,7 @@ def commands() -> str:
 
 def _walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     path = (*path, command.name)
+    command = command.load() if isinstance(command, Listed) else command
     for name in sorted(getattr(command, "commands", ())):
         yield from _walk(command.commands[name], path)
     if not hasattr(command, "commands"):

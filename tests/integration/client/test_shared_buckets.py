@@ -232,7 +232,9 @@ def test_it_can_always_be_asked_why_nothing_comes(bench: Bench, producer: Produc
     assert sorted(one.reason for one in of_parent) == ["being handed over"] * 2 + ["owned by a"] * 2
     assert {one.holders for one in of_parent} == {("a",)}
     children = [one for one in found.values() if one.segment_id != 0]
-    assert {(one.reason, one.holders) for one in children} == {("withheld until its parents are read", ("a",))}
+    assert {(one.reason, one.holders) for one in children} == {
+        ("withheld until its parents are read", ("a",))
+    }
     assert all(one.since is not None for one in found.values())
     assert a.receive(0.1) is None
     own = {one.reason for one in a.why() if one.segment_id == 0}

@@ -10,6 +10,7 @@ import pytest
 import typer
 
 from controller.entrypoints.cli import app
+from controller.entrypoints.command_list import Listed
 
 ROOT = Path(__file__).parents[3]
 TEXTS = sorted({ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")})
@@ -57,6 +58,7 @@ def test_commands_in_shell_blocks_exist_with_their_options(path: Path) -> None:
             assert rest, f"{arguments}: a noun without a verb"
             assert rest[0] in command.commands, f"cleave {' '.join(arguments)}: no command {rest[0]}"
             command = command.commands[rest.pop(0)]
+            command = command.load() if isinstance(command, Listed) else command
         options = {name for parameter in command.params for name in parameter.opts}
 
         assert {word.split("=")[0] for word in rest if word.startswith("--")} <= {*options, "--help"}, (

@@ -11,6 +11,7 @@ from itertools import pairwise
 from controller.domain.decision import Decision, Merge, Rebucket, Split
 from controller.domain.segment import Segment
 from controller.domain.situation import Situation
+from tests.support.ancestry import merge_depth_by_ancestry
 
 REASON = {
     "msg_rate_in": "msgRateIn",
@@ -93,7 +94,7 @@ def merge_lane(s: Situation) -> tuple[Decision, ...]:
 
 
 def may_merge(s: Situation, a: Segment, b: Segment) -> bool:
-    depths = [s.layout.merge_depth_by_ancestry(x.segment_id) for x in (a, b)]
+    depths = [merge_depth_by_ancestry(s.layout, x.segment_id) for x in (a, b)]
     if max(depths) >= s.policy.max_dag_depth:
         return False
     total = sum(segment.bucket_count for segment in s.layout.active)

@@ -10,7 +10,7 @@ from controller.domain.decision import Evaluation, Lane, Merge, Rebucket, Refusa
 from controller.domain.evaluator import decide
 from controller.domain.layout import SegmentLayout
 from controller.domain.load import LoadStats
-from controller.domain.policy import AutoScalePolicy, PolicyOverride, resolve, unreadable
+from controller.domain.policy import AutoScalePolicy, PolicyOverride, UnreadablePolicy, resolve
 from controller.domain.situation import Capabilities, History, Situation
 from tests.unit.domain.situations import NOW, SHARED, ago, topic
 
@@ -125,7 +125,7 @@ def test_an_invalid_policy_counts_as_disabled_and_names_each_knob() -> None:
         (AutoScalePolicy(split_msg_rate_in=10**400), "characters) must be a number"),
         (AutoScalePolicy(max_segments="many"), "max_segments = 'many' must be a whole number"),
         (AutoScalePolicy(enabled="no"), "enabled = 'no' must be true or false"),
-        (unreadable("topic: max_segments = '8'"), "unreadable: topic: max_segments = '8'"),
+        (UnreadablePolicy(why="topic: max_segments = '8'"), "unreadable: topic: max_segments = '8'"),
     ],
 )
 def test_a_knob_that_cannot_be_read_disables_with_the_reason(policy: AutoScalePolicy, says: str) -> None:

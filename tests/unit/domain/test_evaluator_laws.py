@@ -14,6 +14,7 @@ from controller.domain.layout import SegmentLayout
 from controller.domain.load import LoadRecord, LoadStats
 from controller.domain.reshape import Reshape, ReshapeKind, plan_merge, plan_rebucket, plan_split
 from controller.domain.situation import Situation
+from tests.support.ancestry import merge_depth_by_ancestry
 from tests.unit.domain.pulsar_reference import pulsar_decides
 from tests.unit.domain.situations import calm_situations, situations
 
@@ -88,7 +89,7 @@ def test_no_cap_is_passed_whichever_of_the_reshapes_in_flight_commit(situation: 
             assert act.bucket_count <= policy.entry_bucket_max_per_segment
         if isinstance(act, Merge):
             for segment_id in (act.left_id, act.right_id):
-                assert situation.layout.merge_depth_by_ancestry(segment_id) < policy.max_dag_depth
+                assert merge_depth_by_ancestry(situation.layout, segment_id) < policy.max_dag_depth
 
 
 @given(situations())

@@ -21,9 +21,8 @@ from controller.domain.policy import (
     MAX_SECONDS,
     OVERRIDABLE_KNOBS,
     AutoScalePolicy,
-    PolicyLevel,
     PolicyOverride,
-    effective,
+    UnreadablePolicy,
     resolve,
     validate,
     violations,
@@ -178,6 +177,16 @@ def test_a_knob_of_another_type_is_a_violation(knob: str, value: Any, says: str)
     assert says in str(violation)
 
 
+def test_only_a_policy_that_cannot_be_read_is_called_so() -> None:
+    [named] = violations(replace(DEFAULT, profile="unreadable: not at all"))
+    [unreadable] = violations(UnreadablePolicy(why="topic's policy: max_segments = '8'"))
+
+    assert str(named) == "profile = unreadable: not at all must be one of pip483"
+    assert str(unreadable) == "unreadable: topic's policy: max_segments = '8'"
+    with pytest.raises(InvalidPolicy, match="'unreadable' cannot be set here"):
+        AutoScalePolicy.from_document({"unreadable": "x"})
+
+
 def test_levels_valid_apart_are_refused_together() -> None:
     namespace, topic = PolicyOverride(min_segments=10), PolicyOverride(max_segments=5)
     assert violations(resolve(DEFAULT, namespace)) == ()
@@ -191,17 +200,10 @@ def test_each_field_comes_from_the_topic_else_the_namespace_else_the_cluster(
     namespace: PolicyOverride, topic: PolicyOverride
 ) -> None:
     cluster = replace(DEFAULT, max_segments=7, entry_bucket_budget=9)
-    found = effective(cluster, namespace, topic)
-    assert found.policy == resolve(cluster, namespace, topic)
+    found = resolve(cluster, namespace, topic)
     for knob in KNOBS:
-        if knob in topic.knobs:
-            expected = (topic.knobs[knob], PolicyLevel.TOPIC)
-        elif knob in namespace.knobs:
-            expected = (namespace.knobs[knob], PolicyLevel.NAMESPACE)
-        else:
-            is_set = knob in {"max_segments", "entry_bucket_budget"}
-            expected = (getattr(cluster, knob), PolicyLevel.CLUSTER if is_set else PolicyLevel.DEFAULT)
-        assert (getattr(found.policy, knob), found.levels[knob]) == expected
+        expected = topic.knobs.get(knob, namespace.knobs.get(knob, getattr(cluster, knob)))
+        assert getattr(found, knob) == expected
 
 
 def test_without_overrides_the_clusters_policy_is_in_force() -> None:

@@ -14,6 +14,7 @@ from controller.domain.hash_range import FULL_RANGE, HashRange
 from controller.domain.layout import SegmentLayout
 from controller.domain.segment import Segment, SegmentState
 from controller.domain.segment_graph import COUNTED_MERGES
+from tests.support.ancestry import merge_depth_by_ancestry
 from tests.support.lineages import lineage_of_merges
 from tests.support.work import steps
 from tests.unit.domain.strategies import (
@@ -33,6 +34,15 @@ def test_look_up_agrees_with_a_linear_search(layout: SegmentLayout, segment_hash
     covering = [s for s in layout.segments.values() if s.is_active and s.hash_range.contains(segment_hash)]
 
     assert [layout.segment_for(segment_hash)] == covering
+
+
+@given(layouts(), segment_hashes)
+def test_what_was_sealed_is_found_by_a_hash_in_the_order_it_was_made(
+    layout: SegmentLayout, segment_hash: int
+) -> None:
+    whole = [s for _, s in sorted(layout.segments.items()) if s.hash_range.contains(segment_hash)]
+
+    assert list(layout.sealed_for(segment_hash)) == [s for s in whole if not s.is_active]
 
 
 @given(layouts())
@@ -86,13 +96,13 @@ def test_merging_two_lineages_of_one_merge_each_gives_three() -> None:
 def test_a_shared_merge_ancestor_counts_once() -> None:
     layout = SegmentLayout.initial(2, now=0).merge(0, 1, 1).split(2, 2).merge(3, 4, 3)
 
-    assert layout.merge_depth(5) == layout.merge_depth_by_ancestry(5) == 2
+    assert layout.merge_depth(5) == merge_depth_by_ancestry(layout, 5) == 2
 
 
 def test_pruning_erodes_the_count_over_ancestry_but_not_the_stored_depth() -> None:
     layout = SegmentLayout.initial(2, now=0).merge(0, 1, 1).prune(0)
 
-    assert layout.merge_depth_by_ancestry(2) == 0
+    assert merge_depth_by_ancestry(layout, 2) == 0
     assert layout.merge_depth(2) == 1
     assert layout.split(2, 3).merge_depth(3) == 1
 
@@ -112,7 +122,7 @@ def test_beyond_what_is_told_apart_a_depth_rises_with_each_merge_still() -> None
     layout.check_invariants()
 
     deepest = layout.active[0].segment_id
-    assert layout.merge_depth(deepest) == layout.merge_depth_by_ancestry(deepest) == COUNTED_MERGES + 5
+    assert layout.merge_depth(deepest) == merge_depth_by_ancestry(layout, deepest) == COUNTED_MERGES + 5
 
 
 def test_lineages_of_many_merges_are_told_apart_up_to_the_bound() -> None:
@@ -127,7 +137,7 @@ def test_lineages_of_many_merges_are_told_apart_up_to_the_bound() -> None:
     layout.check_invariants()
 
     joined = layout.active[1].segment_id
-    assert layout.merge_depth_by_ancestry(joined) == 81
+    assert merge_depth_by_ancestry(layout, joined) == 81
     assert layout.merge_depth(joined) == COUNTED_MERGES + 1
 
 
@@ -155,7 +165,7 @@ def _pulsars_merge_depth(layout: SegmentLayout, segment_id: int) -> int:
 def test_the_stored_depth_is_pulsars_number_while_nothing_was_pruned(trail: Trail) -> None:
     for segment_id in trail.last.segments:
         depth = trail.last.merge_depth(segment_id)
-        assert depth == trail.last.merge_depth_by_ancestry(segment_id)
+        assert depth == merge_depth_by_ancestry(trail.last, segment_id)
         assert depth == _pulsars_merge_depth(trail.last, segment_id)
 
 
@@ -279,7 +289,7 @@ def test_pulsars_merge_depths_are_counted_together_in_proportion_to_the_segments
 @given(trails())
 def test_counted_together_or_alone_pulsars_merge_depths_are_the_same(trail: Trail) -> None:
     for layout in trail.layouts:
-        alone = {i: layout.merge_depth_by_ancestry(i) for i in layout.segments}
+        alone = {i: merge_depth_by_ancestry(layout, i) for i in layout.segments}
         assert layout.merge_depths_by_ancestry() == alone
 
 

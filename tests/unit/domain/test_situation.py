@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 
+from controller.domain.errors import InvalidInput
 from controller.domain.evaluator import decide
 from controller.domain.layout import SegmentLayout
 from controller.domain.load import LoadStats
-from controller.domain.policy import AutoScalePolicy
+from controller.domain.policy import AutoScalePolicy, UnreadablePolicy
 from controller.domain.reshape import ReshapeKind
 from controller.domain.situation import History, LiveReshape, Situation
+from tests.support.ancestry import merge_depth_by_ancestry
 from tests.unit.domain.situations import NOW, SHARED, record, situations, topic
 
 
@@ -54,8 +57,26 @@ def test_under_strict_pulsar_the_ancestors_whose_merges_count_are_in_the_text() 
     document = json.loads(situation.to_json())
     assert document["ancestors"] == [[0, []], [2, [0]], [3, [0]]]
     replayed = Situation.from_json(situation.to_json())
-    assert replayed.layout.merge_depth_by_ancestry(4) == 1
+    assert merge_depth_by_ancestry(replayed.layout, 4) == 1
     assert decide(replayed) == decide(situation)
+
+
+def test_a_policy_that_could_not_be_read_is_none_that_can_when_it_comes_back() -> None:
+    situation = topic(1_000_000, policy=UnreadablePolicy(why="topic's policy: max_segments = '8'"))
+
+    replayed = Situation.from_json(situation.to_json())
+
+    assert replayed == situation
+    assert decide(replayed) == decide(situation)
+
+
+@pytest.mark.parametrize("why", [None, 1, ["x"]])
+def test_why_a_policy_could_not_be_read_is_a_text(why: object) -> None:
+    document = json.loads(topic(10).to_json())
+    document["policy"]["unreadable"] = why
+
+    with pytest.raises(InvalidInput, match=r"unreadable = .*give a text"):
+        Situation.from_json(json.dumps(document))
 
 
 def test_everything_a_decision_reads_comes_back_equal() -> None:

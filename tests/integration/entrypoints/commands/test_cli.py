@@ -246,6 +246,25 @@ def test_a_database_without_the_schema_says_what_to_run(
     assert "cleave migrate" in cleave.refused("topics", "list", code=1)
 
 
+def test_a_database_that_is_away_is_no_fault_of_the_topic(
+    cleave: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLEAVE_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/nowhere")
+
+    assert T not in cleave.refused("segments", "split", T, "0", code=75)
+
+
+def test_a_setting_that_is_wrong_is_no_fault_of_the_topic(
+    cleave: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLEAVE_PULSAR_SERVICE_URL", "pulsar://localhost:6650")
+
+    said = cleave.refused("segments", "split", T, "0")
+
+    assert "CLEAVE_PULSAR_SERVICE_URL" in said
+    assert T not in said
+
+
 def shell(*arguments: str) -> list[str]:
     """The command as a shell would run it."""
     return [str(Path(sys.executable).with_name("cleave")), *arguments]

@@ -96,6 +96,18 @@ def test_where_spark_runs_elsewhere_no_java_is_needed(
     assert "secret-word" not in sentence
 
 
+def test_where_spark_is_turned_off_nobody_is_told_to_install_it(
+    cleave: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_MASTER", "none")
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+
+    assert findings(cleave)["spark"] == (
+        "ok",
+        "not needed here: SPARK_MASTER is none, so the SQL twin aggregates",
+    )
+
+
 def test_passwords_are_not_shown(cleave: CommandLine, login: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLEAVE_DATABASE_URL", login)
 
@@ -200,3 +212,16 @@ def test_a_login_that_may_do_more_than_its_work_takes_is_told_so(
     assert "cleave_owner" in sentence
     assert "cleave_controller only" in sentence
     assert "cleave_inspector" in sentence, "what is enough for those who only read"
+
+
+def test_a_login_without_any_right_is_told_which_it_lacks_and_not_that_the_schema_is_old(
+    cleave: CommandLine, login: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLEAVE_DATABASE_URL", login)
+
+    level, sentence = findings(cleave)["schema"]
+
+    user = make_url(login).username
+    assert level == "wrong"
+    assert f"user {user} may not read which migrations are applied" in sentence
+    assert f"GRANT cleave_inspector TO {user}" in sentence

@@ -17,6 +17,7 @@ from controller.domain.situation import Capabilities, Situation
 from controller.store.decisions.situations import live_elsewhere, load_situations, lock_free_topics
 from controller.store.topics import policies
 from controller.store.topics.subscriptions import SubscriptionKind
+from tests.support.ancestry import merge_depth_by_ancestry
 from tests.support.plans import plans_of, statements_of
 from tests.support.reports import milliseconds, report_load
 from tests.support.store_driver import StoreDriver
@@ -184,7 +185,7 @@ def test_pulsars_exact_answers_get_the_ancestors_their_merge_depth_needs(driver:
 
     found = situation(driver, topic_id)
 
-    assert found.layout.merge_depth_by_ancestry(2) == 1
+    assert merge_depth_by_ancestry(found.layout, 2) == 1
     assert found.layout == driver.layout(topic_id)
 
 

@@ -107,7 +107,7 @@ def test_thresholds_are_those_in_force_for_each_topic(driver: StoreDriver) -> No
     rows = {row["topic_id"]: row for row in driver.do(loads.baseline).thresholds.to_pylist()}
 
     for topic_id in (plain, special):
-        policy = driver.do(policies.effective_policy, topic_id).policy
+        policy = driver.policy(topic_id)
         assert rows[topic_id] == {"topic_id": topic_id} | {
             name: getattr(policy, name) for name in loads.THRESHOLD_SCHEMA.names[1:]
         }

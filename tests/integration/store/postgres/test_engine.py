@@ -11,7 +11,7 @@ from sqlalchemy import Connection, text
 
 from controller.devstack.ports import free_port
 from controller.devstack.postgres import FORGETFUL, EmbeddedPostgres
-from controller.domain.errors import InvalidInput, LostRace, StoreUnavailable, Terminal
+from controller.domain.errors import InvalidInput, LostRace, StoreRefused, StoreUnavailable, Terminal
 from controller.store.postgres import engine
 from controller.store.postgres.engine import Store, store_url
 from controller.store.postgres.prepared import Prepared
@@ -84,6 +84,58 @@ def test_a_server_that_restarts_is_away_and_then_works(tmp_path: Path) -> None:
         server.destroy()
 
     assert (len(before), len(after)) == (3, 3)
+
+
+_HBA = """\
+host all      postgres 127.0.0.1/32 scram-sha-256
+host all      banned   127.0.0.1/32 reject
+host all      guessed  127.0.0.1/32 ident
+host all      retired  127.0.0.1/32 trust
+host all      nobody   127.0.0.1/32 trust
+host all      guest    127.0.0.1/32 trust
+"""
+_REFUSALS = {
+    ("postgres:wrong", "postgres"): 'password authentication failed for user "postgres"',
+    ("postgres", "postgres"): "no password supplied",
+    ("banned", "postgres"): 'pg_hba.conf rejects connection for host "127.0.0.1", user "banned"',
+    ("stranger", "postgres"): 'no pg_hba.conf entry for host "127.0.0.1", user "stranger"',
+    ("guessed", "postgres"): 'Ident authentication failed for user "guessed"',
+    ("retired", "postgres"): 'role "retired" is not permitted to log in',
+    ("nobody", "postgres"): 'role "nobody" does not exist',
+    ("guest", "postgres"): 'permission denied for database "postgres"',
+    ("guest", "elsewhere"): 'database "elsewhere" does not exist',
+}
+
+
+def test_a_login_that_the_server_does_not_let_in_is_refused_and_not_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PGPASSWORD", raising=False)
+    with EmbeddedPostgres(tmp_path, settings=FORGETFUL) as server:
+        StoreDriver(server.url("postgres")).sql(
+            "CREATE ROLE guest LOGIN; CREATE ROLE retired NOLOGIN; REVOKE CONNECT ON DATABASE postgres FROM PUBLIC"
+        )
+        server.stop()
+        (server.room / "data" / "pg_hba.conf").write_text(_HBA)
+        server.start()
+        said = {}
+        for login, database in _REFUSALS:
+            store = Store(f"postgresql://{login}@127.0.0.1:{server.port}/{database}")
+            with pytest.raises(StoreUnavailable) as caught, store.transaction():
+                pass
+            said[login, database] = caught.value
+        server.destroy()
+
+    for wrong, sentence in _REFUSALS.items():
+        assert isinstance(said[wrong], StoreRefused), said[wrong]
+        assert sentence in said[wrong].message
+
+
+@pytest.mark.parametrize("state", ["28000", "28P01", "3D000"])
+def test_a_refusal_that_has_a_sqlstate_is_told_by_it(driver: StoreDriver, state: str) -> None:
+    """In any language: a pool between us and the server may hand on what the server said."""
+    with pytest.raises(StoreRefused, match="kein Zutritt"):
+        driver.sql(f"DO $$ BEGIN RAISE 'kein Zutritt' USING ERRCODE = '{state}'; END $$")
 
 
 @pytest.mark.parametrize(("ping_after_seconds", "pings"), [(0.0, 3), (3600.0, 0)])

@@ -9,11 +9,12 @@ from sqlalchemy import text
 
 from controller.domain.errors import InvariantViolated
 from controller.domain.policy import AutoScalePolicy, PolicyOverride
+from controller.store.journal import topic_intents
 from controller.store.load import history
 from controller.store.postgres.clock import database_now
 from controller.store.topics import policies
 from tests.support.inspection import NAME, ask, busy_history
-from tests.support.store_driver import StoreDriver
+from tests.support.store_driver import StoreDriver, backing_topic, request
 
 _LOAD = """
     INSERT INTO cleave.segment_load (topic_id, segment_id, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out, source, modified_at)
@@ -90,6 +91,59 @@ def test_who_set_which_knob_when_at_each_level(driver: StoreDriver) -> None:
         ("topic", NAME, "dan", "enabled", None, False),
         ("topic", NAME, "eve", "enabled", False, None),
     ]
+
+
+_WHO = "SELECT level, actor FROM cleave.policy_change ORDER BY change_id"
+
+
+def test_the_policy_a_topic_is_made_with_is_of_whom_asked_for_the_topic(driver: StoreDriver) -> None:
+    driver.do(
+        topic_intents.intend_create,
+        NAME,
+        segments=1,
+        data_plane="embedded",
+        backing_topic=backing_topic,
+        bucket_budget=4,
+        max_buckets=64,
+        request=request(),
+        policy=PolicyOverride(max_segments=8),
+    )
+
+    assert driver.sql(_WHO) == [("topic", request().actor)]
+
+
+@pytest.mark.parametrize(
+    ("level", "statement"),
+    [
+        ("cluster", "UPDATE cleave.cluster_policy SET policy = '{}'"),
+        ("namespace", "UPDATE cleave.namespace_policy SET policy = '{}'"),
+        ("namespace", "DELETE FROM cleave.namespace_policy"),
+        ("topic", "UPDATE cleave.topic SET policy = NULL, row_version = row_version + 1"),
+    ],
+)
+def test_a_policy_changed_by_hand_is_of_the_login_and_not_of_whoever_set_it_before(
+    driver: StoreDriver, level: str, statement: str
+) -> None:
+    topic = driver.create(NAME)
+    driver.do(policies.set_cluster, AutoScalePolicy(max_segments=32), actor="ada")
+    driver.do(policies.set_namespace, "t/n", PolicyOverride(max_segments=16), actor="ada")
+    driver.do(policies.set_topic, topic.topic_id, PolicyOverride(enabled=False), actor="ada")
+
+    driver.sql(statement)
+
+    [(login,)] = driver.sql("SELECT session_user")
+    assert driver.sql(_WHO)[3:] == [(level, login)]
+
+
+def test_of_two_changes_in_one_transaction_each_is_of_its_own_actor(driver: StoreDriver) -> None:
+    topic_id = driver.create(NAME).topic_id
+    with driver.store.transaction() as tx:
+        policies.set_topic(tx, topic_id, PolicyOverride(max_segments=8), actor="ada")
+        policies.set_namespace(tx, "t/n", PolicyOverride(max_segments=16), actor="bob")
+        policies.set_topic(tx, topic_id, None)
+
+    [(login,)] = driver.sql("SELECT session_user")
+    assert driver.sql(_WHO) == [("topic", "ada"), ("namespace", "bob"), ("topic", login)]
 
 
 def test_a_policy_that_is_written_as_it_was_is_no_change(driver: StoreDriver) -> None:

@@ -24,7 +24,7 @@ from tests.support.store_driver import StoreDriver
 pytestmark = pytest.mark.xdist_group("query-plans")  # seeded once, not once a worker
 
 TOPICS = 3000
-SEEDED = inspected.InspectedTopic(7, "topic://t/n7/7", "live", "embedded", 1, {}, None)
+SEEDED = inspected.InspectedTopic(7, "topic://t/n7/7", "live", "embedded", {})
 
 # Written as the owner with triggers and checks asleep: the rows only have to be there in numbers.
 SEED = f"""

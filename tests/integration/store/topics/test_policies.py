@@ -8,10 +8,16 @@ import pytest
 from sqlalchemy import text
 
 from controller.domain.errors import InvalidPolicy, LostRace, TopicNotFound, TopicNotLive
-from controller.domain.policy import AutoScalePolicy, PolicyLevel, PolicyOverride, violations
-from controller.store.topics import policies
+from controller.domain.policy import AutoScalePolicy, PolicyOverride, violations
+from controller.store.topics import policies, topics
 from tests.support.store_driver import SOMEBODY_WAITS, StoreDriver
 from tests.support.waiting import wait_until
+
+
+def in_force(driver: StoreDriver, topic_id: int) -> dict[str, tuple[object, str]]:
+    """Each knob's value and level, as people see them."""
+    statement = "SELECT knob, value, level FROM inspect.policy_effective WHERE topic_id = :id"
+    return {knob: (value, level) for knob, value, level in driver.sql(statement, id=topic_id)}
 
 
 def test_an_untouched_database_has_the_default_policy_everywhere(driver: StoreDriver) -> None:
@@ -19,9 +25,8 @@ def test_an_untouched_database_has_the_default_policy_everywhere(driver: StoreDr
 
     assert driver.do(policies.get_cluster).policy == AutoScalePolicy()
     assert driver.do(policies.get_namespace, "t/n").override == PolicyOverride()
-    found = driver.do(policies.effective_policy, topic_id)
-    assert found.policy == AutoScalePolicy()
-    assert set(found.levels.values()) == {PolicyLevel.DEFAULT}
+    assert driver.policy(topic_id) == AutoScalePolicy()
+    assert {level for _, level in in_force(driver, topic_id).values()} == {"default"}
 
 
 def test_each_knob_comes_from_the_nearest_level_that_sets_it(driver: StoreDriver) -> None:
@@ -31,14 +36,13 @@ def test_each_knob_comes_from_the_nearest_level_that_sets_it(driver: StoreDriver
     driver.do(policies.set_namespace, "t/n", PolicyOverride(max_segments=16, enabled=False), actor="bob")
     driver.do(policies.set_topic, topic_id, PolicyOverride(max_segments=8))
 
-    found = driver.do(policies.effective_policy, topic_id)
+    found = in_force(driver, topic_id)
 
-    assert (found.policy.max_segments, found.policy.enabled, found.policy.min_segments) == (8, False, 2)
-    assert found.levels["max_segments"] is PolicyLevel.TOPIC
-    assert found.levels["enabled"] is PolicyLevel.NAMESPACE
-    assert found.levels["min_segments"] is PolicyLevel.CLUSTER
-    assert found.levels["profile"] is PolicyLevel.DEFAULT
-    assert driver.do(policies.effective_policy, other_id).policy.max_segments == 32
+    assert found["max_segments"] == (8, "topic")
+    assert found["enabled"] == (False, "namespace")
+    assert found["min_segments"] == (2, "cluster")
+    assert found["profile"] == ("pip483", "default")
+    assert driver.policy(other_id).max_segments == 32
 
 
 def test_sql_and_the_domain_agree_on_what_is_in_force(driver: StoreDriver) -> None:
@@ -47,13 +51,15 @@ def test_sql_and_the_domain_agree_on_what_is_in_force(driver: StoreDriver) -> No
     driver.do(policies.set_namespace, "t/n", PolicyOverride(split_byte_rate_in=float("inf")), actor="bob")
     driver.do(policies.set_topic, topic_id, PolicyOverride(min_segments=3, strict_pulsar=True))
 
-    found = driver.do(policies.effective_policy, topic_id)
-    rows = driver.sql(
-        "SELECT knob, value, level FROM inspect.policy_effective WHERE topic_id = :id", id=topic_id
-    )
+    rows = in_force(driver, topic_id)
 
-    assert {knob: (value, level) for knob, value, level in rows} == {
-        knob: (value, found.levels[knob]) for knob, value in found.policy.to_document().items()
+    assert {knob: value for knob, (value, _) in rows.items()} == driver.policy(topic_id).to_document()
+    assert {knob: level for knob, (_, level) in rows.items() if level != "default"} == {
+        "max_segments": "cluster",
+        "merge_msg_rate_in": "cluster",
+        "split_byte_rate_in": "namespace",
+        "min_segments": "topic",
+        "strict_pulsar": "topic",
     }
 
 
@@ -63,16 +69,16 @@ def test_removing_a_level_uncovers_the_one_above(driver: StoreDriver) -> None:
     driver.do(policies.set_namespace, "t/n", PolicyOverride(max_segments=16), actor="ann")
     driver.do(policies.set_topic, topic_id, PolicyOverride(max_segments=8))
 
-    def in_force() -> int:
-        return driver.do(policies.effective_policy, topic_id).policy.max_segments
+    def most() -> int:
+        return driver.policy(topic_id).max_segments
 
-    steps = [in_force()]
+    steps = [most()]
     driver.do(policies.set_topic, topic_id, None)
-    steps.append(in_force())
+    steps.append(most())
     driver.do(policies.set_namespace, "t/n", PolicyOverride(), actor="ann")
-    steps.append(in_force())
+    steps.append(most())
     driver.do(policies.set_cluster, AutoScalePolicy(), actor="ann")
-    steps.append(in_force())
+    steps.append(most())
 
     assert steps == [8, 16, 32, 64]
     assert driver.sql("SELECT policy FROM cleave.topic WHERE policy IS NOT NULL") == []
@@ -97,7 +103,7 @@ def test_a_level_is_validated_together_with_those_above(driver: StoreDriver) -> 
         driver.do(policies.set_topic, topic_id, PolicyOverride(merge_msg_rate_in=600.0))
     with pytest.raises(InvalidPolicy, match="max_segments"):
         driver.do(policies.set_cluster, AutoScalePolicy(max_segments=0), actor="ann")
-    assert driver.do(policies.get_topic, topic_id).override == PolicyOverride()
+    assert driver.do(topics.get_topic, topic_id).policy is None
 
 
 def test_a_stale_version_is_refused_and_the_sentence_says_which_is_in_force(driver: StoreDriver) -> None:
@@ -107,7 +113,7 @@ def test_a_stale_version_is_refused_and_the_sentence_says_which_is_in_force(driv
     first = driver.do(
         policies.set_namespace, "t/n", PolicyOverride(max_segments=8), actor="ann", seen_row_version=0
     )
-    topic = driver.do(policies.get_topic, topic_id)
+    topic = driver.do(topics.get_topic, topic_id)
     driver.do(
         policies.set_topic, topic_id, PolicyOverride(max_segments=8), seen_row_version=topic.row_version
     )
@@ -215,4 +221,4 @@ def test_the_controllers_role_may_do_all_this(driver: StoreDriver) -> None:
         policies.set_namespace(tx, "t/n", PolicyOverride(max_segments=16), actor="ann")
         policies.set_topic(tx, topic_id, PolicyOverride(max_segments=8))
 
-        assert policies.effective_policy(tx, topic_id).policy.max_segments == 8
+    assert driver.policy(topic_id).max_segments == 8
