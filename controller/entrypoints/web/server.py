@@ -13,7 +13,6 @@ from controller.services.consumer_sessions.leader import SessionLeader
 from controller.services.layout_feed import LayoutFeed
 from controller.settings import Settings
 
-
 _BACKLOG = 2048
 """Connections that wait to be taken; as many as uvicorn has by itself."""
 
