@@ -1,0 +1,167 @@
+"""Leaders and consumers as real processes that are killed and paused: who leads, who reads, and what is left to read."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from controller.client.history import read_history
+from controller.client.history_check import check
+from controller.client.http_source import HttpSource
+from controller.client.producer import Producer
+from controller.client.servers import Servers
+from controller.client.stream_consumer import StreamConsumer
+from controller.devstack.ports import free_port, release_port
+from controller.devstack.process import ChildProcess
+from controller.devstack.serving import SECRET, client_of
+from controller.domain.errors import FencedOut, StoreUnavailable
+from tests.integration.entrypoints.conftest import StartWorker, held_by
+from tests.support.bench import TOPIC, Bench
+from tests.support.traffic import TrafficProcess
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(240)
+KEYS = [f"key-{i}" for i in range(40)]
+LEASE_SECONDS = 2
+
+
+@pytest.fixture
+def workers(bench: Bench, start_worker: StartWorker) -> Iterator[dict[str, tuple[ChildProcess, str]]]:
+    """Two workers that serve, each with its address."""
+    bench.topic_with(segments=2)
+    found, ports = {}, []
+    for name in ("w1", "w2"):
+        ports.append(free_port())
+        child = start_worker(
+            name,
+            api_secret=SECRET,
+            serve_port=ports[-1],
+            worker_lease_seconds=LEASE_SECONDS,
+            consumer_grace_seconds=6,
+        )
+        found[name] = (child, f"http://127.0.0.1:{ports[-1]}")
+    wait_until(
+        lambda: len(held_by(bench, "w1")) == len(held_by(bench, "w2")) == 8, message="half the shards each"
+    )
+    yield found
+    for port in ports:
+        release_port(port)
+
+
+@pytest.fixture
+def servers(workers: dict[str, tuple[ChildProcess, str]]) -> Iterator[Servers]:
+    """A client that knows both."""
+    servers = client_of(*(address for _, address in workers.values()))
+    yield servers
+    servers.close()
+
+
+def leader_of(bench: Bench, workers: dict[str, tuple[ChildProcess, str]]) -> str:
+    """The worker that leads the topic; empty while none does."""
+    return next((name for name in workers if f"shard/{bench.topic_id % 16}" in held_by(bench, name)), "")
+
+
+def owners(bench: Bench) -> object:
+    """Every bucket's owner and generation."""
+    return bench.scalar(
+        "SELECT jsonb_agg(to_jsonb(o) ORDER BY segment_id, bucket_start) FROM cleave.bucket_owner o"
+    )
+
+
+def take(*consumers: StreamConsumer, count: int) -> list[str]:
+    """The keys of so many messages, received and acknowledged."""
+    keys: list[str] = []
+
+    def turn() -> bool:
+        for consumer in consumers:
+            batch = consumer.receive(0.05)
+            if batch is not None and consumer.acknowledge(batch):
+                keys.extend(m.key.decode() for m in batch.messages if m.key)
+        return len(keys) >= count
+
+    wait_until(turn, timeout_seconds=60, message=f"{count} messages")
+    return keys
+
+
+def test_a_killed_leaders_consumers_find_the_same_at_the_next_one(
+    bench: Bench, workers: dict[str, tuple[ChildProcess, str]], servers: Servers
+) -> None:
+    consumers = [StreamConsumer(servers, bench.logs, TOPIC, "billing", name) for name in "ab"]
+    producer = Producer(HttpSource(servers), bench.logs, TOPIC)
+
+    def is_shared() -> bool:
+        for consumer in consumers:
+            consumer.receive(0.02)
+        return [len(consumer.buckets) for consumer in consumers] == [2, 2]
+
+    wait_until(is_shared, message="a segment for each")
+    before = owners(bench)
+    leader = leader_of(bench, workers)
+
+    workers[leader][0].kill()
+    for key in KEYS:
+        producer.send(b"1", key)
+    producer.flush()
+    assert sorted(take(*consumers, count=len(KEYS))) == sorted(KEYS)  # with what they had, whoever leads
+
+    wait_until(lambda: leader_of(bench, workers) not in ("", leader), message="the other worker leads")
+    path = "/api/v1/topics/acme/shop/orders/subscriptions/billing/consumers/a"
+
+    def serves() -> bool:
+        with suppress(StoreUnavailable):
+            with pytest.raises(FencedOut, match="register again"):
+                servers.ask("POST", f"{path}/pulse", document={"incarnation": "nobody's"})
+            return True
+        return False
+
+    wait_until(serves, message="the new leader serves")
+    assert owners(bench) == before
+    for key in KEYS:
+        producer.send(b"2", key)
+    producer.flush()
+    assert sorted(take(*consumers, count=len(KEYS))) == sorted(KEYS)
+    for consumer in consumers:
+        consumer.close()
+    producer.close()
+
+
+def test_a_consumer_stopped_past_its_grace_hands_out_nothing_when_it_wakes(
+    bench: Bench, workers: dict[str, tuple[ChildProcess, str]], tmp_path: Path
+) -> None:
+    """SIGSTOP and SIGCONT: what it had is with others by then, and it takes part again with a session of its own."""
+    address = workers["w1"][1]
+
+    def start(role: str, name: str) -> TrafficProcess:
+        return TrafficProcess(
+            role,
+            name,
+            url=bench.url,
+            topic=TOPIC,
+            directory=tmp_path,
+            subscription="billing",
+            address=address,
+            rate=200,
+        )
+
+    with start("produce", "p") as producer, start("consume", "a") as sleeper, start("consume", "b") as awake:
+        wait_until(lambda: sleeper.count > 50 and awake.count > 50, timeout_seconds=60, message="both read")
+        os.kill(sleeper.pid, signal.SIGSTOP)
+        wait_until(
+            lambda: bench.scalar("SELECT count(*) FROM cleave.bucket_owner WHERE consumer = 'a'") == 0,
+            timeout_seconds=60,
+            message="the sleeper's buckets are with others",
+        )
+        os.kill(sleeper.pid, signal.SIGCONT)
+        seen = sleeper.count
+        wait_until(lambda: sleeper.count > seen + 50, timeout_seconds=60, message="it takes part again")
+        producer.stop()
+        wait_until(lambda: bench.unread("billing") == 0, timeout_seconds=60, message="the backlog is read")
+        sleeper.stop()
+        awake.stop()
+        verdict = check(read_history(producer.history, sleeper.history, awake.history))
+    assert verdict.is_clean, verdict
