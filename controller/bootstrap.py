@@ -257,13 +257,19 @@ def _work_loop(
 
 def _beside(app: Application, leases: ShardLeases) -> tuple[Beside, ...]:
     """What goes on in threads of its own, where there is something for it to do."""
+    from controller.services.log_trimmer import LogTrimmer
     from controller.services.mirror import MirrorLoop
 
     mirror = MirrorLoop(
         app.store, app.planes, lambda: leases.held, interval_seconds=app.settings.mirror_interval_seconds
     )
     events = build_asset_events(app, lambda: leases.held)
-    return ((mirror,) if mirror.is_needed else ()) + ((events,) if events is not None else ())
+    trimmer = LogTrimmer(app.planes, retention_seconds=app.settings.embedded_retention_seconds)
+    return (
+        *([mirror] if mirror.is_needed else []),
+        *([trimmer] if trimmer.is_needed else []),
+        *([events] if events is not None else []),
+    )
 
 
 def build_asset_events(app: Application, shards: Callable[[], Shards]) -> AssetEventPoster | None:

@@ -98,6 +98,8 @@ class Settings(BaseSettings):
     """Rates are averages over this window."""
     retention_minutes: float = -1.0
     """Sealed segments are collected this long after they were sealed and drained; negative keeps them for ever."""
+    embedded_retention_seconds: float = Field(86_400.0, ge=-1.0)
+    """Messages of the embedded logs that every subscription has acknowledged go when they are so old; -1: never."""
     pass_batch_topics: int = Field(500, ge=1, le=100_000)
     """Topics one batch of a fleet pass evaluates in a transaction."""
 

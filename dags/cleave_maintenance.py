@@ -3,9 +3,9 @@
 Every `CLEAVE_MAINTENANCE_SECONDS` (900). *reconcile* finds logs that are missing, closed or nobody's and puts right
 what can be; *collect_garbage* prunes sealed segments past their retention (`CLEAVE_RETENTION_MINUTES`, or the topic's
 property `retention_minutes`) that every subscription has read; *keep_landing* compacts and expires files, and finishes
-the history of aggregation runs that were killed; *sweep_tombstones* deletes logs nobody needs;
-*keep_partitions* makes the ledger's tables for the days to come and drops old ones. A large fleet is gone through
-in rounds of a few shares.
+the history of aggregation runs that were killed; *sweep_tombstones* deletes logs nobody needs, and of the embedded logs
+what everybody has read and what is old enough (`CLEAVE_EMBEDDED_RETENTION_SECONDS`); *keep_partitions* makes the
+ledger's tables for the days to come and drops old ones. A large fleet is gone through in rounds of a few shares.
 
 *Dry run* lists in the log what would be done.
 """

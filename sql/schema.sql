@@ -808,16 +808,16 @@ BEGIN
             word := word | (get_byte(key, (start + place)::integer)::bigint << (8 * place)::integer);
         END LOOP;
         word := word::numeric * 3432918353 % 4294967296;
-        word := (word << 15 | word >> 17) & 4294967295;
+        word := ((word << 15) | (word >> 17)) & 4294967295;
         hash := hash # (word::numeric * 461845907 % 4294967296)::bigint;
         CONTINUE WHEN start + 3 >= size;  -- the tail, shorter than a word, is not mixed any further
-        hash := (hash << 13 | hash >> 19) & 4294967295;
+        hash := ((hash << 13) | (hash >> 19)) & 4294967295;
         hash := (hash * 5 + 3864292196) & 4294967295;
     END LOOP;
     hash := hash # size;
-    hash := (hash # hash >> 16)::numeric * 2246822507 % 4294967296;
-    hash := (hash # hash >> 13)::numeric * 3266489909 % 4294967296;
-    RETURN (hash # hash >> 16) & 65535;
+    hash := (hash # (hash >> 16))::numeric * 2246822507 % 4294967296;
+    hash := (hash # (hash >> 13))::numeric * 3266489909 % 4294967296;
+    RETURN (hash # (hash >> 16)) & 65535;
 END $$;
 
 CREATE FUNCTION embedded.divide_part(of_log_id bigint, of_subscription text, at integer) RETURNS void
@@ -892,11 +892,11 @@ BEGIN
         USING ERRCODE = 'check_violation', CONSTRAINT = 'log_begins_no_earlier';
 END $$;
 
-CREATE FUNCTION embedded.look(of_log_id bigint, of_subscription text, of_generation bigint, OUT is_terminated boolean, OUT log_end bigint, OUT all_settled boolean) RETURNS SETOF record
+CREATE FUNCTION embedded.look(of_log_id bigint, of_subscription text, of_generation bigint, OUT is_terminated boolean, OUT all_settled boolean) RETURNS SETOF record
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    SELECT terminated_at IS NOT NULL, next_offset,
+    SELECT terminated_at IS NOT NULL,
            NOT EXISTS (SELECT FROM embedded.cursor c
                         WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.position < l.next_offset)
       FROM embedded.log l
@@ -1097,15 +1097,17 @@ BEGIN
     RETURN mark - start;
 END $$;
 
-CREATE FUNCTION embedded.trimmable(after bigint, before timestamp with time zone, most bigint) RETURNS SETOF bigint
+CREATE FUNCTION embedded.trimmable(after bigint, before timestamp with time zone, most bigint, OUT last bigint, OUT found bigint[]) RETURNS record
     LANGUAGE sql STABLE
     AS $$
-    SELECT l.log_id FROM embedded.log l
-     WHERE l.log_id > after AND l.first_offset < l.next_offset
-       AND NOT EXISTS (SELECT FROM embedded.cursor c WHERE c.log_id = l.log_id AND c.position <= l.first_offset)
-       AND (SELECT m.published_at FROM embedded.message m
-             WHERE m.log_id = l.log_id AND m.log_offset = l.first_offset) < before
-     ORDER BY l.log_id LIMIT most
+    SELECT max(l.log_id),
+           array_agg(l.log_id ORDER BY l.log_id) FILTER (WHERE
+               l.first_offset < l.next_offset
+               AND NOT EXISTS (SELECT FROM embedded.cursor c WHERE c.log_id = l.log_id AND c.position <= l.first_offset)
+               AND (SELECT m.published_at FROM embedded.message m
+                     WHERE m.log_id = l.log_id AND m.log_offset = l.first_offset) < before)
+      FROM (SELECT log_id, first_offset, next_offset FROM embedded.log
+             WHERE log_id > after ORDER BY log_id LIMIT most) l
 $$;
 
 CREATE FUNCTION inspect.bundle_text(lower_bound bigint, upper_bound bigint) RETURNS text
@@ -3709,9 +3711,9 @@ GRANT ALL ON FUNCTION embedded.log_before_update() TO cleave_controller;
 REVOKE ALL ON FUNCTION embedded.log_begins_no_earlier() FROM PUBLIC;
 GRANT ALL ON FUNCTION embedded.log_begins_no_earlier() TO cleave_controller;
 
-REVOKE ALL ON FUNCTION embedded.look(of_log_id bigint, of_subscription text, of_generation bigint, OUT is_terminated boolean, OUT log_end bigint, OUT all_settled boolean) FROM PUBLIC;
-GRANT ALL ON FUNCTION embedded.look(of_log_id bigint, of_subscription text, of_generation bigint, OUT is_terminated boolean, OUT log_end bigint, OUT all_settled boolean) TO cleave_controller;
-GRANT ALL ON FUNCTION embedded.look(of_log_id bigint, of_subscription text, of_generation bigint, OUT is_terminated boolean, OUT log_end bigint, OUT all_settled boolean) TO cleave_client;
+REVOKE ALL ON FUNCTION embedded.look(of_log_id bigint, of_subscription text, of_generation bigint, OUT is_terminated boolean, OUT all_settled boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.look(of_log_id bigint, of_subscription text, of_generation bigint, OUT is_terminated boolean, OUT all_settled boolean) TO cleave_controller;
+GRANT ALL ON FUNCTION embedded.look(of_log_id bigint, of_subscription text, of_generation bigint, OUT is_terminated boolean, OUT all_settled boolean) TO cleave_client;
 
 REVOKE ALL ON FUNCTION embedded.move(log_name text, of_subscription text, instant timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION embedded.move(log_name text, of_subscription text, instant timestamp with time zone) TO cleave_controller;
@@ -3738,8 +3740,8 @@ GRANT ALL ON FUNCTION embedded.take(log_name text, of_subscription text, new_own
 REVOKE ALL ON FUNCTION embedded.trim_log(of_log_id bigint, before timestamp with time zone, most bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION embedded.trim_log(of_log_id bigint, before timestamp with time zone, most bigint) TO cleave_controller;
 
-REVOKE ALL ON FUNCTION embedded.trimmable(after bigint, before timestamp with time zone, most bigint) FROM PUBLIC;
-GRANT ALL ON FUNCTION embedded.trimmable(after bigint, before timestamp with time zone, most bigint) TO cleave_controller;
+REVOKE ALL ON FUNCTION embedded.trimmable(after bigint, before timestamp with time zone, most bigint, OUT last bigint, OUT found bigint[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.trimmable(after bigint, before timestamp with time zone, most bigint, OUT last bigint, OUT found bigint[]) TO cleave_controller;
 
 GRANT ALL ON FUNCTION inspect.bundle_text(lower_bound bigint, upper_bound bigint) TO cleave_inspector;
 GRANT ALL ON FUNCTION inspect.bundle_text(lower_bound bigint, upper_bound bigint) TO cleave_controller;

@@ -170,6 +170,25 @@ class SetWiseDataPlane(DataPlane, Protocol):
         """What each log is now, MISSING included; one that did not answer is absent."""
 
 
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    """What a call of `trim` did."""
+
+    messages: int
+    is_complete: bool
+    """False when its time was over first: call again."""
+
+
+@runtime_checkable
+class TrimmingDataPlane(DataPlane, Protocol):
+    """A data plane whose messages Cleave deletes. A broker does so by itself."""
+
+    def trim(self, retention_seconds: float) -> Trimmed:
+        """Delete from the front of each log, open ones included, what is older than that (>= 0) and what every
+        subscription has acknowledged; without a subscription, what is older.
+        """
+
+
 class OutgoingMessage(NamedTuple):
     """A message to store. Without a key it may go to any segment.
 

@@ -58,16 +58,16 @@ BEGIN
             word := word | (get_byte(key, (start + place)::integer)::bigint << (8 * place)::integer);
         END LOOP;
         word := word::numeric * 3432918353 % 4294967296;
-        word := (word << 15 | word >> 17) & 4294967295;
+        word := ((word << 15) | (word >> 17)) & 4294967295;
         hash := hash # (word::numeric * 461845907 % 4294967296)::bigint;
         CONTINUE WHEN start + 3 >= size;  -- the tail, shorter than a word, is not mixed any further
-        hash := (hash << 13 | hash >> 19) & 4294967295;
+        hash := ((hash << 13) | (hash >> 19)) & 4294967295;
         hash := (hash * 5 + 3864292196) & 4294967295;
     END LOOP;
     hash := hash # size;
-    hash := (hash # hash >> 16)::numeric * 2246822507 % 4294967296;
-    hash := (hash # hash >> 13)::numeric * 3266489909 % 4294967296;
-    RETURN (hash # hash >> 16) & 65535;
+    hash := (hash # (hash >> 16))::numeric * 2246822507 % 4294967296;
+    hash := (hash # (hash >> 13))::numeric * 3266489909 % 4294967296;
+    RETURN (hash # (hash >> 16)) & 65535;
 END $$;
 
 -- Store a batch, whole or not at all. One statement on purpose: the log's lock is never held while the server
@@ -303,13 +303,13 @@ BEGIN
     RETURN NEXT;
 END $$;
 
--- Where this generation stands: whether the log is closed, its end, and whether all parts of the cursor, whoever holds
--- them, are acknowledged to it. No row where the generation holds nothing.
+-- Where this generation stands: whether the log is closed, and whether all parts of the cursor, whoever holds them, are
+-- acknowledged to its end. No row where the generation holds nothing.
 CREATE FUNCTION embedded.look(
     of_log_id bigint, of_subscription text, of_generation bigint,
-    OUT is_terminated boolean, OUT log_end bigint, OUT all_settled boolean
+    OUT is_terminated boolean, OUT all_settled boolean
 ) RETURNS SETOF record LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-    SELECT terminated_at IS NOT NULL, next_offset,
+    SELECT terminated_at IS NOT NULL,
            NOT EXISTS (SELECT FROM embedded.cursor c
                         WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.position < l.next_offset)
       FROM embedded.log l
@@ -404,15 +404,18 @@ CREATE FUNCTION embedded.backlog(log_name text, of_subscription text) RETURNS bi
      WHERE l.name = log_name AND p.lowest IS NOT NULL
 $$;
 
--- Logs above `after` that begin with a message older than `before` which all parts of all cursors have acknowledged.
-CREATE FUNCTION embedded.trimmable(after bigint, before timestamptz, most bigint) RETURNS SETOF bigint
+-- Of the next `most` logs above `after`: the last one, NULL when there is none, and those that begin with a message
+-- older than `before` which all parts of all cursors have acknowledged.
+CREATE FUNCTION embedded.trimmable(after bigint, before timestamptz, most bigint, OUT last bigint, OUT found bigint[])
 LANGUAGE sql STABLE AS $$
-    SELECT l.log_id FROM embedded.log l
-     WHERE l.log_id > after AND l.first_offset < l.next_offset
-       AND NOT EXISTS (SELECT FROM embedded.cursor c WHERE c.log_id = l.log_id AND c.position <= l.first_offset)
-       AND (SELECT m.published_at FROM embedded.message m
-             WHERE m.log_id = l.log_id AND m.log_offset = l.first_offset) < before
-     ORDER BY l.log_id LIMIT most
+    SELECT max(l.log_id),
+           array_agg(l.log_id ORDER BY l.log_id) FILTER (WHERE
+               l.first_offset < l.next_offset
+               AND NOT EXISTS (SELECT FROM embedded.cursor c WHERE c.log_id = l.log_id AND c.position <= l.first_offset)
+               AND (SELECT m.published_at FROM embedded.message m
+                     WHERE m.log_id = l.log_id AND m.log_offset = l.first_offset) < before)
+      FROM (SELECT log_id, first_offset, next_offset FROM embedded.log
+             WHERE log_id > after ORDER BY log_id LIMIT most) l
 $$;
 
 -- Delete up to `most` messages from the front of a log: older than `before`, and acknowledged by all parts of all

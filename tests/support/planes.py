@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from controller.dataplane.base import DataPlane, LogClient, LogMessage, LogReader, OutgoingMessage
 from controller.domain.errors import CleaveError, DataPlaneTimeout
+from controller.domain.hash_range import HashRange
 from tests.support.waiting import wait_until
 
 _batch_numbers = itertools.count(1)
@@ -38,8 +39,20 @@ class Planes:
         batch = [OutgoingMessage(payload, key) for payload in payloads]
         return self.logs.append(log, batch, producer=producer, sequence=next(_batch_numbers))
 
+    def send_to(self, log: str, bucket: HashRange, *payloads: bytes, producer: str = "tests") -> int:
+        """Append one batch of messages without keys to an entry bucket."""
+        batch = [OutgoingMessage(payload, bucket_hash=bucket.start) for payload in payloads]
+        return self.logs.append(
+            log, batch, producer=f"{producer}-{bucket}", sequence=next(_batch_numbers), bucket=bucket
+        )
+
     def reader(
-        self, log: str, subscription: str, owner: str = "reader", live_owners: Collection[str] = ()
+        self,
+        log: str,
+        subscription: str,
+        owner: str = "reader",
+        live_owners: Collection[str] = (),
+        bucket: HashRange | None = None,
     ) -> LogReader:
         """Open a reader that the fixture closes at the end of the test; once more where a log first had to be loaded
         anew, as every client does.
@@ -47,7 +60,12 @@ class Planes:
 
         def open_it() -> LogReader:
             return self.logs.open_reader(
-                log, subscription, owner=owner, live_owners=live_owners, on_arrival=lambda: None
+                log,
+                subscription,
+                owner=owner,
+                live_owners=live_owners,
+                on_arrival=lambda: None,
+                bucket=bucket,
             )
 
         try:

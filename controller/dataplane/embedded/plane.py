@@ -13,7 +13,7 @@ from typing import Any
 import psycopg2.extensions
 from sqlalchemy import URL
 
-from controller.dataplane.base import Born, Counters, LogState, Successor
+from controller.dataplane.base import Born, Counters, LogState, Successor, Trimmed
 from controller.dataplane.embedded import set_wise
 from controller.dataplane.embedded.names import ARRIVALS, checked, no_cursor, no_log
 from controller.dataplane.postgres_calls import PostgresCalls
@@ -24,6 +24,10 @@ DELETE_CHUNK = 20_000
 """Messages removed in one transaction: some tens of milliseconds of work."""
 _SWEEP_SHARE = 0.5
 """Part of a call's time that a delete may spend on removing messages; what is left goes with the next delete."""
+TRIM_CHUNK = 2_000
+"""Messages trimmed in one transaction. Appends to the log wait meanwhile, for some milliseconds."""
+_LOOKED_AT = 2_000
+"""Logs that one statement looks at for something to trim."""
 _TOPIC = "topic://"
 
 # The statements of one message are one transaction, and each has its own view of what is committed: an act of several
@@ -53,6 +57,7 @@ class EmbeddedDataPlane:
     ) -> None:
         self._calls = PostgresCalls(url, call_timeout_seconds=call_timeout_seconds, pool_size=pool_size)
         self._shares_journal_server = shares_journal_server
+        self._trimmed_to = 0  # the last log that a trim was through with before its time was over
 
     @property
     def shares_journal_server(self) -> bool:
@@ -225,6 +230,25 @@ class EmbeddedDataPlane:
         with self._calls.statement(f"look at {len(backing_topics)} logs") as cursor:
             return set_wise.states(cursor, backing_topics)
 
+    def trim(self, retention_seconds: float) -> Trimmed:
+        """Delete what is older and acknowledged, in chunks, for half of a call's time; see `TrimmingDataPlane`. The next
+        call goes on where this one had to stop.
+        """
+        act, deadline = "trim logs", time.monotonic() + self.call_timeout_seconds * _SWEEP_SHARE
+        messages = 0
+        while time.monotonic() < deadline:
+            last, found = self._trimmable(act, retention_seconds)
+            for log_id in found:
+                while (trimmed := self._trim_chunk(act, log_id, retention_seconds)) > 0:
+                    messages += trimmed
+                    if time.monotonic() > deadline:
+                        self._trimmed_to = log_id - 1
+                        return Trimmed(messages, is_complete=False)
+            self._trimmed_to = last or 0
+            if last is None:
+                return Trimmed(messages, is_complete=True)
+        return Trimmed(messages, is_complete=False)
+
     def close(self) -> None:
         """Give back connections."""
         self._calls.close()
@@ -234,6 +258,25 @@ class EmbeddedDataPlane:
             cursor.execute(statement, values)
             row: tuple[Any, ...] | None = cursor.fetchone()
             return row
+
+    def _trimmable(self, act: str, retention_seconds: float) -> tuple[int | None, Sequence[int]]:
+        """The last of the logs looked at, None when all have been, and those of them with something to trim."""
+        with self._calls.statement(act) as cursor:
+            cursor.execute(
+                "SELECT last, found FROM embedded.trimmable(%s, clock_timestamp() - %s * interval '1 s', %s)",
+                (self._trimmed_to, retention_seconds, _LOOKED_AT),
+            )
+            ((last, found),) = cursor.fetchall()
+            return last, found or ()
+
+    def _trim_chunk(self, act: str, log_id: int, retention_seconds: float) -> int:
+        with self._calls.statement(act) as cursor:
+            cursor.execute(
+                "SELECT embedded.trim_log(%s, clock_timestamp() - %s * interval '1 s', %s)",
+                (log_id, retention_seconds, TRIM_CHUNK),
+            )
+            ((trimmed,),) = cursor.fetchall()
+            return int(trimmed)
 
     def _move(self, backing_topic: str, subscription: str, instant: str, *values: object) -> None:
         """`instant` is one of the expressions above."""

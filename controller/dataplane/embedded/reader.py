@@ -33,7 +33,7 @@ _READ = """
 SELECT log_offset, published_at, key, payload FROM embedded.read(%s, %s, %s, %s, %s, %s, %s, %s)
 """
 _ACKNOWLEDGE = "SELECT embedded.acknowledge(%s, %s, %s, %s, %s, %s)"
-_LOOK = "SELECT is_terminated, log_end, all_settled FROM embedded.look(%s, %s, %s)"
+_LOOK = "SELECT is_terminated, all_settled FROM embedded.look(%s, %s, %s)"
 _RELEASE = "SELECT embedded.release(%s, %s, %s)"
 _OWNERS = "SELECT owner FROM embedded.owners(%s, %s, %s, %s) AS part (owner)"
 
@@ -114,14 +114,15 @@ class EmbeddedReader:
         A reader that has nothing left to settle looks through the rest of a terminated log first, `MAX_SCANNED`
         offsets a call: none of it may be its own.
         """
-        is_terminated, log_end, all_settled = self._look()
-        if not is_terminated or all_settled or not self._is_settled or self._next >= log_end:
+        is_terminated, all_settled = self._look()
+        if not is_terminated or all_settled or not self._is_settled:
             return is_terminated and all_settled
         messages, scanned = self._scan(1, 0, 0)
         if messages:
             return False
         self._next = scanned
-        return self._look()[2]
+        _, all_settled = self._look()
+        return all_settled
 
     def close(self) -> None:
         """Let go of the cursor. If that fails, the next owner finds this one gone and cuts it off."""
@@ -165,11 +166,11 @@ class EmbeddedReader:
         ]
         return messages, rows[-1][0]
 
-    def _look(self) -> tuple[bool, int, bool]:
-        """Whether the log is terminated, its end, and whether all parts are acknowledged to it."""
+    def _look(self) -> tuple[bool, bool]:
+        """Whether the log is terminated, and whether all parts are acknowledged to its end."""
         with self._calls.statement(f"look at {self._backing_topic}") as cursor:
             cursor.execute(_LOOK, self._held)
-            row: tuple[bool, int, bool] | None = cursor.fetchone()
+            row: tuple[bool, bool] | None = cursor.fetchone()
         if row is None:
             raise self._lost()
         return row

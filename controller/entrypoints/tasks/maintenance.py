@@ -1,4 +1,4 @@
-"""What has to be done now and then: reconcile, collect garbage, sweep tombstones, keep the ledger's days.
+"""What has to be done now and then: reconcile, collect garbage, sweep tombstones, trim logs, keep the ledger's days.
 
 Tasks that go through the fleet are divided into shares of bounded size. A fleet that is too large for one round takes
 several. The turn, a number that rises by one each round, says which shares are next, so nothing has to be remembered.
@@ -17,7 +17,7 @@ from controller import telemetry
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.entrypoints.tasks.operations_here import run_where_no_worker_is
-from controller.services import garbage_collector, reconciler, tombstone_sweeper
+from controller.services import garbage_collector, log_trimmer, reconciler, tombstone_sweeper
 from controller.store.decisions import ledger
 from controller.store.journal import tombstones
 from controller.store.load import history
@@ -108,7 +108,7 @@ def collect_garbage(*, dsn: str, extras: Extras, share: Share, dry_run: bool = F
 
 
 def sweep_tombstones(*, dsn: str, extras: Extras, dry_run: bool = False) -> dict[str, Any]:
-    """Delete the logs nobody needs any more; a dry run lists them."""
+    """Delete the logs nobody needs any more, and what nobody needs of the others; a dry run lists the logs."""
     with cleave_at(dsn, extras) as app:
         if dry_run:
             with app.store.transaction() as tx:
@@ -116,11 +116,23 @@ def sweep_tombstones(*, dsn: str, extras: Extras, dry_run: bool = False) -> dict
             emit(False, None, rows_table(rows, ("backing_topic", "reason", "attempts"), title="would delete"))
             return {"open": len(rows)}
         swept = tombstone_sweeper.sweep(app.store, app.planes)
-    log.info("swept", absent=len(swept.absent), closed=len(swept.closed), failed=len(swept.failed))
+        trimmed = log_trimmer.trim(
+            app.planes,
+            retention_seconds=app.settings.embedded_retention_seconds,
+            budget_seconds=BUDGET_SECONDS,
+        )
+    log.info(
+        "swept",
+        absent=len(swept.absent),
+        closed=len(swept.closed),
+        failed=len(swept.failed),
+        trimmed_messages=trimmed,
+    )
     return {
         "absent": len(swept.absent),
         "closed": len(swept.closed),
         "failed": dict(list(swept.failed.items())[:SHOWN_AT_MOST]),
+        "trimmed_messages": trimmed,
     }
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from controller.devstack.postgres import FORGETFUL, EmbeddedPostgres, PostgresServer
 from controller.domain.errors import CleaveError, Conflict
+from controller.domain.key_hash import key_hash
 from controller.domain.policy import AutoScalePolicy
 from controller.store.postgres.migrations import migrate, pending, sql_directory
 from tests.support.store_driver import StoreDriver
@@ -229,3 +230,55 @@ def test_a_deployer_needs_no_superuser_and_others_are_told_so(pristine_server: P
         owner.store.dispose()
     assert admin.sql("SELECT rolsuper FROM pg_roles WHERE rolname = 'cleave_owner'") == [(False,)]
     admin.store.dispose()
+
+
+def test_cursors_and_messages_from_before_entry_buckets_go_on_as_they_were(
+    empty_database: str, empty: StoreDriver, sql: Path
+) -> None:
+    """0031 divides nothing: each cursor is one part where it was, and a message's bucket is that of its key."""
+    later = [path for path in (sql / "migrations").glob("*.sql") if path.name >= "0031"]
+    later += (sql / "views").glob("*.sql")  # they are those of the newest schema
+    kept = {path: path.read_text() for path in later}
+    for path in later:
+        path.unlink()
+    migrate(empty_database, sql)
+    empty.sql("INSERT INTO embedded.log (name, next_offset) VALUES ('segment://t/n/x/0000-ffff-0', 2)")
+    empty.sql(
+        "INSERT INTO embedded.message (log_id, log_offset, published_at, key, payload)"
+        " SELECT 1, n, now(), convert_to('key', 'UTF8'), '' FROM generate_series(0, 1) n"
+    )
+    empty.sql(
+        "INSERT INTO embedded.cursor (log_id, subscription, position, generation, owner) VALUES (1, 's', 1, 41, 'a')"
+    )
+    for path, text in kept.items():
+        path.write_text(text)
+
+    migrate(empty_database, sql)
+
+    assert empty.sql("SELECT first_hash, last_hash, position, generation, owner FROM embedded.cursor") == [
+        (0, 65535, 1, 41, "a")
+    ]
+    bucket = key_hash(b"key").bucket_hash
+    taken = empty.sql(
+        "SELECT outcome, generation > 41, start FROM embedded.take('segment://t/n/x/0000-ffff-0', 's', 'b', '{}', :b, :b)",
+        b=bucket,
+    )
+    assert taken == [("taken", True, 1)]
+    read = "SELECT log_offset, payload IS NULL FROM embedded.read(1, 's', (SELECT generation FROM embedded.cursor WHERE owner = 'b'), 1, 9, 9, 9, 0)"
+    assert empty.sql(read) == [(1, False), (2, True)]
+
+
+def test_a_migrator_who_may_make_no_role_is_told_which_one_is_missing(
+    pristine_server: PostgresServer,
+) -> None:
+    """Later versions bring roles; whoever has installed an earlier one as a plain owner cannot make them."""
+    admin = StoreDriver(pristine_server.create_database("roles"))
+    admin.sql("CREATE ROLE plain LOGIN PASSWORD 'pw'")
+    admin.sql("ALTER DATABASE roles OWNER TO plain")
+    for role in ("cleave_owner", "cleave_controller", "cleave_spark_loader", "cleave_inspector"):
+        admin.sql(f"CREATE ROLE {role} NOLOGIN")
+    admin.sql("GRANT cleave_owner TO plain")
+    admin.store.dispose()
+
+    with pytest.raises(CleaveError, match=r"no role cleave_client.*CREATE ROLE cleave_client NOLOGIN"):
+        migrate(pristine_server.url("roles", user="plain", password="pw"))
