@@ -15,6 +15,7 @@ from typing import Any
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
 from controller.dataplane.pulsar.names import namespace_path
+from controller.dataplane.pulsar.versions import VERSION
 
 INACTIVE = {
     "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
@@ -234,8 +235,7 @@ class Namespaces:
 
     def broker_version(self) -> str:
         """The broker's version: `4.2.4`."""
-        ask = Ask("GET", "brokers/version", "ask the broker for its version", is_text=True)
-        return str(self._admin.ask(ask, self._admin.deadline()).document)
+        return str(self._admin.ask(VERSION, self._admin.deadline()).document)
 
     def _look(self, path: str, deadline: Deadline) -> Namespace:
         policies = self._admin.ask(
