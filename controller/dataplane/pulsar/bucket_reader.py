@@ -121,7 +121,7 @@ class BucketReader(PulsarReader):
         whole: Position = ()
         for position, message_id in settled:
             entry = position[:2]
-            if entry in in_parts:
+            if entry in in_parts or message_id.batch_index() < 0:
                 consumer.acknowledge(message_id)
             elif entry != whole:
                 whole = entry

@@ -25,6 +25,7 @@ from controller.dataplane.pulsar.admin import AdminCalls, Deadline
 from controller.dataplane.pulsar.batch_sender import MAX_BATCH_MESSAGES, BatchSender
 from controller.dataplane.pulsar.binary import Connections, mapped
 from controller.dataplane.pulsar.bucket_reader import BUCKET_PREFETCH_MESSAGES, BucketReader
+from controller.dataplane.pulsar.buckets import demand_on_ring
 from controller.dataplane.pulsar.claims import Claim, make_way
 from controller.dataplane.pulsar.cursors import OWNER, READER, Cursors, Holder
 from controller.dataplane.pulsar.names import full_name
@@ -91,6 +92,7 @@ class PulsarLogClient:
                 f"a batch of {len(messages)} messages, the longest of {longest} bytes, for {backing_topic}: append at "
                 f"most {MAX_BATCH_MESSAGES} of at most {MAX_MESSAGE_BYTES} bytes at once"
             )
+        demand_on_ring(messages)
         return self._sender(full_name(backing_topic), producer, bucket).append(
             messages, sequence, self._admin.deadline()
         )

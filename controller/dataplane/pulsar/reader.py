@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -72,6 +73,7 @@ class PulsarReader:
         self._last_arrived: Position = ()
         self._read: Position = ()
         self._acknowledged: Position = ()
+        self._arrives_by = 0.0  # when the last acknowledgement is with the broker, `time.monotonic`
         self._paused = False
         self._pausing = threading.Lock()  # what is noted here and what the library is told must agree
         self._interrupted = threading.Event()
@@ -164,6 +166,7 @@ class PulsarReader:
             return
         try:
             self._settle(opened[1], settled)
+            self._arrives_by = time.monotonic() + ACKNOWLEDGED_WITHIN_SECONDS
         except pulsar.PulsarException as error:
             self.interrupt()
             raise self._why_lost(mapped(error, f"acknowledge {self._backing_topic}")) from error
@@ -183,16 +186,13 @@ class PulsarReader:
         self._demand_held()
         deadline = self._cursors.deadline()
         patience = threading.Event()
-        waited = 0.0
         while not self._cursors.is_drained(self._backing_topic, self._subscription, deadline):
             if not self._is_attached:  # drained when it was opened: somebody has moved the cursor back
                 self.interrupt()
                 self._demand_held()
-            on_its_way = not self._unacknowledged and not self._arrived and self._acknowledged != ()
-            if not on_its_way or waited >= ACKNOWLEDGED_WITHIN_SECONDS:
+            if self._unacknowledged or self._arrived or time.monotonic() >= self._arrives_by:
                 return False
             patience.wait(_POLL_SECONDS)
-            waited += _POLL_SECONDS
         self._demand_held()
         self._write_down(deadline)
         return True

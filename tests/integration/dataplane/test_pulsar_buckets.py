@@ -194,7 +194,7 @@ def test_three_owners_of_sixteen_buckets_read_every_message_once_and_every_key_i
             messages = reader.read(1000)
             for message in messages:
                 assert message.key is not None
-                assert message.key not in keys or bucket.contains(keys[message.key])
+                assert bucket.contains(key_hash(message.key).bucket_hash), "a stranger's too"
                 found.setdefault(message.key, []).append(int(message.payload))
             if messages:
                 got += len(messages)
@@ -312,6 +312,41 @@ def test_whoever_is_gone_in_another_process_is_cut_off_by_a_reader_of_all(segmen
 
     ends(lambda: gone.read(1), LostRace)
     assert payloads(read(heir, 2)) == [b"1", b"2"]
+
+
+def test_a_connection_that_breaks_ends_the_reading_of_a_bucket(segment: Segment) -> None:
+    """Nothing goes on silently; what was acknowledged stays so, behind what was not."""
+    logs = segment.client()
+    readers = [segment.reader(logs, bucket) for bucket in (LOW, HIGH)]
+    for bucket in (LOW, HIGH):
+        segment.send(logs, bucket, b"1")
+        segment.send(logs, bucket, b"2")
+    read(readers[0], 2)
+    readers[1].acknowledge(read(readers[1], 2)[0].position)
+    segment.settles_at(3)
+
+    path = segment.log.replace("://", "/")
+    requests.put(f"{segment.access.admin_urls[0]}/admin/v2/{path}/unload", timeout=30).raise_for_status()
+
+    for reader in readers:
+        ends(lambda reader=reader: reader.read(1), LostRace)  # type: ignore[misc]
+        reader.close()
+    again = [opened(lambda bucket=bucket: segment.reader(logs, bucket)) for bucket in (LOW, HIGH)]  # type: ignore[misc]
+    assert payloads(read(again[0], 2)) == [b"1", b"2"]
+    assert payloads(read(again[1], 1)) == [b"2"]
+
+
+def test_a_bucket_of_one_hash_gets_its_own(segment: Segment) -> None:
+    """So the slots are reckoned as the broker does it, to one."""
+    logs, (below, above) = segment.client(), FULL_RANGE.cut(4711)
+    single, above = above.cut(4712)
+    readers = {bucket: segment.reader(logs, bucket) for bucket in (below, single, above)}
+
+    for bucket in readers:
+        segment.send(logs, bucket, str(bucket).encode())
+
+    for bucket, reader in readers.items():
+        assert payloads(read(reader, 1)) == [str(bucket).encode()]
 
 
 def test_one_message_at_a_time(segment: Segment) -> None:
