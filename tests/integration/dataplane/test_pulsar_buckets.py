@@ -300,17 +300,35 @@ def test_one_reader_of_all_and_readers_of_buckets_exclude_each_other(segment: Se
     assert payloads(read(again, 1)) == [b"1"]
 
 
-def test_whoever_is_gone_in_another_process_is_cut_off_by_a_reader_of_all(segment: Segment) -> None:
-    """Unless acknowledgements of its would be undone."""
-    dead, logs = segment.client(), segment.client()
-    gone = segment.reader(dead, FULL_RANGE, "a")
+def test_who_is_gone_but_answers_for_the_broker_keeps_its_bucket_until_it_ends(segment: Segment) -> None:
+    """Nothing cuts off one of several. Moving the cursor would, and it would bring back what was acknowledged."""
+    gone, logs = segment.client(), segment.client()
+    low, high = (segment.reader(gone, bucket, "a") for bucket in (LOW, HIGH))
     segment.send(logs, LOW, b"1")
     segment.send(logs, HIGH, b"2")
-    read(gone, 2)
+    read(low, 1)
+    high.acknowledge(read(high, 1)[0].position)
+    segment.settles_at(1)
+
+    for wanted in (LOW, None):
+        with pytest.raises(LostRace, match=r"'a' at .* counts as gone"):
+            segment.reader(logs, wanted, "b", live=("b",))
+
+    low.close()
+    assert payloads(read(segment.reader(logs, LOW, "b", live=("b",)), 1)) == [b"1"]
+    assert list(high.read(1)) == []
+
+
+def test_whoever_is_gone_is_cut_off_by_a_reader_of_all_where_nothing_is_undone(segment: Segment) -> None:
+    gone, logs = segment.client(), segment.client()
+    stale = segment.reader(gone, FULL_RANGE, "a")
+    segment.send(logs, LOW, b"1")
+    segment.send(logs, HIGH, b"2")
+    read(stale, 2)
 
     heir = segment.reader(logs, None, "b", live=("b",))
 
-    ends(lambda: gone.read(1), LostRace)
+    ends(lambda: stale.read(1), LostRace)
     assert payloads(read(heir, 2)) == [b"1", b"2"]
 
 

@@ -11,8 +11,10 @@ import pulsar
 import pytest
 
 from controller.dataplane.base import Position
+from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.bucket_reader import BucketReader
 from controller.dataplane.pulsar.buckets import HASHES
+from controller.dataplane.pulsar.cursors import Attachments, Holder
 from controller.domain.errors import LostRace
 from controller.domain.hash_range import FULL_RANGE
 
@@ -28,6 +30,9 @@ class _Consumer:
     def is_connected(self) -> bool:
         return True
 
+    def close(self) -> None:
+        pass
+
     def acknowledge(self, message_id: Any) -> None:
         self.acknowledged.append((message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()))
 
@@ -38,13 +43,18 @@ class _Connections:
 
 
 class _Cursors:
-    """The broker's statistics show nobody."""
+    """The broker's statistics: they show the reader for so many looks."""
 
-    def deadline(self) -> None:
-        pass
+    def __init__(self) -> None:
+        self.looks_left = 0
 
-    def attachments(self, *_: object) -> Any:
-        return SimpleNamespace(in_the_way_of=lambda _bucket: (), holders=(), backlog=0)
+    def deadline(self) -> Deadline:
+        return Deadline(30.0)
+
+    def attachments(self, *_: object) -> Attachments:
+        self.looks_left -= 1
+        holders = (Holder("o", "m", "here", (LOW,)),) if self.looks_left >= 0 else ()
+        return Attachments(holders, is_shared=True, backlog=0)
 
     def is_drained(self, *_: object) -> bool:
         return False
@@ -72,10 +82,15 @@ def consumer() -> _Consumer:
 
 
 @pytest.fixture
-def reader(consumer: _Consumer) -> BucketReader:
+def cursors() -> _Cursors:
+    return _Cursors()
+
+
+@pytest.fixture
+def reader(consumer: _Consumer, cursors: _Cursors) -> BucketReader:
     anything: Any = None
     reader = BucketReader(
-        cast(Any, _Cursors()),
+        cast(Any, cursors),
         cast(Any, _Connections()),
         backing_topic="persistent://t/n/a",
         subscription="s",
@@ -158,3 +173,12 @@ def test_what_belongs_elsewhere_is_never_acknowledged_with_its_entry(
 
     assert consumer.acknowledged == [(1, 1, 0)]
     assert reader.misplaced == 1
+
+
+def test_close_returns_when_the_broker_shows_it_gone(reader: BucketReader, cursors: _Cursors) -> None:
+    """The library says that a consumer is closed even where its connection had broken and the broker knows nothing."""
+    cursors.looks_left = 2
+
+    reader.close()
+
+    assert cursors.looks_left == -1
