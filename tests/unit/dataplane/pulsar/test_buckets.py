@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.dataplane.base import OutgoingMessage
+from controller.dataplane.pulsar import buckets
 from controller.dataplane.pulsar.buckets import (
     HASHES,
     belongs,
@@ -16,7 +17,7 @@ from controller.dataplane.pulsar.buckets import (
 )
 from controller.domain.errors import InvalidInput, Unsupported
 from controller.domain.hash_range import FULL_RANGE, MAX_HASH, HashRange
-from controller.domain.key_hash import key_hash
+from controller.domain.key_hash import KeyHash, key_hash
 
 LOW, HIGH = FULL_RANGE.halves()
 
@@ -63,3 +64,11 @@ def test_an_entry_belongs_where_all_of_it_lies() -> None:
     assert not belongs(LOW, "7fff-8000")
     assert not belongs(HIGH, "7fff-8000")
     assert belongs(LOW, "a stranger's own use of the name")
+
+
+def test_no_ordering_key_has_slot_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers would take slot 1 for it, which may be the next bucket's."""
+    hashes = iter([KeyHash(7, 0), KeyHash(7, 1)])
+    monkeypatch.setattr(buckets, "key_hash", lambda _key: next(hashes))
+
+    assert ordering_key.__wrapped__(HashRange(0, 1)) == "0000-0001.1"
