@@ -32,6 +32,12 @@ BUNDLE_SILENT = Gauge("cleave_bundle_silent_brokers", "Brokers without a complet
 ASSET_EVENTS = Counter(
     "cleave_asset_events_total", "Layout changes told to Airflow, by outcome.", ["outcome"]
 )
+STALLED_READERS = Counter(
+    "cleave_stalled_readers_total", "Readers of an entry bucket that ended since a broker stopped delivering."
+)
+MISPLACED_MESSAGES = Counter(
+    "cleave_misplaced_messages_total", "Messages of another entry bucket that a reader got and held back."
+)
 WAKEUPS = Counter("cleave_worker_wakeups_total", "What woke the worker.", ["sensor"])
 
 

@@ -1,26 +1,30 @@
 """One producer on one topic: sends numbered batches and knows which of them are stored.
 
 A batch goes out as one entry (or a few, each of at most `ENTRY_BYTES`), cut in the same way each time it is repeated,
-since the broker compares only the number of an entry's first message. Where deduplication is on, a repeat is stored
-once. A batch whose answer was lost cannot be repeated once the topic is terminated. Whether it is stored is then read
-from the topic, to which nothing can be added any more.
+since the broker compares only the number of an entry's first message. A producer serves one entry bucket at most, or
+the numbers of several buckets' entries would cross and the broker would take some for repeats. Where deduplication is
+on, a repeat is stored once. A batch whose answer was lost cannot be repeated once the topic is terminated. Whether it
+is stored is then read from the topic, to which nothing can be added any more.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pulsar
 
 from controller.dataplane.base import OutgoingMessage
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.binary import Connections, mapped, mapped_result
+from controller.dataplane.pulsar.buckets import marks, ordering_key
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.messages import outgoing
 from controller.dataplane.pulsar.stored import NOWHERE, SentBatch
 from controller.domain.errors import CleaveError, DataPlaneTimeout, DataPlaneUnavailable, SegmentTerminated
+from controller.domain.hash_range import HashRange
 
 ENTRY_BYTES = 1024 * 1024
 """Payload of one entry at most, unless one message is longer; brokers take 5 MiB (`maxMessageSize`)."""
@@ -41,9 +45,19 @@ _SEND_SHARE = 0.8
 class BatchSender:
     """Serves one append at a time; others wait."""
 
-    def __init__(self, connections: Connections, cursors: Cursors, backing_topic: str, producer: str) -> None:
+    def __init__(
+        self,
+        connections: Connections,
+        cursors: Cursors,
+        backing_topic: str,
+        producer: str,
+        bucket: HashRange | None = None,
+    ) -> None:
         self._connections, self._cursors = connections, cursors
         self._backing_topic, self._name = backing_topic, producer
+        self._bucket = bucket
+        if bucket is not None:
+            self._name = f"{producer}/{bucket}"
         self._act = f"append to {backing_topic}"
         self._lock = threading.Lock()
         self._producer: pulsar.Producer | None = None
@@ -54,11 +68,12 @@ class BatchSender:
 
     def append(self, messages: Sequence[OutgoingMessage], sequence: int, deadline: Deadline) -> int:
         """How many messages are stored, from the front; see `LogClient.append`."""
+        arguments = self._arguments(messages)
         with self._lock:
             if sequence <= self._stored:
                 return len(messages)
             try:
-                stored = self._send(self._opened(deadline), messages, sequence, deadline)
+                stored = self._send(self._opened(deadline), arguments, sequence, deadline)
             except SegmentTerminated:
                 self._drop_producer()
                 stored = self._count_found(messages, sequence, deadline) if self._in_doubt == sequence else 0
@@ -72,6 +87,14 @@ class BatchSender:
         """Close the producer once the append in progress is over."""
         with self._lock:
             self._drop_producer()
+
+    def _arguments(self, messages: Sequence[OutgoingMessage]) -> Sequence[Mapping[str, Any]]:
+        """Of `send_async`, for each message."""
+        if self._bucket is None:
+            return [outgoing(message) for message in messages]
+        shared = marks(self._bucket, messages)
+        key = ordering_key(self._bucket)
+        return [outgoing(message, shared) | {"ordering_key": key} for message in messages]
 
     def _drop_producer(self) -> None:
         """Close the producer, so that the library sends nothing of a lost batch later."""
@@ -103,12 +126,15 @@ class BatchSender:
             batching_max_messages=MAX_BATCH_MESSAGES,
             batching_max_allowed_size_in_bytes=ENTRY_BYTES,
             batching_max_publish_delay_ms=_NEVER_MS,
+            batching_type=pulsar.BatchingType.Default
+            if self._bucket is None
+            else pulsar.BatchingType.KeyBased,
         )
 
     def _send(
         self,
         producer: pulsar.Producer,
-        messages: Sequence[OutgoingMessage],
+        messages: Sequence[Mapping[str, Any]],
         sequence: int,
         deadline: Deadline,
     ) -> int:
@@ -119,7 +145,7 @@ class BatchSender:
         results = _Results(len(messages))
         try:
             for index, message in enumerate(messages):
-                producer.send_async(**outgoing(message), callback=results, sequence_id=first + index)
+                producer.send_async(**message, callback=results, sequence_id=first + index)
         except pulsar.PulsarException as error:
             results.found.append((error, None))
         self._connections.run_aside(producer.flush)  # its own outcome says less than the messages' results

@@ -7,6 +7,7 @@ statistics show.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,9 @@ from typing import Any
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
 from controller.dataplane.pulsar.names import cursor_name, subscription_path, topic_path
 from controller.dataplane.pulsar.stored import SentBatch, stored_of
+from controller.dataplane.pulsar.versions import VERSION
 from controller.domain.errors import DataPlaneUnavailable, SegmentNotFound, SubscriptionNotFound
+from controller.domain.hash_range import FULL_RANGE, MAX_HASH, HashRange
 
 OWNER, READER = "cleave.owner", "cleave.reader"
 """Properties of a consumer: the owner's name, and a mark that no other reader has."""
@@ -28,6 +31,38 @@ class Holder:
     owner: str | None
     reader: str | None
     address: str
+    slots: tuple[HashRange, ...] = (FULL_RANGE,)
+    """What it is given; all of it where the subscription is not shared by key."""
+    unacknowledged: int = 0
+    """Messages that it was given and has not acknowledged."""
+    permits: int = 1
+    """How many more messages the broker may give to it now."""
+
+    def holds_some_of(self, bucket: HashRange | None) -> bool:
+        """Whether it is in the way of whoever wants that bucket, or everything."""
+        return bucket is None or any(bucket.overlaps(one) for one in self.slots)
+
+
+@dataclass(frozen=True, slots=True)
+class Attachments:
+    """Who is connected to a subscription now."""
+
+    holders: tuple[Holder, ...]
+    is_shared: bool
+    """By key: consumers have ranges of slots, and one more may come."""
+    backlog: int
+    """Entries that are not acknowledged, without those whose time has not come."""
+
+    def in_the_way_of(self, bucket: HashRange | None) -> tuple[Holder, ...]:
+        """Those who hold what is wanted, or a part of it. A consumer of another kind is in everybody's way."""
+        if self.holders and self.is_shared != (bucket is not None):
+            return self.holders
+        return tuple(one for one in self.holders if one.holds_some_of(bucket))
+
+    @property
+    def covers_all(self) -> bool:
+        """Whether every slot has a consumer."""
+        return sum(one.width for holder in self.holders for one in holder.slots) >= FULL_RANGE.width
 
 
 class Cursors:
@@ -40,20 +75,31 @@ class Cursors:
         """A new deadline, for a call that begins now."""
         return self._admin.deadline()
 
-    def holder(self, backing_topic: str, subscription: str, deadline: Deadline) -> Holder | None:
-        """Who reads for the subscription; None when nobody does. Raises SegmentNotFound, SubscriptionNotFound."""
-        consumers = self._subscription(backing_topic, subscription, deadline).get("consumers") or []
-        if not consumers:
-            return None
-        marks = consumers[0].get("metadata") or {}
-        return Holder(
-            marks.get(OWNER), marks.get(READER), str(consumers[0].get("address", "unknown address"))
-        )
+    def attachments(self, backing_topic: str, subscription: str, deadline: Deadline) -> Attachments:
+        """Who reads for the subscription. Raises SegmentNotFound, SubscriptionNotFound.
+
+        A consumer counts from when it asks for its place, even while the broker still makes sure of another one.
+        """
+        seen = self._subscription(backing_topic, subscription, deadline)
+        is_shared = seen.get("type") == "Key_Shared"
+        holders = tuple(_holder(one, is_shared=is_shared) for one in seen.get("consumers") or [])
+        waiting = int(seen.get("msgBacklog", 0)) - int(seen.get("msgDelayed", 0))
+        return Attachments(holders, is_shared, waiting)
+
+    def version(self, deadline: Deadline) -> str:
+        """The broker's version: `4.2.4`."""
+        return str(self._admin.ask(VERSION, deadline).document)
+
+    def is_contiguous(self, backing_topic: str, subscription: str, deadline: Deadline) -> bool:
+        """Whether nothing is acknowledged behind the first message that is not. Moving the cursor would undo it."""
+        cursor = self._cursor(self._internal(backing_topic, deadline), backing_topic, subscription)
+        return int(cursor.get("totalNonContiguousDeletedMessagesRange", 0)) == 0
 
     def cut_off(self, backing_topic: str, subscription: str, deadline: Deadline) -> None:
-        """Disconnect the holder. Moving a cursor, here to where it is, breaks its consumers' connections.
+        """Disconnect all holders. Moving a cursor, here to where it is, breaks its consumers' connections.
 
-        What is acknowledged between the look and the move is delivered again, a batch acknowledged in part as well.
+        What is acknowledged between the look and the move is delivered again, a batch acknowledged in part as well, and
+        everything that is acknowledged behind the first message that is not.
         """
         cursor = self._cursor(self._internal(backing_topic, deadline), backing_topic, subscription)
         ledger, _, entry = str(cursor["markDeletePosition"]).partition(":")
@@ -136,6 +182,29 @@ class Cursors:
         if not isinstance(answer.document, Mapping):
             raise DataPlaneUnavailable(f"{act}: the broker's answer says nothing of it; try again")
         return answer.document
+
+
+def _holder(consumer: Mapping[str, Any], *, is_shared: bool) -> Holder:
+    marks = consumer.get("metadata") or {}
+    return Holder(
+        marks.get(OWNER),
+        marks.get(READER),
+        str(consumer.get("address", "unknown address")),
+        _slots(consumer) if is_shared else (FULL_RANGE,),
+        int(consumer.get("unackedMessages", 0)),
+        int(consumer.get("availablePermits", 1)),
+    )
+
+
+def _slots(consumer: Mapping[str, Any]) -> tuple[HashRange, ...]:
+    """Brokers write the ranges as pairs of numbers, those before 4.1 as text: `[0, 4095]`. Without any, everything
+    counts.
+    """
+    ranges = consumer.get("keyHashRangeArrays")
+    if ranges is None:
+        ranges = [re.findall(r"\d+", str(one)) for one in consumer.get("keyHashRanges") or []]
+    found = (HashRange(int(start), min(int(end), MAX_HASH)) for start, end in ranges)
+    return tuple(found) or (FULL_RANGE,)
 
 
 def _of(

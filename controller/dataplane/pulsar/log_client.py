@@ -1,7 +1,7 @@
 """Producing to topics of a Pulsar cluster, and opening readers on them.
 
-Appends go through one producer for each topic and producer name (`batch_sender`), reads through exclusive consumers
-(`reader`). Where deduplication is on for the namespace (`cleave doctor --fix` turns it on), the broker stores a
+Appends go through one producer for each topic, producer name and entry bucket (`batch_sender`), reads through exclusive
+consumers (`reader`), or one Key_Shared consumer for each bucket (`bucket_reader`). Where deduplication is on for the namespace (`cleave doctor --fix` turns it on), the broker stores a
 repeated batch once. Elsewhere a batch that is repeated after a lost answer may be stored twice; only what this client
 knows to be stored is not sent again.
 """
@@ -14,6 +14,7 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import pulsar
 
@@ -23,10 +24,16 @@ from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Deadline
 from controller.dataplane.pulsar.batch_sender import MAX_BATCH_MESSAGES, BatchSender
 from controller.dataplane.pulsar.binary import Connections, mapped
+from controller.dataplane.pulsar.bucket_reader import BUCKET_PREFETCH_MESSAGES, BucketReader
+from controller.dataplane.pulsar.buckets import demand_on_ring
+from controller.dataplane.pulsar.claims import Claim, make_way
 from controller.dataplane.pulsar.cursors import OWNER, READER, Cursors, Holder
 from controller.dataplane.pulsar.names import full_name
-from controller.dataplane.pulsar.reader import PREFETCH_MESSAGES, PulsarReader
-from controller.domain.errors import CleaveError, DataPlaneTimeout, InvalidInput, LostRace
+from controller.dataplane.pulsar.reader import PulsarReader
+from controller.dataplane.pulsar.stall import STALL_SECONDS
+from controller.dataplane.pulsar.versions import demand_buckets
+from controller.domain.errors import CleaveError, DataPlaneTimeout, InvalidInput
+from controller.domain.hash_range import HashRange
 
 log = telemetry.get_logger(__name__)
 
@@ -44,20 +51,35 @@ RING_SECONDS = 1.0
 class PulsarLogClient:
     """A `LogClient` on the cluster that `access` names; the first call connects."""
 
-    def __init__(self, access: PulsarAccess, *, call_timeout_seconds: float = 5.0) -> None:
+    def __init__(
+        self,
+        access: PulsarAccess,
+        *,
+        call_timeout_seconds: float = 5.0,
+        bucket_prefetch_messages: int = BUCKET_PREFETCH_MESSAGES,
+        stall_seconds: float = STALL_SECONDS,
+    ) -> None:
         self._connections = Connections(access, call_timeout_seconds=call_timeout_seconds)
         self._admin = AdminCalls(access, call_timeout_seconds=call_timeout_seconds)
         self._cursors = Cursors(self._admin)
         self._lock = threading.Lock()
-        self._senders: OrderedDict[tuple[str, str], BatchSender] = OrderedDict()
+        self._senders: OrderedDict[tuple[str, str, HashRange | None], BatchSender] = OrderedDict()
         self._readers: set[PulsarReader] = set()
         self._marks = (f"{uuid.uuid4().hex}-{number}" for number in itertools.count(1))
+        self._bucket_prefetch_messages, self._stall_seconds = bucket_prefetch_messages, stall_seconds
+        self._version: str | None = None
         self._watch: threading.Thread | None = None
         self._reload_at: dict[str, float] = {}
         self._ended = threading.Event()
 
     def append(
-        self, backing_topic: str, messages: Sequence[OutgoingMessage], *, producer: str, sequence: int
+        self,
+        backing_topic: str,
+        messages: Sequence[OutgoingMessage],
+        *,
+        producer: str,
+        sequence: int,
+        bucket: HashRange | None = None,
     ) -> int:
         """Store a batch in order, as one entry where it fits; see `LogClient.append` and this module's opening."""
         if not producer:
@@ -70,7 +92,8 @@ class PulsarLogClient:
                 f"a batch of {len(messages)} messages, the longest of {longest} bytes, for {backing_topic}: append at "
                 f"most {MAX_BATCH_MESSAGES} of at most {MAX_MESSAGE_BYTES} bytes at once"
             )
-        return self._sender(full_name(backing_topic), producer).append(
+        demand_on_ring(messages)
+        return self._sender(full_name(backing_topic), producer, bucket).append(
             messages, sequence, self._admin.deadline()
         )
 
@@ -82,39 +105,39 @@ class PulsarLogClient:
         owner: str,
         live_owners: Collection[str],
         on_arrival: Callable[[], None],
+        bucket: HashRange | None = None,
     ) -> PulsarReader:
-        """Take the cursor by being the subscription's one consumer; see `LogClient.open_reader`.
+        """Take the cursor by being the subscription's one consumer, or one bucket of it by being the one with its slots;
+        see `LogClient.open_reader`.
 
-        A holder that is gone is cut off by moving the cursor to where it is. A consumer that is not Cleave's is never
-        cut off: LostRace names its address. A reader on a topic that is terminated and read to its end does not
-        connect. The broker would tell of the end before it tells that the consumer is subscribed, and the library would
-        then drop the connection and try again for ever (see `binary`).
+        A holder that is gone is cut off as `claims` tells. A consumer that is not Cleave's is never cut off: LostRace
+        names its address. A reader on a topic that is terminated and read to its end does not connect. The broker would
+        tell of the end before it tells that the consumer is subscribed, and the library would then drop the connection
+        and try again for ever (see `binary`). Unsupported where the broker mixes buckets (see `versions`).
         """
         deadline = self._admin.deadline()
         topic = full_name(backing_topic)
+        claim = Claim(topic, subscription, owner, live_owners, bucket)
+        if bucket is not None:
+            self._demand_buckets(deadline)
         while True:
-            holder = self._cursors.holder(topic, subscription, deadline)
-            if holder is not None:
-                _demand_gone(holder, topic, subscription, owner, live_owners)
-                self._cursors.cut_off(topic, subscription, deadline)
+            holder = make_way(self._cursors, claim, self._reader_here, deadline)
             if self._cursors.is_drained(topic, subscription, deadline):
-                return self._kept(self._reader(topic, subscription, owner, on_arrival))
+                return self._kept(self._reader(claim, on_arrival))
             try:
-                return self._subscribe(topic, subscription, owner, on_arrival, deadline)
-            except pulsar.ConsumerBusy:
+                return self._subscribe(claim, on_arrival, deadline)
+            except (pulsar.ConsumerBusy, pulsar.ConsumerAssignError):
+                if holder is not None:
+                    raise claim.still_connected(holder) from None
                 if not deadline.left_seconds:
-                    raise LostRace(
-                        f"{topic}: another reader for {subscription!r} was faster; try again",
-                        delay_seconds=0.2,
-                    ) from None
+                    raise claim.outrun() from None
             except pulsar.PulsarException as error:
                 known = mapped(error, f"read {topic} for {subscription!r}")
-                if isinstance(known, DataPlaneTimeout):
-                    self._reload(topic)
-                raise known from error
-            except DataPlaneTimeout:
-                self._reload(topic)
-                raise
+                if not isinstance(known, DataPlaneTimeout):
+                    raise known from error
+                raise self._late(claim, holder, known) from error
+            except DataPlaneTimeout as error:
+                raise self._late(claim, holder, error) from error
 
     def close(self) -> None:
         """Close the readers and give back connections."""
@@ -128,48 +151,55 @@ class PulsarLogClient:
         self._connections.close()
         self._admin.close()
 
-    def _sender(self, backing_topic: str, producer: str) -> BatchSender:
+    def _sender(self, backing_topic: str, producer: str, bucket: HashRange | None) -> BatchSender:
         dropped = None
+        key = (backing_topic, producer, bucket)
         with self._lock:
-            sender = self._senders.get((backing_topic, producer))
+            sender = self._senders.get(key)
             if sender is None:
-                sender = self._senders[backing_topic, producer] = BatchSender(
-                    self._connections, self._cursors, backing_topic, producer
+                sender = self._senders[key] = BatchSender(
+                    self._connections, self._cursors, backing_topic, producer, bucket
                 )
                 if len(self._senders) > MAX_SENDERS:
                     dropped = self._senders.popitem(last=False)[1]
             else:
-                self._senders.move_to_end((backing_topic, producer))
+                self._senders.move_to_end(key)
         if dropped is not None:
             dropped.close()
         return sender
 
-    def _subscribe(
-        self,
-        backing_topic: str,
-        subscription: str,
-        owner: str,
-        on_arrival: Callable[[], None],
-        deadline: Deadline,
-    ) -> PulsarReader:
-        reader = self._reader(backing_topic, subscription, owner, on_arrival)
+    def _demand_buckets(self, deadline: Deadline) -> None:
+        """Ask the broker's version, once, and raise Unsupported where it mixes buckets."""
+        if self._version is None:
+            self._version = self._cursors.version(deadline)
+        demand_buckets(self._version)
+
+    def _subscribe(self, claim: Claim, on_arrival: Callable[[], None], deadline: Deadline) -> PulsarReader:
+        reader = self._reader(claim, on_arrival)
         client, consumer = self._connections.open_alone(
-            f"read {backing_topic}",
+            f"read {claim.backing_topic}",
             deadline,
             lambda client: client.subscribe(
-                backing_topic,
-                subscription,
-                consumer_type=pulsar.ConsumerType.Exclusive,
-                consumer_name=owner,
-                properties={OWNER: owner, READER: reader.mark},
+                claim.backing_topic,
+                claim.subscription,
+                **_kind(claim.bucket),
+                consumer_name=claim.owner,
+                properties={OWNER: claim.owner, READER: reader.mark},
                 initial_position=pulsar.InitialPosition.Earliest,
-                receiver_queue_size=PREFETCH_MESSAGES,
+                receiver_queue_size=reader.prefetch_messages,
                 batch_index_ack_enabled=True,
                 message_listener=reader.on_message,
             ),
         )
         reader.attach(client, consumer)
         return self._kept(reader)
+
+    def _late(self, claim: Claim, holder: Holder | None, error: DataPlaneTimeout) -> CleaveError:
+        """What it means that the broker did not answer in time. It may be making sure that somebody is gone."""
+        if holder is not None:
+            return claim.still_connected(holder)
+        self._reload(claim.backing_topic)
+        return error
 
     def _reload(self, backing_topic: str) -> None:
         """Help a terminated topic that nobody can subscribe to, at most once in `RELOAD_SECONDS`; the next try finds it
@@ -189,19 +219,29 @@ class PulsarLogClient:
                 "a closed log could not be loaded anew", backing_topic=backing_topic, error=str(error)
             )
 
-    def _reader(
-        self, backing_topic: str, subscription: str, owner: str, on_arrival: Callable[[], None]
-    ) -> PulsarReader:
-        return PulsarReader(
+    def _reader(self, claim: Claim, on_arrival: Callable[[], None]) -> PulsarReader:
+        common: dict[str, Any] = {
+            "backing_topic": claim.backing_topic,
+            "subscription": claim.subscription,
+            "owner": claim.owner,
+            "mark": next(self._marks),
+            "on_arrival": on_arrival,
+            "on_close": self._forget,
+        }
+        if claim.bucket is None:
+            return PulsarReader(self._cursors, self._connections, **common)
+        return BucketReader(
             self._cursors,
             self._connections,
-            backing_topic=backing_topic,
-            subscription=subscription,
-            owner=owner,
-            mark=next(self._marks),
-            on_arrival=on_arrival,
-            on_close=self._forget,
+            **common,
+            bucket=claim.bucket,
+            prefetch_messages=self._bucket_prefetch_messages,
+            stall_seconds=self._stall_seconds,
         )
+
+    def _reader_here(self, mark: str | None) -> PulsarReader | None:
+        with self._lock:
+            return next((reader for reader in self._readers if reader.mark == mark), None)
 
     def _kept(self, reader: PulsarReader) -> PulsarReader:
         """Watch this reader from now on."""
@@ -231,19 +271,11 @@ class PulsarLogClient:
                     reader.ring()
 
 
-def _demand_gone(
-    holder: Holder, backing_topic: str, subscription: str, owner: str, live_owners: Collection[str]
-) -> None:
-    """Demand that the holder may be cut off. Raises LostRace where it is alive, or is not Cleave's."""
-    if holder.owner is None:
-        raise LostRace(
-            f"{backing_topic}: a consumer at {holder.address} that is not Cleave's reads for "
-            f"{subscription!r}; close it "
-            "or use another subscription",
-            delay_seconds=5.0,
-        )
-    if holder.owner != owner and holder.owner in live_owners:
-        raise LostRace(
-            f"{backing_topic}: {holder.owner!r} still reads for {subscription!r}; try again when it lets go",
-            delay_seconds=0.2,
-        )
+def _kind(bucket: HashRange | None) -> dict[str, Any]:
+    """Arguments of `subscribe` for the whole, or for the slots of a bucket."""
+    if bucket is None:
+        return {"consumer_type": pulsar.ConsumerType.Exclusive}
+    policy = pulsar.ConsumerKeySharedPolicy(
+        pulsar.KeySharedMode.Sticky, sticky_ranges=[(bucket.start, bucket.end)]
+    )
+    return {"consumer_type": pulsar.ConsumerType.KeyShared, "key_shared_policy": policy}

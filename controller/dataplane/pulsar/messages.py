@@ -7,6 +7,7 @@ work on it; other bytes travel in base64, with a property that says so.
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from typing import Any
 
 import pulsar
@@ -17,18 +18,21 @@ _KEY_CODING = "cleave.key"
 _BASE64 = "base64"
 
 
-def outgoing(message: OutgoingMessage) -> dict[str, Any]:
-    """Arguments of `send_async`. An empty key is no key."""
+def outgoing(message: OutgoingMessage, marks: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Arguments of `send_async`. An empty key is no key; `marks` are properties that its batch shares."""
+    found: dict[str, Any] = {"content": message.payload}
+    if marks:
+        found["properties"] = marks
     if not message.key:
-        return {"content": message.payload}
+        return found
     try:
         text = message.key.decode()
     except UnicodeDecodeError:
         text = ""
     if text and "\0" not in text:
-        return {"content": message.payload, "partition_key": text}
+        return found | {"partition_key": text}
     coded = base64.b64encode(message.key).decode()
-    return {"content": message.payload, "partition_key": coded, "properties": {_KEY_CODING: _BASE64}}
+    return found | {"partition_key": coded, "properties": {**(marks or {}), _KEY_CODING: _BASE64}}
 
 
 def incoming(message: pulsar.Message, position: Position) -> LogMessage:

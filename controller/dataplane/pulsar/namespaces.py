@@ -15,6 +15,7 @@ from typing import Any
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
 from controller.dataplane.pulsar.names import namespace_path
+from controller.dataplane.pulsar.versions import VERSION
 
 INACTIVE = {
     "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
@@ -124,6 +125,20 @@ def _allows_exclusive(seen: Namespace) -> bool:
     return not types or "Exclusive" in types
 
 
+def _allows_key_shared(seen: Namespace) -> bool:
+    types = seen.policies.get("subscription_types_enabled") or []
+    if types and "Key_Shared" not in types:
+        return False
+    return seen.of_broker("subscriptionKeySharedEnable", "true") == "true"
+
+
+def _acknowledges_in_part(seen: Namespace) -> bool:
+    """Unknown where the token may not see the configuration, since brokers differ in what they do by themselves."""
+    if not seen.broker:
+        return False
+    return seen.of_broker("acknowledgmentAtBatchIndexLevelEnabled", "true") == "true"
+
+
 DEMANDS: tuple[Demand, ...] = (
     Demand(
         "topics on demand are off",
@@ -201,6 +216,21 @@ DEMANDS: tuple[Demand, ...] = (
         "Cleave's consumers could not read; add Exclusive to the namespace's subscription types",
     ),
     Demand(
+        "key-shared consumers are allowed",
+        Severity.NOTE,
+        _allows_key_shared,
+        "several consumers could not share one segment by its entry buckets; add Key_Shared to the namespace's "
+        "subscription types, and look at subscriptionKeySharedEnable in the brokers' configuration",
+    ),
+    Demand(
+        "batches are acknowledged in part",
+        Severity.NOTE,
+        _acknowledges_in_part,
+        "a batch that a reader leaves in the middle would be delivered whole again, if "
+        "acknowledgmentAtBatchIndexLevelEnabled is false in the brokers' configuration; look there where this token may "
+        "not",
+    ),
+    Demand(
         "one cluster only",
         Severity.WRONG,
         lambda seen: len(seen.policies.get("replication_clusters") or ["one"]) == 1,
@@ -234,8 +264,7 @@ class Namespaces:
 
     def broker_version(self) -> str:
         """The broker's version: `4.2.4`."""
-        ask = Ask("GET", "brokers/version", "ask the broker for its version", is_text=True)
-        return str(self._admin.ask(ask, self._admin.deadline()).document)
+        return str(self._admin.ask(VERSION, self._admin.deadline()).document)
 
     def _look(self, path: str, deadline: Deadline) -> Namespace:
         policies = self._admin.ask(

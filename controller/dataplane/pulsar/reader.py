@@ -12,7 +12,9 @@ up to a minute later. The answer that a topic is drained must survive a crash of
 from __future__ import annotations
 
 import contextlib
+import random
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -24,7 +26,15 @@ from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.binary import Connections, mapped
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.messages import incoming, position_of
-from controller.domain.errors import CleaveError, FencedOut, InvalidInput, LostRace, NotFound
+from controller.domain.errors import (
+    CleaveError,
+    DataPlaneUnavailable,
+    FencedOut,
+    InvalidInput,
+    LostRace,
+    NotFound,
+)
+from controller.domain.hash_range import HashRange
 
 log = telemetry.get_logger(__name__)
 
@@ -49,7 +59,11 @@ class PulsarReader:
         mark: str,
         on_arrival: Callable[[], None],
         on_close: Callable[[PulsarReader], None],
+        prefetch_messages: int = PREFETCH_MESSAGES,
+        bucket: HashRange | None = None,
     ) -> None:
+        self.bucket = bucket
+        self.prefetch_messages = prefetch_messages
         self._cursors, self._connections = cursors, connections
         self._backing_topic, self._subscription = backing_topic, subscription
         self._owner, self.mark = owner, mark
@@ -59,6 +73,7 @@ class PulsarReader:
         self._last_arrived: Position = ()
         self._read: Position = ()
         self._acknowledged: Position = ()
+        self._arrives_by = 0.0  # when the last acknowledgement is with the broker, `time.monotonic`
         self._paused = False
         self._pausing = threading.Lock()  # what is noted here and what the library is told must agree
         self._interrupted = threading.Event()
@@ -77,17 +92,22 @@ class PulsarReader:
         """The library's listener. A message that comes a second time means that there was another connection in
         between.
         """
-        position = position_of(message.message_id())
-        if position <= self._last_arrived:
-            self.interrupt()
+        if not self._keep(position_of(message.message_id()), message):
             return
-        self._last_arrived = position
-        self._arrived.append((position, message))
         with self._pausing:
-            if len(self._arrived) >= PREFETCH_MESSAGES and not self._paused:
+            if len(self._arrived) >= self.prefetch_messages and not self._paused:
                 self._paused = True
                 consumer.pause_message_listener()
         self.ring()
+
+    def _keep(self, position: Position, message: pulsar.Message) -> bool:
+        """Put a message that came to those to hand out; whether it is one of them."""
+        if position <= self._last_arrived:
+            self.interrupt()
+            return False
+        self._last_arrived = position
+        self._arrived.append((position, message))
+        return True
 
     def ring(self) -> None:
         """There may be something new. No error may reach the library's thread, since the process would end."""
@@ -119,15 +139,15 @@ class PulsarReader:
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
         self._demand_held()
-        taken = [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
         opened = self._opened
         with self._pausing:
-            if self._paused and len(self._arrived) < PREFETCH_MESSAGES // 2 and opened is not None:
+            taken = [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
+            for position, message in taken:
+                self._unacknowledged.append((position, message.message_id()))
+                self._read = position
+            if self._paused and len(self._arrived) <= self.prefetch_messages // 2 and opened is not None:
                 self._paused = False
                 opened[1].resume_message_listener()
-        for position, message in taken:
-            self._unacknowledged.append((position, message.message_id()))
-            self._read = position
         return [incoming(message, position) for position, message in taken]
 
     def acknowledge(self, position: Position) -> None:
@@ -137,18 +157,25 @@ class PulsarReader:
                 f"{self._backing_topic}: {position} was not read yet; acknowledge what was read"
             )
         self._demand_held()
-        last: pulsar.MessageId | None = None
+        settled: list[tuple[Position, pulsar.MessageId]] = []
         while self._unacknowledged and self._unacknowledged[0][0] <= position:
-            reached, last = self._unacknowledged.popleft()
-            self._acknowledged = reached
+            settled.append(self._unacknowledged.popleft())
+            self._acknowledged = settled[-1][0]
         opened = self._opened
-        if last is None or opened is None:
+        if not settled or opened is None:
             return
         try:
-            opened[1].acknowledge_cumulative(last)
+            self._settle(opened[1], settled)
+            self._arrives_by = time.monotonic() + ACKNOWLEDGED_WITHIN_SECONDS
         except pulsar.PulsarException as error:
             self.interrupt()
             raise self._why_lost(mapped(error, f"acknowledge {self._backing_topic}")) from error
+
+    def _settle(
+        self, consumer: pulsar.Consumer, settled: Sequence[tuple[Position, pulsar.MessageId]]
+    ) -> None:
+        """Tell the broker that these are acknowledged, which follow upon those that were before."""
+        consumer.acknowledge_cumulative(settled[-1][1])
 
     def is_drained(self) -> bool:
         """Whether the topic is terminated and acknowledged to its end, for good. It waits for an acknowledgement on its
@@ -159,16 +186,13 @@ class PulsarReader:
         self._demand_held()
         deadline = self._cursors.deadline()
         patience = threading.Event()
-        waited = 0.0
         while not self._cursors.is_drained(self._backing_topic, self._subscription, deadline):
             if not self._is_attached:  # drained when it was opened: somebody has moved the cursor back
                 self.interrupt()
                 self._demand_held()
-            on_its_way = not self._unacknowledged and not self._arrived and self._acknowledged != ()
-            if not on_its_way or waited >= ACKNOWLEDGED_WITHIN_SECONDS:
+            if self._unacknowledged or self._arrived or time.monotonic() >= self._arrives_by:
                 return False
             patience.wait(_POLL_SECONDS)
-            waited += _POLL_SECONDS
         self._demand_held()
         self._write_down(deadline)
         return True
@@ -177,12 +201,28 @@ class PulsarReader:
         """Have the broker write the end down as the cursor's place, so that it survives a crash. A move, even to where
         the cursor is, is answered when it is on the disk.
         """
-        if not self._is_written_down:
-            self._cursors.cut_off(self._backing_topic, self._subscription, deadline)
-            self._is_written_down = True
+        patience = threading.Event()
+        while not self._is_written_down:
+            try:
+                self._cursors.cut_off(self._backing_topic, self._subscription, deadline)
+                self._is_written_down = True
+            except DataPlaneUnavailable:  # another reader of the subscription does the same at this moment
+                if self.bucket is None or not deadline.left_seconds:
+                    raise
+                patience.wait(random.uniform(_POLL_SECONDS, 5 * _POLL_SECONDS))  # noqa: S311 - no secret
+
+    def give_way(self, error: CleaveError) -> None:
+        """Let go at once, for another reader of this process. Every call raises `error` from now on."""
+        self._lost = self._lost or error
+        self._let_go()
+        self.ring()
 
     def close(self) -> None:
         """Let go of the cursor; acknowledgements on their way arrive before the next reader is let in."""
+        self._let_go()
+        self._on_close(self)
+
+    def _let_go(self) -> None:
         self._interrupted.set()
         opened = self._take_opened()
         if opened is not None:
@@ -190,7 +230,6 @@ class PulsarReader:
             with contextlib.suppress(pulsar.PulsarException):
                 consumer.close()
             self._connections.close_aside(client)
-        self._on_close(self)
 
     def _take_opened(self) -> tuple[pulsar.Client, pulsar.Consumer] | None:
         """What is to be closed. Only one caller gets it."""
@@ -229,11 +268,15 @@ class PulsarReader:
 
     def _ask_why(self) -> CleaveError | None:
         try:
-            holder = self._cursors.holder(self._backing_topic, self._subscription, self._cursors.deadline())
+            found = self._cursors.attachments(
+                self._backing_topic, self._subscription, self._cursors.deadline()
+            )
         except NotFound as gone:
             return gone
-        if holder is None or holder.reader == self.mark:
+        holders = found.in_the_way_of(self.bucket)
+        if not holders or any(one.reader == self.mark for one in holders):
             return None
+        holder = holders[0]
         if holder.owner == self._owner:
             return FencedOut(
                 f"{self._backing_topic}: a newer reader named {self._owner!r} has the cursor; this one is stale and "

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from controller.bootstrap import Application, pulsar_access
 from controller.dataplane.pulsar.namespaces import Namespaces, Severity, Unmet
+from controller.dataplane.pulsar.versions import keeps_buckets_apart
 from controller.domain.errors import CleaveError, StoreUnavailable, Terminal
 from controller.entrypoints.commands.findings import Finding, Note
 from controller.store.postgres import inspection
@@ -20,7 +21,9 @@ _ON_PULSAR = """
 
 
 def cluster(cleave: Application) -> str:
-    """The broker's version. Raises Note where no cluster is configured and no topic needs one."""
+    """The broker's version. Raises Note where no cluster is configured and no topic needs one, and for a broker that
+    would mix entry buckets.
+    """
     access = pulsar_access(cleave.settings)
     if access is None:
         in_use = _namespaces_in_use(cleave)
@@ -31,9 +34,16 @@ def cluster(cleave: Application) -> str:
         raise Note("CLEAVE_PULSAR_ADMIN_URL is not set: no Pulsar cluster is used")
     namespaces = Namespaces(access, call_timeout_seconds=cleave.settings.call_timeout_seconds)
     try:
-        return f"Pulsar {namespaces.broker_version()} at {access.admin_url}"
+        version = namespaces.broker_version()
     finally:
         namespaces.close()
+    found = f"Pulsar {version} at {access.admin_url}"
+    if not keeps_buckets_apart(version):
+        raise Note(
+            f"{found} mixes entry buckets (apache/pulsar#24730), so each segment is read by one consumer; update it to "
+            "3.0.14, 3.3.9, 4.0.7 or later"
+        )
+    return found
 
 
 def namespaces(cleave: Application, asked: Sequence[str], *, fix: bool) -> list[Finding]:

@@ -334,3 +334,24 @@ class TestNamespaces:
 
         assert (found.demand.severity, found.demand.path) == (Severity.WRONG, None)
         look.close()
+
+    @pytest.mark.parametrize(
+        ("runtime", "is_said"),
+        [
+            ({"acknowledgmentAtBatchIndexLevelEnabled": "true"}, False),
+            ({"acknowledgmentAtBatchIndexLevelEnabled": "false"}, True),
+            (None, True),
+        ],
+        ids=["on", "off", "hidden"],
+    )
+    def test_whether_batches_are_acknowledged_in_part_is_said_unless_it_is_known(
+        self, broker: CrookedBroker, runtime: dict[str, str] | None, is_said: bool
+    ) -> None:
+        shown = broker.refuses(403, "superusers only") if runtime is None else broker.says(200, runtime)
+        broker.behaves(broker.says(200, {}), shown)
+        look = Namespaces(PulsarAccess(admin_url=broker.url))
+
+        unmet = {one.demand.name for one in look.check("t/n")}
+
+        assert ("batches are acknowledged in part" in unmet) is is_said
+        look.close()

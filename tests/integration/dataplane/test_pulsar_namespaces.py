@@ -7,6 +7,7 @@ import secrets
 
 import pytest
 
+from controller.dataplane.pulsar.namespaces import Namespaces
 from tests.integration.dataplane.pulsar_house import PulsarHouse
 from tests.support.pulsar_namespaces import make_namespace
 
@@ -33,6 +34,18 @@ def test_the_cluster_and_the_namespaces_of_its_topics_are_looked_at(house: Pulsa
 
     assert found["pulsar"] == [("ok", f"Pulsar 4.2.4 at {house.access.admin_url}")]
     assert found[f"pulsar {house.namespace}"] == [("ok", "set as segments need it")]
+
+
+def test_brokers_that_mix_entry_buckets_are_told_of(
+    house: PulsarHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Namespaces, "broker_version", lambda _look: "4.0.6")
+
+    [(level, sentence)] = findings(house)["pulsar"]
+
+    assert level == "note"
+    assert "Pulsar 4.0.6" in sentence
+    assert "4.0.7 or later" in sentence
 
 
 def test_a_bare_namespace_is_told_what_it_lacks_and_left_as_it_is(house: PulsarHouse, bare: str) -> None:
@@ -65,7 +78,8 @@ def test_asked_to_it_sets_them_once(house: PulsarHouse, bare: str) -> None:
     ("path", "value", "said"),
     [
         ("messageTTL", 60, "messages do not expire unread"),
-        ("subscriptionTypesEnabled", ["Shared"], "exclusive consumers are allowed"),
+        ("subscriptionTypesEnabled", ["Key_Shared"], "exclusive consumers are allowed"),
+        ("subscriptionTypesEnabled", ["Exclusive"], "key-shared consumers are allowed"),
         (
             "backlogQuota?backlogQuotaType=destination_storage",
             {"limitSize": 1 << 30, "policy": "consumer_backlog_eviction"},

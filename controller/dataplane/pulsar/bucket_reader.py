@@ -1,0 +1,160 @@
+"""Reading one entry bucket of a topic, beside readers of its other buckets: a Key_Shared consumer with a sticky range.
+
+It differs from a reader that has the topic to itself in five ways. Messages are acknowledged one by one, or a whole
+entry at once, since the other buckets' lie in between. Entries of different slots may come out of order, when strangers
+produce too; what was not handed out yet is put in its place, and what would come too late ends the reading. An entry
+that says that it belongs to another bucket is neither handed out nor acknowledged, so whoever reads that bucket or the
+whole gets it later. A reader that is passed over ends (see `stall`). And the broker can cut off nobody alone, so a reader
+that closes makes sure that it is gone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import pulsar
+
+from controller import telemetry
+from controller.dataplane.base import LogMessage, Position
+from controller.dataplane.pulsar.admin import Deadline
+from controller.dataplane.pulsar.buckets import HASHES, belongs
+from controller.dataplane.pulsar.reader import PulsarReader
+from controller.dataplane.pulsar.stall import STALL_SECONDS, StallWatch, looks_stalled
+from controller.domain.errors import CleaveError, LostRace, NotFound
+from controller.domain.hash_range import HashRange
+
+log = telemetry.get_logger(__name__)
+
+BUCKET_PREFETCH_MESSAGES = 500
+"""As `PREFETCH_MESSAGES`. A process reads many buckets, and each has permits of its own."""
+_LOOK_SECONDS = 0.02
+_STALL_LOOK_SECONDS = 1.0
+
+
+class BucketReader(PulsarReader):
+    """A `LogReader` of `bucket`; `PulsarLogClient.open_reader` makes it."""
+
+    def __init__(
+        self, *arguments: Any, bucket: HashRange, stall_seconds: float = STALL_SECONDS, **named: Any
+    ) -> None:
+        super().__init__(*arguments, bucket=bucket, **named)
+        self._bounds = bucket
+        self._stall = StallWatch(stall_seconds)
+        self._in_parts: set[Position] = set()  # entries that must not be acknowledged as a whole
+        self.misplaced = 0
+
+    def read(self, limit: int) -> Sequence[LogMessage]:
+        """The next messages in order, at most `limit`; empty when none has arrived."""
+        found = super().read(limit)
+        if not found and not self._unacknowledged and self._stall.is_stalled(self._is_passed_over):
+            telemetry.STALLED_READERS.inc()
+            log.warning("delivery stopped", backing_topic=self._backing_topic, bucket=str(self._bounds))
+            self._lost = LostRace(
+                f"{self._backing_topic}: the broker delivers nothing of bucket {self._bounds} for {self._subscription!r} "
+                "though messages wait; open a new reader",
+                delay_seconds=0.0,
+            )
+            self.interrupt()
+            raise self._lost
+        return found
+
+    def close(self) -> None:
+        """Let go of the bucket. Returns when the broker's statistics show that this consumer is gone, or when the call's
+        time is over.
+        """
+        deadline = self._cursors.deadline()
+        super().close()
+        if self._is_attached:
+            self._see_gone(deadline)
+
+    def _keep(self, position: Position, message: pulsar.Message) -> bool:
+        self._stall.heard()
+        marked = message.properties().get(HASHES)
+        if marked is not None and not belongs(self._bounds, marked):
+            self._hold_back(position, marked)
+            return False
+        with self._pausing:
+            is_kept = position > self._read and self._put_in_place(position, message)
+        if not is_kept:
+            self.interrupt()
+        return is_kept
+
+    def _put_in_place(self, position: Position, message: pulsar.Message) -> bool:
+        """Among those that are not handed out. False where it is there already, so that there was another connection."""
+        if not self._arrived or self._arrived[-1][0] < position:
+            self._arrived.append((position, message))
+            return True
+        if any(there == position for there, _ in self._arrived):
+            return False
+        self._in_parts.add(position[:2])
+        self._arrived = deque(sorted([*self._arrived, (position, message)], key=lambda one: one[0]))
+        return True
+
+    def _hold_back(self, position: Position, marked: str) -> None:
+        self._in_parts.add(position[:2])
+        self.misplaced += 1
+        telemetry.MISPLACED_MESSAGES.inc()
+        if self.misplaced == 1:
+            log.warning(
+                "an entry of another bucket came and stays unacknowledged; the segment ends when that bucket, or the "
+                "whole, is read",
+                backing_topic=self._backing_topic,
+                bucket=str(self._bounds),
+                hashes=marked,
+                position=position,
+            )
+
+    def _settle(
+        self, consumer: pulsar.Consumer, settled: Sequence[tuple[Position, pulsar.MessageId]]
+    ) -> None:
+        """An entry that is read to its end is acknowledged at once, any other message by message."""
+        self._stall.heard()
+        last = settled[-1][0][:2]
+        with self._pausing:
+            following = next(iter(self._unacknowledged or self._arrived), None)
+            in_parts = set(self._in_parts)
+        if following is None or following[0][:2] == last:
+            in_parts.add(last)
+        whole: Position = ()
+        for position, message_id in settled:
+            entry = position[:2]
+            if entry in in_parts or message_id.batch_index() < 0:
+                consumer.acknowledge(message_id)
+            elif entry != whole:
+                whole = entry
+                consumer.acknowledge(pulsar.MessageId(message_id.partition(), *entry, -1))
+
+    def _is_passed_over(self) -> bool:
+        """What cannot be known is no reason to end the reading."""
+        if self._arrived:
+            return False
+        try:
+            found = self._cursors.attachments(
+                self._backing_topic, self._subscription, Deadline(_STALL_LOOK_SECONDS)
+            )
+        except CleaveError:
+            return False
+        return looks_stalled(found, self.mark, self.misplaced)
+
+    def _see_gone(self, deadline: Deadline) -> None:
+        patience = threading.Event()
+        while True:
+            try:
+                found = self._cursors.attachments(self._backing_topic, self._subscription, deadline)
+                if all(one.reader != self.mark for one in found.holders):
+                    return
+            except NotFound:
+                return
+            except CleaveError as error:
+                log.debug("could not look", backing_topic=self._backing_topic, error=str(error))
+            if not deadline.left_seconds:
+                log.warning(
+                    "a closed reader may still be attached",
+                    backing_topic=self._backing_topic,
+                    bucket=str(self._bounds),
+                )
+                return
+            patience.wait(_LOOK_SECONDS)
