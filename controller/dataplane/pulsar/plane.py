@@ -37,7 +37,7 @@ class PulsarDataPlane:
     """Topics of the cluster that `access` names; safe to share between threads. Nothing connects before a call."""
 
     name = "pulsar"
-    capabilities = Capabilities(midpoint_only=False, max_children=64, recut=True, shared_buckets=False)
+    capabilities = Capabilities(midpoint_only=False, max_children=64, recut=True, shared_buckets=True)
 
     def __init__(
         self,
