@@ -6,8 +6,10 @@ Real leases, leader, layout feed and server on a real database; what it is not i
 from __future__ import annotations
 
 import secrets
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ from controller.settings import Settings
 SECRET = secrets.token_hex(32)
 """Of every worker that this process runs."""
 _READY_SECONDS = 30.0
+_LEAVES_WITHIN_SECONDS = 30.0
 
 
 @dataclass
@@ -34,9 +37,13 @@ class ServingWorker:
     thread: threading.Thread
 
     def stop(self) -> None:
-        """As on SIGTERM; returns when it has left."""
+        """As on SIGTERM; returns when it has left. Raises DevstackFailed, with where it is, if it does not leave."""
         self.worker.stop()
-        self.thread.join(20)
+        self.thread.join(_LEAVES_WITHIN_SECONDS)
+        if self.thread.is_alive():
+            frame = sys._current_frames().get(self.thread.ident or 0)
+            where = "".join(traceback.format_stack(frame)) if frame else "nowhere"
+            raise DevstackFailed(f"the worker has not left within {_LEAVES_WITHIN_SECONDS:g} s; it is at\n{where}")
 
 
 def token_for(*topics: str, life_seconds: float = 24 * 3600.0) -> str:

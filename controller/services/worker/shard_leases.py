@@ -55,9 +55,7 @@ class ShardLeases:
     @property
     def held(self) -> Shards:
         """Shards whose leases are trusted now; none once the last good round is a time to live ago."""
-        with self._lock:
-            trusted = self._clock.monotonic_seconds() < self._trusted_until
-            return Shards.of(self._shard_count, list(self._leases) if trusted else ())
+        return Shards.of(self._shard_count, self.terms)
 
     @property
     def terms(self) -> Mapping[int, int]:

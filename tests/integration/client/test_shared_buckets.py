@@ -9,6 +9,7 @@ import pytest
 from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.servers import Servers
+from controller.client.session import Session
 from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.domain.entry_buckets import bucket_of, bucket_ranges
 from controller.domain.hash_range import HashRange
@@ -207,6 +208,22 @@ def test_a_consumer_that_comes_back_under_its_name_disturbs_nobody(
 
     assert set(take(again, b, count=len(KEYS))) == set(KEYS)
     assert bench.scalar(OWNERS) == before
+
+
+def test_who_does_not_hear_its_leader_hands_out_and_acknowledges_nothing(
+    producer: Producer, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = join("a")
+    share(a, counts=(4,))
+    send(producer, 0)
+    in_hand = wait_until(lambda: a.receive(0.1), message="a batch")
+
+    with monkeypatch.context() as silence:
+        silence.setattr(Session, "is_current", False)
+        assert a.receive(0.2) is None
+        assert not a.acknowledge(in_hand)
+
+    assert {key for key, flow in take(a, count=len(KEYS)).items() if flow == [("a", 0)]} == set(KEYS)
 
 
 def test_it_can_always_be_asked_why_nothing_comes(bench: Bench, producer: Producer, join: Join) -> None:

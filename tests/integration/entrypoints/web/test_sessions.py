@@ -139,6 +139,29 @@ def test_a_bucket_changes_hands_only_when_its_owner_has_let_go(servers: Servers)
     holder.close()
 
 
+def test_a_release_of_an_older_ownership_releases_nothing(servers: Servers) -> None:
+    first = Reader(servers, "a")
+    share(first)
+    before = first.generations
+
+    def let_go(generation: int) -> None:
+        """Of what the consumer reads at a generation that is not the present one."""
+        buckets = [
+            {"segment_id": s, "bucket_start": b, "generation": generation} for s, b in sorted(EVERYTHING)
+        ]
+        document = {"incarnation": first.session._incarnation, "buckets": buckets}
+        servers.ask("POST", f"{PATH}/released", document=document)
+
+    let_go(before[0, 0] - 1)
+    let_go(before[0, 0] + 1)
+
+    second = Reader(servers, "b")
+    share(first, second)
+    assert all(first.generations[bucket] == before[bucket] for bucket in first.owned)
+    second.session.close()
+    first.session.close()
+
+
 def test_who_comes_back_within_grace_finds_all_as_it_was(bench: Bench, servers: Servers) -> None:
     first, second = Reader(servers, "a"), Reader(servers, "b")
     share(first, second)
