@@ -43,7 +43,9 @@ class ServingWorker:
         if self.thread.is_alive():
             frame = sys._current_frames().get(self.thread.ident or 0)
             where = "".join(traceback.format_stack(frame)) if frame else "nowhere"
-            raise DevstackFailed(f"the worker has not left within {_LEAVES_WITHIN_SECONDS:g} s; it is at\n{where}")
+            raise DevstackFailed(
+                f"the worker has not left within {_LEAVES_WITHIN_SECONDS:g} s; it is at\n{where}"
+            )
 
 
 def token_for(*topics: str, life_seconds: float = 24 * 3600.0) -> str:
