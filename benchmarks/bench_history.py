@@ -4,8 +4,8 @@ Topics of 8 to 24 active segments; splits and merges follow one another, asked f
 the embedded data plane. A reader keeps up: each sealed segment is marked as read to its end. Once nothing is pruned, and
 once, on a database of its own, the garbage collector prunes at retention 0. At each age the old topic and a fresh one take
 turns, since machines are not equally fast from minute to minute: what counts is the ratio. An operation, a decision with its
-situation, a producer's look at the topic and a consumer's at its subscription, in processor milliseconds of this process and
-of the server. Prints one line of JSON.
+situation, a producer's look at the topic and the leader's at what a subscription has to read, in processor milliseconds of
+this process and of the server. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ from controller.store.journal import reshape_intents
 from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
 from controller.store.postgres.migrations import migrate
+from controller.store.topics import drains
+from controller.store.topics.to_read import to_read
 
 FEWEST, MOST = 8, 24
 AGES = (1000, 4000, 10000)
@@ -79,8 +81,8 @@ class Life:
             view = reshape_intents.look(tx, self.name)
         planner, parents = self._plan(view.layout.active)
         self._run(segment_admin.submit(self.app.store, self.app.planes, self.name, planner, self._request()))
-        for segment_id in parents:
-            self.source.mark_drained(self.topic_id, SUBSCRIPTION, segment_id)
+        with self.app.store.transaction() as tx:
+            drains.mark_drained(tx, self.topic_id, SUBSCRIPTION, parents)
         if self.prunes and self.asked % COLLECT_EVERY == 0:
             found = garbage_collector.collect(self.app.store, self.app.planes, retention_minutes=0)
             for operation_id in found.operation_ids:
@@ -92,6 +94,11 @@ class Life:
         with self.app.store.transaction() as tx:
             found = situations.load_situations(tx, [self.topic_id], planes)
         decide(found[self.topic_id], ALL_LANES)
+
+    def look_for_consumers(self) -> None:
+        """What a leader looks at when it says who reads what."""
+        with self.app.store.transaction() as tx:
+            to_read(tx, self.topic_id, SUBSCRIPTION)
 
     def present_segments(self) -> int:
         """Segments that are not pruned."""
@@ -128,10 +135,7 @@ def acts(life: Life) -> dict[str, tuple[Callable[[], None], int]]:
         "operation": (life.reshape, OPERATIONS_A_TURN),
         "decision": (life.decide, LOOKS_A_TURN),
         "producers_look": (lambda: _ignore(life.source.topic(life.name)), LOOKS_A_TURN),
-        "consumers_look": (
-            lambda: _ignore(life.source.subscription(life.topic_id, SUBSCRIPTION)),
-            LOOKS_A_TURN,
-        ),
+        "consumers_look": (life.look_for_consumers, LOOKS_A_TURN),
     }
 
 

@@ -1,6 +1,6 @@
 """The stock pulsar-client on segments, routed by Cleave's layout, as a measured application of the plane `pulsar`.
 
-`python -m benchmarks.cleave_side SERVICE_URL ADMIN_URL DIRECTORY`, with Cleave's database in CLEAVE_DATABASE_URL;
+`python -m benchmarks.cleave_side SERVICE_URL ADMIN_URL`, with the worker's address and a token in CLEAVE_URL and CLEAVE_TOKEN;
 spoken to as in `paced_client`.
 """
 
@@ -14,8 +14,9 @@ from typing import Any
 
 from benchmarks.paced_client import PAYLOAD, Acknowledgements, ClientSide, random_key
 from benchmarks.talking_process import answer_requests
-from controller.client.postgres_source import PostgresSource
+from controller.client.http_source import HttpSource
 from controller.client.producer import Producer
+from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.log_client import PulsarLogClient
@@ -27,9 +28,9 @@ _BYTES = PAYLOAD.encode()
 class CleaveSide(ClientSide):
     """Sends what is owed as a batch to each segment and waits for the acknowledgements, as this client does."""
 
-    def __init__(self, database_url: str, access: PulsarAccess) -> None:
+    def __init__(self, servers: Servers, access: PulsarAccess) -> None:
         super().__init__()
-        self._source, self._logs = PostgresSource(database_url), PulsarLogClient(access)
+        self._servers, self._logs = servers, PulsarLogClient(access)
         self._consumers: list[tuple[StreamConsumer, threading.Thread]] = []
         self._leaving = threading.Event()
 
@@ -39,7 +40,7 @@ class CleaveSide(ClientSide):
         """See `ClientSide`; a batch is acknowledged as a whole, so every one is noted."""
         del note_every
         producer = Producer(
-            self._source,
+            HttpSource(self._servers),
             self._logs,
             topic,
             name="bench",
@@ -54,8 +55,8 @@ class CleaveSide(ClientSide):
         return send, producer.close
 
     def open_consumer(self, topic: str, subscription: str, name: str) -> None:
-        """A stream consumer; it counts as soon as its row is there, and reads in a thread of its own."""
-        consumer = StreamConsumer(self._source, self._logs, topic, subscription, name)
+        """A stream consumer; it counts as soon as its leader has registered it, and reads in a thread of its own."""
+        consumer = StreamConsumer(self._servers, self._logs, topic, subscription, name)
         reading = threading.Thread(target=self._read, args=(consumer,), daemon=True)
         self._consumers.append((consumer, reading))
         reading.start()
@@ -81,6 +82,7 @@ if __name__ == "__main__":
     SERVICE_URL, ADMIN_URL = sys.argv[1:]
     answer_requests(
         lambda: CleaveSide(
-            os.environ["CLEAVE_DATABASE_URL"], PulsarAccess(admin_url=ADMIN_URL, service_url=SERVICE_URL)
+            Servers([os.environ["CLEAVE_URL"]], os.environ["CLEAVE_TOKEN"]),
+            PulsarAccess(admin_url=ADMIN_URL, service_url=SERVICE_URL),
         ).handlers()
     )

@@ -23,8 +23,10 @@ from controller.client.patience import patiently
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar_scalable import PulsarScalableDataPlane
 from controller.demo.planes import NAMESPACE, make_namespace
+from controller.devstack.ports import LOOPBACK, free_port, release_port
 from controller.devstack.process import ChildProcess
 from controller.devstack.pulsar.standalone import PulsarStandalone
+from controller.devstack.serving import SECRET, token_for
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import OperationState, Origin
 from controller.domain.policy import PolicyOverride
@@ -117,8 +119,11 @@ class CleaveSystem(System):
             self.namespace, self._changes = NAMESPACE, Listener(app.store.url, ["cleave_layout"])
 
     def create(self, topic: str, knobs: Mapping[str, int] | None = None) -> None:
-        """See `System`; returns when the worker has done it."""
-        policy = PolicyOverride(**knobs) if knobs else None
+        """See `System`; returns when the worker has done it.
+
+        Without `knobs` a consumer too many gets a segment of its own whatever the load, since that is what is timed.
+        """
+        policy = PolicyOverride(**knobs) if knobs else PolicyOverride(split_vs_rebucket_min_msg_rate_in=0.0)
         self._finish(
             topic_admin.create_topic(
                 self.app.store, self.app.planes, topic, self._request(), data_plane=self.name, policy=policy
@@ -196,11 +201,15 @@ def cleave_system(
     With `v5`, the broker's scalable topics and that client; else `persistent://` topics and a client of its own.
     `settings` are those of the processes, by their names in the environment.
     """
+    port = free_port()
+    running.callback(release_port, port)
     named = {
         "CLEAVE_DATABASE_URL": url,
         "CLEAVE_PULSAR_ADMIN_URL": broker.admin_url,
         "CLEAVE_PULSAR_SERVICE_URL": broker.service_url,
         "CLEAVE_LANDING_URL": str(directory / "landing"),
+        "CLEAVE_API_SECRET": SECRET,
+        "CLEAVE_SERVE_PORT": str(port),
         **(settings or {}),
     }
     env = {key: value for key, value in os.environ.items() if not key.startswith("CLEAVE_")} | named
@@ -220,7 +229,10 @@ def cleave_system(
         )
     make_namespace(PulsarAccess(admin_url=broker.admin_url))
     client = TalkingProcess(
-        "benchmarks.cleave_side", [broker.service_url, broker.admin_url], directory / "cleave_side.log", env
+        "benchmarks.cleave_side",
+        [broker.service_url, broker.admin_url],
+        directory / "cleave_side.log",
+        env | {"CLEAVE_URL": f"http://{LOOPBACK}:{port}", "CLEAVE_TOKEN": token_for()},
     )
     return running.enter_context(closing(CleaveSystem(PULSAR, running.enter_context(client), app, None)))
 

@@ -126,6 +126,9 @@ def _show_addresses(stack: Stack) -> None:
     lines.append(
         f"to use the commands:  source {stack.env_file} && {Path(sys.executable).parent}/cleave topics list"
     )
+    lines.append(
+        f"to consume yourself:  source {stack.env_file}; applications use CLEAVE_URL, CLEAVE_TOKEN and CLIENT_URL"
+    )
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 

@@ -2,7 +2,7 @@
 
 One embedded PostgreSQL with two databases (Cleave's and Airflow's), logins with least rights, what the data plane is
 made of (`planes`), a Spark Connect server where there is a Java, Airflow, one worker, one collector. Loopback only,
-passwords made at each start.
+passwords and the secret of clients' tokens made at each start.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ import psutil
 import psycopg2
 from psycopg2 import sql
 
-from controller.demo.planes import EMBEDDED, Plane
+from controller.demo.planes import EMBEDDED, NAMESPACE, Plane
 from controller.devstack.airflow import AirflowStandalone
 from controller.devstack.failure import DevstackFailed
+from controller.devstack.ports import LOOPBACK, free_port, release_port
 from controller.devstack.postgres import EmbeddedPostgres
 from controller.devstack.postgres_home import wheel_binaries
 from controller.devstack.process import ChildProcess
 from controller.devstack.spark_connect import SparkConnectServer
+from controller.entrypoints.web import access
 from controller.settings import PROJECT_ROOT
 from controller.store.postgres.migrations import migrate
 
@@ -37,7 +39,10 @@ LOGINS = {
     "cleave_app": "cleave_controller",
     "cleave_load": "cleave_spark_loader",
     "cleave_reader": "cleave_inspector",
+    "shop": "cleave_client",
 }
+TOKEN_SECONDS = 7 * 24 * 3600.0
+"""Of the token that producers and consumers have; KEEP=1 may leave the demo running for days."""
 MOST_RESTARTS = 5
 """Of one process; after that something is wrong that a restart does not mend."""
 CADENCE = {
@@ -50,7 +55,7 @@ CADENCE = {
 
 
 class Stack:
-    """The running parts; `env` is what every process of Cleave is started with."""
+    """The running parts; `env` is what every process of Cleave is started with, `client_env` what every application is."""
 
     def __init__(self, directory: Path, say: Callable[[str], None], plane: Plane = EMBEDDED) -> None:
         self.directory = directory.resolve()
@@ -58,11 +63,17 @@ class Stack:
         self._say = say
         self._running = ExitStack()
         self._passwords = {login: secrets.token_urlsafe(18) for login in LOGINS}
+        self._secret = secrets.token_hex(32)
         self.env: dict[str, str] = {}
+        self.client_env: dict[str, str] = {}
         self.plane_settings: Mapping[str, str] = {}
         """Where the data plane is, by the names Cleave's settings have."""
         self.airflow: AirflowStandalone | None = None
         self.reader_url = ""
+        self.client_url = ""
+        """The embedded logs as an application logs in: it may call their functions and do nothing else."""
+        self.worker_url = ""
+        """Where the worker serves applications; the same after a restart."""
         self._kept: dict[str, ChildProcess] = {}
         self._restarts: Counter[str] = Counter()
         self._servers: dict[str, int] = {}
@@ -92,12 +103,25 @@ class Stack:
         self.airflow = self._airflow(postgres, self._spark())
         self._say(f"Airflow is healthy at {self.airflow.url}")
         self.env |= {"CLEAVE_AIRFLOW_URL": self.airflow.url, "CLEAVE_AIRFLOW_TOKEN": self.airflow.api.token()}
-        for name in ("worker", "collect"):
-            self._running.callback(
-                self.spawn(name, [sys.executable, "-m", "controller.entrypoints.cli", name], kept=True).stop
-            )
+        serving = self._serve_applications()
+        for name, more in (("worker", serving), ("collect", {})):
+            command = [sys.executable, "-m", "controller.entrypoints.cli", name]
+            self._running.callback(self.spawn(name, command, kept=True, env=self.env | more).stop)
         self._say(f"worker and collector are up; schema of {owner_url.rsplit('/', 1)[-1]} is current")
+        self._say(f"the worker serves producers and consumers at {self.worker_url}")
         self._write_env_file()
+
+    def _serve_applications(self) -> dict[str, str]:
+        """What the worker is told, and it alone; what applications are told is `client_env`."""
+        port = free_port()
+        self._running.callback(release_port, port)
+        self.worker_url = f"http://{LOOPBACK}:{port}"
+        token = access.sign(self._secret, [f"topic://{NAMESPACE}/*"], TOKEN_SECONDS)
+        self.client_env = {**_inherited(), "CLEAVE_URL": self.worker_url, "CLEAVE_TOKEN": token}
+        if self.plane is EMBEDDED:
+            self.client_env["CLEAVE_EMBEDDED_URL"] = self.client_url
+        self.client_env |= self.plane_settings
+        return {"CLEAVE_API_SECRET": self._secret, "CLEAVE_SERVE_PORT": str(port)}
 
     def _databases(self, postgres: EmbeddedPostgres) -> str:
         for name in (DATABASE, METADATA):
@@ -118,7 +142,7 @@ class Stack:
         def url(login: str) -> str:
             return postgres.url(DATABASE, user=login, password=self._passwords[login])
 
-        self.reader_url = url("cleave_reader")
+        self.reader_url, self.client_url = url("cleave_reader"), url("shop")
         return {
             "CLEAVE_DATABASE_URL": url("cleave_app"),
             "CLEAVE_LOADER_URL": url("cleave_load"),
@@ -127,12 +151,24 @@ class Stack:
 
     @property
     def env_file(self) -> Path:
-        """What a shell sources to look and act beside the demo: `CLEAVE_*`, the reader's address, and a psql."""
+        """What a shell sources to look, act and consume beside the demo.
+
+        `CLEAVE_*` for the commands, CLEAVE_API_SECRET for `cleave token` among them; CLEAVE_URL, CLEAVE_TOKEN and CLIENT_URL
+        for an application; READER_URL and PSQL to look with.
+        """
         return self.directory / "env"
 
     def _write_env_file(self) -> None:
         settings = {name: value for name, value in self.env.items() if name.startswith(("CLEAVE_", "SPARK_"))}
-        settings |= {"READER_URL": _libpq(self.reader_url), "PSQL": str(wheel_binaries() / "psql")}
+        settings["CLEAVE_API_SECRET"] = self._secret
+        settings |= {
+            name: self.client_env[name] for name in ("CLEAVE_URL", "CLEAVE_TOKEN") if name in self.client_env
+        }
+        settings |= {
+            "READER_URL": _libpq(self.reader_url),
+            "CLIENT_URL": _libpq(self.client_url),
+            "PSQL": str(wheel_binaries() / "psql"),
+        }
         lines = [f"export {name}={shlex.quote(value)}\n" for name, value in sorted(settings.items())]
         self.env_file.touch(mode=0o600)  # passwords are in it
         self.env_file.write_text("".join(lines), encoding="utf-8")
@@ -189,10 +225,18 @@ class Stack:
             )
         )
 
-    def spawn(self, name: str, command: list[str], *, kept: bool = False) -> ChildProcess:
-        """Start a process of the demo; its log is `<name>.log`. The caller stops it; `kept`: see `watch_over`."""
+    def spawn(
+        self, name: str, command: list[str], *, kept: bool = False, env: Mapping[str, str] | None = None
+    ) -> ChildProcess:
+        """Start a process of the demo; its log is `<name>.log`. The caller stops it; `kept`: see `watch_over`.
+
+        `env` is all it is started with, `self.env` where it is not given.
+        """
         child = ChildProcess(
-            command, log=self.directory / f"{name}.log", cwd=PROJECT_ROOT, env=dict(self.env)
+            command,
+            log=self.directory / f"{name}.log",
+            cwd=PROJECT_ROOT,
+            env=dict(self.env if env is None else env),
         )
         child.start()
         if kept:

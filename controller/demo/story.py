@@ -205,7 +205,7 @@ class Story:
 
     def _traffic(self, *arguments: str, name: str, kept: bool = False) -> ChildProcess:
         command = [*TRAFFIC, *arguments, "--plane", self._stack.plane.name]
-        return self._stack.spawn(name, command, kept=kept)
+        return self._stack.spawn(name, command, kept=kept, env=self._stack.client_env)
 
     def _people(self, share: float) -> None:
         """The subscription gains consumers in the middle of the day and loses them again."""

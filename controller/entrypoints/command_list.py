@@ -78,6 +78,10 @@ _COMMANDS = {
         "check_history:check_history",
         "Say of a run's histories whether every message came, in the order of its key; exit 1 if not.",
     ),
+    "token": (
+        "token:token",
+        "Print a token with which an application produces to and consumes these topics, signed with CLEAVE_API_SECRET.",
+    ),
     "migrate": ("processes:migrate", "Bring the database to this version's schema: roles, tables, views."),
     "worker": (
         "processes:worker",

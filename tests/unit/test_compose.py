@@ -109,6 +109,15 @@ def test_only_airflow_is_published_and_on_loopback_only() -> None:
     }
 
 
+def test_applications_reach_the_worker_where_it_says_that_it_serves() -> None:
+    told = SERVICES["cleave-worker"]["environment"]
+
+    assert told["CLEAVE_SERVE_HOST"] == "0.0.0.0", "or only its own container would reach it"
+    assert told["CLEAVE_SERVE_URL"] == f"http://cleave-worker:{told['CLEAVE_SERVE_PORT']}"
+    signs = [name for name, one in SERVICES.items() if "CLEAVE_API_SECRET" in one.get("environment", {})]
+    assert signs == ["cleave-worker"], "who has the secret can make tokens"
+
+
 def test_the_metadata_of_airflow_is_for_airflow_only() -> None:
     """Whoever runs user code elsewhere gets neither Airflow's database nor its keys, nor the owner's password."""
     for name in ("cleave-worker", "cleave-collector", "spark-master", "spark-worker", "spark-connect"):

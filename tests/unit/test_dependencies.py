@@ -42,6 +42,13 @@ STARTS = {
         "controller.devstack.spark_connect",
     ],
 }
+OF_APPLICATIONS = [
+    "controller.client.http_source",
+    "controller.client.producer",
+    "controller.client.stream_consumer",
+    "controller.dataplane.embedded.log_client",
+]
+OF_SERVERS = ["fastapi", "jwt", "pyarrow", "pydantic", "requests", "starlette", "typer", "uvicorn"]
 _IMPORT = """
 import importlib, json, sys
 
@@ -102,3 +109,9 @@ def test_a_library_that_is_not_asked_for_is_missed() -> None:
     done = start(COMMANDS, [*forbidden_modules(""), "sqlalchemy"])
 
     assert "No module named 'sqlalchemy'" in done.stderr
+
+
+def test_an_application_imports_nothing_that_only_servers_and_commands_need() -> None:
+    done = start(OF_APPLICATIONS, OF_SERVERS)
+
+    assert done.returncode == 0, done.stderr.splitlines()[-1]

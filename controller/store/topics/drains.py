@@ -40,7 +40,9 @@ _NOT_SEALED = """
 """
 _MARK = """
     INSERT INTO cleave.segment_drain (topic_id, subscription, segment_id)
-    SELECT :topic_id, :subscription, unnest(CAST(:segment_ids AS bigint[])) ON CONFLICT DO NOTHING
+    SELECT topic_id, :subscription, segment_id FROM cleave.segment
+     WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids) AND pruned_epoch IS NULL
+    ON CONFLICT DO NOTHING
 """
 _UNMARK = """
     DELETE FROM cleave.segment_drain
@@ -64,7 +66,8 @@ def undrained_by_anybody(tx: Connection, topic_id: int, segment_ids: Collection[
 
 
 def mark_drained(tx: Connection, topic_id: int, subscription: str, segment_ids: Collection[int]) -> None:
-    """The subscription has read these SEALED segments to the end; marking twice changes nothing.
+    """The subscription has read these SEALED segments to the end; marking twice changes nothing, nor does
+    marking what is pruned.
 
     Raises Conflict for a segment that is not sealed, SubscriptionNotFound.
     """

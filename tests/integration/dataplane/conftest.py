@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from controller.bootstrap import application
+from controller.client.servers import Servers
 from controller.dataplane.embedded import EmbeddedDataPlane, EmbeddedLogClient
 from controller.dataplane.pulsar.access import PulsarAccess
+from controller.devstack.serving import client_of, serving_worker
 from tests.integration.dataplane.pulsar_house import PulsarHouse
 from tests.support.brokers import SharedBroker
 from tests.support.command_line import CommandLine
@@ -57,3 +59,12 @@ def house(
     with application() as app:
         yield PulsarHouse(command_line, app, access, make_namespace(access, f"house-{secrets.token_hex(4)}"))
     command_line.store.dispose()
+
+
+@pytest.fixture
+def servers(house: PulsarHouse, database: str) -> Iterator[Servers]:
+    """A client of a worker that does what the house asks for, and leads its topic."""
+    with serving_worker(database, consumer_grace_seconds=20.0) as worker:
+        servers = client_of(worker.address)
+        yield servers
+        servers.close()

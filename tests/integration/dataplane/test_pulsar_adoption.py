@@ -11,8 +11,9 @@ import pulsar
 import pytest
 
 from controller.bootstrap import plane_settings
-from controller.client.postgres_source import PostgresSource
+from controller.client.http_source import HttpSource
 from controller.client.producer import Producer
+from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
 from controller.dataplane.base import LogState
 from controller.dataplane.registry import build_log_client
@@ -52,12 +53,13 @@ class Till(threading.Thread):
                 self.acknowledged.append(payload)
 
 
-def read_until(house: PulsarHouse, subscription: str, enough: Callable[[list[bytes]], bool]) -> list[bytes]:
+def read_until(
+    house: PulsarHouse, servers: Servers, subscription: str, enough: Callable[[list[bytes]], bool]
+) -> list[bytes]:
     """What a consumer of Cleave's is given, each message acknowledged, until that is enough."""
-    url = house.app.settings.database_url.get_secret_value()
     logs = build_log_client("pulsar", plane_settings(house.app.settings))
     read: list[bytes] = []
-    with StreamConsumer(PostgresSource(url), logs, house.topic, subscription, "one") as consumer:
+    with StreamConsumer(servers, logs, house.topic, subscription, "one") as consumer:
 
         def all_read() -> bool:
             batch = consumer.receive(timeout_seconds=0.5)
@@ -121,7 +123,9 @@ def test_whoever_is_connected_is_named_and_not_cut_off_unasked(house: PulsarHous
     assert "clerk of billing" in answer
 
 
-def test_what_was_in_it_is_read_first_and_each_key_in_order(house: PulsarHouse, partitioned: str) -> None:
+def test_what_was_in_it_is_read_first_and_each_key_in_order(
+    house: PulsarHouse, servers: Servers, partitioned: str
+) -> None:
     house.cleave.ok("topics", "adopt", partitioned, "--segments", "2")
 
     layout = house.layout
@@ -133,15 +137,14 @@ def test_what_was_in_it_is_read_first_and_each_key_in_order(house: PulsarHouse, 
     assert kinds == {"billing": SubscriptionKind.STREAM, "pool": SubscriptionKind.QUEUE}
     assert house.cursors(3) == ["billing", "pool"]
 
-    url = house.app.settings.database_url.get_secret_value()
     logs = build_log_client("pulsar", plane_settings(house.app.settings))
-    with Producer(PostgresSource(url), logs, house.topic, name="new") as producer:
+    with Producer(HttpSource(servers), logs, house.topic, name="new") as producer:
         for number in range(BEFORE, BEFORE + AFTER):
             for key in range(KEYS):
                 producer.send(f"{key} {number}".encode(), key=f"key-{key}")
         producer.flush()
     logs.close()
-    payloads = read_until(house, "billing", lambda got: len(got) >= KEYS * (BEFORE + AFTER) - KEYS)
+    payloads = read_until(house, servers, "billing", lambda got: len(got) >= KEYS * (BEFORE + AFTER) - KEYS)
     read = [(int(key), int(number)) for key, number in (payload.split() for payload in payloads)]
     assert len(set(read)) == len(read)
     for key in range(KEYS):
@@ -151,7 +154,7 @@ def test_what_was_in_it_is_read_first_and_each_key_in_order(house: PulsarHouse, 
 
 
 def test_cut_off_while_in_use_nothing_that_was_acknowledged_is_lost(
-    house: PulsarHouse, partitioned: str
+    house: PulsarHouse, servers: Servers, partitioned: str
 ) -> None:
     """The producer is told that the topic has ended; whoever consumes reads on, and Cleave's consumers read the rest."""
     client = house.client()
@@ -176,7 +179,7 @@ def test_cut_off_while_in_use_nothing_that_was_acknowledged_is_lost(
         client.close()
 
     unread = KEYS * (BEFORE - 1) + len(till.acknowledged)  # at the adoption; the clerk then read some
-    read = read_until(house, "billing", lambda got: len({*clerks, *got}) >= unread)
+    read = read_until(house, servers, "billing", lambda got: len({*clerks, *got}) >= unread)
     assert {*till.acknowledged} <= {*clerks, *read}
     for key in range(KEYS):
         numbers = [int(n) for one, n in (payload.split() for payload in read) if int(one) == key]

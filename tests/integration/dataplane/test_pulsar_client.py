@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from controller.client.postgres_source import PostgresSource
+from controller.client.http_source import HttpSource
 from controller.client.producer import Producer
+from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
 from controller.dataplane.base import LogClient, LogState, OutgoingMessage
 from controller.dataplane.pulsar.admin import Deadline
@@ -29,14 +30,6 @@ def logs(house: PulsarHouse) -> Iterator[LogClient]:
     logs = house.app.log_client("pulsar")
     yield logs
     logs.close()
-
-
-@pytest.fixture
-def source(house: PulsarHouse, database: str) -> Iterator[PostgresSource]:
-    """Layouts from the test's database."""
-    source = PostgresSource(database)
-    yield source
-    source.close()
 
 
 def receive_all(consumer: StreamConsumer, count: int) -> dict[bytes, list[int]]:
@@ -60,13 +53,13 @@ def receive_all(consumer: StreamConsumer, count: int) -> dict[bytes, list[int]]:
 
 
 def test_every_key_keeps_its_order_through_a_split_and_a_merge(
-    house: PulsarHouse, logs: LogClient, source: PostgresSource
+    house: PulsarHouse, logs: LogClient, servers: Servers
 ) -> None:
     house.create(1, "billing")
     rounds = 12
     with (
-        Producer(source, logs, house.topic) as producer,
-        StreamConsumer(source, logs, house.topic, "billing", "c-1") as consumer,
+        Producer(HttpSource(servers), logs, house.topic) as producer,
+        StreamConsumer(servers, logs, house.topic, "billing", "c-1") as consumer,
     ):
         for number in range(rounds):
             for key in range(KEYS):

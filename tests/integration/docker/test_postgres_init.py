@@ -20,7 +20,14 @@ from controller.store.postgres.migrations import migrate
 # What a password may hold that SQL or a shell could trip over.
 PASSWORDS = {
     f"{name}_PASSWORD": f"it's-$HOME-{name}\\"
-    for name in ("AIRFLOW_DB", "CLEAVE_OWNER", "CLEAVE_APP", "CLEAVE_LOAD", "CLEAVE_READER")
+    for name in (
+        "AIRFLOW_DB",
+        "CLEAVE_OWNER",
+        "CLEAVE_APP",
+        "CLEAVE_LOAD",
+        "CLEAVE_READER",
+        "CLEAVE_APPLICATION",
+    )
 }
 Connect = Callable[..., Store]
 
@@ -73,6 +80,7 @@ def connect(server: EmbeddedPostgres) -> Iterator[Connect]:
         ("cleave_app", "CLEAVE_APP", "cleave_controller"),
         ("cleave_load", "CLEAVE_LOAD", "cleave_spark_loader"),
         ("cleave_reader", "CLEAVE_READER", "cleave_inspector"),
+        ("cleave_application", "CLEAVE_APPLICATION", "cleave_client"),
         ("cleave_migrator", "CLEAVE_OWNER", "cleave_owner"),
     ],
 )
@@ -92,6 +100,19 @@ def test_the_reader_reads_the_views_and_writes_nothing(connect: Connect) -> None
 
     with pytest.raises(Terminal, match="may not do this"), store.transaction() as tx:
         tx.execute(text("DELETE FROM cleave.topic"))
+
+
+def test_an_application_calls_the_functions_of_the_logs_and_reads_no_table(connect: Connect) -> None:
+    store = connect("cleave_application", "CLEAVE_APPLICATION")
+    with pytest.raises(Terminal, match="may not do this"), store.transaction() as tx:
+        tx.execute(text("SELECT FROM embedded.message"))
+    with pytest.raises(Terminal, match="may not do this"), store.transaction() as tx:
+        tx.execute(text("SELECT FROM cleave.topic"))
+
+    with store.transaction() as tx:
+        looked = text("SELECT FROM embedded.owners(:log_id, :subscription, :first, :last)")
+        parameters = {"log_id": 1, "subscription": "nobody's", "first": 0, "last": 65_535}
+        assert tx.execute(looked, parameters).all() == []
 
 
 def test_airflow_owns_its_database_and_never_sees_cleaves(connect: Connect) -> None:

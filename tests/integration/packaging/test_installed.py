@@ -1,4 +1,4 @@
-"""The wheel, installed as users install it, starts, makes a database and carries messages; with each extra.
+"""The wheel, installed as users install it, makes a database, runs a worker and carries messages between applications; with each extra.
 
 The base is tried with every run, the extras by `make matrix`.
 """
@@ -10,11 +10,15 @@ import os
 import secrets
 import subprocess
 import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from controller.dataplane.pulsar.access import PulsarAccess
+from controller.devstack.ports import LOOPBACK, free_port, release_port
+from controller.devstack.process import ChildProcess
 from tests.support.brokers import SharedBroker
 from tests.support.pulsar_namespaces import make_namespace
 from tests.support.wheels import PROJECT, build_wheel, install
@@ -26,9 +30,11 @@ EXTRAS = sorted(set(METADATA["optional-dependencies"]) - {"dev"})
 _HELP_OF_EACH_COMMAND = """
 import contextlib, io, json, typer
 from controller.entrypoints.cli import app, run
+from controller.entrypoints.command_list import Listed
 
 def walk(command, path):
     yield path
+    command = command.load() if isinstance(command, Listed) else command
     for name, one in getattr(command, "commands", {}).items():
         yield from walk(one, (*path, name))
 
@@ -42,29 +48,31 @@ print(json.dumps(helped))
 """
 _SEND_AND_RECEIVE = """
 import sys
-from controller.client.postgres_source import PostgresSource
+from controller.client.http_source import HttpSource
+from controller.client.patience import patiently
 from controller.client.producer import Producer
+from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
 from controller.bootstrap import plane_settings
 from controller.dataplane.registry import build_log_client
 from controller.settings import load_settings
 
-topic, plane = sys.argv[1:]
-settings = load_settings()
-source = PostgresSource(settings.database_url.get_secret_value())
-logs = build_log_client(plane, plane_settings(settings))
-with Producer(source, logs, topic, name="checkout") as producer:
+topic, plane, address, token = sys.argv[1:]
+servers = Servers([address], token)
+logs = build_log_client(plane, plane_settings(load_settings()))
+with patiently(lambda: Producer(HttpSource(servers), logs, topic, name="checkout"), seconds=60) as producer:
     for number in range(20):
         producer.send(str(number).encode(), key=f"customer-{number % 4}")
 received = []
-with StreamConsumer(source, logs, topic, "billing", "reader") as consumer:
+with patiently(lambda: StreamConsumer(servers, logs, topic, "billing", "reader"), seconds=60) as consumer:
     while len(received) < 20:
-        batch = consumer.receive(timeout_seconds=30)
+        batch = consumer.receive(timeout_seconds=60)
+        assert batch is not None, received
         received += [int(message.payload) for message in batch.messages]
         consumer.acknowledge(batch)
 assert sorted(received) == list(range(20)), received
 logs.close()
-source.close()
+servers.close()
 """
 
 
@@ -77,17 +85,33 @@ class Installed:
 
     def __call__(self, program: str, *arguments: str, **settings: str) -> str:
         """What the program prints; it must succeed."""
-        env = {key: value for key, value in os.environ.items() if not key.startswith(("CLEAVE_", "PYTHON"))}
         done = subprocess.run(
             [self._bin / program, *arguments],
             cwd=self._nowhere,
-            env={**env, **settings},
+            env=_env(settings),
             capture_output=True,
             text=True,
             check=False,
         )
         assert done.returncode == 0, done.stderr[-3000:]
         return done.stdout
+
+    @contextmanager
+    def worker(self, **settings: str) -> Iterator[None]:
+        """A worker that runs meanwhile."""
+        log = self._nowhere / "worker.log"
+        child = ChildProcess([self._bin / "cleave", "worker"], log=log, cwd=self._nowhere, env=_env(settings))
+        child.start()
+        try:
+            yield
+            assert child.running, log.read_text()
+        finally:
+            child.stop()
+
+
+def _env(settings: Mapping[str, str]) -> dict[str, str]:
+    others = {key: value for key, value in os.environ.items() if not key.startswith(("CLEAVE_", "PYTHON"))}
+    return {**others, **settings}
 
 
 @pytest.fixture(scope="module")
@@ -134,16 +158,31 @@ def test_what_is_installed_for_it_can_be_imported(
     installed("python", "-c", "from controller.telemetry import get_logger; get_logger('x').info('a line')")
 
 
-def send_and_receive(installed: Installed, topic: str, plane: str, **settings: str) -> None:
-    """From an empty database to messages that were read."""
-    installed("cleave", "migrate", **settings)
-    installed("cleave", "topics", "create", topic, "--segments", "2", "--data-plane", plane, **settings)
-    installed("cleave", "subscriptions", "create", topic, "billing", **settings)
-    installed("python", "-c", _SEND_AND_RECEIVE, f"topic://{topic}", plane, **settings)
+def send_and_receive(installed: Installed, topic: str, plane: str, database: str, **of_plane: str) -> None:
+    """From an empty database to messages that were read by an application, which knows a worker and the logs only."""
+    port, secret = free_port(), secrets.token_hex(32)
+    of_cleave = {"CLEAVE_DATABASE_URL": database, **of_plane}
+    serving = {"CLEAVE_API_SECRET": secret, "CLEAVE_SERVE_PORT": str(port)}
+    installed("cleave", "migrate", **of_cleave)
+    try:
+        with installed.worker(**of_cleave, **serving):
+            installed(
+                "cleave", "topics", "create", topic, "--segments", "2", "--data-plane", plane, **of_cleave
+            )
+            installed("cleave", "subscriptions", "create", topic, "billing", **of_cleave)
+            token = installed("cleave", "token", topic, CLEAVE_API_SECRET=secret).strip()
+            address = f"http://{LOOPBACK}:{port}"
+            installed(
+                "python", "-c", _SEND_AND_RECEIVE, f"topic://{topic}", plane, address, token, **of_plane
+            )
+    finally:
+        release_port(port)
 
 
 def test_a_database_is_made_and_messages_come_back(installed: Installed, empty_database: str) -> None:
-    send_and_receive(installed, "acme/shop/orders", "embedded", CLEAVE_DATABASE_URL=empty_database)
+    send_and_receive(
+        installed, "acme/shop/orders", "embedded", empty_database, CLEAVE_EMBEDDED_URL=empty_database
+    )
 
 
 @pytest.mark.matrix
@@ -157,7 +196,7 @@ def test_with_its_extra_messages_come_back_from_a_pulsar_broker(
         Installed(install(wheel, "pulsar", tmp_path / "home"), tmp_path),
         topic,
         "pulsar",
-        CLEAVE_DATABASE_URL=empty_database,
+        empty_database,
         CLEAVE_PULSAR_ADMIN_URL=access.admin_url,
         CLEAVE_PULSAR_SERVICE_URL=str(access.service_url),
         CLEAVE_CALL_TIMEOUT_SECONDS="25",

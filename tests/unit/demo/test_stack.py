@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from controller.demo import stack
+from controller.demo.planes import NAMESPACE, PLANES, Plane
 from controller.demo.stack import CADENCE, LOGINS, MOST_RESTARTS, Stack
 from controller.devstack.failure import DevstackFailed
+from controller.entrypoints.web import access
 from controller.settings import Settings
 from tests.support.waiting import wait_until
 
@@ -54,6 +56,30 @@ def test_the_demos_cadence_is_made_of_settings(monkeypatch: pytest.MonkeyPatch) 
     assert Settings(_env_file=None).rate_window_seconds == 10.0  # type: ignore[call-arg]
 
 
+@pytest.mark.parametrize("plane", PLANES.values(), ids=list(PLANES))
+def test_an_application_is_told_where_to_ask_and_gets_no_login_to_cleaves_tables(
+    tmp_path: Path, plane: Plane
+) -> None:
+    standing = Stack(tmp_path, print, plane)
+    standing.env = {"CLEAVE_DATABASE_URL": "postgresql://cleave_app@h/d"}
+    standing.plane_settings = {"CLEAVE_PULSAR_SERVICE_URL": "pulsar://b"} if plane.name == "pulsar" else {}
+    standing.client_url = "postgresql://shop@h/d"
+
+    worker = standing._serve_applications()
+    told = {name: value for name, value in standing.client_env.items() if name.startswith("CLEAVE_")}
+
+    assert standing.worker_url == f"http://127.0.0.1:{worker['CLEAVE_SERVE_PORT']}"
+    granted = access.read(worker["CLEAVE_API_SECRET"], f"Bearer {told.pop('CLEAVE_TOKEN')}")
+    assert granted.topics == (f"topic://{NAMESPACE}/*",)
+    logs = (
+        {"CLEAVE_PULSAR_SERVICE_URL": "pulsar://b"}
+        if plane.name == "pulsar"
+        else {"CLEAVE_EMBEDDED_URL": "postgresql://shop@h/d"}
+    )
+    assert told == {"CLEAVE_URL": standing.worker_url, **logs}
+    standing._running.close()
+
+
 def test_what_ends_by_itself_is_started_again_but_not_for_ever(tmp_path: Path) -> None:
     said: list[str] = []
     standing = Stack(tmp_path, said.append)
@@ -84,18 +110,35 @@ def test_a_server_that_has_died_is_named(tmp_path: Path) -> None:
     server.stop()
 
 
-def test_the_env_file_is_for_its_owner_and_makes_psql_and_commands_work(tmp_path: Path) -> None:
+def test_the_env_file_is_for_its_owner_and_makes_psql_commands_and_applications_work(tmp_path: Path) -> None:
     standing = Stack(tmp_path, print)
     standing.reader_url = "postgresql+psycopg2://cleave_reader:it's@127.0.0.1:5/cleave"
+    standing.client_url = "postgresql+psycopg2://shop:its@127.0.0.1:5/cleave"
     standing.env = {"CLEAVE_DATABASE_URL": "postgresql://a@h/d", "HOME": "/nowhere"}
+    secret = standing._serve_applications()["CLEAVE_API_SECRET"]
 
     standing._write_env_file()
 
     assert standing.env_file.stat().st_mode & 0o777 == 0o600
-    show = f'. {standing.env_file} && "$PSQL" --version && echo "$READER_URL $CLEAVE_DATABASE_URL $HOME"'
+    names = ("READER_URL", "CLIENT_URL", "CLEAVE_DATABASE_URL", "CLEAVE_EMBEDDED_URL", "CLEAVE_URL", "HOME")
+    show = " ".join(f'"${name}"' for name in (*names, "CLEAVE_API_SECRET", "CLEAVE_TOKEN"))
     done = subprocess.run(
-        ["bash", "-c", show], capture_output=True, text=True, check=True, env={"PATH": os.defpath}
+        ["bash", "-c", f'. {standing.env_file} && "$PSQL" --version && printf "%s\\n" {show}'],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": os.defpath},
     )
-    psql, addresses = done.stdout.splitlines()
+    psql, *told, said_secret, token = done.stdout.splitlines()
     assert psql.startswith("psql (PostgreSQL)")
-    assert addresses.strip() == "postgresql://cleave_reader:it's@127.0.0.1:5/cleave postgresql://a@h/d"
+    assert told == [
+        "postgresql://cleave_reader:it's@127.0.0.1:5/cleave",
+        "postgresql://shop:its@127.0.0.1:5/cleave",
+        "postgresql://a@h/d",
+        "",  # the commands look at the logs with their own login
+        standing.worker_url,
+        "",
+    ]
+    assert said_secret == secret
+    assert access.read(secret, f"Bearer {token}").topics
+    standing._running.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -103,15 +103,20 @@ class Standing:
     """A stack on which nothing runs: it notes what it is told to start."""
 
     def __init__(self, directory: Path, plane: Plane = EMBEDDED) -> None:
-        self.directory, self.env, self.plane = directory, {}, plane
+        self.directory, self.plane = directory, plane
+        self.env, self.client_env = {"WHOSE": "Cleave's"}, {"WHOSE": "an application's"}
         self.reader_url = "postgresql://nobody@localhost/nothing"
         self.children: dict[str, Child] = {}
         self.commands: dict[str, list[str]] = {}
+        self.envs: dict[str, Mapping[str, str]] = {}
         self.kept: set[str] = set()
 
-    def spawn(self, name: str, command: list[str], *, kept: bool = False) -> Child:
+    def spawn(
+        self, name: str, command: list[str], *, kept: bool = False, env: Mapping[str, str] | None = None
+    ) -> Child:
         """Note it."""
         self.commands[name] = command
+        self.envs[name] = self.env if env is None else env
         if kept:
             self.kept.add(name)
         self.children[name] = Child()
@@ -200,6 +205,16 @@ def test_another_producer_takes_the_place_of_one_that_died(
 
     assert [name for name in stack.commands if name.startswith("shop")] == ["shop-0", "shop-1", "shop-2"]
     assert said == ["producer shop-0 ended with -9; another takes its place"]
+
+
+def test_producers_and_consumers_are_told_what_an_application_is_told(stack: Standing) -> None:
+    story = story_on(stack)
+
+    story._another_producer()
+    story._come(1)
+
+    assert set(stack.envs) == {"shop-0", "billing-0"}
+    assert all(env == stack.client_env for env in stack.envs.values())
 
 
 def test_consumers_are_kept_running(story: Story, stack: Standing) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 
-from controller.client.postgres_source import PostgresSource
 from controller.domain.errors import (
     Conflict,
     InvalidInput,
@@ -23,14 +21,12 @@ from tests.support.store_driver import StoreDriver, request
 Register = Callable[[int, str, str], object]
 
 
-@pytest.fixture(params=["command line", "client"])
-def register(driver: StoreDriver, request: pytest.FixtureRequest) -> Iterator[Register]:
-    """Registers as the command line does, or as a client in an application does."""
+@pytest.fixture(params=["command line", "session"])
+def register(driver: StoreDriver, request: pytest.FixtureRequest) -> Register:
+    """Registers as the command line does, or as a leader does for a session."""
     if request.param == "command line":
-        yield partial(driver.do, consumers.register)
-        return
-    with closing(PostgresSource(driver.store.url)) as source:
-        yield source.register
+        return partial(driver.do, consumers.register)
+    return lambda *consumer: driver.do(consumers.register_session, *consumer, "its first life")
 
 
 def _input_version(driver: StoreDriver) -> int:

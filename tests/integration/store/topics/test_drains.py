@@ -9,8 +9,9 @@ import pytest
 from sqlalchemy import Connection
 
 from controller.domain.errors import Conflict, SubscriptionNotFound
+from controller.store.journal import topic_intents
 from controller.store.topics import drains, topics
-from tests.support.store_driver import SOMEBODY_WAITS, StoreDriver
+from tests.support.store_driver import SOMEBODY_WAITS, StoreDriver, request
 from tests.support.waiting import wait_until
 
 
@@ -68,6 +69,20 @@ def test_an_active_or_unknown_segment_is_never_drained(driver: StoreDriver) -> N
             driver.do(drains.mark_drained, topic_id, "s", [segment_id])
     with pytest.raises(SubscriptionNotFound):
         driver.do(drains.mark_drained, topic_id, "x", [])
+
+
+def test_what_is_pruned_is_marked_no_more(driver: StoreDriver) -> None:
+    """What a consumer says of it may come late, and nobody would ever take that mark away."""
+    topic_id = driver.create().topic_id
+    driver.subscribe(topic_id, "s")
+    driver.split(topic_id, 0)
+    driver.do(drains.mark_drained, topic_id, "s", [0])
+    driver.run(driver.do(topic_intents.intend_prune, topic_id, [0], request()).operation)
+    driver.do(drains.undrain, topic_id, "s", [0])
+
+    driver.do(drains.mark_drained, topic_id, "s", [0])
+
+    assert driver.sql("SELECT count(*) FROM cleave.segment_drain") == [(0,)]
 
 
 def test_a_mark_of_one_subscription_says_nothing_of_another(driver: StoreDriver) -> None:

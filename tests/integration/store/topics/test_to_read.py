@@ -1,35 +1,27 @@
-"""What a subscription has to read, against the whole layout: the source gives little of it, and nothing may be missing.
+"""What a subscription has to read, against the whole layout: the leader is given little of it, and nothing may be missing.
 
 Random histories of reshapes, marks, marks taken back, prunes and subscriptions that come and go; after each act the
-clients' answer is compared with the one that all segments and all marks would give.
+answer is compared with the one that all segments and all marks would give.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 
-from controller.client.postgres_source import PostgresSource
 from controller.domain.assignment import candidates
 from controller.domain.reshape import plan_merge, plan_rebucket
 from controller.store.journal import topic_intents
 from controller.store.topics import drains, subscriptions
 from controller.store.topics.subscriptions import SubscriptionKind
+from controller.store.topics.to_read import to_read
 from tests.support.drawn import cases
 from tests.support.store_driver import StoreDriver, request
 
 LATE = "late"
-
-
-@pytest.fixture
-def driver(database: str) -> Iterator[StoreDriver]:
-    """A store of its own."""
-    driver = StoreDriver(database)
-    yield driver
-    driver.store.dispose()
 
 
 class History:
@@ -110,15 +102,13 @@ class History:
 
 @pytest.mark.drawn
 @pytest.mark.parametrize("seed", range(cases(2, 40)))
-def test_a_subscription_is_shown_all_that_it_has_to_read(
-    driver: StoreDriver, source: PostgresSource, seed: int
-) -> None:
+def test_a_subscription_is_shown_all_that_it_has_to_read(driver: StoreDriver, seed: int) -> None:
     history = History(driver, random.Random(seed))
     for _ in range(60):
         history.act()
         whole = driver.layout(history.topic_id)
         for name in history.subscriptions:
-            found = source.subscription(history.topic_id, name)
+            found = driver.do(to_read, history.topic_id, name)
             drained = driver.do(drains.drained, history.topic_id, name)
             expected = [s.segment_id for s in candidates(whole, drained)]
             assert [s.segment_id for s in candidates(found.layout, found.drained)] == expected
@@ -127,7 +117,7 @@ def test_a_subscription_is_shown_all_that_it_has_to_read(
             assert [s.segment_id for s in found.layout.active] == [s.segment_id for s in whole.active]
 
 
-def test_what_everybody_has_read_is_shown_to_nobody(driver: StoreDriver, source: PostgresSource) -> None:
+def test_what_everybody_has_read_is_shown_to_nobody(driver: StoreDriver) -> None:
     """However many segments there were: only the active ones and their readers' backlog are read."""
     topic_id = driver.create(segments=1).topic_id
     for name in ("a", "b"):
@@ -137,21 +127,19 @@ def test_what_everybody_has_read_is_shown_to_nobody(driver: StoreDriver, source:
         driver.split(topic_id, parent)
         driver.do(drains.mark_drained, topic_id, "a", [parent])
 
-    assert all(s.is_active for s in source.subscription(topic_id, "a").layout.segments.values())
-    assert len(source.subscription(topic_id, "b").layout.segments) == 21
+    assert all(s.is_active for s in driver.do(to_read, topic_id, "a").layout.segments.values())
+    assert len(driver.do(to_read, topic_id, "b").layout.segments) == 21
     unread = "SELECT count(*) FROM cleave.segment WHERE state = 'SEALED' AND drained_at IS NULL"
     assert driver.sql(unread) == [(10,)]
 
     sealed = [i for i, one in driver.layout(topic_id).segments.items() if not one.is_active]
     driver.do(drains.mark_drained, topic_id, "b", sealed)
 
-    assert all(s.is_active for s in source.subscription(topic_id, "b").layout.segments.values())
+    assert all(s.is_active for s in driver.do(to_read, topic_id, "b").layout.segments.values())
     assert driver.sql(unread) == [(0,)]
 
 
-def test_a_subscription_that_begins_in_the_past_is_shown_what_others_had_read(
-    driver: StoreDriver, source: PostgresSource
-) -> None:
+def test_a_subscription_that_begins_in_the_past_is_shown_what_others_had_read(driver: StoreDriver) -> None:
     topic_id = driver.create(segments=1).topic_id
     driver.subscribe(topic_id, "a")
     driver.split(topic_id, 0)
@@ -159,14 +147,12 @@ def test_a_subscription_that_begins_in_the_past_is_shown_what_others_had_read(
 
     driver.do(subscriptions.insert_subscription, topic_id, "from-the-start", SubscriptionKind.STREAM, 0)
 
-    assert [s.segment_id for s in candidates(source.subscription(topic_id, "from-the-start").layout, ())] == [
+    assert [s.segment_id for s in candidates(driver.do(to_read, topic_id, "from-the-start").layout, ())] == [
         0
     ]
 
 
-def test_a_mark_that_is_taken_back_shows_the_segment_again(
-    driver: StoreDriver, source: PostgresSource
-) -> None:
+def test_a_mark_that_is_taken_back_shows_the_segment_again(driver: StoreDriver) -> None:
     """To its subscription alone, and what descends from it waits for it once more."""
     topic_id = driver.create(segments=1).topic_id
     for name in ("a", "b"):
@@ -178,6 +164,6 @@ def test_a_mark_that_is_taken_back_shows_the_segment_again(
 
     driver.do(drains.undrain, topic_id, "b", [0])
 
-    assert all(s.is_active for s in source.subscription(topic_id, "a").layout.segments.values())
-    found = source.subscription(topic_id, "b")
+    assert all(s.is_active for s in driver.do(to_read, topic_id, "a").layout.segments.values())
+    found = driver.do(to_read, topic_id, "b")
     assert [s.segment_id for s in candidates(found.layout, found.drained)] == [0]
