@@ -219,19 +219,34 @@ class SessionLeader:
             for request in requests:
                 _refuse(request, error)
         except CleaveError as error:
-            known.is_settled, known.retry_at = False, self._clock.monotonic_seconds() + RETRY_SECONDS
-            if not isinstance(error, Retryable):
-                log.error(
-                    "sessions not settled", topic_id=key.topic_id, subscription=key.name, error=str(error)
-                )
-            for request in requests:
-                _refuse(request, error if isinstance(error, Retryable) else StoreUnavailable(str(error)))
+            self._put_off(key, known, requests, error)
         else:
             known.is_settled, known.retry_at = True, -math.inf
             self._conclude(known, requests, settled)
             known.push(self._terms[self._shard(key)])
             if not known.sessions and not known.owners:
                 self._known.pop(key, None)
+
+    def _put_off(
+        self,
+        key: SubscriptionKey,
+        known: SubscriptionSessions,
+        requests: Sequence[Request],
+        error: CleaveError,
+    ) -> None:
+        """Nothing was written. Each request is tried by itself, since one that can never be done must not keep the others from
+        it.
+        """
+        if len(requests) > 1:
+            for request in requests:
+                self._settle(key, [request])
+            return
+        known.is_settled, known.retry_at = False, self._clock.monotonic_seconds() + RETRY_SECONDS
+        if isinstance(error, FencedOut):  # it is this worker that is stale, not the consumer
+            error = StoreUnavailable(error.message, RETRY_SECONDS)
+        log.warning("sessions not settled", topic_id=key.topic_id, subscription=key.name, error=str(error))
+        for request in requests:
+            _refuse(request, error)
 
     def _conclude(
         self, known: SubscriptionSessions, requests: Sequence[Request], settled: Settlement

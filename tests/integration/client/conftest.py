@@ -32,7 +32,7 @@ def source(database: str) -> Iterator[PostgresSource]:
 @pytest.fixture
 def leader(bench: Bench) -> Iterator[str]:
     """Where a leader serves the bench's topic."""
-    with serving_leader(bench.url, consumer_grace_seconds=20.0) as address:
+    with serving_leader(bench.url, consumer_grace_seconds=60.0) as address:
         yield address
 
 

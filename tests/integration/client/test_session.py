@@ -101,12 +101,17 @@ def segments(session: Session) -> list[int]:
 
 def test_an_assignment_of_a_deposed_leader_is_not_taken(script: tuple[Script, Servers]) -> None:
     says, servers = script
-    says.streams = [[assignment(2, 1, 2)], [assignment(1, 3)], [assignment(2, 1, 2)]]
-    session = Session(servers, "topic://a/b/c", "s", "me", on_change=lambda: None)
+    says.streams = [[assignment(2, 1, 2)], [assignment(1, 3)], [assignment(2, 1, 2, 4)]]
+    told: list[Session] = []
+    owned: list[list[int]] = []
+    session = Session(
+        servers, "topic://a/b/c", "s", "me", on_change=lambda: owned.extend(map(segments, told))
+    )
+    told.append(session)
 
-    wait_until(lambda: says.opened == 3, message="the leader that was deposed is left")
+    wait_until(lambda: segments(session) == [1, 2, 4], message="the leader that was deposed is left")
 
-    assert segments(session) == [1, 2]
+    assert [3] not in owned
     session.close()
 
 

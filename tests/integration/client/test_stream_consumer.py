@@ -263,7 +263,14 @@ def test_a_consumer_that_was_given_up_takes_part_again_when_it_comes_back(
 ) -> None:
     a = join("a")
     settle(a, until=lambda: a.segment_ids == (0,))
+    before = bench.scalar("SELECT registered_at FROM cleave.consumer")
     bench.execute("DELETE FROM cleave.consumer WHERE name = 'a'")
+    wait_until(
+        lambda: bench.scalar(
+            "SELECT count(*) FROM cleave.consumer WHERE registered_at > :before", before=before
+        ),
+        message="it has registered again",
+    )
     send(producer, 0)
 
     assert take(a, count=len(KEYS)) == everything("a", 0)

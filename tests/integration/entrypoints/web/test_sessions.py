@@ -252,6 +252,9 @@ def test_a_leader_whose_lease_has_passed_on_writes_nothing(bench: Bench, servers
     [
         (("topic://acme/shop/*",), PATH, {"incarnation": ""}, InvalidInput, "incarnation"),
         (("topic://acme/shop/*",), PATH, {}, InvalidInput, "incarnation"),
+        (("topic://*",), PATH, {"incarnation": "a\0b"}, InvalidInput, "NUL"),
+        (("topic://*",), f"{PATH}%00", {"incarnation": "1"}, InvalidInput, "NUL"),
+        (("topic://*",), f"{PATH}%20b", {"incarnation": "1"}, InvalidInput, "consumer"),
         (("topic://acme/other/*",), PATH, {"incarnation": "1"}, Terminal, "not for topic://acme/shop/orders"),
         (("topic://*",), PATH.replace("billing", "nothing"), {"incarnation": "1"}, NotFound, "nothing"),
         (("topic://*",), PATH.replace("orders", "nothing"), {"incarnation": "1"}, NotFound, "no topic"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -79,6 +80,18 @@ def test_who_cannot_join_is_told_why(driver: StoreDriver, register: Register) ->
     driver.do(topic_intents.intend_delete, topic_id, request())
     with pytest.raises(TopicNotLive, match="is deleting"):
         register(topic_id, "s", "c")
+    assert not driver.do(consumers.list_consumers, topic_id)
+
+
+def test_no_session_begins_with_what_is_being_deleted(driver: StoreDriver) -> None:
+    """Nor is a row left by a leader that goes on with others' requests in the same transaction."""
+    topic_id = driver.create().topic_id
+    driver.subscribe(topic_id, "s")
+    driver.do(topic_intents.intend_delete, topic_id, request())
+
+    with driver.store.transaction() as tx, suppress(TopicNotLive):
+        consumers.register_session(tx, topic_id, "s", "c", "its first life")
+
     assert not driver.do(consumers.list_consumers, topic_id)
 
 
