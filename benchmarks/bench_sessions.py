@@ -1,0 +1,273 @@
+"""A second stream consumer joins a topic of one segment under load, and a leader is killed: embedded logs, a real worker.
+
+`join`: from the call that makes the second `StreamConsumer` to its first message, and the longest time that the first one was
+without a message meanwhile. `split`: the longest time that a producer's call takes across a split. `leader_killed`: with two
+workers, from the kill of the topic's leader to the first assignment that the next one serves, and the longest silence of a consumer
+that has work. 2,000 messages a second. One line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.bench_operations import application
+from benchmarks.machine import machine
+from controller.bootstrap import Application
+from controller.client.http_source import HttpSource
+from controller.client.producer import Producer
+from controller.client.servers import Servers
+from controller.client.stream_consumer import StreamConsumer
+from controller.dataplane.embedded import EmbeddedLogClient
+from controller.devstack.ports import free_port
+from controller.devstack.postgres import DURABLE, EmbeddedPostgres
+from controller.devstack.process import ChildProcess
+from controller.devstack.serving import SECRET, client_of
+from controller.domain.errors import FencedOut, StoreUnavailable
+from controller.domain.operation import Origin
+from controller.services import segment_admin, topic_admin
+from controller.settings import PROJECT_ROOT
+from controller.store import leases
+from controller.store.journal import operations
+from controller.store.journal.operations import Request
+from controller.store.postgres.migrations import migrate
+from controller.store.topics import policies, topics
+
+RATE = 2_000
+TICK_SECONDS = 0.01
+LEASE_SECONDS = 5.0
+KEYS = [f"key-{number}" for number in range(1_000)]
+
+
+class Reader(threading.Thread):
+    """Reads and acknowledges until told to stop; notes when something came."""
+
+    def __init__(self, servers: Servers, logs: EmbeddedLogClient, topic: str, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self._servers, self._logs, self._topic = servers, logs, topic
+        self._ending = threading.Event()
+        self.instants: list[float] = []
+
+    def run(self) -> None:
+        with StreamConsumer(self._servers, self._logs, self._topic, "s", self.name) as consumer:
+            while not self._ending.is_set():
+                batch = consumer.receive(0.2)
+                if batch is not None:
+                    self.instants.append(time.perf_counter())
+                    consumer.acknowledge(batch)
+
+    def finish(self) -> None:
+        """Leave."""
+        self._ending.set()
+        self.join()
+
+    def longest_silence_ms(self, since: float) -> float:
+        """Between two batches, from `since` on."""
+        seen = [since, *(instant for instant in self.instants if instant >= since)]
+        return max(
+            (after - before) * 1000
+            for before, after in zip(seen, [*seen[1:], time.perf_counter()], strict=True)
+        )
+
+
+class Sender(threading.Thread):
+    """Sends at the rate; notes how long each round took."""
+
+    def __init__(self, servers: Servers, logs: EmbeddedLogClient, topic: str) -> None:
+        super().__init__(name="sender", daemon=True)
+        self._producer = Producer(HttpSource(servers), logs, topic)
+        self._ending = threading.Event()
+        self.rounds: list[tuple[float, float]] = []
+
+    def run(self) -> None:
+        begun, sent = time.perf_counter(), 0
+        while not self._ending.wait(TICK_SECONDS):
+            due = int((time.perf_counter() - begun) * RATE)
+            started = time.perf_counter()
+            for number in range(sent, due):
+                self._producer.send(b"x" * 100, KEYS[number % len(KEYS)])
+            self._producer.flush()
+            sent = due
+            self.rounds.append((started, (time.perf_counter() - started) * 1000))
+
+    def finish(self) -> None:
+        """Leave."""
+        self._ending.set()
+        self.join()
+        self._producer.close()
+
+
+@contextmanager
+def workers(url: str, directory: Path, count: int) -> Iterator[list[tuple[ChildProcess, str, str]]]:
+    """Worker processes that serve, each with its name and address."""
+    running = []
+    try:
+        for number in range(count):
+            port = free_port()
+            env = {
+                **os.environ,
+                "CLEAVE_DATABASE_URL": url,
+                "CLEAVE_API_SECRET": SECRET,
+                "CLEAVE_SERVE_PORT": str(port),
+                "CLEAVE_WORKER_LEASE_SECONDS": str(LEASE_SECONDS),
+            }
+            command = [sys.executable, "-m", "controller.entrypoints.cli", "worker", "--name", f"w{number}"]
+            child = ChildProcess(command, log=directory / f"w{number}.log", cwd=PROJECT_ROOT, env=env)
+            child.start()
+            running.append((child, f"w{number}", f"http://127.0.0.1:{port}"))
+        yield running
+    finally:
+        for child, _, _ in running:
+            child.stop()
+
+
+def make_topic(app: Application, name: str) -> int:
+    """One segment, its subscription, and nobody but this benchmark to reshape it; its id."""
+
+    def request(what: str) -> Request:
+        return Request(f"{what}-{name}", Origin.MANUAL, "benchmark", "benchmark")
+
+    topic_admin.create_topic(app.store, app.planes, name, request("create"))
+    _wait_idle(app)
+    topic_admin.create_subscription(app.store, name, "s", request("subscribe"))
+    _wait_idle(app)
+    with app.store.transaction() as tx:
+        return topics.find_topic(tx, name).topic_id
+
+
+def _wait_idle(app: Application) -> None:
+    while True:
+        with app.store.transaction() as tx:
+            if not operations.list_operations(tx, only_live=True, limit=1):
+                return
+        time.sleep(0.02)
+
+
+def joins(app: Application, servers: Servers, rounds: int) -> dict[str, object]:
+    """Second consumers, one topic after the other."""
+    first_message, silence, split_pause = [], [], []
+    for number in range(rounds):
+        name = f"topic://bench/sessions/t{number}"
+        make_topic(app, name)
+        logs = EmbeddedLogClient(app.settings.embedded_dsn)
+        sender, one = Sender(servers, logs, name), Reader(servers, logs, name, "one")
+        sender.start()
+        one.start()
+        while len(one.instants) < 20:
+            time.sleep(0.01)
+        two = Reader(servers, logs, name, "two")
+        joined = time.perf_counter()
+        two.start()
+        while not two.instants:
+            time.sleep(0.001)
+        first_message.append((two.instants[0] - joined) * 1000)
+        time.sleep(0.5)
+        silence.append(one.longest_silence_ms(joined))
+        reshaped = time.perf_counter()
+        request = Request(f"split-{name}", Origin.MANUAL, "benchmark", "benchmark")
+        segment_admin.submit(app.store, app.planes, name, segment_admin.splitting(0), request)
+        _wait_idle(app)
+        time.sleep(0.5)
+        split_pause.append(max(took for at, took in sender.rounds if at >= reshaped))
+        for part in (sender, one, two):
+            part.finish()
+        logs.close()
+    return {
+        "rounds": rounds,
+        "messages_per_second": RATE,
+        "first_message_p50_ms": round(statistics.median(first_message), 1),
+        "first_message_worst_ms": round(max(first_message), 1),
+        "longest_silence_p50_ms": round(statistics.median(silence), 1),
+        "longest_silence_worst_ms": round(max(silence), 1),
+        "producer_pause_across_a_split_p50_ms": round(statistics.median(split_pause), 1),
+        "producer_pause_across_a_split_worst_ms": round(max(split_pause), 1),
+        "goal_ms": "first message p50 100, nobody silent longer than 150, producer p99 150",
+    }
+
+
+def leader_killed(
+    app: Application, running: list[tuple[ChildProcess, str, str]], servers: Servers
+) -> dict[str, object]:
+    """The topic's leader dies; its consumer goes on, and the next leader serves."""
+    name = "topic://bench/sessions/led"
+    topic_id = make_topic(app, name)
+    logs = EmbeddedLogClient(app.settings.embedded_dsn)
+    sender, one = Sender(servers, logs, name), Reader(servers, logs, name, "one")
+    sender.start()
+    one.start()
+    while len(one.instants) < 20:
+        time.sleep(0.01)
+    shard = f"shard/{topic_id % app.settings.worker_shards}"
+    with app.store.transaction() as tx:
+        [holder] = [lease.holder for lease in leases.live_leases(tx, shard) if lease.name == shard]
+    [leader] = [child for child, own, _ in running if own == holder]
+    killed = time.perf_counter()
+    leader.kill()
+    path = f"/api/v1/topics/bench/sessions/led/subscriptions/s/consumers/{one.name}"
+    while True:
+        with suppress(StoreUnavailable):
+            try:
+                servers.ask("POST", f"{path}/pulse", document={"incarnation": "nobody's"})
+            except FencedOut:
+                break
+        time.sleep(0.01)
+    served = (time.perf_counter() - killed) * 1000
+    time.sleep(1.0)
+    silence = one.longest_silence_ms(killed)
+    for part in (sender, one):
+        part.finish()
+    logs.close()
+    return {
+        "served_again_ms": round(served),
+        "lease_seconds": LEASE_SECONDS,
+        "goal_ms": round((LEASE_SECONDS + 1) * 1000),
+        "longest_silence_of_a_consumer_with_work_ms": round(silence, 1),
+    }
+
+
+def measure(url: str, directory: Path, rounds: int) -> dict[str, object]:
+    """All of it."""
+    migrate(url)
+    with application(url) as app:
+        with app.store.transaction() as tx:
+            policy = replace(policies.get_cluster(tx).policy, enabled=False)
+            policies.set_cluster(tx, policy, actor="benchmark")
+        with workers(url, directory, 1) as running:
+            servers = client_of(*(address for _, _, address in running))
+            joined = joins(app, servers, rounds)
+            servers.close()
+        with workers(url, directory, 2) as running:
+            servers = client_of(*(address for _, _, address in running))
+            time.sleep(2 * LEASE_SECONDS)  # until each has its share
+            killed = leader_killed(app, running, servers)
+            servers.close()
+    return {"join": joined, "leader_killed": killed}
+
+
+def main() -> None:
+    """Measure on a private server and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=20)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        server = EmbeddedPostgres(Path(directory) / "postgres", settings=DURABLE)
+        try:
+            server.start()
+            figures = measure(server.create_database("bench"), Path(directory), options.rounds)
+        finally:
+            server.destroy()
+    print(json.dumps({"benchmark": "sessions", "machine": machine(), **figures}))
+
+
+if __name__ == "__main__":
+    main()
