@@ -63,7 +63,7 @@ class Settings(BaseSettings):
     serve_host: str = "127.0.0.1"
     """Address on which a worker serves its consumers."""
     serve_port: int = Field(0, ge=0, le=65_535)
-    """Port of it; 0 takes a free one, which other workers and `cleave doctor` tell."""
+    """Port of it; 0 takes a free one, which `cleave doctor` and `inspect.leases` tell."""
     serve_url: str | None = None
     """Where consumers reach this worker, if not at that address: behind a proxy, or under another name."""
     consumer_grace_seconds: float = Field(60.0, ge=2.0, le=3600.0)

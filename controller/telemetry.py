@@ -38,6 +38,13 @@ STALLED_READERS = Counter(
 MISPLACED_MESSAGES = Counter(
     "cleave_misplaced_messages_total", "Messages of another entry bucket that a reader got and held back."
 )
+SESSIONS = Gauge(
+    "cleave_connected_consumers", "Consumers that hold an assignment stream open at this worker."
+)
+SESSIONS_ENDED = Counter(
+    "cleave_sessions_ended_total", "Sessions of consumers that ended, by reason.", ["reason"]
+)
+BUCKETS_GRANTED = Counter("cleave_buckets_granted_total", "Entry buckets that got an owner, or another one.")
 WAKEUPS = Counter("cleave_worker_wakeups_total", "What woke the worker.", ["sensor"])
 
 

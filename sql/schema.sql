@@ -2538,10 +2538,11 @@ CREATE VIEW inspect.leases AS
     term,
     acquired_at,
     expires_at,
-    (expires_at > clock_timestamp()) AS live
+    (expires_at > clock_timestamp()) AS live,
+    address
    FROM cleave.lease l;
 
-COMMENT ON VIEW inspect.leases IS 'Who holds what, by the database''s clock; worker/... rows are the workers that are up.';
+COMMENT ON VIEW inspect.leases IS 'Who holds what, by the database''s clock; worker/... rows are the workers that are up, and where they serve consumers.';
 
 CREATE VIEW inspect.load_history AS
  SELECT t.name AS topic,

@@ -66,6 +66,6 @@ SELECT d.tombstone_id, t.name AS topic, d.segment_id, d.data_plane, d.backing_to
 COMMENT ON VIEW inspect.tombstones_open IS 'Logs still to be deleted from a data plane; closed after two absences.';
 
 CREATE VIEW inspect.leases AS
-SELECT l.name, l.holder, l.term, l.acquired_at, l.expires_at, l.expires_at > clock_timestamp() AS live
+SELECT l.name, l.holder, l.term, l.acquired_at, l.expires_at, l.expires_at > clock_timestamp() AS live, l.address
   FROM cleave.lease l;
-COMMENT ON VIEW inspect.leases IS 'Who holds what, by the database''s clock; worker/... rows are the workers that are up.';
+COMMENT ON VIEW inspect.leases IS 'Who holds what, by the database''s clock; worker/... rows are the workers that are up, and where they serve consumers.';

@@ -151,7 +151,9 @@ def _demand_role(login: _Login, role: str, setting: str) -> str:
     return f"user {login.user} is in role {role}"
 
 
-_WORKERS = "SELECT holder FROM inspect.leases WHERE starts_with(name, 'worker/') AND live ORDER BY name"
+_WORKERS = (
+    "SELECT holder, address FROM inspect.leases WHERE starts_with(name, 'worker/') AND live ORDER BY name"
+)
 
 
 def _workers(cleave: Application) -> str:
@@ -161,7 +163,9 @@ def _workers(cleave: Application) -> str:
         raise Note(
             "no worker is up: Airflow's passes run operations themselves, consumer events wait; start `cleave worker`"
         )
-    return f"{len(alive)} up: {', '.join(lease['holder'] for lease in alive)}"
+    serving = [f"{lease['holder']} (consumers at {lease['address']})" for lease in alive if lease["address"]]
+    silent = [str(lease["holder"]) for lease in alive if not lease["address"]]
+    return f"{len(alive)} up: {', '.join((*serving, *silent))}"
 
 
 def _java(cleave: Application) -> str:

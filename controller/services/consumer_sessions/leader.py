@@ -191,6 +191,7 @@ class SessionLeader:
                         for name, life in expired
                     ],
                 )
+        telemetry.SESSIONS.set(sum(known.connected for known in self._known.values()))
         if now >= self._sweep_at:
             self._sweep_at = now + SWEEP_SECONDS
             for known in self._known.values():
@@ -255,6 +256,7 @@ class SessionLeader:
         now = self._clock.monotonic_seconds()
         known.owners, known.found = settled.owners, settled.found
         known.generation, known.data_plane = settled.generation, settled.data_plane
+        telemetry.BUCKETS_GRANTED.inc(settled.granted)
         for index, request in enumerate(requests):
             try:
                 if index in settled.refused:
@@ -264,9 +266,9 @@ class SessionLeader:
                 elif isinstance(request, Attach):
                     known.attach(request.consumer, request.incarnation, request.stream, now)
                 elif isinstance(request, Goodbye):
-                    known.end(
-                        request.consumer, request.incarnation, "expired" if request.has_expired else "left"
-                    )
+                    reason = "expired" if request.has_expired else "left"
+                    telemetry.SESSIONS_ENDED.labels(reason).inc()
+                    known.end(request.consumer, request.incarnation, reason)
             except CleaveError as refusal:
                 _refuse(request, refusal)
             else:

@@ -40,6 +40,11 @@ class SubscriptionSessions:
     is_settled: bool = False
     retry_at: float = -math.inf
 
+    @property
+    def connected(self) -> int:
+        """Consumers that hold a stream open."""
+        return sum(session.stream is not None for session in self.sessions.values())
+
     def restore(self, consumer: str, incarnation: str, now: float) -> None:
         """A session from before: disconnected just now."""
         self.sessions[consumer] = Session(incarnation, now + self.grace_seconds, now)

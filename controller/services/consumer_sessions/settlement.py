@@ -17,9 +17,10 @@ from controller.domain.bucket_ownership import BucketOwner, owner_changes
 from controller.domain.errors import CleaveError, Conflict
 from controller.services.consumer_sessions.requests import Drained, Goodbye, Register, Release, Request
 from controller.services.consumer_sessions.sessions import SubscriptionSessions
-from controller.store.topics import bucket_owners, consumers, drains, to_read, topics
+from controller.store.topics import bucket_owners, consumers, drains, subscriptions, to_read, topics
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.consumers import ConsumerRow
+from controller.store.topics.subscriptions import SubscriptionKind
 from controller.store.topics.to_read import ToRead
 
 
@@ -33,6 +34,8 @@ class Settlement:
     rows: Mapping[str, ConsumerRow]
     data_plane: str
     refused: Mapping[int, CleaveError]
+    granted: int
+    """Buckets that got an owner, or another one."""
 
 
 @dataclass(slots=True)
@@ -80,7 +83,7 @@ def settle(
     if changes:
         generation = bucket_owners.write(tx, key, changes, generation)
         owners = bucket_owners.owners(tx, key)
-    return Settlement(generation, owners, found, rows, topic.data_plane, asked.refused)
+    return Settlement(generation, owners, found, rows, topic.data_plane, asked.refused, len(changes.granted))
 
 
 def _mark_drained(tx: Connection, key: SubscriptionKey, known: SubscriptionSessions, asked: _Asked) -> None:
@@ -102,10 +105,20 @@ def _begin_and_end(tx: Connection, key: SubscriptionKey, asked: _Asked) -> None:
     for index, request in enumerate(asked.requests):
         with asked.each(index):
             if isinstance(request, Register):
+                _demand_stream(tx, key)
                 consumers.register_session(tx, key.topic_id, key.name, request.consumer, request.incarnation)
             elif isinstance(request, Goodbye):
                 reason = consumers.EXPIRED if request.has_expired else consumers.LEFT
                 consumers.depart(tx, key.topic_id, key.name, request.consumer, request.incarnation, reason)
+
+
+def _demand_stream(tx: Connection, key: SubscriptionKey) -> None:
+    """Only what is read in order is shared out: the consumers of a queue read every segment."""
+    kind = subscriptions.get_subscription(tx, key.topic_id, key.name).kind
+    if kind is not SubscriptionKind.STREAM:
+        raise Conflict(
+            f"subscription {key.name} is recorded as {kind.value}; only a STREAM subscription is shared out by buckets"
+        )
 
 
 def _released(

@@ -20,6 +20,8 @@ from controller.domain.errors import (
     Terminal,
 )
 from controller.entrypoints.web import access
+from controller.services import topic_admin
+from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
 from tests.support.waiting import wait_until
 
@@ -316,3 +318,15 @@ def test_what_nobody_owns_cannot_be_drained(bench: Bench, servers: Servers) -> N
                 document={"incarnation": first.session._incarnation, "segment_ids": segment_ids},
             )
     first.session.close()
+
+
+def test_a_queue_is_not_shared_out(bench: Bench, servers: Servers) -> None:
+    queue = topic_admin.create_subscription(
+        bench.store, TOPIC, "jobs", bench.request(), kind=SubscriptionKind.QUEUE
+    )
+    bench.finish(queue)
+
+    with pytest.raises(Conflict, match="recorded as QUEUE"):
+        servers.ask("POST", PATH.replace("billing", "jobs"), document={"incarnation": "1"})
+
+    assert bench.scalar("SELECT count(*) FROM cleave.consumer") == 0
