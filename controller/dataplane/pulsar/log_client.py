@@ -65,7 +65,7 @@ class PulsarLogClient:
         self._lock = threading.Lock()
         self._senders: OrderedDict[tuple[str, str, HashRange | None], BatchSender] = OrderedDict()
         self._readers: set[PulsarReader] = set()
-        self._marks = (f"{uuid.uuid4().hex}-{number}" for number in itertools.count(1))
+        self._mark, self._numbers = uuid.uuid4().hex, itertools.count(1)
         self._bucket_prefetch_messages, self._stall_seconds = bucket_prefetch_messages, stall_seconds
         self._version: str | None = None
         self._watch: threading.Thread | None = None
@@ -201,6 +201,10 @@ class PulsarLogClient:
         self._reload(claim.backing_topic)
         return error
 
+    def _new_mark(self) -> str:
+        """Of one reader and no other. Readers are opened by several threads at once, which a generator would not bear."""
+        return f"{self._mark}-{next(self._numbers)}"
+
     def _reload(self, backing_topic: str) -> None:
         """Help a terminated topic that nobody can subscribe to, at most once in `RELOAD_SECONDS`; the next try finds it
         well.
@@ -224,7 +228,7 @@ class PulsarLogClient:
             "backing_topic": claim.backing_topic,
             "subscription": claim.subscription,
             "owner": claim.owner,
-            "mark": next(self._marks),
+            "mark": self._new_mark(),
             "on_arrival": on_arrival,
             "on_close": self._forget,
         }
