@@ -33,7 +33,7 @@ from controller.devstack.ports import free_port
 from controller.devstack.postgres import DURABLE, EmbeddedPostgres
 from controller.devstack.process import ChildProcess
 from controller.devstack.serving import SECRET, client_of
-from controller.domain.errors import FencedOut, StoreUnavailable
+from controller.domain.errors import LostRace, StoreUnavailable
 from controller.domain.operation import Origin
 from controller.services import segment_admin, topic_admin
 from controller.settings import PROJECT_ROOT
@@ -218,7 +218,7 @@ def leader_killed(
         with suppress(StoreUnavailable):
             try:
                 servers.ask("POST", f"{path}/pulse", document={"incarnation": "nobody's"})
-            except FencedOut:
+            except LostRace:
                 break
         time.sleep(0.01)
     served = (time.perf_counter() - killed) * 1000

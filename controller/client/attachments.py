@@ -17,7 +17,7 @@ from enum import StrEnum
 
 from controller.client.session import Assignment, OwnedBucket
 from controller.dataplane.base import LogClient, LogReader, Position
-from controller.domain.errors import CleaveError, DataPlaneUnavailable, NotFound, Terminal
+from controller.domain.errors import CleaveError, DataPlaneUnavailable, FencedOut, NotFound, Terminal
 
 PARALLEL_OPENS = 4
 _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.02, 1.0
@@ -36,7 +36,8 @@ class AttachmentState(StrEnum):
 class Attachment:
     """One ownership of one bucket. For the consumer's thread; `ring` and the opening are for others."""
 
-    def __init__(self, owned: OwnedBucket, wakeup: threading.Event) -> None:
+    def __init__(self, owned: OwnedBucket, wakeup: threading.Event, delay_seconds: float = 0.0) -> None:
+        """`delay_seconds`: not to be opened before; for what was lost a moment ago."""
         self.owned, self._wakeup = owned, wakeup
         self._lock = threading.Lock()
         self.state = AttachmentState.WAITING
@@ -46,7 +47,7 @@ class Attachment:
         self.acknowledged: Position | None = None
         self.error: CleaveError | None = None
         """Why it could not be opened or read when that was last tried."""
-        self.next_try_at = 0.0
+        self.next_try_at = time.monotonic() + delay_seconds
         self._delay_seconds = _FIRST_RETRY_SECONDS
         self.rung = threading.Event()
 
@@ -54,6 +55,10 @@ class Attachment:
     def is_idle(self) -> bool:
         """Whether everything handed out is acknowledged."""
         return self.delivered == self.acknowledged
+
+    @property
+    def _is_closed(self) -> bool:
+        return self.state is AttachmentState.CLOSED
 
     def ring(self) -> None:
         """There may be something new."""
@@ -80,6 +85,8 @@ class Attachment:
     def open(self, logs: LogClient, subscription: str, owner: str) -> None:
         """Take the bucket's part of the cursor; runs in a thread aside. One that was closed meanwhile is closed again."""
         owned = self.owned
+        if self._is_closed:  # while it waited for a thread
+            return
         try:
             reader = logs.open_reader(
                 owned.backing_topic,
@@ -95,7 +102,7 @@ class Attachment:
             self.fail(Terminal(f"{owned.backing_topic} could not be opened: {type(error).__name__}: {error}"))
         else:
             with self._lock:
-                is_late = self.state is AttachmentState.CLOSED
+                is_late = self._is_closed
                 if not is_late:
                     self.reader, self.state = reader, AttachmentState.OPEN
                     self.succeed()
@@ -138,6 +145,8 @@ class Attachments:
     def __init__(self, logs: LogClient, subscription: str, owner: str, wakeup: threading.Event) -> None:
         self._logs, self._subscription, self._owner, self._wakeup = logs, subscription, owner, wakeup
         self._held: dict[tuple[int, int, int], Attachment] = {}
+        self._released: set[tuple[int, int, int]] = set()
+        self._delays: dict[tuple[int, int], float] = {}
         self._opens = ThreadPoolExecutor(PARALLEL_OPENS, thread_name_prefix="cleave-open")
         self._turn = 0
 
@@ -160,16 +169,20 @@ class Attachments:
         for identity in [identity for identity in self._held if identity not in owned]:
             self._held.pop(identity).close()
         gone = []
+        self._released &= owned.keys()
         for identity, bucket in owned.items():
             held = self._held.get(identity)
             if held is not None:
                 if bucket.sealed and not held.owned.sealed:
                     held.rung.set()  # its end may have come
                 held.owned = bucket
-            elif bucket.release:
+            elif (
+                bucket.release or identity in self._released
+            ):  # what was released once is not this ownership's any more
                 gone.append(bucket)
             else:
-                self._held[identity] = Attachment(bucket, self._wakeup)
+                delay_seconds = self._delays.get(identity[:2], 0.0)
+                self._held[identity] = Attachment(bucket, self._wakeup, delay_seconds)
         return gone
 
     def open_due(self) -> None:
@@ -198,7 +211,11 @@ class Attachments:
 
     def to_release(self) -> list[Attachment]:
         """Those that are to be let go of and whose messages are all settled."""
-        return [one for one in self._held.values() if one.owned.release and one.is_idle]
+        return [
+            one
+            for one in self._held.values()
+            if one.owned.release and one.is_idle and one.state is not AttachmentState.OPENING
+        ]
 
     def ring_all(self) -> None:
         """Have each read once, whether its log notified or not."""
@@ -209,18 +226,40 @@ class Attachments:
         """Whether this very ownership still goes on."""
         return isinstance(attachment, Attachment) and self._held.get(attachment.owned.identity) is attachment
 
-    def let_go(self, attachment: Attachment) -> None:
-        """Stop reading it. While it is owned, the next assignment opens it anew."""
+    def release(self, attachment: Attachment) -> None:
+        """Let go of it for good: this ownership is not taken up again."""
+        self._released.add(attachment.owned.identity)
+        self._stop(attachment)
+
+    def lose(self, attachment: Attachment) -> None:
+        """Stop reading it. While it is owned it is opened anew, later each time until something of it is acknowledged."""
+        place = attachment.owned.identity[:2]
+        self._delays[place] = min(
+            2 * self._delays.get(place, _FIRST_RETRY_SECONDS / 2), _LONGEST_RETRY_SECONDS
+        )
+        self._stop(attachment)
+
+    def succeed(self, attachment: Attachment) -> None:
+        """Something of it is acknowledged."""
+        self._delays.pop(attachment.owned.identity[:2], None)
+
+    def lose_all(self) -> None:
+        """Others may own all of it by now."""
+        for one in list(self._held.values()):
+            self._stop(one)
+
+    def _stop(self, attachment: Attachment) -> None:
         if self.holds(attachment):
             del self._held[attachment.owned.identity]
         attachment.close()
 
     def demand_reached(self) -> None:
         """Raises why a log was out of reach when it was last tried, or can never be read. A cursor that is still held, or still
-        being made, is waited for.
+        being made, is waited for; whether this process is the stale one of its name, its session says.
         """
         for one in self._held.values():
-            if isinstance(one.error, DataPlaneUnavailable | Terminal) and not isinstance(one.error, NotFound):
+            is_waited_for = isinstance(one.error, NotFound | FencedOut)
+            if isinstance(one.error, DataPlaneUnavailable | Terminal) and not is_waited_for:
                 raise one.error
 
     def close(self) -> None:

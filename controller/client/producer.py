@@ -21,11 +21,13 @@ from controller.client.layout_watch import LayoutWatch
 from controller.client.patience import Result, patiently
 from controller.dataplane.base import LogClient, OutgoingMessage
 from controller.domain.entry_buckets import bucket_of, bucket_ranges
-from controller.domain.errors import SegmentNotFound, SegmentTerminated
+from controller.domain.errors import InvalidInput, SegmentNotFound, SegmentTerminated
 from controller.domain.hash_range import HashRange
 from controller.domain.key_hash import key_bytes, key_hash
 from controller.domain.segment import Segment
 
+MAX_MESSAGE_BYTES = 5 * 1024 * 1024 - 64 * 1024
+"""What every data plane takes as it is set by itself; keys are short beside it."""
 LOOK_SECONDS = 1.0
 """While a fence is waited out, the layout is read this often even if no notification came."""
 
@@ -110,6 +112,10 @@ class Producer:
         Without a key the active segments take turns. An error leaves everything queued, this message included; only
         InvalidInput, for a key that has no UTF-8 form, leaves this message out.
         """
+        if len(payload) > MAX_MESSAGE_BYTES:
+            raise InvalidInput(
+                f"a message of {len(payload)} bytes; send at most {MAX_MESSAGE_BYTES}, or a reference to where the rest is"
+            )
         self._unrouted.append(OutgoingMessage(payload, None if key is None else key_bytes(key)))
         self._pending += 1
         self._follow_layout()

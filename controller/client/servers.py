@@ -79,8 +79,11 @@ class Servers:
         """The answer's JSON; None where there is none. Raises StoreUnavailable while no worker can answer, else what it said."""
         timeout = self._timeout if timeout_seconds is None else httpx.Timeout(timeout_seconds)
         with self._answered(method, path, document, query, timeout) as answer:
-            body = answer.read()
-            return json.loads(body) if body else None
+            try:
+                body = answer.read()
+                return json.loads(body) if body else None
+            except (httpx.HTTPError, ValueError) as error:
+                raise StoreUnavailable(f"{answer.url.host} has not answered whole: {error}", 0.1) from error
 
     @contextmanager
     def events(self, path: str, *, query: Mapping[str, str], silent_seconds: float) -> Iterator[EventFeed]:
@@ -106,12 +109,17 @@ class Servers:
         if self._http.is_closed:
             raise Terminal("this client of Cleave was closed; make a new one")
         away: Exception | None = None
+        refused: CleaveError | None = None
         for index in range(len(self._urls)):
             url = self._urls[(self._first + index) % len(self._urls)]
             try:
                 answer = self._sent(method, f"{url}{path}", document, query, timeout)
-            except httpx.HTTPError as error:
+            except (httpx.HTTPError, httpx.InvalidURL, KeyError) as error:
                 away = error
+                continue
+            if answer.status_code >= 500:  # this one cannot just now; another may
+                refused = _error(answer)
+                answer.close()
                 continue
             if index:
                 with self._lock:
@@ -123,6 +131,8 @@ class Servers:
             finally:
                 answer.close()
             return
+        if refused is not None:
+            raise refused
         kind = type(away).__name__
         raise StoreUnavailable(f"no worker answers at {', '.join(self._urls)}: {kind}: {away}", 0.2) from away
 

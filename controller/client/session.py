@@ -8,6 +8,7 @@ while wakes up in the middle of anything, before this thread has noticed.
 from __future__ import annotations
 
 import json
+import logging
 import random
 import threading
 import time
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 
 import msgspec
 
@@ -27,6 +29,10 @@ FIRST_SILENT_SECONDS = 30.0
 """Until a leader has said how long silence may last."""
 _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.05, 2.0
 _GOODBYE_SECONDS = 2.0
+_LEAVES_WITHIN_SECONDS = 10.0
+"""The session's thread is waited for no longer than this."""
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,7 @@ class OwnedBucket:
         return self.segment_id, self.bucket.start, self.generation
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Assignment:
     """All that the consumer owns, as of (term, generation, epoch)."""
 
@@ -55,10 +61,15 @@ class Assignment:
     data_plane: str
     buckets: tuple[OwnedBucket, ...]
 
+    @cached_property
+    def identities(self) -> frozenset[tuple[int, int, int]]:
+        """The ownerships."""
+        return frozenset(one.identity for one in self.buckets)
+
 
 def boot_seconds() -> float:
     """Time that goes on while the machine sleeps, too."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.clock_gettime(_CLOCK)
 
 
 class Session:
@@ -72,7 +83,9 @@ class Session:
         self._path = consumer_path(topic, subscription, consumer)
         self._why_path = f"{self._path.rpartition('/consumers/')[0]}/why"
         self._incarnation = uuid.uuid4().hex
-        self._silent_seconds = FIRST_SILENT_SECONDS
+        self._silent_seconds, self._grace_seconds = FIRST_SILENT_SECONDS, 2 * FIRST_SILENT_SECONDS
+        self._refused_since: float | None = None
+        self._is_pulsing = False
         self._current_until = 0.0
         self._lock = threading.Lock()
         self._assignment: Assignment | None = None
@@ -92,8 +105,20 @@ class Session:
 
     @property
     def is_current(self) -> bool:
-        """Whether the leader was heard lately. If not, somebody else may own by now what this consumer has."""
+        """Whether the leader has answered lately. If not, somebody else may own by now what this consumer has.
+
+        What the leader says by itself proves nothing: it may have been deposed, or the words may have waited in a socket while
+        this process was stopped. So it counts from the sending of a request that was answered.
+        """
         return boot_seconds() < self._current_until
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether what this consumer has may be another's for good by now: it is to let go of everything."""
+        return (
+            self.assignment is None
+            or boot_seconds() > self._current_until + self._grace_seconds - self._silent_seconds
+        )
 
     def demand_alive(self) -> None:
         """Raises why this session can never go on: it was replaced by a newer one of its name, or its topic is gone."""
@@ -134,8 +159,7 @@ class Session:
         self._current_until = 0.0
         if self._feed is not None:
             self._feed.hang_up()
-        self._thread.join()
-        self._calls.shutdown(wait=True)
+        self._thread.join(_LEAVES_WITHIN_SECONDS)
 
     def _say(self, what: str, document: dict[str, object]) -> None:
         said = {"incarnation": self._incarnation, **document}
@@ -165,6 +189,9 @@ class Session:
                 self._current_until = 0.0
                 self._on_change()
                 return
+            except Exception:  # noqa: BLE001 - the thread would end, and nothing would ever come again
+                _log.exception("the session of %s failed; connecting again", self._path)
+                self._closing.wait(_LONGEST_RETRY_SECONDS)
 
     def _follow(self) -> None:
         """Hold one stream open until the leader ends it. Raises as `_register` does, and StoreUnavailable when it breaks."""
@@ -180,20 +207,48 @@ class Session:
             for event in feed:
                 if self._closing.is_set():
                     return
-                heard_at = boot_seconds()
                 if event.event == "end":
+                    self._current_until = 0.0
                     self._ended(json.loads(event.data)["reason"])
                     return
                 if event.event == "assignment":
                     self._adopt(_assignment(event.data))
-                self._current_until = heard_at + self._silent_seconds
-                self._say("pulse", {})
+                self._pulse()
                 if event.event == "assignment":
                     self._on_change()
 
     def _register(self) -> None:
+        began = boot_seconds()
         timing = self._servers.ask("POST", self._path, document={"incarnation": self._incarnation})
-        self._silent_seconds = float(timing["silent_seconds"])
+        try:
+            self._silent_seconds = float(timing["silent_seconds"])
+            self._grace_seconds = float(timing["grace_seconds"])
+        except (KeyError, TypeError, ValueError):
+            raise StoreUnavailable("what answers there is no worker of Cleave; correct the address") from None
+        self._current_until = max(self._current_until, began + self._silent_seconds)
+
+    def _pulse(self) -> None:
+        """Answer the leader, and be current from here on if it takes the answer. One at a time: what is late helps nobody."""
+        if self._is_pulsing:
+            return
+        self._is_pulsing = True
+        incarnation = self._incarnation
+
+        def pulse() -> None:
+            began = boot_seconds()
+            try:
+                self._servers.ask("POST", f"{self._path}/pulse", document={"incarnation": incarnation})
+            except CleaveError:
+                return  # the stream tells of it, or the silence does
+            finally:
+                self._is_pulsing = False
+            if incarnation == self._incarnation and not self._closing.is_set():
+                self._current_until = max(self._current_until, began + self._silent_seconds)
+
+        try:
+            self._calls.submit(pulse)
+        except RuntimeError:  # closed meanwhile
+            self._is_pulsing = False
 
     def _ended(self, reason: str) -> None:
         """Some reasons are for good; of others the next registration says what became of the session."""
@@ -204,7 +259,7 @@ class Session:
         """Others have what this consumer had. It begins again with nothing, as if it had just come."""
         self._incarnation = uuid.uuid4().hex
         with self._lock:
-            self._assignment = None
+            self._assignment, self._refused_since = None, None
         self._current_until = 0.0
         self._on_change()
 
@@ -212,8 +267,11 @@ class Session:
         """Unless it is older than what is known: a leader that was deposed may still push."""
         with self._lock:
             if self._assignment is not None and found.version < self._assignment.version:
+                self._refused_since = self._refused_since or boot_seconds()
+                if boot_seconds() - self._refused_since > self._grace_seconds:
+                    raise SessionExpired("leaders count from anew; so does this consumer", 0.0)
                 raise StoreUnavailable("this leader was deposed; ask again", 0.1)
-            self._assignment = found
+            self._assignment, self._refused_since = found, None
 
 
 class _Granted(msgspec.Struct):

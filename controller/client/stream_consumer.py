@@ -19,7 +19,7 @@ from controller.client.patience import patiently
 from controller.client.servers import Servers
 from controller.client.session import OwnedBucket, Session
 from controller.dataplane.base import LogClient, LogMessage, LogReader
-from controller.domain.errors import DataPlaneUnavailable, LostRace, NotFound
+from controller.domain.errors import DataPlaneUnavailable, FencedOut, LostRace, NotFound
 from controller.domain.hash_range import HashRange
 
 LOOK_SECONDS = 1.0
@@ -145,7 +145,8 @@ class StreamConsumer:
                     return batch
                 self._attachments.demand_reached()
                 self._away_since = None
-                pause = min(self._look_at, self._attachments.next_try_at) - time.monotonic()
+                if self._session.is_current:
+                    pause = min(self._look_at, self._attachments.next_try_at) - time.monotonic()
             except DataPlaneUnavailable as error:
                 self._away_since = self._away_since or time.monotonic()
                 if time.monotonic() - self._away_since > self._patience_seconds:
@@ -172,14 +173,23 @@ class StreamConsumer:
         reader, position = held.reader, batch.messages[-1].position
         try:
             patiently(lambda: reader.acknowledge(position), seconds=self._patience_seconds)
-        except (LostRace, NotFound):
+        except (LostRace, NotFound, FencedOut):
             self._lose(held)
             return False
-        held.acknowledged = position
+        held.acknowledged = position if held.acknowledged is None else max(held.acknowledged, position)
+        self._attachments.succeed(held)
         held.rung.set()  # it may be drained now
         if held.owned.release:
             self._release()
         return True
+
+    def give_back(self, batch: Batch) -> None:
+        """This batch cannot be done now: what is unacknowledged of its bucket is delivered again, from its first message on, here
+        or elsewhere. Nothing behind it is handed out before.
+        """
+        held = batch.origin
+        if isinstance(held, Attachment) and self._attachments.holds(held):
+            self._lose(held)
 
     def close(self, *, leave: bool = True) -> None:
         """Stop reading. What is unacknowledged is delivered again, elsewhere or to the next consumer of this name.
@@ -187,8 +197,10 @@ class StreamConsumer:
         With `leave` the session ends and others take over at once; without, a process that starts again under this name within the
         grace period finds everything as it was, and nobody else is disturbed.
         """
-        self._attachments.close()
-        self._session.close(leave=leave)
+        try:
+            self._attachments.close()
+        finally:
+            self._session.close(leave=leave)
 
     def _changed(self) -> None:
         self._has_changed.set()
@@ -204,6 +216,8 @@ class StreamConsumer:
             self._has_changed.set()
             self._attachments.ring_all()
         if not self._session.is_current:
+            if self._session.is_lost:
+                self._attachments.lose_all()
             return None
         if self._has_changed.is_set():
             self._has_changed.clear()
@@ -212,10 +226,19 @@ class StreamConsumer:
         for held, reader in self._attachments.with_something_new():
             batch = self._read(held, reader)
             if batch is not None:
-                if self._session.is_current:
+                if self._is_ours(held):
                     return batch
                 self._lose(held)  # the read took too long: somebody else may own it by now
         return None
+
+    def _is_ours(self, held: Attachment) -> bool:
+        """Whether the bucket was this consumer's while it was read, and is."""
+        assignment = self._session.assignment
+        return (
+            self._session.is_current
+            and assignment is not None
+            and held.owned.identity in assignment.identities
+        )
 
     def _follow(self) -> None:
         """Take and let go of buckets as the leader says."""
@@ -235,7 +258,7 @@ class StreamConsumer:
             try:
                 self._on_release(one.owned.segment_id, one.owned.bucket)
             finally:
-                self._attachments.let_go(one)
+                self._attachments.release(one)
                 let_go.append(one.owned)
 
         try:
@@ -256,7 +279,7 @@ class StreamConsumer:
             # What counts is the log's own answer; the first two only save asking for it.
             if held.owned.sealed and held.is_idle and reader.is_drained():
                 self._session.say_drained([held.owned.segment_id])
-        except (LostRace, NotFound):
+        except (LostRace, NotFound, FencedOut):
             self._lose(held)
         except DataPlaneUnavailable as error:
             held.rung.set()
@@ -265,5 +288,5 @@ class StreamConsumer:
 
     def _lose(self, held: Attachment) -> None:
         """Read this bucket no further. If it is still ours it is opened anew, and what was not acknowledged comes again."""
-        self._attachments.let_go(held)
+        self._attachments.lose(held)
         self._changed()

@@ -60,6 +60,7 @@ class LayoutFeed:
         self._shard_count, self._clock = shard_count, clock
         self._lock = threading.Lock()
         self._watchers: dict[int, set[Watcher]] = {}
+        self._new: dict[int, set[Watcher]] = {}
         self._dirty: set[int] = set()
         self._told: dict[int, FedLayout] = {}
         self._sweep_at = -math.inf
@@ -81,8 +82,8 @@ class LayoutFeed:
         """From now on; it is told the present layout first."""
         with self._lock:
             self._watchers.setdefault(topic_id, set()).add(watcher)
+            self._new.setdefault(topic_id, set()).add(watcher)
             self._dirty.add(topic_id)
-            self._told.pop(topic_id, None)
         self._listener.interrupt()
 
     def forget(self, topic_id: int, watcher: Watcher) -> None:
@@ -146,13 +147,17 @@ class LayoutFeed:
     def _push(self, topic_id: int, found: FedLayout) -> None:
         with self._lock:
             told = self._told.get(topic_id)
-            if told is not None and (told.published.layout.epoch, told.leader) == (
+            is_known = told is not None and (told.published.layout.epoch, told.leader) == (
                 found.published.layout.epoch,
                 found.leader,
-            ):
-                return
+            )
             self._told[topic_id] = found
-        self._each(lambda watcher: watcher.push(found), topic_id)
+            new = self._new.pop(topic_id, set())
+        if is_known:
+            for watcher in new:
+                watcher.push(found)
+        else:
+            self._each(lambda watcher: watcher.push(found), topic_id)
 
     def _each(self, act: Callable[[Watcher], None], topic_id: int | None = None) -> None:
         with self._lock:

@@ -20,12 +20,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse, Response
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from controller.domain.errors import (
     CleaveError,
     Conflict,
     FencedOut,
     InvalidInput,
+    LostRace,
     NotFound,
     Retryable,
     SessionExpired,
@@ -58,6 +60,7 @@ _STATUS: tuple[tuple[type[CleaveError], int], ...] = (
     (AccessForbidden, 403),
     (NotFound, 404),
     (SessionExpired, 409),
+    (LostRace, 409),
     (Conflict, 409),
     (FencedOut, 410),
     (InvalidInput, 412),
@@ -65,6 +68,9 @@ _STATUS: tuple[tuple[type[CleaveError], int], ...] = (
     (Retryable, 503),
 )
 Asked = TypeVar("Asked", bound=Request)
+PRINTABLE = r"^[\x21-\x7e]+$"
+LARGEST_BODY_BYTES = 4 * 1024 * 1024
+"""Of a request; a consumer that releases 65,536 buckets says less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +91,7 @@ class Served:
 class Life(BaseModel):
     """Which life of the consumer asks."""
 
-    incarnation: Annotated[str, Field(min_length=1, max_length=200)]
+    incarnation: Annotated[str, Field(min_length=1, max_length=200, pattern=PRINTABLE)]
 
 
 class LetGo(BaseModel):
@@ -118,7 +124,25 @@ def create_app(served: Served) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _wrong_form)
     app.add_exception_handler(_AskLeader, _send_there)
     app.include_router(router)
+    app.add_middleware(SmallRequests)
     return app
+
+
+class SmallRequests:
+    """Refuses a body that is too large, or does not say how large it is, before anything of it is read."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            headers = dict(scope["headers"])
+            length = headers.get(b"content-length", b"0")
+            if b"transfer-encoding" in headers or not length.isdigit() or int(length) > LARGEST_BODY_BYTES:
+                reason = f"a body of {LARGEST_BODY_BYTES} bytes at most, with its length in Content-Length"
+                await _json({"reason": reason, "kind": "InvalidInput"}, 413)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
 
 def _served(request: HttpRequest) -> Served:
@@ -126,7 +150,7 @@ def _served(request: HttpRequest) -> Served:
     return found
 
 
-Name = Annotated[str, Path(pattern=r"^[^\s/]+$", max_length=500)]
+Name = Annotated[str, Path(pattern=r"^[^\s/\x00]+$", max_length=500)]
 
 
 def _topic(
@@ -233,7 +257,7 @@ async def register(asking: AtLeader, life: Life) -> Response:
 
 @router.get(_CONSUMER + "/assignment")
 async def assignment(
-    asking: AtLeader, incarnation: Annotated[str, Query(min_length=1, max_length=200)]
+    asking: AtLeader, incarnation: Annotated[str, Query(min_length=1, max_length=200, pattern=PRINTABLE)]
 ) -> Response:
     """What the consumer owns, whenever it changes, as events. Holding this stream open is being connected."""
     stream: EventStream[PushedAssignment] = EventStream("assignment", lambda pushed: pushed)
@@ -271,7 +295,9 @@ async def drained(asking: AtLeader, said: DrainedSegments) -> None:
 
 
 @router.delete(_CONSUMER, status_code=204)
-async def goodbye(asking: AtLeader, incarnation: Annotated[str, Query(min_length=1, max_length=200)]) -> None:
+async def goodbye(
+    asking: AtLeader, incarnation: Annotated[str, Query(min_length=1, max_length=200, pattern=PRINTABLE)]
+) -> None:
     """The consumer leaves for good. What it read goes to others at once."""
     await asking.ask(Goodbye, incarnation=incarnation)
 

@@ -25,6 +25,11 @@ class WebServer:
         demand_secret(secret)
         self._secret, self._grace_seconds = secret, settings.consumer_grace_seconds
         host, port = settings.serve_host, settings.serve_port
+        if host in ("0.0.0.0", "::", "") and settings.serve_url is None:  # noqa: S104 - refused
+            raise InvalidInput(
+                f"CLEAVE_SERVE_HOST is {host!r}, every address of this machine, and consumers are to be told one: set "
+                "CLEAVE_SERVE_URL to where they reach this worker"
+            )
         is_long = ":" in host
         self._socket = socket.socket(socket.AF_INET6 if is_long else socket.AF_INET)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -20,7 +20,15 @@ from sqlalchemy import Connection
 
 from controller import telemetry
 from controller.clock import Clock
-from controller.domain.errors import CleaveError, FencedOut, NotFound, Retryable, StoreUnavailable
+from controller.domain.errors import (
+    CleaveError,
+    FencedOut,
+    InvalidInput,
+    LostRace,
+    NotFound,
+    Retryable,
+    StoreUnavailable,
+)
 from controller.services.consumer_sessions.requests import Attach, Detach, Goodbye, Pulse, Register, Request
 from controller.services.consumer_sessions.sessions import SubscriptionSessions
 from controller.services.consumer_sessions.settlement import Settlement, settle
@@ -95,13 +103,15 @@ class SessionLeader:
         while not self._stopping.is_set():
             try:
                 self._wait()
-                self._follow_shards()
+                self._take_over()
                 self._take_requests()
                 self._keep_time()
                 self._settle_all()
             except Retryable as error:
                 log.warning("consumers wait", error=str(error), delay_seconds=error.delay_seconds)
                 self._stopping.wait(min(error.delay_seconds, LONGEST_WAIT_SECONDS))
+                self._leave_shards()
+                self._hang_up_silent()
             except Exception:  # the thread would end, and nobody would be served
                 log.exception("a round of the sessions' leader failed")
                 self._stopping.wait(RETRY_SECONDS)
@@ -126,13 +136,17 @@ class SessionLeader:
                 if notification.is_resync or key.topic_id == topic_id:
                     known.is_settled = False
 
-    def _follow_shards(self) -> None:
-        """Leave what other workers lead now, and take over what came to this one, with everybody disconnected."""
-        terms = dict(self._leases.terms)
-        for key in [
-            key for key in self._known if terms.get(self._shard(key)) != self._terms.get(self._shard(key))
-        ]:
+    def _leave_shards(self) -> None:
+        """End the streams of what another worker leads now, or another term. It asks nobody, so it works while PostgreSQL is away."""
+        terms = self._leases.terms
+        self._terms = {shard: term for shard, term in self._terms.items() if terms.get(shard) == term}
+        for key in [key for key in self._known if self._shard(key) not in self._terms]:
             self._known.pop(key).end_all("moved")
+
+    def _take_over(self) -> None:
+        """Leave what is not led here any more, and take over what came to this worker, with everybody disconnected."""
+        self._leave_shards()
+        terms = dict(self._leases.terms)
         new = [shard for shard, term in terms.items() if self._terms.get(shard) != term]
         if new:
             now = self._clock.monotonic_seconds()
@@ -140,7 +154,7 @@ class SessionLeader:
                 for row in consumers.of_shards(tx, Shards.of(self._shard_count, new)):
                     known = self._of(SubscriptionKey(row.topic_id, row.subscription))
                     known.restore(row.name, row.incarnation, now)
-        self._terms = terms
+            self._terms |= {shard: terms[shard] for shard in new}
 
     def _shard(self, key: SubscriptionKey) -> int:
         return key.topic_id % self._shard_count
@@ -167,7 +181,7 @@ class SessionLeader:
         now, known = self._clock.monotonic_seconds(), self._known.get(request.key)
         try:
             if known is None:
-                raise FencedOut(f"consumer {request.consumer} has no session; register again")
+                raise LostRace(f"consumer {request.consumer} has no session; register again", 0.1)
             if isinstance(request, Detach):
                 known.detach(request.consumer, request.stream, now)
             else:
@@ -179,9 +193,9 @@ class SessionLeader:
 
     def _keep_time(self) -> None:
         """Hang up on the silent, end what has not come back, look at everything now and then."""
+        self._hang_up_silent()
         now = self._clock.monotonic_seconds()
         for key, known in list(self._known.items()):
-            known.hang_up_silent(now, self.silent_seconds)
             expired = known.expired(now) if known.retry_at <= now else []
             if expired:
                 self._settle(
@@ -198,6 +212,11 @@ class SessionLeader:
                 known.is_settled = False
             with self._store.transaction() as tx:
                 consumers.forget_departed(tx, LATE_SECONDS)
+
+    def _hang_up_silent(self) -> None:
+        now = self._clock.monotonic_seconds()
+        for known in self._known.values():
+            known.hang_up_silent(now, self.silent_seconds)
 
     def _settle_all(self) -> None:
         now = self._clock.monotonic_seconds()
@@ -238,16 +257,20 @@ class SessionLeader:
         """Nothing was written. Each request is tried by itself, since one that can never be done must not keep the others from
         it.
         """
-        if len(requests) > 1:
+        if len(requests) > 1 and not isinstance(error, Retryable):
             for request in requests:
                 self._settle(key, [request])
             return
-        known.is_settled, known.retry_at = False, self._clock.monotonic_seconds() + RETRY_SECONDS
+        is_away, known.is_settled = isinstance(error, StoreUnavailable), False
+        if not isinstance(error, InvalidInput):
+            known.retry_at = self._clock.monotonic_seconds() + RETRY_SECONDS
         if isinstance(error, FencedOut):  # it is this worker that is stale, not the consumer
             error = StoreUnavailable(error.message, RETRY_SECONDS)
         log.warning("sessions not settled", topic_id=key.topic_id, subscription=key.name, error=str(error))
         for request in requests:
             _refuse(request, error)
+        if is_away:  # nor can any other be settled: back to the loop, which looks after who is led here
+            raise error
 
     def _conclude(
         self, known: SubscriptionSessions, requests: Sequence[Request], settled: Settlement

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from controller.domain.bucket_ownership import BucketOwner
-from controller.domain.errors import FencedOut
+from controller.domain.errors import LostRace
 from controller.services.consumer_sessions.requests import GrantedBucket, PushedAssignment, Stream
 from controller.store.topics.to_read import ToRead
 
@@ -53,17 +53,17 @@ class SubscriptionSessions:
         """A session that was just registered. Another life of that name is told that it was replaced."""
         before = self.sessions.get(consumer)
         if before is not None and before.incarnation == incarnation:
-            before.heard_at = now
+            before.heard_at, before.expires_at = now, max(before.expires_at, now + self.grace_seconds)
             return
         if before is not None and before.stream is not None:
             before.stream.end("replaced")
         self.restore(consumer, incarnation, now)
 
     def demand(self, consumer: str, incarnation: str) -> Session:
-        """The session of this life. Raises FencedOut where there is none: it is to register again, which may be refused."""
+        """The session of this life. Raises LostRace where there is none: it is to register again, which may be refused for good."""
         session = self.sessions.get(consumer)
         if session is None or session.incarnation != incarnation:
-            raise FencedOut(f"consumer {consumer} has no session under this incarnation; register again")
+            raise LostRace(f"consumer {consumer} has no session under this incarnation; register again", 0.1)
         return session
 
     def attach(self, consumer: str, incarnation: str, stream: Stream, now: float) -> None:

@@ -49,6 +49,8 @@ _UNMARK = """
      WHERE topic_id = :topic_id AND subscription = :subscription AND segment_id = ANY (:segment_ids)
 """
 
+_TELL = "SELECT pg_notify('cleave_drains', CAST(:topic_id AS text))"
+
 
 def drained(tx: Connection, topic_id: int, subscription: str) -> set[int]:
     """Sealed segments without anything left to read for the subscription. Pruned ones are left out."""
@@ -78,11 +80,14 @@ def mark_drained(tx: Connection, topic_id: int, subscription: str, segment_ids: 
             f"segment {not_sealed[0]} of topic {topic_id} is not sealed, so it cannot be drained; read on in it"
         )
     tx.execute(text(_MARK), parameters)
+    tx.execute(text(_TELL), parameters)
 
 
 def undrain(tx: Connection, topic_id: int, subscription: str, segment_ids: Collection[int]) -> None:
     """Takes the marks back, after a seek into these segments. Raises SubscriptionNotFound."""
-    tx.execute(text(_UNMARK), _locked(tx, topic_id, subscription, segment_ids))
+    parameters = _locked(tx, topic_id, subscription, segment_ids)
+    tx.execute(text(_UNMARK), parameters)
+    tx.execute(text(_TELL), parameters)
 
 
 def _locked(

@@ -315,3 +315,14 @@ def test_producing_goes_on_in_order_while_the_layout_changes_again_and_again(
     assert rounds == 5
     oldest_first = sorted(bench.layout.segments)
     assert flows(bench, *oldest_first) == in_order(sent)
+
+
+def test_a_message_that_no_log_takes_is_refused_and_keeps_no_other_waiting(
+    bench: Bench, producer: Producer
+) -> None:
+    with pytest.raises(InvalidInput, match="send at most"):
+        producer.send(b"x" * (5 * 1024 * 1024), "key-1")
+    assert producer.pending == 0
+    producer.send(b"0", "key-1")
+    producer.flush()
+    assert flows(bench, 0, 1) == {b"key-1": [0]}

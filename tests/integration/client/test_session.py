@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from controller.client.servers import Servers
 from controller.client.session import Session, boot_seconds
+from controller.domain.errors import StoreUnavailable
 from tests.support.waiting import wait_until
 
 
@@ -20,6 +22,9 @@ class Script:
     def __init__(self, *streams: list[tuple[str, object]]) -> None:
         self.streams = list(streams)
         self.opened = 0
+        self.timing: object = {"silent_seconds": 5.0, "grace_seconds": 10.0}
+        self.pulse_status = 204
+        self.heartbeat_seconds = 30.0
         self.over = threading.Event()
 
 
@@ -55,7 +60,10 @@ def script() -> Iterator[tuple[Script, Servers]]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
-            self._answer(json.dumps({"silent_seconds": 5.0}).encode())
+            if self.path.endswith("/pulse"):
+                self._answer(b"", script.pulse_status)
+            else:
+                self._answer(json.dumps(script.timing).encode())
 
         def do_DELETE(self) -> None:
             self._answer(b"")
@@ -69,11 +77,11 @@ def script() -> Iterator[tuple[Script, Servers]]:
             for name, document in said:
                 self.wfile.write(f"event: {name}\ndata: {json.dumps(document)}\n\n".encode())
                 self.wfile.flush()
-            if script.opened >= len(script.streams):
-                script.over.wait(30)
+            while script.opened >= len(script.streams) and not script.over.wait(script.heartbeat_seconds):
+                self.wfile.write(b"event: heartbeat\ndata: {}\n\n")
 
-        def _answer(self, body: bytes) -> None:
-            self.send_response(200)
+        def _answer(self, body: bytes, status: int = 200) -> None:
+            self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -141,3 +149,76 @@ def test_who_hears_nothing_for_long_is_not_current(
     monkeypatch.setattr("controller.client.session.boot_seconds", lambda: now + 6.0)
     assert not session.is_current
     session.close()
+
+
+def test_a_leader_that_talks_and_answers_nothing_is_no_leader(script: tuple[Script, Servers]) -> None:
+    """One that was deposed, or has lost its database, goes on with its heartbeats."""
+    says, servers = script
+    says.streams = [[assignment(1, 1)]]
+    says.timing = {"silent_seconds": 0.6, "grace_seconds": 1.2}
+    says.pulse_status, says.heartbeat_seconds = 503, 0.05
+    session = Session(servers, "topic://a/b/c", "s", "me", on_change=lambda: None)
+    wait_until(lambda: segments(session) == [1], message="it is told what it owns")
+
+    wait_until(lambda: not session.is_current, message="it stops by its own clock")
+    wait_until(lambda: session.is_lost, message="it lets go")
+    assert says.opened == 1
+
+    says.pulse_status = 204
+    wait_until(lambda: session.is_current, message="the leader answers again")
+    session.close()
+
+
+def test_nonsense_of_a_server_ends_no_session(script: tuple[Script, Servers]) -> None:
+    says, servers = script
+    says.streams = [[assignment(1, 1)], [("assignment", {"term": "nonsense"})], [assignment(1, 1, 2)]]
+    session = Session(servers, "topic://a/b/c", "s", "me", on_change=lambda: None)
+
+    wait_until(lambda: segments(session) == [1, 2], message="it has connected again")
+
+    session.demand_alive()
+    session.close()
+
+
+def test_what_is_no_worker_is_named(script: tuple[Script, Servers]) -> None:
+    says, servers = script
+    says.timing = ["something else"]
+    with pytest.raises(StoreUnavailable, match="no worker of Cleave"):
+        Session(servers, "topic://a/b/c", "s", "me", on_change=lambda: None)
+
+
+def test_a_worker_that_cannot_answer_is_passed_over(script: tuple[Script, Servers]) -> None:
+    _, well = script
+    with sick_server() as sick:
+        servers = Servers([sick, *well._urls], "token")
+        assert servers.ask("POST", "/anything", document={}) == {"silent_seconds": 5.0, "grace_seconds": 10.0}
+        servers.close()
+        alone = Servers([sick], "token")
+        with pytest.raises(StoreUnavailable, match="away"):
+            alone.ask("POST", "/anything", document={})
+        alone.close()
+
+
+@contextmanager
+def sick_server() -> Iterator[str]:
+    """A worker whose database is away."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = b'{"reason": "PostgreSQL is away", "kind": "StoreUnavailable"}'
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(503)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()

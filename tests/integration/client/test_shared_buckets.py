@@ -228,6 +228,30 @@ def test_who_does_not_hear_its_leader_hands_out_and_acknowledges_nothing(
     assert {key for key, flow in take(a, count=len(KEYS)).items() if flow == [("a", 0)]} == set(KEYS)
 
 
+def test_batches_may_be_acknowledged_in_any_order_and_the_bucket_still_changes_hands(
+    producer: Producer, join: Join
+) -> None:
+    a = join("a", batch_messages=1)
+    share(a, counts=(4,))
+    send(producer, 0)
+    batches = [wait_until(lambda: a.receive(0.1), message="a message") for _ in range(len(KEYS))]
+
+    for batch in reversed(batches):
+        assert a.acknowledge(batch)
+
+    b = join("b")
+    share(a, b, counts=(2, 2))
+
+
+def test_what_is_given_back_comes_again_from_its_first_message_on(producer: Producer, join: Join) -> None:
+    a = join("a")
+    share(a, counts=(4,))
+    send(producer, 0)
+    a.give_back(wait_until(lambda: a.receive(0.1), message="a batch"))
+
+    assert {key for key, flow in take(a, count=len(KEYS)).items() if flow == [("a", 0)]} == set(KEYS)
+
+
 def test_it_can_always_be_asked_why_nothing_comes(bench: Bench, producer: Producer, join: Join) -> None:
     a = join("a")
     share(a, counts=(4,))

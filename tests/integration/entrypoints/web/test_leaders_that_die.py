@@ -19,7 +19,7 @@ from controller.client.stream_consumer import StreamConsumer
 from controller.devstack.ports import free_port, release_port
 from controller.devstack.process import ChildProcess
 from controller.devstack.serving import SECRET, client_of
-from controller.domain.errors import FencedOut, StoreUnavailable
+from controller.domain.errors import LostRace, StoreUnavailable
 from tests.integration.entrypoints.conftest import StartWorker, held_by
 from tests.support.bench import TOPIC, Bench
 from tests.support.traffic import TrafficProcess
@@ -114,7 +114,7 @@ def test_a_killed_leaders_consumers_find_the_same_at_the_next_one(
 
     def serves() -> bool:
         with suppress(StoreUnavailable):
-            with pytest.raises(FencedOut, match="register again"):
+            with pytest.raises(LostRace, match="register again"):
                 servers.ask("POST", f"{path}/pulse", document={"incarnation": "nobody's"})
             return True
         return False

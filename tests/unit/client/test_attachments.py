@@ -1,0 +1,124 @@
+"""Ownerships of buckets while their readers are being opened, released and kept after all: the orders that go wrong."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from controller.client.attachments import Attachments, AttachmentState
+from controller.client.session import Assignment, OwnedBucket
+from controller.dataplane.base import LogMessage, Position
+from controller.domain.hash_range import HashRange
+from tests.support.waiting import wait_until
+
+
+class SlowLogs:
+    """Opens a reader when the test lets it; a reader notes that it was closed."""
+
+    def __init__(self) -> None:
+        self.may_open = threading.Event()
+        self.opening = self.open = 0
+
+    def append(self, *_: Any, **__: Any) -> int:
+        raise NotImplementedError
+
+    def open_reader(self, *_: Any, **__: Any) -> SlowLogs:
+        self.opening += 1
+        assert self.may_open.wait(20)
+        self.open += 1
+        return self
+
+    def read(self, limit: int) -> Sequence[LogMessage]:
+        return ()
+
+    def acknowledge(self, position: Position) -> None:
+        """Nothing was read."""
+
+    def is_drained(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self.open -= 1
+
+
+@pytest.fixture
+def logs() -> SlowLogs:
+    return SlowLogs()
+
+
+@pytest.fixture
+def attachments(logs: SlowLogs) -> Iterator[Attachments]:
+    attachments = Attachments(logs, "s", "me", threading.Event())
+    yield attachments
+    logs.may_open.set()
+    attachments.close()
+
+
+def owned(generation: int = 1, *, release: bool = False) -> Assignment:
+    """One bucket."""
+    bucket = OwnedBucket(0, HashRange(0, 65535), 1, False, "log", generation, release)
+    return Assignment((1, generation, 0), "embedded", (bucket,))
+
+
+def test_what_is_being_opened_is_not_let_go_of_before(attachments: Attachments, logs: SlowLogs) -> None:
+    """Its reader would take the bucket from the next owner."""
+    attachments.adopt(owned())
+    attachments.open_due()
+    wait_until(lambda: logs.opening == 1)
+    attachments.adopt(owned(release=True))
+
+    assert attachments.to_release() == []
+
+    logs.may_open.set()
+    wait_until(attachments.to_release)
+
+
+def test_what_was_revoked_while_it_was_opened_is_closed_when_it_comes(
+    attachments: Attachments, logs: SlowLogs
+) -> None:
+    attachments.adopt(owned())
+    attachments.open_due()
+    wait_until(lambda: logs.opening == 1)
+    [one] = attachments.all
+    attachments.adopt(owned(generation=3))
+    assert one.state is AttachmentState.CLOSED
+    assert not attachments.holds(one)
+
+    logs.may_open.set()
+    wait_until(lambda: logs.open == 0 and one.rung.is_set())
+    assert one.reader is None
+
+
+def test_what_was_released_once_is_not_taken_up_again(attachments: Attachments, logs: SlowLogs) -> None:
+    """The word of it may be under way, and would take it from us while we read."""
+    logs.may_open.set()
+    attachments.adopt(owned())
+    attachments.open_due()
+    wait_until(lambda: logs.open == 1)
+    attachments.adopt(owned(release=True))
+    [one] = attachments.to_release()
+    attachments.release(one)
+
+    said_again = attachments.adopt(owned())
+
+    assert [bucket.identity for bucket in said_again] == [(0, 0, 1)]
+    assert attachments.all == ()
+    assert attachments.adopt(owned(generation=2)) == []
+    assert [one.owned.generation for one in attachments.all] == [2]
+
+
+def test_what_is_lost_again_and_again_is_opened_later_each_time(
+    attachments: Attachments, logs: SlowLogs
+) -> None:
+    logs.may_open.set()
+    waits = []
+    for _ in range(3):
+        attachments.adopt(owned())
+        [one] = attachments.all
+        waits.append(one.next_try_at - one.since)
+        attachments.lose(one)
+    assert waits == sorted(waits)
+    assert waits[2] > waits[1] > 0.005
