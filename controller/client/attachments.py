@@ -176,10 +176,10 @@ class Attachments:
                 if bucket.sealed and not held.owned.sealed:
                     held.rung.set()  # its end may have come
                 held.owned = bucket
-            elif (
-                bucket.release or identity in self._released
-            ):  # what was released once is not this ownership's any more
-                gone.append(bucket)
+            elif bucket.release or identity in self._released:
+                gone.append(
+                    bucket
+                )  # what was released once is not taken up again: the word of it may be under way
             else:
                 delay_seconds = self._delays.get(identity[:2], 0.0)
                 self._held[identity] = Attachment(bucket, self._wakeup, delay_seconds)
