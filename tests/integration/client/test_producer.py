@@ -200,6 +200,7 @@ def test_a_batch_in_doubt_is_settled_before_anything_is_routed_anew(
     with pytest.raises(DataPlaneUnavailable):
         producer.flush()
     bench.reshape(splitting(0))
+    wait_until(lambda: producer._watch.changed, message="the new layout is told of")
 
     for number in range(2, 4):
         producer.send(b"%d" % number, "key-1")
@@ -222,6 +223,7 @@ def test_a_batch_that_a_fence_refused_goes_before_what_was_sent_after_it(
             producer.send(b"%d" % number, "key-1")
     assert logs.refuse == 0
     bench.reshape(splitting(0))
+    wait_until(lambda: producer._watch.changed, message="the new layout is told of")
 
     producer.flush()
 
