@@ -20,6 +20,7 @@ from controller.store import leases
 from controller.store.postgres import inspection
 from controller.store.postgres.engine import Store
 from controller.store.postgres.notifications import Listener
+from controller.store.topics import topics
 from controller.store.topics.published import PublishedLayout, published_layout
 
 log = telemetry.get_logger(__name__)
@@ -72,10 +73,18 @@ class LayoutFeed:
             published = published_layout(tx, topic)
             return FedLayout(published, leases.address_of_holder(tx, self._shard_of(published.topic_id)))
 
+    def find(self, topic: str) -> tuple[int, str | None]:
+        """The topic's id, and where its leader answers if anybody leads it: what every request of a consumer begins with. Raises
+        TopicNotFound.
+        """
+        with self._store.transaction() as tx:
+            topic_id = topics.find_topic(tx, topic).topic_id
+            return topic_id, leases.address_of_holder(tx, self._shard_of(topic_id))
+
     def why(self, topic: str, subscription: str) -> list[dict[str, object]]:
         """Of each bucket that the subscription has to read who has it, or why nobody reads it. Raises TopicNotFound."""
         with self._store.transaction() as tx:
-            topic_id = published_layout(tx, topic).topic_id
+            topic_id = topics.find_topic(tx, topic).topic_id
             return inspection.rows(tx, _WHY, topic_id=topic_id, subscription=subscription)
 
     def watch(self, topic_id: int, watcher: Watcher) -> None:

@@ -190,12 +190,11 @@ class _AskLeader(Exception):
 async def _asking(request: HttpRequest, topic: Topic, subscription: Name, consumer: Name) -> Asking:
     """At the leader; a client that asks another worker is sent there."""
     served = _served(request)
-    found = await run_in_threadpool(served.feed.look, topic)
-    topic_id = found.published.topic_id
+    topic_id, leader = await run_in_threadpool(served.feed.find, topic)
     if not served.leader.leads(topic_id):
-        if found.leader is None:
+        if leader is None:
             raise StoreUnavailable(f"nobody leads {topic} just now; ask again in a moment")
-        raise _AskLeader(found.leader)
+        raise _AskLeader(leader)
     return Asking(served, SubscriptionKey(topic_id, subscription), consumer)
 
 
@@ -218,7 +217,7 @@ async def watch(
 ) -> Response:
     """The layout whenever it changes, as events. `epoch` is the last one known: it is not sent again."""
     served = _served(request)
-    topic_id = (await run_in_threadpool(served.feed.look, topic)).published.topic_id
+    topic_id, _ = await run_in_threadpool(served.feed.find, topic)
     stream: EventStream[FedLayout] = EventStream(
         "layout", lambda found: None if found.published.layout.epoch == epoch else layout_document(found)
     )

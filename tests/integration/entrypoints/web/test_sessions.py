@@ -260,7 +260,7 @@ def test_a_leader_whose_lease_has_passed_on_writes_nothing(bench: Bench, servers
         (("topic://*",), f"{PATH}%20b", {"incarnation": "1"}, InvalidInput, "consumer"),
         (("topic://acme/other/*",), PATH, {"incarnation": "1"}, Terminal, "not for topic://acme/shop/orders"),
         (("topic://*",), PATH.replace("billing", "nothing"), {"incarnation": "1"}, NotFound, "nothing"),
-        (("topic://*",), PATH.replace("orders", "nothing"), {"incarnation": "1"}, NotFound, "no topic"),
+        (("topic://*",), PATH.replace("orders", "nothing"), {"incarnation": "1"}, NotFound, "does not exist"),
         (("topic://*",), f"{PATH}/pulse", {"incarnation": "1"}, LostRace, "register again"),
         (("topic://*",), f"{PATH}/drained", {"incarnation": "1", "segment_ids": [0]}, LostRace, "register"),
     ],
