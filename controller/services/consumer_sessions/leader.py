@@ -55,7 +55,7 @@ class Leases(Protocol):
     @property
     def terms(self) -> Mapping[int, int]: ...
 
-    def fence(self, tx: Connection, shards: Shards) -> None: ...
+    def fence(self, tx: Connection, shards: Shards, terms: Mapping[int, int] | None = None) -> None: ...
 
 
 class SessionLeader:
@@ -232,7 +232,7 @@ class SessionLeader:
                 known.arm(request.consumer, request.incarnation, self._clock.monotonic_seconds())
         try:
             with self._store.transaction() as tx:
-                self._leases.fence(tx, Shards.of(self._shard_count, [self._shard(key)]))
+                self._leases.fence(tx, Shards.of(self._shard_count, [self._shard(key)]), self._terms)
                 settled = settle(tx, key, known, requests)
         except NotFound as error:
             self._known.pop(key).end_all("gone")

@@ -64,15 +64,19 @@ class ShardLeases:
             trusted = self._clock.monotonic_seconds() < self._trusted_until
             return {shard: lease.term for shard, lease in self._leases.items()} if trusted else {}
 
-    def fence(self, tx: Connection, shards: Shards) -> None:
+    def fence(self, tx: Connection, shards: Shards, terms: Mapping[int, int] | None = None) -> None:
         """Raise FencedOut unless the leases of these shards are ours, at their terms, by the database's clock.
 
-        Called inside the transaction that acts, so that a lease that moved cannot be acted upon.
+        Called inside the transaction that acts, so that a lease that moved cannot be acted upon. With `terms` they are to be
+        the terms that the caller acts for: what it knows may be from before a lease that was lost and won again.
         """
         with self._lock:
-            mine = [lease for shard, lease in self._leases.items() if shard in shards.held]
+            mine = {shard: lease for shard, lease in self._leases.items() if shard in shards.held}
+        is_another = terms is not None and any(
+            lease.term != terms.get(shard) for shard, lease in mine.items()
+        )
         leases.limit_pause(tx, self._ttl_seconds)
-        if len(mine) < len(shards.held) or not leases.still_held(tx, mine):
+        if is_another or len(mine) < len(shards.held) or not leases.still_held(tx, list(mine.values())):
             raise FencedOut(
                 f"Worker {self._worker_id} lost a shard lease; another worker has its topics now."
             )

@@ -133,6 +133,23 @@ def test_the_fence_lets_through_who_holds_the_shards_it_acts_for(bench: Bench, l
     fence(bench, leases, Shards.of(COUNT, [1]))
 
 
+def test_the_fence_stops_who_acts_for_a_term_that_has_passed(
+    bench: Bench, leases: ShardLeases, clock: HandClock
+) -> None:
+    """Lost and won again within a moment: what was known of before may be wrong."""
+    before = dict(leases.terms)
+    expire(bench)
+    leases.round()
+    assert leases.terms != before
+    assert leases.held == Shards.of(COUNT, range(COUNT))
+
+    fence(bench, leases, leases.held)
+    with bench.store.transaction() as tx:
+        leases.fence(tx, leases.held, leases.terms)
+        with pytest.raises(FencedOut):
+            leases.fence(tx, leases.held, before)
+
+
 def test_the_fence_stops_whose_lease_was_taken(bench: Bench, leases: ShardLeases, clock: HandClock) -> None:
     shards = leases.held
     expire(bench)
