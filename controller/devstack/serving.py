@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from controller.bootstrap import application, build_worker
@@ -73,9 +73,10 @@ def serving_leader(database: str, **settings: object) -> Iterator[str]:
         try:
             yield web.address
         finally:
-            for one in worker.beside:
-                one.stop()
-            worker.leases.stop()
+            with ExitStack() as ends:  # whatever one of them raises
+                ends.callback(worker.leases.stop)
+                for one in worker.beside:
+                    ends.callback(one.stop)
             for part in parts:
                 part.join()
             worker.leases.resign()

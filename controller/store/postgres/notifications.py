@@ -27,6 +27,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,6 +72,7 @@ class Listener:
         self._application_name = application_name
         self._connection: connection | None = None
         self._closed = False
+        self._closing = threading.RLock()  # a signal handler may interrupt the thread that holds it
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
@@ -107,17 +109,23 @@ class Listener:
 
     def interrupt(self) -> None:
         """Make the present or the next `wait` return at once; after `close` nothing happens."""
-        if self._closed:
-            return
-        with contextlib.suppress(BlockingIOError):  # the pipe is full of wake-ups that nobody has read yet
-            os.write(self._wake_write, b"!")
+        with self._closing:  # or it would write to a closed pipe, or to what has its number by now
+            if self._closed:
+                return
+            with contextlib.suppress(
+                BlockingIOError
+            ):  # the pipe is full of wake-ups that nobody has read yet
+                os.write(self._wake_write, b"!")
 
     def close(self) -> None:
         """Give the connection and the pipe back; the listener is of no use afterwards."""
-        self._closed = True
-        self._disconnect()
-        os.close(self._wake_read)
-        os.close(self._wake_write)
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+            self._disconnect()
+            os.close(self._wake_read)
+            os.close(self._wake_write)
 
     def _poll(self, live: connection, timeout_seconds: float) -> list[Notification] | None:
         """Notifications, an empty list after an interrupt, None when nothing came."""
