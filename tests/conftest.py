@@ -26,6 +26,7 @@ os.environ.pop("COLUMNS", None)
 _BROKERS = {"pulsar_broker", "pulsar5_broker", "pulsar_cluster"}
 _BROKER_TIMEOUT_SECONDS = 900  # the first test that needs a broker may wait for its download and its start
 _ONE_PROCESS_EACH = ("spark", "airflow", "browser")  # a second JVM or Airflow would only slow both
+_ON_SERVERS = ("integration", *_ONE_PROCESS_EACH, "pulsar")
 
 
 def pytest_configure() -> None:
@@ -52,6 +53,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item, "fixturenames", ()
         ):  # a minute's start that one worker waits for
             item.add_marker(pytest.mark.xdist_group("pulsar5"))
+        if not any(map(item.get_closest_marker, _ON_SERVERS)):
+            # `--reruns` is for servers that share two cores with others: they may miss a deadline once, and the summary names them.
+            item.add_marker(pytest.mark.flaky(reruns=0))
 
 
 @pytest.fixture(scope="session")

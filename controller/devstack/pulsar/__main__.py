@@ -30,10 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     env.unlink(missing_ok=True)
     try:
         with _server(asked, directory) as server:
-            env.write_text(
+            whole = env.with_suffix(".new")
+            whole.write_text(
                 f"export PULSAR_ADMIN_URL='{server.admin_url}'\n"
                 f"export PULSAR_SERVICE_URL='{server.service_url}'\n"
             )
+            whole.replace(env)  # who waits for the file finds all of it
             sys.stderr.write(f"Pulsar {server.version} is up at {server.admin_url}; see {env}\n")
             signal.sigwait(stop_signals)
     except CleaveError as error:
