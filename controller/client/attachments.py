@@ -7,14 +7,14 @@ another's. Readers are opened in threads of their own: a log out of reach delays
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from enum import StrEnum
 
+from controller.client.patience import Backoff
 from controller.client.session import Assignment, OwnedBucket
 from controller.dataplane.base import LogClient, LogReader, Position
 from controller.domain.errors import CleaveError, DataPlaneUnavailable, FencedOut, NotFound, Terminal
@@ -48,7 +48,7 @@ class Attachment:
         self.error: CleaveError | None = None
         """Why it could not be opened or read when that was last tried."""
         self.next_try_at = time.monotonic() + delay_seconds
-        self._delay_seconds = _FIRST_RETRY_SECONDS
+        self._backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
         self.rung = threading.Event()
 
     @property
@@ -116,12 +116,12 @@ class Attachment:
             if self.state is AttachmentState.OPENING:
                 self.state = AttachmentState.WAITING
             self.error = error
-            self.next_try_at = time.monotonic() + random.uniform(0.5, 1.0) * self._delay_seconds  # noqa: S311
-            self._delay_seconds = min(self._delay_seconds * 2, _LONGEST_RETRY_SECONDS)
+            self.next_try_at = time.monotonic() + self._backoff.next_seconds()
 
     def succeed(self) -> None:
         """It was reached."""
-        self.error, self._delay_seconds = None, _FIRST_RETRY_SECONDS
+        self.error = None
+        self._backoff.reset()
 
     def take_turn(self) -> bool:
         """Whether it is time to open it; then it is being opened."""
@@ -146,7 +146,7 @@ class Attachments:
         self._logs, self._subscription, self._owner, self._wakeup = logs, subscription, owner, wakeup
         self._held: dict[tuple[int, int, int], Attachment] = {}
         self._released: set[tuple[int, int, int]] = set()
-        self._delays: dict[tuple[int, int], float] = {}
+        self._losses: dict[tuple[int, int], Backoff] = {}
         self._opens = ThreadPoolExecutor(PARALLEL_OPENS, thread_name_prefix="cleave-open")
         self._turn = 0
 
@@ -177,11 +177,11 @@ class Attachments:
                     held.rung.set()  # its end may have come
                 held.owned = bucket
             elif bucket.release or identity in self._released:
-                gone.append(
-                    bucket
-                )  # what was released once is not taken up again: the word of it may be under way
+                # What was released once is not taken up again: the word of it may be under way.
+                gone.append(bucket)
             else:
-                delay_seconds = self._delays.get(identity[:2], 0.0)
+                loss = self._losses.get(identity[:2])
+                delay_seconds = 0.0 if loss is None else loss.next_seconds()
                 self._held[identity] = Attachment(bucket, self._wakeup, delay_seconds)
         return gone
 
@@ -234,14 +234,12 @@ class Attachments:
     def lose(self, attachment: Attachment) -> None:
         """Stop reading it. While it is owned it is opened anew, later each time until something of it is acknowledged."""
         place = attachment.owned.identity[:2]
-        self._delays[place] = min(
-            2 * self._delays.get(place, _FIRST_RETRY_SECONDS / 2), _LONGEST_RETRY_SECONDS
-        )
+        self._losses.setdefault(place, Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS))
         self._stop(attachment)
 
     def succeed(self, attachment: Attachment) -> None:
         """Something of it is acknowledged."""
-        self._delays.pop(attachment.owned.identity[:2], None)
+        self._losses.pop(attachment.owned.identity[:2], None)
 
     def lose_all(self) -> None:
         """Others may own all of it by now."""
@@ -272,12 +270,7 @@ class Attachments:
 
 
 def settle_each(attachments: Sequence[Attachment], act: Callable[[Attachment], None]) -> None:
-    """Call back for each; an error of one keeps none of the others from it, and the first is raised at the end."""
-    first: BaseException | None = None
-    for one in attachments:
-        try:
-            act(one)
-        except Exception as error:  # noqa: BLE001 - the application's
-            first = first or error
-    if first is not None:
-        raise first
+    """Call back for each; an error of one keeps none of the others from it, and the last is raised at the end."""
+    with ExitStack() as stack:
+        for one in reversed(attachments):
+            stack.callback(act, one)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
+import logging
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any
 
 from controller.client.layout_source import TopicSnapshot
+from controller.client.patience import Backoff
 from controller.client.servers import EventFeed, Servers, topic_path
 from controller.domain.errors import Retryable, Terminal
 from controller.domain.hash_range import HashRange
@@ -18,6 +18,7 @@ from controller.domain.segment import Segment, SegmentState
 SILENT_SECONDS = 30.0
 """A watch that has said nothing for so long is opened anew; heartbeats come more often."""
 _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.1, 5.0
+_log = logging.getLogger(__name__)
 
 
 class HttpSource:
@@ -57,24 +58,28 @@ class HttpWatch:
         self._thread.join()
 
     def _run(self) -> None:
-        delay_seconds = _FIRST_RETRY_SECONDS
+        backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
         while not self._closed.is_set():
-            with suppress(Retryable):
-                try:
-                    with self._servers.events(self._path, query={}, silent_seconds=SILENT_SECONDS) as feed:
-                        self._feed = feed
-                        for event in feed:
-                            delay_seconds = _FIRST_RETRY_SECONDS
-                            if self._closed.is_set():
-                                return
-                            if event.event == "layout":
-                                self._on_change()
-                            elif event.event == "end":
-                                break
-                except Terminal:
-                    self._on_change()  # the owner's next look says so
-            self._closed.wait(random.uniform(0.5, 1.0) * delay_seconds)  # noqa: S311 - no secret
-            delay_seconds = min(2 * delay_seconds, _LONGEST_RETRY_SECONDS)
+            try:
+                self._follow(backoff)
+            except Retryable:
+                pass
+            except Terminal:
+                self._on_change()  # the owner's next look says so
+            except Exception:  # noqa: BLE001 - the thread would end, and no change would be told any more
+                _log.exception("the watch of %s failed; opening it anew", self._path)
+            self._closed.wait(backoff.next_seconds())
+
+    def _follow(self, backoff: Backoff) -> None:
+        """Hold one stream open until it ends."""
+        with self._servers.events(self._path, query={}, silent_seconds=SILENT_SECONDS) as feed:
+            self._feed = feed
+            for event in feed:
+                backoff.reset()
+                if self._closed.is_set() or event.event == "end":
+                    return
+                if event.event == "layout":
+                    self._on_change()
 
 
 def _snapshot(document: Mapping[str, Any]) -> TopicSnapshot:

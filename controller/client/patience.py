@@ -1,7 +1,8 @@
-"""Trying again while the data plane or the layout's source is away, for a given time."""
+"""Trying again: a call for a given time, or a thread's own work for as long as it goes on."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -24,3 +25,22 @@ def patiently(act: Callable[[], Result], *, seconds: float) -> Result:
         stop=tenacity.stop_after_delay(seconds),
         reraise=True,
     )(act)
+
+
+class Backoff:
+    """How long to wait before the next try: twice as long each time, with jitter, so that many do not come back at once."""
+
+    def __init__(self, first_seconds: float, longest_seconds: float) -> None:
+        """The waits are between half and all of the delay, which begins at `first_seconds`."""
+        self._first_seconds, self._longest_seconds = first_seconds, longest_seconds
+        self._delay_seconds = first_seconds
+
+    def next_seconds(self) -> float:
+        """The wait before the next try."""
+        delay_seconds = self._delay_seconds
+        self._delay_seconds = min(2 * delay_seconds, self._longest_seconds)
+        return random.uniform(0.5, 1.0) * delay_seconds  # noqa: S311 - no secret
+
+    def reset(self) -> None:
+        """It worked: the next wait is a short one."""
+        self._delay_seconds = self._first_seconds

@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import json
 import logging
-import random
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import msgspec
 
+from controller.client.patience import Backoff
 from controller.client.servers import EventFeed, Servers, consumer_path
 from controller.domain.errors import CleaveError, Retryable, SessionExpired, StoreUnavailable
 from controller.domain.hash_range import HashRange
 
-FIRST_SILENT_SECONDS = 30.0
-"""Until a leader has said how long silence may last."""
 _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.05, 2.0
 _GOODBYE_SECONDS = 2.0
 _LEAVES_WITHIN_SECONDS = 10.0
@@ -35,12 +33,12 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class OwnedBucket:
+class OwnedBucket(msgspec.Struct, frozen=True):
     """A bucket that this consumer owns since `generation`. `release`: it is to let go of it."""
 
     segment_id: int
-    bucket: HashRange
+    bucket_start: int
+    bucket_end: int
     buckets: int
     sealed: bool
     backing_topic: str
@@ -48,18 +46,29 @@ class OwnedBucket:
     release: bool
 
     @property
+    def bucket(self) -> HashRange:
+        """Its bucket hashes."""
+        return HashRange(self.bucket_start, self.bucket_end)
+
+    @property
     def identity(self) -> tuple[int, int, int]:
         """One ownership: segment, bucket, generation."""
-        return self.segment_id, self.bucket.start, self.generation
+        return self.segment_id, self.bucket_start, self.generation
 
 
-@dataclass(frozen=True)
-class Assignment:
-    """All that the consumer owns, as of (term, generation, epoch)."""
+class Assignment(msgspec.Struct, frozen=True, dict=True):
+    """All that the consumer owns, as the leader's stream says it."""
 
-    version: tuple[int, int, int]
+    term: int
+    generation: int
+    epoch: int
     data_plane: str
     buckets: tuple[OwnedBucket, ...]
+
+    @property
+    def version(self) -> tuple[int, int, int]:
+        """Assignments are ordered by it."""
+        return self.term, self.generation, self.epoch
 
     @cached_property
     def identities(self) -> frozenset[tuple[int, int, int]]:
@@ -83,7 +92,7 @@ class Session:
         self._path = consumer_path(topic, subscription, consumer)
         self._why_path = f"{self._path.rpartition('/consumers/')[0]}/why"
         self._incarnation = uuid.uuid4().hex
-        self._silent_seconds, self._grace_seconds = FIRST_SILENT_SECONDS, 2 * FIRST_SILENT_SECONDS
+        self._silent_seconds = self._grace_seconds = 0.0  # as registering says
         self._refused_since: float | None = None
         self._is_pulsing = False
         self._current_until = 0.0
@@ -125,9 +134,9 @@ class Session:
         if self._failure is not None:
             raise self._failure
 
-    def why(self) -> list[dict[str, object]]:
+    def why(self) -> list[dict[str, Any]]:
         """What the leader says of every bucket of the subscription. Raises StoreUnavailable."""
-        found: list[dict[str, object]] = self._servers.ask("GET", self._why_path)
+        found: list[dict[str, Any]] = self._servers.ask("GET", self._why_path)
         return found
 
     def say_released(self, buckets: Sequence[OwnedBucket]) -> None:
@@ -173,17 +182,16 @@ class Session:
 
     def _run(self) -> None:
         """Connected, again and again, until closed or refused for good."""
-        delay_seconds = _FIRST_RETRY_SECONDS
+        backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
         while not self._closing.is_set():
             try:
                 self._follow()
-                delay_seconds = _FIRST_RETRY_SECONDS
+                backoff.reset()
             except SessionExpired:
                 self._begin_anew()
-                delay_seconds = _FIRST_RETRY_SECONDS
+                backoff.reset()
             except Retryable:
-                self._closing.wait(random.uniform(0.5, 1.0) * delay_seconds)  # noqa: S311 - no secret
-                delay_seconds = min(2 * delay_seconds, _LONGEST_RETRY_SECONDS)
+                self._closing.wait(backoff.next_seconds())
             except CleaveError as error:
                 self._failure = error
                 self._current_until = 0.0
@@ -209,10 +217,11 @@ class Session:
                     return
                 if event.event == "end":
                     self._current_until = 0.0
-                    self._ended(json.loads(event.data)["reason"])
+                    if json.loads(event.data)["reason"] == "left":
+                        self._closing.set()  # of other reasons the next registration says what became of the session
                     return
                 if event.event == "assignment":
-                    self._adopt(_assignment(event.data))
+                    self._adopt(msgspec.json.decode(event.data, type=Assignment))
                 self._pulse()
                 if event.event == "assignment":
                     self._on_change()
@@ -250,11 +259,6 @@ class Session:
         except RuntimeError:  # closed meanwhile
             self._is_pulsing = False
 
-    def _ended(self, reason: str) -> None:
-        """Some reasons are for good; of others the next registration says what became of the session."""
-        if reason == "left":
-            self._closing.set()
-
     def _begin_anew(self) -> None:
         """Others have what this consumer had. It begins again with nothing, as if it had just come."""
         self._incarnation = uuid.uuid4().hex
@@ -272,46 +276,3 @@ class Session:
                     raise SessionExpired("leaders count from anew; so does this consumer", 0.0)
                 raise StoreUnavailable("this leader was deposed; ask again", 0.1)
             self._assignment, self._refused_since = found, None
-
-
-class _Granted(msgspec.Struct):
-    """A bucket as the leader tells of it."""
-
-    segment_id: int
-    bucket_start: int
-    bucket_end: int
-    buckets: int
-    sealed: bool
-    backing_topic: str
-    generation: int
-    release: bool
-
-
-class _Pushed(msgspec.Struct):
-    """An assignment as the leader tells of it."""
-
-    term: int
-    generation: int
-    epoch: int
-    data_plane: str
-    buckets: list[_Granted]
-
-
-def _assignment(document: str) -> Assignment:
-    pushed = msgspec.json.decode(document, type=_Pushed)
-    return Assignment(
-        (pushed.term, pushed.generation, pushed.epoch),
-        pushed.data_plane,
-        tuple(
-            OwnedBucket(
-                segment_id=one.segment_id,
-                bucket=HashRange(one.bucket_start, one.bucket_end),
-                buckets=one.buckets,
-                sealed=one.sealed,
-                backing_topic=one.backing_topic,
-                generation=one.generation,
-                release=one.release,
-            )
-            for one in pushed.buckets
-        ),
-    )

@@ -115,16 +115,11 @@ class StreamConsumer:
         }
         found = []
         for row in self._session.why():
-            segment_id, bucket = int(str(row["segment_id"])), str(row["bucket"])
-            mine = own.get((segment_id, bucket))
-            owner, held_by = row["owner"], row["held_by"]
-            others = (str(owner),) if owner is not None and mine is None else ()
-            holders = tuple(map(str, held_by)) if isinstance(held_by, list) and held_by else others
-            reason = mine or (
-                f"owned by {owner}" if others and row["reason"] == "owned" else str(row["reason"])
-            )
-            since = None if row["since"] is None else str(row["since"])
-            found.append(BucketStatus(segment_id, bucket, reason, holders, since))
+            mine, owner = own.get((row["segment_id"], row["bucket"])), row["owner"]
+            others = () if owner is None or mine is not None else (owner,)
+            reason = mine or (f"owned by {owner}" if others and row["reason"] == "owned" else row["reason"])
+            holders = tuple(row["held_by"] or others)
+            found.append(BucketStatus(row["segment_id"], row["bucket"], reason, holders, row["since"]))
         return tuple(found)
 
     def receive(self, timeout_seconds: float) -> Batch | None:

@@ -69,9 +69,7 @@ class LayoutFeed:
 
     def look(self, topic: str) -> FedLayout:
         """The layout as it is now. Raises TopicNotFound, TopicNotLive."""
-        with self._store.transaction() as tx:
-            published = published_layout(tx, topic)
-            return FedLayout(published, leases.address_of_holder(tx, self._shard_of(published.topic_id)))
+        return self._read(topic)
 
     def find(self, topic: str) -> tuple[int, str | None]:
         """The topic's id, and where its leader answers if anybody leads it: what every request of a consumer begins with. Raises
@@ -100,9 +98,10 @@ class LayoutFeed:
         with self._lock:
             watching = self._watchers.get(topic_id, set())
             watching.discard(watcher)
+            self._new.get(topic_id, set()).discard(watcher)
             if not watching:
-                self._watchers.pop(topic_id, None)
-                self._told.pop(topic_id, None)
+                for known in (self._watchers, self._new, self._told):
+                    known.pop(topic_id, None)
 
     def stop(self) -> None:
         """End every watch and leave."""
@@ -140,10 +139,7 @@ class LayoutFeed:
             dirty, self._dirty = self._dirty & self._watchers.keys(), set()
         for topic_id in dirty:
             try:
-                with self._store.transaction() as tx:
-                    found = FedLayout(
-                        published_layout(tx, topic_id), leases.address_of_holder(tx, self._shard_of(topic_id))
-                    )
+                found = self._read(topic_id)
             except NotFound:
                 self._each(lambda watcher: watcher.end("gone"), topic_id)
             except CleaveError:
@@ -178,6 +174,11 @@ class LayoutFeed:
             ]
         for watcher in watching:
             act(watcher)
+
+    def _read(self, topic: str | int) -> FedLayout:
+        with self._store.transaction() as tx:
+            published = published_layout(tx, topic)
+            return FedLayout(published, leases.address_of_holder(tx, self._shard_of(published.topic_id)))
 
     def _shard_of(self, topic_id: int) -> str:
         return f"shard/{topic_id % self._shard_count}"

@@ -11,7 +11,6 @@ import pytest
 from controller.client.attachments import Attachments, AttachmentState
 from controller.client.session import Assignment, OwnedBucket
 from controller.dataplane.base import LogMessage, Position
-from controller.domain.hash_range import HashRange
 from tests.support.waiting import wait_until
 
 
@@ -59,8 +58,8 @@ def attachments(logs: SlowLogs) -> Iterator[Attachments]:
 
 def owned(generation: int = 1, *, release: bool = False) -> Assignment:
     """One bucket."""
-    bucket = OwnedBucket(0, HashRange(0, 65535), 1, False, "log", generation, release)
-    return Assignment((1, generation, 0), "embedded", (bucket,))
+    bucket = OwnedBucket(0, 0, 65535, 1, False, "log", generation, release)
+    return Assignment(1, generation, 0, "embedded", (bucket,))
 
 
 def test_what_is_being_opened_is_not_let_go_of_before(attachments: Attachments, logs: SlowLogs) -> None:
