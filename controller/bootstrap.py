@@ -190,6 +190,7 @@ def _serving(app: Application, leases: ShardLeases, served: Served) -> tuple[Bes
     """The leader of consumers, the feed of layouts, and what serves both."""
     from controller.services import layout_feed
     from controller.services.consumer_sessions import leader as sessions
+    from controller.services.consumer_sessions.timing import ConsumerTiming
     from controller.store.postgres.notifications import Listener
 
     settings = app.settings
@@ -198,7 +199,7 @@ def _serving(app: Application, leases: ShardLeases, served: Served) -> tuple[Bes
         Listener(app.store.url, sessions.CHANNELS, application_name="cleave-sessions"),
         leases,
         shard_count=settings.worker_shards,
-        grace_seconds=settings.consumer_grace_seconds,
+        timing=ConsumerTiming(settings.consumer_grace_seconds),
         clock=SystemClock(),
     )
     feed = layout_feed.LayoutFeed(

@@ -26,6 +26,8 @@ Drawn::
         │   ├── TopicExists
         │   ├── SegmentBusy           in a live operation
         │   └── TopicNotLive
+        ├── AccessDenied              no token, or one that is not valid (REST 401)
+        ├── AccessForbidden           a valid token that is not for this (REST 403)
         ├── FencedOut                 a stale runner: its claim term has passed
         ├── Unsupported               the data plane cannot do this; says which and what it can
         └── InvariantViolated         never expected: names the law and the values
@@ -141,6 +143,14 @@ class SegmentBusy(Conflict):
 
 class TopicNotLive(Conflict):
     """The topic is being created or deleted, or is gone."""
+
+
+class AccessDenied(Terminal):
+    """No token, or one that is not valid."""
+
+
+class AccessForbidden(Terminal):
+    """A valid token that is not for this."""
 
 
 class FencedOut(Terminal):

@@ -13,21 +13,13 @@ from dataclasses import dataclass
 
 import jwt
 
-from controller.domain.errors import InvalidInput, Terminal
+from controller.domain.errors import AccessDenied, AccessForbidden, InvalidInput
 
 CLIENT = "client"
 """May look up and consume the topics that its token names, and nothing else."""
 _ALGORITHM = "HS256"
 SHORTEST_SECRET = 32
 """Characters; a shorter secret could be guessed from a token."""
-
-
-class AccessDenied(Terminal):
-    """No token, or one that is not valid (REST 401)."""
-
-
-class AccessForbidden(Terminal):
-    """A valid token that is not for this (REST 403)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from controller.domain.errors import (
+    AccessDenied,
+    AccessForbidden,
     CleaveError,
     Conflict,
     FencedOut,
@@ -35,7 +37,6 @@ from controller.domain.errors import (
     Unsupported,
 )
 from controller.entrypoints.web import access
-from controller.entrypoints.web.access import AccessDenied, AccessForbidden
 from controller.entrypoints.web.streams import EventStream, response
 from controller.services.consumer_sessions.leader import SessionLeader
 from controller.services.consumer_sessions.requests import (
@@ -50,6 +51,7 @@ from controller.services.consumer_sessions.requests import (
     ReleasedBucket,
     Request,
 )
+from controller.services.consumer_sessions.timing import ConsumerTiming
 from controller.services.layout_feed import FedLayout, LayoutFeed
 from controller.store.topics.bucket_owners import SubscriptionKey
 
@@ -80,12 +82,11 @@ class Served:
     leader: SessionLeader
     feed: LayoutFeed
     secret: str
-    grace_seconds: float
 
     @property
-    def heartbeat_seconds(self) -> float:
-        """Time between two heartbeats of a stream in which nothing else is said."""
-        return self.grace_seconds / 12
+    def timing(self) -> ConsumerTiming:
+        """How long silence may last."""
+        return self.leader.timing
 
 
 class Life(BaseModel):
@@ -225,7 +226,7 @@ async def watch(
     async def events() -> AsyncIterator[bytes]:
         served.feed.watch(topic_id, stream)
         try:
-            async for event in stream.events(served.heartbeat_seconds):
+            async for event in stream.events(served.timing.heartbeat_seconds):
                 yield event
         finally:
             served.feed.forget(topic_id, stream)
@@ -243,13 +244,13 @@ async def why(request: HttpRequest, topic: Topic, subscription: Name) -> Respons
 async def register(asking: AtLeader, life: Life) -> Response:
     """Begin a session, or go on with it; the answer says how long silence may last. Then hold the assignment stream open."""
     await asking.ask(Register, incarnation=life.incarnation)
-    served = asking.served
+    timing = asking.served.timing
     return _json(
         {
             "topic_id": asking.key.topic_id,
-            "heartbeat_seconds": served.heartbeat_seconds,
-            "silent_seconds": served.leader.silent_seconds,
-            "grace_seconds": served.grace_seconds,
+            "heartbeat_seconds": timing.heartbeat_seconds,
+            "silent_seconds": timing.silent_seconds,
+            "grace_seconds": timing.grace_seconds,
         }
     )
 
@@ -265,7 +266,7 @@ async def assignment(
 
     async def events() -> AsyncIterator[bytes]:
         try:
-            async for event in stream.events(served.heartbeat_seconds):
+            async for event in stream.events(served.timing.heartbeat_seconds):
                 yield event
         finally:
             gone = Detach(key=asking.key, consumer=asking.consumer, incarnation=incarnation, stream=stream)

@@ -23,7 +23,7 @@ class WebServer:
     def __init__(self, settings: Settings, secret: str) -> None:
         """Raises InvalidInput for an address that cannot be had, or a secret that is too short."""
         demand_secret(secret)
-        self._secret, self._grace_seconds = secret, settings.consumer_grace_seconds
+        self._secret = secret
         host, port = settings.serve_host, settings.serve_port
         if host in ("0.0.0.0", "::", "") and settings.serve_url is None:  # noqa: S104 - refused
             raise InvalidInput(
@@ -47,7 +47,7 @@ class WebServer:
 
     def serve(self, leader: SessionLeader, feed: LayoutFeed) -> WebServer:
         """Itself, with what it is to serve."""
-        app = create_app(Served(leader, feed, self._secret, self._grace_seconds))
+        app = create_app(Served(leader, feed, self._secret))
         self._server = uvicorn.Server(
             uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2)
         )

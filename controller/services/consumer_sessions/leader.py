@@ -32,6 +32,7 @@ from controller.domain.errors import (
 from controller.services.consumer_sessions.requests import Attach, Detach, Goodbye, Pulse, Register, Request
 from controller.services.consumer_sessions.sessions import SubscriptionSessions
 from controller.services.consumer_sessions.settlement import Settlement, settle
+from controller.services.consumer_sessions.timing import ConsumerTiming
 from controller.store.postgres.engine import Store
 from controller.store.postgres.notifications import Listener
 from controller.store.shards import Shards
@@ -68,21 +69,16 @@ class SessionLeader:
         leases: Leases,
         *,
         shard_count: int,
-        grace_seconds: float,
+        timing: ConsumerTiming,
         clock: Clock,
     ) -> None:
         self._store, self._listener, self._leases = store, listener, leases
-        self._shard_count, self._grace_seconds, self._clock = shard_count, grace_seconds, clock
+        self._shard_count, self.timing, self._clock = shard_count, timing, clock
         self._mailbox: deque[Request] = deque()
         self._known: dict[SubscriptionKey, SubscriptionSessions] = {}
         self._terms: dict[int, int] = {}
         self._sweep_at = -math.inf
         self._stopping = threading.Event()
-
-    @property
-    def silent_seconds(self) -> float:
-        """A consumer that was not heard for so long is disconnected, and one that has heard nothing stops."""
-        return self._grace_seconds / 2
 
     def leads(self, topic_id: int) -> bool:
         """Whether this worker is the topic's leader, as far as it knows."""
@@ -160,7 +156,7 @@ class SessionLeader:
         return key.topic_id % self._shard_count
 
     def _of(self, key: SubscriptionKey) -> SubscriptionSessions:
-        return self._known.setdefault(key, SubscriptionSessions(self._grace_seconds))
+        return self._known.setdefault(key, SubscriptionSessions(self.timing))
 
     def _take_requests(self) -> None:
         """All that is in the mailbox: what needs no row is done at once, the rest is settled by subscription."""
@@ -216,7 +212,7 @@ class SessionLeader:
     def _hang_up_silent(self) -> None:
         now = self._clock.monotonic_seconds()
         for known in self._known.values():
-            known.hang_up_silent(now, self.silent_seconds)
+            known.hang_up_silent(now)
 
     def _settle_all(self) -> None:
         now = self._clock.monotonic_seconds()
@@ -233,7 +229,7 @@ class SessionLeader:
         try:
             with self._store.transaction() as tx:
                 self._leases.fence(tx, Shards.of(self._shard_count, [self._shard(key)]), self._terms)
-                settled = settle(tx, key, known, requests)
+                settled = settle(tx, key, requests)
         except NotFound as error:
             self._known.pop(key).end_all("gone")
             for request in requests:
@@ -244,7 +240,7 @@ class SessionLeader:
             known.is_settled, known.retry_at = True, -math.inf
             self._conclude(known, requests, settled)
             known.push(self._terms[self._shard(key)])
-            if not known.sessions and not known.owners:
+            if not known.sessions and not settled.owners:
                 self._known.pop(key, None)
 
     def _put_off(
@@ -277,8 +273,7 @@ class SessionLeader:
     ) -> None:
         """What is committed, in memory; then the answers."""
         now = self._clock.monotonic_seconds()
-        known.owners, known.found = settled.owners, settled.found
-        known.generation, known.data_plane = settled.generation, settled.data_plane
+        known.settled = settled
         telemetry.BUCKETS_GRANTED.inc(settled.granted)
         for index, request in enumerate(requests):
             try:

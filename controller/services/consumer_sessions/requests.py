@@ -12,6 +12,8 @@ from typing import Protocol
 
 from controller.store.topics.bucket_owners import SubscriptionKey
 
+NO_SESSION = "consumer {} has no session under this incarnation; register again"
+
 
 @dataclass(frozen=True, slots=True)
 class GrantedBucket:

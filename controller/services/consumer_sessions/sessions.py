@@ -10,10 +10,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from controller.domain.bucket_ownership import BucketOwner
 from controller.domain.errors import LostRace
-from controller.services.consumer_sessions.requests import GrantedBucket, PushedAssignment, Stream
-from controller.store.topics.to_read import ToRead
+from controller.services.consumer_sessions.requests import NO_SESSION, GrantedBucket, PushedAssignment, Stream
+from controller.services.consumer_sessions.settlement import Settlement
+from controller.services.consumer_sessions.timing import ConsumerTiming
 
 
 @dataclass(slots=True)
@@ -29,14 +29,11 @@ class Session:
 
 @dataclass(slots=True)
 class SubscriptionSessions:
-    """`owners` and `found` are those of the last transaction; `is_settled` says that nothing has changed since."""
+    """`settled` is what the last transaction left, `is_settled` says that nothing has changed since."""
 
-    grace_seconds: float
+    timing: ConsumerTiming
     sessions: dict[str, Session] = field(default_factory=dict)
-    owners: tuple[BucketOwner, ...] = ()
-    found: ToRead | None = None
-    data_plane: str = ""
-    generation: int = 0
+    settled: Settlement | None = None
     is_settled: bool = False
     retry_at: float = -math.inf
 
@@ -47,13 +44,13 @@ class SubscriptionSessions:
 
     def restore(self, consumer: str, incarnation: str, now: float) -> None:
         """A session from before: disconnected just now."""
-        self.sessions[consumer] = Session(incarnation, now + self.grace_seconds, now)
+        self.sessions[consumer] = Session(incarnation, now + self.timing.grace_seconds, now)
 
     def begin(self, consumer: str, incarnation: str, now: float) -> None:
         """A session that was just registered. Another life of that name is told that it was replaced."""
         before = self.sessions.get(consumer)
         if before is not None and before.incarnation == incarnation:
-            before.heard_at, before.expires_at = now, max(before.expires_at, now + self.grace_seconds)
+            before.heard_at, before.expires_at = now, max(before.expires_at, now + self.timing.grace_seconds)
             return
         if before is not None and before.stream is not None:
             before.stream.end("replaced")
@@ -63,7 +60,7 @@ class SubscriptionSessions:
         """The session of this life. Raises LostRace where there is none: it is to register again, which may be refused for good."""
         session = self.sessions.get(consumer)
         if session is None or session.incarnation != incarnation:
-            raise LostRace(f"consumer {consumer} has no session under this incarnation; register again", 0.1)
+            raise LostRace(NO_SESSION.format(consumer), 0.1)
         return session
 
     def attach(self, consumer: str, incarnation: str, stream: Stream, now: float) -> None:
@@ -78,13 +75,13 @@ class SubscriptionSessions:
         """Its stream has ended: it has the grace period to come back."""
         session = self.sessions.get(consumer)
         if session is not None and session.stream is stream:
-            session.stream, session.expires_at = None, now + self.grace_seconds
+            session.stream, session.expires_at = None, now + self.timing.grace_seconds
 
     def arm(self, consumer: str, incarnation: str, now: float) -> None:
         """Have the session end by itself, whatever becomes of what is tried now."""
         session = self.sessions.get(consumer)
         if session is not None and session.incarnation == incarnation:
-            session.expires_at = min(session.expires_at, now + self.grace_seconds)
+            session.expires_at = min(session.expires_at, now + self.timing.grace_seconds)
 
     def end(self, consumer: str, incarnation: str, reason: str) -> None:
         """The session is over."""
@@ -109,10 +106,10 @@ class SubscriptionSessions:
                 session.stream.end(reason)
         self.sessions.clear()
 
-    def hang_up_silent(self, now: float, silent_seconds: float) -> None:
+    def hang_up_silent(self, now: float) -> None:
         """Close the streams of those who have not been heard for so long: the other end may be gone unnoticed."""
         for consumer, session in self.sessions.items():
-            if session.stream is not None and now - session.heard_at > silent_seconds:
+            if session.stream is not None and now - session.heard_at > self.timing.silent_seconds:
                 stream = session.stream
                 self.detach(consumer, stream, now)
                 stream.end("silent")
@@ -123,30 +120,32 @@ class SubscriptionSessions:
 
     def push(self, term: int) -> None:
         """Tell every connected consumer what it owns, unless it was told so already."""
-        found = self.found
+        settled = self.settled
         for consumer, session in self.sessions.items():
-            if session.stream is not None and found is not None:
-                assignment = self._assignment(found, consumer, term)
+            if session.stream is not None and settled is not None:
+                assignment = _assignment(settled, consumer, term)
                 if session.told is None or session.told.buckets != assignment.buckets:
                     session.stream.push(assignment)
                     session.told = assignment
 
-    def _assignment(self, found: ToRead, consumer: str, term: int) -> PushedAssignment:
-        layout, topics = found.layout, found.backing_topics
-        granted = []
-        for owner in self.owners:
-            segment = layout.segments.get(owner.bucket.segment_id)
-            if owner.consumer == consumer and segment is not None:
-                granted.append(
-                    GrantedBucket(
-                        segment_id=segment.segment_id,
-                        bucket_start=owner.bucket.bucket.start,
-                        bucket_end=owner.bucket.bucket.end,
-                        buckets=segment.bucket_count,
-                        sealed=not segment.is_active,
-                        backing_topic=topics[segment.segment_id],
-                        generation=owner.generation,
-                        release=owner.is_asked,
-                    )
+
+def _assignment(settled: Settlement, consumer: str, term: int) -> PushedAssignment:
+    """All that the consumer owns."""
+    layout, topics = settled.found.layout, settled.found.backing_topics
+    granted = []
+    for owner in settled.owners:
+        segment = layout.segments.get(owner.bucket.segment_id)
+        if owner.consumer == consumer and segment is not None:
+            granted.append(
+                GrantedBucket(
+                    segment_id=segment.segment_id,
+                    bucket_start=owner.bucket.bucket.start,
+                    bucket_end=owner.bucket.bucket.end,
+                    buckets=segment.bucket_count,
+                    sealed=not segment.is_active,
+                    backing_topic=topics[segment.segment_id],
+                    generation=owner.generation,
+                    release=owner.is_asked,
                 )
-        return PushedAssignment(term, self.generation, layout.epoch, self.data_plane, tuple(granted))
+            )
+    return PushedAssignment(term, settled.generation, layout.epoch, settled.data_plane, tuple(granted))

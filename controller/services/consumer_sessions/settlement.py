@@ -14,9 +14,15 @@ from sqlalchemy import Connection
 
 from controller.domain.assignment import SegmentBucket, assign
 from controller.domain.bucket_ownership import BucketOwner, owner_changes
-from controller.domain.errors import CleaveError, Conflict
-from controller.services.consumer_sessions.requests import Drained, Goodbye, Register, Release, Request
-from controller.services.consumer_sessions.sessions import SubscriptionSessions
+from controller.domain.errors import CleaveError, Conflict, LostRace
+from controller.services.consumer_sessions.requests import (
+    NO_SESSION,
+    Drained,
+    Goodbye,
+    Register,
+    Release,
+    Request,
+)
 from controller.store.topics import bucket_owners, consumers, drains, subscriptions, to_read, topics
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.consumers import ConsumerRow
@@ -54,17 +60,17 @@ class _Asked:
             self.refused[index] = error
 
 
-def settle(
-    tx: Connection, key: SubscriptionKey, known: SubscriptionSessions, requests: Sequence[Request]
-) -> Settlement:
+def settle(tx: Connection, key: SubscriptionKey, requests: Sequence[Request]) -> Settlement:
     """Write what is asked for and what follows. Raises SubscriptionNotFound, TopicNotFound."""
-    topic = topics.get_topic(tx, key.topic_id)
     asked = _Asked(requests)
-    _mark_drained(tx, key, known, asked)  # takes the topic's lock, which comes before the subscription's
+    # Marking takes the topic's lock, which comes before the subscription's.
+    topic = topics.get_topic(tx, key.topic_id, lock=any(isinstance(one, Drained) for one in requests))
     generation = bucket_owners.lock(tx, key)
     owners = bucket_owners.owners(tx, key)
+    lives = {row.name: row.incarnation for row in consumers.list_consumers(tx, key.topic_id, key.name)}
+    _mark_drained(tx, key, owners, lives, asked)
+    released = _released(owners, lives, asked)
     _begin_and_end(tx, key, asked)
-    released = _released(owners, known, asked)
     found = to_read.to_read(tx, key.topic_id, key.name)
     rows = {row.name: row for row in consumers.list_consumers(tx, key.topic_id, key.name)}
     changes = owner_changes(
@@ -86,13 +92,19 @@ def settle(
     return Settlement(generation, owners, found, rows, topic.data_plane, asked.refused, len(changes.granted))
 
 
-def _mark_drained(tx: Connection, key: SubscriptionKey, known: SubscriptionSessions, asked: _Asked) -> None:
+def _mark_drained(
+    tx: Connection,
+    key: SubscriptionKey,
+    owners: Sequence[BucketOwner],
+    lives: Mapping[str, str],
+    asked: _Asked,
+) -> None:
     """Segments that an owner has read to their end."""
     for index, request in enumerate(asked.requests):
         if isinstance(request, Drained):
             with asked.each(index):
-                known.demand(request.consumer, request.incarnation)
-                owned = {one.bucket.segment_id for one in known.owners if one.consumer == request.consumer}
+                _demand_session(lives, request)
+                owned = {one.bucket.segment_id for one in owners if one.consumer == request.consumer}
                 if not owned.issuperset(request.segment_ids):
                     raise Conflict(
                         f"consumer {request.consumer} does not own segment "
@@ -112,6 +124,12 @@ def _begin_and_end(tx: Connection, key: SubscriptionKey, asked: _Asked) -> None:
                 consumers.depart(tx, key.topic_id, key.name, request.consumer, request.incarnation, reason)
 
 
+def _demand_session(lives: Mapping[str, str], request: Request) -> None:
+    """Raises LostRace for a consumer whose life this is not, or that has none: it is to register again."""
+    if lives.get(request.consumer) != request.incarnation:
+        raise LostRace(NO_SESSION.format(request.consumer), 0.1)
+
+
 def _demand_stream(tx: Connection, key: SubscriptionKey) -> None:
     """Only what is read in order is shared out: the consumers of a queue read every segment."""
     kind = subscriptions.get_subscription(tx, key.topic_id, key.name).kind
@@ -122,14 +140,14 @@ def _demand_stream(tx: Connection, key: SubscriptionKey) -> None:
 
 
 def _released(
-    owners: Sequence[BucketOwner], known: SubscriptionSessions, asked: _Asked
+    owners: Sequence[BucketOwner], lives: Mapping[str, str], asked: _Asked
 ) -> frozenset[SegmentBucket]:
     """Buckets that their owners have let go of. What was released at an older generation is somebody else's by now."""
     let_go: set[tuple[str, int, int, int]] = set()
     for index, request in enumerate(asked.requests):
         if isinstance(request, Release):
             with asked.each(index):
-                known.demand(request.consumer, request.incarnation)
+                _demand_session(lives, request)
                 let_go |= {
                     (request.consumer, one.segment_id, one.bucket_start, one.generation)
                     for one in request.buckets

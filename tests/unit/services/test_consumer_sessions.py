@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from controller.services.consumer_sessions.requests import PushedAssignment
 from controller.services.consumer_sessions.sessions import SubscriptionSessions
+from controller.services.consumer_sessions.timing import ConsumerTiming
 
 
 class Heard:
@@ -20,7 +21,7 @@ class Heard:
 
 
 def test_who_registers_again_at_the_end_of_grace_has_it_anew() -> None:
-    known = SubscriptionSessions(grace_seconds=10.0)
+    known = SubscriptionSessions(ConsumerTiming(10.0))
     known.restore("a", "1", now=0.0)
     known.begin("a", "1", now=9.9)
 
@@ -29,7 +30,7 @@ def test_who_registers_again_at_the_end_of_grace_has_it_anew() -> None:
 
 
 def test_a_stream_that_was_replaced_ends_nothing_when_it_breaks() -> None:
-    known, old, new = SubscriptionSessions(10.0), Heard(), Heard()
+    known, old, new = SubscriptionSessions(ConsumerTiming(10.0)), Heard(), Heard()
     known.begin("a", "1", now=0.0)
     known.attach("a", "1", old, now=1.0)
     known.attach("a", "1", new, now=2.0)
@@ -41,13 +42,13 @@ def test_a_stream_that_was_replaced_ends_nothing_when_it_breaks() -> None:
 
 
 def test_who_is_not_heard_is_disconnected_and_then_expires() -> None:
-    known, stream = SubscriptionSessions(10.0), Heard()
+    known, stream = SubscriptionSessions(ConsumerTiming(10.0)), Heard()
     known.begin("a", "1", now=0.0)
     known.attach("a", "1", stream, now=0.0)
 
-    known.hang_up_silent(now=5.0, silent_seconds=5.0)
+    known.hang_up_silent(now=5.0)
     assert stream.ended == []
-    known.hang_up_silent(now=5.1, silent_seconds=5.0)
+    known.hang_up_silent(now=5.1)
 
     assert stream.ended == ["silent"]
     assert known.expired(now=15.0) == []
@@ -55,7 +56,7 @@ def test_who_is_not_heard_is_disconnected_and_then_expires() -> None:
 
 
 def test_a_goodbye_that_could_not_be_written_ends_the_session_all_the_same() -> None:
-    known, stream = SubscriptionSessions(10.0), Heard()
+    known, stream = SubscriptionSessions(ConsumerTiming(10.0)), Heard()
     known.begin("a", "1", now=0.0)
     known.attach("a", "1", stream, now=0.0)
 
