@@ -1924,6 +1924,7 @@ CREATE TABLE cleave.subscription (
     created_epoch bigint NOT NULL,
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     generation bigint DEFAULT 0 NOT NULL,
+    origin bigint DEFAULT ((EXTRACT(epoch FROM clock_timestamp()) * (1000000)::numeric))::bigint NOT NULL,
     CONSTRAINT subscription_generation_not_negative CHECK ((generation >= 0)),
     CONSTRAINT subscription_kind_known CHECK ((kind = ANY (ARRAY['STREAM'::text, 'QUEUE'::text, 'CHECKPOINT'::text]))),
     CONSTRAINT subscription_name_form CHECK ((name ~ '^[^[:space:]]+$'::text)),
@@ -1931,6 +1932,8 @@ CREATE TABLE cleave.subscription (
 );
 
 COMMENT ON COLUMN cleave.subscription.generation IS 'Rises by 1 with each change of owners; a bucket carries that of its last one.';
+
+COMMENT ON COLUMN cleave.subscription.origin IS 'Positions that applications keep of this subscription mean something under this number only: it rises with each seek.';
 
 COMMENT ON CONSTRAINT subscription_generation_not_negative ON cleave.subscription IS 'Generations only rise.';
 

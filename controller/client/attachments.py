@@ -17,7 +17,14 @@ from enum import StrEnum
 from controller.client.patience import Backoff
 from controller.client.session import Assignment, OwnedBucket
 from controller.dataplane.base import LogClient, LogReader, Position
-from controller.domain.errors import CleaveError, DataPlaneUnavailable, FencedOut, NotFound, Terminal
+from controller.domain.errors import (
+    CleaveError,
+    DataPlaneUnavailable,
+    FencedOut,
+    NotFound,
+    StoreUnavailable,
+    Terminal,
+)
 
 PARALLEL_OPENS = 4
 _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.02, 1.0
@@ -36,15 +43,19 @@ class AttachmentState(StrEnum):
 class Attachment:
     """One ownership of one bucket. For the consumer's thread; `ring` and the opening are for others."""
 
-    def __init__(self, owned: OwnedBucket, wakeup: threading.Event, delay_seconds: float = 0.0) -> None:
+    def __init__(
+        self, owned: OwnedBucket, origin: int, wakeup: threading.Event, delay_seconds: float = 0.0
+    ) -> None:
         """`delay_seconds`: not to be opened before; for what was lost a moment ago."""
-        self.owned, self._wakeup = owned, wakeup
+        self.owned, self.origin, self._wakeup = owned, origin, wakeup
         self._lock = threading.Lock()
         self.state = AttachmentState.WAITING
         self.reader: LogReader | None = None
         self.since = time.monotonic()
         self.delivered: Position | None = None
         self.acknowledged: Position | None = None
+        self.stored: Position | None = None
+        """What the application's results held of it when it was taken."""
         self.error: CleaveError | None = None
         """Why it could not be opened or read when that was last tried."""
         self.next_try_at = time.monotonic() + delay_seconds
@@ -82,8 +93,10 @@ class Attachment:
             return "has something to read"
         return "no data" if self.is_idle else "no data beyond what is in hand"
 
-    def open(self, logs: LogClient, subscription: str, owner: str) -> None:
-        """Take the bucket's part of the cursor; runs in a thread aside. One that was closed meanwhile is closed again."""
+    def open(self, logs: LogClient, subscription: str, owner: str, claim: StoredPosition) -> None:
+        """Take the bucket's part of the cursor, and its row beside the results; runs in a thread aside. One that was closed
+        meanwhile is closed again.
+        """
         owned = self.owned
         if self._is_closed:  # while it waited for a thread
             return
@@ -96,6 +109,11 @@ class Attachment:
                 on_arrival=self.ring,
                 bucket=owned.bucket if owned.buckets > 1 else None,
             )
+            try:
+                self.stored = claim(self)
+            except BaseException:
+                reader.close()
+                raise
         except CleaveError as error:
             self.fail(error)
         except Exception as error:  # noqa: BLE001 - of a library; the thread's pool would swallow it
@@ -139,11 +157,24 @@ class Attachment:
             reader.close()
 
 
+StoredPosition = Callable[[Attachment], Position | None]
+"""How far the application's results are in a bucket that was just taken."""
+
+
 class Attachments:
     """For the consumer's thread."""
 
-    def __init__(self, logs: LogClient, subscription: str, owner: str, wakeup: threading.Event) -> None:
+    def __init__(
+        self,
+        logs: LogClient,
+        subscription: str,
+        owner: str,
+        wakeup: threading.Event,
+        claim: StoredPosition = lambda _attachment: None,
+    ) -> None:
+        """`claim` is called with each that was opened, in the opening thread, before anything of it is read."""
         self._logs, self._subscription, self._owner, self._wakeup = logs, subscription, owner, wakeup
+        self._claim = claim
         self._held: dict[tuple[int, int, int], Attachment] = {}
         self._released: set[tuple[int, int, int]] = set()
         self._losses: dict[tuple[int, int], Backoff] = {}
@@ -166,6 +197,7 @@ class Attachments:
         that nothing is held of any more are given back, to be said so again.
         """
         owned = {one.identity: one for one in assignment.buckets} if assignment else {}
+        origin = assignment.origin if assignment else 0
         for identity in [identity for identity in self._held if identity not in owned]:
             self._held.pop(identity).close()
         gone = []
@@ -182,7 +214,7 @@ class Attachments:
             else:
                 loss = self._losses.get(identity[:2])
                 delay_seconds = 0.0 if loss is None else loss.next_seconds()
-                self._held[identity] = Attachment(bucket, self._wakeup, delay_seconds)
+                self._held[identity] = Attachment(bucket, origin, self._wakeup, delay_seconds)
         return gone
 
     def open_due(self) -> None:
@@ -190,7 +222,7 @@ class Attachments:
         for one in self._held.values():
             if one.take_turn():
                 with suppress(RuntimeError):  # closed
-                    self._opens.submit(one.open, self._logs, self._subscription, self._owner)
+                    self._opens.submit(one.open, self._logs, self._subscription, self._owner, self._claim)
 
     def with_something_new(self) -> Iterator[tuple[Attachment, LogReader]]:
         """Those that may have something new, each in its turn. The caller stops when it found something."""
@@ -257,7 +289,10 @@ class Attachments:
         """
         for one in self._held.values():
             is_waited_for = isinstance(one.error, NotFound | FencedOut)
-            if isinstance(one.error, DataPlaneUnavailable | Terminal) and not is_waited_for:
+            if (
+                isinstance(one.error, DataPlaneUnavailable | StoreUnavailable | Terminal)
+                and not is_waited_for
+            ):
                 raise one.error
 
     def close(self) -> None:

@@ -62,6 +62,8 @@ class Assignment(msgspec.Struct, frozen=True, dict=True):
     term: int
     generation: int
     epoch: int
+    origin: int
+    """Positions that were kept under another one mean nothing any more: the subscription is a new one, or was moved by a seek."""
     data_plane: str
     buckets: tuple[OwnedBucket, ...]
 
@@ -230,6 +232,7 @@ class Session:
         began = boot_seconds()
         timing = self._servers.ask("POST", self._path, document={"incarnation": self._incarnation})
         try:
+            self.topic_id = int(timing["topic_id"])
             self._silent_seconds = float(timing["silent_seconds"])
             self._grace_seconds = float(timing["grace_seconds"])
         except (KeyError, TypeError, ValueError):

@@ -12,14 +12,22 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from controller.client.attachments import Attachment, Attachments, settle_each
 from controller.client.patience import patiently
+from controller.client.position_table import Claim, PositionTable
 from controller.client.servers import Servers
 from controller.client.session import OwnedBucket, Session
-from controller.dataplane.base import LogClient, LogMessage, LogReader
-from controller.domain.errors import DataPlaneUnavailable, FencedOut, LostRace, NotFound
+from controller.dataplane.base import LogClient, LogMessage, LogReader, Position
+from controller.domain.errors import (
+    DataPlaneUnavailable,
+    FencedOut,
+    InvalidInput,
+    LostRace,
+    NotFound,
+    StoreUnavailable,
+)
 from controller.domain.hash_range import HashRange
 
 LOOK_SECONDS = 1.0
@@ -63,17 +71,20 @@ class StreamConsumer:
         batch_messages: int = 500,
         patience_seconds: float = 30.0,
         on_release: Callable[[int, HashRange], None] = lambda _segment_id, _bucket: None,
+        positions: PositionTable | None = None,
     ) -> None:
         """Registers under `name`, which is this consumer's alone: a second one of that name takes its place.
 
         `patience_seconds` bounds how long a call goes on while the data plane is away. `on_release` is called, in the thread that
-        calls `receive`, before a bucket goes to another consumer: everything handed out of it is acknowledged then.
+        calls `receive`, before a bucket goes to another consumer: everything handed out of it is acknowledged then. With
+        `positions` what `commit` has stored is not handed out again.
         """
         self._subscription, self.name = subscription, name
         self._batch_messages, self._patience_seconds = batch_messages, patience_seconds
-        self._on_release = on_release
+        self._on_release, self._positions = on_release, positions
         self._wakeup = threading.Event()
-        self._attachments = Attachments(logs, subscription, name, self._wakeup)
+        self._is_paused = False
+        self._attachments = Attachments(logs, subscription, name, self._wakeup, self._stored)
         self._look_at = 0.0
         self._away_since: float | None = None
         self._has_changed = threading.Event()
@@ -108,10 +119,7 @@ class StreamConsumer:
         any other as the leader does. Raises StoreUnavailable while no worker answers.
         """
         own = {
-            (one.owned.segment_id, str(one.owned.bucket)): one.reason
-            if self._session.is_current
-            else "the leader is not heard: it may be another's by now"
-            for one in self._attachments.all
+            (one.owned.segment_id, str(one.owned.bucket)): self._reason(one) for one in self._attachments.all
         }
         found = []
         for row in self._session.why():
@@ -142,7 +150,7 @@ class StreamConsumer:
                 self._away_since = None
                 if self._session.is_current:
                     pause = min(self._look_at, self._attachments.next_try_at) - time.monotonic()
-            except DataPlaneUnavailable as error:
+            except (DataPlaneUnavailable, StoreUnavailable) as error:
                 self._away_since = self._away_since or time.monotonic()
                 if time.monotonic() - self._away_since > self._patience_seconds:
                     self._away_since = None  # the next call has its full patience again
@@ -178,6 +186,35 @@ class StreamConsumer:
             self._release()
         return True
 
+    def commit(self, batch: Batch, connection: Any) -> None:
+        """Note in the transaction of `connection`, where the results of this batch are, that they are; for a consumer with
+        `positions`. Once it has committed, acknowledge the batch.
+
+        Raises FencedOut when the bucket has another owner by now, AlreadyStored when an earlier transaction with these results
+        did commit; the transaction is to be rolled back then. So each message is in the results once.
+        """
+        if self._positions is None:
+            raise InvalidInput(
+                "this consumer keeps no positions; give it `positions` to commit results with them"
+            )
+        held = batch.origin
+        if not isinstance(held, Attachment) or not self._attachments.holds(held):
+            raise FencedOut(
+                f"the bucket of segment {batch.segment_id} is not this consumer's any more; roll back"
+            )
+        self._positions.store(connection, self._claim(held), batch.messages[-1].position)
+
+    def pause(self) -> None:
+        """Hand out nothing until `resume`, and stay: what this consumer owns it keeps. Go on calling `receive`, which lets go of what
+        others are to have. May be called from any thread.
+        """
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """Hand out again. May be called from any thread."""
+        self._is_paused = False
+        self._wakeup.set()
+
     def give_back(self, batch: Batch) -> None:
         """This batch cannot be done now: what is unacknowledged of its bucket is delivered again, from its first message on, here
         or elsewhere. Nothing behind it is handed out before.
@@ -196,6 +233,11 @@ class StreamConsumer:
             self._attachments.close()
         finally:
             self._session.close(leave=leave)
+
+    def _reason(self, one: Attachment) -> str:
+        if not self._session.is_current:
+            return "the leader is not heard: it may be another's by now"
+        return "paused" if self._is_paused and not one.owned.release else one.reason
 
     def _changed(self) -> None:
         self._has_changed.set()
@@ -218,6 +260,8 @@ class StreamConsumer:
             self._has_changed.clear()
             self._follow()
         self._attachments.open_due()
+        if self._is_paused:
+            return None
         for held, reader in self._attachments.with_something_new():
             batch = self._read(held, reader)
             if batch is not None:
@@ -265,10 +309,15 @@ class StreamConsumer:
         """The bucket's next batch. When there is none, tell the leader if there can never be one in this segment."""
         held.rung.clear()
         try:
-            messages = reader.read(self._batch_messages)
+            found = reader.read(self._batch_messages)
             held.succeed()
-            if messages:
+            if found:
                 held.rung.set()
+                messages = [one for one in found if held.stored is None or one.position > held.stored]
+                if not messages:  # the log had not heard that they are done
+                    reader.acknowledge(found[-1].position)
+                    self._wakeup.set()
+                    return None
                 held.delivered = messages[-1].position
                 return Batch(held.owned.segment_id, held.owned.bucket, messages, held)
             # What counts is the log's own answer; the first two only save asking for it.
@@ -280,6 +329,20 @@ class StreamConsumer:
             held.rung.set()
             held.fail(error)
         return None
+
+    def _stored(self, held: Attachment) -> Position | None:
+        return None if self._positions is None else self._positions.claim(self._claim(held))
+
+    def _claim(self, held: Attachment) -> Claim:
+        owned = held.owned
+        return Claim(
+            self._session.topic_id,
+            self._subscription,
+            held.origin,
+            owned.segment_id,
+            owned.bucket_start,
+            owned.generation,
+        )
 
     def _lose(self, held: Attachment) -> None:
         """Read this bucket no further. If it is still ours it is opened anew, and what was not acknowledged comes again."""

@@ -25,7 +25,8 @@ Drawn::
         ├── Conflict                  (REST 409)
         │   ├── TopicExists
         │   ├── SegmentBusy           in a live operation
-        │   └── TopicNotLive
+        │   ├── TopicNotLive
+        │   └── AlreadyStored         (client side) the results hold these messages already: roll back
         ├── AccessDenied              no token, or one that is not valid (REST 401)
         ├── AccessForbidden           a valid token that is not for this (REST 403)
         ├── FencedOut                 a stale runner: its claim term has passed
@@ -151,6 +152,10 @@ class AccessDenied(Terminal):
 
 class AccessForbidden(Terminal):
     """A valid token that is not for this."""
+
+
+class AlreadyStored(Conflict):
+    """The application's results hold these messages already: roll back, and acknowledge them."""
 
 
 class FencedOut(Terminal):

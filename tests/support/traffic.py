@@ -1,6 +1,6 @@
 """Real producers and consumers as processes of their own, with their histories in files.
 
-`python -m tests.support.traffic produce|consume ...`, or `TrafficProcess` from a test. SIGTERM ends one in good
+`python -m tests.support.traffic produce|consume|settle ...`, or `TrafficProcess` from a test. SIGTERM ends one in good
 order; anything harsher leaves what it had written. They work on the embedded logs, or on a broker where one is named.
 """
 
@@ -20,7 +20,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import psycopg2
+from psycopg2.extras import execute_values
+
 from controller.client.history import ConsumerHistory, Event, ProducerHistory, Readings
+from controller.client.position_table import PositionTable
 from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.servers import Servers
@@ -30,6 +34,7 @@ from controller.dataplane.embedded import EmbeddedLogClient
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.devstack.process import ChildProcess
 from controller.devstack.serving import token_for
+from controller.domain.errors import FencedOut
 from tests.support.bench_planes import OnPulsar
 from tests.support.waiting import wait_until
 
@@ -59,15 +64,17 @@ class TrafficProcess:
         pulsar: OnPulsar | None = None,
         rate: int = 0,
         address: str = "",
+        results: str = "",
     ) -> None:
         """`rate`: messages a second of a producer at most; 0 for as fast as it goes. `address`: where a consumer asks for its
-        share.
+        share. `results`: the application's database, of one that settles.
         """
         self.history, self._log = directory / f"{role}-{name}.history", directory / f"{role}-{name}.log"
         self._counted = Event.SENT if role == "produce" else Event.HANDED_OUT
         self.history.touch()
         where = ["--admin-url", pulsar.admin_url, "--service-url", pulsar.service_url] if pulsar else []
         where += ["--address", address, "--token", token_for(topic)] if address else []
+        where += ["--results", results] if results else []
         command = [sys.executable, "-m", "tests.support.traffic", *where, "--rate", str(rate)]
         self._child = ChildProcess(
             [*command, role, name, url, topic, self.history, subscription],
@@ -179,6 +186,38 @@ def _consume(given: argparse.Namespace, logs: LogClient, history: ConsumerHistor
     servers.close()
 
 
+def _settle(given: argparse.Namespace, logs: LogClient, ending: list[int]) -> None:
+    """An application that writes what it read into table `result`, each message in the transaction that says so. What happened to a
+    message is in the table alone.
+    """
+    application = psycopg2.connect(given.results)
+    table = PositionTable(lambda: psycopg2.connect(given.results))
+    servers = Servers([given.address], given.token)
+    with StreamConsumer(
+        servers,
+        logs,
+        given.topic,
+        given.subscription,
+        given.name,
+        patience_seconds=PATIENCE_SECONDS,
+        positions=table,
+    ) as consumer:
+        while not ending:
+            batch = consumer.receive(0.2)
+            if batch is None:
+                continue
+            rows = [(given.name, (m.key or b"").decode(), m.payload.decode()) for m in batch.messages]
+            try:
+                with application, application.cursor() as cursor:
+                    execute_values(cursor, "INSERT INTO result (consumer, key, payload) VALUES %s", rows)
+                    consumer.commit(batch, application)
+            except FencedOut:
+                continue
+            consumer.acknowledge(batch)
+    logs.close()
+    servers.close()
+
+
 def main() -> None:
     """The process: see the module."""
     parser = argparse.ArgumentParser()
@@ -188,6 +227,7 @@ def main() -> None:
     parser.add_argument("--service-url")
     parser.add_argument("--address")
     parser.add_argument("--token")
+    parser.add_argument("--results")
     parser.add_argument("--rate", type=int, default=0)
     given = parser.parse_args()
     faulthandler.register(signal.SIGUSR1)
@@ -199,7 +239,9 @@ def main() -> None:
     else:
         logs = EmbeddedLogClient(given.url)
     path = Path(given.history)
-    if given.role == "produce":
+    if given.role == "settle":
+        _settle(given, logs, ending)
+    elif given.role == "produce":
         with ProducerHistory(path) as sent:
             _produce(given, logs, sent, ending)
     else:

@@ -37,6 +37,7 @@ class PushedAssignment:
     term: int
     generation: int
     epoch: int
+    origin: int
     data_plane: str
     buckets: tuple[GrantedBucket, ...]
 

@@ -148,4 +148,6 @@ def _assignment(settled: Settlement, consumer: str, term: int) -> PushedAssignme
                     release=owner.is_asked,
                 )
             )
-    return PushedAssignment(term, settled.generation, layout.epoch, settled.data_plane, tuple(granted))
+    return PushedAssignment(
+        term, settled.generation, layout.epoch, settled.origin, settled.data_plane, tuple(granted)
+    )

@@ -35,6 +35,7 @@ class Settlement:
     """The subscription as it is after the commit. `refused` are requests by their place, each with its reason."""
 
     generation: int
+    origin: int
     owners: tuple[BucketOwner, ...]
     found: ToRead
     rows: Mapping[str, ConsumerRow]
@@ -65,7 +66,7 @@ def settle(tx: Connection, key: SubscriptionKey, requests: Sequence[Request]) ->
     asked = _Asked(requests)
     # Marking takes the topic's lock, which comes before the subscription's.
     topic = topics.get_topic(tx, key.topic_id, lock=any(isinstance(one, Drained) for one in requests))
-    generation = bucket_owners.lock(tx, key)
+    generation, origin = bucket_owners.lock(tx, key)
     owners = bucket_owners.owners(tx, key)
     lives = {row.name: row.incarnation for row in consumers.list_consumers(tx, key.topic_id, key.name)}
     _mark_drained(tx, key, owners, lives, asked)
@@ -89,7 +90,9 @@ def settle(tx: Connection, key: SubscriptionKey, requests: Sequence[Request]) ->
     if changes:
         generation = bucket_owners.write(tx, key, changes, generation)
         owners = bucket_owners.owners(tx, key)
-    return Settlement(generation, owners, found, rows, topic.data_plane, asked.refused, len(changes.granted))
+    return Settlement(
+        generation, origin, owners, found, rows, topic.data_plane, asked.refused, len(changes.granted)
+    )
 
 
 def _mark_drained(

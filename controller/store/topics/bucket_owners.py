@@ -17,7 +17,7 @@ from controller.domain.errors import SubscriptionNotFound
 from controller.domain.hash_range import HashRange
 
 _LOCK = """
-    SELECT u.generation FROM cleave.subscription u
+    SELECT u.generation, u.origin FROM cleave.subscription u
      WHERE u.topic_id = :topic_id AND u.name = :subscription AND u.state = 'live' FOR NO KEY UPDATE
 """
 _OWNERS = """
@@ -67,14 +67,16 @@ class SubscriptionKey:
         return {"topic_id": self.topic_id, "subscription": self.name}
 
 
-def lock(tx: Connection, key: SubscriptionKey) -> int:
-    """The subscription's generation; its row is locked until the transaction ends. SubscriptionNotFound unless it is live."""
-    generation = tx.execute(text(_LOCK), key.parameters).scalar_one_or_none()
-    if generation is None:
+def lock(tx: Connection, key: SubscriptionKey) -> tuple[int, int]:
+    """The subscription's generation and the origin of its positions; its row is locked until the transaction ends.
+    SubscriptionNotFound unless it is live.
+    """
+    row = tx.execute(text(_LOCK), key.parameters).one_or_none()
+    if row is None:
         raise SubscriptionNotFound(
             f"topic {key.topic_id} has no live subscription {key.name}; create it first, or check the name"
         )
-    return int(generation)
+    return row.generation, row.origin
 
 
 def owners(tx: Connection, key: SubscriptionKey) -> tuple[BucketOwner, ...]:

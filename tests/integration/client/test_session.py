@@ -22,7 +22,7 @@ class Script:
     def __init__(self, *streams: list[tuple[str, object]]) -> None:
         self.streams = list(streams)
         self.opened = 0
-        self.timing: object = {"silent_seconds": 5.0, "grace_seconds": 10.0}
+        self.timing: object = {"topic_id": 1, "silent_seconds": 5.0, "grace_seconds": 10.0}
         self.pulse_status = 204
         self.heartbeat_seconds = 30.0
         self.over = threading.Event()
@@ -47,6 +47,7 @@ def assignment(term: int, *segments: int) -> tuple[str, object]:
         "term": term,
         "generation": 1,
         "epoch": 0,
+        "origin": 1,
         "data_plane": "embedded",
         "buckets": buckets,
     }
@@ -155,7 +156,7 @@ def test_a_leader_that_talks_and_answers_nothing_is_no_leader(script: tuple[Scri
     """One that was deposed, or has lost its database, goes on with its heartbeats."""
     says, servers = script
     says.streams = [[assignment(1, 1)]]
-    says.timing = {"silent_seconds": 0.6, "grace_seconds": 1.2}
+    says.timing = {"topic_id": 1, "silent_seconds": 0.6, "grace_seconds": 1.2}
     says.pulse_status, says.heartbeat_seconds = 503, 0.05
     session = Session(servers, "topic://a/b/c", "s", "me", on_change=lambda: None)
     wait_until(lambda: segments(session) == [1], message="it is told what it owns")
@@ -191,7 +192,11 @@ def test_a_worker_that_cannot_answer_is_passed_over(script: tuple[Script, Server
     _, well = script
     with sick_server() as sick:
         servers = Servers([sick, *well._urls], "token")
-        assert servers.ask("POST", "/anything", document={}) == {"silent_seconds": 5.0, "grace_seconds": 10.0}
+        assert servers.ask("POST", "/anything", document={}) == {
+            "topic_id": 1,
+            "silent_seconds": 5.0,
+            "grace_seconds": 10.0,
+        }
         servers.close()
         alone = Servers([sick], "token")
         with pytest.raises(StoreUnavailable, match="away"):

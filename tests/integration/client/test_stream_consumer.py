@@ -114,6 +114,28 @@ def test_nothing_to_read_is_no_batch(join: Join) -> None:
     assert join("a").receive(0.0) is None
 
 
+def test_a_paused_consumer_keeps_what_it_owns_and_lets_go_of_what_others_are_to_have(
+    bench: Bench, producer: Producer, join: Join
+) -> None:
+    bench.reshape(splitting(0))
+    a = join("a")
+    settle(a, until=lambda: a.segment_ids == (1, 2))
+    a.pause()
+    send(producer, 0)
+    turns = iter(range(5))
+    settle(a, until=lambda: next(turns, None) is None)
+    assert {status.reason for status in a.why()} == {"paused"}
+    b = join("b")
+    b.pause()
+    settle(a, b, until=lambda: (a.segment_ids, b.segment_ids) == ((1,), (2,)))
+
+    a.resume()
+    b.resume()
+
+    readers = {1: "a", 2: "b"}
+    assert take(a, b, count=len(KEYS)) == {key: [(readers[segment_of(bench, key)], 0)] for key in KEYS}
+
+
 def test_a_split_is_read_parent_first_and_the_drain_is_on_record(
     bench: Bench, producer: Producer, join: Join
 ) -> None:

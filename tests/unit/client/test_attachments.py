@@ -59,7 +59,7 @@ def attachments(logs: SlowLogs) -> Iterator[Attachments]:
 def owned(generation: int = 1, *, release: bool = False) -> Assignment:
     """One bucket."""
     bucket = OwnedBucket(0, 0, 65535, 1, False, "log", generation, release)
-    return Assignment(1, generation, 0, "embedded", (bucket,))
+    return Assignment(1, generation, 0, 0, "embedded", (bucket,))
 
 
 def test_what_is_being_opened_is_not_let_go_of_before(attachments: Attachments, logs: SlowLogs) -> None:

@@ -1,0 +1,146 @@
+"""Results and positions in one transaction: an application that keeps its results in PostgreSQL counts each message once.
+
+A table in the application's own database holds, for each bucket, how far its messages are in the results, and under which ownership.
+Whoever takes a bucket raises its row to the new ownership before it reads (`claim`); what the row says is done is not handed out
+again. A batch is stored by the same transaction as its results (`store`), if the row still has the ownership the batch came from.
+So a process that was stopped, lost the bucket and goes on cannot commit, and what was committed but not acknowledged is not done
+twice. Acknowledging afterwards only lets the log forget; nothing here acknowledges.
+
+Works with a connection of psycopg 2 or 3, or of SQLAlchemy on either.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from controller.dataplane.base import Position
+from controller.domain.errors import AlreadyStored, FencedOut, InvalidInput, StoreUnavailable
+
+LOCK_TIMEOUT_MS = 2_000
+"""Taking a bucket waits no longer for a transaction of its last owner; it is tried again."""
+_OWNED = """topic_id = %s AND subscription = %s AND segment_id = %s AND bucket_start = %s
+               AND origin = %s AND generation = %s"""
+_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """An ownership of a bucket. `origin` says since when positions of this subscription mean anything: a new subscription of that
+    name, or a seek, has another one.
+    """
+
+    topic_id: int
+    subscription: str
+    origin: int
+    segment_id: int
+    bucket_start: int
+    generation: int
+
+    @property
+    def place(self) -> tuple[int, str, int, int]:
+        """The row it is about."""
+        return self.topic_id, self.subscription, self.segment_id, self.bucket_start
+
+
+class PositionTable:
+    """Safe to share between consumers and threads."""
+
+    def __init__(self, connect: Callable[[], Any], *, name: str = "cleave_position") -> None:
+        """`connect` gives a new connection to the application's database; `name` may have a schema before it. Raises InvalidInput."""
+        if not _NAME.fullmatch(name):
+            raise InvalidInput(f"{name!r} is no plain table name; use lower-case letters, digits and _")
+        self._connect, self.name = connect, name
+
+    @property
+    def ddl(self) -> str:
+        """What makes the table, for those who keep their schema in migrations; it may be run again."""
+        return f"""
+            CREATE TABLE IF NOT EXISTS {self.name} (
+                topic_id bigint NOT NULL, subscription text NOT NULL, segment_id bigint NOT NULL, bucket_start integer NOT NULL,
+                origin bigint NOT NULL, generation bigint NOT NULL, position bigint[],
+                stored_at timestamptz,
+                PRIMARY KEY (topic_id, subscription, segment_id, bucket_start)
+            )"""
+
+    def create(self) -> None:
+        """Make the table unless it is there."""
+        with closing(self._connect()) as connection:
+            _execute(connection, self.ddl, ())
+            connection.commit()
+
+    def claim(self, claim: Claim) -> Position | None:
+        """Take the bucket's row for this ownership; what its results hold already, None for nothing.
+
+        Raises FencedOut where a newer ownership has the row; StoreUnavailable while the database is away, or the last owner's
+        transaction goes on.
+        """
+        try:
+            with closing(self._connect()) as connection:
+                _execute(connection, f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}", ())
+                row = _execute(connection, self._claim_sql, (*claim.place, claim.origin, claim.generation))
+                connection.commit()
+        except Exception as error:
+            raise StoreUnavailable(
+                f"the positions in {self.name} are out of reach: {type(error).__name__}: {error}"
+            ) from error
+        if row is None:
+            raise FencedOut(
+                f"bucket {claim.bucket_start} of segment {claim.segment_id} belongs to a newer owner than generation "
+                f"{claim.generation} in {self.name}; leave it"
+            )
+        return None if row[0] is None else tuple(row[0])
+
+    def store(self, connection: Any, claim: Claim, position: Position) -> None:
+        """Note, in the transaction of `connection`, that everything up to `position` is in the results.
+
+        Raises FencedOut where the bucket has another owner by now, AlreadyStored where the results hold it already. The
+        transaction is to be rolled back then.
+        """
+        owned = (*claim.place, claim.origin, claim.generation)
+        reached = list(position)
+        if _execute(connection, self._store_sql, (reached, *owned, reached)) is not None:
+            return
+        if _execute(connection, self._owned_sql, owned) is not None:
+            raise AlreadyStored(
+                f"the results hold position {reached} of segment {claim.segment_id} already; roll back and acknowledge"
+            )
+        raise FencedOut(
+            f"bucket {claim.bucket_start} of segment {claim.segment_id} is no longer owned as of generation "
+            f"{claim.generation}; roll back, its new owner does these messages"
+        )
+
+    @property
+    def _claim_sql(self) -> str:
+        return f"""
+            INSERT INTO {self.name} AS held (topic_id, subscription, segment_id, bucket_start, origin, generation)
+            VALUES (%s, %s, %s, %s, %s, %s)
+            ON CONFLICT (topic_id, subscription, segment_id, bucket_start) DO UPDATE
+               SET origin = excluded.origin, generation = excluded.generation,
+                   position = CASE WHEN held.origin = excluded.origin THEN held.position END
+             WHERE (held.origin, held.generation) <= (excluded.origin, excluded.generation)
+            RETURNING position"""  # noqa: S608 - the name was checked
+
+    @property
+    def _store_sql(self) -> str:
+        return f"""
+            UPDATE {self.name} SET position = %s::bigint[], stored_at = clock_timestamp()
+             WHERE {_OWNED} AND (position IS NULL OR position < %s::bigint[])
+            RETURNING true"""  # noqa: S608 - the name was checked
+
+    @property
+    def _owned_sql(self) -> str:
+        return f"SELECT true FROM {self.name} WHERE {_OWNED}"  # noqa: S608 - the name was checked
+
+
+def _execute(connection: Any, statement: str, parameters: Sequence[object]) -> Any:
+    """The first row, if there is one."""
+    if hasattr(connection, "exec_driver_sql"):
+        result = connection.exec_driver_sql(statement, tuple(parameters) or None)
+        return result.first() if result.returns_rows else None
+    with closing(connection.cursor()) as cursor:
+        cursor.execute(statement, tuple(parameters) or None)
+        return cursor.fetchone() if cursor.description is not None else None

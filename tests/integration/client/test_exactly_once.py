@@ -1,0 +1,223 @@
+"""Results, positions and ownership in one transaction of the application's database: every message is in the results once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+import sqlalchemy
+
+from controller.client.history import read_history
+from controller.client.position_table import PositionTable
+from controller.client.postgres_source import PostgresSource
+from controller.client.producer import Producer
+from controller.client.servers import Servers
+from controller.client.stream_consumer import Batch, StreamConsumer
+from controller.domain.errors import AlreadyStored, FencedOut, InvalidInput
+from controller.services.segment_admin import merging, splitting
+from tests.support.bench import TOPIC, Bench
+from tests.support.traffic import TrafficProcess
+from tests.support.waiting import wait_until
+
+Join = Callable[..., StreamConsumer]
+
+
+@pytest.fixture
+def dsn(database: str) -> str:
+    return sqlalchemy.make_url(database).set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def table(bench: Bench, dsn: str) -> PositionTable:
+    """The application's, in the bench's database for want of another."""
+    bench.execute(
+        "CREATE TABLE public.result (arrived bigserial PRIMARY KEY, consumer text, key text, payload text)"
+    )
+    table = PositionTable(lambda: psycopg2.connect(dsn))
+    table.create()
+    return table
+
+
+@pytest.fixture
+def application(dsn: str) -> Iterator[Any]:
+    with closing(psycopg2.connect(dsn)) as connection:
+        yield connection
+
+
+@pytest.fixture
+def producer(bench: Bench, source: PostgresSource) -> Iterator[Producer]:
+    bench.topic_with(segments=1)
+    with Producer(source, bench.logs, TOPIC) as producer:
+        yield producer
+
+
+@pytest.fixture
+def join(bench: Bench, servers: Servers, producer: Producer, table: PositionTable) -> Iterator[Join]:
+    with ExitStack() as joined:
+        yield lambda name: joined.enter_context(
+            StreamConsumer(servers, bench.logs, TOPIC, "billing", name, positions=table)
+        )
+
+
+def received(consumer: StreamConsumer) -> Batch:
+    return wait_until(lambda: consumer.receive(0.1), message=f"a batch for {consumer.name}")
+
+
+def payloads(batch: Batch) -> list[bytes]:
+    return [message.payload for message in batch.messages]
+
+
+def send(producer: Producer, *payloads: bytes) -> None:
+    for payload in payloads:
+        producer.send(payload, "key")
+    producer.flush()
+
+
+def test_what_was_committed_and_not_acknowledged_is_not_handed_out_again(
+    bench: Bench, producer: Producer, join: Join, application: Any
+) -> None:
+    send(producer, b"1", b"2")
+    first = join("a")
+    batch = received(first)
+    with application:
+        first.commit(batch, application)
+    first.close()
+    send(producer, b"3")
+
+    heir = join("b")
+    rest = received(heir)
+
+    assert (payloads(batch), payloads(rest)) == ([b"1", b"2"], [b"3"])
+    assert heir.acknowledge(rest)
+    assert bench.unread("billing") == 0
+
+
+def test_what_is_all_committed_is_acknowledged_unseen(
+    bench: Bench, producer: Producer, join: Join, application: Any
+) -> None:
+    send(producer, b"1", b"2")
+    first = join("a")
+    with application:
+        first.commit(received(first), application)
+    first.close()
+
+    heir = join("b")
+    wait_until(lambda: heir.receive(0.1) is None and bench.unread("billing") == 0)
+
+
+def test_who_lost_the_bucket_cannot_commit(
+    bench: Bench, producer: Producer, join: Join, application: Any
+) -> None:
+    """It was stopped, and goes on where it was: in the middle of its work, before it has heard of anything."""
+    send(producer, b"1")
+    stopped = join("a")
+    batch = received(stopped)
+    bench.execute("DELETE FROM cleave.consumer WHERE name = 'a'")
+    heir = join("b")
+    again = received(heir)
+
+    with pytest.raises(FencedOut, match="roll back"), application:
+        stopped.commit(batch, application)
+    with application:
+        heir.commit(again, application)
+    assert payloads(again) == [b"1"]
+
+
+def test_a_commit_whose_answer_was_lost_is_not_done_again(
+    producer: Producer, join: Join, application: Any
+) -> None:
+    send(producer, b"1")
+    consumer = join("a")
+    batch = received(consumer)
+    with application:
+        consumer.commit(batch, application)
+
+    with pytest.raises(AlreadyStored), application:
+        consumer.commit(batch, application)
+    assert consumer.acknowledge(batch)
+
+
+def test_without_positions_there_is_nothing_to_commit(
+    bench: Bench, servers: Servers, producer: Producer, application: Any
+) -> None:
+    send(producer, b"1")
+    with (
+        StreamConsumer(servers, bench.logs, TOPIC, "billing", "a") as consumer,
+        pytest.raises(InvalidInput, match="keeps no positions"),
+    ):
+        consumer.commit(received(consumer), application)
+
+
+def test_a_positions_database_that_is_away_is_told_of_when_nothing_else_comes(
+    bench: Bench, servers: Servers, producer: Producer
+) -> None:
+    send(producer, b"1")
+    elsewhere = PositionTable(lambda: psycopg2.connect("postgresql://nobody@127.0.0.1:1/none"))
+    with (
+        StreamConsumer(
+            servers, bench.logs, TOPIC, "billing", "a", positions=elsewhere, patience_seconds=1.0
+        ) as consumer,
+        pytest.raises(Exception, match="positions in cleave_position are out of reach"),
+    ):
+        wait_until(lambda: consumer.receive(0.1))
+
+
+@pytest.mark.timeout(180)
+def test_processes_that_die_or_stand_still_leave_each_message_in_the_results_once(
+    bench: Bench, leader: str, table: PositionTable, dsn: str, tmp_path: Path
+) -> None:
+    """The log alone promises at least once; the commit makes it once."""
+    bench.topic_with(segments=2)
+
+    def start(role: str, name: str, **more: Any) -> TrafficProcess:
+        return TrafficProcess(
+            role,
+            name,
+            url=bench.url,
+            topic=TOPIC,
+            directory=tmp_path,
+            subscription="billing",
+            address=leader,
+            **more,
+        )
+
+    def results() -> int:
+        return int(bench.scalar("SELECT count(*) FROM public.result"))
+
+    def advance() -> None:
+        target = results() + 500
+        wait_until(lambda: results() >= target, timeout_seconds=60, message="results")
+
+    with ExitStack() as running:
+        producer = running.enter_context(start("produce", "p", rate=2000))
+        doomed, stopped, heir = (
+            running.enter_context(start("settle", name, results=dsn)) for name in ("c1", "c2", "c3")
+        )
+        advance()
+        os.kill(stopped.pid, signal.SIGSTOP)
+        doomed.kill()
+        bench.execute("DELETE FROM cleave.consumer WHERE name IN ('c1', 'c2')")
+        bench.reshape(splitting(0))
+        advance()
+        os.kill(stopped.pid, signal.SIGCONT)
+        bench.reshape(merging(3, 1))
+        advance()
+        producer.stop()
+        wait_until(lambda: bench.unread("billing") == 0, timeout_seconds=60, message="the backlog is read")
+        assert stopped.running
+        assert heir.running
+
+    sent = {(record.key, record.number) for record in read_history(producer.history)}
+    rows = bench.scalar("SELECT json_agg(json_build_array(key, payload) ORDER BY arrived) FROM public.result")
+    found = [(key, int(payload.split()[1])) for key, payload in rows]
+    assert len(found) == len(set(found))
+    assert set(found) == sent
+    for key in {key for key, _ in found}:
+        numbers = [number for of, number in found if of == key]
+        assert numbers == sorted(numbers)

@@ -1,0 +1,139 @@
+"""The table that an application keeps positions in, beside its results: one owner a bucket, each position once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import psycopg2
+import pytest
+import sqlalchemy
+from sqlalchemy.pool import NullPool
+
+from controller.client.position_table import Claim, PositionTable
+from controller.domain.errors import AlreadyStored, FencedOut, InvalidInput, StoreUnavailable
+
+Connect = Callable[[], Any]
+FIRST = Claim(topic_id=1, subscription="billing", origin=1, segment_id=0, bucket_start=0, generation=1)
+NEXT = replace(FIRST, generation=2)
+
+
+@pytest.fixture(params=["psycopg2", "sqlalchemy"])
+def connect(request: pytest.FixtureRequest, database: str) -> Iterator[Connect]:
+    url = sqlalchemy.make_url(database)
+    if request.param == "sqlalchemy":
+        engine = sqlalchemy.create_engine(url, poolclass=NullPool)
+        yield engine.connect
+        engine.dispose()
+    else:
+        dsn = url.set(drivername="postgresql").render_as_string(hide_password=False)
+        yield lambda: psycopg2.connect(dsn)
+
+
+@pytest.fixture
+def table(connect: Connect) -> PositionTable:
+    table = PositionTable(connect)
+    table.create()
+    table.create()  # is there already
+    return table
+
+
+def stored(table: PositionTable, connect: Connect, claim: Claim, *position: int) -> None:
+    with closing(connect()) as connection:
+        table.store(connection, claim, position)
+        connection.commit()
+
+
+def test_what_was_stored_is_known_to_the_next_owner(table: PositionTable, connect: Connect) -> None:
+    assert table.claim(FIRST) is None
+    stored(table, connect, FIRST, 7)
+
+    assert table.claim(NEXT) == (7,)
+
+
+def test_an_owner_of_before_stores_nothing(table: PositionTable, connect: Connect) -> None:
+    table.claim(FIRST)
+    table.claim(NEXT)
+
+    with pytest.raises(FencedOut, match="no longer owned as of generation 1; roll back"):
+        stored(table, connect, FIRST, 7)
+    with pytest.raises(FencedOut, match="belongs to a newer owner than generation 1"):
+        table.claim(FIRST)
+    assert table.claim(NEXT) is None
+
+
+def test_a_position_is_stored_once_and_never_falls(table: PositionTable, connect: Connect) -> None:
+    table.claim(FIRST)
+    stored(table, connect, FIRST, 3, 9, -1)
+
+    for again in ((3, 9, -1), (3, 8, 5), (2, 99, 0)):
+        with pytest.raises(AlreadyStored, match="roll back and acknowledge"):
+            stored(table, connect, FIRST, *again)
+    stored(table, connect, FIRST, 3, 10, -1)
+    assert table.claim(FIRST) == (3, 10, -1)
+
+
+def test_what_is_rolled_back_is_not_stored(table: PositionTable, connect: Connect) -> None:
+    table.claim(FIRST)
+    with closing(connect()) as connection:
+        table.store(connection, FIRST, (7,))
+        connection.rollback()
+
+    assert table.claim(NEXT) is None
+
+
+def test_positions_of_another_origin_mean_nothing(table: PositionTable, connect: Connect) -> None:
+    """The subscription was moved by a seek, or is a new one of that name, which counts its generations from anew."""
+    table.claim(NEXT)
+    stored(table, connect, NEXT, 7)
+    moved = replace(FIRST, origin=2)
+
+    assert table.claim(moved) is None
+    with pytest.raises(FencedOut):
+        stored(table, connect, replace(NEXT, generation=3), 8)
+
+
+@pytest.mark.parametrize(
+    "other", [{"topic_id": 2}, {"subscription": "audit"}, {"segment_id": 1}, {"bucket_start": 32_768}]
+)
+def test_each_bucket_has_a_row_of_its_own(
+    table: PositionTable, connect: Connect, other: dict[str, Any]
+) -> None:
+    table.claim(FIRST)
+    table.claim(replace(FIRST, **other))
+    stored(table, connect, FIRST, 7)
+
+    assert table.claim(replace(NEXT, **other)) is None
+    assert table.claim(NEXT) == (7,)
+
+
+def test_a_bucket_is_not_taken_while_its_last_owner_may_still_commit(
+    table: PositionTable, connect: Connect
+) -> None:
+    table.claim(FIRST)
+    with closing(connect()) as connection:
+        table.store(connection, FIRST, (7,))
+        with pytest.raises(StoreUnavailable, match="lock timeout"):
+            table.claim(NEXT)
+
+        found: list[object] = []
+        taking = threading.Thread(target=lambda: found.append(table.claim(NEXT)))
+        taking.start()
+        connection.commit()
+        taking.join()
+
+    assert found == [(7,)]
+
+
+def test_a_database_that_is_away_or_has_no_table_is_said_so(connect: Connect) -> None:
+    with pytest.raises(StoreUnavailable, match=r"positions in elsewhere are out of reach.*does not exist"):
+        PositionTable(connect, name="elsewhere").claim(FIRST)
+
+
+@pytest.mark.parametrize("name", ["", "a b", 'x"; drop table y', "A", "a.b.c"])
+def test_a_name_that_would_need_quoting_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match="no plain table name"):
+        PositionTable(lambda: None, name=name)
