@@ -67,8 +67,9 @@ class TrafficProcess:
         results: str = "",
     ) -> None:
         """`rate`: messages a second of a producer at most; 0 for as fast as it goes. `address`: where a consumer asks for its
-        share. `results`: the application's database, of one that settles.
+        share, or several with commas between. `results`: the application's database, of one that settles.
         """
+        self.role = role
         self.history, self._log = directory / f"{role}-{name}.history", directory / f"{role}-{name}.log"
         self._counted = Event.SENT if role == "produce" else Event.HANDED_OUT
         self.history.touch()
@@ -165,7 +166,7 @@ def _produce(given: argparse.Namespace, logs: LogClient, history: ProducerHistor
 
 
 def _consume(given: argparse.Namespace, logs: LogClient, history: ConsumerHistory, ending: list[int]) -> None:
-    servers, readings = Servers([given.address], given.token), Readings()
+    servers, readings = Servers(given.address.split(","), given.token), Readings()
     with StreamConsumer(
         servers, logs, given.topic, given.subscription, given.name, patience_seconds=PATIENCE_SECONDS
     ) as consumer:
@@ -192,7 +193,7 @@ def _settle(given: argparse.Namespace, logs: LogClient, ending: list[int]) -> No
     """
     application = psycopg2.connect(given.results)
     table = PositionTable(lambda: psycopg2.connect(given.results))
-    servers = Servers([given.address], given.token)
+    servers = Servers(given.address.split(","), given.token)
     with StreamConsumer(
         servers,
         logs,

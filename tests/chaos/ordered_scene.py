@@ -1,0 +1,282 @@
+"""A topic that is reshaped all the time while its workers, producers and consumers, each a process, are killed and stopped.
+
+Everything is chosen by one seeded generator, but for what the processes do with their time. A process that was killed is started
+again: consumers and workers under their name, producers under a new one, since their messages are numbered.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from controller.client.history import read_history
+from controller.client.history_check import Verdict, check
+from controller.devstack.ports import free_port, release_port
+from controller.devstack.process import ChildProcess
+from controller.devstack.serving import SECRET
+from controller.domain.errors import Conflict, DataPlaneUnavailable, InvalidLayoutChange, Retryable
+from controller.domain.layout import SegmentLayout
+from controller.domain.operation import OperationState
+from controller.services import garbage_collector, tombstone_sweeper, topic_admin
+from controller.services.segment_admin import Planner, merging, rebucketing, splitting
+from controller.settings import PROJECT_ROOT
+from tests.support.bench import Bench
+from tests.support.traffic import TrafficProcess
+from tests.support.waiting import wait_until
+
+GRACE_SECONDS, LEASE_SECONDS = 4.0, 2.0
+FEWEST, MOST = 2, 8
+"""Active segments."""
+BUCKETS = (1, 2, 4)
+REFUSED = (Conflict, InvalidLayoutChange, Retryable)
+ENDS_WITHIN_SECONDS = 240.0
+
+
+@dataclass
+class _Life:
+    """A process with a place in the scene, and the histories of those that had it before."""
+
+    traffic: TrafficProcess
+    histories: list[Path] = field(default_factory=list)
+    lives: int = 1
+
+
+class OrderedScene:
+    """`run`, then `judge`. Whatever is started ends with `running`."""
+
+    def __init__(
+        self, bench: Bench, directory: Path, running: ExitStack, *, seed: int, rate: int, consumers: int
+    ) -> None:
+        """`rate`: messages a second, all producers together."""
+        self.bench, self._directory, self._running = bench, directory, running
+        self._chooser, self._rate = random.Random(seed), rate
+        self.acts: Counter[str] = Counter()
+        bench.execute(
+            "UPDATE cleave.cluster_policy SET policy = '{\"enabled\": false}', row_version = row_version + 1"
+        )
+        bench.topic_with(FEWEST)
+        self._ports = {name: free_port() for name in ("w1", "w2")}
+        for port in self._ports.values():
+            running.callback(release_port, port)
+        self._workers = {name: self._start_worker(name) for name in self._ports}
+        self._producers = {name: self._start("produce", name) for name in ("p1", "p2")}
+        self._consumers = {f"c{i + 1}": self._start("consume", f"c{i + 1}") for i in range(consumers)}
+        self._audits = 0
+        self._wait("traffic flows", lambda: all(one.traffic.count for one in self._everybody))
+
+    @property
+    def _everybody(self) -> list[_Life]:
+        return [*self._producers.values(), *self._consumers.values()]
+
+    @property
+    def sent(self) -> int:
+        """Messages that producers know to be stored."""
+        return sum(
+            path.read_bytes().count(b"\n") for one in self._producers.values() for path in one.histories
+        )
+
+    def run(
+        self, operations: int, *, strike_every: int, act: Callable[[str], None] = lambda _name: None
+    ) -> None:
+        """So many reshapes, each waited for; a strike after each `strike_every`."""
+        strikes = (
+            self._kill_consumer, self._pause_consumer, self._outlast_grace, self._kill_producer, self._pause_producer,
+            self._kill_worker, self._pause_worker, self._change_subscriptions, self._collect,
+        )  # fmt: skip
+        order: list[Callable[[], None]] = []
+        for number in range(1, operations + 1):
+            self._reshape()
+            if number % strike_every == 0:
+                if not order:  # each in its turn, so that a short run has seen all of them
+                    order = self._chooser.sample(strikes, len(strikes))
+                strike = order.pop()
+                self.acts[strike.__name__.strip("_")] += 1
+                strike()
+
+    def judge(self) -> Verdict:
+        """End the producers, let the consumers finish, and compare."""
+        for one in self._producers.values():
+            one.traffic.stop()
+        self._wait("the backlog is read", self._is_read)
+        for one in self._consumers.values():
+            one.traffic.stop()
+        return check(read_history(*(path for one in self._everybody for path in one.histories)))
+
+    def _reshape(self) -> None:
+        """One of the layout as it is; the workers run it. What cannot be just now is replaced by another."""
+
+        def intended() -> Any:
+            try:
+                return self.bench.intend(self._planner(self.bench.layout))
+            except REFUSED:
+                return None
+
+        intent = self._wait("a reshape is taken", intended)
+
+        def ended() -> bool:
+            return not self.bench.operation(intent.operation.operation_id).state.is_live
+
+        self._wait(f"operation {intent.operation.operation_id} ends", ended)
+        done = self.bench.operation(intent.operation.operation_id)
+        self.acts[done.kind.value if done.state is OperationState.DONE else "aborted"] += 1
+
+    def _planner(self, layout: SegmentLayout) -> Planner:
+        active = layout.active
+        at = self._chooser.randrange(len(active) - 1)
+        merge = merging(active[at].segment_id, active[at + 1].segment_id)
+        if len(active) >= MOST:
+            return merge
+        wide = [one for one in active if one.hash_range.end > one.hash_range.start + 256]
+        split = splitting(self._chooser.choice(wide).segment_id)
+        if len(active) <= FEWEST:
+            return split
+        other = self._chooser.choice([count for count in BUCKETS if count != active[at].bucket_count])
+        return self._chooser.choice([split, merge, rebucketing(active[at].segment_id, other)])
+
+    def _kill_consumer(self) -> None:
+        self._kill_and_start(self._consumers, self._consumers_name)
+
+    def _kill_producer(self) -> None:
+        self._kill_and_start(self._producers, lambda name, lives: f"{name}-{lives}")
+
+    @staticmethod
+    def _consumers_name(name: str, _lives: int) -> str:
+        return name
+
+    def _kill_and_start(self, among: dict[str, _Life], named: Callable[[str, int], str]) -> None:
+        place = self._chooser.choice(sorted(among))
+        one = among[place]
+        one.traffic.kill()
+        one.lives += 1
+        again = self._start(one.traffic.role, named(place, one.lives), life=one.lives)
+        one.traffic = again.traffic
+        one.histories += again.histories
+
+    def _pause_consumer(self) -> None:
+        with self._stopped(self._any(self._consumers).pid):
+            self._reshape()
+
+    def _outlast_grace(self) -> None:
+        """Its buckets are with others when it wakes."""
+        with self._stopped(self._any(self._consumers).pid):
+            began = time.monotonic()
+            while time.monotonic() < began + 2 * GRACE_SECONDS:
+                self._reshape()
+
+    def _pause_producer(self) -> None:
+        with self._stopped(self._any(self._producers).pid):
+            self._reshape()
+
+    def _kill_worker(self) -> None:
+        name = self._chooser.choice(sorted(self._workers))
+        self._workers[name].kill()
+        self._reshape()
+        self._workers[name] = self._start_worker(name)
+
+    def _pause_worker(self) -> None:
+        """For longer than its leases hold."""
+        worker = self._workers[self._chooser.choice(sorted(self._workers))]
+        with self._stopped(worker.pid):
+            began = time.monotonic()
+            while time.monotonic() < began + 2 * LEASE_SECONDS:
+                self._reshape()
+
+    def _change_subscriptions(self) -> None:
+        """One that nobody reads comes, and goes."""
+        self._audits += 1
+        name, request = f"audit-{self._audits}", self.bench.request
+        for change in (topic_admin.create_subscription, topic_admin.delete_subscription):
+
+            def asked(change: Any = change) -> Any:
+                try:
+                    return change(self.bench.store, self.bench.topic_name, name, request())
+                except REFUSED:
+                    return None
+
+            intent = self._wait(f"{change.__name__} is taken", asked)
+            self._wait(
+                "the subscription changes",
+                lambda intent=intent: not self.bench.operation(intent.operation.operation_id).state.is_live,
+            )
+
+    def _collect(self) -> None:
+        """What everybody has read to its end goes."""
+        garbage_collector.collect(self.bench.store, self.bench.planes, retention_minutes=0)
+        tombstone_sweeper.sweep(self.bench.store, self.bench.planes)
+
+    @contextmanager
+    def _stopped(self, pid: int) -> Any:
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    def _any(self, among: dict[str, _Life]) -> TrafficProcess:
+        return among[self._chooser.choice(sorted(among))].traffic
+
+    def _is_read(self) -> bool:
+        try:
+            return self.bench.unread("billing") == 0
+        except DataPlaneUnavailable:
+            return False
+
+    def _wait(self, what: str, predicate: Callable[[], Any]) -> Any:
+        """What never comes is told with where everybody stands."""
+        try:
+            return wait_until(predicate, timeout_seconds=ENDS_WITHIN_SECONDS, message=what)
+        except AssertionError as late:
+            told = [one.traffic.whereabouts() for one in self._everybody]
+            raise AssertionError("\n\n".join([str(late), repr(self.acts), *told])) from late
+
+    def _start(self, role: str, name: str, *, life: int = 1) -> _Life:
+        directory = self._directory / f"{name}-{life}"
+        directory.mkdir()
+        traffic = self._running.enter_context(
+            TrafficProcess(
+                role,
+                name,
+                url=self.bench.url,
+                topic=self.bench.topic_name,
+                directory=directory,
+                subscription="billing",
+                pulsar=self.bench.pulsar,
+                rate=self._rate // 2,
+                address=",".join(f"http://127.0.0.1:{port}" for port in self._ports.values()),
+            )
+        )
+        return _Life(traffic, [traffic.history])
+
+    def _start_worker(self, name: str) -> ChildProcess:
+        given = {
+            "DATABASE_URL": self.bench.url,
+            "API_SECRET": SECRET,
+            "SERVE_PORT": self._ports[name],
+            "WORKER_LEASE_SECONDS": LEASE_SECONDS,
+            "CONSUMER_GRACE_SECONDS": GRACE_SECONDS,
+        }
+        if self.bench.pulsar is not None:
+            given |= {
+                "PULSAR_ADMIN_URL": self.bench.pulsar.admin_url,
+                "PULSAR_SERVICE_URL": self.bench.pulsar.service_url,
+            }
+        env = {key: value for key, value in os.environ.items() if not key.startswith("CLEAVE_")}
+        env |= {f"CLEAVE_{key}": str(value) for key, value in given.items()}
+        worker = ChildProcess(
+            [sys.executable, "-m", "controller.entrypoints.cli", "worker", "--name", name],
+            log=self._directory / f"{name}.log",
+            cwd=PROJECT_ROOT,
+            env=env,
+        )
+        self._running.callback(worker.stop)
+        worker.start()
+        return worker

@@ -1,0 +1,94 @@
+"""Keyed messages through a topic that is split, merged and rebucketed all the time, while whoever takes part is killed or stopped.
+
+0 lost, 0 out of key order, on the embedded logs and on a released broker. A message may come twice: that is what a death costs.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.ordered_scene import OrderedScene
+from tests.support.bench import Bench
+
+NewBench = Callable[[], Bench]
+RecordFigure = Callable[[str], None]
+SEED = int(os.environ.get("CLEAVE_SEED", "0")) or random.SystemRandom().randrange(1, 2**31)
+"""CLEAVE_SEED repeats a run's choices."""
+
+
+def check_run(
+    bench: Bench,
+    directory: Path,
+    record_figure: RecordFigure,
+    *,
+    operations: int,
+    messages: int,
+    rate: int,
+    strike_every: int,
+) -> None:
+    """At least so many operations and messages under strikes, and the histories of all compared."""
+    print(f"seed {SEED}")  # noqa: T201 - shown where the test fails
+    with ExitStack() as running:
+        scene = OrderedScene(bench, directory, running, seed=SEED, rate=rate, consumers=3)
+        began = time.monotonic()
+        scene.run(operations, strike_every=strike_every)
+        while scene.sent < messages:
+            scene.run(10, strike_every=strike_every)
+        seconds = time.monotonic() - began
+
+        verdict = scene.judge()
+
+        assert verdict.in_order_and_complete, verdict
+        assert verdict.sent >= messages
+        bench.settle()
+        bench.check_laws()
+    told = ", ".join(f"{count} {name}" for name, count in sorted(scene.acts.items()))
+    record_figure(
+        f"ordered consumption on {bench.plane.name}, seed {SEED}: {verdict.summary}, in {seconds:.0f} s; {told}"
+    )
+
+
+@pytest.mark.timeout(600)
+def test_fast_subset_a_topic_that_never_rests_loses_nothing_and_keeps_each_key_in_order(
+    new_bench: NewBench, tmp_path: Path, record_figure: RecordFigure
+) -> None:
+    check_run(new_bench(), tmp_path, record_figure, operations=18, messages=5_000, rate=1_000, strike_every=2)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(7200)
+def test_a_million_messages_over_a_thousand_operations(
+    new_bench: NewBench, tmp_path: Path, record_figure: RecordFigure
+) -> None:
+    check_run(
+        new_bench(),
+        tmp_path,
+        record_figure,
+        operations=1_000,
+        messages=1_000_000,
+        rate=4_000,
+        strike_every=12,
+    )
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+def test_a_hundred_thousand_messages_over_two_hundred_operations_on_a_broker(
+    new_pulsar_bench: NewBench, tmp_path: Path, record_figure: RecordFigure
+) -> None:
+    check_run(
+        new_pulsar_bench(),
+        tmp_path,
+        record_figure,
+        operations=200,
+        messages=100_000,
+        rate=600,
+        strike_every=8,
+    )
