@@ -30,10 +30,11 @@ if TYPE_CHECKING:
     from controller.services.asset_events import AssetEventPoster
     from controller.services.consumer_sessions.leader import SessionLeader
     from controller.services.consumer_watch import ConsumerWatch
-    from controller.services.layout_feed import LayoutFeed
     from controller.services.load_aggregation import LoadAggregation
     from controller.services.load_collector import LoadCollector
     from controller.services.operation_runner import RunnerContext
+    from controller.services.watches.layout_feed import LayoutFeed
+    from controller.services.watches.topic_feed import TopicFeed
     from controller.services.worker.sensors import Sensor
     from controller.services.worker.shard_leases import ShardLeases
     from controller.services.worker.work_loop import WorkLoop
@@ -149,7 +150,7 @@ class Served(Protocol):
     def address(self) -> str:
         """Where they reach it."""
 
-    def serve(self, leader: SessionLeader, feed: LayoutFeed) -> Beside:
+    def serve(self, leader: SessionLeader, layouts: LayoutFeed, topics: TopicFeed) -> Beside:
         """What is to run beside the worker's loop for it."""
 
 
@@ -187,10 +188,10 @@ def build_worker(app: Application, worker_id: str | None = None, served: Served 
 
 
 def _serving(app: Application, leases: ShardLeases, served: Served) -> tuple[Beside, ...]:
-    """The leader of consumers, the feed of layouts, and what serves both."""
-    from controller.services import layout_feed
+    """The leader of consumers, the feeds of watches, and what serves them."""
     from controller.services.consumer_sessions import leader as sessions
     from controller.services.consumer_sessions.timing import ConsumerTiming
+    from controller.services.watches import feeds, layout_feed, topic_feed
     from controller.store.postgres.notifications import Listener
 
     settings = app.settings
@@ -202,13 +203,13 @@ def _serving(app: Application, leases: ShardLeases, served: Served) -> tuple[Bes
         timing=ConsumerTiming(settings.consumer_grace_seconds),
         clock=SystemClock(),
     )
-    feed = layout_feed.LayoutFeed(
-        app.store,
-        Listener(app.store.url, layout_feed.CHANNELS, application_name="cleave-layouts"),
-        shard_count=settings.worker_shards,
-        clock=SystemClock(),
+    watched = Listener(
+        app.store.url, (layout_feed.CHANNEL, topic_feed.CHANNEL), application_name="cleave-watches"
     )
-    return leader, feed, served.serve(leader, feed)
+    layouts = layout_feed.LayoutFeed(app.store, watched.interrupt, shard_count=settings.worker_shards)
+    topics = topic_feed.TopicFeed(app.store, watched.interrupt, clock=SystemClock())
+    telling = feeds.Feeds(watched, (layouts, topics), clock=SystemClock())
+    return leader, telling, served.serve(leader, layouts, topics)
 
 
 def _work_loop(

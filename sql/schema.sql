@@ -576,6 +576,14 @@ BEGIN
     RETURN NULL;
 END $$;
 
+CREATE FUNCTION cleave.on_topics_of_namespace() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    PERFORM pg_notify('cleave_topics', NEW.namespace);
+    RETURN NULL;
+END $$;
+
 CREATE FUNCTION cleave.raise_input(topics bigint[]) RETURNS void
     LANGUAGE sql
     AS $$
@@ -3519,6 +3527,10 @@ CREATE TRIGGER topic_before_update BEFORE UPDATE ON cleave.topic FOR EACH ROW EX
 CREATE TRIGGER topic_deleted AFTER UPDATE OF state ON cleave.topic FOR EACH ROW WHEN (((new.state = 'deleted'::text) AND (old.state <> 'deleted'::text))) EXECUTE FUNCTION cleave.on_topic_deleted();
 
 CREATE TRIGGER topic_insert AFTER INSERT ON cleave.topic REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_topic_insert();
+
+CREATE TRIGGER topic_of_namespace AFTER UPDATE OF state, properties ON cleave.topic FOR EACH ROW WHEN ((((old.state = 'live'::text) <> (new.state = 'live'::text)) OR ((new.state = 'live'::text) AND (old.properties IS DISTINCT FROM new.properties)))) EXECUTE FUNCTION cleave.on_topics_of_namespace();
+
+CREATE TRIGGER topic_of_namespace_first AFTER INSERT ON cleave.topic FOR EACH ROW WHEN ((new.state = 'live'::text)) EXECUTE FUNCTION cleave.on_topics_of_namespace();
 
 CREATE TRIGGER topic_policy AFTER UPDATE OF policy ON cleave.topic FOR EACH ROW WHEN ((old.policy IS DISTINCT FROM new.policy)) EXECUTE FUNCTION cleave.on_topic_policy();
 

@@ -73,7 +73,7 @@ class Servers:
         path: str,
         *,
         document: object = None,
-        query: Mapping[str, str] | None = None,
+        query: Mapping[str, Any] | None = None,
         timeout_seconds: float | None = None,
     ) -> Any:
         """The answer's JSON; None where there is none. Raises StoreUnavailable while no worker can answer, else what it said."""
@@ -86,7 +86,7 @@ class Servers:
                 raise StoreUnavailable(f"{answer.url.host} has not answered whole: {error}", 0.1) from error
 
     @contextmanager
-    def events(self, path: str, *, query: Mapping[str, str], silent_seconds: float) -> Iterator[EventFeed]:
+    def events(self, path: str, *, query: Mapping[str, Any], silent_seconds: float) -> Iterator[EventFeed]:
         """A stream of events, as they come. StoreUnavailable when it breaks, or after `silent_seconds` without one."""
         timeout = httpx.Timeout(self._timeout.connect, read=silent_seconds)
         with self._answered("GET", path, None, query, timeout) as answer:
@@ -102,7 +102,7 @@ class Servers:
         method: str,
         path: str,
         document: object,
-        query: Mapping[str, str] | None,
+        query: Mapping[str, Any] | None,
         timeout: httpx.Timeout,
     ) -> Iterator[httpx.Response]:
         """A good answer of the first worker that gives one, its body not read yet."""
@@ -141,7 +141,7 @@ class Servers:
         method: str,
         url: str,
         document: object,
-        query: Mapping[str, str] | None,
+        query: Mapping[str, Any] | None,
         timeout: httpx.Timeout,
     ) -> httpx.Response:
         """The answer, wherever the client is sent for it. (The library would leave out the token at another worker.)"""

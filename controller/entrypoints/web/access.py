@@ -29,9 +29,13 @@ class Grant:
     role: str
     topics: tuple[str, ...]
 
+    def allows(self, topic: str) -> bool:
+        """Whether the token is for this topic (`topic://tenant/namespace/name`)."""
+        return self.role == CLIENT and any(fnmatch.fnmatchcase(topic, pattern) for pattern in self.topics)
+
     def demand(self, topic: str) -> None:
-        """Raises AccessForbidden unless the token is for this topic (`topic://tenant/namespace/name`)."""
-        if self.role != CLIENT or not any(fnmatch.fnmatchcase(topic, pattern) for pattern in self.topics):
+        """Raises AccessForbidden unless the token is for this topic."""
+        if not self.allows(topic):
             raise AccessForbidden(f"this token is not for {topic}; ask for one that names it")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar, cast
@@ -52,7 +52,8 @@ from controller.services.consumer_sessions.requests import (
     Request,
 )
 from controller.services.consumer_sessions.timing import ConsumerTiming
-from controller.services.layout_feed import FedLayout, LayoutFeed
+from controller.services.watches.layout_feed import FedLayout, LayoutFeed
+from controller.services.watches.topic_feed import Names, TopicChanges, TopicFeed, TopicFilter, snapshot_hash
 from controller.store.topics.bucket_owners import SubscriptionKey
 
 ANSWER_SECONDS = 10.0
@@ -80,7 +81,8 @@ class Served:
     """What the routes stand on."""
 
     leader: SessionLeader
-    feed: LayoutFeed
+    layouts: LayoutFeed
+    topics: TopicFeed
     secret: str
 
     @property
@@ -191,7 +193,7 @@ class _AskLeader(Exception):
 async def _asking(request: HttpRequest, topic: Topic, subscription: Name, consumer: Name) -> Asking:
     """At the leader; a client that asks another worker is sent there."""
     served = _served(request)
-    topic_id, leader = await run_in_threadpool(served.feed.find, topic)
+    topic_id, leader = await run_in_threadpool(served.layouts.find, topic)
     if not served.leader.leads(topic_id):
         if leader is None:
             raise StoreUnavailable(f"nobody leads {topic} just now; ask again in a moment")
@@ -202,6 +204,7 @@ async def _asking(request: HttpRequest, topic: Topic, subscription: Name, consum
 Topic = Annotated[str, Depends(_topic)]
 AtLeader = Annotated[Asking, Depends(_asking)]
 _TOPIC = "/api/v1/topics/{tenant}/{namespace}/{topic}"
+_NAMESPACE = "/api/v1/namespaces/{tenant}/{namespace}"
 _CONSUMER = _TOPIC + "/subscriptions/{subscription}/consumers/{consumer}"
 router = APIRouter()
 
@@ -209,7 +212,7 @@ router = APIRouter()
 @router.get(_TOPIC + "/layout")
 async def layout(request: HttpRequest, topic: Topic) -> Response:
     """The ACTIVE segments as they are now."""
-    return _json(layout_document(await run_in_threadpool(_served(request).feed.look, topic)))
+    return _json(layout_document(await run_in_threadpool(_served(request).layouts.look, topic)))
 
 
 @router.get(_TOPIC + "/layout/watch")
@@ -218,18 +221,70 @@ async def watch(
 ) -> Response:
     """The layout whenever it changes, as events. `epoch` is the last one known: it is not sent again."""
     served = _served(request)
-    topic_id, _ = await run_in_threadpool(served.feed.find, topic)
+    topic_id, _ = await run_in_threadpool(served.layouts.find, topic)
     stream: EventStream[FedLayout] = EventStream(
         "layout", lambda found: None if found.published.layout.epoch == epoch else layout_document(found)
     )
 
     async def events() -> AsyncIterator[bytes]:
-        served.feed.watch(topic_id, stream)
+        served.layouts.watch(topic_id, stream)
         try:
             async for event in stream.events(served.timing.heartbeat_seconds):
                 yield event
         finally:
-            served.feed.forget(topic_id, stream)
+            served.layouts.forget(topic_id, stream)
+
+    return response(events())
+
+
+@dataclass(frozen=True, slots=True)
+class Visible:
+    """The topics that are asked for, and which of them the token may know of."""
+
+    served: Served
+    wanted: TopicFilter
+    is_allowed: Callable[[str], bool]
+
+
+def _visible(
+    request: HttpRequest,
+    tenant: Name,
+    namespace: Name,
+    wanted: Annotated[list[str], Query(alias="property", max_length=20)] = [],  # noqa: B006 - FastAPI copies it
+    authorization: Annotated[str | None, Header()] = None,
+) -> Visible:
+    served = _served(request)
+    grant = access.read(served.secret, authorization)
+    return Visible(served, TopicFilter.of(f"{tenant}/{namespace}", wanted), grant.allows)
+
+
+Topics = Annotated[Visible, Depends(_visible)]
+
+
+@router.get(_NAMESPACE + "/topics")
+async def topics(visible: Topics) -> Response:
+    """The live topics of the namespace that have all these properties (`property=key=value`), as far as the token is for them."""
+    names = await run_in_threadpool(visible.served.topics.look, visible.wanted)
+    allowed = [name for name in names if visible.is_allowed(name)]
+    return _json({"hash": snapshot_hash(allowed), "topics": allowed})
+
+
+@router.get(_NAMESPACE + "/topics/watch")
+async def watch_topics(
+    visible: Topics, known_hash: Annotated[str, Query(alias="hash", max_length=64)] = ""
+) -> Response:
+    """The same, then what changes, as events. `hash` is that of the set which is known: it is not sent again."""
+    feed, wanted = visible.served.topics, visible.wanted
+    changes = TopicChanges(visible.is_allowed, known_hash)
+    stream: EventStream[Names] = EventStream("topics", changes.document)
+
+    async def events() -> AsyncIterator[bytes]:
+        feed.watch(wanted, stream)
+        try:
+            async for event in stream.events(visible.served.timing.heartbeat_seconds):
+                yield event
+        finally:
+            feed.forget(wanted, stream)
 
     return response(events())
 
@@ -237,7 +292,7 @@ async def watch(
 @router.get(_TOPIC + "/subscriptions/{subscription}/why")
 async def why(request: HttpRequest, topic: Topic, subscription: Name) -> Response:
     """Of each bucket that the subscription has to read who has it, or why nobody reads it."""
-    return _json(await run_in_threadpool(_served(request).feed.why, topic, subscription))
+    return _json(await run_in_threadpool(_served(request).layouts.why, topic, subscription))
 
 
 @router.post(_CONSUMER)

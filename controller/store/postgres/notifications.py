@@ -10,6 +10,7 @@ stands in `sql/schema.sql`):
 | channel | payload | sent by the trigger function | when |
 |---|---|---|---|
 | `cleave_layout` | `topic:epoch` | `on_layout_change` | a layout changed |
+| `cleave_topics` | `tenant/namespace` | `on_topics_of_namespace` | a topic became live or ceased to be, or has other properties |
 | `cleave_operations` | `topic:operation` | `on_operation_intended` | an operation was intended |
 | `cleave_consumers` | `topic` | `on_consumer_change` | a consumer registered or left |
 | | | `on_observed_rows`, `on_observed_update` | brokers list other consumers |

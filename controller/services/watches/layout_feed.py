@@ -1,38 +1,31 @@
-"""Tells who watches a topic of each new layout: one listening connection and one reading a change, however many watch.
+"""Who watches which topic's layout, and what each was told (`feeds` waits and calls).
 
-Every worker can feed any topic's watchers. A watcher is noted first and the layout read afterwards, so nothing falls between. A
-burst of changes is read once. Whoever is slow is told the newest layout and none before it. All is read again when the
-listening connection was away, and every `SWEEP_SECONDS`.
+Every worker can feed any topic's watchers. A burst of changes is read once. Whoever is slow is told the newest layout and none
+before it.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from controller import telemetry
-from controller.clock import Clock
-from controller.domain.errors import CleaveError, NotFound, Retryable
+from controller.domain.errors import CleaveError, NotFound
+from controller.services.watches.feeds import Watcher
 from controller.store import leases
 from controller.store.postgres import inspection
 from controller.store.postgres.engine import Store
-from controller.store.postgres.notifications import Listener
+from controller.store.postgres.notifications import Notification
 from controller.store.topics import topics
 from controller.store.topics.published import PublishedLayout, published_layout
 
-log = telemetry.get_logger(__name__)
-
-CHANNELS = ("cleave_layout",)
+CHANNEL = "cleave_layout"
 _WHY = """
     SELECT segment_id, hash_range, state, bucket, owner, successor, generation, reason, since, waits_for, held_by
       FROM inspect.buckets WHERE topic_id = :topic_id AND subscription = :subscription
      ORDER BY hash_range, segment_id, bucket
 """
-SWEEP_SECONDS = 30.0
-LONGEST_WAIT_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,29 +36,17 @@ class FedLayout:
     leader: str | None
 
 
-class Watcher(Protocol):
-    """Safe to call from the feed's thread; never blocks."""
-
-    def push(self, found: FedLayout) -> None:
-        """Say this next, in place of what was not said yet."""
-
-    def end(self, reason: str) -> None:
-        """Say why, and close."""
-
-
 class LayoutFeed:
-    """Runs beside the worker's loop; `watch` and `forget` are for any thread."""
+    """`watch` and `forget` are for any thread."""
 
-    def __init__(self, store: Store, listener: Listener, *, shard_count: int, clock: Clock) -> None:
-        self._store, self._listener = store, listener
-        self._shard_count, self._clock = shard_count, clock
+    def __init__(self, store: Store, wake: Callable[[], None], *, shard_count: int) -> None:
+        """`wake` has the feeds' thread look at once."""
+        self._store, self._wake, self._shard_count = store, wake, shard_count
         self._lock = threading.Lock()
-        self._watchers: dict[int, set[Watcher]] = {}
-        self._new: dict[int, set[Watcher]] = {}
+        self._watchers: dict[int, set[Watcher[FedLayout]]] = {}
+        self._new: dict[int, set[Watcher[FedLayout]]] = {}
         self._dirty: set[int] = set()
         self._told: dict[int, FedLayout] = {}
-        self._sweep_at = -math.inf
-        self._stopping = threading.Event()
 
     def look(self, topic: str) -> FedLayout:
         """The layout as it is now. Raises TopicNotFound, TopicNotLive."""
@@ -85,15 +66,15 @@ class LayoutFeed:
             topic_id = topics.find_topic(tx, topic).topic_id
             return inspection.rows(tx, _WHY, topic_id=topic_id, subscription=subscription)
 
-    def watch(self, topic_id: int, watcher: Watcher) -> None:
+    def watch(self, topic_id: int, watcher: Watcher[FedLayout]) -> None:
         """From now on; it is told the present layout first."""
         with self._lock:
             self._watchers.setdefault(topic_id, set()).add(watcher)
             self._new.setdefault(topic_id, set()).add(watcher)
             self._dirty.add(topic_id)
-        self._listener.interrupt()
+        self._wake()
 
-    def forget(self, topic_id: int, watcher: Watcher) -> None:
+    def forget(self, topic_id: int, watcher: Watcher[FedLayout]) -> None:
         """Tell it no more."""
         with self._lock:
             watching = self._watchers.get(topic_id, set())
@@ -103,37 +84,22 @@ class LayoutFeed:
                 for known in (self._watchers, self._new, self._told):
                     known.pop(topic_id, None)
 
-    def stop(self) -> None:
-        """End every watch and leave."""
-        self._stopping.set()
-        self._listener.interrupt()
+    @property
+    def due_in_seconds(self) -> float:
+        """See `Feed`."""
+        return 0.0 if self._dirty else math.inf
 
-    def run(self) -> None:
-        """Until `stop`."""
-        while not self._stopping.is_set():
-            try:
-                self._wait()
-                self._tell()
-            except Retryable as error:
-                log.warning("layouts are not fed", error=str(error), delay_seconds=error.delay_seconds)
-                self._stopping.wait(min(error.delay_seconds, LONGEST_WAIT_SECONDS))
-            except Exception:  # the thread would end, and nobody would be told any more
-                log.exception("a round of the layout feed failed")
-                self._stopping.wait(LONGEST_WAIT_SECONDS)
-        self._each(lambda watcher: watcher.end("moved"))
-        self._listener.close()
-
-    def _wait(self) -> None:
-        notifications = self._listener.wait(0.0 if self._dirty else LONGEST_WAIT_SECONDS)
-        now = self._clock.monotonic_seconds()
-        is_sweep = now >= self._sweep_at or any(one.is_resync for one in notifications)
-        if is_sweep:
-            self._sweep_at = now + SWEEP_SECONDS
-        named = {head for one in notifications if (head := one.payload.partition(":")[0]).isdigit()}
+    def notice(self, notifications: Sequence[Notification], *, is_sweep: bool) -> None:
+        """See `Feed`."""
+        named = {
+            int(head)
+            for one in notifications
+            if one.channel == CHANNEL and (head := one.payload.partition(":")[0]).isdigit()
+        }
         with self._lock:
-            self._dirty |= {i for i in self._watchers if is_sweep or str(i) in named}
+            self._dirty |= self._watchers.keys() & (self._watchers.keys() if is_sweep else named)
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
         """Read each topic once, and tell its watchers what is new."""
         with self._lock:
             dirty, self._dirty = self._dirty & self._watchers.keys(), set()
@@ -148,6 +114,10 @@ class LayoutFeed:
                 raise
             else:
                 self._push(topic_id, found)
+
+    def end_all(self, reason: str) -> None:
+        """See `Feed`."""
+        self._each(lambda watcher: watcher.end(reason))
 
     def _push(self, topic_id: int, found: FedLayout) -> None:
         with self._lock:
@@ -164,7 +134,7 @@ class LayoutFeed:
         else:
             self._each(lambda watcher: watcher.push(found), topic_id)
 
-    def _each(self, act: Callable[[Watcher], None], topic_id: int | None = None) -> None:
+    def _each(self, act: Callable[[Watcher[FedLayout]], None], topic_id: int | None = None) -> None:
         with self._lock:
             watching = [
                 one

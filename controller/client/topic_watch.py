@@ -1,0 +1,78 @@
+"""The live topics of a namespace, for an application that takes on whatever is there: one consumer for each, for instance."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping
+from urllib.parse import quote
+
+import msgspec
+
+from controller.client.event_watch import EventWatch
+from controller.client.servers import Servers
+from controller.domain.errors import InvalidInput
+
+Change = Callable[[frozenset[str], frozenset[str]], None]
+
+
+class _Told(msgspec.Struct):
+    """All topics, or what changed."""
+
+    hash: str
+    topics: list[str] | None = None
+    removed: list[str] = []
+    added: list[str] = []
+
+
+class TopicWatch:
+    """From construction to `close`. `topics` is what is known now; a worker that is away leaves it as it was."""
+
+    def __init__(
+        self,
+        servers: Servers,
+        namespace: str,
+        *,
+        properties: Mapping[str, str] | None = None,
+        on_change: Change = lambda _removed, _added: None,
+    ) -> None:
+        """Topics of `namespace` (`tenant/namespace`) with all these properties, as far as the token is for them.
+
+        `on_change` is told what went and what came, in the watch's thread, and must not block; the first set is there when this
+        returns and is not told. Raises InvalidInput, AccessDenied, StoreUnavailable.
+        """
+        tenant, _, name = namespace.partition("/")
+        if not tenant or not name or "/" in name:
+            raise InvalidInput(f"{namespace!r} is no namespace; name it as tenant/namespace")
+        path = f"/api/v1/namespaces/{quote(tenant, safe='')}/{quote(name, safe='')}/topics"
+        wanted = [f"{key}={value}" for key, value in (properties or {}).items()]
+        self._on_change, self._lock = on_change, threading.Lock()
+        first = msgspec.convert(servers.ask("GET", path, query={"property": wanted}), _Told)
+        self._hash, self._topics = first.hash, frozenset(first.topics or ())
+        self._watch = EventWatch(
+            servers, f"{path}/watch", self._hear, query=lambda: {"property": wanted, "hash": self._hash}
+        )
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """Names as `topic://tenant/namespace/name`."""
+        with self._lock:
+            return self._topics
+
+    def close(self) -> None:
+        """Follow no more; safe to repeat."""
+        self._watch.close()
+
+    def _hear(self, _event: str, data: str) -> None:
+        told = msgspec.json.decode(data, type=_Told)
+        before = self.topics
+        after = self._after(before, told)
+        with self._lock:
+            self._topics, self._hash = after, told.hash
+        if after != before:
+            self._on_change(before - after, after - before)
+
+    @staticmethod
+    def _after(before: Collection[str], told: _Told) -> frozenset[str]:
+        if told.topics is not None:
+            return frozenset(told.topics)
+        return frozenset(before).difference(told.removed).union(told.added)  # in this order

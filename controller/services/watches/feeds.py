@@ -1,0 +1,92 @@
+"""Tells clients that watch what has changed: one listening connection and one thread that reads, however many watch.
+
+A feed knows who watches what (`layout_feed`, `topic_feed`); this waits for notifications and lets each feed read and tell. A
+watcher is noted first and what it watches is read afterwards, so nothing falls between. All is read again when the listening
+connection was away, and every `SWEEP_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+from controller import telemetry
+from controller.clock import Clock
+from controller.domain.errors import Retryable
+from controller.store.postgres.notifications import Listener, Notification
+
+log = telemetry.get_logger(__name__)
+
+SWEEP_SECONDS = 30.0
+LONGEST_WAIT_SECONDS = 1.0
+Pushed_contra = TypeVar("Pushed_contra", contravariant=True)
+
+
+class Watcher(Protocol[Pushed_contra]):
+    """Safe to call from the feeds' thread; never blocks."""
+
+    def push(self, pushed: Pushed_contra) -> None:
+        """Say this next, in place of what was not said yet."""
+
+    def end(self, reason: str) -> None:
+        """Say why, and close."""
+
+
+class Feed(Protocol):
+    """What is watched, and by whom; called by the feeds' thread."""
+
+    @property
+    def due_in_seconds(self) -> float:
+        """When it has something to read: 0 at once, infinity for nothing."""
+
+    def notice(self, notifications: Sequence[Notification], *, is_sweep: bool) -> None:
+        """Note what is to be read again; in a sweep everything."""
+
+    def tell(self) -> None:
+        """Read what is due, and tell. Raises Retryable, with nothing forgotten that was to be read."""
+
+    def end_all(self, reason: str) -> None:
+        """Nobody is told anything more."""
+
+
+class Feeds:
+    """Runs beside the worker's loop."""
+
+    def __init__(self, listener: Listener, feeds: Sequence[Feed], *, clock: Clock) -> None:
+        self._listener, self._feeds, self._clock = listener, tuple(feeds), clock
+        self._sweep_at = -math.inf
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """End every watch and leave."""
+        self._stopping.set()
+        self._listener.interrupt()
+
+    def run(self) -> None:
+        """Until `stop`."""
+        while not self._stopping.is_set():
+            try:
+                self._wait()
+                for feed in self._feeds:
+                    feed.tell()
+            except Retryable as error:
+                log.warning("watchers are not told", error=str(error), delay_seconds=error.delay_seconds)
+                self._stopping.wait(min(error.delay_seconds, LONGEST_WAIT_SECONDS))
+            except Exception:  # the thread would end, and nobody would be told any more
+                log.exception("a round of the feeds failed")
+                self._stopping.wait(LONGEST_WAIT_SECONDS)
+        for feed in self._feeds:
+            feed.end_all("moved")
+        self._listener.close()
+
+    def _wait(self) -> None:
+        due = min(feed.due_in_seconds for feed in self._feeds)
+        notifications = self._listener.wait(max(0.0, min(due, LONGEST_WAIT_SECONDS)))
+        now = self._clock.monotonic_seconds()
+        is_sweep = now >= self._sweep_at or any(one.is_resync for one in notifications)
+        if is_sweep:
+            self._sweep_at = now + SWEEP_SECONDS
+        for feed in self._feeds:
+            feed.notice(notifications, is_sweep=is_sweep)

@@ -1,0 +1,60 @@
+"""An application that follows the topics of its namespace over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from controller.client.servers import Servers
+from controller.client.topic_watch import TopicWatch
+from controller.devstack.serving import client_of
+from controller.domain.errors import AccessDenied, InvalidInput
+from controller.services.topic_admin import create_topic, delete_topic
+from tests.support.bench import TOPIC, Bench
+from tests.support.waiting import wait_until
+
+OTHER = "topic://acme/shop/payments"
+
+
+@pytest.fixture
+def limited(leader: str) -> Iterator[Servers]:
+    """With a token for one topic only."""
+    servers = client_of(leader, topics=(OTHER,))
+    yield servers
+    servers.close()
+
+
+def create(bench: Bench, name: str, **properties: str) -> None:
+    bench.finish(
+        create_topic(
+            bench.store, bench.planes, name, bench.request(), data_plane="embedded", properties=properties
+        )
+    )
+
+
+def test_topics_that_come_and_go_are_told_of(bench: Bench, servers: Servers, limited: Servers) -> None:
+    create(bench, TOPIC, team="orders")
+    changes: list[tuple[frozenset[str], frozenset[str]]] = []
+    every = TopicWatch(
+        servers, "acme/shop", on_change=lambda removed, added: changes.append((removed, added))
+    )
+    orders = TopicWatch(servers, "acme/shop", properties={"team": "orders"})
+    own = TopicWatch(limited, "acme/shop")
+    assert (every.topics, orders.topics, own.topics) == ({TOPIC}, {TOPIC}, frozenset())
+
+    create(bench, OTHER, team="payments")
+    wait_until(lambda: every.topics == {TOPIC, OTHER} and own.topics == {OTHER}, message="the second topic")
+    bench.finish(delete_topic(bench.store, TOPIC, bench.request()))
+    wait_until(lambda: (every.topics, orders.topics) == ({OTHER}, frozenset()), message="the first is gone")
+
+    for watch in (every, orders, own):
+        watch.close()
+    assert changes == [(frozenset(), {OTHER}), ({TOPIC}, frozenset())]
+
+
+def test_what_can_never_be_watched_is_refused_at_once(servers: Servers, leader: str) -> None:
+    with pytest.raises(InvalidInput, match="tenant/namespace"):
+        TopicWatch(servers, "shop")
+    with pytest.raises(AccessDenied):
+        TopicWatch(Servers([leader], "nonsense"), "acme/shop")

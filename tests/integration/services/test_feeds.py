@@ -1,0 +1,219 @@
+"""Watches of layouts and of topics on a real database: who is told what, how often, and when."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from controller.clock import SystemClock
+from controller.services import layout_feed, topic_feed
+from controller.services.segment_admin import splitting
+from controller.services.topic_admin import delete_topic
+from controller.services.watches.feeds import Feeds
+from controller.services.watches.layout_feed import LayoutFeed
+from controller.services.watches.topic_feed import Names, TopicFeed, TopicFilter
+from controller.store.postgres.notifications import Listener, Notification
+from tests.support.bench import TOPIC, Bench
+from tests.support.waiting import wait_until
+
+
+class Told:
+    """Keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.pushed: list[Any] = []
+        self.ended: list[str] = []
+
+    def push(self, pushed: Any) -> None:
+        self.pushed.append(pushed)
+
+    def end(self, reason: str) -> None:
+        self.ended.append(reason)
+
+    @property
+    def epochs(self) -> list[int]:
+        """Of the layouts."""
+        return [one.published.layout.epoch for one in self.pushed]
+
+
+@pytest.fixture
+def bench(database: str) -> Iterator[Bench]:
+    bench = Bench(database)
+    yield bench
+    bench.close()
+
+
+@pytest.fixture
+def layouts(bench: Bench) -> LayoutFeed:
+    """Of layouts; its thread is the test."""
+    return LayoutFeed(bench.store, lambda: None, shard_count=16)
+
+
+def changed(feed: LayoutFeed, topic_id: int) -> None:
+    feed.notice([Notification(layout_feed.CHANNEL, f"{topic_id}:1")], is_sweep=False)
+    feed.tell()
+
+
+def test_a_newcomer_is_told_the_present_layout_and_nobody_else_anything(
+    bench: Bench, layouts: LayoutFeed
+) -> None:
+    topic_id = bench.topic_with(segments=1)
+    first, second = Told(), Told()
+    layouts.watch(topic_id, first)
+    layouts.tell()
+    layouts.watch(topic_id, second)
+    layouts.tell()
+
+    assert (first.epochs, second.epochs) == ([0], [0])
+    changed(layouts, topic_id)
+    assert (first.epochs, second.epochs) == ([0], [0])
+
+
+def test_a_burst_of_changes_is_read_once(bench: Bench, layouts: LayoutFeed) -> None:
+    topic_id = bench.topic_with(segments=1)
+    told = Told()
+    layouts.watch(topic_id, told)
+    layouts.tell()
+    for _ in range(3):
+        bench.reshape(splitting(bench.layout.active[0].segment_id))
+
+    changed(layouts, topic_id)
+
+    assert told.epochs == [0, 3]
+
+
+def test_whoever_has_gone_is_told_nothing_and_leaves_nothing(bench: Bench, layouts: LayoutFeed) -> None:
+    topic_id = bench.topic_with(segments=1)
+    gone = Told()
+    layouts.watch(topic_id, gone)
+    layouts.forget(topic_id, gone)
+    layouts.tell()
+    changed(layouts, topic_id)
+
+    assert gone.pushed == []
+    assert not any((layouts._watchers, layouts._new, layouts._told))
+
+
+def test_watchers_of_a_deleted_topic_are_sent_away(bench: Bench, layouts: LayoutFeed) -> None:
+    topic_id = bench.topic_with(segments=1)
+    told = Told()
+    layouts.watch(topic_id, told)
+    layouts.tell()
+    bench.finish(delete_topic(bench.store, TOPIC, bench.request()))
+
+    changed(layouts, topic_id)
+
+    assert told.ended == ["gone"]
+
+
+def test_many_that_open_and_close_leave_nothing_behind(bench: Bench, layouts: LayoutFeed) -> None:
+    topic_id = bench.topic_with(segments=1)
+    for _ in range(10_000):
+        watcher = Told()
+        layouts.watch(topic_id, watcher)
+        layouts.forget(topic_id, watcher)
+
+    assert not any((layouts._watchers, layouts._new, layouts._told))
+
+
+@pytest.fixture
+def topics(bench: Bench) -> Iterator[TopicFeed]:
+    """Of topics, with the feeds' own thread and connection."""
+    listener = Listener(bench.url, (topic_feed.CHANNEL,), application_name="cleave-watches")
+    feed = TopicFeed(bench.store, listener.interrupt, clock=SystemClock())
+    telling = Feeds(listener, (feed,), clock=SystemClock())
+    thread = threading.Thread(target=telling.run)
+    thread.start()
+    yield feed
+    telling.stop()
+    thread.join()
+
+
+def last(told: Told) -> Names | None:
+    return told.pushed[-1] if told.pushed else None
+
+
+def test_topics_are_told_of_when_they_become_live_change_their_properties_and_go(
+    bench: Bench, topics: TopicFeed
+) -> None:
+    every, billing, elsewhere = Told(), Told(), Told()
+    topics.watch(TopicFilter("acme/shop"), every)
+    topics.watch(TopicFilter.of("acme/shop", ["team=billing"]), billing)
+    topics.watch(TopicFilter("acme/other"), elsewhere)
+    wait_until(lambda: last(every) == last(billing) == last(elsewhere) == ())
+
+    bench.create(properties={"team": "billing", "tier": "1"})
+    wait_until(lambda: last(every) == last(billing) == (TOPIC,), message="it is live")
+    bench.execute(
+        """UPDATE cleave.topic SET properties = '{"team": "orders"}', row_version = row_version + 1"""
+    )
+    wait_until(lambda: last(billing) == (), message="it is another team's")
+    bench.finish(delete_topic(bench.store, TOPIC, bench.request()))
+    wait_until(lambda: last(every) == (), message="it is gone")
+
+    assert [names for names in elsewhere.pushed if names] == []
+
+
+def test_a_listening_connection_that_is_cut_costs_no_change(bench: Bench, topics: TopicFeed) -> None:
+    told = Told()
+    topics.watch(TopicFilter("acme/shop"), told)
+    wait_until(lambda: last(told) == ())
+    cut = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'cleave-watches'"
+
+    bench.execute("ALTER TABLE cleave.topic DISABLE TRIGGER topic_of_namespace")  # as if nobody had listened
+    bench.create()
+    bench.execute("ALTER TABLE cleave.topic ENABLE TRIGGER topic_of_namespace")
+    assert bench.scalar(cut) >= 1
+
+    wait_until(lambda: last(told) == (TOPIC,), message="all is read again")
+
+
+def test_everybody_is_told_when_the_feeds_stop(bench: Bench) -> None:
+    listener = Listener(bench.url, (topic_feed.CHANNEL,))
+    layouts = LayoutFeed(bench.store, listener.interrupt, shard_count=16)
+    topics = TopicFeed(bench.store, listener.interrupt, clock=SystemClock())
+    telling = Feeds(listener, (layouts, topics), clock=SystemClock())
+    told, also = Told(), Told()
+    topic_id = bench.topic_with(segments=1)
+    layouts.watch(topic_id, told)
+    topics.watch(TopicFilter("acme/shop"), also)
+    thread = threading.Thread(target=telling.run)
+    thread.start()
+    wait_until(lambda: told.pushed and also.pushed)
+
+    telling.stop()
+    thread.join()
+
+    assert told.ended == also.ended == ["moved"]
+
+
+def test_changes_that_follow_one_another_are_gathered(bench: Bench) -> None:
+    """Time is the test's: what is noted within the gathering time is read once."""
+
+    class Clock(SystemClock):
+        now = 100.0
+
+        def monotonic_seconds(self) -> float:
+            return self.now
+
+    clock = Clock()
+    feed = TopicFeed(bench.store, lambda: None, clock=clock)
+    told = Told()
+    feed.watch(TopicFilter("acme/shop"), told)
+    feed.tell()
+    bench.create()
+    rung = [Notification(topic_feed.CHANNEL, "acme/shop")]
+    feed.notice(rung, is_sweep=False)
+    clock.now += 0.8 * topic_feed.GATHER_SECONDS
+    feed.notice(rung, is_sweep=False)
+    feed.tell()
+    assert told.pushed == [()]
+    assert feed.due_in_seconds == pytest.approx(0.2 * topic_feed.GATHER_SECONDS)
+
+    clock.now += 0.3 * topic_feed.GATHER_SECONDS  # the first one's time, however many followed
+    feed.tell()
+
+    assert told.pushed == [(), (TOPIC,)]
