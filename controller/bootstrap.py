@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Protocol
 
 from controller.clock import SystemClock
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from controller.services.load_aggregation import LoadAggregation
     from controller.services.load_collector import LoadCollector
     from controller.services.operation_runner import RunnerContext
+    from controller.services.subscription_lag import LookAtLag
     from controller.services.watches.layout_feed import LayoutFeed
     from controller.services.watches.topic_feed import TopicFeed
     from controller.services.worker.sensors import Sensor
@@ -150,7 +151,7 @@ class Served(Protocol):
     def address(self) -> str:
         """Where they reach it."""
 
-    def serve(self, leader: SessionLeader, layouts: LayoutFeed, topics: TopicFeed) -> Beside:
+    def serve(self, leader: SessionLeader, layouts: LayoutFeed, topics: TopicFeed, lag: LookAtLag) -> Beside:
         """What is to run beside the worker's loop for it."""
 
 
@@ -189,6 +190,7 @@ def build_worker(app: Application, worker_id: str | None = None, served: Served 
 
 def _serving(app: Application, leases: ShardLeases, served: Served) -> tuple[Beside, ...]:
     """The leader of consumers, the feeds of watches, and what serves them."""
+    from controller.services import subscription_lag
     from controller.services.consumer_sessions import leader as sessions
     from controller.services.consumer_sessions.timing import ConsumerTiming
     from controller.services.watches import feeds, layout_feed, topic_feed
@@ -209,7 +211,8 @@ def _serving(app: Application, leases: ShardLeases, served: Served) -> tuple[Bes
     layouts = layout_feed.LayoutFeed(app.store, watched.interrupt, shard_count=settings.worker_shards)
     topics = topic_feed.TopicFeed(app.store, watched.interrupt, clock=SystemClock())
     telling = feeds.Feeds(watched, (layouts, topics), clock=SystemClock())
-    return leader, telling, served.serve(leader, layouts, topics)
+    look_at_lag = partial(subscription_lag.lag, app.store, app.planes)
+    return leader, telling, served.serve(leader, layouts, topics, look_at_lag)
 
 
 def _work_loop(

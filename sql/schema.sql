@@ -798,6 +798,25 @@ CREATE FUNCTION embedded.backlog(log_name text, of_subscription text) RETURNS bi
      WHERE l.name = log_name AND p.lowest IS NOT NULL
 $$;
 
+CREATE FUNCTION embedded.backlog_of_buckets(log_name text, of_subscription text, starts integer[]) RETURNS bigint[]
+    LANGUAGE sql STABLE
+    AS $$
+    WITH parts AS (
+        SELECT c.log_id, array_agg(c.first_hash ORDER BY c.first_hash) AS firsts,
+               array_agg(c.position ORDER BY c.first_hash) AS positions, min(c.position) AS lowest
+          FROM embedded.cursor c JOIN embedded.log l USING (log_id)
+         WHERE l.name = log_name AND c.subscription = of_subscription GROUP BY c.log_id
+    ), counted AS (
+        SELECT width_bucket(h.hash, starts) AS at, count(*) AS messages
+          FROM parts p JOIN embedded.message m ON m.log_id = p.log_id AND m.log_offset >= p.lowest
+         CROSS JOIN LATERAL (SELECT coalesce(m.bucket_hash, embedded.bucket_hash_of(m.key)) AS hash) h
+         WHERE m.log_offset >= p.positions[width_bucket(h.hash, p.firsts)] GROUP BY 1
+    )
+    SELECT ARRAY(SELECT coalesce(c.messages, 0) FROM generate_subscripts(starts, 1) AS i
+                   LEFT JOIN counted c ON c.at = i ORDER BY i)
+      FROM parts
+$$;
+
 CREATE FUNCTION embedded.bucket_hash_of(key bytea) RETURNS integer
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3708,6 +3727,9 @@ GRANT ALL ON FUNCTION embedded.append(log_name text, producer_name text, batch_s
 
 REVOKE ALL ON FUNCTION embedded.backlog(log_name text, of_subscription text) FROM PUBLIC;
 GRANT ALL ON FUNCTION embedded.backlog(log_name text, of_subscription text) TO cleave_controller;
+
+REVOKE ALL ON FUNCTION embedded.backlog_of_buckets(log_name text, of_subscription text, starts integer[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.backlog_of_buckets(log_name text, of_subscription text, starts integer[]) TO cleave_controller;
 
 REVOKE ALL ON FUNCTION embedded.bucket_hash_of(key bytea) FROM PUBLIC;
 GRANT ALL ON FUNCTION embedded.bucket_hash_of(key bytea) TO cleave_controller;

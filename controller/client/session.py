@@ -92,7 +92,8 @@ class Session:
         """Registers at once. Raises NotFound, TopicNotLive, Conflict, StoreUnavailable."""
         self._servers, self._on_change = servers, on_change
         self._path = consumer_path(topic, subscription, consumer)
-        self._why_path = f"{self._path.rpartition('/consumers/')[0]}/why"
+        subscription_path = self._path.rpartition("/consumers/")[0]
+        self._why_path, self._lag_path = f"{subscription_path}/why", f"{subscription_path}/lag"
         self._incarnation = uuid.uuid4().hex
         self._silent_seconds = self._grace_seconds = 0.0  # as registering says
         self._refused_since: float | None = None
@@ -139,6 +140,11 @@ class Session:
     def why(self) -> list[dict[str, Any]]:
         """What the leader says of every bucket of the subscription. Raises StoreUnavailable."""
         found: list[dict[str, Any]] = self._servers.ask("GET", self._why_path)
+        return found
+
+    def lag(self) -> list[dict[str, Any]]:
+        """Unacknowledged messages of every bucket of the subscription. Raises StoreUnavailable."""
+        found: list[dict[str, Any]] = self._servers.ask("GET", self._lag_path)
         return found
 
     def say_released(self, buckets: Sequence[OwnedBucket]) -> None:

@@ -57,6 +57,18 @@ class BucketStatus:
     """When that began, in ISO 8601, where the leader knows; of an own bucket when it came here."""
 
 
+@dataclass(frozen=True, slots=True)
+class BucketLag:
+    """How many messages of a bucket are not acknowledged, whoever reads it; of a whole segment where `bucket` is None."""
+
+    segment_id: int
+    bucket: str | None
+    owners: tuple[str, ...]
+    messages: int | None
+    """None where the data plane could not count; `error` says why."""
+    error: str | None
+
+
 class StreamConsumer:
     """One consumer of one subscription; for one thread, which must go on calling `receive` to take part."""
 
@@ -129,6 +141,13 @@ class StreamConsumer:
             holders = tuple(row["held_by"] or others)
             found.append(BucketStatus(row["segment_id"], row["bucket"], reason, holders, row["since"]))
         return tuple(found)
+
+    def lag(self) -> tuple[BucketLag, ...]:
+        """Of all that the subscription has to read, here and elsewhere; the worker counts anew. Raises StoreUnavailable."""
+        return tuple(
+            BucketLag(row["segment_id"], row["bucket"], tuple(row["owners"]), row["messages"], row["error"])
+            for row in self._session.lag()
+        )
 
     def receive(self, timeout_seconds: float) -> Batch | None:
         """The next messages of one bucket, waiting for them at most so long; None when there are none.

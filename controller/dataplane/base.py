@@ -189,6 +189,18 @@ class TrimmingDataPlane(DataPlane, Protocol):
         """
 
 
+@runtime_checkable
+class BucketCountingDataPlane(DataPlane, Protocol):
+    """A data plane that counts the backlog of each entry bucket. A released broker counts whole subscriptions."""
+
+    def backlog_of_buckets(
+        self, backing_topic: str, subscription: str, bucket_starts: Sequence[int]
+    ) -> Sequence[int] | None:
+        """Unacknowledged messages of each bucket, by their first hashes (rising from 0); None where the log or the
+        subscription is missing.
+        """
+
+
 class OutgoingMessage(NamedTuple):
     """A message to store. Without a key it may go to any segment.
 

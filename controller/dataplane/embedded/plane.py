@@ -176,6 +176,18 @@ class EmbeddedDataPlane:
             ((backlog,),) = cursor.fetchall()
             return None if backlog is None else int(backlog)
 
+    def backlog_of_buckets(
+        self, backing_topic: str, subscription: str, bucket_starts: Sequence[int]
+    ) -> Sequence[int] | None:
+        """Unacknowledged messages of each bucket; counts one by one."""
+        with self._calls.statement(f"backlog of {backing_topic}") as cursor:
+            cursor.execute(
+                "SELECT embedded.backlog_of_buckets(%s, %s, %s)",
+                (backing_topic, subscription, list(bucket_starts)),
+            )
+            found = cursor.fetchone()
+            return None if found is None else found[0]
+
     def seek(self, backing_topic: str, subscription: str, instant_ms: int) -> None:
         """Move the cursor to the first message published at or after the instant; cuts all its readers off. Where
         that message is trimmed, to the first that is there.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -23,7 +24,7 @@ from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.reading import reading
 from controller.entrypoints.rehearsal import stage
 from controller.entrypoints.running import manual_request
-from controller.services import topic_admin
+from controller.services import subscription_lag, topic_admin
 from controller.store.postgres import inspection
 from controller.store.topics import consumers, inspected, topics
 from controller.store.topics.subscriptions import SubscriptionKind
@@ -159,6 +160,16 @@ def why(
         "waits_for",
         "held_by",
     )
+    emit(as_json, rows, rows_table(rows, shown))
+
+
+@consumers_app.command()
+def lag(topic: Topic, subscription: Subscription, as_json: AsJson = False) -> None:
+    """Count what is not acknowledged, for each entry bucket where the data plane can, whether anybody reads it or not."""
+    name = topic_name(topic)
+    with about(name), application() as cleave:
+        rows = [asdict(one) for one in subscription_lag.lag(cleave.store, cleave.planes, name, subscription)]
+    shown = ("segment_id", "hash_range", "state", "bucket", "owners", "messages", "error")
     emit(as_json, rows, rows_table(rows, shown))
 
 

@@ -52,6 +52,7 @@ from controller.services.consumer_sessions.requests import (
     Request,
 )
 from controller.services.consumer_sessions.timing import ConsumerTiming
+from controller.services.subscription_lag import LookAtLag
 from controller.services.watches.layout_feed import FedLayout, LayoutFeed
 from controller.services.watches.topic_feed import Names, TopicChanges, TopicFeed, TopicFilter, snapshot_hash
 from controller.store.topics.bucket_owners import SubscriptionKey
@@ -83,6 +84,7 @@ class Served:
     leader: SessionLeader
     layouts: LayoutFeed
     topics: TopicFeed
+    lag: LookAtLag
     secret: str
 
     @property
@@ -293,6 +295,12 @@ async def watch_topics(
 async def why(request: HttpRequest, topic: Topic, subscription: Name) -> Response:
     """Of each bucket that the subscription has to read who has it, or why nobody reads it."""
     return _json(await run_in_threadpool(_served(request).layouts.why, topic, subscription))
+
+
+@router.get(_TOPIC + "/subscriptions/{subscription}/lag")
+async def lag(request: HttpRequest, topic: Topic, subscription: Name) -> Response:
+    """Unacknowledged messages of each bucket that the subscription has to read, whether anybody reads it or not."""
+    return _json(await run_in_threadpool(_served(request).lag, topic, subscription))
 
 
 @router.post(_CONSUMER)

@@ -10,6 +10,7 @@ from controller.domain.errors import InvalidInput
 from controller.entrypoints.web.access import demand_secret
 from controller.entrypoints.web.app import Served, create_app
 from controller.services.consumer_sessions.leader import SessionLeader
+from controller.services.subscription_lag import LookAtLag
 from controller.services.watches.layout_feed import LayoutFeed
 from controller.services.watches.topic_feed import TopicFeed
 from controller.settings import Settings
@@ -46,9 +47,11 @@ class WebServer:
         self.address = (settings.serve_url or own).rstrip("/")
         self._server: uvicorn.Server | None = None
 
-    def serve(self, leader: SessionLeader, layouts: LayoutFeed, topics: TopicFeed) -> WebServer:
+    def serve(
+        self, leader: SessionLeader, layouts: LayoutFeed, topics: TopicFeed, lag: LookAtLag
+    ) -> WebServer:
         """Itself, with what it is to serve."""
-        app = create_app(Served(leader, layouts, topics, self._secret))
+        app = create_app(Served(leader, layouts, topics, lag, self._secret))
         self._server = uvicorn.Server(
             uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2)
         )

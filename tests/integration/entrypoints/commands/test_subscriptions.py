@@ -45,3 +45,14 @@ def test_dry_runs_say_what_would_happen(cleave: CommandLine, orders: str) -> Non
     assert created == f"topic://{orders}: CHECKPOINT audit would be created\n"
     assert deleted == f"topic://{orders}: billing would be deleted\n"
     assert "already" in cleave.refused("subscriptions", "create", orders, "billing", "--dry-run")
+
+
+def test_lag_is_counted_of_each_bucket(cleave: CommandLine, orders: str) -> None:
+    cleave.ok("subscriptions", "create", orders, "billing")
+
+    rows = cleave.json("consumers", "lag", orders, "billing")
+
+    assert {(row["segment_id"], row["messages"]) for row in rows} == {(0, 0), (1, 0)}
+    assert len({row["bucket"] for row in rows}) == 2
+    assert "0000-7fff" in cleave.ok("consumers", "lag", orders, "billing")
+    assert "elsewhere" in cleave.refused("consumers", "lag", orders, "elsewhere")

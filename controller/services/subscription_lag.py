@@ -1,0 +1,91 @@
+"""How far behind a subscription is: unacknowledged messages for each bucket of what it has to read, attached to or not.
+
+The rows say what there is to read and who owns it; the counts come from the data plane, a few calls at a time. A plane that counts
+whole segments only says so by leaving `bucket` out. A segment whose count cannot be had is shown with the reason, and keeps none
+of the others from being shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from controller.dataplane.base import BucketCountingDataPlane, DataPlane
+from controller.domain.entry_buckets import bucket_ranges
+from controller.domain.errors import CleaveError
+from controller.domain.segment import Segment
+from controller.store.postgres.engine import Store
+from controller.store.topics import bucket_owners, to_read, topics
+from controller.store.topics.bucket_owners import SubscriptionKey
+
+PARALLEL_CALLS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class BucketLag:
+    """Of one bucket, or of a whole segment where `bucket` is None. Nobody may own it."""
+
+    segment_id: int
+    hash_range: str
+    state: str
+    bucket: str | None
+    owners: tuple[str, ...]
+    messages: int | None
+    """None where it could not be counted; `error` says why."""
+    error: str | None = None
+
+
+LookAtLag = Callable[[str, str], list[BucketLag]]
+"""`lag` of a topic's subscription."""
+
+
+def lag(store: Store, planes: Mapping[str, DataPlane], topic: str, subscription: str) -> list[BucketLag]:
+    """By range and bucket. Raises TopicNotFound, SubscriptionNotFound."""
+    with store.transaction() as tx:
+        row = topics.find_topic(tx, topic)
+        found = to_read.to_read(tx, row.topic_id, subscription)
+        owned = bucket_owners.owners(tx, SubscriptionKey(row.topic_id, subscription))
+    plane = planes[row.data_plane]
+    owners: dict[int, dict[int, str]] = {}
+    for one in owned:
+        if one.consumer is not None:
+            owners.setdefault(one.bucket.segment_id, {})[one.bucket.bucket.start] = one.consumer
+    segments = [
+        segment
+        for segment in sorted(
+            found.layout.segments.values(), key=lambda one: (one.hash_range.start, one.segment_id)
+        )
+        if segment.segment_id not in found.drained
+    ]
+
+    def counted(segment: Segment) -> list[BucketLag]:
+        log = found.backing_topics[segment.segment_id]
+        return _of_segment(plane, log, subscription, segment, owners.get(segment.segment_id, {}))
+
+    with ThreadPoolExecutor(PARALLEL_CALLS, thread_name_prefix="cleave-lag") as calls:
+        return [one for those in calls.map(counted, segments) for one in those]
+
+
+def _of_segment(
+    plane: DataPlane, log: str, subscription: str, segment: Segment, owners: Mapping[int, str]
+) -> list[BucketLag]:
+    where = (segment.segment_id, str(segment.hash_range), segment.state.value)
+    everybody = tuple(sorted(set(owners.values())))
+    ranges = bucket_ranges(segment.bucket_splits)
+    try:
+        if isinstance(plane, BucketCountingDataPlane):
+            counts: Sequence[int | None] | None = plane.backlog_of_buckets(
+                log, subscription, [one.start for one in ranges]
+            )
+            return [
+                BucketLag(*where, str(one), _owner(owners.get(one.start)), count)
+                for one, count in zip(ranges, counts or [None] * len(ranges), strict=True)
+            ]
+        return [BucketLag(*where, None, everybody, plane.backlog(log, subscription))]
+    except CleaveError as error:
+        return [BucketLag(*where, None, everybody, None, error.message)]
+
+
+def _owner(name: str | None) -> tuple[str, ...]:
+    return () if name is None else (name,)
