@@ -73,7 +73,7 @@ def test_a_million_messages_over_a_thousand_operations(
         record_figure,
         operations=1_000,
         messages=1_000_000,
-        rate=4_000,
+        rate=1_500,
         strike_every=12,
     )
 
