@@ -9,6 +9,9 @@ first, and the log knows whether it has it.
 from __future__ import annotations
 
 import itertools
+import logging
+import math
+import threading
 import time
 import uuid
 from collections import deque
@@ -21,13 +24,16 @@ from controller.client.layout_watch import LayoutWatch
 from controller.client.patience import Result, patiently
 from controller.dataplane.base import LogClient, OutgoingMessage
 from controller.domain.entry_buckets import bucket_of, bucket_ranges
-from controller.domain.errors import InvalidInput, SegmentNotFound, SegmentTerminated
+from controller.domain.errors import CleaveError, InvalidInput, SegmentNotFound, SegmentTerminated
 from controller.domain.hash_range import HashRange
 from controller.domain.key_hash import key_bytes, key_hash
 from controller.domain.segment import Segment
 
+_log = logging.getLogger(__name__)
 MAX_MESSAGE_BYTES = 5 * 1024 * 1024 - 64 * 1024
 """What every data plane takes as it is set by itself; keys are short beside it."""
+RETRY_SECONDS = 0.1
+"""What could not be sent after its delay is tried again; a layout that is awaited is looked for as often."""
 LOOK_SECONDS = 1.0
 """While a fence is waited out, the layout is read this often even if no notification came."""
 
@@ -39,7 +45,16 @@ class _BucketQueue:
     would cross.
     """
 
-    __slots__ = ("backing_topic", "bucket", "in_doubt", "producer", "segment_id", "waiting", "waiting_bytes")
+    __slots__ = (
+        "backing_topic",
+        "bucket",
+        "in_doubt",
+        "producer",
+        "segment_id",
+        "since",
+        "waiting",
+        "waiting_bytes",
+    )
 
     def __init__(self, segment_id: int, backing_topic: str, bucket: HashRange | None, producer: str) -> None:
         self.segment_id, self.backing_topic, self.bucket = segment_id, backing_topic, bucket
@@ -47,6 +62,15 @@ class _BucketQueue:
         self.waiting: deque[OutgoingMessage] = deque()
         self.waiting_bytes = 0
         self.in_doubt: tuple[int, list[OutgoingMessage]] | None = None
+        self.since = 0.0
+        """Since when its oldest message waits, `time.monotonic` seconds."""
+
+    def put(self, message: OutgoingMessage) -> None:
+        """Behind all others."""
+        if not self.waiting:
+            self.since = time.monotonic()
+        self.waiting.append(message)
+        self.waiting_bytes += len(message.payload)
 
     @property
     def empty(self) -> bool:
@@ -54,7 +78,9 @@ class _BucketQueue:
 
 
 class Producer:
-    """One producer of one topic; for one thread. Leaving the `with` block flushes."""
+    """One producer of one topic. Leaving the `with` block flushes. For one thread, but that a second one of its own may send what has
+    waited for long enough.
+    """
 
     def __init__(
         self,
@@ -65,15 +91,19 @@ class Producer:
         name: str = "producer",
         batch_messages: int = 500,
         batch_bytes: int = 512 * 1024,
+        batch_delay_seconds: float | None = None,
         max_pending_messages: int = 20_000,
         send_timeout_seconds: float = 30.0,
         on_stored: Callable[[Sequence[OutgoingMessage]], None] = lambda _messages: None,
     ) -> None:
-        """`batch_*` say when a queue is sent without `flush`; `max_pending_messages` when `send` blocks.
+        """`batch_*` say when a queue is sent without `flush`: without `batch_delay_seconds` only when it is full.
+        `max_pending_messages` says when `send` blocks.
 
         `send_timeout_seconds` bounds how long `send` and `flush` retry and wait for a layout before they raise.
-        `on_stored` is told, in order, what the data plane has acknowledged.
+        `on_stored` is told, in order, what the data plane has acknowledged; with a delay also in a thread of the producer's.
         """
+        if batch_delay_seconds is not None and not 0 < batch_delay_seconds < math.inf:
+            raise InvalidInput(f"a batch delay of {batch_delay_seconds} s; give more than 0, or None")
         self._logs = logs
         # Batches are numbered from 1 in each process, so each needs a name that nobody used before.
         self.producer_id = f"{name}-{uuid.uuid4().hex[:12]}"
@@ -88,6 +118,12 @@ class Producer:
         self._fenced: set[int] = set()
         self._pending = 0
         self._watch = LayoutWatch(source, topic)
+        self._lock = threading.RLock()
+        self._delay_seconds = batch_delay_seconds
+        self._closing, self._waits = threading.Event(), threading.Event()
+        self._sender = threading.Thread(target=self._send_what_waited, name="cleave-sender", daemon=True)
+        if batch_delay_seconds is not None:
+            self._sender.start()
 
     def __enter__(self) -> Self:
         return self
@@ -116,13 +152,16 @@ class Producer:
             raise InvalidInput(
                 f"a message of {len(payload)} bytes; send at most {MAX_MESSAGE_BYTES}, or a reference to where the rest is"
             )
-        self._unrouted.append(OutgoingMessage(payload, None if key is None else key_bytes(key)))
-        self._pending += 1
-        self._follow_layout()
-        for queue in self._route_all():
-            self._send_queue(queue, whole_batches=True)
-        if self._pending >= self._max_pending:
-            self.flush()
+        message = OutgoingMessage(payload, None if key is None else key_bytes(key))
+        with self._lock:
+            self._unrouted.append(message)
+            self._pending += 1
+            self._follow_layout()
+            for queue in self._route_all():
+                self._send_queue(queue, whole_batches=True)
+            if self._pending >= self._max_pending:
+                self.flush()
+        self._waits.set()
 
     def flush(self) -> None:
         """Return when everything is stored.
@@ -132,11 +171,12 @@ class Producer:
         """
         deadline = time.monotonic() + self._send_timeout_seconds
         while True:
-            self._follow_layout()
-            self._route_all()
-            for queue in self._queues.values():
-                self._send_queue(queue)
-            fenced = [queue for queue in self._queues.values() if not queue.empty]
+            with self._lock:
+                self._follow_layout()
+                self._route_all()
+                for queue in self._queues.values():
+                    self._send_queue(queue)
+                fenced = [queue for queue in self._queues.values() if not queue.empty]
             if not fenced:
                 return
             if time.monotonic() >= deadline:
@@ -148,7 +188,41 @@ class Producer:
 
     def close(self) -> None:
         """Stop following the layout; what is pending is dropped."""
+        self._closing.set()
+        self._waits.set()
+        if self._sender.is_alive():
+            self._sender.join()
         self._watch.close()
+
+    def _send_what_waited(self) -> None:
+        """Send each queue whose oldest message has waited for the delay. What stands in the way is the next call's to tell."""
+        while not self._closing.is_set():
+            self._waits.wait()
+            self._waits.clear()  # before looking: what is sent from here on is seen or rings again
+            due = self._send_due()
+            while due is not None and not self._closing.wait(max(0.0, due - time.monotonic())):
+                due = self._send_due()
+
+    def _send_due(self) -> float | None:
+        """Send what is due; when the next will be, None where nothing waits."""
+        delay_seconds = self._delay_seconds or 0.0
+        with self._lock:
+            try:
+                self._follow_layout()
+                self._route_all()
+                for queue in self._queues.values():
+                    has_waited = queue.waiting and queue.since + delay_seconds <= time.monotonic()
+                    if has_waited or queue.in_doubt is not None:
+                        self._send_queue(queue)
+            except CleaveError:
+                return time.monotonic() + RETRY_SECONDS
+            except Exception:  # noqa: BLE001 - of `on_stored`; the thread would end, and nothing would be sent any more
+                _log.exception("what has waited was not sent; trying again")
+                return time.monotonic() + RETRY_SECONDS
+            waiting = [queue for queue in self._queues.values() if not queue.empty]
+            if any(queue.segment_id in self._fenced or queue.in_doubt is not None for queue in waiting):
+                return time.monotonic() + RETRY_SECONDS
+            return min((queue.since + delay_seconds for queue in waiting), default=None)
 
     def _follow_layout(self) -> None:
         """Adopt a new layout. Messages that wait for segments that are gone are routed anew, before anything newer."""
@@ -183,8 +257,7 @@ class Producer:
             if queue is None:
                 queue = self._queues[lane] = self._queue(segment, bucket)
             self._unrouted.popleft()
-            queue.waiting.append(message._replace(bucket_hash=bucket_hash))
-            queue.waiting_bytes += len(message.payload)
+            queue.put(message._replace(bucket_hash=bucket_hash))
             queues[lane] = queue
         return queues.values()
 

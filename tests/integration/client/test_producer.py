@@ -328,3 +328,51 @@ def test_a_message_that_no_log_takes_is_refused_and_keeps_no_other_waiting(
     producer.send(b"0", "key-1")
     producer.flush()
     assert flows(bench, 0, 1) == {b"key-1": [0]}
+
+
+@pytest.fixture
+def prompt(bench: Bench, source: PostgresSource, logs: FaultyLogs, producer: Producer) -> Iterator[Producer]:
+    """One that sends by itself what has waited."""
+    prompt = Producer(source, logs, TOPIC, batch_delay_seconds=0.02, send_timeout_seconds=0.3)
+    yield prompt
+    prompt.close()
+
+
+def test_what_has_waited_for_the_delay_is_sent_without_a_flush(bench: Bench, prompt: Producer) -> None:
+    for number in range(3):
+        send_numbered(prompt, range(number, number + 1))
+        wait_until(lambda: prompt.pending == 0, message="all is stored")
+
+    assert flows(bench, 0, 1) == in_order(3)
+
+
+def test_what_has_waited_follows_a_split_by_itself(bench: Bench, prompt: Producer) -> None:
+    send_numbered(prompt, range(1))
+    bench.reshape(splitting(0))
+    send_numbered(prompt, range(1, 3))
+    wait_until(lambda: prompt.pending == 0, message="all is stored")
+
+    assert flows(bench, 0, 2, 3, 1) == in_order(3)
+
+
+def test_what_could_not_be_sent_is_tried_again_and_told_by_the_next_call(
+    bench: Bench, prompt: Producer, logs: FaultyLogs
+) -> None:
+    logs.refuse = 1_000_000
+    prompt.send(b"0", KEYS[0])
+    with pytest.raises(DataPlaneUnavailable):
+        prompt.flush()
+    assert prompt.pending == 1
+
+    logs.refuse = 0
+    wait_until(lambda: prompt.pending == 0, message="it is stored")
+
+    assert sum(map(len, flows(bench, 0, 1).values())) == 1
+
+
+@pytest.mark.parametrize("delay_seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_delay_that_means_nothing_is_refused(
+    bench: Bench, source: PostgresSource, producer: Producer, delay_seconds: float
+) -> None:
+    with pytest.raises(InvalidInput, match="batch delay"):
+        Producer(source, bench.logs, TOPIC, batch_delay_seconds=delay_seconds)
