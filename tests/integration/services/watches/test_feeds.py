@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from controller.clock import SystemClock
-from controller.services import layout_feed, topic_feed
 from controller.services.segment_admin import splitting
 from controller.services.topic_admin import delete_topic
+from controller.services.watches import layout_feed, topic_feed
 from controller.services.watches.feeds import Feeds
 from controller.services.watches.layout_feed import LayoutFeed
 from controller.services.watches.topic_feed import Names, TopicFeed, TopicFilter
