@@ -104,8 +104,10 @@ class Session:
         self._failure: CleaveError | None = None
         self._closing = threading.Event()
         self._feed: EventFeed | None = None
-        self._calls = ThreadPoolExecutor(1, thread_name_prefix="cleave-session-calls")
+        # One is left for what is said while the other waits for the answer to a pulse: somebody waits for a release.
+        self._calls = ThreadPoolExecutor(2, thread_name_prefix="cleave-session-calls")
         self._register()
+        self._is_registered = True
         self._thread = threading.Thread(target=self._run, name="cleave-session", daemon=True)
         self._thread.start()
 
@@ -211,7 +213,9 @@ class Session:
 
     def _follow(self) -> None:
         """Hold one stream open until the leader ends it. Raises as `_register` does, and StoreUnavailable when it breaks."""
-        self._register()
+        if not self._is_registered:
+            self._register()
+        self._is_registered = False  # for the next stream
         with self._servers.events(
             f"{self._path}/assignment",
             query={"incarnation": self._incarnation},
