@@ -139,14 +139,15 @@ def make_topic(app: Application, name: str, data_plane: str = "embedded") -> int
         return Request(f"{what}-{name}", Origin.MANUAL, "benchmark", "benchmark")
 
     topic_admin.create_topic(app.store, app.planes, name, request("create"), data_plane=data_plane)
-    _wait_idle(app)
+    wait_idle(app)
     topic_admin.create_subscription(app.store, name, "s", request("subscribe"))
-    _wait_idle(app)
+    wait_idle(app)
     with app.store.transaction() as tx:
         return topics.find_topic(tx, name).topic_id
 
 
-def _wait_idle(app: Application) -> None:
+def wait_idle(app: Application) -> None:
+    """Until no operation is live."""
     while True:
         with app.store.transaction() as tx:
             if not operations.list_operations(tx, only_live=True, limit=1):
@@ -186,7 +187,7 @@ def joins(
         reshaped = time.perf_counter()
         request = Request(f"split-{name}", Origin.MANUAL, "benchmark", "benchmark")
         segment_admin.submit(app.store, app.planes, name, segment_admin.splitting(0), request)
-        _wait_idle(app)
+        wait_idle(app)
         split_at = time.perf_counter()
         while not any(
             at >= split_at for at, _ in sender.rounds[-20:]

@@ -1,0 +1,179 @@
+"""2,000 watches of layouts held open on one worker: what they cost, and how soon each is told of a change.
+
+200 topics of one segment, ten watches each, opened over HTTP by a process of its own. `memory`: resident of the worker before and with
+them. `latency`: from the commit of a split, by the database's clock, to each of its topic's ten watches, and from a split of every
+topic at once to all 2,000. The worker serves and does the splits; the clock of both is one. One line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import httpx
+import httpx_sse
+import psutil
+
+from benchmarks.bench_operations import application
+from benchmarks.bench_sessions import wait_idle, workers
+from benchmarks.machine import machine
+from controller.bootstrap import Application
+from controller.devstack.postgres import DURABLE, EmbeddedPostgres
+from controller.devstack.serving import token_for
+from controller.domain.operation import Origin
+from controller.services import segment_admin, topic_admin
+from controller.store.journal.operations import Request
+from controller.store.postgres.migrations import migrate
+
+TOPICS, WATCHES_EACH = 200, 10
+SETTLE_SECONDS = 2.0
+
+
+class Watches:
+    """Streams of layouts; `told` holds for each topic and epoch when each watch heard of it."""
+
+    def __init__(self, address: str) -> None:
+        self._http = httpx.AsyncClient(
+            base_url=address,
+            headers={"Authorization": f"Bearer {token_for()}"},
+            timeout=httpx.Timeout(30.0, read=None),
+            limits=httpx.Limits(max_connections=None),
+        )
+        self.told: dict[tuple[str, int], list[float]] = {}
+        self._streams: list[asyncio.Task[None]] = []
+
+    async def open(self, topic: str) -> None:
+        """One more; returns when it has begun."""
+        begun = asyncio.Event()
+        self._streams.append(asyncio.create_task(self._follow(topic, begun)))
+        await begun.wait()
+
+    async def _follow(self, topic: str, begun: asyncio.Event) -> None:
+        path = f"/api/v1/topics/{topic.removeprefix('topic://')}/layout/watch"
+        async with httpx_sse.aconnect_sse(self._http, "GET", path) as stream:
+            async for event in stream.aiter_sse():
+                if event.event == "layout":
+                    epoch = json.loads(event.data)["epoch"]
+                    self.told.setdefault((topic, epoch), []).append(time.time())
+                    begun.set()
+
+    async def heard(self, topic: str, epoch: int) -> list[float]:
+        """When every watch of the topic was told of that epoch."""
+        while len(self.told.get((topic, epoch), ())) < WATCHES_EACH:
+            await asyncio.sleep(0.002)
+        return self.told[topic, epoch]
+
+    async def close(self) -> None:
+        """Hang up."""
+        for stream in self._streams:
+            stream.cancel()
+        await asyncio.gather(*self._streams, return_exceptions=True)
+        await self._http.aclose()
+
+
+def make_topics(app: Application, names: list[str]) -> None:
+    """One segment each."""
+    for name in names:
+        request = Request(f"create-{name}", Origin.MANUAL, "benchmark", "benchmark")
+        topic_admin.create_topic(app.store, app.planes, name, request)
+    wait_idle(app)
+
+
+def split(app: Application, topic: str, segment_id: int) -> None:
+    """Ask for it; the worker does it."""
+    request = Request(f"split-{segment_id}-{topic}", Origin.MANUAL, "benchmark", "benchmark")
+    segment_admin.submit(app.store, app.planes, topic, segment_admin.splitting(segment_id), request)
+
+
+def committed_at(app: Application, topic: str, epoch: int) -> float:
+    """Seconds since 1970 at which that epoch was written; it is visible a commit later."""
+    statement = """
+        SELECT extract(epoch FROM c.committed_at) FROM cleave.layout_change c JOIN cleave.topic t USING (topic_id)
+         WHERE t.name = %s AND c.epoch = %s
+    """
+    with app.store.transaction() as tx:
+        return float(tx.exec_driver_sql(statement, (topic, epoch)).scalar_one())
+
+
+def figures_of(delays: list[float]) -> dict[str, object]:
+    """In milliseconds."""
+    cuts = statistics.quantiles((1000 * delay for delay in delays), n=100)
+    return {
+        "told": len(delays),
+        "p50_ms": round(cuts[49], 1),
+        "p99_ms": round(cuts[98], 1),
+        "worst_ms": round(1000 * max(delays), 1),
+    }
+
+
+async def measure(app: Application, address: str, pid: int, rounds: int) -> dict[str, object]:
+    """All of it."""
+    names = [f"topic://bench/watches/t{number}" for number in range(TOPICS)]
+    await asyncio.to_thread(make_topics, app, names)
+    print("opening the watches", file=sys.stderr, flush=True)
+    worker, watches = psutil.Process(pid), Watches(address)
+    before = worker.memory_info().rss
+    for name in names:
+        await asyncio.gather(*(watches.open(name) for _ in range(WATCHES_EACH)))
+    print("watching", file=sys.stderr, flush=True)
+    await asyncio.sleep(SETTLE_SECONDS)
+    held = worker.memory_info().rss
+    busy = sum(worker.cpu_times()[:2])
+    await asyncio.sleep(10.0)
+    idle = (sum(worker.cpu_times()[:2]) - busy) / 10.0
+    one: list[float] = []
+    for name in names[:rounds]:
+        await asyncio.to_thread(split, app, name, 0)
+        heard = await watches.heard(name, 1)
+        committed = await asyncio.to_thread(committed_at, app, name, 1)
+        one += [at - committed for at in heard]
+    every: list[float] = []
+    for name in names[rounds:]:
+        await asyncio.to_thread(split, app, name, 0)
+    for name in names[rounds:]:
+        heard = await watches.heard(name, 1)
+        committed = await asyncio.to_thread(committed_at, app, name, 1)
+        every += [at - committed for at in heard]
+    await watches.close()
+    return {
+        "watches": TOPICS * WATCHES_EACH,
+        "memory": {
+            "worker_before_mib": round(before / 2**20, 1),
+            "worker_with_them_mib": round(held / 2**20, 1),
+            "each_kib": round((held - before) / 1024 / (TOPICS * WATCHES_EACH), 1),
+            "processor_share_while_nothing_changes": round(idle, 3),
+        },
+        "latency": {
+            "one topic after the other": figures_of(one),
+            f"{TOPICS - rounds} topics as fast as they split": figures_of(every),
+        },
+    }
+
+
+def main() -> None:
+    """Measure on a private server and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=50, help="topics that are split one after the other")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        server = EmbeddedPostgres(Path(directory) / "postgres", settings=DURABLE)
+        try:
+            server.start()
+            url = server.create_database("bench")
+            migrate(url)
+            with application(url) as app, workers(url, Path(directory), 1) as [(child, _, address)]:
+                print("making the topics", file=sys.stderr, flush=True)
+                figures = asyncio.run(measure(app, address, child.pid, options.rounds))
+        finally:
+            server.destroy()
+    print(json.dumps({"benchmark": "watches", "machine": machine(), **figures}))
+
+
+if __name__ == "__main__":
+    main()
