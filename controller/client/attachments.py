@@ -61,6 +61,10 @@ class Attachment:
         self.next_try_at = time.monotonic() + delay_seconds
         self._backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
         self.rung = threading.Event()
+        self.is_full = False
+        """So much of it is in hand that nothing more is to be read for now."""
+        self.work: str | None = None
+        """What stands in the way of what is in hand, as whoever works on it says."""
 
     @property
     def is_idle(self) -> bool:
@@ -89,6 +93,8 @@ class Attachment:
                 if self.is_idle
                 else "being handed over once what is in hand is acknowledged"
             )
+        if self.work is not None:
+            return self.work
         if self.rung.is_set():
             return "has something to read"
         return "no data" if self.is_idle else "no data beyond what is in hand"
@@ -233,6 +239,7 @@ class Attachments:
             if (
                 one is None
                 or one.owned.release
+                or one.is_full
                 or not one.rung.is_set()
                 or one.next_try_at > time.monotonic()
             ):

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
@@ -148,6 +148,11 @@ class Session:
         """Unacknowledged messages of every bucket of the subscription. Raises StoreUnavailable."""
         found: list[dict[str, Any]] = self._servers.ask("GET", self._lag_path)
         return found
+
+    def ask(self, what: str, document: Mapping[str, object]) -> Any:
+        """A worker's answer to this consumer. Raises StoreUnavailable, and what the worker refuses it with."""
+        said = {"incarnation": self._incarnation, **document}
+        return self._servers.ask("POST", f"{self._path}/{what}", document=said)
 
     def say_released(self, buckets: Sequence[OwnedBucket]) -> None:
         """Let the leader know that these are let go of. Said again at the next assignment if it does not arrive."""

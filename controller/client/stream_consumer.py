@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -36,7 +36,7 @@ LOOK_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Messages of one bucket of one segment, in order. Acknowledge it when all of it is done with."""
+    """Messages of one bucket of one segment, in order. Acknowledge it when all of it is done with, or as far as it is."""
 
     segment_id: int
     bucket: HashRange
@@ -180,8 +180,31 @@ class StreamConsumer:
                 return None
             self._wakeup.wait(max(0.0, min(left, pause)))
 
-    def acknowledge(self, batch: Batch) -> bool:
-        """Done with the batch and everything before it in its bucket.
+    def wait(self, timeout_seconds: float) -> None:
+        """Until there may be something to receive, somebody called `wake`, or the time is over."""
+        due_seconds = self._attachments.next_try_at - time.monotonic()
+        self._wakeup.wait(max(0.0, min(timeout_seconds, due_seconds, LOOK_SECONDS)))
+
+    def wake(self) -> None:
+        """End a `wait`. For any thread."""
+        self._wakeup.set()
+
+    def has(self, batch: Batch) -> bool:
+        """Whether the ownership that the batch came from goes on. What is in hand of one that has ended is delivered again."""
+        return self._attachments.holds(batch.origin)
+
+    def may_begin(self, batch: Batch) -> bool:
+        """Whether work on a message of the batch may begin at this moment. For any thread: ask in the one that begins it."""
+        held = batch.origin
+        return isinstance(held, Attachment) and held.reader is not None and self._is_ours(held)
+
+    def ask(self, what: str, document: Mapping[str, object]) -> Any:
+        """Ask a worker as this consumer. For any thread. Raises StoreUnavailable, and what the worker refuses it with."""
+        return self._session.ask(what, document)
+
+    def acknowledge(self, batch: Batch, upto: Position | None = None) -> bool:
+        """Done with the batch and everything before it in its bucket; with `upto`, with no more than that message and what is
+        before it.
 
         False when the bucket is not this consumer's any more, was moved by a seek, or the leader was not heard for too long: what
         was not acknowledged is delivered again, here or elsewhere.
@@ -192,7 +215,7 @@ class StreamConsumer:
         if not self._session.is_current:
             self._lose(held)
             return False
-        reader, position = held.reader, batch.messages[-1].position
+        reader, position = held.reader, batch.messages[-1].position if upto is None else upto
         try:
             patiently(lambda: reader.acknowledge(position), seconds=self._patience_seconds)
         except (LostRace, NotFound, FencedOut):
@@ -241,6 +264,13 @@ class StreamConsumer:
         held = batch.origin
         if isinstance(held, Attachment) and self._attachments.holds(held):
             self._lose(held)
+
+    def let_go(self, batch: Batch) -> None:
+        """Of a bucket that is being handed over: nothing of it is in hand any more. What is not acknowledged is the next owner's."""
+        held = batch.origin
+        if isinstance(held, Attachment) and self._attachments.holds(held) and held.owned.release:
+            held.delivered = held.acknowledged
+            self._release()
 
     def close(self, *, leave: bool = True) -> None:
         """Stop reading. What is unacknowledged is delivered again, elsewhere or to the next consumer of this name.

@@ -1,0 +1,288 @@
+"""Keyed work on real logs, told by a real leader: order by key, retries, hand-overs, losses."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from controller.client.keyed_work import KeyedWork
+from controller.client.postgres_source import PostgresSource
+from controller.client.producer import Producer
+from controller.client.servers import Servers
+from controller.client.stream_consumer import StreamConsumer
+from controller.dataplane.base import LogMessage
+from controller.domain.entry_buckets import bucket_of
+from controller.domain.key_hash import key_hash
+from controller.services.segment_admin import splitting
+from tests.support.bench import TOPIC, Bench
+from tests.support.waiting import wait_until
+
+KEYS = [f"key-{i}" for i in range(40)]
+Work = Callable[..., KeyedWork]
+Handle = Callable[[LogMessage], None]
+
+
+class Desk:
+    """An application: notes what it has done, and does what the test says for a message before that."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[str, int]] = []
+        self.at_work: set[str] = set()
+        self.most_at_work = 0
+        self.acts: dict[tuple[str, int], Handle] = {}
+        self._lock = threading.Lock()
+
+    def handle(self, message: LogMessage) -> None:
+        key, number = (message.key or b"").decode(), int(message.payload)
+        with self._lock:
+            assert key not in self.at_work, "one message of a key at a time"
+            self.at_work.add(key)
+            self.most_at_work = max(self.most_at_work, len(self.at_work))
+        try:
+            act = self.acts.get((key, number))
+            if act is not None:
+                act(message)
+        finally:
+            with self._lock:
+                self.at_work.discard(key)
+        with self._lock:
+            self.done.append((key, number))
+
+    def numbers(self, key: str) -> list[int]:
+        return [number for one, number in self.done if one == key]
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+@pytest.fixture
+def producer(bench: Bench, source: PostgresSource) -> Iterator[Producer]:
+    """Of a topic with one segment of four buckets."""
+    bench.topic_with(segments=1)
+    producer = Producer(source, bench.logs, TOPIC)
+    yield producer
+    producer.close()
+
+
+@pytest.fixture
+def work(bench: Bench, servers: Servers, producer: Producer, desk: Desk) -> Iterator[Work]:
+    """Start keyed work under a name; what is left is closed at the end."""
+    begun: list[tuple[StreamConsumer, KeyedWork]] = []
+
+    def start(name: str = "a", handle: Handle = desk.handle, **options: object) -> KeyedWork:
+        consumer = StreamConsumer(servers, bench.logs, TOPIC, "billing", name, batch_messages=10)
+        options = {"threads": 4, "first_retry_seconds": 0.01, "longest_retry_seconds": 0.05, **options}
+        begun.append((consumer, KeyedWork(consumer, handle, **options)))  # type: ignore[arg-type]
+        return begun[-1][1]
+
+    yield start
+    for consumer, one in begun:
+        one.close()
+        consumer.close()
+
+
+def send(producer: Producer, *numbers: int, keys: list[str] = KEYS) -> None:
+    for number in numbers:
+        for key in keys:
+            producer.send(b"%d" % number, key)
+    producer.flush()
+
+
+def turn_until(predicate: Callable[[], object], *works: KeyedWork) -> None:
+    """Let them work until then."""
+
+    def turn() -> object:
+        for one in works:
+            one.turn(0.02)
+        return predicate()
+
+    wait_until(turn)
+
+
+def raising(error: Exception, times: int) -> Handle:
+    """Raises so many times, and no more."""
+    left = iter(range(times))
+
+    def act(_message: LogMessage) -> None:
+        if next(left, None) is not None:
+            raise error
+
+    return act
+
+
+def test_everything_is_done_once_each_key_in_order_and_several_at_a_time(
+    bench: Bench, producer: Producer, desk: Desk, work: Work
+) -> None:
+    meeting = threading.Barrier(4)
+    for key in KEYS[:4]:
+        desk.acts[key, 0] = lambda _message: meeting.wait(20) and None
+    send(producer, *range(5))
+
+    turn_until(lambda: bench.unread("billing") == 0, work())
+
+    assert {key: desk.numbers(key) for key in KEYS} == {key: list(range(5)) for key in KEYS}
+    assert desk.most_at_work == 4
+
+
+def test_what_fails_is_tried_again_with_its_key_held_while_the_others_go_on(
+    bench: Bench, producer: Producer, desk: Desk, work: Work
+) -> None:
+    first = KEYS[0]
+    is_mended = threading.Event()
+
+    def fail(_message: LogMessage) -> None:
+        if not is_mended.is_set():
+            raise ValueError("the till\nis closed")
+
+    desk.acts[first, 0] = fail
+    send(producer, 0, 1, 2)
+    doing = work()
+    turn_until(lambda: len(desk.done) == 3 * (len(KEYS) - 1), doing)
+    assert desk.numbers(first) == []
+    unread = bench.unread("billing")
+    assert unread >= 3
+
+    is_mended.set()
+    turn_until(lambda: bench.unread("billing") == 0, doing)
+    assert desk.numbers(first) == [0, 1, 2]
+
+
+def test_why_tells_of_the_key_that_is_held_and_of_the_bucket_that_is_paused(
+    bench: Bench, servers: Servers, producer: Producer, desk: Desk
+) -> None:
+    desk.acts["k", 0] = raising(ValueError("the till\nis closed"), 10_000)
+    send(producer, *range(30), keys=["k"])
+    with (
+        StreamConsumer(servers, bench.logs, TOPIC, "billing", "a", batch_messages=4) as consumer,
+        KeyedWork(
+            consumer, desk.handle, held_limit=10, first_retry_seconds=0.01, longest_retry_seconds=0.02
+        ) as doing,
+    ):
+
+        def reasons() -> list[str]:
+            return [one.reason for one in consumer.why() if "held" in one.reason and "paused" in one.reason]
+
+        turn_until(reasons, doing)
+        [reason] = reasons()
+        assert "paused with 12 messages in hand (limit 10)" in reason
+        assert "key 'k' is held since 20" in reason
+        assert "ValueError: the till is closed" in reason
+        splits = bench.layout.active[0].bucket_splits
+        paused = bucket_of(splits, key_hash("k").bucket_hash)
+        others = {key for key in KEYS if bucket_of(splits, key_hash(key).bucket_hash) != paused}
+        send(producer, 0)
+        turn_until(lambda: {key for key, _ in desk.done} == others, doing)
+        desk.acts.clear()
+        turn_until(lambda: bench.unread("billing") == 0, doing)
+        assert desk.numbers("k") == list(range(30))
+        assert not reasons()
+
+
+def test_no_acknowledgement_passes_what_is_not_done(
+    bench: Bench, producer: Producer, desk: Desk, work: Work
+) -> None:
+    """Fail the first, pass the second, die: the first comes again (trap 14)."""
+    a_key = KEYS[0]
+    desk.acts[a_key, 0] = raising(ValueError("no"), 10_000)
+    send(producer, 0)
+    before = work()
+    turn_until(lambda: len(desk.done) == len(KEYS) - 1, before)
+    before.close()
+    desk.done.clear()
+    desk.acts.clear()
+
+    turn_until(lambda: bench.unread("billing") == 0, work())
+    assert desk.numbers(a_key) == [0]
+
+
+def test_a_bucket_that_is_to_go_goes_when_what_has_begun_of_it_is_done(
+    bench: Bench, producer: Producer, work: Work
+) -> None:
+    """Nothing more of it is begun meanwhile, and what waits behind it is the next owner's."""
+    may_end, of_a, of_b = threading.Event(), Desk(), Desk()
+    for key in KEYS:
+        of_a.acts[key, 0] = lambda _message: may_end.wait(60) and None
+    a = work("a", of_a.handle)
+    turn_until(lambda: bench.scalar("SELECT count(*) FROM cleave.bucket_owner") == 4, a)
+    send(producer, 0, 1)
+    turn_until(lambda: len(of_a.at_work) == 4, a)
+    began = set(of_a.at_work)
+    b = work("b", of_b.handle)
+    asked = "SELECT count(*) FROM cleave.bucket_owner WHERE release_asked_at IS NOT NULL"
+    turn_until(lambda: bench.scalar(asked) == 2, a, b)
+    assert of_b.done == []
+
+    may_end.set()
+    turn_until(lambda: bench.unread("billing") == 0, a, b)
+
+    assert {key for key, number in of_a.done if number == 0} >= began
+    for key in KEYS:
+        numbers = of_a.numbers(key) + of_b.numbers(key)
+        assert list(dict.fromkeys(numbers)) == [0, 1], key
+    assert of_b.done
+    assert bench.scalar("SELECT count(DISTINCT consumer) FROM cleave.bucket_owner") == 2
+
+
+def test_what_was_lost_is_dropped_and_its_key_waits_for_what_had_begun(
+    bench: Bench, producer: Producer, desk: Desk, work: Work
+) -> None:
+    """A seek takes the bucket away in the middle: what had begun is not acknowledged, and nothing overtakes it."""
+    may_end = threading.Event()
+    desk.acts["k", 0] = lambda _message: may_end.wait(60) and None
+    send(producer, 0, 1, keys=["k"])
+    doing = work()
+    turn_until(lambda: desk.at_work == {"k"}, doing)
+    bench.plane.seek(bench.log_of(0), "billing", 0)
+    send(producer, 2, keys=["k"])
+    send(producer, 2, keys=KEYS)
+    turn_until(lambda: len(desk.done) == len(KEYS), doing)  # the handler would notice two of a key
+    desk.acts.clear()
+    may_end.set()
+
+    turn_until(lambda: bench.unread("billing") == 0, doing)
+    assert desk.numbers("k") == [0, 0, 1, 2]
+
+
+def test_messages_without_a_key_are_each_for_themselves(
+    bench: Bench, producer: Producer, desk: Desk, work: Work
+) -> None:
+    may_end, at_work = threading.Event(), threading.Semaphore(0)
+
+    def handle(_message: LogMessage) -> None:
+        at_work.release()
+        assert may_end.wait(60)
+
+    for number in range(4):
+        producer.send(b"%d" % number)
+    producer.flush()
+    doing = work(handle=handle)
+    turn_until(lambda: doing.running == 4, doing)
+    may_end.set()
+    turn_until(lambda: bench.unread("billing") == 0, doing)
+
+
+def test_a_segment_that_was_split_is_done_before_its_children(
+    bench: Bench, producer: Producer, desk: Desk, work: Work
+) -> None:
+    for key in KEYS[::3]:
+        desk.acts[key, 0] = raising(ValueError("not yet"), 2)
+    send(producer, 0)
+    bench.reshape(splitting(0))
+    send(producer, 1)
+
+    turn_until(lambda: bench.unread("billing") == 0, work("a"), work("b"))
+
+    assert {key: desk.numbers(key) for key in KEYS} == {key: [0, 1] for key in KEYS}
+
+
+def test_what_is_no_failure_of_the_handler_ends_the_work(producer: Producer, work: Work) -> None:
+    def leave(_message: LogMessage) -> None:
+        raise SystemExit(3)
+
+    send(producer, 0, keys=["k"])
+    with pytest.raises(SystemExit):
+        turn_until(lambda: False, work(handle=leave))
