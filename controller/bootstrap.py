@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from controller.services.asset_events import AssetEventPoster
     from controller.services.consumer_sessions.leader import SessionLeader
     from controller.services.consumer_watch import ConsumerWatch
+    from controller.services.delivery_counts import DeliveryCounts
     from controller.services.load_aggregation import LoadAggregation
     from controller.services.load_collector import LoadCollector
     from controller.services.operation_runner import RunnerContext
@@ -151,7 +152,14 @@ class Served(Protocol):
     def address(self) -> str:
         """Where they reach it."""
 
-    def serve(self, leader: SessionLeader, layouts: LayoutFeed, topics: TopicFeed, lag: LookAtLag) -> Beside:
+    def serve(
+        self,
+        leader: SessionLeader,
+        layouts: LayoutFeed,
+        topics: TopicFeed,
+        lag: LookAtLag,
+        deliveries: DeliveryCounts,
+    ) -> Beside:
         """What is to run beside the worker's loop for it."""
 
 
@@ -193,6 +201,7 @@ def _serving(app: Application, leases: ShardLeases, served: Served) -> tuple[Bes
     from controller.services import subscription_lag
     from controller.services.consumer_sessions import leader as sessions
     from controller.services.consumer_sessions.timing import ConsumerTiming
+    from controller.services.delivery_counts import DeliveryCounts
     from controller.services.watches import feeds, layout_feed, topic_feed
     from controller.store.postgres.notifications import Listener
 
@@ -212,7 +221,7 @@ def _serving(app: Application, leases: ShardLeases, served: Served) -> tuple[Bes
     topics = topic_feed.TopicFeed(app.store, watched.interrupt, clock=SystemClock())
     telling = feeds.Feeds(watched, (layouts, topics), clock=SystemClock())
     look_at_lag = partial(subscription_lag.lag, app.store, app.planes)
-    return leader, telling, served.serve(leader, layouts, topics, look_at_lag)
+    return leader, telling, served.serve(leader, layouts, topics, look_at_lag, DeliveryCounts(app.store))
 
 
 def _work_loop(

@@ -77,6 +77,14 @@ BEGIN
     RETURN NEW;
 END $$;
 
+CREATE FUNCTION cleave.close_bucket(of_topic bigint, of_subscription text, of_segment bigint, of_bucket integer, of_incarnation text) RETURNS void
+    LANGUAGE sql
+    AS $$
+    UPDATE cleave.bucket_opening SET openings = 1
+     WHERE topic_id = of_topic AND subscription = of_subscription AND segment_id = of_segment AND bucket_start = of_bucket
+       AND opened_by = of_incarnation
+$$;
+
 CREATE FUNCTION cleave.drop_decision_partitions(older_than timestamp with time zone) RETURNS SETOF text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -159,6 +167,17 @@ BEGIN
        AND d.cycle_id < (SELECT max(n.cycle_id) FROM cleave.bundle_decision n WHERE n.cluster = d.cluster);
     GET DIAGNOSTICS cycles = ROW_COUNT;
     RETURN cycles;
+END $$;
+
+CREATE FUNCTION cleave.forget_deliveries() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    DELETE FROM cleave.bucket_opening b USING added a
+     WHERE b.topic_id = a.topic_id AND b.subscription = a.subscription AND b.segment_id = a.segment_id;
+    DELETE FROM cleave.message_delivery d USING added a
+     WHERE d.topic_id = a.topic_id AND d.subscription = a.subscription AND d.segment_id = a.segment_id;
+    RETURN NULL;
 END $$;
 
 CREATE FUNCTION cleave.knob_number(value jsonb) RETURNS double precision
@@ -380,6 +399,28 @@ BEGIN
     RETURN NEW;
 END $$;
 
+CREATE FUNCTION cleave.note_delivery(of_topic bigint, of_subscription text, of_segment bigint, of_bucket integer, consumer_name text, of_incarnation text, of_generation bigint, at_position bigint[], event text, times integer, why text) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF NOT cleave.owns_bucket(of_topic, of_subscription, of_segment, of_bucket, consumer_name, of_incarnation, of_generation) THEN
+        RETURN false;
+    ELSIF event = 'ended' THEN
+        DELETE FROM cleave.message_delivery
+         WHERE topic_id = of_topic AND subscription = of_subscription AND segment_id = of_segment AND bucket_start = of_bucket
+           AND position = at_position;
+        RETURN true;
+    END IF;
+    INSERT INTO cleave.message_delivery AS d
+           (topic_id, subscription, segment_id, bucket_start, position, deliveries, begun_by, error)
+    VALUES (of_topic, of_subscription, of_segment, of_bucket, at_position, times,
+            CASE event WHEN 'begun' THEN of_incarnation END, why)
+    ON CONFLICT (topic_id, subscription, segment_id, bucket_start, position) DO UPDATE
+       SET deliveries = greatest(d.deliveries, excluded.deliveries), begun_by = excluded.begun_by,
+           error = coalesce(excluded.error, d.error), last_at = clock_timestamp();
+    RETURN true;
+END $$;
+
 CREATE FUNCTION cleave.note_policy_change() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -582,6 +623,44 @@ CREATE FUNCTION cleave.on_topics_of_namespace() RETURNS trigger
 BEGIN
     PERFORM pg_notify('cleave_topics', NEW.namespace);
     RETURN NULL;
+END $$;
+
+CREATE FUNCTION cleave.open_bucket(of_topic bigint, of_subscription text, of_segment bigint, of_bucket integer, consumer_name text, of_incarnation text, of_generation bigint, at_position bigint[]) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    counted integer;
+BEGIN
+    IF NOT cleave.owns_bucket(of_topic, of_subscription, of_segment, of_bucket, consumer_name, of_incarnation, of_generation) THEN
+        RETURN NULL;
+    END IF;
+    INSERT INTO cleave.bucket_opening AS b (topic_id, subscription, segment_id, bucket_start, position, opened_by)
+    VALUES (of_topic, of_subscription, of_segment, of_bucket, at_position, of_incarnation)
+    ON CONFLICT (topic_id, subscription, segment_id, bucket_start) DO UPDATE
+       SET openings = CASE WHEN b.position <> at_position THEN 1
+                           WHEN b.opened_by = of_incarnation THEN b.openings
+                           ELSE b.openings + 1 END,
+           position = at_position, opened_by = of_incarnation, opened_at = clock_timestamp()
+    RETURNING openings INTO counted;
+    DELETE FROM cleave.message_delivery
+     WHERE topic_id = of_topic AND subscription = of_subscription AND segment_id = of_segment AND bucket_start = of_bucket
+       AND position < at_position;
+    UPDATE cleave.message_delivery SET deaths = deaths + 1, begun_by = NULL, error = 'the process ended while it was handled'
+     WHERE topic_id = of_topic AND subscription = of_subscription AND segment_id = of_segment AND bucket_start = of_bucket
+       AND begun_by <> of_incarnation;
+    RETURN counted;
+END $$;
+
+CREATE FUNCTION cleave.owns_bucket(of_topic bigint, of_subscription text, of_segment bigint, of_bucket integer, consumer_name text, of_incarnation text, of_generation bigint) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    PERFORM FROM cleave.bucket_owner o
+      JOIN cleave.consumer c ON c.topic_id = o.topic_id AND c.subscription = o.subscription AND c.name = o.consumer
+     WHERE o.topic_id = of_topic AND o.subscription = of_subscription AND o.segment_id = of_segment AND o.bucket_start = of_bucket
+       AND o.consumer = consumer_name AND o.generation = of_generation AND c.incarnation = of_incarnation
+       FOR SHARE OF o;
+    RETURN FOUND;
 END $$;
 
 CREATE FUNCTION cleave.raise_input(topics bigint[]) RETURNS void
@@ -1311,6 +1390,23 @@ CREATE TABLE cleave.bucket_checkpoint (
     updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 
+CREATE TABLE cleave.bucket_opening (
+    topic_id bigint NOT NULL,
+    subscription text NOT NULL,
+    segment_id bigint NOT NULL,
+    bucket_start integer NOT NULL,
+    "position" bigint[] NOT NULL,
+    openings integer DEFAULT 1 NOT NULL,
+    opened_by text NOT NULL,
+    opened_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT bucket_opening_counts CHECK ((openings >= 1))
+)
+WITH (fillfactor='70');
+
+COMMENT ON TABLE cleave.bucket_opening IS 'First unacknowledged message at which each bucket was last opened, and how many lives of consumers in turn began there.';
+
+COMMENT ON CONSTRAINT bucket_opening_counts ON cleave.bucket_opening IS 'A bucket that is noted was opened at least once.';
+
 CREATE TABLE cleave.bucket_owner (
     topic_id bigint NOT NULL,
     subscription text NOT NULL,
@@ -1653,6 +1749,26 @@ CREATE TABLE cleave.load_source (
     source text NOT NULL,
     observed_at timestamp with time zone NOT NULL
 );
+
+CREATE TABLE cleave.message_delivery (
+    topic_id bigint NOT NULL,
+    subscription text NOT NULL,
+    segment_id bigint NOT NULL,
+    bucket_start integer NOT NULL,
+    "position" bigint[] NOT NULL,
+    deliveries integer NOT NULL,
+    deaths integer DEFAULT 0 NOT NULL,
+    begun_by text,
+    error text,
+    first_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    last_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT message_delivery_counts CHECK (((deliveries >= 1) AND ((deaths >= 0) AND (deaths <= deliveries))))
+)
+WITH (fillfactor='70');
+
+COMMENT ON TABLE cleave.message_delivery IS 'Messages whose handling failed, or began and was not heard of again. begun_by is the life of the consumer that has it in hand.';
+
+COMMENT ON CONSTRAINT message_delivery_counts ON cleave.message_delivery IS 'Of a message''s deliveries no more than all can have ended in a death.';
 
 CREATE TABLE cleave.migration (
     name text NOT NULL,
@@ -2507,6 +2623,26 @@ CREATE VIEW inspect.evaluation_backlog AS
 
 COMMENT ON VIEW inspect.evaluation_backlog IS 'Topics whose answer may have changed and that no pass has looked at yet, by lane; not_before pauses a topic after an abort.';
 
+CREATE VIEW inspect.failing_messages AS
+ SELECT t.name AS topic,
+    d.topic_id,
+    d.subscription,
+    d.segment_id,
+    inspect.hash_range_text(d.bucket_start, COALESCE(o.bucket_end, d.bucket_start)) AS bucket,
+    o.consumer AS owner,
+    d."position",
+    d.deliveries,
+    d.deaths,
+    (d.begun_by IS NOT NULL) AS is_in_hand,
+    d.error,
+    d.first_at,
+    d.last_at
+   FROM ((cleave.message_delivery d
+     JOIN cleave.topic t USING (topic_id))
+     LEFT JOIN cleave.bucket_owner o ON (((o.topic_id = d.topic_id) AND (o.subscription = d.subscription) AND (o.segment_id = d.segment_id) AND (o.bucket_start = d.bucket_start))));
+
+COMMENT ON VIEW inspect.failing_messages IS 'Messages whose handling failed or ended its process, how often, and who has them now; each holds its key.';
+
 CREATE VIEW inspect.layout_changes AS
  SELECT t.name AS topic,
     t.topic_id,
@@ -3209,6 +3345,9 @@ ALTER TABLE ONLY cleave.broker_load
 ALTER TABLE ONLY cleave.bucket_checkpoint
     ADD CONSTRAINT bucket_checkpoint_pkey PRIMARY KEY (topic_id, subscription, segment_id, bucket);
 
+ALTER TABLE ONLY cleave.bucket_opening
+    ADD CONSTRAINT bucket_opening_pkey PRIMARY KEY (topic_id, subscription, segment_id, bucket_start);
+
 ALTER TABLE ONLY cleave.bucket_owner
     ADD CONSTRAINT bucket_owner_pkey PRIMARY KEY (topic_id, subscription, segment_id, bucket_start);
 
@@ -3269,6 +3408,9 @@ ALTER TABLE ONLY cleave.load_run
 
 ALTER TABLE ONLY cleave.load_source
     ADD CONSTRAINT load_source_pkey PRIMARY KEY (source);
+
+ALTER TABLE ONLY cleave.message_delivery
+    ADD CONSTRAINT message_delivery_pkey PRIMARY KEY (topic_id, subscription, segment_id, bucket_start, "position");
 
 ALTER TABLE ONLY cleave.migration
     ADD CONSTRAINT migration_pkey PRIMARY KEY (name);
@@ -3525,6 +3667,8 @@ CREATE TRIGGER segment_before_write BEFORE INSERT OR UPDATE ON cleave.segment FO
 
 CREATE TRIGGER segment_drain_delete AFTER DELETE ON cleave.segment_drain REFERENCING OLD TABLE AS removed FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_drain_taken_back();
 
+CREATE TRIGGER segment_drain_forgets AFTER INSERT ON cleave.segment_drain REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION cleave.forget_deliveries();
+
 CREATE TRIGGER segment_drain_insert AFTER INSERT ON cleave.segment_drain REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_drain_marked();
 
 CREATE TRIGGER segment_is_history BEFORE DELETE ON cleave.segment FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
@@ -3571,6 +3715,11 @@ ALTER TABLE ONLY cleave.bucket_checkpoint
 
 COMMENT ON CONSTRAINT bucket_checkpoint_subscription ON cleave.bucket_checkpoint IS 'A checkpoint belongs to a subscription that exists.';
 
+ALTER TABLE ONLY cleave.bucket_opening
+    ADD CONSTRAINT bucket_opening_subscription FOREIGN KEY (topic_id, subscription) REFERENCES cleave.subscription(topic_id, name) ON DELETE CASCADE;
+
+COMMENT ON CONSTRAINT bucket_opening_subscription ON cleave.bucket_opening IS 'A bucket is opened for a subscription that exists.';
+
 ALTER TABLE ONLY cleave.bucket_owner
     ADD CONSTRAINT bucket_owner_segment FOREIGN KEY (topic_id, segment_id) REFERENCES cleave.segment(topic_id, segment_id);
 
@@ -3611,6 +3760,11 @@ ALTER TABLE ONLY cleave.evaluation
 
 ALTER TABLE ONLY cleave.layout_change
     ADD CONSTRAINT layout_change_topic_id_fkey FOREIGN KEY (topic_id) REFERENCES cleave.topic(topic_id);
+
+ALTER TABLE ONLY cleave.message_delivery
+    ADD CONSTRAINT message_delivery_subscription FOREIGN KEY (topic_id, subscription) REFERENCES cleave.subscription(topic_id, name) ON DELETE CASCADE;
+
+COMMENT ON CONSTRAINT message_delivery_subscription ON cleave.message_delivery IS 'A message is delivered to a subscription that exists.';
 
 ALTER TABLE ONLY cleave.mirror
     ADD CONSTRAINT mirror_topic_id_fkey FOREIGN KEY (topic_id) REFERENCES cleave.topic(topic_id);
@@ -3810,6 +3964,8 @@ GRANT SELECT ON TABLE cleave.broker_load TO cleave_spark_loader;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.bucket_checkpoint TO cleave_controller;
 
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.bucket_opening TO cleave_controller;
+
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.bucket_owner TO cleave_controller;
 
 GRANT SELECT,INSERT ON TABLE cleave.bundle_decision TO cleave_controller;
@@ -3851,6 +4007,8 @@ GRANT SELECT ON TABLE cleave.load_run TO cleave_spark_loader;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE cleave.load_source TO cleave_controller;
 GRANT SELECT ON TABLE cleave.load_source TO cleave_spark_loader;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.message_delivery TO cleave_controller;
 
 GRANT SELECT ON TABLE cleave.migration TO cleave_controller;
 
@@ -3950,6 +4108,9 @@ GRANT SELECT ON TABLE inspect.decisions TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.evaluation_backlog TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.evaluation_backlog TO cleave_controller;
+
+GRANT SELECT ON TABLE inspect.failing_messages TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.failing_messages TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.layout_changes TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.layout_changes TO cleave_controller;

@@ -5,7 +5,7 @@ earliest one whose key nobody works on, and whose time has come; `done` and `fai
 its key until it is done. Everything before `lowest_unsettled` may be acknowledged, and nothing else.
 
 The laws (tests/unit/client/test_keyed_schedule_laws.py): of one key a message begins only when its predecessor is done; no position
-is settled while one before it is not; what is offered alone never runs beside another.
+is settled while one before it is not; no more than the limit is in hand, if nothing is offered while it is full.
 """
 
 from __future__ import annotations
@@ -33,10 +33,14 @@ class WorkItem:
     """One message in hand. For the thread that has the schedule, and while it runs for the thread that works on it."""
 
     message: LogMessage
-    is_alone: bool = False
-    """It never runs beside another of its bucket."""
     deliveries: int = 0
-    """How often work on it has begun."""
+    """How often work on it has begun, in earlier processes too where that is known."""
+    deaths: int = 0
+    """How often its process died meanwhile."""
+    is_noted: bool = False
+    """A worker knows of its deliveries, or is to be told of them before they begin."""
+    is_tried: bool = False
+    """It has been begun since it was offered."""
     error: str | None = None
     """Why it is not done yet."""
     failing_since: datetime | None = None
@@ -55,7 +59,7 @@ class KeyedSchedule:
         """`busy` are the keys that this process works on, of whatever bucket: shared, since a bucket that was lost and came back
         finds work of before still going on. `limit`: with so many in hand it is full (>= 1).
         """
-        self._busy, self._limit = busy, limit
+        self._busy, self.limit = busy, limit
         self._window: deque[WorkItem] = deque()
         self._items: dict[Position, WorkItem] = {}
         self._failing: dict[Position, WorkItem] = {}
@@ -63,7 +67,8 @@ class KeyedSchedule:
         self._heads: list[tuple[Position, WorkItem]] = []  # heap of those that may begin, one of each key
         self._delayed: list[tuple[float, Position, WorkItem]] = []  # heap of those that wait for another try
         self._running = 0
-        self._is_alone = False
+        self.untried = 0
+        """Messages in hand that have not been begun yet."""
         self.settled: Position | None = None
         """Everything up to and including this may be acknowledged."""
 
@@ -80,7 +85,7 @@ class KeyedSchedule:
     @property
     def is_full(self) -> bool:
         """Nothing more should be offered until something is settled."""
-        return len(self._window) >= self._limit
+        return len(self._window) >= self.limit
 
     @property
     def running(self) -> int:
@@ -100,6 +105,7 @@ class KeyedSchedule:
     def offer(self, item: WorkItem) -> None:
         """Take in the next message of the bucket; behind all that were offered before."""
         self._window.append(item)
+        self.untried += 1
         self._items[item.position] = item
         key = item.message.key
         if key is not None:
@@ -118,11 +124,9 @@ class KeyedSchedule:
         while self._heads and self._heads[0][1].message.key in self._busy:
             passed.append(heapq.heappop(self._heads))
         found = self._heads[0][1] if self._heads else None
-        if found is not None and self._may_begin(found):
+        if found is not None:
             heapq.heappop(self._heads)
             self._begin(found)
-        else:
-            found = None
         for one in passed:
             heapq.heappush(self._heads, one)
         return found
@@ -156,20 +160,16 @@ class KeyedSchedule:
         item.state = WorkState.WAITING
         heapq.heappush(self._delayed, (due_at, position, item))
 
-    def _may_begin(self, item: WorkItem) -> bool:
-        return not self._is_alone and not (item.is_alone and self._running)
-
     def _begin(self, item: WorkItem) -> None:
-        item.state = WorkState.RUNNING
+        self.untried -= not item.is_tried
+        item.state, item.is_tried = WorkState.RUNNING, True
         self._running += 1
-        self._is_alone = item.is_alone
         if item.message.key is not None:
             self._busy.add(item.message.key)
 
     def _end(self, position: Position) -> WorkItem:
         item = self._items[position]
         self._running -= 1
-        self._is_alone = False
         if item.message.key is not None:
             self._busy.discard(item.message.key)
         return item

@@ -10,8 +10,11 @@ up to the lowest message that is not done, and no further, so a crash delivers t
 When a bucket has `held_limit` messages in hand, nothing more is read of it until some are settled; other buckets go on.
 
 Everything but the handler happens in the thread that calls `turn` or `run`, which is the consumer's; the pool's threads
-report to it. When a bucket is to go to another consumer nothing more of it is begun; what has begun is finished and acknowledged, and
-the bucket goes. What is in hand of a bucket that was lost is dropped: it is neither begun nor acknowledged here.
+report to it (`keyed_handling`). When a bucket is to go to another consumer nothing more of it is begun; what has begun is finished and
+acknowledged, and the bucket goes. What is in hand of a bucket that was lost is dropped: it is neither begun nor acknowledged here.
+
+Deliveries are counted over crashes (`delivery_counts`): the reading of a bucket begins with one call to a worker. While a bucket is in
+trouble the process works on one message at a time.
 """
 
 from __future__ import annotations
@@ -21,70 +24,60 @@ import queue
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from enum import StrEnum
+from functools import partial
 from types import TracebackType
-from typing import NamedTuple, Self, cast
+from typing import Self, cast
 
 from controller.client.attachments import Attachment
+from controller.client.delivery_counts import DeliveryCounts, KnownMessage, Opening
+from controller.client.keyed_handling import End, Handling, Outcome
 from controller.client.keyed_schedule import KeyedSchedule, WorkItem
+from controller.client.patience import Backoff
+from controller.client.session import OwnedBucket
 from controller.client.stream_consumer import LOOK_SECONDS, Batch, StreamConsumer
+from controller.client.work_observer import WorkObserver
 from controller.dataplane.base import LogMessage, Position
-from controller.domain.errors import InvalidInput
+from controller.domain.errors import CleaveError, InvalidInput
 from controller.domain.shown import shown
 
 ACKNOWLEDGE_SECONDS = 0.1
 """While work goes on in a bucket it is acknowledged this often at most."""
+CALM_SECONDS = 5.0
+"""A bucket in trouble of which nothing was left to begin for so long is in trouble no more."""
+_FIRST_ASK_SECONDS, _LONGEST_ASK_SECONDS = 0.05, 2.0
+_CALL_THREADS = 2
 _MOST_DOUBLINGS = 30
 _MOST_SAID = 3
 """Failing messages that `why()` names of each bucket."""
-_LONGEST_ERROR = 300
-"""Characters of a handler's error that are kept."""
 _SHORTEST_WAIT_SECONDS = 0.005
 """What is due and cannot be done just now is looked at again after this."""
 
 
-class WorkObserver:
-    """Told what happens to each message; override what you want to know. `begun`, `failed` and `ended` are called in the thread that
-    works on it, the others in the consumer's.
-    """
-
-    def handed_out(self, batch: Batch) -> None:
-        """These were received; each is begun, or delivered again later."""
-
-    def begun(self, batch: Batch, message: LogMessage) -> None:
-        """The handler is called next."""
-
-    def failed(self, batch: Batch, message: LogMessage) -> None:
-        """The handler has raised; it will be called again for this message."""
-
-    def ended(self, batch: Batch, message: LogMessage) -> None:
-        """The message is done with."""
-
-    def acknowledged(self, batch: Batch, messages: Sequence[LogMessage]) -> None:
-        """The data plane has taken the acknowledgement of these."""
-
-
-class _End(StrEnum):
-    """What became of a message on a thread."""
-
-    DONE = "done"
-    FAILED = "failed"
-    NOT_BEGUN = "not begun"
-    BROKEN = "broken"
-    """By what is no failure of the handler, such as SystemExit: the consumer's thread raises it."""
-
-
 @dataclass(slots=True, eq=False)
 class _Lane:
-    """One ownership of one bucket."""
+    """One ownership of one bucket, from its first message on."""
 
     batch: Batch
     """The newest of it."""
     schedule: KeyedSchedule
+    first: Position
+    ask_at: float | None = 0.0
+    """When a worker is to be asked what it knows of the bucket; None while it is asked, and after."""
+    ask_backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_ASK_SECONDS, _LONGEST_ASK_SECONDS))
+    opening: Opening | None = None
+    waiting: list[LogMessage] = field(default_factory=list)
+    """What came before the answer."""
+    unheard: str | None = None
+    """Why there is no answer yet."""
+    known: dict[Position, KnownMessage] = field(default_factory=dict)
+    troubled_messages: int = 0
+    """So many more are to be noted before they begin."""
+    calm_since: float | None = None
     acknowledged: Position | None = None
     acknowledged_at: float = 0.0
     settled: list[LogMessage] = field(default_factory=list)
@@ -93,6 +86,10 @@ class _Lane:
     @property
     def held(self) -> Attachment:
         return cast(Attachment, self.batch.origin)
+
+    @property
+    def is_full(self) -> bool:
+        return self.schedule.is_full or len(self.waiting) >= self.schedule.limit
 
     @property
     def is_behind(self) -> bool:
@@ -106,12 +103,22 @@ class _Lane:
         is_last = not self.schedule.in_hand or (self.held.owned.release and not self.schedule.running)
         return 0.0 if is_last else self.acknowledged_at + ACKNOWLEDGE_SECONDS
 
+    def offer(self, message: LogMessage) -> None:
+        """Into the schedule, with what is known of it."""
+        known = self.known.pop(message.position, None)
+        item = WorkItem(message, is_noted=known is not None or self.troubled_messages > 0)
+        if known is not None:
+            item.deliveries, item.deaths, item.error = known.deliveries, known.deaths, known.error
+        self.schedule.offer(item)
 
-class _Report(NamedTuple):
-    lane: _Lane
-    item: WorkItem
-    end: _End
-    error: BaseException | None = None
+    def look_for_trouble(self, now: float) -> None:
+        """Whether it is still in trouble."""
+        if not self.troubled_messages or self.schedule.untried or self.schedule.running:
+            self.calm_since = None
+        elif self.calm_since is None:
+            self.calm_since = now
+        elif now - self.calm_since > CALM_SECONDS:
+            self.troubled_messages = 0
 
 
 class KeyedWork:
@@ -126,27 +133,34 @@ class KeyedWork:
         held_limit: int = 1000,
         first_retry_seconds: float = 0.1,
         longest_retry_seconds: float = 30.0,
+        max_deliveries: int = 10,
         observer: WorkObserver | None = None,
     ) -> None:
         """`handle` is called on `threads` threads and has done its work when it returns. Some message is handled twice after a
         crash.
 
-        With `held_limit` messages of a bucket in hand no further batch of it is read. A failed message is tried again after
-        half to all of `first_retry_seconds`, which doubles up to `longest_retry_seconds`.
+        With `held_limit` messages of a bucket in hand no further batch of it is read; give it the same value in all consumers of a
+        subscription. A failed message is tried again after half to all of `first_retry_seconds`, which doubles up to
+        `longest_retry_seconds`. A message during whose handling `max_deliveries` processes died is not begun again.
         """
-        if threads < 1 or held_limit < 1:
-            raise InvalidInput(f"{threads} threads, {held_limit} held messages: give 1 or more of each")
-        self._consumer, self._handle = consumer, handle
+        if min(threads, held_limit, max_deliveries) < 1:
+            raise InvalidInput(
+                f"{threads} threads, {held_limit} held messages, {max_deliveries} deliveries: give 1 or more of each"
+            )
+        self._consumer = consumer
         self._threads, self._held_limit = threads, held_limit
         self._first_retry_seconds, self._longest_retry_seconds = first_retry_seconds, longest_retry_seconds
         self._observer = observer or WorkObserver()
+        self._counts = DeliveryCounts(consumer.ask)
+        self._handling = Handling(consumer, handle, self._counts, self._observer, max_deliveries)
         self._lanes: dict[Attachment, _Lane] = {}
         self._turns: deque[_Lane] = deque()
         self._busy: set[bytes] = set()
         self._running = 0
         self._is_closing = False
-        self._reports: queue.SimpleQueue[_Report] = queue.SimpleQueue()
+        self._reports: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="cleave-work")
+        self._calls = ThreadPoolExecutor(_CALL_THREADS, thread_name_prefix="cleave-work-calls")
 
     def __enter__(self) -> Self:
         return self
@@ -188,49 +202,81 @@ class KeyedWork:
             while self._running and time.monotonic() < deadline:
                 self._hear(max(0.0, deadline - time.monotonic()))
             self._tend()
+            for lane in self._lanes.values():
+                self._say_closed(lane)
         finally:
             self._pool.shutdown(wait=False, cancel_futures=True)
+            self._calls.shutdown(wait=True)
 
     def _take(self, batch: Batch) -> None:
         """A batch that was received, into the schedule of its bucket."""
         held = cast(Attachment, batch.origin)
         lane = self._lanes.get(held)
         if lane is None:
-            lane = self._lanes[held] = _Lane(batch, KeyedSchedule(self._busy, self._held_limit))
+            schedule = KeyedSchedule(self._busy, self._held_limit)
+            lane = self._lanes[held] = _Lane(batch, schedule, batch.messages[0].position)
             self._turns.append(lane)
         lane.batch = batch
         self._observer.handed_out(batch)
-        for message in batch.messages:
-            lane.schedule.offer(WorkItem(message))
+        if lane.opening is None:
+            lane.waiting += batch.messages
+        else:
+            for message in batch.messages:
+                lane.offer(message)
+
+    def _report(self, report: Callable[[], None]) -> None:
+        """Have it done in the consumer's thread."""
+        self._reports.put(report)
+        self._consumer.wake()
 
     def _hear(self, wait_seconds: float = 0.0) -> None:
         """What the threads have reported; waits for the first one."""
-        try:
+        with suppress(queue.Empty):
             report = self._reports.get(timeout=wait_seconds) if wait_seconds else self._reports.get_nowait()
             while True:
-                self._conclude(report)
+                report()
                 report = self._reports.get_nowait()
-        except queue.Empty:
+
+    def _ask(self, lane: _Lane, owned: OwnedBucket) -> None:
+        """On a thread for calls: what is known of a bucket."""
+        try:
+            answer: Opening | Exception = self._counts.opened(owned, lane.first)
+        except Exception as error:  # noqa: BLE001 - a worker of another version may answer anything
+            answer = error
+        self._report(partial(self._on_opening, lane, answer))
+
+    def _on_opening(self, lane: _Lane, answer: Opening | Exception) -> None:
+        if isinstance(answer, Exception):
+            lane.unheard = f"no worker says what is known of its deliveries: {answer}"
+            lane.ask_at = time.monotonic() + lane.ask_backoff.next_seconds()
             return
+        lane.opening, lane.unheard = answer, None
+        lane.known = {one.position: one for one in answer.messages}
+        if answer.is_troubled:
+            lane.troubled_messages = self._held_limit + self._consumer.batch_messages
+        for message in lane.waiting:
+            lane.offer(message)
+        lane.waiting = []
 
-    def _conclude(self, report: _Report) -> None:
-        lane, item = report.lane, report.item
+    def _conclude(self, lane: _Lane, item: WorkItem, outcome: Outcome) -> None:
+        """What became of a message, of a bucket that may be lost by now."""
         self._running -= 1
-        now = time.monotonic()
-        if report.end is _End.DONE:
+        if outcome.end is End.DONE:
             lane.settled += lane.schedule.done(item.position)
-        elif report.end is _End.FAILED:
-            item.error = _one_line(report.error)
-            item.failing_since = item.failing_since or datetime.now(UTC)
-            lane.schedule.failed(item.position, now + self._delay_seconds(item.deliveries))
-        else:
-            lane.schedule.failed(item.position, now)
-        if report.end is _End.BROKEN and report.error is not None:
-            raise report.error
+            lane.troubled_messages = max(0, lane.troubled_messages - 1)
+            return
+        item.error = outcome.why
+        item.failing_since = item.failing_since or datetime.now(UTC)
+        lane.schedule.failed(item.position, time.monotonic() + self._delay_seconds(item, outcome.end))
+        if outcome.end is End.BROKEN and outcome.error is not None:
+            raise outcome.error
 
-    def _delay_seconds(self, deliveries: int) -> float:
-        doubled = self._first_retry_seconds * 2.0 ** min(deliveries - 1, _MOST_DOUBLINGS)
-        return random.uniform(0.5, 1.0) * min(doubled, self._longest_retry_seconds)  # noqa: S311 - no secret
+    def _delay_seconds(self, item: WorkItem, end: End) -> float:
+        if end is End.HELD:
+            return float("inf")
+        doublings = min(item.deliveries - 1, _MOST_DOUBLINGS) if end is End.FAILED else 0
+        delay_seconds = min(self._first_retry_seconds * 2.0**doublings, self._longest_retry_seconds)
+        return random.uniform(0.5, 1.0) * delay_seconds  # noqa: S311 - no secret
 
     def _tend(self) -> None:
         """Acknowledge what is settled, let go of what others wait for, forget what is lost, and say what is held."""
@@ -241,20 +287,36 @@ class KeyedWork:
             held, schedule = lane.held, lane.schedule
             if not self._consumer.has(lane.batch):
                 self._forget(lane)
-            elif held.owned.release and not schedule.running:
+            elif held.owned.release and not schedule.running and not lane.is_behind:
+                self._say_closed(lane)
                 self._consumer.let_go(lane.batch)
                 self._forget(lane)
             else:
-                held.is_full = schedule.is_full
+                if lane.ask_at is not None and lane.ask_at <= now and not self._is_closing:
+                    lane.ask_at = None
+                    self._calls.submit(self._ask, lane, held.owned)
+                lane.look_for_trouble(now)
+                held.is_full = lane.is_full
                 held.work = self._said_of(lane)
 
     def _acknowledge(self, lane: _Lane) -> None:
         upto = lane.schedule.settled
-        if upto is None or not lane.is_behind or not self._consumer.may_begin(lane.batch):
+        if upto is None or not lane.is_behind or not self._consumer.owns(lane.batch):
             return
         if self._consumer.acknowledge(lane.batch, upto):
             self._observer.acknowledged(lane.batch, lane.settled)
             lane.acknowledged, lane.acknowledged_at, lane.settled = upto, time.monotonic(), []
+
+    def _say_closed(self, lane: _Lane) -> None:
+        """Its work has ended in good order; of interest only where it began where another's had begun."""
+        if lane.opening is not None and lane.opening.openings > 1 and not lane.schedule.running:
+            owned = lane.held.owned
+
+            def say() -> None:
+                with suppress(CleaveError):
+                    self._counts.closed(owned)
+
+            self._calls.submit(say)
 
     def _forget(self, lane: _Lane) -> None:
         """Nothing more of it is begun or acknowledged. What still runs of it reports later, and holds its key until then."""
@@ -262,9 +324,10 @@ class KeyedWork:
         self._turns.remove(lane)
 
     def _begin(self) -> None:
-        """Give every free thread a message, the buckets in turns."""
+        """Give every free thread a message, the buckets in turns. While one of them is in trouble, one message at a time."""
         now, idle = time.monotonic(), 0
-        while not self._is_closing and self._running < self._threads and idle < len(self._turns):
+        most = 1 if any(lane.troubled_messages for lane in self._turns) else self._threads
+        while not self._is_closing and self._running < most and idle < len(self._turns):
             lane = self._turns[0]
             self._turns.rotate(-1)
             is_ours = not lane.held.owned.release and self._consumer.may_begin(lane.batch)
@@ -274,34 +337,16 @@ class KeyedWork:
                 continue
             idle = 0
             self._running += 1
-            self._pool.submit(self._work, lane, lane.batch, item)
+            self._pool.submit(self._work, lane, lane.batch, lane.held.owned, item)
 
-    def _work(self, lane: _Lane, batch: Batch, item: WorkItem) -> None:
-        """On a thread of the pool. The bucket may have been lost since: a process may be stopped at any place."""
-        try:
-            if self._consumer.may_begin(batch):
-                report = self._handled(lane, batch, item)
-            else:
-                report = _Report(lane, item, _End.NOT_BEGUN)
-        except BaseException as error:  # noqa: BLE001 - for the consumer's thread to raise
-            report = _Report(lane, item, _End.BROKEN, error)
-        self._reports.put(report)
-        self._consumer.wake()
-
-    def _handled(self, lane: _Lane, batch: Batch, item: WorkItem) -> _Report:
-        item.deliveries += 1
-        self._observer.begun(batch, item.message)
-        try:
-            self._handle(item.message)
-        except Exception as error:  # noqa: BLE001 - the application's
-            self._observer.failed(batch, item.message)
-            return _Report(lane, item, _End.FAILED, error)
-        self._observer.ended(batch, item.message)
-        return _Report(lane, item, _End.DONE)
+    def _work(self, lane: _Lane, batch: Batch, owned: OwnedBucket, item: WorkItem) -> None:
+        """On a thread of the pool."""
+        self._report(partial(self._conclude, lane, item, self._handling.run(batch, owned, item)))
 
     def _due_at(self) -> float:
         """When there is something to do even if nobody wakes this thread, `time.monotonic` seconds."""
         times = [lane.acknowledge_at() for lane in self._turns]
+        times += [lane.ask_at for lane in self._turns if lane.ask_at is not None]
         if self._running < self._threads:
             times += [lane.schedule.next_due_at for lane in self._turns]
         return min(times, default=float("inf"))
@@ -311,11 +356,11 @@ class KeyedWork:
         said = [_held(item) for item in itertools.islice(lane.schedule.failing, _MOST_SAID)]
         if lane.schedule.is_full:
             said.insert(0, f"paused with {lane.schedule.in_hand} messages in hand (limit {self._held_limit})")
+        if lane.troubled_messages:
+            said.append("its first messages are begun one at a time, since processes died over them")
+        if lane.unheard is not None:
+            said.append(lane.unheard)
         return "; ".join(said) or None
-
-
-def _one_line(error: BaseException | None) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_ERROR]
 
 
 def _held(item: WorkItem) -> str:

@@ -126,6 +126,11 @@ class StreamConsumer:
             if one.reader is not None and not one.owned.release
         )
 
+    @property
+    def batch_messages(self) -> int:
+        """The most messages of one batch."""
+        return self._batch_messages
+
     def why(self) -> tuple[BucketStatus, ...]:
         """Of every bucket that the subscription has to read why nothing of it comes here: an own one as this consumer knows it,
         any other as the leader does. Raises StoreUnavailable while no worker answers.
@@ -193,10 +198,14 @@ class StreamConsumer:
         """Whether the ownership that the batch came from goes on. What is in hand of one that has ended is delivered again."""
         return self._attachments.holds(batch.origin)
 
-    def may_begin(self, batch: Batch) -> bool:
-        """Whether work on a message of the batch may begin at this moment. For any thread: ask in the one that begins it."""
+    def owns(self, batch: Batch) -> bool:
+        """Whether the bucket is this consumer's at this moment, as far as the leader was heard. For any thread."""
         held = batch.origin
         return isinstance(held, Attachment) and held.reader is not None and self._is_ours(held)
+
+    def may_begin(self, batch: Batch) -> bool:
+        """Whether work on a message of the batch may begin at this moment. For any thread: ask in the one that begins it."""
+        return not self._is_paused and self.owns(batch)
 
     def ask(self, what: str, document: Mapping[str, object]) -> Any:
         """Ask a worker as this consumer. For any thread. Raises StoreUnavailable, and what the worker refuses it with."""

@@ -75,6 +75,18 @@ SELECT a.topic, a.topic_id, a.subscription, a.segment_id, a.hash_range, a.state,
 COMMENT ON VIEW inspect.buckets IS
     'Per entry bucket that a subscription has to read: its owner, or why nobody reads it, since when, and who holds what it waits for.';
 
+CREATE VIEW inspect.failing_messages AS
+SELECT t.name AS topic, d.topic_id, d.subscription, d.segment_id,
+       inspect.hash_range_text(d.bucket_start, coalesce(o.bucket_end, d.bucket_start)) AS bucket, o.consumer AS owner,
+       d.position, d.deliveries, d.deaths, d.begun_by IS NOT NULL AS is_in_hand, d.error, d.first_at, d.last_at
+  FROM cleave.message_delivery d
+  JOIN cleave.topic t USING (topic_id)
+  LEFT JOIN cleave.bucket_owner o
+    ON o.topic_id = d.topic_id AND o.subscription = d.subscription AND o.segment_id = d.segment_id
+   AND o.bucket_start = d.bucket_start;
+COMMENT ON VIEW inspect.failing_messages IS
+    'Messages whose handling failed or ended its process, how often, and who has them now; each holds its key.';
+
 CREATE VIEW inspect.observed_consumers AS
 SELECT t.name AS topic, t.topic_id, o.name AS subscription, o.subscription_type, o.consumers, o.consumer_names, o.changed_at,
        CASE WHEN o.subscription_type = 'Shared' THEN 'read as a queue'

@@ -52,6 +52,7 @@ from controller.services.consumer_sessions.requests import (
     Request,
 )
 from controller.services.consumer_sessions.timing import ConsumerTiming
+from controller.services.delivery_counts import DeliveryCounts
 from controller.services.subscription_lag import LookAtLag
 from controller.services.watches.layout_feed import FedLayout, LayoutFeed
 from controller.services.watches.topic_feed import Names, TopicChanges, TopicFeed, TopicFilter, snapshot_hash
@@ -85,6 +86,7 @@ class Served:
     layouts: LayoutFeed
     topics: TopicFeed
     lag: LookAtLag
+    deliveries: DeliveryCounts
     secret: str
 
     @property
@@ -207,7 +209,7 @@ Topic = Annotated[str, Depends(_topic)]
 AtLeader = Annotated[Asking, Depends(_asking)]
 _TOPIC = "/api/v1/topics/{tenant}/{namespace}/{topic}"
 _NAMESPACE = "/api/v1/namespaces/{tenant}/{namespace}"
-_CONSUMER = _TOPIC + "/subscriptions/{subscription}/consumers/{consumer}"
+CONSUMER_PATH = _TOPIC + "/subscriptions/{subscription}/consumers/{consumer}"
 router = APIRouter()
 
 
@@ -303,7 +305,7 @@ async def lag(request: HttpRequest, topic: Topic, subscription: Name) -> Respons
     return _json(await run_in_threadpool(_served(request).lag, topic, subscription))
 
 
-@router.post(_CONSUMER)
+@router.post(CONSUMER_PATH)
 async def register(asking: AtLeader, life: Life) -> Response:
     """Begin a session, or go on with it; the answer says how long silence may last. Then hold the assignment stream open."""
     await asking.ask(Register, incarnation=life.incarnation)
@@ -318,7 +320,7 @@ async def register(asking: AtLeader, life: Life) -> Response:
     )
 
 
-@router.get(_CONSUMER + "/assignment")
+@router.get(CONSUMER_PATH + "/assignment")
 async def assignment(
     asking: AtLeader, incarnation: Annotated[str, Query(min_length=1, max_length=200, pattern=PRINTABLE)]
 ) -> Response:
@@ -338,26 +340,26 @@ async def assignment(
     return response(events())
 
 
-@router.post(_CONSUMER + "/pulse", status_code=204)
+@router.post(CONSUMER_PATH + "/pulse", status_code=204)
 async def pulse(asking: AtLeader, life: Life) -> None:
     """The answer to a heartbeat: the consumer hears."""
     await asking.ask(Pulse, incarnation=life.incarnation)
 
 
-@router.post(_CONSUMER + "/released", status_code=204)
+@router.post(CONSUMER_PATH + "/released", status_code=204)
 async def released(asking: AtLeader, said: Released) -> None:
     """Buckets that the consumer was asked to release and has let go of."""
     buckets = tuple(ReleasedBucket(one.segment_id, one.bucket_start, one.generation) for one in said.buckets)
     await asking.ask(Release, incarnation=said.incarnation, buckets=buckets)
 
 
-@router.post(_CONSUMER + "/drained", status_code=204)
+@router.post(CONSUMER_PATH + "/drained", status_code=204)
 async def drained(asking: AtLeader, said: DrainedSegments) -> None:
     """Sealed segments that are read and acknowledged to their end."""
     await asking.ask(Drained, incarnation=said.incarnation, segment_ids=tuple(said.segment_ids))
 
 
-@router.delete(_CONSUMER, status_code=204)
+@router.delete(CONSUMER_PATH, status_code=204)
 async def goodbye(
     asking: AtLeader, incarnation: Annotated[str, Query(min_length=1, max_length=200, pattern=PRINTABLE)]
 ) -> None:

@@ -14,8 +14,8 @@ def schedule(*keys: str | None, limit: int = 100, busy: set[bytes] | None = None
     return found
 
 
-def item(place: int, key: str | None, *, is_alone: bool = False) -> WorkItem:
-    return WorkItem(LogMessage((place,), 0, None if key is None else key.encode(), b""), is_alone)
+def item(place: int, key: str | None) -> WorkItem:
+    return WorkItem(LogMessage((place,), 0, None if key is None else key.encode(), b""))
 
 
 def begun(of: KeyedSchedule, now: float = 0.0) -> list[int]:
@@ -62,17 +62,3 @@ def test_a_key_that_another_bucket_s_work_has_is_waited_for() -> None:
     assert begun(after) == [1]
     before.done((0,))
     assert begun(after) == [0]
-
-
-def test_what_is_alone_waits_for_all_others_and_they_for_it() -> None:
-    found = schedule("a")
-    found.offer(item(1, "b", is_alone=True))
-    found.offer(item(2, "c", is_alone=True))
-    found.offer(item(3, "d"))
-    assert begun(found) == [0]
-    found.done((0,))
-    assert begun(found) == [1]
-    found.failed((1,), due_at=9.0)
-    assert begun(found) == [2]
-    found.done((2,))
-    assert begun(found) == [3]

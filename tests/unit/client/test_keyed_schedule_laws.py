@@ -34,12 +34,12 @@ class LawsOfKeyedWork(RuleBasedStateMachine):
         self.told: list[list[Told]] = [[], []]
         self.now = 0.0
 
-    @rule(bucket=BUCKETS, key=KEYS, is_alone=st.booleans(), gap=st.integers(1, 3))
-    def offer(self, bucket: int, key: bytes | None, is_alone: bool, gap: int) -> None:
+    @rule(bucket=BUCKETS, key=KEYS, gap=st.integers(1, 3))
+    def offer(self, bucket: int, key: bytes | None, gap: int) -> None:
         if self.schedules[bucket].is_full:
             return
         place = self.told[bucket][-1].item.position[0] + gap if self.told[bucket] else 0
-        item = WorkItem(LogMessage((place,), 0, key, b""), is_alone)
+        item = WorkItem(LogMessage((place,), 0, key, b""))
         self.told[bucket].append(Told(item))
         self.schedules[bucket].offer(item)
 
@@ -122,7 +122,6 @@ class LawsOfKeyedWork(RuleBasedStateMachine):
     def may_begin(self, bucket: int) -> Told | None:
         """By looking at every message."""
         busy = {one.item.message.key for _, one in self.running()} - {None}
-        here = [one for of, one in self.running() if of == bucket]
         seen: set[bytes] = set()
         for one in self.told[bucket]:
             key = one.item.message.key
@@ -132,8 +131,6 @@ class LawsOfKeyedWork(RuleBasedStateMachine):
                 seen.add(key)
             if one.is_running or one.due_at > self.now or key in busy:
                 continue
-            if any(other.item.is_alone for other in here) or (one.item.is_alone and here):
-                return None
             return one
         return None
 

@@ -1,0 +1,111 @@
+"""The routes by which a consumer has its deliveries counted over crashes. Every worker answers them.
+
+The protocol as a client sees it: docs/reference/client-protocol.md.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+from fastapi import Request as HttpRequest
+from pydantic import BaseModel, Field
+from starlette.concurrency import run_in_threadpool
+
+from controller.entrypoints.web.app import CONSUMER_PATH, Life, Name, Served, Topic
+from controller.store.topics.bucket_owners import SubscriptionKey
+from controller.store.topics.deliveries import DeliveryEvent, Ownership
+
+router = APIRouter()
+Whole = Annotated[int, Field(ge=-1, lt=2**63)]
+Position = Annotated[list[Whole], Field(min_length=1, max_length=8)]
+
+
+class Owned(Life):
+    """A bucket, as of the generation at which it was got."""
+
+    segment_id: Annotated[int, Field(ge=0, lt=2**63)]
+    bucket_start: Annotated[int, Field(ge=0, le=65_535)]
+    generation: Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class Opened(Owned):
+    """A bucket whose reading begins at this message."""
+
+    position: Position
+
+
+class Delivered(Opened):
+    """What happens to this message in its n-th delivery."""
+
+    event: DeliveryEvent
+    deliveries: Annotated[int, Field(ge=1, lt=2**31)]
+    error: Annotated[str | None, Field(max_length=1000)] = None
+
+
+class Troubled(BaseModel):
+    """A message that failed, or was begun and not heard of again."""
+
+    position: list[int]
+    deliveries: int
+    deaths: int
+    error: str | None
+
+
+class Openings(BaseModel):
+    """How many lives of consumers in turn began at that message, and what is known from there on."""
+
+    openings: int
+    messages: list[Troubled]
+
+
+async def _asker(request: HttpRequest, topic: Topic, subscription: Name, consumer: Name) -> _Asker:
+    served: Served = request.app.state.served
+    topic_id, _ = await run_in_threadpool(served.layouts.find, topic)
+    return _Asker(served, SubscriptionKey(topic_id, subscription), consumer)
+
+
+class _Asker:
+    """Which consumer asks."""
+
+    def __init__(self, served: Served, key: SubscriptionKey, consumer: str) -> None:
+        self.counts = served.deliveries
+        self._key, self._consumer = key, consumer
+
+    def ownership(self, said: Owned) -> Ownership:
+        return Ownership(
+            self._key, self._consumer, said.incarnation, said.segment_id, said.bucket_start, said.generation
+        )
+
+
+Asker = Annotated[_Asker, Depends(_asker)]
+
+
+@router.post(CONSUMER_PATH + "/opened")
+async def opened(asker: Asker, said: Opened) -> Openings:
+    """A bucket's reading begins."""
+    openings, found = await run_in_threadpool(asker.counts.opened, asker.ownership(said), said.position)
+    messages = [
+        Troubled(position=list(one.position), deliveries=one.deliveries, deaths=one.deaths, error=one.error)
+        for one in found
+    ]
+    return Openings(openings=openings, messages=messages)
+
+
+@router.post(CONSUMER_PATH + "/closed", status_code=204)
+async def closed(asker: Asker, said: Owned) -> None:
+    """A bucket's reading has ended in good order."""
+    await run_in_threadpool(asker.counts.closed, asker.ownership(said))
+
+
+@router.post(CONSUMER_PATH + "/deliveries", status_code=204)
+async def delivered(asker: Asker, said: Delivered) -> None:
+    """A message that is in trouble, or may be: begun, failed or ended."""
+    await run_in_threadpool(
+        asker.counts.note,
+        asker.ownership(said),
+        said.position,
+        said.event,
+        said.deliveries,
+        None if said.error is None else said.error.replace("\0", " "),
+    )

@@ -1,0 +1,38 @@
+"""Counts deliveries over crashes for the consumers that ask: any worker may, since the rows check who owns what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from controller.store.postgres.engine import Store
+from controller.store.topics import deliveries
+from controller.store.topics.deliveries import DeliveryEvent, MessageDelivery, Ownership
+
+
+class DeliveryCounts:
+    """For any thread. Each call is one short transaction."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def opened(self, ownership: Ownership, position: Sequence[int]) -> tuple[int, list[MessageDelivery]]:
+        """See `deliveries.open_bucket`."""
+        with self._store.transaction() as tx:
+            return deliveries.open_bucket(tx, ownership, position)
+
+    def closed(self, ownership: Ownership) -> None:
+        """See `deliveries.close_bucket`."""
+        with self._store.transaction() as tx:
+            deliveries.close_bucket(tx, ownership)
+
+    def note(
+        self,
+        ownership: Ownership,
+        position: Sequence[int],
+        event: DeliveryEvent,
+        times: int,
+        error: str | None,
+    ) -> None:
+        """See `deliveries.note`."""
+        with self._store.transaction() as tx:
+            deliveries.note(tx, ownership, position, event, times, error)
