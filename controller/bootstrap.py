@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from controller.services.asset_events import AssetEventPoster
     from controller.services.consumer_sessions.leader import SessionLeader
     from controller.services.consumer_watch import ConsumerWatch
+    from controller.services.dead_letters import DeadLetterLogs
     from controller.services.delivery_counts import DeliveryCounts
     from controller.services.load_aggregation import LoadAggregation
     from controller.services.load_collector import LoadCollector
@@ -159,6 +160,7 @@ class Served(Protocol):
         topics: TopicFeed,
         lag: LookAtLag,
         deliveries: DeliveryCounts,
+        dead_letters: DeadLetterLogs,
     ) -> Beside:
         """What is to run beside the worker's loop for it."""
 
@@ -201,6 +203,7 @@ def _serving(app: Application, leases: ShardLeases, served: Served) -> tuple[Bes
     from controller.services import subscription_lag
     from controller.services.consumer_sessions import leader as sessions
     from controller.services.consumer_sessions.timing import ConsumerTiming
+    from controller.services.dead_letters import DeadLetterLogs
     from controller.services.delivery_counts import DeliveryCounts
     from controller.services.watches import feeds, layout_feed, topic_feed
     from controller.store.postgres.notifications import Listener
@@ -221,7 +224,8 @@ def _serving(app: Application, leases: ShardLeases, served: Served) -> tuple[Bes
     topics = topic_feed.TopicFeed(app.store, watched.interrupt, clock=SystemClock())
     telling = feeds.Feeds(watched, (layouts, topics), clock=SystemClock())
     look_at_lag = partial(subscription_lag.lag, app.store, app.planes)
-    return leader, telling, served.serve(leader, layouts, topics, look_at_lag, DeliveryCounts(app.store))
+    counts, letters = DeliveryCounts(app.store), DeadLetterLogs(app.store, app.planes)
+    return leader, telling, served.serve(leader, layouts, topics, look_at_lag, counts, letters)
 
 
 def _work_loop(

@@ -1,17 +1,22 @@
 """What becomes of one message on a thread of `KeyedWork`: it is handled, and noted before and after where it is in trouble.
 
 A message that comes for the first time in a healthy bucket is only handled. One that failed before, or that is in a bucket in trouble,
-is noted before it begins, so that a death is charged to it; see `delivery_counts`. A message during whose handling `max_deliveries`
-processes died is not begun again: its key is held.
+is noted before it begins, so that a death is charged to it; see `delivery_counts`.
+
+With a dead-letter log a message that was delivered `max_deliveries` times in vain is put there, and its key goes on. Without one, what
+fails is tried for ever, and a message during whose handling so many processes died is not begun again: its key is held.
 """
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
+from controller.client.dead_letters import DeadLetterLog, Origin
 from controller.client.delivery_counts import DeliveryCounts, DeliveryEvent
 from controller.client.keyed_schedule import WorkItem
 from controller.client.patience import patiently
@@ -25,15 +30,20 @@ _NOTING_SECONDS = 2.0
 """How long a worker is asked to note an end. After that the delivery stays noted as begun, and may count as a death."""
 _LONGEST_ERROR = 300
 """Characters of a handler's error that are kept."""
+_log = logging.getLogger(__name__)
 
 
 class End(StrEnum):
     """What became of a message on a thread."""
 
     DONE = "done"
+    PARKED = "parked"
+    """It is in the dead-letter log."""
     FAILED = "failed"
     PUT_OFF = "put off"
     """It was not begun, and may be in a moment."""
+    STUCK = "stuck"
+    """It is not to be begun again, and cannot be put away just now."""
     HELD = "held"
     """It is not to be begun again."""
     BROKEN = "broken"
@@ -59,15 +69,16 @@ class Handling:
         counts: DeliveryCounts,
         observer: WorkObserver,
         max_deliveries: int,
+        dead_letters: DeadLetterLog | None,
     ) -> None:
         self._consumer, self._handle, self._counts = consumer, handle, counts
-        self._observer, self._max_deliveries = observer, max_deliveries
+        self._observer, self._max_deliveries, self._dead_letters = observer, max_deliveries, dead_letters
 
     def run(self, batch: Batch, owned: OwnedBucket, item: WorkItem) -> Outcome:
         """One delivery. Raises nothing. The bucket may have been lost since it was given out: a process may be stopped anywhere."""
         try:
-            if item.deaths >= self._max_deliveries:
-                return Outcome(End.HELD, f"{item.error}, {item.deaths} times; it is not begun again")
+            if self._is_over(item):
+                return self._put_away(batch, item)
             if item.is_noted:
                 self._counts.note(owned, item.position, DeliveryEvent.BEGUN, item.deliveries + 1)
             if not self._consumer.may_begin(batch):
@@ -87,11 +98,50 @@ class Handling:
             self._observer.failed(batch, item.message)
             item.is_noted = True
             self._note_end(owned, item, DeliveryEvent.FAILED, one_line(error))
-            return Outcome(End.FAILED, one_line(error))
+            item.error = one_line(error)
+            return self._put_away(batch, item) if self._is_over(item) else Outcome(End.FAILED, item.error)
         self._observer.ended(batch, item.message)
         if item.is_noted:
             self._note_end(owned, item, DeliveryEvent.ENDED)
         return Outcome(End.DONE)
+
+    def _is_over(self, item: WorkItem) -> bool:
+        """Whether it is not to be begun again."""
+        count = item.deaths if self._dead_letters is None else item.deliveries
+        return count >= self._max_deliveries
+
+    def _put_away(self, batch: Batch, item: WorkItem) -> Outcome:
+        """Into the dead-letter log, where there is one. It is acknowledged afterwards."""
+        if self._dead_letters is None:
+            why = f"{item.error}, {item.deaths} times; it is not begun again, and there is no dead-letter log to put it into"
+            return Outcome(End.HELD, why)
+        if not self._consumer.owns(batch):
+            return Outcome(End.PUT_OFF, "the bucket may be another consumer's by now")
+        origin = Origin(
+            topic=self._consumer.topic,
+            subscription=self._consumer.subscription,
+            segment_id=batch.segment_id,
+            position=item.position,
+            published_at_ms=item.message.published_at_ms,
+            deliveries=item.deliveries,
+            error=item.error,
+            consumer=self._consumer.name,
+            parked_at_ms=time.time_ns() // 1_000_000,
+        )
+        try:
+            self._dead_letters.put(origin, item.message)
+        except CleaveError as error:
+            return Outcome(End.STUCK, f"{item.error}; it cannot be put into the dead-letter log: {error}")
+        _log.warning(
+            "%s, segment %d, message %s: put into the dead-letter log after %d deliveries: %s",
+            self._consumer.topic,
+            batch.segment_id,
+            item.position,
+            item.deliveries,
+            item.error,
+        )
+        self._observer.ended(batch, item.message)
+        return Outcome(End.PARKED)
 
     def _note_end(
         self, owned: OwnedBucket, item: WorkItem, event: DeliveryEvent, error: str | None = None
@@ -105,4 +155,5 @@ class Handling:
 
 def one_line(error: BaseException) -> str:
     """An error as it is told and kept."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_ERROR]
+    text = f"{type(error).__name__}: {error}".replace("\0", " ").encode(errors="replace").decode()
+    return " ".join(text.split())[:_LONGEST_ERROR]

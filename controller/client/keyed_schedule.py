@@ -42,7 +42,9 @@ class WorkItem:
     is_tried: bool = False
     """It has been begun since it was offered."""
     error: str | None = None
-    """Why it is not done yet."""
+    """How the last handling of it ended, where not well."""
+    why: str | None = None
+    """Why it is not done yet; None where it only waits for its turn."""
     failing_since: datetime | None = None
     state: WorkState = WorkState.WAITING
 
@@ -155,7 +157,7 @@ class KeyedSchedule:
     def failed(self, position: Position, due_at: float) -> None:
         """The running message is not done, and to be tried again then. Nothing else of its key begins before."""
         item = self._end(position)
-        if item.error is not None:
+        if item.why is not None:
             self._failing[position] = item
         item.state = WorkState.WAITING
         heapq.heappush(self._delayed, (due_at, position, item))

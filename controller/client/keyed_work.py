@@ -34,14 +34,15 @@ from types import TracebackType
 from typing import Self, cast
 
 from controller.client.attachments import Attachment
-from controller.client.delivery_counts import DeliveryCounts, KnownMessage, Opening
+from controller.client.dead_letters import DeadLetterLog
+from controller.client.delivery_counts import DeliveryCounts, DeliveryEvent, KnownMessage, Opening
 from controller.client.keyed_handling import End, Handling, Outcome
 from controller.client.keyed_schedule import KeyedSchedule, WorkItem
 from controller.client.patience import Backoff
 from controller.client.session import OwnedBucket
 from controller.client.stream_consumer import LOOK_SECONDS, Batch, StreamConsumer
 from controller.client.work_observer import WorkObserver
-from controller.dataplane.base import LogMessage, Position
+from controller.dataplane.base import LogClient, LogMessage, Position
 from controller.domain.errors import CleaveError, InvalidInput
 from controller.domain.shown import shown
 
@@ -82,6 +83,8 @@ class _Lane:
     acknowledged_at: float = 0.0
     settled: list[LogMessage] = field(default_factory=list)
     """What is settled and not acknowledged yet."""
+    parked: list[WorkItem] = field(default_factory=list)
+    """What is in the dead-letter log, and not acknowledged yet: it stays noted until then, or it would be handled again after a crash."""
 
     @property
     def held(self) -> Attachment:
@@ -134,6 +137,7 @@ class KeyedWork:
         first_retry_seconds: float = 0.1,
         longest_retry_seconds: float = 30.0,
         max_deliveries: int = 10,
+        dead_letters: LogClient | None = None,
         observer: WorkObserver | None = None,
     ) -> None:
         """`handle` is called on `threads` threads and has done its work when it returns. Some message is handled twice after a
@@ -141,7 +145,11 @@ class KeyedWork:
 
         With `held_limit` messages of a bucket in hand no further batch of it is read; give it the same value in all consumers of a
         subscription. A failed message is tried again after half to all of `first_retry_seconds`, which doubles up to
-        `longest_retry_seconds`. A message during whose handling `max_deliveries` processes died is not begun again.
+        `longest_retry_seconds`.
+
+        With `dead_letters`, the client of the logs, a message that failed or killed `max_deliveries` times is put into the
+        subscription's dead-letter log, and its key goes on. Without, what fails is tried for ever, and a message during whose handling so
+        many processes died is not begun again.
         """
         if min(threads, held_limit, max_deliveries) < 1:
             raise InvalidInput(
@@ -152,7 +160,8 @@ class KeyedWork:
         self._first_retry_seconds, self._longest_retry_seconds = first_retry_seconds, longest_retry_seconds
         self._observer = observer or WorkObserver()
         self._counts = DeliveryCounts(consumer.ask)
-        self._handling = Handling(consumer, handle, self._counts, self._observer, max_deliveries)
+        letters = None if dead_letters is None else DeadLetterLog(dead_letters, consumer.ask)
+        self._handling = Handling(consumer, handle, self._counts, self._observer, max_deliveries, letters)
         self._lanes: dict[Attachment, _Lane] = {}
         self._turns: deque[_Lane] = deque()
         self._busy: set[bytes] = set()
@@ -261,11 +270,13 @@ class KeyedWork:
     def _conclude(self, lane: _Lane, item: WorkItem, outcome: Outcome) -> None:
         """What became of a message, of a bucket that may be lost by now."""
         self._running -= 1
-        if outcome.end is End.DONE:
+        if outcome.end in (End.DONE, End.PARKED):
+            if outcome.end is End.PARKED:
+                lane.parked.append(item)
             lane.settled += lane.schedule.done(item.position)
             lane.troubled_messages = max(0, lane.troubled_messages - 1)
             return
-        item.error = outcome.why
+        item.why = outcome.why
         item.failing_since = item.failing_since or datetime.now(UTC)
         lane.schedule.failed(item.position, time.monotonic() + self._delay_seconds(item, outcome.end))
         if outcome.end is End.BROKEN and outcome.error is not None:
@@ -274,7 +285,7 @@ class KeyedWork:
     def _delay_seconds(self, item: WorkItem, end: End) -> float:
         if end is End.HELD:
             return float("inf")
-        doublings = min(item.deliveries - 1, _MOST_DOUBLINGS) if end is End.FAILED else 0
+        doublings = 0 if end is End.PUT_OFF else max(0, min(item.deliveries - 1, _MOST_DOUBLINGS))
         delay_seconds = min(self._first_retry_seconds * 2.0**doublings, self._longest_retry_seconds)
         return random.uniform(0.5, 1.0) * delay_seconds  # noqa: S311 - no secret
 
@@ -306,17 +317,24 @@ class KeyedWork:
         if self._consumer.acknowledge(lane.batch, upto):
             self._observer.acknowledged(lane.batch, lane.settled)
             lane.acknowledged, lane.acknowledged_at, lane.settled = upto, time.monotonic(), []
+            for item in [one for one in lane.parked if one.position <= upto]:
+                lane.parked.remove(item)
+                note = partial(self._counts.note, lane.held.owned, item.position, DeliveryEvent.ENDED)
+                self._say(partial(note, item.deliveries))
 
     def _say_closed(self, lane: _Lane) -> None:
         """Its work has ended in good order; of interest only where it began where another's had begun."""
         if lane.opening is not None and lane.opening.openings > 1 and not lane.schedule.running:
-            owned = lane.held.owned
+            self._say(partial(self._counts.closed, lane.held.owned))
 
-            def say() -> None:
-                with suppress(CleaveError):
-                    self._counts.closed(owned)
+    def _say(self, call: Callable[[], None]) -> None:
+        """To a worker, aside. What is not heard of it is forgotten when the bucket is opened anew."""
 
-            self._calls.submit(say)
+        def say() -> None:
+            with suppress(CleaveError):
+                call()
+
+        self._calls.submit(say)
 
     def _forget(self, lane: _Lane) -> None:
         """Nothing more of it is begun or acknowledged. What still runs of it reports later, and holds its key until then."""
@@ -367,4 +385,4 @@ def _held(item: WorkItem) -> str:
     key, since = item.message.key, item.failing_since
     what = "a message without a key" if key is None else f"key {shown(key.decode(errors='replace'))}"
     when = "" if since is None else f" since {since.isoformat(timespec='seconds')}"
-    return f"{what} is held{when} by a failing message (delivery {item.deliveries}: {item.error})"
+    return f"{what} is held{when} by a failing message (delivery {item.deliveries}: {item.why})"

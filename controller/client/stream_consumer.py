@@ -91,7 +91,7 @@ class StreamConsumer:
         calls `receive`, before a bucket goes to another consumer: everything handed out of it is acknowledged then. With
         `positions` what `commit` has stored is not handed out again.
         """
-        self._subscription, self.name = subscription, name
+        self.topic, self.subscription, self.name = topic, subscription, name
         self._batch_messages, self._patience_seconds = batch_messages, patience_seconds
         self._on_release, self._positions = on_release, positions
         self._wakeup = threading.Event()
@@ -395,7 +395,7 @@ class StreamConsumer:
         owned = held.owned
         return Claim(
             self._session.topic_id,
-            self._subscription,
+            self.subscription,
             held.origin,
             owned.segment_id,
             owned.bucket_start,

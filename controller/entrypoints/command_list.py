@@ -58,6 +58,10 @@ _COMMANDS = {
         "subscriptions:consumers_app",
         "Consumers of a stream subscription: register, unregister, list, and why nothing comes.",
     ),
+    "dead-letters": (
+        "dead_letters:app",
+        "Messages that a subscription could not handle: list, and put back into the topic.",
+    ),
     "bundles": (
         "bundles:app",
         "Namespace bundles: show, split, unload; collect, aggregate, propose, approve, apply; why, and replay.",

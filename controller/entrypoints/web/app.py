@@ -52,6 +52,7 @@ from controller.services.consumer_sessions.requests import (
     Request,
 )
 from controller.services.consumer_sessions.timing import ConsumerTiming
+from controller.services.dead_letters import DeadLetterLogs
 from controller.services.delivery_counts import DeliveryCounts
 from controller.services.subscription_lag import LookAtLag
 from controller.services.watches.layout_feed import FedLayout, LayoutFeed
@@ -87,6 +88,7 @@ class Served:
     topics: TopicFeed
     lag: LookAtLag
     deliveries: DeliveryCounts
+    dead_letters: DeadLetterLogs
     secret: str
 
     @property

@@ -1,4 +1,5 @@
-"""The routes by which a consumer has its deliveries counted over crashes. Every worker answers them.
+"""The routes by which a consumer has its deliveries counted over crashes, and gets a log for dead letters. Every worker counts; the
+leader of the topic makes the log.
 
 The protocol as a client sees it: docs/reference/client-protocol.md.
 """
@@ -12,7 +13,7 @@ from fastapi import Request as HttpRequest
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
-from controller.entrypoints.web.app import CONSUMER_PATH, Life, Name, Served, Topic
+from controller.entrypoints.web.app import CONSUMER_PATH, AtLeader, Life, Name, Served, Topic
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.deliveries import DeliveryEvent, Ownership
 
@@ -50,6 +51,13 @@ class Troubled(BaseModel):
     deliveries: int
     deaths: int
     error: str | None
+
+
+class Logged(BaseModel):
+    """Where dead letters go."""
+
+    data_plane: str
+    backing_topic: str
 
 
 class Openings(BaseModel):
@@ -109,3 +117,11 @@ async def delivered(asker: Asker, said: Delivered) -> None:
         said.deliveries,
         None if said.error is None else said.error.replace("\0", " "),
     )
+
+
+@router.post(CONSUMER_PATH + "/dead-letters")
+async def dead_letters(asking: AtLeader, _life: Life) -> Logged:
+    """The subscription's dead-letter log, made if it is not there."""
+    key = asking.key
+    log = await run_in_threadpool(asking.served.dead_letters.make, key.topic_id, key.name)
+    return Logged(data_plane=log.data_plane, backing_topic=log.backing_topic)

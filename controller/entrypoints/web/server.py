@@ -11,6 +11,7 @@ from controller.entrypoints.web import deliveries as routes_of_deliveries
 from controller.entrypoints.web.access import demand_secret
 from controller.entrypoints.web.app import Served, create_app
 from controller.services.consumer_sessions.leader import SessionLeader
+from controller.services.dead_letters import DeadLetterLogs
 from controller.services.delivery_counts import DeliveryCounts
 from controller.services.subscription_lag import LookAtLag
 from controller.services.watches.layout_feed import LayoutFeed
@@ -56,9 +57,10 @@ class WebServer:
         topics: TopicFeed,
         lag: LookAtLag,
         deliveries: DeliveryCounts,
+        dead_letters: DeadLetterLogs,
     ) -> WebServer:
         """Itself, with what it is to serve."""
-        app = create_app(Served(leader, layouts, topics, lag, deliveries, self._secret))
+        app = create_app(Served(leader, layouts, topics, lag, deliveries, dead_letters, self._secret))
         app.include_router(routes_of_deliveries.router)
         self._server = uvicorn.Server(
             uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2)

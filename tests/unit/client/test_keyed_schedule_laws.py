@@ -66,7 +66,7 @@ class LawsOfKeyedWork(RuleBasedStateMachine):
     def fail(self, data: st.DataObject, delay: float) -> None:
         bucket, one = data.draw(st.sampled_from(self.running()))
         one.is_running, one.due_at = False, self.now + delay
-        one.item.error = "failed"
+        one.item.why = "failed"
         self.schedules[bucket].failed(one.item.position, one.due_at)
 
     @rule(seconds=st.floats(0, 2))
@@ -99,7 +99,7 @@ class LawsOfKeyedWork(RuleBasedStateMachine):
             assert schedule.in_hand == len(self.told[bucket]) - len(self.expected_settled(bucket)) <= LIMIT
             assert schedule.is_full == (schedule.in_hand == LIMIT)
             assert schedule.running == sum(one.is_running for one in self.told[bucket])
-            failing = {one.item.position for one in self.told[bucket] if one.item.error and not one.is_done}
+            failing = {one.item.position for one in self.told[bucket] if one.item.why and not one.is_done}
             assert {item.position for item in schedule.failing} == failing
 
     def running(self) -> list[tuple[int, Told]]:
