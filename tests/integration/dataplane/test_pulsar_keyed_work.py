@@ -1,0 +1,133 @@
+"""Keyed work on a real broker: parts of batches are acknowledged, a failing key is held, and dead letters are a plain topic."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pulsar
+import pytest
+
+from controller.client.http_source import HttpSource
+from controller.client.keyed_work import KeyedWork
+from controller.client.producer import Producer
+from controller.client.servers import Servers
+from controller.client.stream_consumer import StreamConsumer
+from controller.dataplane.base import LogClient, LogMessage
+from tests.integration.dataplane.pulsar_house import PulsarHouse
+from tests.support.waiting import wait_until
+
+KEYS = [f"key-{i}" for i in range(24)]
+BAD = KEYS[0]
+
+
+@pytest.fixture
+def logs(house: PulsarHouse) -> Iterator[LogClient]:
+    """The application's side of the plane."""
+    logs = house.app.log_client("pulsar")
+    yield logs
+    logs.close()
+
+
+class Desk:
+    """Refuses one message of one key."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[str, int]] = []
+        self.tries = 0
+        self.is_mended = False
+
+    def handle(self, message: LogMessage) -> None:
+        key, number = (message.key or b"").decode(), int(message.payload)
+        if (key, number) == (BAD, 1) and not self.is_mended:
+            self.tries += 1
+            raise ValueError("no account")
+        self.done.append((key, number))
+
+    def numbers(self, key: str) -> list[int]:
+        return [number for one, number in self.done if one == key]
+
+
+def turn_until(predicate: Callable[[], object], work: KeyedWork) -> None:
+    def turn() -> object:
+        work.turn(0.05)
+        return predicate()
+
+    wait_until(turn, timeout_seconds=90)
+
+
+def unread(house: PulsarHouse) -> int:
+    plane = house.app.planes["pulsar"]
+    return sum(plane.backlog(log, "billing") or 0 for log in plane.list_segments(house.topic))
+
+
+def test_a_held_key_stays_and_the_rest_of_its_batches_does_not_come_again(
+    house: PulsarHouse, logs: LogClient, servers: Servers
+) -> None:
+    house.create(1, "billing")
+    with Producer(HttpSource(servers), logs, house.topic) as producer:
+        for number in range(3):
+            for key in KEYS:
+                producer.send(b"%d" % number, key)
+    desk = Desk()
+    with StreamConsumer(servers, logs, house.topic, "billing", "a") as consumer:
+        with KeyedWork(consumer, desk.handle, first_retry_seconds=0.01, longest_retry_seconds=0.05) as work:
+            turn_until(lambda: len(desk.done) == 3 * len(KEYS) - 2 and desk.tries > 2, work)
+        [held] = {one.bucket for one in consumer.why() if "is held since" in one.reason}
+    assert desk.numbers(BAD) == [0]
+
+    heir = Desk()
+    heir.is_mended = True
+    with (
+        StreamConsumer(servers, logs, house.topic, "billing", "b") as consumer,
+        KeyedWork(consumer, heir.handle) as work,
+    ):
+        turn_until(lambda: unread(house) == 0, work)
+    assert heir.numbers(BAD) == [1, 2]
+    again = {key for key, _ in heir.done} - {BAD}
+    before = [number for key, number in heir.done if key != BAD and number == 0]
+    assert before == [], f"what was acknowledged of the batch with {held} came again: {sorted(again)}"
+
+
+def test_what_fails_too_often_goes_to_the_topic_that_pulsar_s_clients_would_name_so_and_comes_back(
+    house: PulsarHouse, logs: LogClient, servers: Servers
+) -> None:
+    house.create(1, "billing")
+    desk = Desk()
+    with (
+        Producer(HttpSource(servers), logs, house.topic) as producer,
+        StreamConsumer(servers, logs, house.topic, "billing", "a") as consumer,
+        KeyedWork(
+            consumer, desk.handle, first_retry_seconds=0.01, max_deliveries=3, dead_letters=logs
+        ) as work,
+    ):
+        for number in range(3):
+            for key in KEYS:
+                producer.send(b"%d" % number, key)
+            if number == 0:
+                producer.flush()
+                house.cleave.ok("segments", "split", house.topic, "0")
+        producer.flush()
+        turn_until(lambda: unread(house) == 0 and len(desk.done) == 3 * len(KEYS) - 1, work)
+        assert desk.tries == 3
+        assert {key: desk.numbers(key) for key in KEYS} == {
+            key: [0, 2] if key == BAD else [0, 1, 2] for key in KEYS
+        }
+
+        dead = f"persistent://{house.namespace}/orders-billing-DLQ"
+        client = pulsar.Client(house.access.service_url)
+        reader = client.create_reader(dead, pulsar.MessageId.earliest)
+        message = reader.read_next(30_000)
+        head, _, payload = message.data().partition(b"\n")
+        assert (message.partition_key(), payload) == (BAD, b"1")
+        assert json.loads(head)["error"] == "ValueError: no account"
+        assert not reader.has_message_available()
+        client.close()
+
+        desk.is_mended = True
+        [listed] = house.cleave.json("dead-letters", "list", house.topic, "billing")
+        assert (listed["key"], listed["deliveries"]) == (BAD, 3)
+        assert house.cleave.json("dead-letters", "redrive", house.topic, "billing")["messages"] == 1
+        turn_until(lambda: desk.numbers(BAD) == [0, 2, 1], work)
+        assert house.cleave.json("dead-letters", "list", house.topic, "billing") == []
+    assert house.reconcile() == []
