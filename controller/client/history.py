@@ -6,6 +6,7 @@ event is written:
 - `sent`: after the data plane acknowledged the message to the producer;
 - `handed_out`: before the application gets the message;
 - `begun`, `ended`: before and after the application's work on it;
+- `failed`: after work on it that is to be done again, in place of `ended`;
 - `acknowledged`: after the data plane took the acknowledgement.
 
 A line has these fields, with a tab between them; the last four are a consumer's alone::
@@ -45,6 +46,7 @@ class Event(StrEnum):
     BEGUN = "begun"
     ENDED = "ended"
     ACKNOWLEDGED = "acknowledged"
+    FAILED = "failed"
 
 
 class Attachment(NamedTuple):
@@ -142,6 +144,10 @@ class ConsumerHistory(_HistoryFile):
     def ended(self, messages: Iterable[Message], attachment: Attachment) -> None:
         """The application's work on them is over, well or not."""
         self._note(Event.ENDED, messages, attachment)
+
+    def failed(self, messages: Iterable[Message], attachment: Attachment) -> None:
+        """The application's work on them was in vain, and is to be done again before any successor's begins."""
+        self._note(Event.FAILED, messages, attachment)
 
     def acknowledged(self, messages: Iterable[Message], attachment: Attachment) -> None:
         """The data plane has taken their acknowledgement."""

@@ -330,6 +330,7 @@ class _Judge:
             Event.BEGUN: self._on_begun,
             Event.ENDED: self._on_ended,
             Event.ACKNOWLEDGED: self._on_acknowledged,
+            Event.FAILED: self._on_failed,
         }
         by_code = [acts[event] for event in Event]
         present = -1
@@ -429,8 +430,12 @@ class _Judge:
                 del working[other]  # a kill has cut it off
         working.setdefault(owner, set()).add(message)
 
-    def _on_ended(self, message: int, owner: int, _at: int) -> None:
+    def _on_ended(self, message: int, owner: int, at: int) -> None:
         self._ended[message] = 1
+        self._on_failed(message, owner, at)
+
+    def _on_failed(self, message: int, owner: int, _at: int) -> None:
+        """It is worked on no longer. If that was in vain, its successor may not begin yet."""
         begun = self._key.working.get(owner)
         if begun is not None:
             begun.discard(message)

@@ -11,9 +11,10 @@ from controller.client.keyed_work import KeyedWork
 from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.servers import Servers
-from controller.client.stream_consumer import StreamConsumer
+from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.dataplane.base import LogMessage
 from controller.domain.entry_buckets import bucket_of
+from controller.domain.hash_range import HashRange
 from controller.domain.key_hash import key_hash
 from controller.services.segment_admin import splitting
 from tests.support.bench import TOPIC, Bench
@@ -32,12 +33,14 @@ class Desk:
         self.at_work: set[str] = set()
         self.most_at_work = 0
         self.acts: dict[tuple[str, int], Handle] = {}
+        self.overlaps: list[str] = []
         self._lock = threading.Lock()
 
     def handle(self, message: LogMessage) -> None:
         key, number = (message.key or b"").decode(), int(message.payload)
         with self._lock:
-            assert key not in self.at_work, "one message of a key at a time"
+            if key in self.at_work:
+                self.overlaps.append(key)
             self.at_work.add(key)
             self.most_at_work = max(self.most_at_work, len(self.at_work))
         try:
@@ -53,10 +56,16 @@ class Desk:
     def numbers(self, key: str) -> list[int]:
         return [number for one, number in self.done if one == key]
 
+    def at_work_in(self, bucket: HashRange) -> set[str]:
+        with self._lock:
+            return {key for key in self.at_work if bucket.contains(key_hash(key).bucket_hash)}
+
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def desk() -> Iterator[Desk]:
+    desk = Desk()
+    yield desk
+    assert desk.overlaps == [], "two messages of a key at once"
 
 
 @pytest.fixture
@@ -73,8 +82,15 @@ def work(bench: Bench, servers: Servers, producer: Producer, desk: Desk) -> Iter
     """Start keyed work under a name; what is left is closed at the end."""
     begun: list[tuple[StreamConsumer, KeyedWork]] = []
 
-    def start(name: str = "a", handle: Handle = desk.handle, **options: object) -> KeyedWork:
-        consumer = StreamConsumer(servers, bench.logs, TOPIC, "billing", name, batch_messages=10)
+    def start(
+        name: str = "a",
+        handle: Handle = desk.handle,
+        on_release: Callable[[int, HashRange], None] = lambda _segment_id, _bucket: None,
+        **options: object,
+    ) -> KeyedWork:
+        consumer = StreamConsumer(
+            servers, bench.logs, TOPIC, "billing", name, batch_messages=10, on_release=on_release
+        )
         options = {"threads": 4, "first_retry_seconds": 0.01, "longest_retry_seconds": 0.05, **options}
         begun.append((consumer, KeyedWork(consumer, handle, **options)))  # type: ignore[arg-type]
         return begun[-1][1]
@@ -167,6 +183,8 @@ def test_why_tells_of_the_key_that_is_held_and_of_the_bucket_that_is_paused(
             return [one.reason for one in consumer.why() if "held" in one.reason and "paused" in one.reason]
 
         turn_until(reasons, doing)
+        turns = iter(range(10))
+        turn_until(lambda: next(turns, None) is None, doing)
         [reason] = reasons()
         assert "paused with 12 messages in hand (limit 10)" in reason
         assert "key 'k' is held since 20" in reason
@@ -206,19 +224,22 @@ def test_a_bucket_that_is_to_go_goes_when_what_has_begun_of_it_is_done(
     may_end, of_a, of_b = threading.Event(), Desk(), Desk()
     for key in KEYS:
         of_a.acts[key, 0] = lambda _message: may_end.wait(60) and None
-    a = work("a", of_a.handle)
+    let_go: list[set[str]] = []
+    a = work("a", of_a.handle, on_release=lambda _segment, bucket: let_go.append(of_a.at_work_in(bucket)))
     turn_until(lambda: bench.scalar("SELECT count(*) FROM cleave.bucket_owner") == 4, a)
     send(producer, 0, 1)
     turn_until(lambda: len(of_a.at_work) == 4, a)
     began = set(of_a.at_work)
     b = work("b", of_b.handle)
-    asked = "SELECT count(*) FROM cleave.bucket_owner WHERE release_asked_at IS NOT NULL"
+    asked = "SELECT count(*) FROM cleave.bucket_owner WHERE release_asked_at IS NOT NULL OR consumer = 'b'"
     turn_until(lambda: bench.scalar(asked) == 2, a, b)
-    assert of_b.done == []
+    assert of_a.at_work == began
+    assert not {key for key, _ in of_b.done} & began
 
     may_end.set()
     turn_until(lambda: bench.unread("billing") == 0, a, b)
 
+    assert let_go == [set(), set()], "what had begun of it was done when a bucket went"
     assert {key for key, number in of_a.done if number == 0} >= began
     for key in KEYS:
         numbers = of_a.numbers(key) + of_b.numbers(key)
@@ -245,6 +266,51 @@ def test_what_was_lost_is_dropped_and_its_key_waits_for_what_had_begun(
 
     turn_until(lambda: bench.unread("billing") == 0, doing)
     assert desk.numbers("k") == [0, 0, 1, 2]
+
+
+def test_a_thread_begins_nothing_when_its_bucket_may_be_another_s_by_then(
+    bench: Bench, producer: Producer, desk: Desk, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process may have been stopped between the giving out and the beginning."""
+    here, asked = threading.current_thread(), threading.Event()
+
+    def only_here(consumer: StreamConsumer, batch: Batch) -> bool:
+        if threading.current_thread() is not here:
+            asked.set()
+            return False
+        return StreamConsumer.owns(consumer, batch)
+
+    send(producer, 0)
+    doing = work()
+    with monkeypatch.context() as stopped:
+        stopped.setattr(StreamConsumer, "may_begin", only_here)
+        turn_until(asked.is_set, doing)
+        turns = iter(range(10))
+        turn_until(lambda: next(turns, None) is None, doing)
+        assert desk.done == []
+    turn_until(lambda: bench.unread("billing") == 0, doing)
+    assert len(desk.done) == len(KEYS)
+
+
+def test_while_the_consumer_is_paused_nothing_begins_and_what_is_done_is_acknowledged(
+    bench: Bench, servers: Servers, producer: Producer, desk: Desk
+) -> None:
+    may_end = threading.Event()
+    desk.acts["k", 0] = lambda _message: may_end.wait(60) and None
+    send(producer, 0, 1, keys=["k"])
+    with (
+        StreamConsumer(servers, bench.logs, TOPIC, "billing", "a") as consumer,
+        KeyedWork(consumer, desk.handle) as doing,
+    ):
+        turn_until(lambda: desk.at_work == {"k"}, doing)
+        consumer.pause()
+        may_end.set()
+        turn_until(lambda: bench.unread("billing") == 1, doing)
+        assert doing.running == 0
+        assert desk.numbers("k") == [0]
+        consumer.resume()
+        turn_until(lambda: bench.unread("billing") == 0, doing)
+    assert desk.numbers("k") == [0, 1]
 
 
 def test_messages_without_a_key_are_each_for_themselves(

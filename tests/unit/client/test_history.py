@@ -31,13 +31,19 @@ def test_every_event_is_read_back_with_who_and_when(tmp_path: Path) -> None:
     with ProducerHistory(tmp_path / "p") as producer:
         producer.sent([("p", "größe", 0), ("p", "größe", 1)])
     with ConsumerHistory(tmp_path / "c", "c1") as consumer:
-        for note in (consumer.handed_out, consumer.begun, consumer.ended, consumer.acknowledged):
+        for note in (
+            consumer.handed_out,
+            consumer.begun,
+            consumer.ended,
+            consumer.acknowledged,
+            consumer.failed,
+        ):
             note([("p", "größe", 0)], HELD)
 
     records = list(read_history(tmp_path / "p", tmp_path / "c"))
 
     assert [one.event for one in records] == [Event.SENT, *Event]
-    assert [one[2:5] for one in records] == [("p", "größe", number) for number in (0, 1, 0, 0, 0, 0)]
+    assert [one[2:5] for one in records] == [("p", "größe", number) for number in (0, 1, 0, 0, 0, 0, 0)]
     assert {one[5:] for one in records[:2]} == {("", "", "", "")}
     assert {one[5:] for one in records[2:]} == {("c1", "3", "1", "a7")}
     instants = [before, *(one.at_ns for one in records), time.monotonic_ns()]

@@ -242,9 +242,11 @@ def test_a_large_history_is_judged_whole() -> None:
             records.append(Record(at_ns, Event.SENT, *message))
             records += [
                 Record(at_ns + after, event, *message, "c", "0", str(key % 8), "1")
-                for after, event in enumerate(list(Event)[1:], 1)
+                for after, event in enumerate(
+                    (Event.HANDED_OUT, Event.BEGUN, Event.ENDED, Event.ACKNOWLEDGED), 1
+                )
             ]
-    assert len(records) == keys * numbers * len(Event) == 250_000
+    assert len(records) == 5 * keys * numbers == 250_000
     assert check(records).exactly_once
 
     wrong = records[5 * (20 * keys + 777) + 1]
@@ -260,3 +262,19 @@ def test_numbers_may_be_as_large_as_the_file_allows() -> None:
 
     assert verdict.exactly_once
     assert array("q", [largest])[0] == largest
+
+
+def test_work_that_failed_is_done_again_before_its_successor_begins() -> None:
+    failed = [*sent(0, 1), *handed_out(0, 1), "c/1 begun 0", "c/1 failed 0"]
+    rest = ["c/1 begun 0", "c/1 ended 0", "c/1 begun 1", "c/1 ended 1"]
+
+    assert check(told(*failed, *rest)).is_clean
+    assert found(check(told(*failed, *rest[2:], *rest[:2]))) == {Kind.OVERTAKEN: [1]}
+
+
+def test_work_that_failed_is_in_nobody_s_hands() -> None:
+    before = [*sent(0), *handed_out(0, owner="a/1"), "a/1 begun 0"]
+    after = [*handed_out(0, owner="b/1"), "b/1 begun 0", "b/1 ended 0", "a/1 acknowledged 0"]
+
+    assert found(check(told(*before, "a/1 failed 0", *after))) == {}
+    assert found(check(told(*before, *after))) == {Kind.TWO_OWNERS: [0]}

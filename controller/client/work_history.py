@@ -1,0 +1,46 @@
+"""Writes down for `check-history` what `KeyedWork` does with each message."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Sequence
+
+from controller.client.history import Attachment, ConsumerHistory, Message
+from controller.client.stream_consumer import Batch
+from controller.client.work_observer import WorkObserver
+from controller.dataplane.base import LogMessage
+
+
+class WorkHistory(WorkObserver):
+    """An observer that writes into a consumer's history. A message is `ended` when it is done with, in the dead-letter log too, and
+    `failed` when its handler has raised.
+    """
+
+    def __init__(self, history: ConsumerHistory, name: Callable[[LogMessage], Message]) -> None:
+        """`name` says which message it is: producer, key and number."""
+        self._history, self._name = history, name
+        self._attachments: weakref.WeakKeyDictionary[object, Attachment] = weakref.WeakKeyDictionary()
+
+    def handed_out(self, batch: Batch) -> None:
+        """See `WorkObserver`."""
+        if batch.origin not in self._attachments:
+            name = f"{time.monotonic_ns():x}"
+            self._attachments[batch.origin] = Attachment(batch.segment_id, str(batch.bucket), name)
+        self._history.handed_out(map(self._name, batch.messages), self._attachments[batch.origin])
+
+    def begun(self, batch: Batch, message: LogMessage) -> None:
+        """See `WorkObserver`."""
+        self._history.begun([self._name(message)], self._attachments[batch.origin])
+
+    def failed(self, batch: Batch, message: LogMessage) -> None:
+        """See `WorkObserver`."""
+        self._history.failed([self._name(message)], self._attachments[batch.origin])
+
+    def ended(self, batch: Batch, message: LogMessage) -> None:
+        """See `WorkObserver`."""
+        self._history.ended([self._name(message)], self._attachments[batch.origin])
+
+    def acknowledged(self, batch: Batch, messages: Sequence[LogMessage]) -> None:
+        """See `WorkObserver`."""
+        self._history.acknowledged(map(self._name, messages), self._attachments[batch.origin])

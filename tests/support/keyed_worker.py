@@ -1,0 +1,134 @@
+"""A consumer that does keyed work, as a process of its own, with its history in a file.
+
+Every tenth message fails twice in each life of the process, and one kind of message ends it at once. `KeyedWorker` starts it
+again whenever it dies, as whatever looks after an application's processes does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from controller.client.history import ConsumerHistory, Event, Message
+from controller.client.keyed_work import KeyedWork
+from controller.client.servers import Servers
+from controller.client.stream_consumer import StreamConsumer
+from controller.client.work_history import WorkHistory
+from controller.dataplane.base import LogMessage
+from controller.dataplane.embedded import EmbeddedLogClient
+from controller.devstack.process import ChildProcess
+from controller.devstack.serving import token_for
+
+_ROOT = Path(__file__).resolve().parents[2]
+KILLER = b"killer"
+"""Producer's name in the payload that kills."""
+MAX_DELIVERIES = 5
+FAILURES = 2
+_EXIT = 9
+
+
+class KeyedWorker:
+    """One of them; `history` is its file, of all its lives."""
+
+    def __init__(self, name: str, *, url: str, topic: str, directory: Path, address: str) -> None:
+        self.name, self.history = name, directory / f"work-{name}.history"
+        self.history.touch()
+        self._log = directory / f"work-{name}.log"
+        command = [sys.executable, "-m", "tests.support.keyed_worker", name, url, topic, str(self.history)]
+        self._command = [*command, address, token_for(topic)]
+        self.lives = 0
+        self._child = self._begin()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._child.stop()
+
+    @property
+    def count(self) -> int:
+        """Messages that it has done with so far."""
+        return self.history.read_bytes().count(f"\t{Event.ENDED}\t".encode())
+
+    def look_after(self) -> None:
+        """Start it again if it has died."""
+        if not self._child.running:
+            self._child.stop()
+            self._child = self._begin()
+
+    def stop(self) -> None:
+        """End it in good order: what it has begun is done and acknowledged."""
+        self._child.stop()
+
+    def _begin(self) -> ChildProcess:
+        self.lives += 1
+        child = ChildProcess(self._command, log=self._log, cwd=_ROOT)
+        child.start()
+        return child
+
+
+class _Desk:
+    """Fails, kills, or does nothing."""
+
+    def __init__(self) -> None:
+        self._tries: Counter[Message] = Counter()
+        self._lock = threading.Lock()
+
+    def handle(self, message: LogMessage) -> None:
+        one = named(message)
+        if message.payload.startswith(KILLER):
+            os._exit(_EXIT)
+        if one[2] % 10 == 3:
+            with self._lock:
+                self._tries[one] += 1
+                tries = self._tries[one]
+            if tries <= FAILURES:
+                raise ValueError(f"try {tries} of {one}")
+
+
+def named(message: LogMessage) -> Message:
+    """Producer, key and number, as the traffic's producers write them."""
+    producer, number = message.payload.split(b" ")
+    return producer.decode(), (message.key or b"").decode(), int(number)
+
+
+def main() -> None:
+    """The process: see the module."""
+    parser = argparse.ArgumentParser()
+    for argument in ("name", "url", "topic", "history", "address", "token"):
+        parser.add_argument(argument)
+    given = parser.parse_args()
+    ending = threading.Event()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: ending.set())
+    logs, servers = EmbeddedLogClient(given.url), Servers([given.address], given.token)
+    with (
+        ConsumerHistory(Path(given.history), given.name) as history,
+        StreamConsumer(servers, logs, given.topic, "billing", given.name, batch_messages=50) as consumer,
+        KeyedWork(
+            consumer,
+            _Desk().handle,
+            threads=4,
+            held_limit=150,
+            first_retry_seconds=0.01,
+            longest_retry_seconds=0.05,
+            max_deliveries=MAX_DELIVERIES,
+            dead_letters=logs,
+            observer=WorkHistory(history, named),
+        ) as work,
+    ):
+        work.run(ending.is_set)
+    logs.close()
+    servers.close()
+
+
+if __name__ == "__main__":
+    main()
