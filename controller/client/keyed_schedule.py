@@ -69,8 +69,6 @@ class KeyedSchedule:
         self._heads: list[tuple[Position, WorkItem]] = []  # heap of those that may begin, one of each key
         self._delayed: list[tuple[float, Position, WorkItem]] = []  # heap of those that wait for another try
         self._running = 0
-        self.untried = 0
-        """Messages in hand that have not been begun yet."""
         self.settled: Position | None = None
         """Everything up to and including this may be acknowledged."""
 
@@ -100,6 +98,11 @@ class KeyedSchedule:
         return self._delayed[0][0] if self._delayed else float("inf")
 
     @property
+    def has_untried(self) -> bool:
+        """Whether there is a message that may be begun and never was; one behind a failing message may not."""
+        return any(not item.is_tried for _, item in self._heads)
+
+    @property
     def failing(self) -> Collection[WorkItem]:
         """Messages that hold their keys because they are not done after a try, the longest held first."""
         return self._failing.values()
@@ -107,7 +110,6 @@ class KeyedSchedule:
     def offer(self, item: WorkItem) -> None:
         """Take in the next message of the bucket; behind all that were offered before."""
         self._window.append(item)
-        self.untried += 1
         self._items[item.position] = item
         key = item.message.key
         if key is not None:
@@ -163,7 +165,6 @@ class KeyedSchedule:
         heapq.heappush(self._delayed, (due_at, position, item))
 
     def _begin(self, item: WorkItem) -> None:
-        self.untried -= not item.is_tried
         item.state, item.is_tried = WorkState.RUNNING, True
         self._running += 1
         if item.message.key is not None:

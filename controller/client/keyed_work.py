@@ -49,7 +49,7 @@ from controller.domain.shown import shown
 ACKNOWLEDGE_SECONDS = 0.1
 """While work goes on in a bucket it is acknowledged this often at most."""
 CALM_SECONDS = 5.0
-"""A bucket in trouble of which nothing was left to begin for so long is in trouble no more."""
+"""A bucket in trouble of which nothing was left to begin for the first time for so long is in trouble no more."""
 _FIRST_ASK_SECONDS, _LONGEST_ASK_SECONDS = 0.05, 2.0
 _CALL_THREADS = 2
 _MOST_DOUBLINGS = 30
@@ -116,7 +116,7 @@ class _Lane:
 
     def look_for_trouble(self, now: float) -> None:
         """Whether it is still in trouble."""
-        if not self.troubled_messages or self.schedule.untried or self.schedule.running:
+        if not self.troubled_messages or self.schedule.has_untried:
             self.calm_since = None
         elif self.calm_since is None:
             self.calm_since = now

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from controller.client import keyed_work
 from controller.client.delivery_counts import TROUBLED_OPENINGS
 from controller.client.keyed_work import KeyedWork
 from controller.client.postgres_source import PostgresSource
@@ -19,6 +20,7 @@ from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
 from controller.dataplane.base import LogMessage
 from controller.domain.errors import LostRace, StoreUnavailable
+from controller.services.segment_admin import splitting
 from tests.support.bench import TOPIC, Bench
 from tests.support.waiting import wait_until
 
@@ -218,4 +220,50 @@ def test_who_does_not_own_the_bucket_charges_nothing(bench: Bench, producer: Pro
     document = {"segment_id": 0, "bucket_start": 0, "generation": row["generation"], "position": [0]}
     with pytest.raises(LostRace, match="does not own"):
         before.consumer.ask("deliveries", {**document, "event": "begun", "deliveries": 1})
+    assert bench.scalar(ROWS) == []
+
+
+def test_a_bucket_is_in_trouble_no_more_when_nothing_was_left_to_begin(
+    bench: Bench, producer: Producer, begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key that is held does not keep the process at one message at a time."""
+    monkeypatch.setattr(keyed_work, "CALM_SECONDS", 0.1)
+    send(producer, ("held", 0), ("held", 1))
+    bench.execute(
+        "INSERT INTO cleave.bucket_opening (topic_id, subscription, segment_id, bucket_start, position, openings, opened_by) "
+        "VALUES (:topic, 'billing', 0, 0, '{0}', :openings, 'another')",
+        topic=bench.topic_id,
+        openings=TROUBLED_OPENINGS - 1,
+    )
+    life, meeting = begin(), threading.Barrier(4)
+
+    def act(message: LogMessage) -> None:
+        if message.key == b"held":
+            raise ValueError("no")
+        meeting.wait(30)
+
+    life.act = act
+    life.until(lambda: any("one at a time" in one.reason for one in life.consumer.why()))
+    life.until(lambda: not any("one at a time" in one.reason for one in life.consumer.why()))
+    assert any("key 'held' is held" in one.reason for one in life.consumer.why())
+    send(producer, *((key, 0) for key in KEYS))
+    life.until(lambda: len(life.done) == len(KEYS))
+
+
+def test_a_segment_that_is_read_to_its_end_leaves_nothing_behind(
+    bench: Bench, producer: Producer, begin: Begin
+) -> None:
+    send(producer, *((key, 0) for key in KEYS))
+    life, refused = begin(), iter(range(1))
+
+    def fail_once(_message: LogMessage) -> None:
+        if next(refused, None) is not None:
+            raise ValueError("no")
+
+    life.act = fail_once
+    life.until(lambda: bench.unread("billing") == 0)
+    assert openings(bench) == 1
+    bench.reshape(splitting(0))
+    life.until(lambda: bench.scalar("SELECT count(*) FROM cleave.segment_drain") == 1)
+    assert bench.scalar("SELECT count(*) FROM cleave.bucket_opening") == 0
     assert bench.scalar(ROWS) == []

@@ -62,3 +62,16 @@ def test_a_key_that_another_bucket_s_work_has_is_waited_for() -> None:
     assert begun(after) == [1]
     before.done((0,))
     assert begun(after) == [0]
+
+
+def test_what_waits_behind_a_failing_message_is_nothing_left_to_begin() -> None:
+    found = schedule("a", "a", "b")
+    assert found.has_untried
+    assert begun(found) == [0, 2]
+    assert not found.has_untried
+    found.failed((0,), due_at=1.0)
+    found.done((2,))
+    assert not found.has_untried
+    assert begun(found, now=1.0) == [0]
+    found.done((0,))
+    assert found.has_untried
