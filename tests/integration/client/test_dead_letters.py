@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import secrets
 import threading
 from collections.abc import Callable, Iterator
 
@@ -15,6 +16,8 @@ from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
 from controller.dataplane.base import LogMessage, OutgoingMessage
+from controller.dataplane.embedded import EmbeddedLogClient
+from controller.devstack.postgres import PostgresServer
 from controller.devstack.serving import client_of
 from controller.domain.errors import DataPlaneUnavailable
 from tests.support.bench import TOPIC, Bench
@@ -189,6 +192,36 @@ def test_a_token_for_another_topic_makes_no_log(bench: Bench, producer: Producer
         stranger.ask("POST", path, document={"incarnation": "x"})
     assert bench.scalar("SELECT count(*) FROM embedded.log WHERE name = :name", name=LETTERS) == 0
     stranger.close()
+
+
+@pytest.fixture
+def login(postgres_server: PostgresServer, bench: Bench) -> Iterator[str]:
+    """An application's: it may call the functions of the logs, and nothing else."""
+    user = f"application_{secrets.token_hex(4)}"
+    bench.execute(f"CREATE ROLE {user} LOGIN PASSWORD 'pw' IN ROLE cleave_client")
+    yield postgres_server.url(bench.url.rpartition("/")[2], user=user, password="pw")
+    bench.execute(f"DROP ROLE {user}")
+
+
+def test_an_application_s_own_login_and_token_are_enough(
+    bench: Bench, producer: Producer, leader: str, login: str, desk: Desk
+) -> None:
+    send(producer, 1)
+    logs, servers = EmbeddedLogClient(login), client_of(leader, topics=(TOPIC,))
+    with (
+        StreamConsumer(servers, logs, TOPIC, "billing", "a") as consumer,
+        KeyedWork(
+            consumer, desk.handle, first_retry_seconds=0.01, max_deliveries=2, dead_letters=logs
+        ) as work,
+    ):
+        turn_until(lambda: bench.unread("billing") == 0, work)
+    with reading_dead_letters(logs, LETTERS) as reader:
+        found = reader.read(len(BAD))
+        reader.acknowledge(found[-1])
+    assert {letter.key for letter in found} == {key.encode() for key in BAD}
+    assert letters(bench, 0) == []
+    logs.close()
+    servers.close()
 
 
 def test_dead_letters_are_listed_and_put_back(
