@@ -187,8 +187,8 @@ class StreamConsumer:
 
     def wait(self, timeout_seconds: float) -> None:
         """Until there may be something to receive, somebody called `wake`, or the time is over."""
-        due_seconds = self._attachments.next_try_at - time.monotonic()
-        self._wakeup.wait(max(0.0, min(timeout_seconds, due_seconds, LOOK_SECONDS)))
+        due_at = self._attachments.next_try_at if self._session.is_current else float("inf")
+        self._wakeup.wait(max(0.0, min(timeout_seconds, due_at - time.monotonic(), LOOK_SECONDS)))
 
     def wake(self) -> None:
         """End a `wait`. For any thread."""

@@ -1,6 +1,6 @@
 """A consumer that does keyed work, as a process of its own, with its history in a file.
 
-Every tenth message fails twice in each life of the process, and one kind of message ends it at once. `KeyedWorker` starts it
+Every tenth message fails twice, whoever handles it, and one kind of message ends the process at once. `KeyedWorker` starts it
 again whenever it dies, as whatever looks after an application's processes does.
 """
 
@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -29,8 +29,9 @@ from controller.devstack.serving import token_for
 _ROOT = Path(__file__).resolve().parents[2]
 KILLER = b"killer"
 """Producer's name in the payload that kills."""
-MAX_DELIVERIES = 5
 FAILURES = 2
+MAX_DELIVERIES = 6
+"""More than a message has that fails so often, and is in hand whenever the killer kills before it is found out."""
 _EXIT = 9
 
 
@@ -77,22 +78,21 @@ class KeyedWorker:
 
 
 class _Desk:
-    """Fails, kills, or does nothing."""
+    """Fails, kills, or does nothing. Failures are counted by files, for all processes and all their lives."""
 
-    def __init__(self) -> None:
-        self._tries: Counter[Message] = Counter()
-        self._lock = threading.Lock()
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir(exist_ok=True)
 
     def handle(self, message: LogMessage) -> None:
-        one = named(message)
+        producer, key, number = named(message)
         if message.payload.startswith(KILLER):
             os._exit(_EXIT)
-        if one[2] % 10 == 3:
-            with self._lock:
-                self._tries[one] += 1
-                tries = self._tries[one]
-            if tries <= FAILURES:
-                raise ValueError(f"try {tries} of {one}")
+        if number % 10 == 3:
+            for failure in range(FAILURES):
+                with suppress(FileExistsError):
+                    (self._directory / f"{producer}-{key}-{number}-{failure}").touch(exist_ok=False)
+                    raise ValueError(f"failure {failure} of {producer}'s {key} {number}")
 
 
 def named(message: LogMessage) -> Message:
@@ -115,7 +115,7 @@ def main() -> None:
         StreamConsumer(servers, logs, given.topic, "billing", given.name, batch_messages=50) as consumer,
         KeyedWork(
             consumer,
-            _Desk().handle,
+            _Desk(Path(given.history).parent / "failures").handle,
             threads=4,
             held_limit=150,
             first_retry_seconds=0.01,

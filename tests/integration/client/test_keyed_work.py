@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -11,6 +12,7 @@ from controller.client.keyed_work import KeyedWork
 from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.servers import Servers
+from controller.client.session import Session
 from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.dataplane.base import LogMessage
 from controller.domain.entry_buckets import bucket_of
@@ -18,6 +20,7 @@ from controller.domain.hash_range import HashRange
 from controller.domain.key_hash import key_hash
 from controller.services.segment_admin import splitting
 from tests.support.bench import TOPIC, Bench
+from tests.support.faulty_logs import FaultyLogs
 from tests.support.waiting import wait_until
 
 KEYS = [f"key-{i}" for i in range(40)]
@@ -316,6 +319,23 @@ def test_while_the_consumer_is_paused_nothing_begins_and_what_is_done_is_acknowl
         consumer.resume()
         turn_until(lambda: bench.unread("billing") == 0, doing)
     assert desk.numbers("k") == [0, 1]
+
+
+def test_while_the_leader_is_not_heard_a_log_that_is_due_for_another_try_is_not_waited_for(
+    bench: Bench, servers: Servers, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing can be opened then, and the thread would not rest."""
+    logs = FaultyLogs(bench.logs)
+    logs.out_of_reach = {bench.log_of(0)}
+    waited: list[float] = []
+    with StreamConsumer(servers, logs, TOPIC, "billing", "a") as consumer:
+        wait_until(lambda: consumer.receive(0.05) is None and "out of reach" in consumer.why()[0].reason)
+        with monkeypatch.context() as silence:
+            silence.setattr(Session, "is_current", property(lambda _: False))
+            wait_until(lambda: consumer._attachments.next_try_at < time.monotonic())
+            silence.setattr(consumer._wakeup, "wait", waited.append)
+            consumer.wait(0.5)
+    assert waited == [0.5]
 
 
 def test_messages_without_a_key_are_each_for_themselves(
