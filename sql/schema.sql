@@ -2330,6 +2330,8 @@ CREATE VIEW inspect.buckets AS
     o.successor,
     o.generation,
         CASE
+            WHEN ((seek.asked_at IS NOT NULL) AND (o.consumer IS NOT NULL)) THEN 'to be let go of for a seek'::text
+            WHEN (seek.asked_at IS NOT NULL) THEN 'stopped for a seek'::text
             WHEN (a.barrier = 'withheld'::text) THEN 'withheld until its parents are read'::text
             WHEN (o.release_asked_at IS NOT NULL) THEN 'being handed over'::text
             WHEN (o.consumer IS NOT NULL) THEN 'owned'::text
@@ -2337,6 +2339,7 @@ CREATE VIEW inspect.buckets AS
             ELSE 'not handed out yet'::text
         END AS reason,
         CASE
+            WHEN (seek.asked_at IS NOT NULL) THEN seek.asked_at
             WHEN (a.barrier = 'withheld'::text) THEN s.created_at
             WHEN (o.release_asked_at IS NOT NULL) THEN o.release_asked_at
             ELSE o.owned_since
@@ -2349,12 +2352,15 @@ CREATE VIEW inspect.buckets AS
               ORDER BY h.consumer)
             ELSE '{}'::text[]
         END AS held_by
-   FROM (((inspect.assignments a
+   FROM ((((inspect.assignments a
      JOIN cleave.segment s ON (((s.topic_id = a.topic_id) AND (s.segment_id = a.segment_id))))
      CROSS JOIN LATERAL ( SELECT bucket_start.bucket_start,
             COALESCE((lead(bucket_start.bucket_start) OVER (ORDER BY bucket_start.bucket_start) - 1), 65535) AS bucket_end
            FROM unnest((0 || s.bucket_splits)) bucket_start(bucket_start)) b)
      LEFT JOIN cleave.bucket_owner o ON (((o.topic_id = a.topic_id) AND (o.subscription = a.subscription) AND (o.segment_id = a.segment_id) AND (o.bucket_start = b.bucket_start))))
+     CROSS JOIN LATERAL ( SELECT min(k.intended_at) AS asked_at
+           FROM cleave.operation k
+          WHERE ((k.topic_id = a.topic_id) AND (k.kind = 'seek'::text) AND ((k.parameters ->> 'subscription'::text) = a.subscription) AND (k.state <> ALL (ARRAY['done'::text, 'aborted'::text])) AND (k.state <> 'committed'::text))) seek)
   WHERE ((NOT a.is_drained) AND (a.kind = 'STREAM'::text));
 
 COMMENT ON VIEW inspect.buckets IS 'Per entry bucket that a subscription has to read: its owner, or why nobody reads it, since when, and who holds what it waits for.';

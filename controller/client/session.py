@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
@@ -162,9 +162,10 @@ class Session:
         ]
         self._say("released", {"buckets": let_go})
 
-    def say_drained(self, segment_ids: Iterable[int]) -> None:
-        """Let the leader know that these sealed segments are read to their end. The caller looks again until it is told so."""
-        self._say("drained", {"segment_ids": sorted(segment_ids)})
+    def say_drained(self, buckets: Sequence[OwnedBucket]) -> None:
+        """Let the leader know that the sealed segments of these are read to their end. The caller looks again until it is told so."""
+        read = [{"segment_id": one.segment_id, "generation": one.generation} for one in buckets]
+        self._say("drained", {"segments": read})
 
     def close(self, *, leave: bool = True) -> None:
         """End it. With `leave` what this consumer owned goes to others at once; without, it is kept for the grace period."""

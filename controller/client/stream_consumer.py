@@ -380,7 +380,7 @@ class StreamConsumer:
                 return Batch(held.owned.segment_id, held.owned.bucket, messages, held)
             # What counts is the log's own answer; the first two only save asking for it.
             if held.owned.sealed and held.is_idle and reader.is_drained():
-                self._session.say_drained([held.owned.segment_id])
+                self._session.say_drained([held.owned])
         except (LostRace, NotFound, FencedOut):
             self._lose(held)
         except DataPlaneUnavailable as error:

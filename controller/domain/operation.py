@@ -35,6 +35,7 @@ class OperationKind(StrEnum):
     DETACH = "detach"
     SUBSCRIPTION_CREATE = "subscription_create"
     SUBSCRIPTION_DELETE = "subscription_delete"
+    SEEK = "seek"
 
     @property
     def is_reshape(self) -> bool:
@@ -93,6 +94,10 @@ class Step(StrEnum):
     """Create the subscription at earliest on every active segment."""
     DELETE_CURSORS = "delete-cursors"
     """Delete the subscription from every segment that may carry it."""
+    STOP_READERS = "stop-readers"
+    """Nobody owns a bucket of the subscription any more: they have let go, or their time to do so is over."""
+    MOVE_CURSORS = "move-cursors"
+    """Move the subscription's cursor on every log, sealed ones included, while nobody reads."""
     ABORT = "abort"
     """Give up before the fence: the reserved children are handed to tombstones."""
     FINISH_ABORT = "finish-abort"
@@ -106,7 +111,7 @@ class Step(StrEnum):
     GIVE_BACK = "give-back"
     """Put the broker's own controller back as it was."""
     WAIT = "wait"
-    """Nothing to do yet: another live operation of the topic has to end first."""
+    """Nothing to do yet: another live operation of the topic has to end first, or consumers have to let go."""
 
 
 _S, _K = OperationState, OperationKind
@@ -139,6 +144,12 @@ MOVES: Mapping[OperationKind, Mapping[OperationState, tuple[Step, OperationState
     _K.SUBSCRIPTION_DELETE: {
         _S.INTENDED: (Step.DELETE_CURSORS, _S.PREPARED),
         _S.PREPARED: (Step.COMMIT, _S.COMMITTED),
+        _S.COMMITTED: (Step.FINISH, _S.DONE),
+    },
+    _K.SEEK: {
+        _S.INTENDED: (Step.STOP_READERS, _S.PREPARED),
+        _S.PREPARED: (Step.MOVE_CURSORS, _S.FENCED),
+        _S.FENCED: (Step.COMMIT, _S.COMMITTED),
         _S.COMMITTED: (Step.FINISH, _S.DONE),
     },
 }
@@ -176,19 +187,25 @@ mirror, even after Cleave gave it up. A segment is reshaped only once, so asking
 ABORTABLE = frozenset({OperationState.INTENDED, OperationState.PREPARED})
 """Abort is allowed only while the fence has not been announced."""
 
+SUBSCRIPTION = "subscription"
+"""The parameter that names the subscription which an operation is about."""
+SOUGHT_MS, RELEASE_SECONDS = "sought_ms", "release_seconds"
+"""Parameters of a seek: where to (`SeekTarget.instant_ms`), and how long consumers have to let go."""
 ADOPTED = "adopted"
 """The parameter that lists the plain topics an adoption takes over, in the order of their partitions."""
 MIRRORED = "on_broker"
 """The parameter, under its stored name, that marks an operation on a mirrored topic: a broker keeps its layout."""
 
 WAITS_BEFORE: Mapping[OperationKind, OperationState] = {
+    _K.SEEK: _S.INTENDED,
     _K.DELETE: _S.INTENDED,
     _K.DETACH: _S.INTENDED,
     _K.SUBSCRIPTION_DELETE: _S.INTENDED,
 }
-"""Kinds that let every older operation of the topic end first, and the state in which they do.
+"""Kinds that let older operations of the topic end first, and the state in which they do: a seek those of its subscription, the
+others all.
 
-A reshape under way would bring back what is being deleted: logs of a deleted topic, or the cursor of a deleted
+Seeks of one subscription follow one another, so that the last one asked for says where it goes on. A reshape under way would bring back what is being deleted: logs of a deleted topic, or the cursor of a deleted
 subscription on children that were planned before the deletion was known.
 """
 
@@ -252,6 +269,8 @@ class Observed:
     """Live operations of the topic that are older (smaller id): an operation waits for these only, so no two ever wait
     for each other.
     """
+    readers: int = 0
+    """Of a seek: buckets that still have an owner whose time to let go is not over."""
     abort_requested: bool = False
     live_subscriptions: tuple[str, ...] = ()
     """Recorded subscriptions at `subscription_version`."""
@@ -267,6 +286,8 @@ def next_step(operation: Operation, observed: Observed) -> tuple[Step, Operation
     if is_abortable(operation) and _must_abort(operation, observed):
         return Step.ABORT, OperationState.ABORTING
     if observed.other_live_operations > 0 and WAITS_BEFORE.get(operation.kind) is operation.state:
+        return Step.WAIT, operation.state
+    if observed.readers > 0 and operation.state is OperationState.INTENDED:
         return Step.WAIT, operation.state
     step, leads_to = operation.moves[operation.state]
     is_stale = operation.subscription_version != observed.subscription_version

@@ -62,6 +62,10 @@ _COMMANDS = {
         "dead_letters:app",
         "Messages that a subscription could not handle: list, and put back into the topic.",
     ),
+    "seek": (
+        "seek:seek",
+        "Have a subscription go on from an instant, from the first message, or behind everything.",
+    ),
     "bundles": (
         "bundles:app",
         "Namespace bundles: show, split, unload; collect, aggregate, propose, approve, apply; why, and replay.",

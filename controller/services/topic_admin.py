@@ -8,20 +8,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from controller.dataplane.base import DataPlane
 from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import Conflict, InvalidInput, Unsupported
 from controller.domain.policy import PolicyOverride
+from controller.domain.seek_target import SeekTarget
 from controller.domain.utf8 import utf8
-from controller.store.journal import operations, topic_intents
+from controller.store.journal import operations, seeks, topic_intents
 from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
 from controller.store.mirrors import mirrors
 from controller.store.postgres.engine import Store
-from controller.store.topics import policies, topics
+from controller.store.topics import bucket_owners, drains, policies, subscriptions, topics
+from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.retention import RETENTION_PROPERTY
 from controller.store.topics.subscriptions import SubscriptionKind
+
+MOST_RELEASE_SECONDS = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class CursorToMove:
+    """Where a subscription is on one segment. `backlog` None: there is no such log or cursor. `readers` own buckets of it now."""
+
+    segment_id: int
+    is_sealed: bool
+    is_drained: bool
+    backlog: int | None
+    readers: tuple[str, ...]
 
 
 def create_topic(
@@ -137,6 +153,59 @@ def delete_subscription(store: Store, topic: str, subscription: str, request: Re
     with store.transaction() as tx:
         topic_id = topics.find_topic(tx, topic).topic_id
         return topic_intents.intend_subscription_delete(tx, topic_id, subscription, request)
+
+
+def seek_subscription(
+    store: Store,
+    topic: str,
+    subscription: str,
+    target: SeekTarget,
+    request: Request,
+    *,
+    release_seconds: float,
+) -> Intent:
+    """Intend to have the subscription go on from somewhere else, on every segment that has messages.
+
+    Its consumers let go of what they read first, for which they have `release_seconds` (0 or more); nothing they had read before
+    counts afterwards. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, InvalidInput, Conflict for a checkpoint
+    subscription, Unsupported where a broker keeps the layout.
+    """
+    if not 0 <= release_seconds <= MOST_RELEASE_SECONDS:
+        raise InvalidInput(
+            f"{release_seconds:g} s is no time for consumers to let go in; give 0 to {MOST_RELEASE_SECONDS:g}"
+        )
+    with store.transaction() as tx:
+        topic_id = topics.find_topic(tx, topic).topic_id
+        return seeks.intend_seek(tx, topic_id, subscription, target, request, release_seconds=release_seconds)
+
+
+def what_a_seek_moves(
+    store: Store, planes: Mapping[str, DataPlane], topic: str, subscription: str
+) -> list[CursorToMove]:
+    """The cursors that a seek of the subscription would move, by range. Raises as the data plane does, TopicNotFound,
+    SubscriptionNotFound.
+    """
+    with store.transaction() as tx:
+        row = topics.find_topic(tx, topic)
+        key = SubscriptionKey(row.topic_id, subscription)
+        subscriptions.get_subscription(tx, row.topic_id, subscription)
+        logs, done = seeks.logs_of(tx, key), drains.drained(tx, row.topic_id, subscription)
+        readers: dict[int, set[str]] = {}
+        for owner in bucket_owners.owners(tx, key):
+            readers.setdefault(owner.bucket.segment_id, set()).add(owner.consumer)
+    plane = planes.get(row.data_plane)
+    if plane is None:
+        raise Unsupported(f"data plane {row.data_plane!r} of {topic} is not configured here")
+    return [
+        CursorToMove(
+            one.segment_id,
+            one.is_sealed,
+            one.segment_id in done,
+            plane.backlog(one.backing_topic, subscription),
+            tuple(sorted(readers.get(one.segment_id, ()))),
+        )
+        for one in logs
+    ]
 
 
 def _check_properties(properties: Mapping[str, str]) -> None:

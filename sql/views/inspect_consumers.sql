@@ -49,12 +49,15 @@ COMMENT ON VIEW inspect.assignments IS
 CREATE VIEW inspect.buckets AS
 SELECT a.topic, a.topic_id, a.subscription, a.segment_id, a.hash_range, a.state,
        inspect.hash_range_text(b.bucket_start, b.bucket_end) AS bucket, o.consumer AS owner, o.successor, o.generation,
-       CASE WHEN a.barrier = 'withheld' THEN 'withheld until its parents are read'
+       CASE WHEN seek.asked_at IS NOT NULL AND o.consumer IS NOT NULL THEN 'to be let go of for a seek'
+            WHEN seek.asked_at IS NOT NULL THEN 'stopped for a seek'
+            WHEN a.barrier = 'withheld' THEN 'withheld until its parents are read'
             WHEN o.release_asked_at IS NOT NULL THEN 'being handed over'
             WHEN o.consumer IS NOT NULL THEN 'owned'
             WHEN cardinality(a.consumers) = 0 THEN 'no consumer is registered'
             ELSE 'not handed out yet' END AS reason,
-       CASE WHEN a.barrier = 'withheld' THEN s.created_at
+       CASE WHEN seek.asked_at IS NOT NULL THEN seek.asked_at
+            WHEN a.barrier = 'withheld' THEN s.created_at
             WHEN o.release_asked_at IS NOT NULL THEN o.release_asked_at
             ELSE o.owned_since END AS since,
        a.waits_for,
@@ -71,6 +74,10 @@ SELECT a.topic, a.topic_id, a.subscription, a.segment_id, a.hash_range, a.state,
   LEFT JOIN cleave.bucket_owner o
     ON o.topic_id = a.topic_id AND o.subscription = a.subscription AND o.segment_id = a.segment_id
    AND o.bucket_start = b.bucket_start
+ CROSS JOIN LATERAL (
+       SELECT min(k.intended_at) AS asked_at FROM cleave.operation k
+        WHERE k.topic_id = a.topic_id AND k.kind = 'seek' AND k.parameters ->> 'subscription' = a.subscription
+          AND k.state NOT IN ('done', 'aborted') AND k.state <> 'committed') seek
  WHERE NOT a.is_drained AND a.kind = 'STREAM';
 COMMENT ON VIEW inspect.buckets IS
     'Per entry bucket that a subscription has to read: its owner, or why nobody reads it, since when, and who holds what it waits for.';

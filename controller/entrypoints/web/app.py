@@ -46,6 +46,7 @@ from controller.services.consumer_sessions.requests import (
     Goodbye,
     Pulse,
     PushedAssignment,
+    ReadSegment,
     Register,
     Release,
     ReleasedBucket,
@@ -117,12 +118,17 @@ class Released(Life):
     buckets: Annotated[list[LetGo], Field(max_length=65_536)]
 
 
+class ReadToItsEnd(BaseModel):
+    """A sealed segment, as of the generation at which the consumer got what it read of it."""
+
+    segment_id: Annotated[int, Field(ge=0, lt=2**63)]
+    generation: Annotated[int, Field(ge=0, lt=2**63)]
+
+
 class DrainedSegments(Life):
     """Sealed segments that are read to their end."""
 
-    segment_ids: Annotated[
-        list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1, max_length=10_000)
-    ]
+    segments: Annotated[list[ReadToItsEnd], Field(min_length=1, max_length=10_000)]
 
 
 def create_app(served: Served) -> FastAPI:
@@ -358,7 +364,8 @@ async def released(asking: AtLeader, said: Released) -> None:
 @router.post(CONSUMER_PATH + "/drained", status_code=204)
 async def drained(asking: AtLeader, said: DrainedSegments) -> None:
     """Sealed segments that are read and acknowledged to their end."""
-    await asking.ask(Drained, incarnation=said.incarnation, segment_ids=tuple(said.segment_ids))
+    segments = tuple(ReadSegment(one.segment_id, one.generation) for one in said.segments)
+    await asking.ask(Drained, incarnation=said.incarnation, segments=segments)
 
 
 @router.delete(CONSUMER_PATH, status_code=204)

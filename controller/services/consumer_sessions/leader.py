@@ -238,6 +238,8 @@ class SessionLeader:
             self._put_off(key, known, requests, error)
         else:
             known.is_settled, known.retry_at = True, -math.inf
+            if settled.is_stopping:  # the time of who does not let go runs out
+                known.is_settled, known.retry_at = False, self._clock.monotonic_seconds() + RETRY_SECONDS
             self._conclude(known, requests, settled)
             known.push(self._terms[self._shard(key)])
             if not known.sessions and not settled.owners:

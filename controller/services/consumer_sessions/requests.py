@@ -102,11 +102,19 @@ class Release(Request):
     buckets: tuple[ReleasedBucket, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ReadSegment:
+    """A sealed segment that was read to its end by who owned a bucket of it since that generation."""
+
+    segment_id: int
+    generation: int
+
+
 @dataclass(slots=True, kw_only=True)
 class Drained(Request):
     """These sealed segments are read and acknowledged to their end."""
 
-    segment_ids: tuple[int, ...]
+    segments: tuple[ReadSegment, ...]
 
 
 @dataclass(slots=True, kw_only=True)

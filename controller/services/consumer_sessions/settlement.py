@@ -6,13 +6,14 @@ after the commit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
-from controller.domain.assignment import SegmentBucket, assign
+from controller.domain.assignment import Assignment, SegmentBucket, assign
 from controller.domain.bucket_ownership import BucketOwner, owner_changes
 from controller.domain.errors import CleaveError, Conflict, LostRace
 from controller.services.consumer_sessions.requests import (
@@ -23,6 +24,7 @@ from controller.services.consumer_sessions.requests import (
     Release,
     Request,
 )
+from controller.store.journal import seeks
 from controller.store.topics import bucket_owners, consumers, drains, subscriptions, to_read, topics
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.consumers import ConsumerRow
@@ -43,6 +45,8 @@ class Settlement:
     refused: Mapping[int, CleaveError]
     granted: int
     """Buckets that got an owner, or another one."""
+    is_stopping: bool = False
+    """A seek waits until nobody owns a bucket any more."""
 
 
 @dataclass(slots=True)
@@ -70,18 +74,15 @@ def settle(tx: Connection, key: SubscriptionKey, requests: Sequence[Request]) ->
     owners = bucket_owners.owners(tx, key)
     lives = {row.name: row.incarnation for row in consumers.list_consumers(tx, key.topic_id, key.name)}
     _mark_drained(tx, key, owners, lives, asked)
+    seek = seeks.under_way(tx, key)
     released = _released(owners, lives, asked)
+    if seek is not None and seek.is_release_over:
+        released = frozenset(one.bucket for one in owners)
     _begin_and_end(tx, key, asked)
     found = to_read.to_read(tx, key.topic_id, key.name)
     rows = {row.name: row for row in consumers.list_consumers(tx, key.topic_id, key.name)}
     changes = owner_changes(
-        assign(
-            found.layout,
-            found.drained,
-            rows,
-            {one.bucket: one.consumer for one in owners},
-            share_buckets=True,
-        ),
+        {} if seek is not None else _target(found, rows, owners),
         owners,
         consumers=rows,
         released=released,
@@ -91,8 +92,22 @@ def settle(tx: Connection, key: SubscriptionKey, requests: Sequence[Request]) ->
         generation = bucket_owners.write(tx, key, changes, generation)
         owners = bucket_owners.owners(tx, key)
     return Settlement(
-        generation, origin, owners, found, rows, topic.data_plane, asked.refused, len(changes.granted)
+        generation,
+        origin,
+        owners,
+        found,
+        rows,
+        topic.data_plane,
+        asked.refused,
+        len(changes.granted),
+        is_stopping=seek is not None and bool(owners),
     )
+
+
+def _target(found: ToRead, consumers: Collection[str], owners: Sequence[BucketOwner]) -> Assignment:
+    """Who should own what."""
+    holders = {one.bucket: one.consumer for one in owners}
+    return assign(found.layout, found.drained, consumers, holders, share_buckets=True)
 
 
 def _mark_drained(
@@ -102,18 +117,25 @@ def _mark_drained(
     lives: Mapping[str, str],
     asked: _Asked,
 ) -> None:
-    """Segments that an owner has read to their end."""
+    """Segments that an owner has read to their end. What it read before a seek is to be read again, so it counts only of what it
+    has owned since the generation that it names.
+    """
     for index, request in enumerate(asked.requests):
         if isinstance(request, Drained):
             with asked.each(index):
                 _demand_session(lives, request)
-                owned = {one.bucket.segment_id for one in owners if one.consumer == request.consumer}
-                if not owned.issuperset(request.segment_ids):
-                    raise Conflict(
-                        f"consumer {request.consumer} does not own segment "
-                        f"{min(set(request.segment_ids) - owned)}; what it owns now is in its assignment"
-                    )
-                drains.mark_drained(tx, key.topic_id, key.name, request.segment_ids)
+                first = {
+                    one.bucket.segment_id: one.generation
+                    for one in sorted(owners, key=lambda one: -one.generation)
+                    if one.consumer == request.consumer
+                }
+                for read in request.segments:
+                    if first.get(read.segment_id, math.inf) > read.generation:
+                        raise Conflict(
+                            f"consumer {request.consumer} does not own segment {read.segment_id} since generation "
+                            f"{read.generation}; what it owns now is in its assignment"
+                        )
+                drains.mark_drained(tx, key.topic_id, key.name, [one.segment_id for one in request.segments])
 
 
 def _begin_and_end(tx: Connection, key: SubscriptionKey, asked: _Asked) -> None:

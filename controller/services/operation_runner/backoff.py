@@ -29,6 +29,11 @@ def delay_seconds(error: CleaveError, attempts: int, call_timeout_seconds: float
     return max(delay, call_timeout_seconds) if isinstance(error, DataPlaneTimeout) else delay
 
 
+def wait_seconds(attempts: int) -> float:
+    """Before the next look at what an operation waits for: as a rule others are about to end it."""
+    return min(FIRST_DELAY_SECONDS * float(2 ** min(attempts, 10)), LONGEST_DELAY_AFTER_RACES_SECONDS)
+
+
 def pause_seconds(asked_seconds: float, lost_races: int) -> float:
     """Before the same step is tried again, after so many lost races in a row (from 1)."""
     return min(asked_seconds * float(2 ** (lost_races - 1)), LONGEST_PAUSE_SECONDS)

@@ -14,10 +14,13 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from controller.dataplane.base import Born, DataPlane, LogState, SetWiseDataPlane, Successor
-from controller.domain.errors import CleaveError, Conflict, LostRace, SegmentNotFound, Unsupported
-from controller.domain.operation import Observed, Operation, Step
+from controller.domain.errors import CleaveError, Conflict, LostRace, NotFound, SegmentNotFound, Unsupported
+from controller.domain.operation import SOUGHT_MS, SUBSCRIPTION, Observed, Operation, Step
+from controller.store.journal import seeks
+from controller.store.journal.seeks import SoughtLog
 from controller.store.postgres.engine import Store
 from controller.store.topics import backing_logs
+from controller.store.topics.bucket_owners import SubscriptionKey
 
 MOST_CURSORS = 500
 """Cursors asked for in one call; a log with more of them has a call of its own."""
@@ -103,6 +106,10 @@ class LogActs:
                 return Acted({one.operation_id: self._create_cursors(one.operation) for one in subjects})
             case Step.DELETE_CURSORS:
                 return Acted({one.operation_id: self._delete_cursors(one.operation) for one in subjects})
+            case Step.STOP_READERS:
+                return Acted({one.operation_id: self._stop_readers(one.operation) for one in subjects})
+            case Step.MOVE_CURSORS:
+                return Acted({one.operation_id: self._move_cursors(one.operation) for one in subjects})
             case _:
                 return Acted({one.operation_id: {} for one in subjects})
 
@@ -196,6 +203,39 @@ class LogActs:
             logs = backing_logs.backing_topics(tx, operation.topic_id)
         self._call_all([partial(self._plane.delete_subscription, topic, name) for topic in logs])
         return {"logs": len(logs)}
+
+    def _stop_readers(self, operation: Operation) -> Detail:
+        """Those that have not let go in their time own nothing any more."""
+        with self._store.transaction() as tx:
+            return {"not let go of": seeks.end_owners(tx, operation)}
+
+    def _move_cursors(self, operation: Operation) -> Detail:
+        """Each cursor, and then which of the sealed logs have nothing to read after that. A segment that comes into being meanwhile
+        begins where it should: all that is in it is younger than the request.
+        """
+        name = str(operation.parameters[SUBSCRIPTION])
+        instant_ms = operation.parameters[SOUGHT_MS]
+        with self._store.single_statement() as tx:
+            logs = seeks.logs_of(tx, SubscriptionKey(operation.topic_id, name))
+
+        def move(one: SoughtLog) -> int | None:
+            """The backlog afterwards; None where there is no such log or cursor."""
+            try:
+                if isinstance(instant_ms, int):
+                    self._plane.seek(one.backing_topic, name, instant_ms)
+                else:
+                    self._plane.skip_all(one.backing_topic, name)
+            except NotFound:
+                return None
+            return self._plane.backlog(one.backing_topic, name) if one.is_sealed else 0
+
+        left = self._call_all([partial(move, one) for one in logs])
+        found = list(zip(logs, left, strict=True))
+        return {
+            "logs": len(logs),
+            "read": [one.segment_id for one, backlog in found if one.is_sealed and backlog == 0],
+            "missing": [one.segment_id for one, backlog in found if backlog is None],
+        }
 
     def _add_cursors(self, topics: Sequence[str], name: str) -> list[str]:
         """Returns the logs that do not exist: whoever puts those back (the reconciler) gives them every cursor."""

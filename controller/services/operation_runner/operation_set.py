@@ -134,7 +134,13 @@ class OperationSet:
             chosen = chosen[:1]
         if move[0] is Step.WAIT:
             for one in chosen:
-                self._defer(one, "waits for older operations of the topic", backoff.FIRST_DELAY_SECONDS)
+                seen = one.seen()
+                why = (
+                    "waits for older operations of the topic"
+                    if seen.other_live_operations
+                    else f"waits until {seen.readers} bucket(s) are let go of; `cleave consumers why` says by whom"
+                )
+                self._defer(one, why, backoff.wait_seconds(one.operation.attempts))
         else:
             self._take(move, chosen)
 

@@ -24,7 +24,7 @@ from controller.domain.errors import CleaveError, InvariantViolated, LostRace
 from controller.domain.operation import Operation, OperationKind
 from controller.domain.segment import Segment
 from controller.store.decisions import evaluations
-from controller.store.journal import adoptions, steps, tombstones
+from controller.store.journal import adoptions, seeks, steps, tombstones
 from controller.store.journal.steps import GIVEN, HELD, JOURNAL, STEP_TYPES, StepRecord, fenced_out
 from controller.store.mirrors import commits as mirror_commits
 from controller.store.postgres.clock import database_now
@@ -331,11 +331,24 @@ def _subscription_delete(tx: Connection, topic: TopicRow, record: StepRecord) ->
     topics.update_topic(tx, topic, subscription_version=topic.subscription_version + 1)
 
 
+def _seek(tx: Connection, _topic: TopicRow, record: StepRecord) -> None:
+    """The step before it is recorded in the same transaction, so its detail is of cursors that were moved just now. Without it
+    everything counts as unread.
+    """
+    found = record.detail
+    seeks.commit(tx, record.operation, read=_ids(found.get("read")), missing=_ids(found.get("missing")))
+
+
+def _ids(found: object) -> list[int]:
+    return [int(one) for one in found] if isinstance(found, list) else []
+
+
 _ACTS: Mapping[OperationKind, Callable[[Connection, TopicRow, StepRecord], int | None]] = {
     OperationKind.ADOPT: _adopt,
     OperationKind.CREATE: _create,
     OperationKind.DELETE: _delete,
     OperationKind.PRUNE: _prune,
+    OperationKind.SEEK: _seek,
     OperationKind.SUBSCRIPTION_DELETE: _subscription_delete,
 }
 """Each returns the epoch it made, or None."""

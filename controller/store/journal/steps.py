@@ -32,9 +32,17 @@ closed; `committed`, which people are told; `aborting` and `aborted`, after whic
 a term that is forgotten would be given out twice, to two threads of one worker even under one name.
 """
 
-OBSERVED_COLUMNS = """clock_timestamp() AS now, t.subscription_version AS topic_subscription_version, t.state AS topic_state,
+LEADER_LATE_SECONDS = 5
+"""A leader that has not ended the owners of a seek by so long after their time is not there."""
+OBSERVED_COLUMNS = f"""clock_timestamp() AS now, t.subscription_version AS topic_subscription_version, t.state AS topic_state,
            (SELECT count(*) FROM cleave.operation e WHERE e.topic_id = t.topic_id
-               AND e.operation_id < o.operation_id AND e.finished_at IS NULL) AS older,
+               AND e.operation_id < o.operation_id AND e.finished_at IS NULL
+               AND (o.kind <> 'seek' OR e.parameters ->> 'subscription' = o.parameters ->> 'subscription')) AS older,
+           CASE WHEN o.kind = 'seek' THEN (
+               SELECT count(*) FROM cleave.bucket_owner b
+                WHERE b.topic_id = o.topic_id AND b.subscription = o.parameters ->> 'subscription'
+                  AND clock_timestamp() < o.intended_at + make_interval(secs =>
+                      {LEADER_LATE_SECONDS} + CAST(o.parameters ->> 'release_seconds' AS float8))) ELSE 0 END AS readers,
            ARRAY(SELECT u.name FROM cleave.subscription u
                   WHERE u.topic_id = o.topic_id AND u.state = 'live' ORDER BY u.name) AS live_subscriptions,
            ARRAY(SELECT u.name FROM cleave.subscription u
@@ -189,13 +197,15 @@ def still_held(tx: Connection, operations: Sequence[Operation], runner: str) -> 
 def observed_of(row: Row[Any]) -> Observed:
     """From a row with `OBSERVED_COLUMNS`.
 
-    `other_live_operations` counts the topic's older ones only, so that no two wait for each other. A topic being
+    `other_live_operations` counts the topic's older ones only, for a seek those of its subscription, so that no two wait for each
+    other. A topic being
     deleted asks every operation on it to abort that still can.
     """
     return Observed(
         now_ms=to_ms(row.now),
         subscription_version=row.topic_subscription_version,
         other_live_operations=row.older,
+        readers=row.readers,
         abort_requested=row.topic_state not in (TopicState.CREATING, TopicState.LIVE),
         live_subscriptions=tuple(row.live_subscriptions),
         ending_subscriptions=tuple(row.ending_subscriptions),

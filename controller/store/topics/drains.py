@@ -49,6 +49,10 @@ _UNMARK = """
      WHERE topic_id = :topic_id AND subscription = :subscription AND segment_id = ANY (:segment_ids)
 """
 
+_UNMARK_OTHERS = """
+    DELETE FROM cleave.segment_drain
+     WHERE topic_id = :topic_id AND subscription = :subscription AND segment_id <> ALL (:kept)
+"""
 _TELL = "SELECT pg_notify('cleave_drains', CAST(:topic_id AS text))"
 
 
@@ -80,14 +84,29 @@ def mark_drained(tx: Connection, topic_id: int, subscription: str, segment_ids: 
             f"segment {not_sealed[0]} of topic {topic_id} is not sealed, so it cannot be drained; read on in it"
         )
     tx.execute(text(_MARK), parameters)
-    tx.execute(text(_TELL), parameters)
+    tell(tx, topic_id)
 
 
 def undrain(tx: Connection, topic_id: int, subscription: str, segment_ids: Collection[int]) -> None:
     """Takes the marks back, after a seek into these segments. Raises SubscriptionNotFound."""
     parameters = _locked(tx, topic_id, subscription, segment_ids)
     tx.execute(text(_UNMARK), parameters)
-    tx.execute(text(_TELL), parameters)
+    tell(tx, topic_id)
+
+
+def replace_marks(
+    tx: Connection, topic_id: int, subscription: str, *, drained: Collection[int], kept: Collection[int]
+) -> None:
+    """Marks these sealed segments and no others; what is marked of those that are `kept` stays. Raises SubscriptionNotFound."""
+    parameters = _locked(tx, topic_id, subscription, drained)
+    tx.execute(text(_UNMARK_OTHERS), {**parameters, "kept": sorted({*drained, *kept})})
+    tx.execute(text(_MARK), parameters)
+    tell(tx, topic_id)
+
+
+def tell(tx: Connection, topic_id: int) -> None:
+    """Wake up whoever hands out what subscriptions of the topic have to read, when the transaction has committed."""
+    tx.execute(text(_TELL), {"topic_id": topic_id})
 
 
 def _locked(

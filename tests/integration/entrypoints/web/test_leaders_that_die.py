@@ -20,6 +20,9 @@ from controller.devstack.ports import free_port, release_port
 from controller.devstack.process import ChildProcess
 from controller.devstack.serving import SECRET, client_of
 from controller.domain.errors import LostRace, StoreUnavailable
+from controller.domain.seek_target import EARLIEST
+from controller.services import topic_admin
+from controller.services.segment_admin import splitting
 from tests.integration.entrypoints.conftest import StartWorker, held_by
 from tests.support.bench import TOPIC, Bench
 from tests.support.traffic import TrafficProcess
@@ -168,3 +171,53 @@ def test_a_consumer_stopped_past_its_grace_hands_out_nothing_when_it_wakes(
     # it may not do is to begin another one, or to acknowledge.
     assert verdict.in_order_and_complete, verdict
     assert not verdict.of(Kind.DUPLICATED), verdict
+
+
+def test_seeks_under_load_are_finished_by_the_next_leader_when_theirs_is_killed(
+    bench: Bench, workers: dict[str, tuple[ChildProcess, str]], tmp_path: Path
+) -> None:
+    """Everything published so far comes again, each key in its order, whichever process dies with the seek half done."""
+
+    def start(role: str, name: str) -> TrafficProcess:
+        return TrafficProcess(
+            role,
+            name,
+            url=bench.url,
+            topic=TOPIC,
+            directory=tmp_path,
+            subscription="billing",
+            address=",".join(address for _, address in workers.values()),
+            rate=200,
+        )
+
+    def seek() -> int:
+        request = bench.request()
+        asked = topic_admin.seek_subscription(
+            bench.store, TOPIC, "billing", EARLIEST, request, release_seconds=6.0
+        )
+        return asked.operation.operation_id
+
+    def is_done(operation_id: int) -> bool:
+        return not bench.operation(operation_id).state.is_live
+
+    with start("produce", "p") as producer, start("consume", "a") as a, start("consume", "b") as b:
+        wait_until(lambda: a.count > 50 and b.count > 50, timeout_seconds=60, message="both read")
+        first = seek()
+        wait_until(lambda: is_done(first), timeout_seconds=60, message="the first seek is done")
+        bench.reshape(splitting(0))
+        os.kill(b.pid, signal.SIGSTOP)  # so that the second one has to wait for somebody
+        sent = producer.count
+        second = seek()
+        workers[leader_of(bench, workers)][0].kill()
+        os.kill(b.pid, signal.SIGCONT)
+        wait_until(lambda: is_done(second), timeout_seconds=60, message="the next leader finishes the second")
+        before = a.count + b.count
+        wait_until(
+            lambda: a.count + b.count >= before + sent, timeout_seconds=60, message="it all comes again"
+        )
+        producer.stop()
+        wait_until(lambda: bench.unread("billing") == 0, timeout_seconds=60, message="the backlog is read")
+        a.stop()
+        b.stop()
+        verdict = check(read_history(producer.history, a.history, b.history))
+    assert verdict.in_order_and_complete, verdict

@@ -20,8 +20,10 @@ from controller.domain.errors import (
     StoreUnavailable,
     Terminal,
 )
+from controller.domain.seek_target import EARLIEST
 from controller.entrypoints.web import access
 from controller.services import topic_admin
+from controller.services.segment_admin import splitting
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
 from tests.support.waiting import wait_until
@@ -262,7 +264,13 @@ def test_a_leader_whose_lease_has_passed_on_writes_nothing(bench: Bench, servers
         (("topic://*",), PATH.replace("billing", "nothing"), {"incarnation": "1"}, NotFound, "nothing"),
         (("topic://*",), PATH.replace("orders", "nothing"), {"incarnation": "1"}, NotFound, "does not exist"),
         (("topic://*",), f"{PATH}/pulse", {"incarnation": "1"}, LostRace, "register again"),
-        (("topic://*",), f"{PATH}/drained", {"incarnation": "1", "segment_ids": [0]}, LostRace, "register"),
+        (
+            ("topic://*",),
+            f"{PATH}/drained",
+            {"incarnation": "1", "segments": [{"segment_id": 0, "generation": 1}]},
+            LostRace,
+            "register",
+        ),
     ],
 )
 def test_bad_input_is_refused_with_its_reason(
@@ -311,13 +319,45 @@ def test_what_nobody_owns_cannot_be_drained(bench: Bench, servers: Servers) -> N
     first = Reader(servers, "a")
     share(first)
     servers.ask("POST", PATH, document={"incarnation": first.session._incarnation})
-    for segment_ids, words in (([0], "not sealed"), ([77], "does not own segment 77")):
+    owned_since = first.generations[0, 0]
+    for segment_id, generation, words in (
+        (0, owned_since, "not sealed"),
+        (77, owned_since, "does not own segment 77"),
+        (0, owned_since - 1, "does not own segment 0 since generation"),
+    ):
+        read = {"segment_id": segment_id, "generation": generation}
         with pytest.raises(Conflict, match=words):
             servers.ask(
                 "POST",
                 f"{PATH}/drained",
-                document={"incarnation": first.session._incarnation, "segment_ids": segment_ids},
+                document={"incarnation": first.session._incarnation, "segments": [read]},
             )
+    first.session.close()
+
+
+def test_what_was_read_before_a_seek_is_not_drained_by_a_word_that_comes_late(
+    bench: Bench, servers: Servers
+) -> None:
+    first = Reader(servers, "a")
+    share(first)
+    before = first.generations[0, 0]
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    seek = topic_admin.seek_subscription(
+        bench.store, TOPIC, "billing", EARLIEST, bench.request(), release_seconds=60.0
+    )
+    bench.finish(seek)
+    wait_until(lambda: first.generations.get((0, 0), 0) > before, message="it is a's again")
+
+    with pytest.raises(Conflict, match="does not own segment 0 since generation"):
+        servers.ask(
+            "POST",
+            f"{PATH}/drained",
+            document={
+                "incarnation": first.session._incarnation,
+                "segments": [{"segment_id": 0, "generation": before}],
+            },
+        )
     first.session.close()
 
 

@@ -81,14 +81,15 @@ def test_shards_share_the_operations_out(driver: StoreDriver) -> None:
 def test_a_kind_this_program_does_not_know_is_left_to_a_newer_one(driver: StoreDriver) -> None:
     """Parked, neither run nor aborted."""
     [operation] = _operations(driver, 1)
-    driver.sql("UPDATE cleave.operation SET kind = 'seek'")
+    driver.sql("ALTER TABLE cleave.operation DROP CONSTRAINT operation_kind_known")
+    driver.sql("UPDATE cleave.operation SET kind = 'of a newer program'")
 
     assert _claim_any(driver, "a") == []
     assert driver.do(claims.next_due, call_timeout_seconds=1.0) is None
     assert driver.sql(
         "SELECT state FROM cleave.operation WHERE operation_id = :id", id=operation.operation_id
     ) == [("intended",)]
-    with pytest.raises(Unsupported, match="of kind seek, which a newer program wrote"):
+    with pytest.raises(Unsupported, match="of kind of a newer program, which a newer program wrote"):
         driver.do(operations.get_operation, operation.operation_id)
 
 

@@ -1,0 +1,79 @@
+"""`cleave seek`: a subscription goes on from somewhere else."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from controller.bootstrap import application
+from controller.domain.seek_target import parse_seek_target
+from controller.entrypoints.commands.options import (
+    AsJson,
+    DryRun,
+    NoWait,
+    Reason,
+    TimeoutSeconds,
+    Topic,
+    about,
+    topic_name,
+)
+from controller.entrypoints.commands.topics import finish
+from controller.entrypoints.output import emit, rows_table
+from controller.entrypoints.rehearsal import stage
+from controller.entrypoints.running import manual_request
+from controller.services import topic_admin
+
+_COLUMNS = ("segment_id", "state", "is_drained", "backlog", "readers")
+
+
+def seek(
+    topic: Topic,
+    subscription: Annotated[str, typer.Argument(help="Name of the subscription.")],
+    to: Annotated[
+        str,
+        typer.Option(help="earliest, latest (skip everything), or an instant such as 2026-11-22T10:00:00Z."),
+    ],
+    release_seconds: Annotated[
+        float | None,
+        typer.Option(
+            help="How long its consumers have to let go of what they read; without it, the grace period of consumers."
+        ),
+    ] = None,
+    reason: Reason = "asked for on the command line",
+    dry_run: DryRun = False,
+    no_wait: NoWait = False,
+    timeout_seconds: TimeoutSeconds = 300.0,
+    as_json: AsJson = False,
+) -> None:
+    """Have a subscription go on from somewhere else, on every segment, with all its consumers.
+
+    They let go first; what they acknowledge of what they had read is refused. Sealed segments with messages from there on are
+    read again, before what came after them. Of two seeks the later one waits for the earlier, and decides.
+    """
+    name, target = topic_name(topic), parse_seek_target(to)
+    with about(name), application() as cleave, stage(cleave, dry_run) as store:
+        waited = cleave.settings.consumer_grace_seconds if release_seconds is None else release_seconds
+        request = manual_request(cleave, reason)
+        intent = topic_admin.seek_subscription(
+            store, name, subscription, target, request, release_seconds=waited
+        )
+        if not dry_run:
+            finish(cleave, intent, no_wait=no_wait, timeout_seconds=timeout_seconds, as_json=as_json)
+            return
+        rows = [
+            {
+                "segment_id": one.segment_id,
+                "state": "SEALED" if one.is_sealed else "ACTIVE",
+                "is_drained": one.is_drained,
+                "backlog": one.backlog,
+                "readers": list(one.readers),
+            }
+            for one in topic_admin.what_a_seek_moves(cleave.store, cleave.planes, name, subscription)
+        ]
+    document = {"topic": name, "subscription": subscription, "to": target.sentence, "cursors": rows}
+    emit(
+        as_json,
+        document,
+        rows_table(rows, _COLUMNS, title=f"{name}: {subscription} would go {target.sentence}"),
+    )

@@ -1,0 +1,363 @@
+"""A subscription goes on from somewhere else, with all its consumers: nothing that was read before counts afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from controller.client.postgres_source import PostgresSource
+from controller.client.producer import Producer
+from controller.client.servers import Servers
+from controller.client.stream_consumer import Batch, StreamConsumer
+from controller.domain.errors import Conflict, SubscriptionNotFound
+from controller.domain.operation import OperationState
+from controller.domain.seek_target import EARLIEST, LATEST, SeekTarget
+from controller.services import garbage_collector, topic_admin
+from controller.services.segment_admin import splitting
+from controller.store.journal import seeks
+from controller.store.journal.request_keys import Intent
+from controller.store.topics.subscriptions import SubscriptionKind
+from tests.support.bench import TOPIC, Bench
+from tests.support.waiting import wait_until
+
+KEYS = [f"key-{i}" for i in range(20)]
+Join = Callable[[str], StreamConsumer]
+Found = dict[str, list[int]]
+BUCKETS = 4
+ASKED = "SELECT count(*) FROM cleave.bucket_owner WHERE release_asked_at IS NOT NULL"
+DRAINED = """
+    SELECT coalesce(array_agg(segment_id ORDER BY segment_id), '{}') FROM cleave.segment_drain WHERE subscription = 'billing'
+"""
+
+
+@pytest.fixture
+def producer(bench: Bench, source: PostgresSource) -> Iterator[Producer]:
+    """Of a topic with one segment of four buckets."""
+    bench.topic_with(segments=1)
+    producer = Producer(source, bench.logs, TOPIC)
+    yield producer
+    producer.close()
+
+
+@pytest.fixture
+def join(bench: Bench, servers: Servers, producer: Producer) -> Iterator[Join]:
+    """Consumers of subscription `billing`, signed off at the end."""
+    joined: list[StreamConsumer] = []
+
+    def join(name: str) -> StreamConsumer:
+        joined.append(StreamConsumer(servers, bench.logs, TOPIC, "billing", name))
+        return joined[-1]
+
+    yield join
+    for consumer in joined:
+        consumer.close()
+
+
+def send(producer: Producer, *numbers: int) -> None:
+    """These numbers, of every key."""
+    for number in numbers:
+        for key in KEYS:
+            producer.send(b"%d" % number, key)
+    producer.flush()
+
+
+def keep(found: Found, batch: Batch) -> None:
+    """Note which numbers came of each key."""
+    for message in batch.messages:
+        assert message.key is not None
+        found.setdefault(message.key.decode(), []).append(int(message.payload))
+
+
+def take(*consumers: StreamConsumer, count: int) -> Found:
+    """Receive and acknowledge so many messages: for each key the numbers in the order in which they came."""
+    found: Found = {}
+
+    def turn() -> bool:
+        for consumer in consumers:
+            batch = consumer.receive(0.02)
+            if batch is not None:
+                assert consumer.acknowledge(batch)
+                keep(found, batch)
+        return sum(map(len, found.values())) >= count
+
+    wait_until(turn, message=f"{count} messages")
+    assert sum(map(len, found.values())) == count
+    return found
+
+
+def everything(*numbers: int) -> Found:
+    """These numbers of every key, in that order."""
+    return {key: list(numbers) for key in KEYS}
+
+
+def intend(bench: Bench, target: SeekTarget, *, release_seconds: float = 60.0) -> Intent:
+    """A seek of `billing`."""
+    return topic_admin.seek_subscription(
+        bench.store, TOPIC, "billing", target, bench.request(), release_seconds=release_seconds
+    )
+
+
+def see_through(bench: Bench, intent: Intent, *consumers: StreamConsumer) -> None:
+    """Run it, while the consumers do their part; nothing may be delivered meanwhile."""
+    operation_id = intent.operation.operation_id
+
+    def ended() -> bool:
+        assert [consumer.receive(0.02) for consumer in consumers] == [None] * len(consumers)
+        bench.run_once(operation_id)
+        return not bench.operation(operation_id).state.is_live
+
+    wait_until(ended, message="the seek is done")
+    assert bench.operation(operation_id).state is OperationState.DONE
+
+
+def test_everything_comes_again_in_order_to_whoever_reads_then(
+    bench: Bench, producer: Producer, join: Join
+) -> None:
+    a, b = join("a"), join("b")
+    send(producer, 0, 1)
+    assert take(a, b, count=2 * len(KEYS)) == everything(0, 1)
+    before = bench.scalar("SELECT max(generation) FROM cleave.bucket_owner")
+
+    see_through(bench, intend(bench, EARLIEST), a, b)
+
+    assert take(a, b, count=2 * len(KEYS)) == everything(0, 1)
+    assert bench.scalar("SELECT min(generation) FROM cleave.bucket_owner") > before
+    assert bench.unread("billing") == 0
+
+
+def test_what_is_in_hand_is_waited_for_and_counts_for_nothing(
+    bench: Bench, producer: Producer, join: Join
+) -> None:
+    a = join("a")
+    send(producer, 0)
+    in_hand = [wait_until(lambda: a.receive(0.1), message="a batch") for _ in range(BUCKETS)]
+    intent = intend(bench, EARLIEST)
+    wait_until(
+        lambda: a.receive(0.02) is None and bench.scalar(ASKED) == BUCKETS, message="all are asked for"
+    )
+    bench.run_once(intent.operation.operation_id)
+    assert bench.operation(intent.operation.operation_id).state is OperationState.INTENDED
+
+    assert all(a.acknowledge(one) for one in in_hand)
+    see_through(bench, intent, a)
+
+    assert take(a, count=len(KEYS)) == everything(0)
+
+
+def test_who_does_not_let_go_in_time_is_not_waited_for_and_acknowledges_nothing(
+    bench: Bench, producer: Producer, join: Join
+) -> None:
+    a = join("a")
+    send(producer, 0)
+    in_hand = wait_until(lambda: a.receive(0.1), message="a batch")
+
+    see_through(bench, intend(bench, EARLIEST, release_seconds=0.0))
+
+    assert (
+        bench.scalar(
+            "SELECT detail ->> 'not let go of' FROM cleave.operation_step WHERE step = 'stop-readers'"
+        )
+        == "0"
+    )
+    assert not a.acknowledge(in_hand)
+    assert take(a, count=len(KEYS)) == everything(0)
+
+
+def test_what_is_sealed_is_read_again_before_what_came_after_it(
+    bench: Bench, producer: Producer, join: Join
+) -> None:
+    a, b = join("a"), join("b")
+    send(producer, 0)
+    bench.reshape(splitting(0))
+    send(producer, 1)
+    assert take(a, b, count=2 * len(KEYS)) == everything(0, 1)
+    assert bench.scalar(DRAINED) == [0]
+
+    see_through(bench, intend(bench, EARLIEST), a, b)
+
+    assert bench.scalar(DRAINED) == []
+    assert take(a, b, count=2 * len(KEYS)) == everything(0, 1)
+    wait_until(lambda: (a.receive(0.02), bench.scalar(DRAINED))[1] == [0], message="read to its end again")
+
+
+def test_an_instant_is_where_it_begins_and_what_was_sealed_before_stays_read(
+    bench: Bench, producer: Producer, join: Join
+) -> None:
+    a = join("a")
+    send(producer, 0)
+    bench.reshape(splitting(0))
+    assert take(a, count=len(KEYS)) == everything(0)
+    instant_ms = bench.scalar("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) + 1")
+    wait_until(
+        lambda: bench.scalar("SELECT extract(epoch FROM clock_timestamp()) * 1000 > :at", at=instant_ms)
+    )
+    send(producer, 1, 2)
+    assert take(a, count=2 * len(KEYS)) == everything(1, 2)
+
+    see_through(bench, intend(bench, SeekTarget(instant_ms)), a)
+
+    assert bench.scalar(DRAINED) == [0]
+    assert take(a, count=2 * len(KEYS)) == everything(1, 2)
+
+
+def test_skipping_everything_leaves_nothing_to_wait_for(bench: Bench, producer: Producer, join: Join) -> None:
+    """A sealed segment that nobody has read holds back its children no longer."""
+    send(producer, 0)
+    bench.reshape(splitting(0))
+    send(producer, 1)
+
+    see_through(bench, intend(bench, LATEST))
+
+    assert bench.scalar(DRAINED) == [0]
+    send(producer, 2)
+    assert take(join("a"), count=len(KEYS)) == everything(2)
+
+
+def test_of_two_seeks_the_later_one_waits_and_decides(bench: Bench, producer: Producer, join: Join) -> None:
+    a = join("a")
+    send(producer, 0)
+    assert take(a, count=len(KEYS)) == everything(0)
+    first, second = intend(bench, LATEST), intend(bench, EARLIEST)
+    wait_until(
+        lambda: a.receive(0.02) is None and bench.scalar("SELECT count(*) FROM cleave.bucket_owner") == 0,
+        message="nobody reads",
+    )
+
+    bench.run_once(second.operation.operation_id)
+    assert bench.operation(second.operation.operation_id).state is OperationState.INTENDED
+    see_through(bench, first, a)
+    see_through(bench, second, a)
+
+    assert take(a, count=len(KEYS)) == everything(0)
+
+
+def test_a_runner_that_dies_between_two_cursors_leaves_it_to_the_next(
+    bench: Bench, producer: Producer, join: Join
+) -> None:
+    a = join("a")
+    send(producer, 0)
+    bench.reshape(splitting(0))
+    send(producer, 1)
+    assert take(a, count=2 * len(KEYS)) == everything(0, 1)
+    intent = intend(bench, EARLIEST)
+    wait_until(
+        lambda: a.receive(0.02) is None and bench.scalar("SELECT count(*) FROM cleave.bucket_owner") == 0,
+        message="nobody reads",
+    )
+    bench.plane.seek(bench.log_of(0), "billing", 0)
+
+    assert a.receive(0.1) is None
+    see_through(bench, intent, a)
+
+    assert take(a, count=2 * len(KEYS)) == everything(0, 1)
+
+
+def test_without_a_leader_it_is_done_when_the_time_to_let_go_is_over(
+    bench: Bench, source: PostgresSource
+) -> None:
+    bench.topic_with(segments=1)
+    with Producer(source, bench.logs, TOPIC) as producer:
+        send(producer, 0)
+    bench.execute("""
+        INSERT INTO cleave.bucket_owner (topic_id, subscription, segment_id, bucket_start, bucket_end, consumer, generation)
+        VALUES (1, 'billing', 0, 0, 16383, 'dead', 1)
+    """)
+    bench.plane.skip_all(bench.log_of(0), "billing")
+
+    intent = intend(bench, EARLIEST, release_seconds=0.0)
+    bench.run_once(intent.operation.operation_id)
+    assert bench.operation(intent.operation.operation_id).state is OperationState.INTENDED
+    bench.execute(
+        "UPDATE cleave.operation SET intended_at = intended_at - interval '6 s' WHERE kind = 'seek'"
+    )
+    see_through(bench, intent)
+
+    assert bench.unread("billing") == len(KEYS)
+    assert bench.scalar("SELECT count(*) FROM cleave.bucket_owner") == 0
+
+
+def test_a_runner_that_wakes_up_after_the_seek_was_done_takes_nothing_from_anybody(
+    bench: Bench, producer: Producer, join: Join
+) -> None:
+    a = join("a")
+    intent = intend(bench, EARLIEST)
+    see_through(bench, intent, a)
+    send(producer, 0)
+    assert take(a, count=len(KEYS)) == everything(0)
+    owned = bench.scalar("SELECT count(*) FROM cleave.bucket_owner")
+
+    with bench.store.transaction() as tx:
+        assert seeks.end_owners(tx, intent.operation) == 0
+
+    assert bench.scalar("SELECT count(*) FROM cleave.bucket_owner") == owned == BUCKETS
+
+
+def test_what_is_pruned_cannot_be_read_again_and_stops_nothing(
+    bench: Bench, producer: Producer, join: Join
+) -> None:
+    a = join("a")
+    send(producer, 0)
+    bench.reshape(splitting(0))
+    send(producer, 1)
+    assert take(a, count=2 * len(KEYS)) == everything(0, 1)
+    intent = intend(bench, EARLIEST)
+    assert garbage_collector.collect(bench.store, bench.planes, retention_minutes=0).segments == {TOPIC: (0,)}
+    for operation in bench.live_operations():
+        if operation.operation_id != intent.operation.operation_id:
+            bench.drive(operation.operation_id)
+
+    see_through(bench, intent, a)
+
+    assert take(a, count=len(KEYS)) == everything(1)
+
+
+def test_a_log_that_is_gone_is_passed_over(bench: Bench, producer: Producer, join: Join) -> None:
+    a = join("a")
+    send(producer, 0)
+    bench.reshape(splitting(0))
+    send(producer, 1)
+    assert take(a, count=2 * len(KEYS)) == everything(0, 1)
+    bench.plane.delete_segment(bench.log_of(0))
+
+    see_through(bench, intend(bench, EARLIEST), a)
+
+    assert bench.scalar(DRAINED) == [0]
+    assert take(a, count=len(KEYS)) == everything(1)
+
+
+def test_it_is_refused_where_it_means_nothing(bench: Bench) -> None:
+    bench.topic_with(segments=1)
+    bench.finish(
+        topic_admin.create_subscription(
+            bench.store, TOPIC, "restored", bench.request(), kind=SubscriptionKind.CHECKPOINT
+        )
+    )
+    for name, error, words in (
+        ("restored", Conflict, "read by checkpoints"),
+        ("nothing", SubscriptionNotFound, "nothing"),
+    ):
+        with pytest.raises(error, match=words):
+            topic_admin.seek_subscription(
+                bench.store, TOPIC, name, EARLIEST, bench.request(), release_seconds=1.0
+            )
+    assert bench.live_operations() == []
+
+
+def test_a_queue_begins_again_too(bench: Bench) -> None:
+    bench.topic_with(segments=1)
+    bench.finish(
+        topic_admin.create_subscription(
+            bench.store, TOPIC, "jobs", bench.request(), kind=SubscriptionKind.QUEUE
+        )
+    )
+    bench.publish(0)
+    bench.plane.skip_all(bench.log_of(0), "jobs")
+
+    bench.finish(
+        topic_admin.seek_subscription(
+            bench.store, TOPIC, "jobs", EARLIEST, bench.request(), release_seconds=1.0
+        )
+    )
+
+    assert bench.unread("jobs") == 3
