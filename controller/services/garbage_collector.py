@@ -1,16 +1,18 @@
 """Garbage collection: intends to prune sealed segments that are past their retention and read to their end.
 
 A segment goes when every subscription has read it to its end: the recorded ones, and those that applications made
-directly on its log. Ancestors go first or together with it, so that the order in which consumers are given the rest
+directly on its log. What is marked as drained is drained, whatever a broker that has crashed remembers of acknowledgements.
+And it goes only when each of its children has a position of every subscription, from which that one goes on. Ancestors go first or together with it, so that the order in which consumers are given the rest
 never changes. What is pruned here is deleted later, through tombstones; nothing is deleted in this module.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from controller import telemetry
 from controller.dataplane.base import DataPlane, LogState
 from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import CleaveError, Retryable, StoreUnavailable
@@ -21,10 +23,12 @@ from controller.store.journal.operations import Request
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
 from controller.store.topics import backing_logs, drains, layouts
-from controller.store.topics.backing_logs import Books
+from controller.store.topics.backing_logs import BackingLog, Books
 from controller.store.topics.retention import ExpiredTopic, expired_topics
 
 DEADLINE_SECONDS = 60.0
+
+log = telemetry.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +98,17 @@ def _collect_topic(
     with store.transaction() as tx:
         layout = layouts.load_layout(tx, topic.topic_id)
         books = backing_logs.read_books(tx, [topic.topic_id])[topic.topic_id]
+        done = {name: drains.drained(tx, topic.topic_id, name) for name in books.subscriptions}
     if books.has_checkpoints:
         raise Retryable("a checkpoint subscription may still return to any position")
-    chosen = _choose(plane, topic, layout, books, report.kept)
+    looking = _Looking(plane, layout, books, done)
+    chosen = _choose(looking, topic, report.kept)
     if not chosen:
         return
     report.segments[topic.name] = chosen
     if dry_run:
         return
-    chosen = _confirm(store, plane, topic, chosen, books)
+    chosen = _confirm(store, topic, chosen, looking)
     if not chosen:
         return
     # Fresh each time: an earlier prune of the same segments may have ended without one, when a mark was taken back. Of two
@@ -116,58 +122,87 @@ def _collect_topic(
     report.operation_ids.append(intent.operation.operation_id)
 
 
-def _confirm(
-    store: Store, plane: DataPlane, topic: ExpiredTopic, chosen: Sequence[int], books: Books
-) -> tuple[int, ...]:
-    """Mark them drained, then look once more: a seek either shows in this look or takes the mark back."""
+@dataclass(frozen=True, slots=True)
+class _Looking:
+    """One topic as the collector sees it. `done` has the segments that are marked as drained, by subscription."""
+
+    plane: DataPlane
+    layout: SegmentLayout
+    books: Books
+    done: Mapping[str, Collection[int]]
+
+    def unmarked(self, one: BackingLog) -> list[str]:
+        """Recorded subscriptions for which nobody had marked it as drained."""
+        return [name for name in self.books.expected_on(one) if one.segment_id not in self.done[name]]
+
+    def keeps(self, one: BackingLog) -> str:
+        """Why the segment stays; empty when nobody has anything left to read in it and everybody goes on in its children.
+
+        Also empty where its log does not exist any more.
+        """
+        found = self.plane.list_subscriptions(one.backing_topic)
+        recorded = self.books.expected_on(one)
+        names = sorted({*recorded, *found} - self.books.deleting_subscriptions)
+        for name in names:
+            backlog = self.plane.backlog(one.backing_topic, name)
+            if backlog is not None and backlog > 0:
+                if one.segment_id not in self.done.get(name, ()):
+                    return f"subscription {name} has {backlog} unread message(s)"
+                log.warning(
+                    "acknowledgements forgotten by the broker", log=one.backing_topic, written_off=backlog
+                )
+            if backlog is None and self.plane.segment_state(one.backing_topic) is LogState.MISSING:
+                return ""  # asked twice: no cursor, then no log
+            if backlog is None and name in recorded:
+                return f"the cursor of subscription {name} is missing, so what it has read is unknown"
+        return self._without_position(one, names)
+
+    def _without_position(self, one: BackingLog, names: Sequence[str]) -> str:
+        """Which child a subscription could not go on in."""
+        logs = {log.segment_id: log.backing_topic for log in self.books.logs}
+        for child_id in self.layout.segment(one.segment_id).child_ids:
+            if child_id in logs:
+                missing = sorted({*names} - {*self.plane.list_subscriptions(logs[child_id])})
+                if missing:
+                    return f"subscription {missing[0]} has no position in its child {child_id} yet"
+        return ""
+
+
+def _confirm(store: Store, topic: ExpiredTopic, chosen: Sequence[int], looking: _Looking) -> tuple[int, ...]:
+    """Mark them drained, then look once more: a seek either shows in this look or takes the mark back. What was marked before is
+    not marked again: a seek that has taken that mark back meanwhile keeps the segment.
+    """
+    books = looking.books
     logs = [one for one in books.logs if one.segment_id in chosen]
     with store.transaction() as tx:
         for one in logs:
-            for name in books.expected_on(one):
+            for name in looking.unmarked(one):
                 drains.mark_drained(tx, topic.topic_id, name, [one.segment_id])
     confirmed: list[int] = []
     for one in sorted(logs, key=lambda one: one.segment_id):
-        if _undrained(plane, one.backing_topic, books.expected_on(one), books):
+        if looking.keeps(one):
             with store.transaction() as tx:
-                for name in books.expected_on(one):
+                for name in looking.unmarked(one):
                     drains.undrain(tx, topic.topic_id, name, [one.segment_id])
             break  # its descendants wait for it; the rest for the next round
         confirmed.append(one.segment_id)
     return tuple(confirmed)
 
 
-def _choose(
-    plane: DataPlane, topic: ExpiredTopic, layout: SegmentLayout, books: Books, kept: list[KeptSegment]
-) -> tuple[int, ...]:
+def _choose(looking: _Looking, topic: ExpiredTopic, kept: list[KeptSegment]) -> tuple[int, ...]:
     """Those of the expired segments that may go now. Ids ascend, so parents are looked at before children."""
     chosen: set[int] = set()
-    logs = {log.segment_id: log for log in books.logs}
+    logs = {log.segment_id: log for log in looking.books.logs}
     for segment_id in topic.segment_ids:
         if segment_id not in logs:
             continue  # pruned since it was listed
-        waiting_for = layout.ancestors(segment_id) - chosen
+        waiting_for = looking.layout.ancestors(segment_id) - chosen
         if waiting_for:
             reason = f"after its ancestor(s) {', '.join(map(str, sorted(waiting_for)))}"
         else:
-            reason = _undrained(
-                plane, logs[segment_id].backing_topic, books.expected_on(logs[segment_id]), books
-            )
+            reason = looking.keeps(logs[segment_id])
         if reason:
             kept.append(KeptSegment(topic.name, segment_id, reason))
         else:
             chosen.add(segment_id)
     return tuple(sorted(chosen))
-
-
-def _undrained(plane: DataPlane, backing_topic: str, recorded: Sequence[str], books: Books) -> str:
-    """Why the log is not read to its end; empty when it is, or when it does not exist any more."""
-    found = plane.list_subscriptions(backing_topic)
-    for name in sorted({*recorded, *found} - books.deleting_subscriptions):
-        backlog = plane.backlog(backing_topic, name)
-        if backlog is not None and backlog > 0:
-            return f"subscription {name} has {backlog} unread message(s)"
-        if backlog is None and plane.segment_state(backing_topic) is LogState.MISSING:
-            return ""  # asked twice: no cursor, then no log
-        if backlog is None and name in recorded:
-            return f"the cursor of subscription {name} is missing, so what it has read is unknown"
-    return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.domain.operation import OperationKind, OperationState
+from controller.domain.seek_target import EARLIEST
 from controller.domain.segment import SegmentState
 from controller.services import topic_admin
 from controller.services.garbage_collector import CollectionReport, collect
@@ -199,6 +200,95 @@ def test_a_seek_between_the_look_and_the_mark_is_seen_and_the_mark_taken_back(be
     assert report.operation_ids == []
     with bench.store.transaction() as tx:
         assert drains.drained(tx, bench.topic_id, "billing") == set()
+
+
+def test_a_segment_waits_until_everybody_can_go_on_in_its_children(bench: Bench) -> None:
+    bench.topic_with(subscriptions=("billing",))
+    bench.plane.create_subscription(bench.log_of(0), "application-own")
+    bench.reshape(splitting(0))
+    for name, child in (("billing", 2), ("application-own", 1)):
+        bench.plane.delete_subscription(bench.log_of(child), name)
+        assert reasons(collect_now(bench)) == {
+            0: f"subscription {name} has no position in its child {child} yet"
+        }
+        bench.plane.create_subscription(bench.log_of(child), name)
+
+    assert collect_now(bench).segments == {TOPIC: (0,)}
+
+
+def test_a_log_put_back_by_the_reconciler_lets_its_parent_go(bench: Bench) -> None:
+    """Restore: until the child's log and its cursors are there again, the parent stays."""
+    bench.topic_with()
+    bench.reshape(splitting(0))
+    bench.plane.delete_segment(bench.log_of(1))
+    assert "no position in its child 1" in reasons(collect_now(bench))[0]
+
+    bench.settle()
+
+    assert collect_now(bench).segments == {TOPIC: (0,)}
+
+
+def test_acknowledgements_that_a_broker_forgot_are_written_off(bench: Bench) -> None:
+    bench.topic_with()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    with bench.store.transaction() as tx:
+        drains.mark_drained(tx, bench.topic_id, "billing", [0])
+
+    assert collect_now(bench).segments == {TOPIC: (0,)}
+    bench.settle()
+    assert sorted(bench.layout.segments) == [1, 2]
+
+
+def test_what_readers_have_marked_is_never_taken_back(bench: Bench) -> None:
+    bench.topic_with(subscriptions=("billing", "audit"))
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    drain(bench, 0)
+    with bench.store.transaction() as tx:
+        drains.mark_drained(tx, bench.topic_id, "billing", [0])
+    plane, looks = FaultyDataPlane(bench.plane), []
+
+    def seek_back(call: str, _number: int) -> None:
+        if call == "backlog":
+            looks.append(call)
+            if len(looks) == 3:  # the first look, at two cursors, has found nothing unread
+                for name in ("billing", "audit"):
+                    bench.plane.seek(bench.log_of(0), name, 0)
+
+    plane.before_call = seek_back
+    report = collect(bench.store, {"embedded": plane.as_data_plane()}, retention_minutes=0)
+
+    assert report.operation_ids == []
+    with bench.store.transaction() as tx:
+        marked = [drains.drained(tx, bench.topic_id, name) for name in ("billing", "audit")]
+    assert marked == [{0}, set()]
+
+
+def test_a_seek_takes_back_what_was_marked_before_the_collector_looked(bench: Bench) -> None:
+    bench.topic_with()
+    bench.publish(0)
+    bench.reshape(splitting(0))
+    drain(bench, 0)
+    with bench.store.transaction() as tx:
+        drains.mark_drained(tx, bench.topic_id, "billing", [0])
+    plane, seeks = FaultyDataPlane(bench.plane), []
+
+    def seek_back(call: str, _number: int) -> None:
+        if call == "backlog" and not seeks:
+            seeks.append(call)
+            bench.finish(
+                topic_admin.seek_subscription(
+                    bench.store, TOPIC, "billing", EARLIEST, bench.request(), release_seconds=1.0
+                )
+            )
+
+    plane.before_call = seek_back
+    report = collect(bench.store, {"embedded": plane.as_data_plane()}, retention_minutes=0)
+
+    assert report.operation_ids == []
+    assert "not drained by billing" in reasons(report)[None]
+    assert bench.unread("billing") == 3
 
 
 def test_what_was_taken_back_from_a_prune_is_collected_once_it_is_read_again(bench: Bench) -> None:
