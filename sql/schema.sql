@@ -458,6 +458,7 @@ DECLARE topics bigint[];
 BEGIN
     topics := ARRAY(SELECT DISTINCT topic_id FROM changed ORDER BY 1);
     PERFORM cleave.raise_input(topics);
+    UPDATE cleave.evaluation SET consumers_changed_at = clock_timestamp() WHERE topic_id = ANY (topics);
     PERFORM pg_notify('cleave_consumers', topic_id::text) FROM unnest(topics) AS topic_id;
     RETURN NULL;
 END $$;
@@ -543,6 +544,7 @@ CREATE FUNCTION cleave.on_observed_change(topics bigint[]) RETURNS void
     AS $$
 BEGIN
     PERFORM cleave.raise_input(topics);
+    UPDATE cleave.evaluation SET consumers_changed_at = clock_timestamp() WHERE topic_id = ANY (topics);
     PERFORM pg_notify('cleave_consumers', topic_id::text) FROM unnest(topics) AS topic_id;
 END $$;
 
@@ -577,6 +579,14 @@ CREATE FUNCTION cleave.on_operation_intended() RETURNS trigger
     AS $$
 BEGIN
     PERFORM pg_notify('cleave_operations', NEW.topic_id || ':' || NEW.operation_id);
+    RETURN NULL;
+END $$;
+
+CREATE FUNCTION cleave.on_sharing_changed() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    PERFORM pg_notify('cleave_drains', NEW.topic_id::text);
     RETURN NULL;
 END $$;
 
@@ -1679,9 +1689,12 @@ CREATE TABLE cleave.evaluation (
     merge_due timestamp with time zone DEFAULT 'infinity'::timestamp with time zone NOT NULL,
     not_before timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     outcome_digest text,
+    consumers_changed_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     CONSTRAINT evaluation_versions_known CHECK ((GREATEST(consumer_version, load_version, merge_version) <= input_version))
 )
 WITH (fillfactor='70');
+
+COMMENT ON COLUMN cleave.evaluation.consumers_changed_at IS 'When a consumer of the topic last came or went, registered or observed.';
 
 COMMENT ON CONSTRAINT evaluation_versions_known ON cleave.evaluation IS 'A lane has never looked at inputs that are not there yet.';
 
@@ -2067,7 +2080,10 @@ CREATE TABLE cleave.subscription (
     created_epoch bigint NOT NULL,
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     generation bigint DEFAULT 0 NOT NULL,
+    parents_block boolean DEFAULT true NOT NULL,
+    drain_consumers integer DEFAULT 1 NOT NULL,
     origin bigint DEFAULT ((EXTRACT(epoch FROM clock_timestamp()) * (1000000)::numeric))::bigint NOT NULL,
+    CONSTRAINT subscription_drain_consumers_positive CHECK (((drain_consumers >= 1) AND (drain_consumers <= 65536))),
     CONSTRAINT subscription_generation_not_negative CHECK ((generation >= 0)),
     CONSTRAINT subscription_kind_known CHECK ((kind = ANY (ARRAY['STREAM'::text, 'QUEUE'::text, 'CHECKPOINT'::text]))),
     CONSTRAINT subscription_name_form CHECK ((name ~ '^[^[:space:]]+$'::text)),
@@ -2076,7 +2092,13 @@ CREATE TABLE cleave.subscription (
 
 COMMENT ON COLUMN cleave.subscription.generation IS 'Rises by 1 with each change of owners; a bucket carries that of its last one.';
 
+COMMENT ON COLUMN cleave.subscription.parents_block IS 'Whether a segment is handed out only when all that it descends from is read. False: lag matters more than the order of a key.';
+
+COMMENT ON COLUMN cleave.subscription.drain_consumers IS 'So many consumers at most share the entry buckets of a sealed segment until it is read, beside what else they read.';
+
 COMMENT ON COLUMN cleave.subscription.origin IS 'Positions that applications keep of this subscription mean something under this number only: it rises with each seek.';
+
+COMMENT ON CONSTRAINT subscription_drain_consumers_positive ON cleave.subscription IS 'A sealed segment is read by 1 to 65536 consumers.';
 
 COMMENT ON CONSTRAINT subscription_generation_not_negative ON cleave.subscription IS 'Generations only rise.';
 
@@ -2279,11 +2301,11 @@ CREATE VIEW inspect.assignments AS
     done.drained AS is_drained,
         CASE
             WHEN done.drained THEN 'drained'::text
-            WHEN ((u.kind = 'STREAM'::text) AND (cardinality(wait.for_segments) > 0)) THEN 'withheld'::text
+            WHEN ((u.kind = 'STREAM'::text) AND u.parents_block AND (cardinality(wait.for_segments) > 0)) THEN 'withheld'::text
             ELSE 'readable'::text
         END AS barrier,
         CASE
-            WHEN (done.drained OR (u.kind <> 'STREAM'::text)) THEN '{}'::bigint[]
+            WHEN (done.drained OR (u.kind <> 'STREAM'::text) OR (NOT u.parents_block)) THEN '{}'::bigint[]
             ELSE wait.for_segments
         END AS waits_for,
     ARRAY( SELECT c.name
@@ -3099,6 +3121,8 @@ CREATE VIEW inspect.subscriptions AS
     u.state,
     u.created_epoch,
     u.created_at,
+    u.parents_block,
+    u.drain_consumers,
     ( SELECT count(*) AS count
            FROM cleave.consumer c
           WHERE ((c.topic_id = u.topic_id) AND (c.subscription = u.name))) AS consumers,
@@ -3541,6 +3565,8 @@ CREATE INDEX decision_default_topic_id_decision_id_idx ON cleave.decision_defaul
 
 CREATE INDEX departed_consumer_by_age ON cleave.departed_consumer USING btree (departed_at);
 
+CREATE INDEX departed_consumer_of_subscription ON cleave.departed_consumer USING btree (topic_id, subscription, departed_at);
+
 CREATE INDEX evaluation_consumer_dirty ON cleave.evaluation USING btree (topic_id) WHERE (consumer_version < input_version);
 
 CREATE INDEX evaluation_consumer_due ON cleave.evaluation USING btree (consumer_due) WHERE (consumer_due < 'infinity'::timestamp with time zone);
@@ -3688,6 +3714,8 @@ CREATE TRIGGER segment_parent_is_history BEFORE DELETE OR UPDATE ON cleave.segme
 CREATE TRIGGER subscription_generation BEFORE UPDATE OF generation ON cleave.subscription FOR EACH ROW EXECUTE FUNCTION cleave.on_generation();
 
 CREATE TRIGGER subscription_insert AFTER INSERT ON cleave.subscription FOR EACH ROW EXECUTE FUNCTION cleave.on_subscription_insert();
+
+CREATE TRIGGER subscription_sharing AFTER UPDATE OF parents_block, drain_consumers ON cleave.subscription FOR EACH ROW WHEN (((old.parents_block IS DISTINCT FROM new.parents_block) OR (old.drain_consumers IS DISTINCT FROM new.drain_consumers))) EXECUTE FUNCTION cleave.on_sharing_changed();
 
 CREATE TRIGGER topic_before_insert BEFORE INSERT ON cleave.topic FOR EACH ROW EXECUTE FUNCTION cleave.topic_before_insert();
 

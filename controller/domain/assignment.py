@@ -79,9 +79,13 @@ def assign(
     *,
     share_buckets: bool = False,
     parents_block: bool = True,
+    drain_consumers: int = 1,
     strict_pulsar: bool = False,
 ) -> Assignment:
     """The buckets of each consumer; every consumer has an entry.
+
+    `drain_consumers` (1 or more): where each consumer reads whole segments, so many of them at most share the buckets of a sealed
+    one until it is drained, beside what else they read.
 
     `owners` says who has which bucket now, and who had those of the parents of new segments: a new bucket is at home with
     the consumer that owned most of the same bucket hashes of its parents, or with each of several that owned equally much.
@@ -99,6 +103,8 @@ def assign(
     else:
         homes = _homes(ready, buckets, names, owners)
         dealt = _shared(homes, len(names)) if sharing else _whole(homes, len(names))
+        if drain_consumers > 1 and not sharing:
+            dealt = _fanned_out(ready, homes, dealt, len(names), drain_consumers)
     shares: list[list[SegmentBucket]] = [[] for _ in names]
     for segment, readers in zip(ready, dealt, strict=True):
         for bucket, reader in zip(buckets.of(segment), readers, strict=True):
@@ -217,6 +223,32 @@ def _free(taken: Sequence[int], least: int, more: int, in_runs: bool) -> list[in
             size, more = least + 1, more - 1
         free += ((0 if in_runs else number, place) for number in range(count, size))
     return [place for _, place in sorted(free)]
+
+
+def _fanned_out(
+    ready: Sequence[Segment],
+    homes: Sequence[_Homes],
+    dealt: Sequence[Sequence[int]],
+    consumers: int,
+    most: int,
+) -> list[Sequence[int]]:
+    """The buckets of each sealed segment over several readers: who has it as a whole, who has some of it now, then those who help
+    with fewest others.
+    """
+    helping: Counter[int] = Counter()
+    found = list(dealt)
+    for index, segment in enumerate(ready):
+        number = min(most, segment.bucket_count, consumers)
+        if segment.is_active or number == 1:
+            continue
+        first = dealt[index][0]
+        here = _counted(homes[index])
+        others = sorted(
+            (n for n in range(consumers) if n != first), key=lambda n: (-here.get(n, 0), helping[n], n)
+        )[: number - 1]
+        helping.update(others)
+        found[index] = _divided(homes[index], sorted([first, *others]))
+    return found
 
 
 # Segments that consumers share

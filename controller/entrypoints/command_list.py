@@ -53,7 +53,7 @@ _COMMANDS = {
         "policy:app",
         "Auto-scaling policies of cluster, namespace, topic: get, set, remove, effective.",
     ),
-    "subscriptions": ("subscriptions:app", "Subscriptions: create, list, delete."),
+    "subscriptions": ("subscriptions:app", "Subscriptions: create, list, set, delete."),
     "consumers": (
         "subscriptions:consumers_app",
         "Consumers of a stream subscription: register, unregister, list, and why nothing comes.",

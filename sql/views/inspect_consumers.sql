@@ -2,6 +2,7 @@
 
 CREATE VIEW inspect.subscriptions AS
 SELECT t.name AS topic, u.topic_id, u.name AS subscription, u.kind, u.state, u.created_epoch, u.created_at,
+       u.parents_block, u.drain_consumers,
        (SELECT count(*) FROM cleave.consumer c WHERE c.topic_id = u.topic_id AND c.subscription = u.name) AS consumers,
        ARRAY(SELECT c.name FROM cleave.consumer c
               WHERE c.topic_id = u.topic_id AND c.subscription = u.name ORDER BY c.name) AS consumer_names
@@ -14,9 +15,9 @@ CREATE VIEW inspect.assignments AS
 SELECT t.name AS topic, t.topic_id, u.name AS subscription, u.kind, s.segment_id,
        inspect.hash_range_text(s.range_start, s.range_end) AS hash_range, s.state, done.drained AS is_drained,
        CASE WHEN done.drained THEN 'drained'
-            WHEN u.kind = 'STREAM' AND cardinality(wait.for_segments) > 0 THEN 'withheld'
+            WHEN u.kind = 'STREAM' AND u.parents_block AND cardinality(wait.for_segments) > 0 THEN 'withheld'
             ELSE 'readable' END AS barrier,
-       CASE WHEN done.drained OR u.kind <> 'STREAM' THEN '{}' ELSE wait.for_segments END AS waits_for,
+       CASE WHEN done.drained OR u.kind <> 'STREAM' OR NOT u.parents_block THEN '{}' ELSE wait.for_segments END AS waits_for,
        ARRAY(SELECT c.name FROM cleave.consumer c
               WHERE c.topic_id = u.topic_id AND c.subscription = u.name ORDER BY c.name) AS consumers
   FROM cleave.topic t

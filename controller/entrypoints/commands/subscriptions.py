@@ -9,6 +9,7 @@ import typer
 from rich.text import Text
 
 from controller.bootstrap import application
+from controller.domain.errors import InvalidInput
 from controller.entrypoints.commands.options import (
     AsJson,
     DryRun,
@@ -26,7 +27,7 @@ from controller.entrypoints.rehearsal import stage
 from controller.entrypoints.running import manual_request
 from controller.services import subscription_lag, topic_admin
 from controller.store.postgres import inspection
-from controller.store.topics import consumers, inspected, topics
+from controller.store.topics import consumers, inspected, subscriptions, topics
 from controller.store.topics.subscriptions import SubscriptionKind
 
 app = typer.Typer(no_args_is_help=True)
@@ -77,8 +78,55 @@ def list_subscriptions(topic: Topic, as_json: AsJson = False) -> None:
     emit(
         as_json,
         rows,
-        rows_table(rows, ("subscription", "kind", "state", "consumers", "consumer_names", "created_at")),
+        rows_table(
+            rows,
+            (
+                "subscription",
+                "kind",
+                "state",
+                "consumers",
+                "consumer_names",
+                "created_at",
+            ),
+        ),
     )
+
+
+@app.command("set")
+def set_sharing(
+    topic: Topic,
+    subscription: Subscription,
+    parents_block: Annotated[
+        bool | None,
+        typer.Option(
+            "--parents-block/--no-parents-block",
+            help="Whether a segment waits until all that it descends from is read. Without: less lag, and no order over a split.",
+        ),
+    ] = None,
+    drain_consumers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65_536,
+            help="So many consumers at most share the entry buckets of a sealed segment until it is read.",
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Set how a stream subscription is shared out over its consumers; what is not named stays."""
+    name = topic_name(topic)
+    if parents_block is None and drain_consumers is None:
+        raise InvalidInput("nothing to set; give --parents-block, --no-parents-block or --drain-consumers")
+    with about(name), application() as cleave, stage(cleave, dry_run) as store, store.transaction() as tx:
+        subscriptions.set_sharing(
+            tx,
+            topics.find_topic(tx, name).topic_id,
+            subscription,
+            parents_block=parents_block,
+            drain_consumers=drain_consumers,
+        )
+    _tell("would be set" if dry_run else "set", name, subscription, as_json)
 
 
 @app.command()

@@ -107,7 +107,15 @@ def settle(tx: Connection, key: SubscriptionKey, requests: Sequence[Request]) ->
 def _target(found: ToRead, consumers: Collection[str], owners: Sequence[BucketOwner]) -> Assignment:
     """Who should own what."""
     holders = {one.bucket: one.consumer for one in owners}
-    return assign(found.layout, found.drained, consumers, holders, share_buckets=True)
+    return assign(
+        found.layout,
+        found.drained,
+        consumers,
+        holders,
+        share_buckets=True,
+        parents_block=found.parents_block,
+        drain_consumers=found.drain_consumers,
+    )
 
 
 def _mark_drained(

@@ -59,6 +59,10 @@ def list_consumers(tx: Connection, topic_id: int, subscription: str | None = Non
     return [ConsumerRow(**row._mapping) for row in rows]
 
 
+MOST_DEPARTED = 1000
+"""Lives of one subscription's consumers that are remembered. Whoever has a token can say goodbye for lives that never were; the
+register of a life that is forgotten leaves a session that ends with its grace period.
+"""
 LEFT, EXPIRED = "left", "expired"
 """Why a life of a consumer is over; the third reason is that another one of its name has begun."""
 _DEPARTED = {LEFT: "has left", "replaced": "was replaced by a newer one"}
@@ -74,6 +78,13 @@ _DEPART = """
     SELECT topic_id, name, :name, :incarnation, :reason FROM cleave.subscription
      WHERE topic_id = :topic_id AND name = :subscription
     ON CONFLICT DO NOTHING
+"""
+_FORGET_OLDEST = """
+    DELETE FROM cleave.departed_consumer
+     WHERE topic_id = :topic_id AND subscription = :subscription AND departed_at < (
+           SELECT departed_at FROM cleave.departed_consumer
+            WHERE topic_id = :topic_id AND subscription = :subscription
+            ORDER BY departed_at DESC OFFSET :most - 1 LIMIT 1)
 """
 _OF_SHARDS = """
     SELECT topic_id, subscription, name, registered_at, incarnation FROM cleave.consumer
@@ -111,6 +122,7 @@ def depart(
     """
     row = {**_key(topic_id, subscription, name), "incarnation": incarnation, "reason": reason}
     tx.execute(text(_DEPART), row)
+    tx.execute(text(_FORGET_OLDEST), {**row, "most": MOST_DEPARTED})
 
 
 def of_shards(tx: Connection, shards: Shards) -> list[ConsumerRow]:

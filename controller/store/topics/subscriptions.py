@@ -34,7 +34,9 @@ class SubscriptionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRow:
-    """One recorded subscription. It does not read segments that were sealed by `created_epoch`."""
+    """One recorded subscription. It does not read segments that were sealed by `created_epoch`. How it is shared out is said in
+    `to_read`.
+    """
 
     topic_id: int
     name: str
@@ -59,11 +61,34 @@ _NEW = """
 """
 
 
+_SET_SHARING = """
+    UPDATE cleave.subscription
+       SET parents_block = coalesce(:parents_block, parents_block), drain_consumers = coalesce(:drain_consumers, drain_consumers)
+     WHERE topic_id = :topic_id AND name = :name
+"""
+
+
 def insert_subscription(
     tx: Connection, topic_id: int, name: str, kind: SubscriptionKind, created_epoch: int
 ) -> None:
     """A live subscription. It does not read segments that were sealed by `created_epoch`."""
     tx.execute(text(_NEW), {"topic_id": topic_id, "name": name, "kind": kind.value, "epoch": created_epoch})
+
+
+def set_sharing(
+    tx: Connection, topic_id: int, name: str, *, parents_block: bool | None, drain_consumers: int | None
+) -> None:
+    """How it is shared out from now on; None leaves what is. Raises SubscriptionNotFound."""
+    get_subscription(tx, topic_id, name)
+    tx.execute(
+        text(_SET_SHARING),
+        {
+            "topic_id": topic_id,
+            "name": name,
+            "parents_block": parents_block,
+            "drain_consumers": drain_consumers,
+        },
+    )
 
 
 def list_subscriptions(tx: Connection, topic_id: int) -> list[SubscriptionRow]:

@@ -19,7 +19,7 @@ from controller.store.topics.layouts import layout_of
 # from an unread segment waits for it, read already or not (a seek may have gone back beyond it). Each is looked up by its key.
 _TO_READ = """
 WITH RECURSIVE own AS MATERIALIZED (
-    SELECT u.topic_id, u.name, u.created_epoch, t.epoch, t.next_segment_id
+    SELECT u.topic_id, u.name, u.created_epoch, u.parents_block, u.drain_consumers, t.epoch, t.next_segment_id
       FROM cleave.subscription u JOIN cleave.topic t USING (topic_id)
      WHERE u.topic_id = :topic_id AND u.name = :subscription
 ), unread (segment_id) AS (
@@ -32,7 +32,7 @@ WITH RECURSIVE own AS MATERIALIZED (
         SELECT l.child_id FROM cleave.segment_parent l
          WHERE l.topic_id = :topic_id AND l.parent_id = r.segment_id)) AS heir (segment_id)
 )
-SELECT u.epoch, u.next_segment_id,
+SELECT u.epoch, u.next_segment_id, u.parents_block, u.drain_consumers,
        s.state = 'SEALED' AND (s.sealed_epoch <= u.created_epoch OR EXISTS (
            SELECT FROM cleave.segment_drain d
             WHERE d.topic_id = u.topic_id AND d.subscription = u.name AND d.segment_id = s.segment_id)) AS is_drained,
@@ -50,12 +50,14 @@ SELECT u.epoch, u.next_segment_id,
 @dataclass(frozen=True, slots=True)
 class ToRead:
     """`drained` names those of the layout's segments that the subscription has finished. A segment that is not there is read to
-    its end or pruned.
+    its end or pruned. `parents_block` and `drain_consumers` are the subscription's, see `domain.assignment`.
     """
 
     layout: SegmentLayout
     drained: frozenset[int]
     backing_topics: Mapping[int, str]
+    parents_block: bool = True
+    drain_consumers: int = 1
 
 
 def to_read(tx: Connection, topic_id: int, subscription: str) -> ToRead:
@@ -68,4 +70,6 @@ def to_read(tx: Connection, topic_id: int, subscription: str) -> ToRead:
         layout_of(rows),
         frozenset(row.segment_id for row in found if row.is_drained),
         {row.segment_id: row.backing_topic for row in found},
+        rows[0].parents_block,
+        rows[0].drain_consumers,
     )

@@ -15,6 +15,7 @@ from controller.domain.entry_buckets import bucket_of, bucket_ranges
 from controller.domain.hash_range import HashRange
 from controller.domain.key_hash import key_hash
 from controller.services.segment_admin import rebucketing, splitting
+from controller.store.topics import subscriptions
 from tests.support.bench import TOPIC, Bench
 from tests.support.waiting import wait_until
 
@@ -282,3 +283,28 @@ def test_it_can_always_be_asked_why_nothing_comes(bench: Bench, producer: Produc
     assert a.receive(0.1) is None
     own = {one.reason for one in a.why() if one.segment_id == 0}
     assert own == {"no data beyond what is in hand", "being handed over once what is in hand is acknowledged"}
+
+
+def set_sharing(bench: Bench, **how: object) -> None:
+    """How `billing` is shared out."""
+    given = {"parents_block": None, "drain_consumers": None, **how}
+    with bench.store.transaction() as tx:
+        subscriptions.set_sharing(tx, bench.topic_id, "billing", **given)  # type: ignore[arg-type]
+
+
+def test_where_lag_matters_more_than_order_children_are_read_beside_their_parents(
+    bench: Bench, producer: Producer, join: Join
+) -> None:
+    a = join("a")
+    share(a, counts=(4,))
+    send(producer, 0)
+    in_hand = [wait_until(lambda: a.receive(0.1), message="a batch") for _ in range(4)]
+    bench.reshape(splitting(0))
+    send(producer, 1)
+    share(a, counts=(4,))  # the children wait for what is in hand
+
+    set_sharing(bench, parents_block=False)
+
+    assert set(take(a, count=len(KEYS))) == set(KEYS)
+    assert set(a.segment_ids) == {0, 1, 2}
+    assert all(a.acknowledge(one) for one in in_hand)

@@ -564,3 +564,39 @@ def test_a_segment_of_one_bucket_is_owned_by_its_full_range() -> None:
     layout = SegmentLayout.initial(1, bucket_budget=1, now=0)
 
     assert assign(layout, set(), ["a"]) == {"a": (SegmentBucket(0, FULL_RANGE),)}
+
+
+# A sealed segment that several drain
+
+
+@given(_owned(), st.integers(1, 6))
+def test_a_sealed_segment_is_drained_by_as_many_as_are_allowed_and_a_second_look_moves_nothing(
+    case: Owned, most: int
+) -> None:
+    layout, drained, consumers, held = case
+    ready = candidates(layout, drained)
+
+    shares = assign(layout, drained, consumers, held, share_buckets=True, drain_consumers=most)
+
+    assert _owners(
+        assign(layout, drained, consumers, _owners(shares), share_buckets=True, drain_consumers=most)
+    ) == (_owners(shares))
+    assert sorted(_owners(shares)) == sorted(_units(*ready))
+    if len(consumers) <= len(ready):
+        for segment in ready:
+            readers = {
+                name for unit, name in _owners(shares).items() if unit.segment_id == segment.segment_id
+            }
+            allowed = 1 if segment.is_active else min(most, segment.bucket_count, len(consumers))
+            assert len(readers) == allowed
+
+
+def test_a_sealed_segment_returns_to_one_reader_when_it_is_drained() -> None:
+    layout = SegmentLayout.initial(2, bucket_budget=8, now=0).rebucket(0, 8, 1)
+
+    shared = assign(layout, set(), ["a", "b"], share_buckets=True, drain_consumers=4)
+    alone = assign(layout, {0}, ["a", "b"], _owners(shared), share_buckets=True, drain_consumers=4)
+
+    assert _ids(shared) == {"a": [0], "b": [0, 1]}
+    assert _ids(alone) == {"a": [2], "b": [1]}
+    assert [len(share) for share in shared.values()] == [2, 6]

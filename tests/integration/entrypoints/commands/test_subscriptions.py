@@ -56,3 +56,17 @@ def test_lag_is_counted_of_each_bucket(cleave: CommandLine, orders: str) -> None
     assert len({row["bucket"] for row in rows}) == 2
     assert "0000-7fff" in cleave.ok("consumers", "lag", orders, "billing")
     assert "elsewhere" in cleave.refused("consumers", "lag", orders, "elsewhere")
+
+
+def test_how_a_subscription_is_shared_out_is_set_and_shown(cleave: CommandLine, orders: str) -> None:
+    cleave.ok("subscriptions", "create", orders, "billing")
+
+    rehearsed = cleave.rehearsed("subscriptions", "set", orders, "billing", "--no-parents-block")
+    cleave.ok("subscriptions", "set", orders, "billing", "--no-parents-block")
+    cleave.ok("subscriptions", "set", orders, "billing", "--drain-consumers", "4")
+    (row,) = cleave.json("subscriptions", "list", orders)
+
+    assert rehearsed == f"topic://{orders}: billing would be set\n"
+    assert (row["parents_block"], row["drain_consumers"]) == (False, 4)
+    assert "nothing to set" in cleave.refused("subscriptions", "set", orders, "billing")
+    assert "nothing" in cleave.refused("subscriptions", "set", orders, "nothing", "--parents-block")

@@ -23,7 +23,8 @@ from controller.domain.errors import (
 from controller.domain.seek_target import EARLIEST
 from controller.entrypoints.web import access
 from controller.services import topic_admin
-from controller.services.segment_admin import splitting
+from controller.services.segment_admin import rebucketing, splitting
+from controller.store.topics import drains, subscriptions
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
 from tests.support.waiting import wait_until
@@ -371,3 +372,29 @@ def test_a_queue_is_not_shared_out(bench: Bench, servers: Servers) -> None:
         servers.ask("POST", PATH.replace("billing", "jobs"), document={"incarnation": "1"})
 
     assert bench.scalar("SELECT count(*) FROM cleave.consumer") == 0
+
+
+def test_a_sealed_segment_is_drained_by_several_and_read_by_one_when_it_is_clear(
+    bench: Bench, servers: Servers
+) -> None:
+    bench.publish(0)
+    bench.reshape(rebucketing(0, 8))
+    first, second = Reader(servers, "a"), Reader(servers, "b")
+
+    def shares() -> list[list[int]]:
+        """How many buckets of which segment each of the two has, by segment."""
+        return [[sum(s == segment for s, _ in one.owned) for segment in (0, 1, 2)] for one in (first, second)]
+
+    wait_until(lambda: sorted(shares()) == [[0, 2, 0], [2, 0, 0]], message="whole segments")
+
+    with bench.store.transaction() as tx:
+        subscriptions.set_sharing(tx, bench.topic_id, "billing", parents_block=None, drain_consumers=4)
+    wait_until(lambda: sorted(shares()) == [[1, 0, 0], [1, 2, 0]], message="both drain it")
+
+    with bench.store.transaction() as tx:
+        drains.mark_drained(tx, bench.topic_id, "billing", [0])
+    wait_until(lambda: sorted(shares()) == [[0, 0, 8], [0, 2, 0]], message="one reads its successor")
+    with pytest.raises(InvalidInput, match="1 to 65536"), bench.store.transaction() as tx:
+        subscriptions.set_sharing(tx, bench.topic_id, "billing", parents_block=None, drain_consumers=0)
+    first.session.close()
+    second.session.close()

@@ -100,3 +100,18 @@ def test_a_name_with_spaces_is_refused(driver: StoreDriver) -> None:
     driver.subscribe(topic_id, "s")
     with pytest.raises(InvalidInput, match="consumer name"):
         driver.do(consumers.register, topic_id, "s", "a b")
+
+
+def test_only_so_many_departed_lives_are_remembered_the_newest_ones(
+    driver: StoreDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumers, "MOST_DEPARTED", 3)
+    topic_id = driver.create().topic_id
+    for subscription in "st":
+        driver.subscribe(topic_id, subscription)
+        for life in range(5):
+            driver.do(consumers.depart, topic_id, subscription, f"c{life}", "never was")
+
+    assert driver.sql("SELECT subscription, name FROM cleave.departed_consumer ORDER BY 1, 2") == [
+        (subscription, name) for subscription in "st" for name in ("c2", "c3", "c4")
+    ]
