@@ -46,6 +46,7 @@ class RefusalReason(StrEnum):
     SPLIT_COOLDOWN = "split-cooldown"
     MERGE_COOLDOWN = "merge-cooldown"
     REBUCKET_COOLDOWN = "rebucket-cooldown"
+    BUCKET_IDLE_WINDOW = "bucket-idle-window"
     COLD_WINDOW = "cold-window"  # began None: the record was not written as cold under these thresholds
     # Others go first.
     IN_FLIGHT = "in-flight"  # the operation that holds the segment; None
@@ -79,7 +80,9 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Rebucket:
-    """One segment to `bucket_count` entry buckets: `at-max-segments` or `below-split-rate-floor`."""
+    """One segment to `bucket_count` entry buckets: `at-max-segments` or `below-split-rate-floor` where consumers lack some,
+    `idle-buckets` where nobody needs so many.
+    """
 
     segment_id: int
     bucket_count: int

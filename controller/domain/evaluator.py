@@ -9,6 +9,7 @@ off all but the last:
 - Merge depth is stored, so pruning cannot erode its cap.
 - A merge that would be split again is refused.
 - A reading older than the policy's limit is neither hot nor cold.
+- Entry buckets that nobody needs are given up after a while.
 - Where consumers cannot share a segment, the guard of PIP-486 that no merge may idle a consumer counts segments
   instead of buckets.
 - There, too, the consumer lane splits where Pulsar would give a segment more buckets, which would serve nobody.
@@ -27,7 +28,7 @@ from controller.domain.lanes.ground import Ground
 from controller.domain.policy import Violation, violations
 from controller.domain.situation import Situation
 
-CODE_VERSION = "pip483-5"
+CODE_VERSION = "pip483-6"
 """Version of the rules, stored in the ledger. It is raised whenever the same situation could have another answer."""
 
 ALL_LANES = frozenset(Lane)
@@ -37,7 +38,7 @@ def decide(situation: Situation, lanes: Collection[Lane] = ALL_LANES) -> Evaluat
     """What to do about one topic now; never raises for an invalid policy, which counts as disabled.
 
     The lanes asked are tried in the order consumer, load, merge, and the first that finds something acts: one split,
-    one merge, or one batch of rebuckets (an act a segment). Every segment above a split threshold and every pair of
+    one merge, or one batch of rebuckets (an act a segment). When none does, buckets that nobody needs are given up. Every segment above a split threshold and every pair of
     neighbours below the merge thresholds that is left alone has a refusal. A lane that is not asked adds nothing, and
     `valid_until` holds for the lanes asked.
     """
@@ -57,6 +58,8 @@ def decide(situation: Situation, lanes: Collection[Lane] = ALL_LANES) -> Evaluat
         decisions = load.answer(ground, decisions) or decisions
     if Lane.MERGE in lanes:
         decisions = merge.answer(ground, decisions) or decisions
+    if Lane.CONSUMER in lanes and not decisions:
+        decisions = consumer.fewer_buckets(ground)
     return Evaluation(decisions, tuple(ground.refusals), ground.valid_until)
 
 

@@ -34,7 +34,8 @@ class AutoScalePolicy:
     """A complete set of knobs; the defaults are Pulsar's (PIP-483, PIP-486) where Pulsar has the knob.
 
     Built unchecked, see `violations`. Rates are per segment and second. `max_dag_depth` bounds the
-    merges in a segment's ancestry. `load_stale_after_seconds`: a reading older than this is neither hot
+    merges in a segment's ancestry. `bucket_idle_seconds`: buckets that nobody needs are given up when no consumer
+    has come or gone for so long. `load_stale_after_seconds`: a reading older than this is neither hot
     nor cold. `load_change_threshold`: relative change of a rate that rewrites its record.
     `strict_pulsar`: decide and keep load records by Pulsar 5's rules, known defects included; not where
     the data plane shares no buckets (see `evaluator`).
@@ -46,6 +47,7 @@ class AutoScalePolicy:
     max_dag_depth: int = 10
     split_cooldown_seconds: int = 60
     rebucket_cooldown_seconds: int = 60
+    bucket_idle_seconds: int = 3_600
     merge_cooldown_seconds: int = 300
     merge_window_seconds: int = 300
     split_vs_rebucket_min_msg_rate_in: float = 1_000.0

@@ -61,7 +61,7 @@ class Situation:
 
     `loads` and `recent_loads` (newest last) are keyed by segment id, `stream_consumers` maps each
     controller-managed subscription to its registered consumers. `policy` is resolved.
-    `foreign_controller`: the broker's own auto-scaler acts on the topic too, so nothing may be decided.
+    `consumers_changed_at`: when one last came or went; None where nobody knows. `foreign_controller`: the broker's own auto-scaler acts on the topic too, so nothing may be decided.
     """
 
     layout: SegmentLayout
@@ -73,6 +73,7 @@ class Situation:
     in_flight: tuple[LiveReshape, ...] = ()
     capabilities: Capabilities = Capabilities()
     foreign_controller: bool = False
+    consumers_changed_at: int | None = None
     now: int
 
     def to_json(self) -> str:
@@ -106,6 +107,8 @@ class Situation:
         }
         if self.foreign_controller:
             document["foreign_controller"] = True
+        if self.consumers_changed_at is not None:
+            document["consumers_changed_at"] = self.consumers_changed_at
         return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @classmethod
@@ -132,6 +135,7 @@ class Situation:
             in_flight=tuple(_read_reshape(value) for value in document["in_flight"]),
             capabilities=_read_capabilities(document["capabilities"]),
             foreign_controller=_read_truth(document.get("foreign_controller", False), "foreign_controller"),
+            consumers_changed_at=_read_instant(document.get("consumers_changed_at"), "consumers_changed_at"),
             now=whole(document["now"], "now", -MOST),
         )
 

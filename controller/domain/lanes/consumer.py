@@ -3,6 +3,8 @@
 Consumers of different subscriptions do not compete, so the largest subscription counts. Where consumers
 can share a segment by buckets, buckets are preferred at the cap and for a topic whose busiest segment is
 slow (PIP-486); where they cannot, a consumer without a segment means a split, up to the cap.
+
+Buckets that nobody needs are given up again, which Pulsar never does: lazily, since each time is a hand-over for everybody.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import math
 
 from controller.domain.decision import Decision, Lane, Rebucket, Refusal, RefusalReason
+from controller.domain.lanes.cooldowns import Pause
 from controller.domain.lanes.ground import Ground
 
 
@@ -90,6 +93,40 @@ def _rebucket(ground: Ground, reason: str) -> tuple[Decision, ...]:
         if segment_id not in told:
             ground.refuse_busy(Lane.CONSUMER, segment_id)
     return tuple(Rebucket(i, target, reason) for i in short if i not in ground.busy)
+
+
+def fewer_buckets(ground: Ground) -> tuple[Decision, ...]:
+    """Every segment with at least twice as many buckets as it needs, in one batch, when consumers and buckets have been the same for
+    long. Asked when there is nothing else to do.
+
+    A segment needs its share of the consumers, and never fewer than its share of the topic's budget, rounded up: a split leaves the
+    segments beside it with more than those it makes.
+    """
+    if ground.strict or not ground.shared_buckets or ground.situation.consumers_changed_at is None:
+        return ()
+    policy, segments = ground.policy, max(1, ground.segments_net)
+    share = -(-ground.consumers // segments)
+    needed = max(
+        1 << max(0, share - 1).bit_length(),
+        min(-(-policy.entry_bucket_budget // segments), policy.entry_bucket_max_per_segment),
+    )
+    spare = sorted(s.segment_id for s in ground.active if s.bucket_count >= 2 * needed)
+    if not spare:
+        return ()
+    pauses = (ground.cooldowns.rebucket, ground.cooldowns.split, ground.cooldowns.merge, _idle_window(ground))
+    if any(ground.refuse_during(pause, Lane.CONSUMER, None) for pause in pauses):
+        return ()
+    free = [i for i in spare if not ground.refuse_busy(Lane.CONSUMER, i)]
+    return tuple(Rebucket(i, needed, "idle-buckets") for i in free)
+
+
+def _idle_window(ground: Ground) -> Pause | None:
+    changed_at = ground.situation.consumers_changed_at
+    if changed_at is None:
+        return None
+    began = max(changed_at, ground.situation.history.last_rebucket_at or 0)
+    ends_at = began + ground.policy.bucket_idle_seconds * 1000
+    return Pause(RefusalReason.BUCKET_IDLE_WINDOW, "consumers_changed_at", began, ends_at)
 
 
 def _refuse_topic(ground: Ground, reason: RefusalReason, metric: str, value: int, needed: int) -> None:

@@ -34,8 +34,9 @@ _TOPICS = Prepared(
     """
     SELECT t.topic_id, t.epoch, t.next_segment_id, t.data_plane, t.last_split_at, t.last_merge_at, t.last_rebucket_at,
            CAST(c.policy AS text) AS cluster, CAST(n.policy AS text) AS namespace, CAST(t.policy AS text) AS topic,
-           m.paused_reason IS NOT NULL AS foreign_controller, clock_timestamp() AS now
+           m.paused_reason IS NOT NULL AS foreign_controller, e.consumers_changed_at, clock_timestamp() AS now
       FROM cleave.topic t
+      LEFT JOIN cleave.evaluation e ON e.topic_id = t.topic_id
       LEFT JOIN cleave.namespace_policy n ON n.namespace = t.namespace
       LEFT JOIN cleave.mirror m ON m.topic_id = t.topic_id
      CROSS JOIN cleave.cluster_policy c
@@ -139,6 +140,7 @@ def load_situations(
             in_flight=tuple(_reshape(o) for o in in_flight[row.topic_id]),
             capabilities=_with(capabilities[row.data_plane], consumers[row.topic_id]),
             foreign_controller=row.foreign_controller,
+            consumers_changed_at=_ms(row.consumers_changed_at),
             now=to_ms(row.now),
         )
         for row in topics

@@ -30,6 +30,7 @@ TOPICS: Mapping[str, str] = {
     "split-cooldown": "Wait until `not_before`. If a burst is always ahead of it, lower `split_cooldown_seconds`.",
     "merge-cooldown": "Wait until `not_before`, or lower `merge_cooldown_seconds`.",
     "rebucket-cooldown": "Wait until `not_before`, or lower `rebucket_cooldown_seconds`.",
+    "bucket-idle-window": "Wait, or lower `bucket_idle_seconds`: buckets are given up when no consumer has come or gone for so long.",
     "cold-window": "Wait: both neighbours must stay cold for `merge_window_seconds`. Lower it if you would rather merge early.",
     "in-flight": "Wait for the operation. If it does not end, `cleave operations --stuck` says why.",
     "lower-score": "Nothing: another segment needed it more, and this one is looked at again after that act.",

@@ -16,6 +16,7 @@ KNOBS = {
     "max_dag_depth": "Merges in a segment's ancestry; a side that has as many is not merged again.",
     "split_cooldown_seconds": "Time between two automatic splits of a topic.",
     "rebucket_cooldown_seconds": "Time between two automatic rebuckets of a topic.",
+    "bucket_idle_seconds": "Entry buckets that nobody needs are given up when no consumer has come or gone for so long.",
     "merge_cooldown_seconds": "Time between two automatic merges of a topic.",
     "merge_window_seconds": "Both neighbours must have been cold for this long.",
     "split_vs_rebucket_min_msg_rate_in": "More consumers than segments: split the busiest segment from this rate on, "

@@ -54,6 +54,7 @@ def topic(
     capabilities: Capabilities | None = None,
     history: History | None = None,
     in_flight: tuple[LiveReshape, ...] = (),
+    consumers_changed_at: int | None = None,
     now: int = NOW,
 ) -> Situation:
     """A topic of as many segments as loads, in range order; None is a segment nobody has reported."""
@@ -72,6 +73,7 @@ def topic(
         capabilities=capabilities or Capabilities(),
         history=history or History(),
         in_flight=in_flight,
+        consumers_changed_at=consumers_changed_at,
         now=now,
     )
 
@@ -150,6 +152,7 @@ def situations(draw: st.DrawFn, *, strict: bool | None = None, busy: bool = True
         history=History(draw(maybe_instants), draw(maybe_instants), draw(maybe_instants)),
         in_flight=draw(_in_flight(layout)) if busy else (),
         capabilities=draw(st.sampled_from([Capabilities(), SHARED])),
+        consumers_changed_at=draw(st.none() | st.sampled_from([LONG_AGO, NOW])),
         now=NOW,
     )
 

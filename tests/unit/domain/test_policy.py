@@ -52,6 +52,7 @@ def test_the_defaults_are_pulsars() -> None:
         "max_dag_depth": 10,
         "split_cooldown_seconds": 60,
         "rebucket_cooldown_seconds": 60,
+        "bucket_idle_seconds": 3600,
         "merge_cooldown_seconds": 300,
         "merge_window_seconds": 300,
         "split_vs_rebucket_min_msg_rate_in": 1_000,

@@ -246,3 +246,20 @@ def test_five_hundred_topics_take_as_many_statements_as_one_all_on_indexes(drive
     assert "segment_load_pkey" in plans[1]
     big = ("topic t", "segment s", "segment_load l", "segment_parent p")
     assert not [plan for plan in plans if any(f"Seq Scan on {table}" in plan for table in big)]
+
+
+def test_since_when_consumers_have_been_the_same_is_known(driver: StoreDriver) -> None:
+    topic_id = driver.create().topic_id
+    driver.subscribe(topic_id, "billing")
+    seen = [situation(driver, topic_id).consumers_changed_at]
+    for change in (
+        lambda: register(driver, topic_id, "billing", "a"),
+        lambda: driver.sql("UPDATE cleave.consumer SET incarnation = 'next'"),
+        lambda: driver.sql("DELETE FROM cleave.consumer"),
+    ):
+        driver.sql("SELECT pg_sleep(0.002)")  # instants are whole milliseconds
+        change()
+        seen.append(situation(driver, topic_id).consumers_changed_at)
+
+    made, came, restarted, left = (one or 0 for one in seen)
+    assert 0 < made < came == restarted < left

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from controller.domain.layout import SegmentLayout
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment
-from controller.domain.situation import History, LiveReshape, Situation
+from controller.domain.situation import Capabilities, History, LiveReshape, Situation
 from tests.unit.domain.situations import NOW, SHARED, ago, record, topic
 
 
@@ -198,3 +199,81 @@ def test_a_stale_reading_makes_no_segment_the_busiest_except_as_pulsar_does(
 def test_the_choice_holds_until_its_reading_is_stale() -> None:
     evaluation = ask(topic(record(9000, observed_at=ago(100)), 2000, consumers=3))
     assert evaluation.valid_until == ago(100) + 300_001
+
+
+# Buckets that nobody needs
+
+
+def idle(*loads: float, buckets: int, consumers: int, since: int = ago(3600), **options: Any) -> Situation:
+    """A quiet topic of shared buckets, whose consumers have been the same since then."""
+    return topic(
+        *loads,
+        buckets=buckets,
+        consumers=consumers,
+        capabilities=SHARED,
+        consumers_changed_at=since,
+        **options,
+    )
+
+
+@pytest.mark.parametrize(
+    ("buckets", "consumers", "left"),
+    [
+        (16, 1, 4),  # the topic's budget
+        (16, 5, 8),
+        (16, 8, 8),
+        (16, 9, None),
+        (7, 1, None),
+        (8, 0, 4),
+    ],
+)
+def test_buckets_are_given_up_down_to_what_consumers_use_and_the_budget(
+    buckets: int, consumers: int, left: int | None
+) -> None:
+    expected = () if left is None else (Rebucket(0, left, "idle-buckets"),)
+    assert ask(idle(10, buckets=buckets, consumers=consumers)).decisions == expected
+
+
+def test_a_split_is_no_reason_to_give_up_the_buckets_of_its_neighbour() -> None:
+    layout = SegmentLayout.initial(2, bucket_budget=4, now=0).split(1, 1)
+    assert [segment.bucket_count for segment in layout.active] == [2, 1, 1]
+    assert ask(idle(10, 10, 10, buckets=1, consumers=1, layout=layout)) == Evaluation()
+
+
+def test_what_is_given_up_is_not_asked_for_again() -> None:
+    for buckets, consumers in ((64, 3), (64, 17), (1024, 200)):
+        [act] = ask(idle(10, buckets=buckets, consumers=consumers)).decisions
+        assert isinstance(act, Rebucket)
+        assert ask(idle(10, buckets=act.bucket_count, consumers=consumers)).decisions == ()
+
+
+@pytest.mark.parametrize(("seconds", "gives_up"), [(3599.9, False), (3600, True)])
+def test_consumers_have_to_be_the_same_for_the_idle_window(seconds: float, gives_up: bool) -> None:
+    evaluation = ask(idle(10, buckets=16, consumers=1, since=ago(seconds)))
+    assert bool(evaluation.decisions) is gives_up
+    if not gives_up:
+        [refusal] = evaluation.refusals
+        assert refusal.reason is RefusalReason.BUCKET_IDLE_WINDOW
+        assert evaluation.valid_until == refusal.not_before == NOW + 100
+
+
+def test_buckets_that_were_asked_for_by_hand_have_the_window_too() -> None:
+    history = History(last_rebucket_at=ago(60))
+    assert ask(idle(10, buckets=16, consumers=1, history=history)).decisions == ()
+
+
+def test_nothing_is_given_up_where_pulsar_would_not_or_nobody_knows_since_when() -> None:
+    strict = AutoScalePolicy(strict_pulsar=True)
+    assert ask(idle(10, buckets=16, consumers=1, policy=strict)).decisions == ()
+    assert ask(topic(10, buckets=16, consumers=1, capabilities=SHARED)).decisions == ()
+    plain = replace(idle(10, buckets=16, consumers=1), capabilities=Capabilities())
+    assert ask(plain).decisions == ()
+
+
+def test_a_busy_segment_keeps_its_buckets_and_others_go_first() -> None:
+    busy = idle(
+        10, 10, buckets=16, consumers=1, in_flight=(LiveReshape(7, ReshapeKind.HEAL, (0,), 1, ago(5)),)
+    )
+    assert ask(busy).decisions == (Rebucket(1, 2, "idle-buckets"),)
+    hot = idle(99_999, buckets=16, consumers=1)
+    assert [type(act) for act in decide(hot).decisions] == [Split]
