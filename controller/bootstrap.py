@@ -7,6 +7,7 @@ where it is built, so that a short command does not wait for the libraries of th
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -214,7 +215,11 @@ def _serving(app: Application, leases: ShardLeases, served: Served) -> tuple[Bes
         Listener(app.store.url, sessions.CHANNELS, application_name="cleave-sessions"),
         leases,
         shard_count=settings.worker_shards,
-        timing=ConsumerTiming(settings.consumer_grace_seconds),
+        timing=ConsumerTiming(
+            settings.consumer_grace_seconds,
+            settings.consumer_release_seconds or math.inf,
+            settings.bucket_gap_seconds,
+        ),
         clock=SystemClock(),
     )
     watched = Listener(

@@ -69,6 +69,13 @@ class Settings(BaseSettings):
     consumer_grace_seconds: float = Field(60.0, ge=2.0, le=3600.0)
     """A consumer that lost its connection may come back for so long and finds what it read as it was."""
 
+    consumer_release_seconds: float = Field(0.0, ge=0.0, le=86_400.0)
+    """A consumer that does not let go of a bucket for so long loses it, and what it has in hand is delivered again; 0: it is
+    waited for.
+    """
+    bucket_gap_seconds: float = Field(60.0, gt=0.0, le=86_400.0)
+    """A bucket that nobody reads for so long is an alarm: in the log, the metrics, `inspect.bucket_gaps` and `cleave doctor`."""
+
     worker_lease_seconds: float = Field(15.0, gt=1.0, le=600.0)
     """A dead worker's shards move after this long."""
     worker_shards: int = Field(16, ge=1, le=4096)

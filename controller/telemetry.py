@@ -44,6 +44,22 @@ SESSIONS = Gauge(
 SESSIONS_ENDED = Counter(
     "cleave_sessions_ended_total", "Sessions of consumers that ended, by reason.", ["reason"]
 )
+BUCKETS_OWNED = Gauge(
+    "cleave_buckets_owned", "Entry buckets with an owner, of the topics that this worker leads."
+)
+BUCKETS_WITHHELD = Gauge(
+    "cleave_buckets_withheld", "Of these, buckets whose owner is to let go of them and has not yet."
+)
+BUCKETS_OVERDUE = Gauge(
+    "cleave_buckets_overdue", "Of these, buckets that are not let go of for longer than the alarm's time."
+)
+BUCKET_ALARMS = Counter("cleave_bucket_alarms_total", "Buckets that became overdue.")
+SEGMENTS_SHARED = Gauge("cleave_shared_segments", "Segments that several consumers of a subscription read.")
+SEGMENTS_DRAINING = Gauge("cleave_draining_segments", "Sealed segments that consumers read, by subscription.")
+PRODUCER_BATCHES = Counter(
+    "cleave_producer_batches_total", "Batches that this process stored, each of one entry bucket."
+)
+PRODUCER_MESSAGES = Counter("cleave_producer_messages_total", "Messages in those batches.")
 BUCKETS_GRANTED = Counter("cleave_buckets_granted_total", "Entry buckets that got an owner, or another one.")
 WAKEUPS = Counter("cleave_worker_wakeups_total", "What woke the worker.", ["sensor"])
 

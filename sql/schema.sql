@@ -2364,7 +2364,9 @@ CREATE VIEW inspect.buckets AS
             WHEN (seek.asked_at IS NOT NULL) THEN seek.asked_at
             WHEN (a.barrier = 'withheld'::text) THEN s.created_at
             WHEN (o.release_asked_at IS NOT NULL) THEN o.release_asked_at
-            ELSE o.owned_since
+            WHEN (o.consumer IS NOT NULL) THEN o.owned_since
+            WHEN (cardinality(a.consumers) > 0) THEN GREATEST(s.created_at, free.parents_read_at, free.first_registered_at)
+            ELSE NULL::timestamp with time zone
         END AS since,
     a.waits_for,
         CASE
@@ -2374,7 +2376,7 @@ CREATE VIEW inspect.buckets AS
               ORDER BY h.consumer)
             ELSE '{}'::text[]
         END AS held_by
-   FROM ((((inspect.assignments a
+   FROM (((((inspect.assignments a
      JOIN cleave.segment s ON (((s.topic_id = a.topic_id) AND (s.segment_id = a.segment_id))))
      CROSS JOIN LATERAL ( SELECT bucket_start.bucket_start,
             COALESCE((lead(bucket_start.bucket_start) OVER (ORDER BY bucket_start.bucket_start) - 1), 65535) AS bucket_end
@@ -2383,9 +2385,33 @@ CREATE VIEW inspect.buckets AS
      CROSS JOIN LATERAL ( SELECT min(k.intended_at) AS asked_at
            FROM cleave.operation k
           WHERE ((k.topic_id = a.topic_id) AND (k.kind = 'seek'::text) AND ((k.parameters ->> 'subscription'::text) = a.subscription) AND (k.state <> ALL (ARRAY['done'::text, 'aborted'::text])) AND (k.state <> 'committed'::text))) seek)
+     CROSS JOIN LATERAL ( SELECT ( SELECT max(d.drained_at) AS max
+                   FROM (cleave.segment_parent p
+                     JOIN cleave.segment_drain d ON (((d.topic_id = p.topic_id) AND (d.segment_id = p.parent_id))))
+                  WHERE ((p.topic_id = a.topic_id) AND (p.child_id = a.segment_id) AND (d.subscription = a.subscription))) AS parents_read_at,
+            ( SELECT min(c.registered_at) AS min
+                   FROM cleave.consumer c
+                  WHERE ((c.topic_id = a.topic_id) AND (c.subscription = a.subscription))) AS first_registered_at) free)
   WHERE ((NOT a.is_drained) AND (a.kind = 'STREAM'::text));
 
 COMMENT ON VIEW inspect.buckets IS 'Per entry bucket that a subscription has to read: its owner, or why nobody reads it, since when, and who holds what it waits for.';
+
+CREATE VIEW inspect.bucket_gaps AS
+ SELECT topic,
+    topic_id,
+    subscription,
+    segment_id,
+    hash_range,
+    bucket,
+    owner AS holder,
+    successor,
+    reason,
+    since,
+    round(EXTRACT(epoch FROM (clock_timestamp() - since)), 1) AS gap_seconds
+   FROM inspect.buckets b
+  WHERE (reason = ANY (ARRAY['being handed over'::text, 'to be let go of for a seek'::text, 'stopped for a seek'::text, 'not handed out yet'::text]));
+
+COMMENT ON VIEW inspect.bucket_gaps IS 'Entry buckets that consumers wait for: not handed out, or not let go of by their holder, since when and for how long.';
 
 CREATE VIEW inspect.bundles_brokers AS
  SELECT b.cluster,
@@ -4115,6 +4141,9 @@ GRANT SELECT ON TABLE inspect.assignments TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.buckets TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.buckets TO cleave_controller;
+
+GRANT SELECT ON TABLE inspect.bucket_gaps TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.bucket_gaps TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.bundles_brokers TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.bundles_brokers TO cleave_controller;

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 from typing import Self
 
+from controller import telemetry
 from controller.client.layout_source import LayoutSource
 from controller.client.layout_watch import LayoutWatch
 from controller.client.patience import Result, patiently
@@ -305,6 +306,8 @@ class Producer:
         queue.in_doubt = None
         self._pending -= stored
         if stored:
+            telemetry.PRODUCER_BATCHES.inc()
+            telemetry.PRODUCER_MESSAGES.inc(stored)
             self._on_stored(batch[:stored])
         if stored < len(batch):
             self._fenced.add(queue.segment_id)  # for all its buckets: a fenced log is not asked again

@@ -16,13 +16,16 @@ from controller.domain.assignment import Assignment, SegmentBucket
 
 @dataclass(frozen=True, slots=True)
 class BucketOwner:
-    """Who owns a bucket, since which generation of the subscription; `is_asked`: to release it, for `successor` if known."""
+    """Who owns a bucket, since which generation of the subscription; `is_asked`: to release it, for `successor` if known, since
+    `asked_seconds`.
+    """
 
     bucket: SegmentBucket
     consumer: str
     generation: int
     is_asked: bool = False
     successor: str | None = None
+    asked_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

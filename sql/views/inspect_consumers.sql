@@ -60,7 +60,9 @@ SELECT a.topic, a.topic_id, a.subscription, a.segment_id, a.hash_range, a.state,
        CASE WHEN seek.asked_at IS NOT NULL THEN seek.asked_at
             WHEN a.barrier = 'withheld' THEN s.created_at
             WHEN o.release_asked_at IS NOT NULL THEN o.release_asked_at
-            ELSE o.owned_since END AS since,
+            WHEN o.consumer IS NOT NULL THEN o.owned_since
+            WHEN cardinality(a.consumers) > 0 THEN greatest(s.created_at, free.parents_read_at, free.first_registered_at)
+            END AS since,
        a.waits_for,
        CASE WHEN a.barrier = 'withheld' THEN ARRAY(
             SELECT DISTINCT h.consumer FROM cleave.bucket_owner h
@@ -79,6 +81,12 @@ SELECT a.topic, a.topic_id, a.subscription, a.segment_id, a.hash_range, a.state,
        SELECT min(k.intended_at) AS asked_at FROM cleave.operation k
         WHERE k.topic_id = a.topic_id AND k.kind = 'seek' AND k.parameters ->> 'subscription' = a.subscription
           AND k.state NOT IN ('done', 'aborted') AND k.state <> 'committed') seek
+ CROSS JOIN LATERAL (
+       SELECT (SELECT max(d.drained_at) FROM cleave.segment_parent p
+                 JOIN cleave.segment_drain d ON d.topic_id = p.topic_id AND d.segment_id = p.parent_id
+                WHERE p.topic_id = a.topic_id AND p.child_id = a.segment_id AND d.subscription = a.subscription) AS parents_read_at,
+              (SELECT min(c.registered_at) FROM cleave.consumer c
+                WHERE c.topic_id = a.topic_id AND c.subscription = a.subscription) AS first_registered_at) free
  WHERE NOT a.is_drained AND a.kind = 'STREAM';
 COMMENT ON VIEW inspect.buckets IS
     'Per entry bucket that a subscription has to read: its owner, or why nobody reads it, since when, and who holds what it waits for.';
@@ -94,6 +102,14 @@ SELECT t.name AS topic, d.topic_id, d.subscription, d.segment_id,
    AND o.bucket_start = d.bucket_start;
 COMMENT ON VIEW inspect.failing_messages IS
     'Messages whose handling failed or ended its process, how often, and who has them now; each holds its key.';
+
+CREATE VIEW inspect.bucket_gaps AS
+SELECT b.topic, b.topic_id, b.subscription, b.segment_id, b.hash_range, b.bucket, b.owner AS holder, b.successor, b.reason, b.since,
+       round(extract(epoch FROM clock_timestamp() - b.since), 1) AS gap_seconds
+  FROM inspect.buckets b
+ WHERE b.reason IN ('being handed over', 'to be let go of for a seek', 'stopped for a seek', 'not handed out yet');
+COMMENT ON VIEW inspect.bucket_gaps IS
+    'Entry buckets that consumers wait for: not handed out, or not let go of by their holder, since when and for how long.';
 
 CREATE VIEW inspect.observed_consumers AS
 SELECT t.name AS topic, t.topic_id, o.name AS subscription, o.subscription_type, o.consumers, o.consumer_names, o.changed_at,

@@ -257,6 +257,11 @@ class Bench:
         with self.store.transaction() as tx:
             return tx.execute(text(statement), parameters).scalar_one()
 
+    def rows(self, statement: str, **parameters: object) -> list[tuple[Any, ...]]:
+        """Rows of the database."""
+        with self.store.transaction() as tx:
+            return [tuple(row) for row in tx.execute(text(statement), parameters)]
+
     def execute(self, statement: str, **parameters: object) -> None:
         """Change rows by hand, as a test may."""
         with self.store.transaction() as tx:

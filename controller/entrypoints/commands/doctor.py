@@ -168,6 +168,26 @@ def _workers(cleave: Application) -> str:
     return f"{len(alive)} up: {', '.join((*serving, *silent))}"
 
 
+_GAPS = """
+    SELECT topic, subscription, segment_id, bucket, holder, reason, gap_seconds FROM inspect.bucket_gaps
+     WHERE gap_seconds > :most ORDER BY gap_seconds DESC
+"""
+
+
+def _buckets(cleave: Application) -> str:
+    with cleave.store.transaction() as tx:
+        gaps = inspection.rows(tx, _GAPS, most=cleave.settings.bucket_gap_seconds)
+    if not gaps:
+        return f"none waits for longer than {duration(cleave.settings.bucket_gap_seconds)}"
+    worst = gaps[0]
+    held = f", held by {worst['holder']}" if worst["holder"] else ""
+    raise Note(
+        f"{len(gaps)} entry buckets are read by nobody for too long, for {duration(float(worst['gap_seconds']))} "
+        f"bucket {worst['bucket']} of segment {worst['segment_id']} of {worst['topic']} for {worst['subscription']}: "
+        f"{worst['reason']}{held}; look at `cleave consumers why`, and end the process that holds it"
+    )
+
+
 def _java(cleave: Application) -> str:
     master = cleave.settings.spark_label
     if master == NO_SPARK or master.startswith("sc://"):
@@ -287,6 +307,7 @@ CHECKS: dict[str, Callable[[Application], str]] = {
     "role": _role,
     "loader role": _loader_role,
     "workers": _workers,
+    "entry buckets": _buckets,
     "java": _java,
     "spark": _spark,
     "landing area": _landing,

@@ -201,13 +201,42 @@ class SessionLeader:
                         for name, life in expired
                     ],
                 )
-        telemetry.SESSIONS.set(sum(known.connected for known in self._known.values()))
+        self._measure()
         if now >= self._sweep_at:
             self._sweep_at = now + SWEEP_SECONDS
             for known in self._known.values():
                 known.is_settled = False
             with self._store.transaction() as tx:
                 consumers.forget_departed(tx, LATE_SECONDS)
+
+    def _measure(self) -> None:
+        """What this worker leads, for its metrics."""
+        telemetry.SESSIONS.set(sum(known.connected for known in self._known.values()))
+        settled = [known.settled for known in self._known.values() if known.settled is not None]
+        owners = [owner for one in settled for owner in one.owners]
+        telemetry.BUCKETS_OWNED.set(len(owners))
+        telemetry.BUCKETS_WITHHELD.set(sum(owner.is_asked for owner in owners))
+        telemetry.BUCKETS_OVERDUE.set(sum(len(known.alarmed) for known in self._known.values()))
+        telemetry.SEGMENTS_SHARED.set(sum(one.shared_segments for one in settled))
+        telemetry.SEGMENTS_DRAINING.set(sum(one.draining_segments for one in settled))
+
+    def _alarm(self, key: SubscriptionKey, known: SubscriptionSessions, settled: Settlement) -> None:
+        """Say once of each bucket that nobody reads for too long who does not let go of it."""
+        overdue = {(one.bucket, one.generation): one for one in settled.overdue(self.timing)}
+        for identity, owner in overdue.items():
+            if identity not in known.alarmed:
+                telemetry.BUCKET_ALARMS.inc()
+                log.warning(
+                    "a bucket is not let go of",
+                    topic_id=key.topic_id,
+                    subscription=key.name,
+                    segment_id=owner.bucket.segment_id,
+                    bucket=str(owner.bucket.bucket),
+                    consumer=owner.consumer,
+                    successor=owner.successor,
+                    asked_seconds=round(owner.asked_seconds, 1),
+                )
+        known.alarmed = frozenset(overdue)
 
     def _hang_up_silent(self) -> None:
         now = self._clock.monotonic_seconds()
@@ -217,7 +246,7 @@ class SessionLeader:
     def _settle_all(self) -> None:
         now = self._clock.monotonic_seconds()
         for key, known in list(self._known.items()):
-            if not known.is_settled and known.retry_at <= now:
+            if (not known.is_settled or known.look_at <= now) and known.retry_at <= now:
                 self._settle(key, ())
 
     def _settle(self, key: SubscriptionKey, requests: Sequence[Request]) -> None:
@@ -229,7 +258,7 @@ class SessionLeader:
         try:
             with self._store.transaction() as tx:
                 self._leases.fence(tx, Shards.of(self._shard_count, [self._shard(key)]), self._terms)
-                settled = settle(tx, key, requests)
+                settled = settle(tx, key, requests, self.timing)
         except NotFound as error:
             self._known.pop(key).end_all("gone")
             for request in requests:
@@ -238,9 +267,8 @@ class SessionLeader:
             self._put_off(key, known, requests, error)
         else:
             known.is_settled, known.retry_at = True, -math.inf
-            if settled.is_stopping:  # the time of who does not let go runs out
-                known.is_settled, known.retry_at = False, self._clock.monotonic_seconds() + RETRY_SECONDS
-            self._conclude(known, requests, settled)
+            known.look_at = self._clock.monotonic_seconds() + settled.look_again_seconds(self.timing)
+            self._conclude(key, known, requests, settled)
             known.push(self._terms[self._shard(key)])
             if not known.sessions and not settled.owners:
                 self._known.pop(key, None)
@@ -271,11 +299,16 @@ class SessionLeader:
             raise error
 
     def _conclude(
-        self, known: SubscriptionSessions, requests: Sequence[Request], settled: Settlement
+        self,
+        key: SubscriptionKey,
+        known: SubscriptionSessions,
+        requests: Sequence[Request],
+        settled: Settlement,
     ) -> None:
         """What is committed, in memory; then the answers."""
         now = self._clock.monotonic_seconds()
         known.settled = settled
+        self._alarm(key, known, settled)
         telemetry.BUCKETS_GRANTED.inc(settled.granted)
         for index, request in enumerate(requests):
             try:
@@ -297,7 +330,8 @@ class SessionLeader:
 
 
 def _next_due(known: SubscriptionSessions) -> float:
-    return min((one.expires_at for one in known.sessions.values()), default=math.inf)
+    due = min((known.look_at, *(one.expires_at for one in known.sessions.values())))
+    return max(due, known.retry_at)
 
 
 def _answer(request: Request) -> None:

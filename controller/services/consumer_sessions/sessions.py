@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from controller.domain.assignment import SegmentBucket
 from controller.domain.errors import LostRace
 from controller.services.consumer_sessions.requests import NO_SESSION, GrantedBucket, PushedAssignment, Stream
 from controller.services.consumer_sessions.settlement import Settlement
@@ -36,6 +37,10 @@ class SubscriptionSessions:
     settled: Settlement | None = None
     is_settled: bool = False
     retry_at: float = -math.inf
+    look_at: float = math.inf
+    """To be settled then, whether something has changed or not (monotonic seconds)."""
+    alarmed: frozenset[tuple[SegmentBucket, int]] = frozenset()
+    """Buckets, by the generation of their owners, of which an alarm was given."""
 
     @property
     def connected(self) -> int:

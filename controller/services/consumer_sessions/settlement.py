@@ -7,6 +7,7 @@ after the commit.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,12 +25,17 @@ from controller.services.consumer_sessions.requests import (
     Release,
     Request,
 )
+from controller.services.consumer_sessions.timing import ConsumerTiming
 from controller.store.journal import seeks
+from controller.store.journal.seeks import SeekUnderWay
 from controller.store.topics import bucket_owners, consumers, drains, subscriptions, to_read, topics
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.consumers import ConsumerRow
 from controller.store.topics.subscriptions import SubscriptionKind
 from controller.store.topics.to_read import ToRead
+
+STOPPING_LOOK_SECONDS = 0.5
+"""A seek's readers are looked at so often: the time in which they have to let go may be over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +51,40 @@ class Settlement:
     refused: Mapping[int, CleaveError]
     granted: int
     """Buckets that got an owner, or another one."""
-    is_stopping: bool = False
-    """A seek waits until nobody owns a bucket any more."""
+    seek: SeekUnderWay | None = None
+    """While it is under way nobody gets a bucket."""
+
+    def look_again_seconds(self, timing: ConsumerTiming) -> float:
+        """When the time of who does not let go is over, or a gap becomes an alarm, if nothing happens before."""
+        if self.seek is not None and self.owners:
+            return STOPPING_LOOK_SECONDS
+        waits = [
+            limit - one.asked_seconds
+            for one in self.owners
+            if one.is_asked
+            for limit in (timing.release_seconds, timing.gap_seconds)
+            if limit > one.asked_seconds
+        ]
+        return min(waits, default=math.inf)
+
+    @property
+    def shared_segments(self) -> int:
+        """Segments that several consumers read."""
+        readers = Counter(
+            segment_id for segment_id, _ in {(one.bucket.segment_id, one.consumer) for one in self.owners}
+        )
+        return sum(count > 1 for count in readers.values())
+
+    @property
+    def draining_segments(self) -> int:
+        """Sealed segments that somebody reads."""
+        segments = self.found.layout.segments
+        owned = {one.bucket.segment_id for one in self.owners}
+        return sum(i in segments and not segments[i].is_active for i in owned)
+
+    def overdue(self, timing: ConsumerTiming) -> list[BucketOwner]:
+        """Buckets that have been on their way for too long: their owners do not let go of them."""
+        return [one for one in self.owners if one.is_asked and one.asked_seconds > timing.gap_seconds]
 
 
 @dataclass(slots=True)
@@ -65,7 +103,9 @@ class _Asked:
             self.refused[index] = error
 
 
-def settle(tx: Connection, key: SubscriptionKey, requests: Sequence[Request]) -> Settlement:
+def settle(
+    tx: Connection, key: SubscriptionKey, requests: Sequence[Request], timing: ConsumerTiming
+) -> Settlement:
     """Write what is asked for and what follows. Raises SubscriptionNotFound, TopicNotFound."""
     asked = _Asked(requests)
     # Marking takes the topic's lock, which comes before the subscription's.
@@ -75,9 +115,11 @@ def settle(tx: Connection, key: SubscriptionKey, requests: Sequence[Request]) ->
     lives = {row.name: row.incarnation for row in consumers.list_consumers(tx, key.topic_id, key.name)}
     _mark_drained(tx, key, owners, lives, asked)
     seek = seeks.under_way(tx, key)
-    released = _released(owners, lives, asked)
-    if seek is not None and seek.is_release_over:
-        released = frozenset(one.bucket for one in owners)
+    released = _released(owners, lives, asked) | {
+        one.bucket
+        for one in owners
+        if (seek is not None and seek.is_release_over) or one.asked_seconds > timing.release_seconds
+    }
     _begin_and_end(tx, key, asked)
     found = to_read.to_read(tx, key.topic_id, key.name)
     rows = {row.name: row for row in consumers.list_consumers(tx, key.topic_id, key.name)}
@@ -100,7 +142,7 @@ def settle(tx: Connection, key: SubscriptionKey, requests: Sequence[Request]) ->
         topic.data_plane,
         asked.refused,
         len(changes.granted),
-        is_stopping=seek is not None and bool(owners),
+        seek,
     )
 
 

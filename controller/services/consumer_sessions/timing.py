@@ -1,15 +1,22 @@
-"""How long a consumer may be silent, and how long it may be away: all of it follows from one setting."""
+"""How long a consumer may be silent or away, and how long it may keep a bucket that others wait for."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerTiming:
-    """`grace_seconds` is the setting: a consumer that lost its connection may come back for so long."""
+    """As the settings say.
+
+    `grace_seconds`: a consumer that lost its connection may come back for so long. `release_seconds`: one that does not let go of a
+    bucket for so long loses it; infinite where it is waited for. `gap_seconds`: a bucket that nobody reads for so long is an alarm.
+    """
 
     grace_seconds: float
+    release_seconds: float = math.inf
+    gap_seconds: float = 60.0
 
     @property
     def silent_seconds(self) -> float:

@@ -28,7 +28,7 @@ from controller.store.topics.subscriptions import SubscriptionKind
 
 # A seek that is committed stops nobody any more.
 _UNDER_WAY = """
-    SELECT o.operation_id, o.intended_at,
+    SELECT o.operation_id, CAST(extract(epoch FROM clock_timestamp() - o.intended_at) AS float8) AS asked_seconds,
            clock_timestamp() > o.intended_at + make_interval(secs => CAST(o.parameters ->> 'release_seconds' AS float8))
                AS is_release_over
       FROM cleave.operation o
@@ -68,6 +68,7 @@ class SeekUnderWay:
 
     operation_id: int
     is_release_over: bool
+    asked_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ def intend_seek(
 def under_way(tx: Connection, key: SubscriptionKey) -> SeekUnderWay | None:
     """The seek for which nothing is handed out. Hold the subscription's lock to act on it."""
     row = tx.execute(text(_UNDER_WAY), key.parameters).one_or_none()
-    return None if row is None else SeekUnderWay(row.operation_id, row.is_release_over)
+    return None if row is None else SeekUnderWay(row.operation_id, row.is_release_over, row.asked_seconds)
 
 
 def end_owners(tx: Connection, operation: Operation) -> int:

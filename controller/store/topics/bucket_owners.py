@@ -21,7 +21,8 @@ _LOCK = """
      WHERE u.topic_id = :topic_id AND u.name = :subscription AND u.state = 'live' FOR NO KEY UPDATE
 """
 _OWNERS = """
-    SELECT segment_id, bucket_start, bucket_end, consumer, generation, release_asked_at IS NOT NULL AS is_asked, successor
+    SELECT segment_id, bucket_start, bucket_end, consumer, generation, release_asked_at IS NOT NULL AS is_asked, successor,
+           CAST(coalesce(extract(epoch FROM clock_timestamp() - release_asked_at), 0) AS float8) AS asked_seconds
       FROM cleave.bucket_owner WHERE topic_id = :topic_id AND subscription = :subscription
      ORDER BY segment_id, bucket_start
 """
@@ -88,6 +89,7 @@ def owners(tx: Connection, key: SubscriptionKey) -> tuple[BucketOwner, ...]:
             row.generation,
             row.is_asked,
             row.successor,
+            row.asked_seconds,
         )
         for row in tx.execute(text(_OWNERS), key.parameters)
     )

@@ -143,6 +143,7 @@ def test_what_is_away_is_wrong_and_the_rest_is_still_looked_at(
         "schema",
         "role",
         "workers",
+        "entry buckets",
         "load runs",
         "airflow",
         "airflow DAGs",
@@ -225,3 +226,20 @@ def test_a_login_without_any_right_is_told_which_it_lacks_and_not_that_the_schem
     assert level == "wrong"
     assert f"user {user} may not read which migrations are applied" in sentence
     assert f"GRANT cleave_inspector TO {user}" in sentence
+
+
+def test_a_bucket_that_nobody_reads_for_too_long_is_told_of(cleave: CommandLine) -> None:
+    assert findings(cleave)["entry buckets"] == ("ok", "none waits for longer than 60 s")
+    cleave.ok("topics", "create", "acme/shop/orders")
+    cleave.ok("subscriptions", "create", "acme/shop/orders", "billing")
+    cleave.execute("""
+        INSERT INTO cleave.bucket_owner (topic_id, subscription, segment_id, bucket_start, bucket_end, consumer, generation,
+                                         release_asked_at, successor)
+        VALUES (1, 'billing', 0, 0, 16383, 'hanging', 1, clock_timestamp() - interval '2 minutes', 'waiting')
+    """)
+
+    level, sentence = findings(cleave)["entry buckets"]
+
+    assert level == "note"
+    assert "bucket 0000-3fff of segment 0 of topic://acme/shop/orders for billing" in sentence
+    assert "being handed over, held by hanging" in sentence

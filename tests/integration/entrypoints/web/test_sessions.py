@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from controller import telemetry
 from controller.client.servers import Servers
 from controller.client.session import Session
 from controller.devstack.serving import SECRET, ServingWorker, client_of, serving_worker
@@ -398,3 +399,59 @@ def test_a_sealed_segment_is_drained_by_several_and_read_by_one_when_it_is_clear
         subscriptions.set_sharing(tx, bench.topic_id, "billing", parents_block=None, drain_consumers=0)
     first.session.close()
     second.session.close()
+
+
+def test_who_does_not_let_go_of_a_bucket_is_told_of_and_loses_it_where_there_is_a_limit(bench: Bench) -> None:
+    with serving_worker(bench.url, bucket_gap_seconds=0.2, consumer_release_seconds=2.0) as worker:
+        servers = client_of(worker.address)
+        alarms = telemetry.BUCKET_ALARMS._value.get()
+        holder = Session(servers, TOPIC, "billing", "a", on_change=lambda: None)
+        wait_until(lambda: owned(holder) == EVERYTHING, message="all is a's")
+        second = Reader(servers, "b")
+
+        wait_until(
+            lambda: telemetry.BUCKET_ALARMS._value.get() == alarms + 2, message="an alarm for each bucket"
+        )
+        found = bench.rows(
+            "SELECT DISTINCT holder, successor, reason, gap_seconds >= 0.2 FROM inspect.bucket_gaps"
+        )
+        assert found == [("a", "b", "being handed over", True)]
+        assert second.owned == set()
+
+        wait_until(lambda: len(second.owned) == 2, message="b has its share")
+        wait_until(lambda: owned(holder) == EVERYTHING - second.owned, message="a is told")
+        wait_until(
+            lambda: worker_gauges() == {"owned": 4.0, "withheld": 0.0, "overdue": 0.0},
+            message="all is well again",
+        )
+        second.session.close()
+        holder.close()
+        servers.close()
+
+
+def worker_gauges() -> dict[str, float]:
+    """What the worker says of its buckets."""
+    return {
+        "owned": telemetry.BUCKETS_OWNED._value.get(),
+        "withheld": telemetry.BUCKETS_WITHHELD._value.get(),
+        "overdue": telemetry.BUCKETS_OVERDUE._value.get(),
+    }
+
+
+def test_a_bucket_that_nobody_was_given_shows_since_when(bench: Bench) -> None:
+    """As where no worker leads the topic: rows of consumers are there, and nobody acts."""
+    bench.execute(
+        "INSERT INTO cleave.consumer (topic_id, subscription, name, registered_at)"
+        " VALUES (:topic_id, 'billing', 'a', clock_timestamp() - interval '90 s')",
+        topic_id=bench.topic_id,
+    )
+    bench.execute(
+        "UPDATE cleave.segment SET created_at = created_at - interval '1 hour' WHERE segment_id = 0"
+    )
+
+    found = bench.rows(
+        "SELECT segment_id, holder, reason, gap_seconds >= 90 FROM inspect.bucket_gaps ORDER BY segment_id, bucket"
+    )
+
+    waiting = "not handed out yet"
+    assert found == [(0, None, waiting, True)] * 2 + [(1, None, waiting, False)] * 2
