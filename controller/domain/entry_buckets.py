@@ -50,6 +50,17 @@ def bucket_of(splits: Sequence[int], bucket_hash: int) -> int:
     return bisect_right(splits, bucket_hash)
 
 
+def forwardable_bucket(splits: Sequence[int], hashes: HashRange) -> int | None:
+    """The one bucket that holds a replicated entry as it is; None where it must be cut up and batched anew.
+
+    `hashes` are the smallest and the largest bucket hash that the entry really holds, as its producer wrote them down, and not the
+    bounds of the bucket that it came from: those of another cluster's layout may lie anywhere. That its messages belong to
+    one segment of the layout is for the caller to know: an entry says nothing of segment hashes.
+    """
+    first, last = bucket_of(splits, hashes.start), bucket_of(splits, hashes.end)
+    return first if first == last else None
+
+
 def bucket_ranges(splits: Sequence[int]) -> tuple[HashRange, ...]:
     """The buckets as inclusive ranges, bucket 0 first; they tile 0..65535."""
     return FULL_RANGE.cut_many(splits)
