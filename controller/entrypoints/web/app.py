@@ -20,6 +20,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse, Response
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from controller.domain.errors import (
@@ -36,6 +37,7 @@ from controller.domain.errors import (
     StoreUnavailable,
     Unsupported,
 )
+from controller.domain.shown import shown
 from controller.entrypoints.web import access
 from controller.entrypoints.web.streams import EventStream, response
 from controller.services.consumer_sessions.leader import SessionLeader
@@ -137,6 +139,7 @@ def create_app(served: Served) -> FastAPI:
     app.state.served = served
     app.add_exception_handler(CleaveError, _refusal)
     app.add_exception_handler(RequestValidationError, _wrong_form)
+    app.add_exception_handler(HTTPException, _no_such_call)
     app.add_exception_handler(_AskLeader, _send_there)
     app.include_router(router)
     app.add_middleware(SmallRequests)
@@ -215,8 +218,10 @@ async def _asking(request: HttpRequest, topic: Topic, subscription: Name, consum
 
 Topic = Annotated[str, Depends(_topic)]
 AtLeader = Annotated[Asking, Depends(_asking)]
-_TOPIC = "/api/v1/topics/{tenant}/{namespace}/{topic}"
-_NAMESPACE = "/api/v1/namespaces/{tenant}/{namespace}"
+_PREFIX = "/api/v1"
+_NAMES = "names of topics, subscriptions and consumers have no slash, no space and 500 characters at most"
+_TOPIC = _PREFIX + "/topics/{tenant}/{namespace}/{topic}"
+_NAMESPACE = _PREFIX + "/namespaces/{tenant}/{namespace}"
 CONSUMER_PATH = _TOPIC + "/subscriptions/{subscription}/consumers/{consumer}"
 router = APIRouter()
 
@@ -427,7 +432,22 @@ async def _refusal(_request: HttpRequest, error: Exception) -> Response:
 async def _wrong_form(_request: HttpRequest, error: Exception) -> Response:
     first = cast(RequestValidationError, error).errors()[0]
     where = ".".join(str(part) for part in first["loc"])
+    if first["loc"][0] == "path":
+        reason = f"{where} = {shown(first.get('input'))} is no name: {_NAMES}"
+        return _json({"reason": reason, "kind": "InvalidInput"}, 400)
     return _json({"reason": f"{where}: {first['msg']}", "kind": "InvalidInput"}, 412)
+
+
+async def _no_such_call(request: HttpRequest, error: Exception) -> Response:
+    """A name with a slash in it makes a path that is none, whether it was written as %2F or not."""
+    status = cast(HTTPException, error).status_code
+    if status == 404 and request.url.path.startswith(f"{_PREFIX}/"):
+        reason = f"{shown(request.url.path)} names no call here: {_NAMES}, or the path is misspelt"
+        return _json({"reason": reason, "kind": "InvalidInput"}, 400)
+    kind = "NotFound" if status == 404 else "InvalidInput"
+    return _json(
+        {"reason": f"{request.method} {shown(request.url.path)}: no such call", "kind": kind}, status
+    )
 
 
 async def _send_there(request: HttpRequest, error: Exception) -> Response:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -63,12 +64,13 @@ class Worker:
         try:
             self.loop.run()
         finally:
-            for other in self.beside:
-                other.stop()
-            self.leases.stop()
-            changed.join()  # a round in hand would take leases that were given back
-            self.leases.resign()
-            self.listener.close()
+            with ExitStack() as ends:  # from the last to the first, whatever one of them raises
+                ends.callback(self.listener.close)
+                ends.callback(self.leases.resign)
+                ends.callback(changed.join)  # a round in hand would take leases that were given back
+                ends.callback(self.leases.stop)
+                for other in self.beside:
+                    ends.callback(other.stop)
 
     def _take_shards(self) -> bool:
         """The first round of leases; False when told to stop before there was one."""

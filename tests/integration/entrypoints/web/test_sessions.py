@@ -261,7 +261,8 @@ def test_a_leader_whose_lease_has_passed_on_writes_nothing(bench: Bench, servers
         (("topic://acme/shop/*",), PATH, {}, InvalidInput, "incarnation"),
         (("topic://*",), PATH, {"incarnation": "a\0b"}, InvalidInput, "incarnation"),
         (("topic://*",), f"{PATH}%00", {"incarnation": "1"}, InvalidInput, "consumer"),
-        (("topic://*",), f"{PATH}%20b", {"incarnation": "1"}, InvalidInput, "consumer"),
+        (("topic://*",), f"{PATH}%20b", {"incarnation": "1"}, InvalidInput, "consumer = 'a b' is no name"),
+        (("topic://*",), f"{PATH}%2Fb", {"incarnation": "1"}, InvalidInput, "have no slash"),
         (("topic://acme/other/*",), PATH, {"incarnation": "1"}, Terminal, "not for topic://acme/shop/orders"),
         (("topic://*",), PATH.replace("billing", "nothing"), {"incarnation": "1"}, NotFound, "nothing"),
         (("topic://*",), PATH.replace("orders", "nothing"), {"incarnation": "1"}, NotFound, "does not exist"),
@@ -287,6 +288,30 @@ def test_bad_input_is_refused_with_its_reason(
     with pytest.raises(error, match=words):
         servers.ask("POST", path, document=document)
     servers.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "kind"),
+    [
+        ("POST", f"{PATH}%2Fb", 400, "InvalidInput"),
+        ("POST", f"{PATH}%20b", 400, "InvalidInput"),
+        ("GET", "/api/v1/topics/acme/shop/or%20ders/layout", 400, "InvalidInput"),
+        ("GET", "/nothing/here", 404, "NotFound"),
+        ("PUT", PATH, 405, "InvalidInput"),
+    ],
+)
+def test_what_is_no_call_is_refused_with_a_reason(
+    worker: ServingWorker, method: str, path: str, status: int, kind: str
+) -> None:
+    headers = {"Authorization": f"Bearer {access.sign(SECRET, ['topic://*'], 60.0)}"}
+    answer = httpx.request(
+        method,
+        f"{worker.address}{path}",
+        headers=headers,
+        json={"incarnation": "1"} if method != "GET" else None,
+    )
+    assert (answer.status_code, answer.json()["kind"]) == (status, kind)
+    assert answer.json()["reason"]
 
 
 def test_without_a_valid_token_nothing_is_said(worker: ServingWorker) -> None:

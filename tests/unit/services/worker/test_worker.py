@@ -46,3 +46,52 @@ def test_what_keeps_it_from_beginning_is_said_once_however_often_it_looks() -> N
     assert [line["error"] for line in lines] == ["behind", "ahead"]
     assert told.rounds == 1
     assert told.pauses == pytest.approx([min(module.FIRST_WAIT_SECONDS * 2**n, 15.0) for n in range(5)])
+
+
+class Ending:
+    """Stands for a part of a worker: it has nothing to do, and notes how it was ended."""
+
+    is_stopping = False
+    terms: Any = {}
+
+    def __init__(self, name: str, ended: list[str], fault: Exception | None = None) -> None:
+        self._name, self._ended, self._fault = name, ended, fault
+
+    def run(self, *_: object) -> None:
+        """Over at once."""
+
+    def round(self) -> bool:
+        return True
+
+    def rescan(self) -> None:
+        """Nothing."""
+
+    def stop(self) -> None:
+        self._ended.append(f"{self._name} stopped")
+        if self._fault is not None:
+            raise self._fault
+
+    def resign(self) -> None:
+        self._ended.append(f"{self._name} resigned")
+
+    def close(self) -> None:
+        self._ended.append(f"{self._name} closed")
+
+
+def test_what_fails_to_stop_keeps_nothing_else_from_its_end() -> None:
+    """Leases that are not given back keep their topics from everybody until they expire."""
+    ended: list[str] = []
+    parts: Any = {name: Ending(name, ended) for name in ("loop", "leases", "listener", "first")}
+    failing: Any = Ending("failing", ended, RuntimeError("stuck"))
+    worker = Worker(parts["loop"], parts["leases"], parts["listener"], (parts["first"], failing))
+
+    with pytest.raises(RuntimeError, match="stuck"):
+        worker.run()
+
+    assert ended == [
+        "failing stopped",
+        "first stopped",
+        "leases stopped",
+        "leases resigned",
+        "listener closed",
+    ]

@@ -1,0 +1,121 @@
+"""A leader whose database is away: it says so, and hangs up on whom it does not hear, as at any other time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Thread
+
+import httpx
+import httpx_sse
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.engine import make_url
+from structlog.testing import capture_logs
+
+from controller.devstack.serving import client_of, serving_leader, token_for
+from controller.domain.errors import StoreUnavailable
+from controller.store.postgres.engine import store_url
+from tests.support.bench import Bench
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(120)
+SUBSCRIPTIONS = ("billing", "audit")
+PATH = "/api/v1/topics/acme/shop/orders/subscriptions/{}/consumers/a"
+
+
+@pytest.fixture
+def bench(database: str) -> Iterator[Bench]:
+    """A topic with two subscriptions."""
+    bench = Bench(database)
+    bench.topic_with(segments=1, subscriptions=SUBSCRIPTIONS)
+    yield bench
+    bench.close()
+
+
+@contextmanager
+def away(database: str, *applications: str) -> Iterator[None]:
+    """Nobody can connect, and the connections of these applications are lost."""
+    name = make_url(database).database
+    engine = create_engine(store_url(database).set(database="postgres"), isolation_level="AUTOCOMMIT")
+    with engine.connect() as elsewhere:
+        elsewhere.execute(text(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false'))
+        try:
+            elsewhere.execute(
+                text(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE datname = :name AND application_name = ANY (:applications)"
+                ),
+                {"name": name, "applications": list(applications)},
+            )
+            yield
+        finally:
+            elsewhere.execute(text(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true'))
+    engine.dispose()
+
+
+def hold(address: str, subscription: str, ended: dict[str, str]) -> None:
+    """Hold the stream of a consumer that never answers, and note why it ended."""
+    headers = {"Authorization": f"Bearer {token_for()}"}
+    with (
+        httpx.Client(base_url=address, headers=headers, timeout=30.0) as http,
+        httpx_sse.connect_sse(
+            http, "GET", f"{PATH.format(subscription)}/assignment", params={"incarnation": "1"}
+        ) as stream,
+    ):
+        for event in stream.iter_sse():
+            ended.setdefault(subscription, "")
+            if event.event == "end":
+                ended[subscription] = str(json.loads(event.data)["reason"])
+
+
+def test_the_silent_are_hung_up_on_and_who_asks_is_told(bench: Bench) -> None:
+    """The lease lasts longer than a consumer may be silent: until it is over nobody else leads."""
+    with serving_leader(bench.url, worker_lease_seconds=30.0, consumer_grace_seconds=6.0) as address:
+        servers = client_of(address)
+        ended: dict[str, str] = {}
+        holders = []
+        for subscription in SUBSCRIPTIONS:
+            servers.ask("POST", PATH.format(subscription), document={"incarnation": "1"})
+            holders.append(Thread(target=hold, args=(address, subscription, ended)))
+            holders[-1].start()
+        wait_until(lambda: set(ended) == set(SUBSCRIPTIONS), message="both are connected")
+
+        with away(bench.url, "cleave", "cleave-sessions", "cleave-layouts"):
+            with pytest.raises(StoreUnavailable, match="not currently accepting connections"):
+                servers.ask("POST", f"{PATH.format('billing')}-late", document={"incarnation": "1"})
+            wait_until(
+                lambda: ended == dict.fromkeys(SUBSCRIPTIONS, "silent"), message="the silent are hung up on"
+            )
+        for holder in holders:
+            holder.join()
+
+        def registers() -> bool:
+            try:
+                servers.ask("POST", f"{PATH.format('billing')}-late", document={"incarnation": "1"})
+            except StoreUnavailable:
+                return False
+            return True
+
+        wait_until(registers, message="all is well again")
+        servers.close()
+
+
+def test_nothing_else_is_settled_before_the_loop_has_looked_after_who_is_led(bench: Bench) -> None:
+    """Each try may last as long as it takes to find that nobody answers, and meanwhile nobody would be hung up on."""
+    with serving_leader(bench.url, worker_lease_seconds=30.0, consumer_grace_seconds=60.0) as address:
+        servers = client_of(address)
+        for subscription in SUBSCRIPTIONS:
+            servers.ask("POST", PATH.format(subscription), document={"incarnation": "1"})
+
+        def said() -> list[str]:
+            events = [line["event"] for line in lines]
+            return [event for event in events if event in ("sessions not settled", "consumers wait")]
+
+        with capture_logs() as lines, away(bench.url, "cleave"):
+            bench.execute("SELECT pg_notify('cleave_drains', '1')")
+            wait_until(lambda: said().count("consumers wait") >= 3, message="three rounds")
+
+        assert said()[:6] == ["sessions not settled", "consumers wait"] * 3
+        servers.close()
