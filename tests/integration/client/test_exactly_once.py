@@ -20,6 +20,8 @@ from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.domain.errors import AlreadyStored, FencedOut, InvalidInput
+from controller.domain.seek_target import EARLIEST
+from controller.services import topic_admin
 from controller.services.segment_admin import merging, splitting
 from tests.support.bench import TOPIC, Bench
 from tests.support.traffic import TrafficProcess
@@ -96,6 +98,38 @@ def test_what_was_committed_and_not_acknowledged_is_not_handed_out_again(
     assert (payloads(batch), payloads(rest)) == ([b"1", b"2"], [b"3"])
     assert heir.acknowledge(rest)
     assert bench.unread("billing") == 0
+
+
+def test_after_a_seek_what_was_committed_comes_again_and_what_was_in_hand_cannot_be(
+    bench: Bench, producer: Producer, join: Join, application: Any
+) -> None:
+    send(producer, b"1", b"2")
+    consumer = join("a")
+    batch = received(consumer)
+    with application:
+        consumer.commit(batch, application)
+    assert consumer.acknowledge(batch)
+    send(producer, b"3")
+    in_hand = received(consumer)
+    seek = topic_admin.seek_subscription(
+        bench.store, TOPIC, "billing", EARLIEST, bench.request(), release_seconds=0.0
+    )
+    wait_until(
+        lambda: (
+            bench.run_once(seek.operation.operation_id)
+            and not bench.operation(seek.operation.operation_id).state.is_live
+        ),
+        message="the seek is done",
+    )
+
+    again = received(consumer)
+
+    assert payloads(again) == [b"1", b"2", b"3"]
+    with pytest.raises(FencedOut), application:
+        consumer.commit(in_hand, application)
+    with application:
+        consumer.commit(again, application)
+    assert consumer.acknowledge(again)
 
 
 def test_what_is_all_committed_is_acknowledged_unseen(

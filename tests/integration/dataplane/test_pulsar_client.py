@@ -32,20 +32,21 @@ def logs(house: PulsarHouse) -> Iterator[LogClient]:
     logs.close()
 
 
-def receive_all(consumer: StreamConsumer, count: int) -> dict[bytes, list[int]]:
+def receive_all(consumer: StreamConsumer, count: int, *others: StreamConsumer) -> dict[bytes, list[int]]:
     """Numbers by key, as they came, until there were `count`."""
     found: dict[bytes, list[int]] = {}
     got = 0
 
     def complete() -> bool:
         nonlocal got
-        batch = consumer.receive(0.5)
-        if batch is not None:
-            for message in batch.messages:
-                assert message.key is not None
-                found.setdefault(message.key, []).append(int(message.payload))
-                got += 1
-            assert consumer.acknowledge(batch)
+        for reader in (consumer, *others):
+            batch = reader.receive(0.5 if not others else 0.05)
+            if batch is not None:
+                for message in batch.messages:
+                    assert message.key is not None
+                    found.setdefault(message.key, []).append(int(message.payload))
+                    got += 1
+                assert reader.acknowledge(batch)
         return got >= count
 
     wait_until(complete, timeout_seconds=60, message=f"{count} messages")
@@ -74,6 +75,47 @@ def test_every_key_keeps_its_order_through_a_split_and_a_merge(
     assert found == {f"key-{key}".encode(): list(range(rounds)) for key in range(KEYS)}
     drained = "SELECT count(*) FROM cleave.segment_drain"
     assert house.scalar(drained) == 3, "parents were read to their end before their children"
+
+
+def test_a_seek_back_over_a_split_delivers_everything_again_in_order(
+    house: PulsarHouse, logs: LogClient, servers: Servers
+) -> None:
+    """Two consumers share the buckets. One acknowledges what it has in hand, and that counts for nothing."""
+    house.create(1, "billing")
+    with (
+        Producer(HttpSource(servers), logs, house.topic) as producer,
+        StreamConsumer(servers, logs, house.topic, "billing", "c-1") as one,
+        StreamConsumer(servers, logs, house.topic, "billing", "c-2") as other,
+    ):
+        for number in range(4):
+            for key in range(KEYS):
+                producer.send(b"%d" % number, f"key-{key}")
+            producer.flush()
+            if number == 1:
+                house.cleave.ok("segments", "split", house.topic, "0")
+        everything = {f"key-{key}".encode(): list(range(4)) for key in range(KEYS)}
+        assert receive_all(one, 4 * KEYS, other) == everything
+
+        house.cleave.ok("seek", house.topic, "billing", "--to", "earliest", "--no-wait")
+        assert receive_all(one, 4 * KEYS, other) == everything
+
+        producer.send(b"4", "key-0")
+        producer.flush()
+        house.cleave.ok("seek", house.topic, "billing", "--to", "latest", "--no-wait")
+        wait_until(
+            lambda: (
+                (one.receive(0.1), other.receive(0.1))
+                and house.scalar(
+                    "SELECT count(*) FROM cleave.operation WHERE kind = 'seek' AND state = 'done'"
+                )
+                == 2
+            ),
+            timeout_seconds=60,
+            message="the second seek is done",
+        )
+        producer.send(b"5", "key-0")
+        producer.flush()
+        assert receive_all(one, 1, other) == {b"key-0": [5]}
 
 
 def test_a_batch_whose_answer_was_lost_before_the_fence_is_found_in_the_log(
