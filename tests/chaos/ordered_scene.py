@@ -26,6 +26,7 @@ from controller.devstack.serving import SECRET
 from controller.domain.errors import Conflict, DataPlaneUnavailable, InvalidLayoutChange, Retryable
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import OperationState
+from controller.domain.seek_target import EARLIEST
 from controller.services import garbage_collector, tombstone_sweeper, topic_admin
 from controller.services.segment_admin import Planner, merging, rebucketing, splitting
 from controller.settings import PROJECT_ROOT
@@ -89,7 +90,7 @@ class OrderedScene:
         """So many reshapes, each waited for; a strike after each `strike_every`."""
         strikes = (
             self._kill_consumer, self._pause_consumer, self._outlast_grace, self._kill_producer, self._pause_producer,
-            self._kill_worker, self._pause_worker, self._change_subscriptions, self._collect,
+            self._kill_worker, self._pause_worker, self._change_subscriptions, self._collect, self._seek,
         )  # fmt: skip
         order: list[Callable[[], None]] = []
         for number in range(1, operations + 1):
@@ -210,6 +211,30 @@ class OrderedScene:
                 "the subscription changes",
                 lambda intent=intent: not self.bench.operation(intent.operation.operation_id).state.is_live,
             )
+
+    def _seek(self) -> None:
+        """Back to what is left, while the topic is reshaped and a worker dies. An instant could lie ahead of somebody's backlog, and
+        a seek there would pass it over.
+        """
+
+        def asked() -> Any:
+            try:
+                return topic_admin.seek_subscription(
+                    self.bench.store,
+                    self.bench.topic_name,
+                    "billing",
+                    EARLIEST,
+                    self.bench.request(),
+                    release_seconds=GRACE_SECONDS,
+                )
+            except REFUSED:
+                return None
+
+        intent = self._wait("a seek is taken", asked)
+        self._kill_worker()
+        self._wait(
+            "the seek is done", lambda: not self.bench.operation(intent.operation.operation_id).state.is_live
+        )
 
     def _collect(self) -> None:
         """What everybody has read to its end goes."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from controller.domain.operation import OperationKind
+from controller.domain.seek_target import EARLIEST
 from controller.services import segment_admin, topic_admin
 from controller.services.garbage_collector import collect
 from controller.services.reconciler import FindingKind, reconcile
@@ -113,6 +114,13 @@ def a_drained_parent(bench: Bench) -> None:
         bench.plane.skip_all(bench.log_of(0), name)
 
 
+def seeking(bench: Bench, key: str) -> int:
+    """Intend that the subscription begins again, the sealed parent included."""
+    return topic_admin.seek_subscription(
+        bench.store, bench.topic_name, "billing", EARLIEST, bench.request(key), release_seconds=1.0
+    ).operation.operation_id
+
+
 def pruning(bench: Bench, _key: str) -> int:
     """Have the garbage collector intend it; its key follows from what it collects."""
     [operation_id] = collect(bench.store, bench.planes, retention_minutes=0).operation_ids or [
@@ -156,6 +164,7 @@ SCENARIOS = (
         unsubscribing,
         keeps_messages=False,
     ),
+    Scenario("subscription-seek", OperationKind.SEEK, a_drained_parent, seeking),
 )
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 
