@@ -58,6 +58,11 @@ _RAISE = """
            origin = greatest(origin + 1, CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint))
      WHERE topic_id = :topic_id AND name = :subscription
 """
+_FORGET_DELIVERIES = """
+    WITH opened AS (
+        DELETE FROM cleave.bucket_opening WHERE topic_id = :topic_id AND subscription = :subscription)
+    DELETE FROM cleave.message_delivery WHERE topic_id = :topic_id AND subscription = :subscription
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +150,8 @@ def logs_of(tx: Connection, key: SubscriptionKey) -> list[SoughtLog]:
 
 def commit(tx: Connection, operation: Operation, *, read: Collection[int], missing: Collection[int]) -> None:
     """Every cursor is moved. Of the sealed segments `read` have nothing left to read, and the others are to be read again; of those
-    whose log is `missing` nothing is known anew. The caller holds the topic's lock.
+    whose log is `missing` nothing is known anew. Deliveries are counted from anew: what comes again has neither failed nor killed
+    anybody yet. The caller holds the topic's lock.
 
     Raises LostRace while somebody owns a bucket.
     """
@@ -158,6 +164,7 @@ def commit(tx: Connection, operation: Operation, *, read: Collection[int], missi
         raise LostRace(f"subscription {key.name} of {operation.topic_name} is read again; stop it first", 0.0)
     drains.replace_marks(tx, key.topic_id, key.name, drained=read, kept=missing)
     tx.execute(text(_RAISE), key.parameters)
+    tx.execute(text(_FORGET_DELIVERIES), key.parameters)
 
 
 def _key(operation: Operation) -> SubscriptionKey:

@@ -293,6 +293,29 @@ def test_a_runner_that_wakes_up_after_the_seek_was_done_takes_nothing_from_anybo
     assert bench.scalar("SELECT count(*) FROM cleave.bucket_owner") == owned == BUCKETS
 
 
+def test_deliveries_are_counted_from_anew(bench: Bench, producer: Producer, join: Join) -> None:
+    """Or what failed before would go to the dead letters at once, and a first message that is sought thrice be in trouble."""
+    a = join("a")
+    for table, columns in (
+        ("bucket_opening", "openings, opened_by"),
+        ("message_delivery", "deliveries, begun_by"),
+    ):
+        bench.execute(
+            f"INSERT INTO cleave.{table} (topic_id, subscription, segment_id, bucket_start, position, {columns})"
+            " VALUES (:topic_id, 'billing', 0, 0, '{0}', 2, 'a')",
+            topic_id=bench.topic_id,
+        )
+
+    see_through(bench, intend(bench, EARLIEST), a)
+
+    assert (
+        bench.rows(
+            "SELECT 1 FROM cleave.message_delivery UNION ALL SELECT 1 FROM cleave.bucket_opening WHERE openings > 1"
+        )
+        == []
+    )
+
+
 def test_what_is_pruned_cannot_be_read_again_and_stops_nothing(
     bench: Bench, producer: Producer, join: Join
 ) -> None:
