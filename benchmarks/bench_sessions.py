@@ -132,13 +132,15 @@ def workers(url: str, directory: Path, count: int) -> Iterator[list[tuple[ChildP
             child.stop()
 
 
-def make_topic(app: Application, name: str, data_plane: str = "embedded") -> int:
-    """One segment, its subscription, and nobody but this benchmark to reshape it; its id."""
+def make_topic(app: Application, name: str, data_plane: str = "embedded", segments: int = 1) -> int:
+    """A topic with subscription `s`, all done; its id."""
 
     def request(what: str) -> Request:
         return Request(f"{what}-{name}", Origin.MANUAL, "benchmark", "benchmark")
 
-    topic_admin.create_topic(app.store, app.planes, name, request("create"), data_plane=data_plane)
+    topic_admin.create_topic(
+        app.store, app.planes, name, request("create"), data_plane=data_plane, segments=segments
+    )
     wait_idle(app)
     topic_admin.create_subscription(app.store, name, "s", request("subscribe"))
     wait_idle(app)
