@@ -23,6 +23,14 @@ def to_ms(instant: datetime) -> int:
     return int(instant.timestamp() * 1000)
 
 
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def boot_seconds() -> float:
+    """Time that goes on while the machine sleeps, too."""
+    return time.clock_gettime(_BOOT_CLOCK)
+
+
 class Clock(Protocol):
     """Where an instant and a monotonic duration come from."""
 

@@ -874,15 +874,19 @@ END $$;
 CREATE FUNCTION embedded.backlog(log_name text, of_subscription text) RETURNS bigint
     LANGUAGE sql STABLE
     AS $$
-    SELECT l.next_offset - p.highest + (
+    SELECT CASE WHEN p.frontier IS NULL THEN
+           l.next_offset - p.highest + (
            SELECT count(*) FROM embedded.message m
             WHERE m.log_id = l.log_id AND m.log_offset >= p.lowest AND m.log_offset < p.highest
               AND m.log_offset >= (SELECT c.position FROM embedded.cursor c
                                     WHERE c.log_id = l.log_id AND c.subscription = of_subscription
                                       AND c.first_hash <= coalesce(m.bucket_hash, embedded.bucket_hash_of(m.key))
                                     ORDER BY c.first_hash DESC LIMIT 1))
+           ELSE l.next_offset - p.frontier + (
+           SELECT count(*) FROM embedded.unsettled u WHERE u.log_id = l.log_id AND u.subscription = of_subscription) END
       FROM embedded.log l
-     CROSS JOIN LATERAL (SELECT min(position) AS lowest, max(position) AS highest FROM embedded.cursor c
+     CROSS JOIN LATERAL (SELECT min(position) AS lowest, max(position) AS highest, max(frontier) AS frontier
+                           FROM embedded.cursor c
                           WHERE c.log_id = l.log_id AND c.subscription = of_subscription) p
      WHERE l.name = log_name AND p.lowest IS NOT NULL
 $$;
@@ -904,6 +908,15 @@ CREATE FUNCTION embedded.backlog_of_buckets(log_name text, of_subscription text,
     SELECT ARRAY(SELECT coalesce(c.messages, 0) FROM generate_subscripts(starts, 1) AS i
                    LEFT JOIN counted c ON c.at = i ORDER BY i)
       FROM parts
+$$;
+
+CREATE FUNCTION embedded.bounds(log_name text, instant timestamp with time zone, OUT log_id bigint, OUT first_offset bigint, OUT next_offset bigint, OUT at_instant bigint) RETURNS SETOF record
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT l.log_id, l.first_offset, l.next_offset,
+           CASE WHEN instant IS NOT NULL THEN embedded.offset_at(l.log_id, instant) END
+      FROM embedded.log l WHERE l.name = log_name
 $$;
 
 CREATE FUNCTION embedded.bucket_hash_of(key bytea) RETURNS integer
@@ -948,6 +961,16 @@ CREATE FUNCTION embedded.divide_part(of_log_id bigint, of_subscription text, at 
     INSERT INTO embedded.cursor (log_id, subscription, first_hash, last_hash, position, generation)
     SELECT of_log_id, of_subscription, at, last_hash, position, nextval('embedded.generation') FROM whole;
 $$;
+
+CREATE FUNCTION embedded.end_queue() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    DELETE FROM embedded.unsettled WHERE log_id = OLD.log_id AND subscription = OLD.subscription;
+    DELETE FROM embedded.queue_reader WHERE log_id = OLD.log_id AND subscription = OLD.subscription;
+    NEW.frontier := NULL;
+    RETURN NEW;
+END $$;
 
 CREATE FUNCTION embedded.join_parts(of_log_id bigint, of_subscription text, of_generation bigint) RETURNS void
     LANGUAGE plpgsql
@@ -1074,6 +1097,211 @@ CREATE FUNCTION embedded.owners(of_log_id bigint, of_subscription text, low inte
      ORDER BY first_hash
 $$;
 
+CREATE FUNCTION embedded.queue_acknowledge(of_log_id bigint, of_subscription text, of_mark text, offsets bigint[], batches bigint[]) RETURNS bigint[]
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    before  record;
+    lowest  bigint;
+    refused bigint[];
+BEGIN
+    SELECT c.position, c.frontier INTO before FROM embedded.cursor c
+     WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.first_hash = 0 FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    DELETE FROM embedded.unsettled u USING unnest(offsets, batches) AS done (log_offset, batch)
+     WHERE u.log_id = of_log_id AND u.subscription = of_subscription AND u.log_offset = done.log_offset
+       AND u.mark = of_mark AND u.batch = done.batch;
+    SELECT coalesce(array_agg(o.log_offset), '{}') INTO refused FROM unnest(offsets) AS o (log_offset)
+     WHERE o.log_offset >= coalesce(before.frontier, before.position)
+        OR EXISTS (SELECT FROM embedded.unsettled u
+                    WHERE u.log_id = of_log_id AND u.subscription = of_subscription AND u.log_offset = o.log_offset);
+    SELECT coalesce(min(u.log_offset), before.frontier) INTO lowest FROM embedded.unsettled u
+     WHERE u.log_id = of_log_id AND u.subscription = of_subscription;
+    IF lowest > before.position THEN
+        UPDATE embedded.cursor c SET position = lowest
+         WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.first_hash = 0;
+        PERFORM pg_notify('embedded_arrivals', of_log_id::text) FROM embedded.log l
+          WHERE l.log_id = of_log_id AND l.terminated_at IS NOT NULL AND l.next_offset = lowest;
+    END IF;
+    RETURN refused;
+END $$;
+
+CREATE FUNCTION embedded.queue_close(of_log_id bigint, of_subscription text, of_mark text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    PERFORM FROM embedded.cursor
+      WHERE log_id = of_log_id AND subscription = of_subscription AND first_hash = 0 FOR UPDATE;
+    DELETE FROM embedded.queue_reader WHERE mark = of_mark;
+    UPDATE embedded.unsettled SET mark = NULL, batch = NULL, visible_at = clock_timestamp()
+     WHERE mark = of_mark;
+    IF FOUND THEN
+        PERFORM pg_notify('embedded_arrivals', of_log_id::text);
+    END IF;
+END $$;
+
+CREATE FUNCTION embedded.queue_give_back(of_log_id bigint, of_subscription text, of_mark text, offsets bigint[], batches bigint[], delay_seconds double precision, unseen boolean) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    PERFORM FROM embedded.cursor
+      WHERE log_id = of_log_id AND subscription = of_subscription AND first_hash = 0 FOR UPDATE;
+    UPDATE embedded.unsettled u
+       SET mark = NULL, batch = NULL, visible_at = clock_timestamp() + delay_seconds * interval '1 s',
+           deliveries = u.deliveries - CASE WHEN unseen THEN 1 ELSE 0 END
+      FROM unnest(offsets, batches) AS back (log_offset, batch)
+     WHERE u.log_id = of_log_id AND u.subscription = of_subscription AND u.log_offset = back.log_offset
+       AND u.mark = of_mark AND u.batch = back.batch;
+    IF FOUND AND delay_seconds <= 0 THEN
+        PERFORM pg_notify('embedded_arrivals', of_log_id::text);
+    END IF;
+END $$;
+
+CREATE FUNCTION embedded.queue_is_drained(of_log_id bigint, of_subscription text) RETURNS boolean
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT l.terminated_at IS NOT NULL AND c.position >= l.next_offset
+      FROM embedded.log l JOIN embedded.cursor c USING (log_id)
+     WHERE l.log_id = of_log_id AND c.subscription = of_subscription AND c.first_hash = 0 AND c.last_hash = 65535
+$$;
+
+CREATE FUNCTION embedded.queue_keep(marks text[], life_seconds double precision) RETURNS SETOF text
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    UPDATE embedded.queue_reader r SET alive_until = clock_timestamp() + life_seconds * interval '1 s'
+      FROM (SELECT mark FROM embedded.queue_reader WHERE mark = ANY (marks) ORDER BY mark FOR NO KEY UPDATE) known
+     WHERE r.mark = known.mark RETURNING r.mark
+$$;
+
+CREATE FUNCTION embedded.queue_open(log_name text, of_subscription text, new_mark text, new_owner text, life_seconds double precision, OUT outcome text, OUT log_id bigint) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    of_log_id bigint;
+    before    record;
+BEGIN
+    SELECT l.log_id INTO of_log_id FROM embedded.log l WHERE l.name = log_name FOR KEY SHARE;
+    log_id := of_log_id;
+    IF of_log_id IS NULL THEN
+        outcome := 'missing';
+        RETURN;
+    ELSIF NOT embedded.lock_parts(of_log_id, of_subscription) THEN
+        outcome := 'unsubscribed';
+        RETURN;
+    END IF;
+    SELECT min(c.position) AS position, max(c.frontier) AS frontier, sum(c.msg_out) AS msg_out, sum(c.byte_out) AS byte_out
+      INTO before
+      FROM embedded.cursor c WHERE c.log_id = of_log_id AND c.subscription = of_subscription;
+    IF before.frontier IS NULL THEN
+        DELETE FROM embedded.cursor c
+         WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.first_hash > 0;
+        UPDATE embedded.cursor c
+           SET last_hash = 65535, owner = NULL, generation = nextval('embedded.generation'),
+               position = before.position, frontier = before.position, msg_out = before.msg_out, byte_out = before.byte_out
+         WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.first_hash = 0;
+        PERFORM pg_notify('embedded_arrivals', of_log_id::text);
+    END IF;
+    INSERT INTO embedded.queue_reader (mark, log_id, subscription, owner, alive_until)
+    VALUES (new_mark, of_log_id, of_subscription, new_owner, clock_timestamp() + life_seconds * interval '1 s');
+    outcome := 'opened';
+END $$;
+
+CREATE FUNCTION embedded.queue_reap(of_log_id bigint, of_subscription text) RETURNS void
+    LANGUAGE sql
+    AS $$
+    WITH gone AS (
+        DELETE FROM embedded.queue_reader
+         WHERE log_id = of_log_id AND subscription = of_subscription AND alive_until < clock_timestamp()
+         RETURNING mark)
+    UPDATE embedded.unsettled u SET mark = NULL, batch = NULL, visible_at = clock_timestamp()
+      FROM gone WHERE u.mark = gone.mark
+$$;
+
+CREATE FUNCTION embedded.queue_take(of_log_id bigint, of_subscription text, of_mark text, of_batch bigint, most integer, most_bytes bigint, most_unsettled integer, life_seconds double precision) RETURNS TABLE(log_offset bigint, published_at timestamp with time zone, key bytea, payload bytea, deliveries integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    start    bigint;
+    upto     bigint;
+    batches  bigint;
+    again    bigint[];
+    bytes    bigint;
+    given    integer := 0;
+BEGIN
+    SELECT c.frontier INTO start FROM embedded.cursor c
+     WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.first_hash = 0 FOR UPDATE;
+    UPDATE embedded.queue_reader r SET alive_until = clock_timestamp() + life_seconds * interval '1 s'
+     WHERE r.mark = of_mark AND r.log_id = of_log_id AND r.subscription = of_subscription
+    RETURNING r.last_batch INTO batches;
+    IF NOT FOUND OR start IS NULL THEN
+        RETURN;
+    END IF;
+    IF of_batch > batches THEN
+        PERFORM embedded.queue_reap(of_log_id, of_subscription);
+        SELECT array_agg(chosen.log_offset), sum(chosen.size) INTO again, bytes FROM (
+            SELECT u.log_offset, octet_length(m.payload) AS size, row_number() OVER w AS place,
+                   sum(octet_length(m.payload)) OVER w AS total
+              FROM (SELECT x.log_offset, x.visible_at FROM embedded.unsettled x
+                     WHERE x.log_id = of_log_id AND x.subscription = of_subscription AND x.mark IS NULL
+                       AND x.visible_at <= clock_timestamp()
+                     ORDER BY x.visible_at, x.log_offset LIMIT most) u
+              JOIN embedded.message m ON m.log_id = of_log_id AND m.log_offset = u.log_offset
+            WINDOW w AS (ORDER BY u.visible_at, u.log_offset)) chosen
+         WHERE chosen.place = 1 OR chosen.total <= most_bytes;
+        UPDATE embedded.unsettled u SET mark = of_mark, batch = of_batch, visible_at = NULL, deliveries = u.deliveries + 1
+         WHERE u.log_id = of_log_id AND u.subscription = of_subscription AND u.log_offset = ANY (again);
+        upto := start + least(
+            most - coalesce(cardinality(again), 0),
+            most_unsettled - (SELECT count(*) FROM embedded.unsettled u
+                               WHERE u.log_id = of_log_id AND u.subscription = of_subscription),
+            (SELECT l.next_offset FROM embedded.log l WHERE l.log_id = of_log_id) - start);
+        SELECT max(chosen.log_offset) + 1 INTO upto FROM (
+            SELECT m.log_offset, row_number() OVER w AS place, sum(octet_length(m.payload)) OVER w AS total
+              FROM embedded.message m
+             WHERE m.log_id = of_log_id AND m.log_offset >= start AND m.log_offset < upto
+            WINDOW w AS (ORDER BY m.log_offset)) chosen
+         WHERE chosen.place = 1 AND again IS NULL OR coalesce(bytes, 0) + chosen.total <= most_bytes;
+        upto := coalesce(upto, start);
+        INSERT INTO embedded.unsettled (log_id, subscription, log_offset, deliveries, mark, batch)
+        SELECT of_log_id, of_subscription, new_offset, 1, of_mark, of_batch FROM generate_series(start, upto - 1) new_offset;
+        UPDATE embedded.queue_reader r SET last_batch = of_batch WHERE r.mark = of_mark;
+        bytes := 0;
+    END IF;
+    IF of_batch >= batches THEN
+        FOR log_offset, published_at, key, payload, deliveries IN
+            SELECT u.log_offset, m.published_at, m.key, m.payload, u.deliveries
+              FROM embedded.unsettled u JOIN embedded.message m USING (log_id, log_offset)
+             WHERE u.mark = of_mark AND u.batch = of_batch
+             ORDER BY u.log_offset
+        LOOP
+            given := given + 1;
+            bytes := bytes + octet_length(queue_take.payload) + coalesce(octet_length(queue_take.key), 0);
+            RETURN NEXT;
+        END LOOP;
+    END IF;
+    IF of_batch > batches AND given > 0 THEN
+        UPDATE embedded.cursor c SET frontier = upto, msg_out = c.msg_out + given, byte_out = c.byte_out + bytes
+         WHERE c.log_id = of_log_id AND c.subscription = of_subscription AND c.first_hash = 0;
+    END IF;
+    log_offset := upto;
+    published_at := NULL;
+    key := NULL;
+    payload := NULL;
+    deliveries := NULL;
+    RETURN NEXT;
+END $$;
+
 CREATE FUNCTION embedded.read(of_log_id bigint, of_subscription text, of_generation bigint, from_offset bigint, most integer, most_bytes bigint, most_scanned bigint, lag bigint) RETURNS TABLE(log_offset bigint, published_at timestamp with time zone, key bytea, payload bytea)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1129,6 +1357,41 @@ BEGIN
     published_at := NULL;
     key := NULL;
     payload := NULL;
+    RETURN NEXT;
+END $$;
+
+CREATE FUNCTION embedded.read_at(of_log_id bigint, from_offset bigint, most integer, most_bytes bigint) RETURNS TABLE(log_offset bigint, published_at timestamp with time zone, key bytea, payload bytea, first_offset bigint, is_at_end boolean)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    target embedded.log;
+    bytes  bigint := 0;
+    given  integer := 0;
+    upto   bigint := from_offset;
+BEGIN
+    SELECT * INTO target FROM embedded.log l WHERE l.log_id = of_log_id;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    FOR log_offset, published_at, key, payload IN
+        SELECT m.log_offset, m.published_at, m.key, m.payload FROM embedded.message m
+         WHERE m.log_id = of_log_id AND m.log_offset >= from_offset AND m.log_offset < from_offset + most
+         ORDER BY m.log_offset
+    LOOP
+        bytes := bytes + octet_length(read_at.payload);
+        EXIT WHEN given > 0 AND bytes > most_bytes;
+        given := given + 1;
+        upto := read_at.log_offset + 1;
+        RETURN NEXT;
+    END LOOP;
+    log_offset := upto;
+    published_at := NULL;
+    key := NULL;
+    payload := NULL;
+    first_offset := target.first_offset;
+    is_at_end := target.terminated_at IS NOT NULL AND upto >= target.next_offset;
     RETURN NEXT;
 END $$;
 
@@ -2214,12 +2477,16 @@ CREATE TABLE embedded.cursor (
     owner text,
     first_hash integer DEFAULT 0 NOT NULL,
     last_hash integer DEFAULT 65535 NOT NULL,
+    frontier bigint,
+    CONSTRAINT cursor_frontier_ahead CHECK (((frontier IS NULL) OR ((frontier >= "position") AND (first_hash = 0) AND (last_hash = 65535) AND (owner IS NULL)))),
     CONSTRAINT cursor_not_negative CHECK ((("position" >= 0) AND (msg_out >= 0) AND (byte_out >= 0))),
     CONSTRAINT cursor_part_on_ring CHECK (((0 <= first_hash) AND (first_hash <= last_hash) AND (last_hash <= 65535)))
 )
 WITH (fillfactor='50');
 
 COMMENT ON TABLE embedded.cursor IS 'Parts of cursors. position is the first offset that is not acknowledged; what lies above it in other parts is not the part''s.';
+
+COMMENT ON CONSTRAINT cursor_frontier_ahead ON embedded.cursor IS 'A queue is one part without an owner, and what it has given out lies at its position and above.';
 
 COMMENT ON CONSTRAINT cursor_part_on_ring ON embedded.cursor IS 'A part of a cursor is a range of bucket hashes, 0 to 65535.';
 
@@ -2289,6 +2556,39 @@ CREATE TABLE embedded.producer (
     last_sequence bigint NOT NULL
 )
 WITH (fillfactor='50');
+
+CREATE TABLE embedded.queue_reader (
+    mark text NOT NULL,
+    log_id bigint NOT NULL,
+    subscription text NOT NULL COLLATE pg_catalog."C",
+    first_hash integer DEFAULT 0 NOT NULL,
+    owner text NOT NULL,
+    last_batch bigint DEFAULT 0 NOT NULL,
+    alive_until timestamp with time zone NOT NULL
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE embedded.queue_reader IS 'Who reads which queue, and until when it counts as alive if it is not heard again.';
+
+CREATE TABLE embedded.unsettled (
+    log_id bigint NOT NULL,
+    log_offset bigint NOT NULL,
+    batch bigint,
+    visible_at timestamp with time zone,
+    first_hash integer DEFAULT 0 NOT NULL,
+    deliveries integer NOT NULL,
+    subscription text NOT NULL COLLATE pg_catalog."C",
+    mark text,
+    CONSTRAINT unsettled_deliveries_not_negative CHECK ((deliveries >= 0)),
+    CONSTRAINT unsettled_held_or_waiting CHECK ((((mark IS NULL) = (batch IS NULL)) AND ((mark IS NULL) = (visible_at IS NOT NULL))))
+)
+WITH (fillfactor='70');
+
+COMMENT ON TABLE embedded.unsettled IS 'Messages of a queue that were given out and are not acknowledged: held by a reader, or waiting to be given out again.';
+
+COMMENT ON CONSTRAINT unsettled_deliveries_not_negative ON embedded.unsettled IS 'A message was delivered 0 times or more.';
+
+COMMENT ON CONSTRAINT unsettled_held_or_waiting ON embedded.unsettled IS 'An unsettled message is held by one reader, which got it in one batch, or waits until an instant.';
 
 CREATE VIEW inspect.assignments AS
  SELECT t.name AS topic,
@@ -3573,6 +3873,12 @@ ALTER TABLE ONLY embedded.message
 ALTER TABLE ONLY embedded.producer
     ADD CONSTRAINT producer_pkey PRIMARY KEY (log_id, name);
 
+ALTER TABLE ONLY embedded.queue_reader
+    ADD CONSTRAINT queue_reader_pkey PRIMARY KEY (mark);
+
+ALTER TABLE ONLY embedded.unsettled
+    ADD CONSTRAINT unsettled_pkey PRIMARY KEY (log_id, subscription, log_offset);
+
 CREATE INDEX bundle_decision_of_cluster ON cleave.bundle_decision USING btree (cluster, cycle_id DESC);
 
 CREATE INDEX bundle_load_by_broker ON cleave.bundle_load USING btree (cluster, broker);
@@ -3660,6 +3966,12 @@ CREATE UNIQUE INDEX topic_name_in_use ON cleave.topic USING btree (name) WHERE (
 COMMENT ON INDEX cleave.topic_name_in_use IS 'A topic of this name exists already; delete it first or choose another name.';
 
 CREATE INDEX log_of_topic ON embedded.log USING btree (topic_path);
+
+CREATE INDEX queue_reader_of_cursor ON embedded.queue_reader USING btree (log_id, subscription, alive_until);
+
+CREATE INDEX unsettled_held ON embedded.unsettled USING btree (mark, batch) WHERE (mark IS NOT NULL);
+
+CREATE INDEX unsettled_waiting ON embedded.unsettled USING btree (log_id, subscription, visible_at) WHERE (mark IS NULL);
 
 CREATE INDEX broker_row_run ON staging.broker_row USING btree (run_id);
 
@@ -3760,6 +4072,8 @@ CREATE TRIGGER topic_policy AFTER UPDATE OF policy ON cleave.topic FOR EACH ROW 
 CREATE TRIGGER topic_policy_first AFTER INSERT ON cleave.topic FOR EACH ROW WHEN ((new.policy IS NOT NULL)) EXECUTE FUNCTION cleave.note_policy_change('topic');
 
 CREATE TRIGGER topic_policy_history AFTER UPDATE OF policy ON cleave.topic FOR EACH ROW WHEN ((old.policy IS DISTINCT FROM new.policy)) EXECUTE FUNCTION cleave.note_policy_change('topic');
+
+CREATE TRIGGER cursor_ends_queue BEFORE UPDATE OF generation, last_hash, owner ON embedded.cursor FOR EACH ROW WHEN (((old.frontier IS NOT NULL) AND ((new.generation <> old.generation) OR (new.last_hash <> old.last_hash)))) EXECUTE FUNCTION embedded.end_queue();
 
 CREATE TRIGGER log_before_update BEFORE UPDATE ON embedded.log FOR EACH ROW EXECUTE FUNCTION embedded.log_before_update();
 
@@ -3897,6 +4211,16 @@ ALTER TABLE ONLY embedded.cursor
 ALTER TABLE ONLY embedded.producer
     ADD CONSTRAINT producer_log_id_fkey FOREIGN KEY (log_id) REFERENCES embedded.log(log_id) ON DELETE CASCADE;
 
+ALTER TABLE ONLY embedded.queue_reader
+    ADD CONSTRAINT queue_reader_of_queue FOREIGN KEY (log_id, subscription, first_hash) REFERENCES embedded.cursor(log_id, subscription, first_hash) ON DELETE CASCADE;
+
+COMMENT ON CONSTRAINT queue_reader_of_queue ON embedded.queue_reader IS 'A reader of a queue reads a cursor that exists.';
+
+ALTER TABLE ONLY embedded.unsettled
+    ADD CONSTRAINT unsettled_of_queue FOREIGN KEY (log_id, subscription, first_hash) REFERENCES embedded.cursor(log_id, subscription, first_hash) ON DELETE CASCADE;
+
+COMMENT ON CONSTRAINT unsettled_of_queue ON embedded.unsettled IS 'What is unsettled is so for a cursor that exists.';
+
 GRANT USAGE ON SCHEMA cleave TO cleave_controller;
 GRANT USAGE ON SCHEMA cleave TO cleave_spark_loader;
 
@@ -3945,11 +4269,18 @@ GRANT ALL ON FUNCTION embedded.backlog(log_name text, of_subscription text) TO c
 REVOKE ALL ON FUNCTION embedded.backlog_of_buckets(log_name text, of_subscription text, starts integer[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION embedded.backlog_of_buckets(log_name text, of_subscription text, starts integer[]) TO cleave_controller;
 
+REVOKE ALL ON FUNCTION embedded.bounds(log_name text, instant timestamp with time zone, OUT log_id bigint, OUT first_offset bigint, OUT next_offset bigint, OUT at_instant bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.bounds(log_name text, instant timestamp with time zone, OUT log_id bigint, OUT first_offset bigint, OUT next_offset bigint, OUT at_instant bigint) TO cleave_controller;
+GRANT ALL ON FUNCTION embedded.bounds(log_name text, instant timestamp with time zone, OUT log_id bigint, OUT first_offset bigint, OUT next_offset bigint, OUT at_instant bigint) TO cleave_client;
+
 REVOKE ALL ON FUNCTION embedded.bucket_hash_of(key bytea) FROM PUBLIC;
 GRANT ALL ON FUNCTION embedded.bucket_hash_of(key bytea) TO cleave_controller;
 
 REVOKE ALL ON FUNCTION embedded.divide_part(of_log_id bigint, of_subscription text, at integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION embedded.divide_part(of_log_id bigint, of_subscription text, at integer) TO cleave_controller;
+
+REVOKE ALL ON FUNCTION embedded.end_queue() FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.end_queue() TO cleave_controller;
 
 REVOKE ALL ON FUNCTION embedded.join_parts(of_log_id bigint, of_subscription text, of_generation bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION embedded.join_parts(of_log_id bigint, of_subscription text, of_generation bigint) TO cleave_controller;
@@ -3977,9 +4308,44 @@ REVOKE ALL ON FUNCTION embedded.owners(of_log_id bigint, of_subscription text, l
 GRANT ALL ON FUNCTION embedded.owners(of_log_id bigint, of_subscription text, low integer, high integer) TO cleave_controller;
 GRANT ALL ON FUNCTION embedded.owners(of_log_id bigint, of_subscription text, low integer, high integer) TO cleave_client;
 
+REVOKE ALL ON FUNCTION embedded.queue_acknowledge(of_log_id bigint, of_subscription text, of_mark text, offsets bigint[], batches bigint[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.queue_acknowledge(of_log_id bigint, of_subscription text, of_mark text, offsets bigint[], batches bigint[]) TO cleave_controller;
+GRANT ALL ON FUNCTION embedded.queue_acknowledge(of_log_id bigint, of_subscription text, of_mark text, offsets bigint[], batches bigint[]) TO cleave_client;
+
+REVOKE ALL ON FUNCTION embedded.queue_close(of_log_id bigint, of_subscription text, of_mark text) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.queue_close(of_log_id bigint, of_subscription text, of_mark text) TO cleave_controller;
+GRANT ALL ON FUNCTION embedded.queue_close(of_log_id bigint, of_subscription text, of_mark text) TO cleave_client;
+
+REVOKE ALL ON FUNCTION embedded.queue_give_back(of_log_id bigint, of_subscription text, of_mark text, offsets bigint[], batches bigint[], delay_seconds double precision, unseen boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.queue_give_back(of_log_id bigint, of_subscription text, of_mark text, offsets bigint[], batches bigint[], delay_seconds double precision, unseen boolean) TO cleave_controller;
+GRANT ALL ON FUNCTION embedded.queue_give_back(of_log_id bigint, of_subscription text, of_mark text, offsets bigint[], batches bigint[], delay_seconds double precision, unseen boolean) TO cleave_client;
+
+REVOKE ALL ON FUNCTION embedded.queue_is_drained(of_log_id bigint, of_subscription text) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.queue_is_drained(of_log_id bigint, of_subscription text) TO cleave_controller;
+GRANT ALL ON FUNCTION embedded.queue_is_drained(of_log_id bigint, of_subscription text) TO cleave_client;
+
+REVOKE ALL ON FUNCTION embedded.queue_keep(marks text[], life_seconds double precision) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.queue_keep(marks text[], life_seconds double precision) TO cleave_controller;
+GRANT ALL ON FUNCTION embedded.queue_keep(marks text[], life_seconds double precision) TO cleave_client;
+
+REVOKE ALL ON FUNCTION embedded.queue_open(log_name text, of_subscription text, new_mark text, new_owner text, life_seconds double precision, OUT outcome text, OUT log_id bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.queue_open(log_name text, of_subscription text, new_mark text, new_owner text, life_seconds double precision, OUT outcome text, OUT log_id bigint) TO cleave_controller;
+GRANT ALL ON FUNCTION embedded.queue_open(log_name text, of_subscription text, new_mark text, new_owner text, life_seconds double precision, OUT outcome text, OUT log_id bigint) TO cleave_client;
+
+REVOKE ALL ON FUNCTION embedded.queue_reap(of_log_id bigint, of_subscription text) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.queue_reap(of_log_id bigint, of_subscription text) TO cleave_controller;
+
+REVOKE ALL ON FUNCTION embedded.queue_take(of_log_id bigint, of_subscription text, of_mark text, of_batch bigint, most integer, most_bytes bigint, most_unsettled integer, life_seconds double precision) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.queue_take(of_log_id bigint, of_subscription text, of_mark text, of_batch bigint, most integer, most_bytes bigint, most_unsettled integer, life_seconds double precision) TO cleave_controller;
+GRANT ALL ON FUNCTION embedded.queue_take(of_log_id bigint, of_subscription text, of_mark text, of_batch bigint, most integer, most_bytes bigint, most_unsettled integer, life_seconds double precision) TO cleave_client;
+
 REVOKE ALL ON FUNCTION embedded.read(of_log_id bigint, of_subscription text, of_generation bigint, from_offset bigint, most integer, most_bytes bigint, most_scanned bigint, lag bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION embedded.read(of_log_id bigint, of_subscription text, of_generation bigint, from_offset bigint, most integer, most_bytes bigint, most_scanned bigint, lag bigint) TO cleave_controller;
 GRANT ALL ON FUNCTION embedded.read(of_log_id bigint, of_subscription text, of_generation bigint, from_offset bigint, most integer, most_bytes bigint, most_scanned bigint, lag bigint) TO cleave_client;
+
+REVOKE ALL ON FUNCTION embedded.read_at(of_log_id bigint, from_offset bigint, most integer, most_bytes bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION embedded.read_at(of_log_id bigint, from_offset bigint, most integer, most_bytes bigint) TO cleave_controller;
+GRANT ALL ON FUNCTION embedded.read_at(of_log_id bigint, from_offset bigint, most integer, most_bytes bigint) TO cleave_client;
 
 REVOKE ALL ON FUNCTION embedded.release(of_log_id bigint, of_subscription text, of_generation bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION embedded.release(of_log_id bigint, of_subscription text, of_generation bigint) TO cleave_controller;
@@ -4135,6 +4501,10 @@ GRANT USAGE ON SEQUENCE embedded.log_log_id_seq TO cleave_controller;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE embedded.message TO cleave_controller;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE embedded.producer TO cleave_controller;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE embedded.queue_reader TO cleave_controller;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE embedded.unsettled TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.assignments TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.assignments TO cleave_controller;

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ import msgspec
 
 from controller.client.patience import Backoff
 from controller.client.servers import EventFeed, Servers, consumer_path
+from controller.clock import boot_seconds
 from controller.domain.errors import CleaveError, Retryable, SessionExpired, StoreUnavailable
 from controller.domain.hash_range import HashRange
 
@@ -29,7 +29,6 @@ _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.05, 2.0
 _GOODBYE_SECONDS = 2.0
 _LEAVES_WITHIN_SECONDS = 10.0
 """The session's thread is waited for no longer than this."""
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _log = logging.getLogger(__name__)
 
 
@@ -76,11 +75,6 @@ class Assignment(msgspec.Struct, frozen=True, dict=True):
     def identities(self) -> frozenset[tuple[int, int, int]]:
         """The ownerships."""
         return frozenset(one.identity for one in self.buckets)
-
-
-def boot_seconds() -> float:
-    """Time that goes on while the machine sleeps, too."""
-    return time.clock_gettime(_CLOCK)
 
 
 class Session:

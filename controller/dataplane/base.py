@@ -1,7 +1,8 @@
 """The two protocols of a data plane: the acts the controller needs, and what an application's client needs.
 
 `DataPlane` is what operations, the reconciler and the collector call; `LogClient` with its `LogReader` is what
-`controller.client` produces and consumes through. Both see logs only: nothing here knows layouts, epochs or
+`controller.client` produces and consumes through, with a `PositionReader` or a `QueueReader` where it does not read in order
+for a subscription. Both see logs only: nothing here knows layouts, epochs or
 operations, and a segment is the name of its backing topic.
 
 One behavioural suite (tests/contract) runs on every adapter. Each call is idempotent by looking at what is
@@ -220,12 +221,16 @@ Position = tuple[int, ...]
 class LogMessage(NamedTuple):
     """A message as read. `published_at_ms` is the data plane's time and never falls within a log. Where producers stamp
     messages (`pulsar`) it is the time of their clocks, and may fall.
+
+    `deliveries` says how often a queue has given it out, this time included. A broker counts from its last start on, and counts
+    what was given back alone.
     """
 
     position: Position
     published_at_ms: int
     key: bytes | None
     payload: bytes
+    deliveries: int = 1
 
 
 class LogReader(Protocol):
@@ -254,6 +259,57 @@ class LogReader(Protocol):
 
     def close(self) -> None:
         """Let go of the cursor for the next owner; what is unacknowledged is read again. Raises nothing."""
+
+
+class PositionReader(Protocol):
+    """Reads a log from a position on, for an application that keeps positions itself. Any number may read a log at once."""
+
+    def read(self, limit: int) -> Sequence[LogMessage]:
+        """The next messages in order, at most `limit`; empty when there is none now. Does not wait.
+
+        DataGone when what comes next was deleted, or the log was. DataPlaneUnavailable when the connection broke: open a new
+        reader after the last message that was read.
+        """
+
+    def is_at_end(self) -> bool:
+        """Whether the log is terminated and read to its end, so that nothing can ever follow. Errors as for `read`."""
+
+    def close(self) -> None:
+        """Read no further. Raises nothing."""
+
+
+class QueueReader(Protocol):
+    """One of any number of readers that share the messages of a log for a subscription, in no order.
+
+    A message is with one reader until that acknowledges it, gives it back, closes, or is not heard of any more; but for the
+    first it is then given out again. Every call but `close` raises LostRace when nothing here is this reader's any more (it was
+    not heard for too long, or the cursor was moved): open a new one.
+    """
+
+    @property
+    def is_current(self) -> bool:
+        """Whether what it holds is its own still, as far as can be known here without asking. To be looked at before a
+        message is handed out.
+        """
+
+    def read(self, limit: int) -> Sequence[LogMessage]:
+        """Take at most `limit` messages; empty when there is none now. Does not wait."""
+
+    def acknowledge(self, positions: Sequence[Position]) -> Sequence[Position]:
+        """Done with these messages. Those are given back that are not settled: they are or will be given out again."""
+
+    def give_back(
+        self, positions: Sequence[Position], *, delay_seconds: float = 0.0, unseen: bool = False
+    ) -> None:
+        """Have these given out again after the delay, here or elsewhere. `unseen`: the application never had them, so it
+        does not count as a delivery where that can be told.
+        """
+
+    def is_drained(self) -> bool:
+        """Whether the log is terminated and all of it acknowledged, whoever read it."""
+
+    def close(self) -> None:
+        """Leave; what it holds is given out to others. Raises nothing."""
 
 
 class LogClient(Protocol):
@@ -299,6 +355,27 @@ class LogClient(Protocol):
         A holder that is not among them counts as gone and is cut off. `on_arrival` is called from another thread
         whenever there may be something new (messages, the end of the log, a cursor let go, a lost connection); it may
         be called for nothing and must not block. SegmentNotFound, SubscriptionNotFound.
+        """
+
+    def locate(self, backing_topic: str, instant_ms: int | None) -> Position:
+        """The position that lies before the first message published at or after the instant, of those that are there; None:
+        behind the last one. SegmentNotFound.
+        """
+
+    def open_reader_at(
+        self, backing_topic: str, after: Position | None, *, on_arrival: Callable[[], None]
+    ) -> PositionReader:
+        """Read what follows upon a position, None: from the very first message that the log ever had.
+
+        `on_arrival` as for `open_reader`. DataGone where some of that was deleted and a data plane can tell; SegmentNotFound.
+        """
+
+    def open_queue_reader(
+        self, backing_topic: str, subscription: str, *, owner: str, on_arrival: Callable[[], None]
+    ) -> QueueReader:
+        """Share the subscription's messages with its other readers of this kind. `on_arrival` as for `open_reader`; it tells
+        too of what others gave back. LostRace while somebody reads the subscription in order. SegmentNotFound,
+        SubscriptionNotFound.
         """
 
     def close(self) -> None:

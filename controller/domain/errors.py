@@ -29,6 +29,7 @@ Drawn::
         │   └── AlreadyStored         (client side) the results hold these messages already: roll back
         ├── AccessDenied              no token, or one that is not valid (REST 401)
         ├── AccessForbidden           a valid token that is not for this (REST 403)
+        ├── DataGone                  messages that a position stands before were deleted
         ├── FencedOut                 a stale runner: its claim term has passed
         ├── Unsupported               the data plane cannot do this; says which and what it can
         └── InvariantViolated         never expected: names the law and the values
@@ -156,6 +157,10 @@ class AccessForbidden(Terminal):
 
 class AlreadyStored(Conflict):
     """The application's results hold these messages already: roll back, and acknowledge them."""
+
+
+class DataGone(Terminal):
+    """Messages that a position stands before were deleted, so reading on would leave them out unnoticed."""
 
 
 class FencedOut(Terminal):

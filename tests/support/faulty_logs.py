@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from controller.dataplane.base import LogClient, LogMessage, LogReader, OutgoingMessage, Position
+from controller.dataplane.base import (
+    LogClient,
+    LogMessage,
+    LogReader,
+    OutgoingMessage,
+    Position,
+    PositionReader,
+    QueueReader,
+)
 from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable
 from controller.domain.hash_range import HashRange
 
@@ -58,8 +66,7 @@ class FaultyLogs:
         bucket: HashRange | None = None,
     ) -> LogReader:
         """The wrapped one's, or none."""
-        if backing_topic in self.out_of_reach:
-            raise DataPlaneUnavailable(f"injected: {backing_topic} is out of reach", delay_seconds=0.01)
+        self._demand_reach(backing_topic)
         reader = self._wrapped.open_reader(
             backing_topic,
             subscription,
@@ -69,6 +76,31 @@ class FaultyLogs:
             bucket=bucket,
         )
         return _SlowReader(reader, self.slow_reads) if self.slow_reads else reader
+
+    def locate(self, backing_topic: str, instant_ms: int | None) -> Position:
+        """The wrapped one's, or none."""
+        self._demand_reach(backing_topic)
+        return self._wrapped.locate(backing_topic, instant_ms)
+
+    def open_reader_at(
+        self, backing_topic: str, after: Position | None, *, on_arrival: Callable[[], None]
+    ) -> PositionReader:
+        """The wrapped one's, or none."""
+        self._demand_reach(backing_topic)
+        return self._wrapped.open_reader_at(backing_topic, after, on_arrival=on_arrival)
+
+    def open_queue_reader(
+        self, backing_topic: str, subscription: str, *, owner: str, on_arrival: Callable[[], None]
+    ) -> QueueReader:
+        """The wrapped one's, or none."""
+        self._demand_reach(backing_topic)
+        return self._wrapped.open_queue_reader(
+            backing_topic, subscription, owner=owner, on_arrival=on_arrival
+        )
+
+    def _demand_reach(self, backing_topic: str) -> None:
+        if backing_topic in self.out_of_reach:
+            raise DataPlaneUnavailable(f"injected: {backing_topic} is out of reach", delay_seconds=0.01)
 
     def close(self) -> None:
         """The wrapped one's."""

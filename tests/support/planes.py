@@ -7,7 +7,16 @@ import secrets
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from controller.dataplane.base import DataPlane, LogClient, LogMessage, LogReader, OutgoingMessage
+from controller.dataplane.base import (
+    DataPlane,
+    LogClient,
+    LogMessage,
+    LogReader,
+    OutgoingMessage,
+    Position,
+    PositionReader,
+    QueueReader,
+)
 from controller.domain.errors import CleaveError, DataPlaneTimeout
 from controller.domain.hash_range import HashRange
 from tests.support.waiting import wait_until
@@ -21,7 +30,7 @@ class Planes:
 
     plane: DataPlane
     logs: LogClient
-    readers: list[LogReader] = field(default_factory=list)
+    readers: list[LogReader | PositionReader | QueueReader] = field(default_factory=list)
     namespace: str = "contract/tests"
 
     def topic(self) -> str:
@@ -75,7 +84,29 @@ class Planes:
         self.readers.append(found)
         return found
 
-    def read(self, reader: LogReader, count: int) -> list[LogMessage]:
+    def reader_at(self, log: str, after: Position | None) -> PositionReader:
+        """Open a reader at a position that the fixture closes; once more after a time-out, as for `reader`."""
+        try:
+            found = self.logs.open_reader_at(log, after, on_arrival=lambda: None)
+        except DataPlaneTimeout:
+            found = self.logs.open_reader_at(log, after, on_arrival=lambda: None)
+        self.readers.append(found)
+        return found
+
+    def queue(self, log: str, subscription: str, owner: str = "reader") -> QueueReader:
+        """Open a queue's reader that the fixture closes; once more after a time-out, as for `reader`."""
+
+        def open_it() -> QueueReader:
+            return self.logs.open_queue_reader(log, subscription, owner=owner, on_arrival=lambda: None)
+
+        try:
+            found = open_it()
+        except DataPlaneTimeout:
+            found = open_it()
+        self.readers.append(found)
+        return found
+
+    def read(self, reader: LogReader | PositionReader | QueueReader, count: int) -> list[LogMessage]:
         """The next `count` messages, waiting for their arrival."""
         found: list[LogMessage] = []
 

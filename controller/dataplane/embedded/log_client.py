@@ -11,13 +11,18 @@ and nothing else.
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from typing import Protocol
 
 from sqlalchemy import URL
 
-from controller.dataplane.base import OutgoingMessage
+from controller.clock import boot_seconds
+from controller.dataplane.base import OutgoingMessage, Position
 from controller.dataplane.embedded.names import ARRIVALS, checked, no_cursor, no_log
+from controller.dataplane.embedded.position_reader import EmbeddedPositionReader, gone
+from controller.dataplane.embedded.queue_reader import LIFE_SECONDS, EmbeddedQueueReader, QueueKeeper
 from controller.dataplane.embedded.reader import EmbeddedReader
 from controller.dataplane.postgres_calls import PostgresCalls
 from controller.dataplane.postgres_listener import PostgresListener
@@ -34,17 +39,37 @@ SELECT outcome, log_id FROM embedded.append(%s, %s, %s, %s, %s::bytea[], %s::byt
 _TAKE = """
 SELECT outcome, log_id, generation, start, holder FROM embedded.take(%s, %s, %s, %s::text[], %s, %s)
 """
+_BOUNDS = """
+SELECT log_id, first_offset, next_offset, at_instant FROM embedded.bounds(%s, to_timestamp(%s / 1000.0))
+"""
+_OPEN_QUEUE = "SELECT outcome, log_id FROM embedded.queue_open(%s, %s, %s, %s, %s)"
+
+
+class _Reader(Protocol):
+    """Of any kind."""
+
+    def close(self) -> None: ...
 
 
 class EmbeddedLogClient:
     """A `LogClient` on the PostgreSQL at `url`; connects at the first call, listens from the first reader on."""
 
-    def __init__(self, url: str | URL, *, call_timeout_seconds: float = 5.0, pool_size: int = 5) -> None:
+    def __init__(
+        self,
+        url: str | URL,
+        *,
+        call_timeout_seconds: float = 5.0,
+        pool_size: int = 5,
+        queue_life_seconds: float = LIFE_SECONDS,
+    ) -> None:
+        """Who reads a queue and was not heard for `queue_life_seconds` is taken for dead."""
         self._url = url
         self._calls = PostgresCalls(url, call_timeout_seconds=call_timeout_seconds, pool_size=pool_size)
         self._lock = threading.Lock()
         self._listener: PostgresListener | None = None
-        self._callbacks: dict[EmbeddedReader, tuple[str, Callable[[], None]]] = {}
+        self._callbacks: dict[_Reader, tuple[str, Callable[[], None]]] = {}
+        self._queue_life_seconds = queue_life_seconds
+        self._keeper = QueueKeeper(self._calls, queue_life_seconds)
 
     def append(
         self,
@@ -113,19 +138,90 @@ class EmbeddedLogClient:
             on_arrival=on_arrival,
             on_close=lambda: self._forget(reader),
         )
-        with self._lock:
-            self._callbacks[reader] = (str(log_id), on_arrival)
+        self._watch(reader, log_id, on_arrival)
+        return reader
+
+    def locate(self, backing_topic: str, instant_ms: int | None) -> Position:
+        """The offset before the first message at or after the instant that is there, None: the last one; see `LogClient`."""
+        _, _, next_offset, at_instant = self._bounds(backing_topic, instant_ms)
+        return ((next_offset if instant_ms is None else at_instant) - 1,)
+
+    def open_reader_at(
+        self, backing_topic: str, after: Position | None, *, on_arrival: Callable[[], None]
+    ) -> EmbeddedPositionReader:
+        """Read what follows upon that offset; see `LogClient.open_reader_at`."""
+        self._listen()
+        log_id, first_offset, _, _ = self._bounds(backing_topic, None)
+        next_offset = 0 if after is None else after[0] + 1
+        if next_offset < first_offset:
+            raise gone(backing_topic, next_offset, first_offset)
+        reader = EmbeddedPositionReader(
+            self._calls,
+            backing_topic=backing_topic,
+            log_id=log_id,
+            next_offset=next_offset,
+            on_close=lambda: self._forget(reader),
+        )
+        self._watch(reader, log_id, on_arrival)
+        return reader
+
+    def open_queue_reader(
+        self, backing_topic: str, subscription: str, *, owner: str, on_arrival: Callable[[], None]
+    ) -> EmbeddedQueueReader:
+        """Share the messages with the queue's other readers; see `LogClient.open_queue_reader`. Who reads the subscription in
+        order is cut off.
+        """
+        self._listen()
+        mark, began = uuid.uuid4().hex, boot_seconds()
+        names = (backing_topic, subscription, mark, checked("owner", owner))
+        with self._calls.statement(f"share {backing_topic} as {owner!r}") as cursor:
+            cursor.execute(_OPEN_QUEUE, (*names, self._queue_life_seconds))
+            ((outcome, log_id),) = cursor.fetchall()
+        if outcome != "opened":
+            raise _refusal(backing_topic, subscription, outcome, None)
+
+        def forget() -> None:
+            self._keeper.remove(mark)
+            self._forget(reader)
+
+        reader = EmbeddedQueueReader(
+            self._calls,
+            backing_topic=backing_topic,
+            subscription=subscription,
+            log_id=log_id,
+            mark=mark,
+            life_seconds=self._queue_life_seconds,
+            heard_at=began,
+            on_close=forget,
+        )
+        self._watch(reader, log_id, on_arrival)
+        self._keeper.add(reader)
         return reader
 
     def close(self) -> None:
         """Close the readers and give back connections."""
+        self._keeper.close()
         for reader in list(self._callbacks):
             reader.close()
         if self._listener is not None:
             self._listener.close()
         self._calls.close()
 
-    def _forget(self, reader: EmbeddedReader) -> None:
+    def _bounds(self, backing_topic: str, instant_ms: int | None) -> tuple[int, int, int, int]:
+        """The log's id, its first offset, the one after its last, and that of the instant."""
+        with self._calls.statement(f"look at {backing_topic}") as cursor:
+            cursor.execute(_BOUNDS, (backing_topic, instant_ms))
+            row: tuple[int, int, int, int] | None = cursor.fetchone()
+        if row is None:
+            raise no_log(backing_topic)
+        return row
+
+    def _watch(self, reader: _Reader, log_id: int, on_arrival: Callable[[], None]) -> None:
+        """Let it know when its log rings."""
+        with self._lock:
+            self._callbacks[reader] = (str(log_id), on_arrival)
+
+    def _forget(self, reader: _Reader) -> None:
         with self._lock:
             self._callbacks.pop(reader, None)
 

@@ -159,9 +159,7 @@ class EmbeddedReader:
         if not rows:
             raise self._lost()
         messages = [
-            LogMessage(
-                (at,), (when - _EPOCH) // _MILLISECOND, None if key is None else bytes(key), bytes(payload)
-            )
+            LogMessage((at,), milliseconds(when), None if key is None else bytes(key), bytes(payload))
             for at, when, key, payload in rows[:-1]
         ]
         return messages, rows[-1][0]
@@ -194,3 +192,8 @@ class EmbeddedReader:
             "open a new reader",
             delay_seconds=0.0,
         )
+
+
+def milliseconds(when: datetime) -> int:
+    """Since the Unix epoch."""
+    return (when - _EPOCH) // _MILLISECOND

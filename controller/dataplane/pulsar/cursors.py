@@ -12,11 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from controller.dataplane.base import Position
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
 from controller.dataplane.pulsar.names import cursor_name, subscription_path, topic_path
-from controller.dataplane.pulsar.stored import SentBatch, stored_of
+from controller.dataplane.pulsar.stored import SentBatch, messages_in, stored_of
 from controller.dataplane.pulsar.versions import VERSION
-from controller.domain.errors import DataPlaneUnavailable, SegmentNotFound, SubscriptionNotFound
+from controller.domain.errors import (
+    DataGone,
+    DataPlaneUnavailable,
+    SegmentNotFound,
+    SubscriptionNotFound,
+)
 from controller.domain.hash_range import FULL_RANGE, MAX_HASH, HashRange
 
 OWNER, READER = "cleave.owner", "cleave.reader"
@@ -144,9 +150,46 @@ class Cursors:
         """(ledger, entry) of the last entry, entry -1 in an empty topic. SegmentNotFound where there is no such topic:
         opening a producer might create it.
         """
-        last = self._internal(backing_topic, deadline)["lastConfirmedEntry"]
-        ledger, _, entry = str(last).partition(":")
-        return int(ledger), int(entry)
+        return _place(self._internal(backing_topic, deadline)["lastConfirmedEntry"])
+
+    def is_at_end(self, backing_topic: str, read: Position, deadline: Deadline) -> bool:
+        """Whether the topic is terminated and `read` (empty: nothing) is its last message. SegmentNotFound."""
+        internal = self._internal(backing_topic, deadline)
+        if internal.get("state") != "Terminated":
+            return False
+        last = _place(internal["lastConfirmedEntry"])
+        if last[1] < 0 or read[:2] > last:
+            return True
+        if read[:2] != last:
+            return False
+        return read[2] + 1 >= messages_in(self._admin, backing_topic, last, deadline)
+
+    def demand_kept(self, backing_topic: str, after: Position, deadline: Deadline) -> None:
+        """Raise DataGone unless the broker has everything that follows upon the position, or nothing does. SegmentNotFound."""
+        internal = self._internal(backing_topic, deadline)
+        ledgers = {int(one["ledgerId"]) for one in internal.get("ledgers") or ()}
+        if after[0] in ledgers or after[:2] > _place(internal["lastConfirmedEntry"]):
+            return
+        raise DataGone(
+            f"{backing_topic}: the broker has deleted what follows upon {after[0]}:{after[1]}, or may have; begin anew where "
+            "messages are left, and have retention or a subscription keep what you need"
+        )
+
+    def place_before(self, backing_topic: str, instant_ms: int | None, deadline: Deadline) -> tuple[int, int]:
+        """(ledger, entry) before the first entry published at or after the instant, of those there are; None: the last one."""
+        if instant_ms is None:
+            return self.end_of(backing_topic, deadline)
+        path = f"{topic_path(backing_topic)}/messageid/{max(0, instant_ms)}"
+        act = f"look for an instant in {backing_topic}"
+        answer = self._admin.ask(Ask("GET", path, act, accept=_GONE), deadline)
+        if answer.status in _GONE:
+            raise _missing(backing_topic)
+        found = answer.document
+        ledger, entry = int(found["ledgerId"]), int(found["entryId"])
+        if ledger >= 0:
+            return ledger, entry - 1
+        ledgers = self._internal(backing_topic, deadline).get("ledgers") or [{"ledgerId": 0}]
+        return min(int(one["ledgerId"]) for one in ledgers), -1
 
     def stored_of(
         self, backing_topic: str, batch: SentBatch, behind: tuple[int, int], deadline: Deadline
@@ -176,12 +219,22 @@ class Cursors:
             Ask("GET", f"{topic_path(backing_topic)}/{what}", act, accept=_GONE), deadline
         )
         if answer.status in _GONE:
-            raise SegmentNotFound(
-                f"no topic {backing_topic}; it was deleted or never created: look up the layout again"
-            )
+            raise _missing(backing_topic)
         if not isinstance(answer.document, Mapping):
             raise DataPlaneUnavailable(f"{act}: the broker's answer says nothing of it; try again")
         return answer.document
+
+
+def _missing(backing_topic: str) -> SegmentNotFound:
+    return SegmentNotFound(
+        f"no topic {backing_topic}; it was deleted or never created: look up the layout again"
+    )
+
+
+def _place(position: object) -> tuple[int, int]:
+    """Of `ledger:entry`."""
+    ledger, _, entry = str(position).partition(":")
+    return int(ledger), int(entry)
 
 
 def _holder(consumer: Mapping[str, Any], *, is_shared: bool) -> Holder:

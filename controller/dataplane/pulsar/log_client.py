@@ -1,7 +1,8 @@
 """Producing to topics of a Pulsar cluster, and opening readers on them.
 
 Appends go through one producer for each topic, producer name and entry bucket (`batch_sender`), reads through exclusive
-consumers (`reader`), or one Key_Shared consumer for each bucket (`bucket_reader`). Where deduplication is on for the namespace (`cleave doctor --fix` turns it on), the broker stores a
+consumers (`reader`), or one Key_Shared consumer for each bucket (`bucket_reader`); queues through Shared consumers
+(`queue_reader`), and without a subscription through readers at a position (`position_reader`). Where deduplication is on for the namespace (`cleave doctor --fix` turns it on), the broker stores a
 repeated batch once. Elsewhere a batch that is repeated after a lost answer may be stored twice; only what this client
 knows to be stored is not sent again.
 """
@@ -19,7 +20,7 @@ from typing import Any
 import pulsar
 
 from controller import telemetry
-from controller.dataplane.base import OutgoingMessage
+from controller.dataplane.base import OutgoingMessage, Position
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Deadline
 from controller.dataplane.pulsar.batch_sender import MAX_BATCH_MESSAGES, BatchSender
@@ -29,10 +30,12 @@ from controller.dataplane.pulsar.buckets import demand_on_ring
 from controller.dataplane.pulsar.claims import Claim, make_way
 from controller.dataplane.pulsar.cursors import OWNER, READER, Cursors, Holder
 from controller.dataplane.pulsar.names import full_name
-from controller.dataplane.pulsar.reader import PulsarReader
+from controller.dataplane.pulsar.position_reader import WHOLE_ENTRY, PulsarPositionReader
+from controller.dataplane.pulsar.queue_reader import AGAIN_MS, QUEUE_PREFETCH_MESSAGES, PulsarQueueReader
+from controller.dataplane.pulsar.reader import PREFETCH_MESSAGES, PulsarReader
 from controller.dataplane.pulsar.stall import STALL_SECONDS
 from controller.dataplane.pulsar.versions import demand_buckets
-from controller.domain.errors import CleaveError, DataPlaneTimeout, InvalidInput
+from controller.domain.errors import CleaveError, DataPlaneTimeout, InvalidInput, LostRace
 from controller.domain.hash_range import HashRange
 
 log = telemetry.get_logger(__name__)
@@ -58,13 +61,18 @@ class PulsarLogClient:
         call_timeout_seconds: float = 5.0,
         bucket_prefetch_messages: int = BUCKET_PREFETCH_MESSAGES,
         stall_seconds: float = STALL_SECONDS,
+        queue_prefetch_messages: int = QUEUE_PREFETCH_MESSAGES,
+        position_prefetch_messages: int = PREFETCH_MESSAGES,
     ) -> None:
+        self._queue_prefetch_messages = queue_prefetch_messages
+        self._position_prefetch_messages = position_prefetch_messages
         self._connections = Connections(access, call_timeout_seconds=call_timeout_seconds)
         self._admin = AdminCalls(access, call_timeout_seconds=call_timeout_seconds)
         self._cursors = Cursors(self._admin)
         self._lock = threading.Lock()
         self._senders: OrderedDict[tuple[str, str, HashRange | None], BatchSender] = OrderedDict()
         self._readers: set[PulsarReader] = set()
+        self._others: set[PulsarPositionReader | PulsarQueueReader] = set()
         self._mark, self._numbers = uuid.uuid4().hex, itertools.count(1)
         self._bucket_prefetch_messages, self._stall_seconds = bucket_prefetch_messages, stall_seconds
         self._version: str | None = None
@@ -139,10 +147,95 @@ class PulsarLogClient:
             except DataPlaneTimeout as error:
                 raise self._late(claim, holder, error) from error
 
+    def locate(self, backing_topic: str, instant_ms: int | None) -> Position:
+        """Behind the whole entry before the first one at or after the instant, by the producers' clocks, None: behind the last;
+        see `LogClient.locate`.
+        """
+        place = self._cursors.place_before(full_name(backing_topic), instant_ms, self._admin.deadline())
+        return (*place, WHOLE_ENTRY)
+
+    def open_reader_at(
+        self, backing_topic: str, after: Position | None, *, on_arrival: Callable[[], None]
+    ) -> PulsarPositionReader:
+        """Read what follows upon the position; see `LogClient.open_reader_at`.
+
+        At the end of a terminated topic it does not connect, for the reason that `open_reader` gives.
+        """
+        deadline, topic = self._admin.deadline(), full_name(backing_topic)
+        reader = PulsarPositionReader(
+            self._cursors,
+            self._connections,
+            backing_topic=topic,
+            after=after,
+            prefetch_messages=self._position_prefetch_messages,
+            on_arrival=on_arrival,
+            on_close=self._forget,
+        )
+        if not self._cursors.is_at_end(topic, after or (), deadline):
+            if after is not None:
+                self._cursors.demand_kept(topic, after, deadline)
+            start = pulsar.MessageId.earliest if after is None else pulsar.MessageId(-1, *after)
+            reader.attach(
+                *self._opened_alone(
+                    topic,
+                    deadline,
+                    lambda client: client.create_reader(
+                        topic,
+                        start,
+                        reader_listener=reader.on_message,
+                        receiver_queue_size=self._position_prefetch_messages,
+                    ),
+                )
+            )
+        self._watched(reader)
+        return reader
+
+    def open_queue_reader(
+        self, backing_topic: str, subscription: str, *, owner: str, on_arrival: Callable[[], None]
+    ) -> PulsarQueueReader:
+        """Be one of the subscription's Shared consumers; see `LogClient.open_queue_reader`."""
+        deadline, topic = self._admin.deadline(), full_name(backing_topic)
+        reader = PulsarQueueReader(
+            self._cursors,
+            self._connections,
+            backing_topic=topic,
+            subscription=subscription,
+            mark=self._new_mark(),
+            prefetch_messages=self._queue_prefetch_messages,
+            on_arrival=on_arrival,
+            on_close=self._forget,
+        )
+        if not self._cursors.is_drained(topic, subscription, deadline):
+            try:
+                opened = self._opened_alone(
+                    topic,
+                    deadline,
+                    lambda client: client.subscribe(
+                        topic,
+                        subscription,
+                        consumer_type=pulsar.ConsumerType.Shared,
+                        consumer_name=owner,
+                        properties={OWNER: owner, READER: reader.mark},
+                        initial_position=pulsar.InitialPosition.Earliest,
+                        receiver_queue_size=reader.prefetch_messages,
+                        negative_ack_redelivery_delay_ms=AGAIN_MS,
+                        batch_index_ack_enabled=True,
+                        message_listener=reader.on_message,
+                    ),
+                )
+            except (pulsar.ConsumerBusy, pulsar.ConsumerAssignError):
+                raise LostRace(
+                    f"{topic}: somebody reads {subscription!r} in order; a queue begins when that has ended",
+                    delay_seconds=0.2,
+                ) from None
+            reader.attach(*opened)
+        self._watched(reader)
+        return reader
+
     def close(self) -> None:
         """Close the readers and give back connections."""
         self._ended.set()
-        for reader in list(self._readers):
+        for reader in [*self._readers, *self._others]:
             reader.close()
         if self._watch is not None:
             self._watch.join()
@@ -193,6 +286,20 @@ class PulsarLogClient:
         )
         reader.attach(client, consumer)
         return self._kept(reader)
+
+    def _opened_alone(
+        self, topic: str, deadline: Deadline, build: Callable[[pulsar.Client], Any]
+    ) -> tuple[pulsar.Client, Any]:
+        """What `build` opens on a client of its own; who is busy passes through, other errors are mapped."""
+        try:
+            return self._connections.open_alone(f"read {topic}", deadline, build)
+        except (pulsar.ConsumerBusy, pulsar.ConsumerAssignError):
+            raise
+        except pulsar.PulsarException as error:
+            raise mapped(error, f"read {topic}") from error
+        except DataPlaneTimeout:
+            self._reload(topic)
+            raise
 
     def _late(self, claim: Claim, holder: Holder | None, error: DataPlaneTimeout) -> CleaveError:
         """What it means that the broker did not answer in time. It may be making sure that somebody is gone."""
@@ -251,21 +358,34 @@ class PulsarLogClient:
         """Watch this reader from now on."""
         with self._lock:
             self._readers.add(reader)
+        self._begin_watch()
+        return reader
+
+    def _watched(self, reader: PulsarPositionReader | PulsarQueueReader) -> None:
+        """Watch this one from now on."""
+        with self._lock:
+            self._others.add(reader)
+        self._begin_watch()
+
+    def _begin_watch(self) -> None:
+        with self._lock:
             if self._watch is None:
                 self._watch = threading.Thread(target=self._look_after, name="pulsar-readers", daemon=True)
                 self._watch.start()
-        return reader
 
-    def _forget(self, reader: PulsarReader) -> None:
+    def _forget(self, reader: PulsarReader | PulsarPositionReader | PulsarQueueReader) -> None:
         with self._lock:
-            self._readers.discard(reader)
+            if isinstance(reader, PulsarReader):
+                self._readers.discard(reader)
+            else:
+                self._others.discard(reader)
 
     def _look_after(self) -> None:
         """Notice broken connections, and tell readers to look now and then."""
         ring_at = time.monotonic() + RING_SECONDS
         while not self._ended.wait(LOOK_SECONDS):
             with self._lock:
-                readers = list(self._readers)
+                readers = [*self._readers, *self._others]
             is_time = time.monotonic() >= ring_at
             if is_time:
                 ring_at = time.monotonic() + RING_SECONDS

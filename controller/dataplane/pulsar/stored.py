@@ -13,6 +13,7 @@ from typing import Any
 
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
 from controller.dataplane.pulsar.names import topic_path
+from controller.domain.errors import DataGone
 
 NOWHERE = (-1, -1)
 """Before every entry."""
@@ -56,6 +57,19 @@ def stored_of(
             ends_before = int(answer.headers[_SEQUENCE]) + int(answer.headers.get(_MESSAGES, "1"))
             return max(0, min(batch.messages, ends_before - batch.first_sequence_id))
     return 0
+
+
+def messages_in(admin: AdminCalls, backing_topic: str, place: tuple[int, int], deadline: Deadline) -> int:
+    """How many messages the entry at (ledger, entry) holds. DataGone where it was deleted."""
+    path = f"{topic_path(backing_topic)}/ledger/{place[0]}/entry/{place[1]}"
+    ask = Ask("GET", path, f"look at an entry of {backing_topic}", accept=_TRIMMED, is_text=True)
+    answer = admin.ask(ask, deadline)
+    if answer.status in _TRIMMED:
+        raise DataGone(
+            f"{backing_topic}: entry {place[0]}:{place[1]} was deleted, so whether it was read to its end is unknown; begin "
+            "anew where messages are left"
+        )
+    return int(answer.headers.get(_MESSAGES, "1"))
 
 
 def places_backwards(internal: Mapping[str, Any], behind: tuple[int, int]) -> Iterator[tuple[int, int]]:

@@ -85,6 +85,24 @@ def test_it_can_do_all_that_a_log_client_does(application: Application) -> None:
         planes.send(planes.plane.backing_topic(planes.topic(), "0000-ffff-0"), b"1")
 
 
+def test_it_can_share_a_queue_and_read_at_a_position(application: Application) -> None:
+    planes = application.planes
+    log = planes.log("s")
+    planes.send(log, b"1", b"2")
+    queue = planes.queue(log, "s")
+    first, second = queue.read(2)
+    queue.give_back([first.position])
+    assert list(queue.acknowledge([second.position])) == []
+    assert queue.acknowledge([queue.read(1)[0].position]) == []
+    planes.plane.terminate_segment(log)
+    assert queue.is_drained()
+    queue.close()
+
+    reader = planes.reader_at(log, planes.logs.locate(log, 0))
+    assert payloads(reader.read(5)) == [b"1", b"2"]
+    assert reader.is_at_end()
+
+
 def test_it_reads_messages_stored_without_a_bucket_hash(database: str, application: Application) -> None:
     planes = application.planes
     log = planes.log("s")
@@ -99,7 +117,17 @@ def test_it_reads_messages_stored_without_a_bucket_hash(database: str, applicati
     [
         *(
             f"SELECT FROM embedded.{table}"
-            for table in ("log", "message", "cursor", "producer", "dropped_log", "instance", "generation")
+            for table in (
+                "log",
+                "message",
+                "cursor",
+                "producer",
+                "dropped_log",
+                "instance",
+                "generation",
+                "unsettled",
+                "queue_reader",
+            )
         ),
         "UPDATE embedded.cursor SET position = 0",
         "DELETE FROM embedded.message",
@@ -113,6 +141,7 @@ def test_it_reads_messages_stored_without_a_bucket_hash(database: str, applicati
         "SELECT embedded.lock_parts(1, 's')",
         "SELECT embedded.divide_part(1, 's', 5)",
         "SELECT embedded.join_parts(1, 's', 0)",
+        "SELECT embedded.queue_reap(1, 's')",
         "CREATE TABLE embedded.mine ()",
         "SELECT FROM cleave.topic",
         "SELECT cleave.raise_input('{1}')",
@@ -138,9 +167,18 @@ def test_what_it_calls_runs_with_a_path_of_its_own(database: str) -> None:
     assert [name for name, _, _ in found] == [
         "acknowledge",
         "append",
+        "bounds",
         "look",
         "owners",
+        "queue_acknowledge",
+        "queue_close",
+        "queue_give_back",
+        "queue_is_drained",
+        "queue_keep",
+        "queue_open",
+        "queue_take",
         "read",
+        "read_at",
         "release",
         "take",
     ]

@@ -1,0 +1,127 @@
+"""Reading one topic from a position on, without a subscription that lasts: the application keeps the position.
+
+A broker deletes what its durable subscriptions have acknowledged and its retention does not keep, whatever a reader without one
+still wants, and then gives it what is next. So it is asked which ledgers it has before a reader is opened: one at a position
+whose ledger is gone is refused (DataGone). That nothing was deleted before the first message nobody can tell.
+
+A connection that breaks ends the reader. What has arrived is read all the same, since nobody owns it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import pulsar
+
+from controller import telemetry
+from controller.dataplane.base import LogMessage, Position
+from controller.dataplane.pulsar.binary import Connections
+from controller.dataplane.pulsar.cursors import Cursors
+from controller.dataplane.pulsar.messages import incoming, position_of
+from controller.domain.errors import DataGone, DataPlaneUnavailable, InvalidInput, SegmentNotFound
+
+log = telemetry.get_logger(__name__)
+
+WHOLE_ENTRY = 2**31 - 1
+"""As the index in a batch: behind every message of the entry."""
+
+
+class PulsarPositionReader:
+    """A `PositionReader`; `PulsarLogClient.open_reader_at` makes it. For one thread; arrivals come from the library's."""
+
+    def __init__(
+        self,
+        cursors: Cursors,
+        connections: Connections,
+        *,
+        backing_topic: str,
+        after: Position | None,
+        prefetch_messages: int,
+        on_arrival: Callable[[], None],
+        on_close: Callable[[PulsarPositionReader], None],
+    ) -> None:
+        self._cursors, self._connections = cursors, connections
+        self._backing_topic, self._prefetch_messages = backing_topic, prefetch_messages
+        self._on_arrival, self._on_close = on_arrival, on_close
+        self._last_arrived = self._read = after or ()
+        self._arrived: deque[tuple[Position, pulsar.Message]] = deque()
+        self._room = threading.Condition()
+        self._ended = False
+        self._is_broken = False
+        self._opened: tuple[pulsar.Client, pulsar.Reader] | None = None
+
+    def attach(self, client: pulsar.Client, reader: pulsar.Reader) -> None:
+        """Set the connection it reads through. Without one there is nothing to read."""
+        self._opened = (client, reader)
+
+    def on_message(self, _reader: pulsar.Reader, message: pulsar.Message) -> None:
+        """The library's listener; it is held up while there is no room."""
+        position = position_of(message.message_id())
+        with self._room:
+            if position <= self._last_arrived or self._ended:
+                return  # of an entry that was read in part, or after another connection
+            while len(self._arrived) >= self._prefetch_messages and not self._ended:
+                self._room.wait()
+            self._last_arrived = position
+            self._arrived.append((position, message))
+        self.ring()
+
+    def ring(self) -> None:
+        """There may be something new. No error may reach the library's thread, since the process would end."""
+        try:
+            self._on_arrival()
+        except Exception:
+            log.exception("the callback for arrivals failed", backing_topic=self._backing_topic)
+
+    def look(self) -> None:
+        """Notice a broken connection, before the library restores it and messages may have been left out."""
+        opened = self._opened
+        if opened is not None and not opened[1].is_connected():
+            self._is_broken = True
+            self._let_go()
+            self.ring()
+
+    def read(self, limit: int) -> Sequence[LogMessage]:
+        """The next messages in order, at most `limit`; empty when none has arrived."""
+        if limit < 1:
+            raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
+        self.look()
+        with self._room:
+            taken = [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
+            self._room.notify_all()
+        if taken:
+            self._read = taken[-1][0]
+        elif self._is_broken and not self.is_at_end():
+            raise DataPlaneUnavailable(
+                f"{self._backing_topic}: the connection ended; open a new reader", delay_seconds=0.0
+            )
+        return [incoming(message, position) for position, message in taken]
+
+    def is_at_end(self) -> bool:
+        """Whether the topic is terminated and read to its end."""
+        if self._arrived:
+            return False
+        try:
+            return self._cursors.is_at_end(self._backing_topic, self._read, self._cursors.deadline())
+        except SegmentNotFound:
+            raise DataGone(
+                f"{self._backing_topic} was deleted before it was read to its end; begin anew where messages are left"
+            ) from None
+
+    def close(self) -> None:
+        """Read no further."""
+        self._let_go()
+        self._on_close(self)
+
+    def _let_go(self) -> None:
+        with self._room:
+            self._ended = True
+            self._room.notify_all()
+            opened, self._opened = self._opened, None
+        if opened is not None:
+            client, reader = opened
+            with contextlib.suppress(RuntimeError):
+                self._connections.close_aside(reader, client)

@@ -1,0 +1,238 @@
+"""Reading one topic as one of several who share its messages: a Shared consumer that acknowledges each message by itself.
+
+The broker gives out whole entries. When one message of a batch is given back the whole batch may come again (it does, but for
+what is acknowledged, where the broker keeps acknowledgements within batches: `cleave doctor`). What is in hand, or settled, or
+waits for its delay here is not handed out a second time then.
+
+As for a reader in order, a connection that breaks ends the reader: after a move of the cursor, what is in hand must neither be
+acknowledged nor kept from coming again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import pulsar
+
+from controller import telemetry
+from controller.dataplane.base import LogMessage, Position
+from controller.dataplane.pulsar.binary import Connections
+from controller.dataplane.pulsar.cursors import Cursors
+from controller.dataplane.pulsar.messages import incoming, position_of
+from controller.dataplane.pulsar.reader import ACKNOWLEDGED_WITHIN_SECONDS
+from controller.domain.errors import DataPlaneUnavailable, InvalidInput, LostRace, NotFound
+
+log = telemetry.get_logger(__name__)
+
+QUEUE_PREFETCH_MESSAGES = 500
+"""The most messages of a queue's reader in this process, beside as many in the library's queue."""
+AGAIN_MS = 100
+"""The least time after which the library asks for a message again."""
+MOST_REMEMBERED = 10_000
+"""Settled messages that are known again when their batch comes once more."""
+_POLL_SECONDS = 0.02
+
+
+class PulsarQueueReader:
+    """A `QueueReader`; `PulsarLogClient.open_queue_reader` makes it. For one thread; arrivals come from the library's."""
+
+    def __init__(
+        self,
+        cursors: Cursors,
+        connections: Connections,
+        *,
+        backing_topic: str,
+        subscription: str,
+        mark: str,
+        prefetch_messages: int,
+        on_arrival: Callable[[], None],
+        on_close: Callable[[PulsarQueueReader], None],
+    ) -> None:
+        self.mark, self.prefetch_messages = mark, prefetch_messages
+        self._cursors, self._connections = cursors, connections
+        self._backing_topic, self._subscription = backing_topic, subscription
+        self._on_arrival, self._on_close = on_arrival, on_close
+        self._lock = threading.Lock()
+        self._arrived: deque[tuple[Position, pulsar.Message]] = deque()
+        self._held: dict[Position, pulsar.MessageId] = {}
+        self._waiting: dict[Position, tuple[float, pulsar.MessageId]] = {}
+        """What was given back with a delay, and when (`time.monotonic`) it is to be asked for again."""
+        self._settled: dict[Position, None] = {}
+        self._arrives_by = 0.0
+        self._is_paused = self._is_written_down = self._is_attached = False
+        self._interrupted = threading.Event()
+        self._opened: tuple[pulsar.Client, pulsar.Consumer] | None = None
+
+    def attach(self, client: pulsar.Client, consumer: pulsar.Consumer) -> None:
+        """Set the connection it reads through. Without one there is nothing to read."""
+        self._opened, self._is_attached = (client, consumer), True
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its connection stands, so that the broker has given nothing of it to others."""
+        opened = self._opened
+        return not self._interrupted.is_set() and opened is not None and bool(opened[1].is_connected())
+
+    def on_message(self, consumer: pulsar.Consumer, message: pulsar.Message) -> None:
+        """The library's listener."""
+        message_id = message.message_id()
+        position = position_of(message_id)
+        with self._lock:
+            is_settled = position in self._settled
+            if position in self._held:
+                self._held[position] = message_id
+            elif position in self._waiting:
+                self._waiting[position] = (self._waiting[position][0], message_id)
+            elif not is_settled:
+                self._arrived.append((position, message))
+                if len(self._arrived) >= self.prefetch_messages and not self._is_paused:
+                    self._is_paused = True
+                    consumer.pause_message_listener()
+        if is_settled:
+            with contextlib.suppress(pulsar.PulsarException):
+                consumer.acknowledge(message_id)
+        self.ring()
+
+    def ring(self) -> None:
+        """There may be something new. No error may reach the library's thread, since the process would end."""
+        try:
+            self._on_arrival()
+        except Exception:
+            log.exception("the callback for arrivals failed", backing_topic=self._backing_topic)
+
+    def look(self) -> None:
+        """Notice a broken connection, and ask for what was given back once its time has come."""
+        opened = self._opened
+        if opened is None:
+            return
+        if not opened[1].is_connected():
+            self._let_go()
+            self.ring()
+            return
+        now = time.monotonic()
+        with self._lock:
+            due = [position for position, (at, _) in self._waiting.items() if at <= now]
+            again = [self._waiting.pop(position)[1] for position in due]
+        for message_id in again:
+            with contextlib.suppress(pulsar.PulsarException):
+                opened[1].negative_acknowledge(message_id)
+
+    def read(self, limit: int) -> Sequence[LogMessage]:
+        """Take at most `limit` messages; empty when none has arrived."""
+        if limit < 1:
+            raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
+        self._demand_connected()
+        opened = self._opened
+        with self._lock:
+            taken = [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
+            self._held |= {position: message.message_id() for position, message in taken}
+            if self._is_paused and len(self._arrived) <= self.prefetch_messages // 2 and opened is not None:
+                self._is_paused = False
+                opened[1].resume_message_listener()
+        return [
+            incoming(message, position)._replace(deliveries=message.redelivery_count() + 1)
+            for position, message in taken
+        ]
+
+    def acknowledge(self, positions: Sequence[Position]) -> Sequence[Position]:
+        """Done with these; the broker knows it within 100 ms. Those that are not in hand here are given back."""
+        self._demand_connected()
+        opened, refused = self._opened, []
+        for position in positions:
+            with self._lock:
+                message_id = self._held.pop(position, None)
+                if message_id is not None:
+                    self._remember(position)
+                elif position not in self._settled:
+                    refused.append(position)
+            if message_id is not None and opened is not None:
+                try:
+                    opened[1].acknowledge(message_id)
+                except pulsar.PulsarException:
+                    self._let_go()
+                    raise self._lost() from None
+        self._arrives_by = time.monotonic() + ACKNOWLEDGED_WITHIN_SECONDS
+        return refused
+
+    def give_back(
+        self,
+        positions: Sequence[Position],
+        *,
+        delay_seconds: float = 0.0,
+        unseen: bool = False,  # noqa: ARG002 - the broker counts it all the same
+    ) -> None:
+        """Have these given out again, no sooner than after 100 ms. The broker counts each as a delivery, seen or not."""
+        self._demand_connected()
+        due_at = time.monotonic() + max(0.0, delay_seconds - AGAIN_MS / 1000)
+        with self._lock:
+            for position in positions:
+                message_id = self._held.pop(position, None)
+                if message_id is not None:
+                    self._waiting[position] = (due_at, message_id)
+        self.look()
+
+    def is_drained(self) -> bool:
+        """Whether the topic is terminated and all of it acknowledged, for good. It waits for acknowledgements on their way."""
+        deadline = self._cursors.deadline()
+        patience = threading.Event()
+        while not self._cursors.is_drained(self._backing_topic, self._subscription, deadline):
+            if not self._is_attached:
+                raise self._lost()  # drained when it was opened: somebody has moved the cursor back
+            if self._held or self._arrived or self._waiting or time.monotonic() >= self._arrives_by:
+                return False
+            patience.wait(_POLL_SECONDS)
+        if not self._is_written_down:
+            with contextlib.suppress(DataPlaneUnavailable):
+                self._cursors.cut_off(self._backing_topic, self._subscription, deadline)
+                self._is_written_down = True
+        return self._is_written_down
+
+    def close(self) -> None:
+        """Leave; acknowledgements on their way arrive first, the rest is given out to others."""
+        self._let_go(waits=True)
+        self._on_close(self)
+
+    def _remember(self, position: Position) -> None:
+        self._settled[position] = None
+        if len(self._settled) > MOST_REMEMBERED:
+            self._settled.pop(next(iter(self._settled)))
+
+    def _demand_connected(self) -> None:
+        """Return while this reader may have messages, or once its topic is drained, for which the library drops the connection."""
+        self.look()
+        if not self._interrupted.is_set() or self._has_finished():
+            return
+        raise self._lost()
+
+    def _has_finished(self) -> bool:
+        if self._held or self._arrived or self._waiting:
+            return False
+        try:
+            return self._cursors.is_drained(self._backing_topic, self._subscription, self._cursors.deadline())
+        except NotFound:
+            return False
+
+    def _lost(self) -> LostRace:
+        return LostRace(
+            f"{self._backing_topic}: the connection of {self._subscription!r} ended, or its cursor was moved; open a new "
+            "reader",
+            delay_seconds=0.0,
+        )
+
+    def _let_go(self, *, waits: bool = False) -> None:
+        self._interrupted.set()
+        with self._lock:
+            opened, self._opened = self._opened, None
+        if opened is None:
+            return
+        client, consumer = opened
+        if waits:
+            with contextlib.suppress(pulsar.PulsarException):
+                consumer.close()
+            self._connections.close_aside(client)
+        else:
+            self._connections.close_aside(consumer, client)
