@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from controller.services.load_aggregation import LoadAggregation
     from controller.services.load_collector import LoadCollector
     from controller.services.operation_runner import RunnerContext
+    from controller.services.segment_lists import SegmentLists
     from controller.services.subscription_lag import LookAtLag
     from controller.services.watches.layout_feed import LayoutFeed
     from controller.services.watches.topic_feed import TopicFeed
@@ -162,6 +163,7 @@ class Served(Protocol):
         lag: LookAtLag,
         deliveries: DeliveryCounts,
         dead_letters: DeadLetterLogs,
+        lists: SegmentLists,
     ) -> Beside:
         """What is to run beside the worker's loop for it."""
 
@@ -206,6 +208,7 @@ def _serving(app: Application, leases: ShardLeases, served: Served) -> tuple[Bes
     from controller.services.consumer_sessions.timing import ConsumerTiming
     from controller.services.dead_letters import DeadLetterLogs
     from controller.services.delivery_counts import DeliveryCounts
+    from controller.services.segment_lists import SegmentLists
     from controller.services.watches import feeds, layout_feed, topic_feed
     from controller.store.postgres.notifications import Listener
 
@@ -230,7 +233,11 @@ def _serving(app: Application, leases: ShardLeases, served: Served) -> tuple[Bes
     telling = feeds.Feeds(watched, (layouts, topics), clock=SystemClock())
     look_at_lag = partial(subscription_lag.lag, app.store, app.planes)
     counts, letters = DeliveryCounts(app.store), DeadLetterLogs(app.store, app.planes)
-    return leader, telling, served.serve(leader, layouts, topics, look_at_lag, counts, letters)
+    return (
+        leader,
+        telling,
+        served.serve(leader, layouts, topics, look_at_lag, counts, letters, SegmentLists(app.store)),
+    )
 
 
 def _work_loop(

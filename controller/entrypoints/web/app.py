@@ -57,6 +57,7 @@ from controller.services.consumer_sessions.requests import (
 from controller.services.consumer_sessions.timing import ConsumerTiming
 from controller.services.dead_letters import DeadLetterLogs
 from controller.services.delivery_counts import DeliveryCounts
+from controller.services.segment_lists import SegmentList, SegmentLists
 from controller.services.subscription_lag import LookAtLag
 from controller.services.watches.layout_feed import FedLayout, LayoutFeed
 from controller.services.watches.topic_feed import Names, TopicChanges, TopicFeed, TopicFilter, snapshot_hash
@@ -92,6 +93,7 @@ class Served:
     lag: LookAtLag
     deliveries: DeliveryCounts
     dead_letters: DeadLetterLogs
+    lists: SegmentLists
     secret: str
 
     @property
@@ -131,6 +133,15 @@ class DrainedSegments(Life):
     """Sealed segments that are read to their end."""
 
     segments: Annotated[list[ReadToItsEnd], Field(min_length=1, max_length=10_000)]
+
+
+class DrainedQueue(BaseModel):
+    """Sealed segments that a queue's consumers have settled, as of the origin that came with their list."""
+
+    origin: Annotated[int, Field(ge=0, lt=2**63)]
+    segment_ids: Annotated[
+        list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1, max_length=10_000)
+    ]
 
 
 def create_app(served: Served) -> FastAPI:
@@ -306,6 +317,26 @@ async def watch_topics(
     return response(events())
 
 
+@router.get(_TOPIC + "/segments")
+async def segments(request: HttpRequest, topic: Topic) -> Response:
+    """Every segment that is not pruned, sealed ones included: for consumers that keep positions themselves."""
+    return _json(segments_document(await run_in_threadpool(_served(request).lists.whole, topic)))
+
+
+@router.get(_TOPIC + "/subscriptions/{subscription}/queue")
+async def queue(request: HttpRequest, topic: Topic, subscription: Name) -> Response:
+    """The segments in which a queue has, or will have, something to read."""
+    found = await run_in_threadpool(_served(request).lists.of_queue, topic, subscription)
+    return _json(segments_document(found))
+
+
+@router.post(_TOPIC + "/subscriptions/{subscription}/queue/drained", status_code=204)
+async def queue_drained(request: HttpRequest, topic: Topic, subscription: Name, said: DrainedQueue) -> None:
+    """Sealed segments that a queue's consumers have settled to their end."""
+    lists = _served(request).lists
+    await run_in_threadpool(lists.drained, topic, subscription, said.origin, said.segment_ids)
+
+
 @router.get(_TOPIC + "/subscriptions/{subscription}/why")
 async def why(request: HttpRequest, topic: Topic, subscription: Name) -> Response:
     """Of each bucket that the subscription has to read who has it, or why nobody reads it."""
@@ -412,6 +443,30 @@ def layout_document(found: FedLayout) -> dict[str, object]:
             for segment in published.layout.active
         ],
     }
+
+
+def segments_document(found: SegmentList) -> dict[str, object]:
+    """As consumers without a session are told."""
+    layout = found.layout
+    document: dict[str, object] = {
+        "topic_id": found.topic_id,
+        "topic": found.topic,
+        "data_plane": found.data_plane,
+        "epoch": layout.epoch,
+        "segments": [
+            {
+                "segment_id": segment.segment_id,
+                "range_start": segment.hash_range.start,
+                "range_end": segment.hash_range.end,
+                "state": segment.state,
+                "parent_ids": segment.parent_ids,
+                "created_epoch": segment.created_epoch,
+                "backing_topic": found.backing_topics[segment.segment_id],
+            }
+            for _, segment in sorted(layout.segments.items())
+        ],
+    }
+    return document if found.origin is None else {**document, "origin": found.origin}
 
 
 def _json(document: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:

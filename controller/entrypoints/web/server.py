@@ -13,6 +13,7 @@ from controller.entrypoints.web.app import Served, create_app
 from controller.services.consumer_sessions.leader import SessionLeader
 from controller.services.dead_letters import DeadLetterLogs
 from controller.services.delivery_counts import DeliveryCounts
+from controller.services.segment_lists import SegmentLists
 from controller.services.subscription_lag import LookAtLag
 from controller.services.watches.layout_feed import LayoutFeed
 from controller.services.watches.topic_feed import TopicFeed
@@ -58,9 +59,10 @@ class WebServer:
         lag: LookAtLag,
         deliveries: DeliveryCounts,
         dead_letters: DeadLetterLogs,
+        lists: SegmentLists,
     ) -> WebServer:
         """Itself, with what it is to serve."""
-        app = create_app(Served(leader, layouts, topics, lag, deliveries, dead_letters, self._secret))
+        app = create_app(Served(leader, layouts, topics, lag, deliveries, dead_letters, lists, self._secret))
         app.include_router(routes_of_deliveries.router)
         self._server = uvicorn.Server(
             uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2)

@@ -1,14 +1,16 @@
-"""A topic's layout as its producers and consumers are told of it: the ACTIVE segments, and the log behind each.
+"""A topic's layout as its producers and consumers are told of it, and the log behind each segment.
 
-One statement, so that it is of one moment. It is no larger for a topic that was reshaped ten thousand times.
+One statement, so that it is of one moment. That of the ACTIVE segments is no larger for a topic that was reshaped ten thousand
+times; consumers that keep positions themselves need the sealed ones, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Row, text
 
 from controller.domain.errors import TopicNotFound, TopicNotLive
 from controller.domain.layout import SegmentLayout
@@ -17,17 +19,26 @@ from controller.store.topics.layouts import layout_of
 _PUBLISHED = """
     SELECT t.topic_id, t.name, t.state, t.data_plane, t.epoch, t.next_segment_id,
            s.segment_id, s.range_start, s.range_end, s.merge_depth, s.bucket_splits, s.created_epoch, s.sealed_epoch,
-           s.created_at, s.sealed_at, s.legacy_topic_name, s.backing_topic, CAST('{{}}' AS bigint[]) AS parent_ids
-      FROM cleave.topic t LEFT JOIN cleave.segment s ON s.topic_id = t.topic_id AND s.state = 'ACTIVE'
+           s.created_at, s.sealed_at, s.legacy_topic_name, s.backing_topic, {parents} AS parent_ids
+      FROM cleave.topic t LEFT JOIN cleave.segment s ON s.topic_id = t.topic_id AND {segments}
      WHERE {which} AND t.state <> 'deleted'
 """
-_BY_NAME = text(_PUBLISHED.format(which="t.name = :name"))
-_BY_ID = text(_PUBLISHED.format(which="t.topic_id = :topic_id"))
+_ACTIVE = {"segments": "s.state = 'ACTIVE'", "parents": "CAST('{}' AS bigint[])"}
+_BY_NAME = text(_PUBLISHED.format(which="t.name = :name", **_ACTIVE))
+_BY_ID = text(_PUBLISHED.format(which="t.topic_id = :topic_id", **_ACTIVE))
+_WHOLE = text(
+    _PUBLISHED.format(
+        which="t.name = :name",
+        segments="s.pruned_epoch IS NULL",
+        parents="""ARRAY(SELECT p.parent_id FROM cleave.segment_parent p
+           WHERE p.topic_id = s.topic_id AND p.child_id = s.segment_id ORDER BY p.ordinal, p.parent_id)""",
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedLayout:
-    """`layout` holds the ACTIVE segments alone."""
+    """`layout` holds the ACTIVE segments alone, or all that are not pruned, as was asked for."""
 
     topic_id: int
     name: str
@@ -41,7 +52,15 @@ def published_layout(tx: Connection, topic: str | int) -> PublishedLayout:
     statement, parameters = (
         (_BY_NAME, {"name": topic}) if isinstance(topic, str) else (_BY_ID, {"topic_id": topic})
     )
-    rows = tx.execute(statement, parameters).all()
+    return _published(topic, tx.execute(statement, parameters).all())
+
+
+def published_segments(tx: Connection, topic: str) -> PublishedLayout:
+    """Every segment of the topic of that name that is not pruned; errors as for `published_layout`."""
+    return _published(topic, tx.execute(_WHOLE, {"name": topic}).all())
+
+
+def _published(topic: str | int, rows: Sequence[Row[Any]]) -> PublishedLayout:
     if not rows:
         raise TopicNotFound(f"no topic {topic}; create it, or check the name")
     if rows[0].state == "creating":

@@ -44,14 +44,16 @@ class SubscriptionRow:
     state: SubscriptionState
     created_epoch: int
     created_at: datetime
+    origin: int
+    """Positions kept by applications, and what they say of drained segments, count under this number only."""
 
 
 _OF_TOPIC = """
-    SELECT topic_id, name, kind, state, created_epoch, created_at
+    SELECT topic_id, name, kind, state, created_epoch, created_at, origin
       FROM cleave.subscription WHERE topic_id = :topic_id ORDER BY name
 """
 _ONE = """
-    SELECT topic_id, name, kind, state, created_epoch, created_at
+    SELECT topic_id, name, kind, state, created_epoch, created_at, origin
       FROM cleave.subscription WHERE topic_id = :topic_id AND name = :name
 """
 

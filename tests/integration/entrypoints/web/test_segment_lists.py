@@ -1,0 +1,105 @@
+"""Lists of segments for consumers without a session, and what a queue's consumers say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from controller.client.segment_lists import SegmentWatch
+from controller.client.servers import Servers
+from controller.devstack.serving import client_of, serving_leader
+from controller.domain.errors import AccessForbidden, Conflict, LostRace, SubscriptionNotFound, TopicNotFound
+from controller.services import topic_admin
+from controller.services.segment_admin import splitting
+from controller.store.topics.subscriptions import SubscriptionKind
+from tests.support.bench import TOPIC, Bench
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def bench(database: str) -> Iterator[Bench]:
+    """A topic with a queue `jobs`."""
+    bench = Bench(database)
+    bench.topic_with(segments=1)
+    jobs = topic_admin.create_subscription(
+        bench.store, TOPIC, "jobs", bench.request(), kind=SubscriptionKind.QUEUE
+    )
+    bench.finish(jobs)
+    yield bench
+    bench.close()
+
+
+@pytest.fixture
+def address(bench: Bench) -> Iterator[str]:
+    with serving_leader(bench.url, consumer_grace_seconds=60.0) as address:
+        yield address
+
+
+@pytest.fixture
+def servers(address: str) -> Iterator[Servers]:
+    servers = client_of(address)
+    yield servers
+    servers.close()
+
+
+@pytest.fixture
+def jobs(servers: Servers) -> Iterator[SegmentWatch]:
+    watch = SegmentWatch(servers, TOPIC, queue="jobs", on_change=lambda: None)
+    yield watch
+    watch.close()
+
+
+def test_a_queue_has_every_segment_until_it_is_drained(bench: Bench, jobs: SegmentWatch) -> None:
+    assert set(jobs.found.segments) == {0}
+    bench.reshape(splitting(0))
+    found = wait_until(
+        lambda: jobs.take() and len(jobs.found.segments) == 3 and jobs.found, message="the split"
+    )
+    assert {one.segment_id for one in found.segments.values() if one.is_sealed} == {0}
+
+    jobs.say_drained([0], found.origin)
+    jobs.say_drained([0], found.origin)
+
+    assert set(jobs.ask().segments) == {1, 2}
+    assert bench.scalar("SELECT subscription FROM cleave.segment_drain") == "jobs"
+
+
+def test_what_is_said_after_a_seek_does_not_undo_it(bench: Bench, jobs: SegmentWatch) -> None:
+    bench.reshape(splitting(0))
+    origin = jobs.ask().origin
+    bench.execute("UPDATE cleave.subscription SET origin = origin + 1 WHERE name = 'jobs'")
+
+    with pytest.raises(LostRace, match="moved"):
+        jobs.say_drained([0], origin)
+
+    assert bench.scalar("SELECT count(*) FROM cleave.segment_drain") == 0
+
+
+def test_a_segment_that_is_active_cannot_be_drained(jobs: SegmentWatch) -> None:
+    with pytest.raises(Conflict, match="not sealed"):
+        jobs.say_drained([0], jobs.found.origin)
+
+
+def test_a_subscription_has_one_kind(bench: Bench, servers: Servers, jobs: SegmentWatch) -> None:
+    with pytest.raises(Conflict, match="recorded as STREAM"):
+        SegmentWatch(servers, TOPIC, queue="billing", on_change=lambda: None)
+    bench.execute("UPDATE cleave.subscription SET kind = 'STREAM' WHERE name = 'jobs'")
+    with pytest.raises(Conflict, match="recorded as STREAM"):
+        jobs.say_drained([0], jobs.found.origin)
+
+
+def test_what_is_not_there_is_told(servers: Servers) -> None:
+    with pytest.raises(SubscriptionNotFound):
+        SegmentWatch(servers, TOPIC, queue="nobody", on_change=lambda: None)
+    with pytest.raises(TopicNotFound):
+        SegmentWatch(servers, f"{TOPIC}-2", on_change=lambda: None)
+
+
+def test_a_token_of_another_topic_opens_nothing(address: str) -> None:
+    strange = client_of(address, topics=("topic://acme/shop/other",))
+
+    for queue in (None, "jobs"):
+        with pytest.raises(AccessForbidden):
+            SegmentWatch(strange, TOPIC, queue=queue, on_change=lambda: None)
+    strange.close()

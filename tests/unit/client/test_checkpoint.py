@@ -1,0 +1,96 @@
+"""Checkpoints as bytes, and what may be gone on from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.client.checkpoint import Checkpoint
+from controller.client.checkpoint_consumer import restored
+from controller.client.segment_lists import ListedSegment, SegmentList
+from controller.dataplane.base import Position
+from controller.domain.errors import Conflict, DataGone, InvalidInput
+from controller.domain.hash_range import FULL_RANGE
+
+POSITIONS = st.none() | st.lists(st.integers(-1, 2**62), min_size=1, max_size=3).map(tuple)
+
+
+def kept(positions: Mapping[int, Position | None], *done: int, epoch: int = 3) -> Checkpoint:
+    return Checkpoint(7, "topic://t/n/x", epoch, positions, frozenset(done))
+
+
+def layout(*segment_ids: int, epoch: int = 3, created_epoch: int = 0, topic_id: int = 7) -> SegmentList:
+    segments = {i: ListedSegment(i, FULL_RANGE, False, (), created_epoch, f"log-{i}") for i in segment_ids}
+    return SegmentList(topic_id, "topic://t/n/x", epoch, segments, None)
+
+
+@given(st.dictionaries(st.integers(0, 300), POSITIONS), st.sets(st.integers(0, 300)))
+def test_what_is_kept_is_what_was_taken(positions: dict[int, Position | None], done: set[int]) -> None:
+    checkpoint = kept({i: at for i, at in positions.items() if i not in done}, *done)
+
+    assert Checkpoint.from_bytes(checkpoint.to_bytes()) == checkpoint
+
+
+def test_a_topic_that_was_reshaped_often_has_a_short_one() -> None:
+    assert len(kept({20_000: (5,)}, *range(20_000)).to_bytes()) < 200
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"",
+        b"\xff\xfe",
+        b"[]",
+        b"{}",
+        b'"text"',
+        b'{"cleave_checkpoint":1}',
+        b'{"cleave_checkpoint":1,"topic_id":7,"topic":"x","epoch":0,"positions":{"0":"5"},"done":[]}',
+        b'{"cleave_checkpoint":1,"topic_id":7,"topic":"x","epoch":0,"positions":{"0":[]},"done":[]}',
+        b'{"cleave_checkpoint":1,"topic_id":7,"topic":"x","epoch":0,"positions":{"0":[1.5]},"done":[]}',
+        b'{"cleave_checkpoint":1,"topic_id":7,"topic":"x","epoch":0,"positions":{"0":[1]},"done":[[0,2]]}',
+        b'{"cleave_checkpoint":1,"topic_id":7,"topic":"x","epoch":0,"positions":[],"done":[]}',
+    ],
+)
+def test_what_is_none_is_refused(damaged: bytes) -> None:
+    with pytest.raises(InvalidInput, match="checkpoint"):
+        Checkpoint.from_bytes(damaged)
+
+
+def test_one_of_a_newer_version_is_refused() -> None:
+    newer = json.dumps({"cleave_checkpoint": 2}).encode()
+
+    with pytest.raises(InvalidInput, match="version 2"):
+        Checkpoint.from_bytes(newer)
+
+
+def test_every_segment_has_its_place_and_what_is_new_is_read_from_its_beginning() -> None:
+    found = layout(1, 2, 3)
+    later = layout(1, 2, 3, 4, epoch=5)
+    new = {4: ListedSegment(4, FULL_RANGE, False, (), 5, "log-4")}
+    later = SegmentList(later.topic_id, later.topic, 5, {**found.segments, **new}, None)
+
+    assert restored(kept({1: (5,), 2: None}, 0, 3), later) == ({1: (5,), 2: None, 4: None}, {3})
+
+
+def test_a_segment_that_is_gone_unread_is_told_and_one_that_was_read_is_not() -> None:
+    assert restored(kept({1: (5,)}, 0), layout(1)) == ({1: (5,)}, set())
+    with pytest.raises(DataGone, match=r"segment\(s\) 0 "):
+        restored(kept({0: (9,), 1: (5,)}), layout(1))
+    with pytest.raises(DataGone):
+        restored(kept({0: None, 1: (5,)}), layout(1))
+
+
+def test_a_segment_of_its_epoch_that_it_does_not_name_is_no_beginning() -> None:
+    with pytest.raises(InvalidInput, match="does not name segment 2"):
+        restored(kept({1: (5,)}), layout(1, 2))
+
+
+def test_another_topic_or_a_layout_that_was_put_back_is_refused() -> None:
+    with pytest.raises(Conflict, match="topic 7"):
+        restored(kept({1: (5,)}), layout(1, topic_id=8))
+    with pytest.raises(Conflict, match="epoch 3"):
+        restored(kept({1: (5,)}), layout(1, epoch=2))
