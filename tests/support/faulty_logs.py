@@ -87,7 +87,8 @@ class FaultyLogs:
     ) -> PositionReader:
         """The wrapped one's, or none."""
         self._demand_reach(backing_topic)
-        return self._wrapped.open_reader_at(backing_topic, after, on_arrival=on_arrival)
+        reader = self._wrapped.open_reader_at(backing_topic, after, on_arrival=on_arrival)
+        return _SlowPositionReader(reader, self.slow_reads) if self.slow_reads else reader
 
     def open_queue_reader(
         self, backing_topic: str, subscription: str, *, owner: str, on_arrival: Callable[[], None]
@@ -127,6 +128,28 @@ class _SlowReader:
     def is_drained(self) -> bool:
         """The wrapped one's."""
         return self._wrapped.is_drained()
+
+    def close(self) -> None:
+        """The wrapped one's."""
+        self._wrapped.close()
+
+
+class _SlowPositionReader:
+    """The wrapped one's messages, later."""
+
+    def __init__(self, wrapped: PositionReader, slow_reads: int) -> None:
+        self._wrapped, self._left = wrapped, slow_reads
+
+    def read(self, limit: int) -> Sequence[LogMessage]:
+        """Nothing yet, or what the wrapped one has."""
+        if self._left:
+            self._left -= 1
+            return ()
+        return self._wrapped.read(limit)
+
+    def is_at_end(self) -> bool:
+        """The wrapped one's."""
+        return self._wrapped.is_at_end()
 
     def close(self) -> None:
         """The wrapped one's."""

@@ -1,6 +1,6 @@
 """Real producers and consumers as processes of their own, with their histories in files.
 
-`python -m tests.support.traffic produce|consume|settle ...`, or `TrafficProcess` from a test. SIGTERM ends one in good
+`python -m tests.support.traffic produce|consume|share|settle ...`, or `TrafficProcess` from a test. SIGTERM ends one in good
 order; anything harsher leaves what it had written. They work on the embedded logs, or on a broker where one is named.
 """
 
@@ -23,10 +23,11 @@ from typing import Self
 import psycopg2
 from psycopg2.extras import execute_values
 
-from controller.client.history import ConsumerHistory, Event, ProducerHistory, Readings
+from controller.client.history import Attachment, ConsumerHistory, Event, ProducerHistory, Readings
 from controller.client.position_table import PositionTable
 from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
+from controller.client.queue_consumer import QueueConsumer, QueuedMessage
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
 from controller.dataplane.base import LogClient, OutgoingMessage
@@ -187,6 +188,35 @@ def _consume(given: argparse.Namespace, logs: LogClient, history: ConsumerHistor
     servers.close()
 
 
+def _share(given: argparse.Namespace, logs: LogClient, history: ConsumerHistory, ending: list[int]) -> None:
+    """A consumer of a queue that always has work in hand, and gives some of it back."""
+    servers, chooser = Servers(given.address.split(","), given.token), random.Random(given.name)
+    attachment = Attachment("queue", given.name, os.getpid())
+    with QueueConsumer(
+        servers, logs, given.topic, given.subscription, given.name, patience_seconds=PATIENCE_SECONDS
+    ) as consumer:
+        held: list[QueuedMessage] = []
+        while not ending or held:
+            found = [] if ending else consumer.receive_many(50, 0.2)
+            held += found
+            history.handed_out(map(_named, found), attachment)
+            chooser.shuffle(held)
+            done, held = held[20:] if found else held, held[:20] if found else []
+            back = [one for one in done[:2] if one.deliveries == 1]
+            for one in back:
+                consumer.nack(one, 0.1)
+            rest = [one for one in done if one not in back]
+            if rest and consumer.acknowledge(*rest):
+                history.acknowledged(map(_named, rest), attachment)
+    logs.close()
+    servers.close()
+
+
+def _named(one: QueuedMessage) -> tuple[str, str, int]:
+    who, number = one.payload.split(b" ")
+    return who.decode(), (one.key or b"").decode(), int(number)
+
+
 def _settle(given: argparse.Namespace, logs: LogClient, ending: list[int]) -> None:
     """An application that writes what it read into table `result`, each message in the transaction that says so. What happened to a
     message is in the table alone.
@@ -247,7 +277,7 @@ def main() -> None:
             _produce(given, logs, sent, ending)
     else:
         with ConsumerHistory(path, given.name) as consumed:
-            _consume(given, logs, consumed, ending)
+            (_share if given.role == "share" else _consume)(given, logs, consumed, ending)
 
 
 if __name__ == "__main__":

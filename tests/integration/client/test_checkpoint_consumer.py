@@ -281,6 +281,18 @@ def test_what_was_read_is_handed_out_even_if_the_end_cannot_be_asked_for(
     assert take(begin(Start.EARLIEST, DeafAtTheEnd(bench.logs)), 2 * len(KEYS)) == numbers(0, 1)
 
 
+def test_a_sealed_segment_that_gives_nothing_yet_is_not_taken_for_read_to_its_end(
+    bench: Bench, producer: Producer, begin: Begin
+) -> None:
+    send(producer, 0)
+    bench.reshape(splitting(0))
+    send(producer, 1)
+    logs = FaultyLogs(bench.logs)
+    logs.slow_reads = 2
+
+    assert take(begin(Start.EARLIEST, logs), 2 * len(KEYS)) == numbers(0, 1)
+
+
 def test_pruned_segments_that_were_read_are_passed_over(
     bench: Bench, producer: Producer, begin: Begin
 ) -> None:

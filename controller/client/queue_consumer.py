@@ -1,0 +1,383 @@
+"""Shares the messages of a topic with any number of other consumers, in no order, each message settled by itself.
+
+A consumer reads every segment that its subscription has still something in, sealed or not, parents and children side by side. No
+leader gives anything out: the data plane gives each message to one consumer. What is neither acknowledged nor given back when a
+consumer closes, or is not heard of any more, is given to another. Who finds a sealed segment settled to its end says so, and then
+nobody reads it any more and it may be collected.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from controller.client.patience import patiently
+from controller.client.segment_lists import SegmentWatch
+from controller.client.segment_readers import SegmentReader, SegmentReaders
+from controller.client.servers import Servers
+from controller.dataplane.base import LogClient, LogMessage, Position, QueueReader
+from controller.domain.errors import (
+    CleaveError,
+    DataPlaneUnavailable,
+    FencedOut,
+    InvalidInput,
+    LostRace,
+    NotFound,
+    Retryable,
+)
+
+LOOK_SECONDS = 1.0
+"""Logs are looked at this often even if nothing rang."""
+SAY_AGAIN_SECONDS = 5.0
+"""A segment that is drained and still in the list is said to be drained again after this time."""
+
+
+class _Share:
+    """One attachment to one log: what it was given and has not handed out, what is in hand. Safe to share between threads."""
+
+    def __init__(self, reader: QueueReader, most_waiting: int) -> None:
+        self._reader, self._most_waiting = reader, most_waiting
+        self._lock = threading.RLock()
+        self._waiting: deque[LogMessage] = deque()
+        self._in_hand: set[Position] = set()
+        self.is_lost = False
+        self.said_drained_at = float("-inf")
+
+    @property
+    def in_hand(self) -> int:
+        """Messages handed out and not settled."""
+        return len(self._in_hand)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether there is something to hand out without asking."""
+        return bool(self._waiting)
+
+    def next(self) -> LogMessage | None:
+        """The next message to hand out; None when there is none now. Raises as `QueueReader.read`."""
+        with self._lock:
+            if self._waiting and not self._reader.is_current:
+                raise LostRace("what waits here may be another's by now", 0.0)
+            if not self._waiting:
+                self._waiting.extend(self._reader.read(self._most_waiting))
+            if not self._waiting:
+                return None
+            message = self._waiting.popleft()
+            self._in_hand.add(message.position)
+            return message
+
+    def acknowledge(self, positions: Sequence[Position], patience_seconds: float) -> bool:
+        """Whether all of them are settled now."""
+        with self._lock:
+            try:
+                refused = patiently(lambda: self._reader.acknowledge(positions), seconds=patience_seconds)
+            except (LostRace, NotFound, FencedOut):
+                self.is_lost = True
+                return False
+            self._in_hand.difference_update(positions)
+            return not refused
+
+    def give_back(self, position: Position, delay_seconds: float, patience_seconds: float) -> None:
+        """Have this one given out again."""
+        with self._lock:
+            try:
+                patiently(
+                    lambda: self._reader.give_back([position], delay_seconds=delay_seconds),
+                    seconds=patience_seconds,
+                )
+            except (LostRace, NotFound, FencedOut):
+                self.is_lost = True
+            self._in_hand.discard(position)
+
+    def is_drained(self) -> bool:
+        """Whether everything is settled, here and elsewhere, and nothing can follow."""
+        with self._lock:
+            return not self._waiting and not self._in_hand and self._reader.is_drained()
+
+    def close(self) -> None:
+        """Leave. What waits here goes to others without having counted as delivered."""
+        with self._lock:
+            unseen, self._waiting = [one.position for one in self._waiting], deque()
+            self.is_lost = True
+            if unseen:
+                with suppress(CleaveError):
+                    self._reader.give_back(unseen, unseen=True)
+            self._reader.close()
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedMessage:
+    """A message in hand. Acknowledge it, or give it back."""
+
+    segment_id: int
+    message: LogMessage
+    origin: object
+    """The attachment it came from. An acknowledgement after that has ended is refused."""
+
+    @property
+    def key(self) -> bytes | None:
+        """As it was sent."""
+        return self.message.key
+
+    @property
+    def payload(self) -> bytes:
+        """As it was sent."""
+        return self.message.payload
+
+    @property
+    def deliveries(self) -> int:
+        """How often it was given out, this time included; see `LogMessage`."""
+        return self.message.deliveries
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """Why nothing comes of a segment just now."""
+
+    segment_id: int
+    reason: str
+    in_hand: int
+
+
+class QueueConsumer:
+    """`receive` and `receive_many` are for one thread; messages may be acknowledged and given back in any."""
+
+    def __init__(
+        self,
+        servers: Servers,
+        logs: LogClient,
+        topic: str,
+        subscription: str,
+        name: str,
+        *,
+        queue_messages: int = 100,
+        patience_seconds: float = 30.0,
+    ) -> None:
+        """`name` is for people who look at the data plane; several consumers may have the same.
+
+        `queue_messages` is the most that waits here to be handed out, of each segment; a small number shares out long work more
+        evenly. `patience_seconds` bounds how long a call goes on while the data plane is away. Raises NotFound, TopicNotLive,
+        StoreUnavailable; Conflict where the subscription is not a queue.
+        """
+        if queue_messages < 1:
+            raise InvalidInput(f"queue_messages {queue_messages}: let 1 message or more wait")
+        self._logs, self._subscription, self.name = logs, subscription, name
+        self._queue_messages, self._patience_seconds = queue_messages, patience_seconds
+        self._wakeup = threading.Event()
+        self._is_paused = self._is_following = False
+        self._look_at = 0.0
+        self._away_since: float | None = None
+        self._watch = patiently(
+            lambda: SegmentWatch(servers, topic, queue=subscription, on_change=self._wakeup.set),
+            seconds=patience_seconds,
+        )
+        self._readers = SegmentReaders(self._open, self._wakeup)
+        self._calls = ThreadPoolExecutor(1, thread_name_prefix="cleave-queue-calls")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def segment_ids(self) -> tuple[int, ...]:
+        """Segments of which this consumer is given messages now."""
+        return tuple(one.segment_id for one in self._readers.all if one.reader is not None)
+
+    @property
+    def in_hand(self) -> int:
+        """Messages handed out and neither acknowledged nor given back."""
+        return sum(share.in_hand for share in self._shares())
+
+    def receive(self, timeout_seconds: float) -> QueuedMessage | None:
+        """The next message, waiting for one at most so long; None when there is none. Segments take turns.
+
+        Raises TopicNotFound, SubscriptionNotFound when that is gone; DataPlaneUnavailable when nothing is to be had, and a
+        segment has been out of reach for longer than the patience.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            self._wakeup.clear()  # before looking: what happens from here on rings again
+            self._follow()
+            pause = LOOK_SECONDS
+            try:
+                message = None if self._is_paused else self._look()
+                if message is not None:
+                    self._away_since = None
+                    return message
+                self._readers.demand_reached()
+                self._away_since = None
+                pause = min(self._look_at, self._readers.next_try_at) - time.monotonic()
+            except (
+                DataPlaneUnavailable,
+                NotFound,
+            ) as error:  # what is not there may be being made, or deleted
+                self._away_since = self._away_since or time.monotonic()
+                if time.monotonic() - self._away_since > self._patience_seconds:
+                    self._away_since = None  # the next call has its full patience again
+                    raise
+                pause = min(error.delay_seconds if isinstance(error, Retryable) else pause, LOOK_SECONDS)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            self._wakeup.wait(max(0.0, min(left, pause)))
+
+    def receive_many(self, most: int, timeout_seconds: float) -> Sequence[QueuedMessage]:
+        """Up to `most` messages: it waits for the first one, as `receive` does, and takes with it what is there."""
+        found: list[QueuedMessage] = []
+        while len(found) < most:
+            message = self.receive(0.0 if found else timeout_seconds)
+            if message is None:
+                break
+            found.append(message)
+        return found
+
+    def acknowledge(self, *messages: QueuedMessage) -> bool:
+        """Done with these. False when one of them may come again, here or elsewhere: this consumer was not heard for too long, or
+        the subscription was moved. Raises DataPlaneUnavailable when that is not known after the patience; call again.
+        """
+        by_share: dict[_Share, list[Position]] = {}
+        for one in messages:
+            by_share.setdefault(_share_of(one), []).append(one.message.position)
+        answers = [share.acknowledge(found, self._patience_seconds) for share, found in by_share.items()]
+        self._wakeup.set()  # a segment may be drained now
+        return all(answers)
+
+    def nack(self, message: QueuedMessage, delay_seconds: float = 1.0) -> None:
+        """This one cannot be done now: it is given out again after the delay, here or elsewhere, and counts one delivery more."""
+        if delay_seconds < 0:
+            raise InvalidInput(f"a delay of {delay_seconds:g} s; give 0 or more")
+        _share_of(message).give_back(message.message.position, delay_seconds, self._patience_seconds)
+        self._wakeup.set()
+
+    def why(self) -> tuple[QueueStatus, ...]:
+        """Of each segment that the subscription has something to read in why nothing of it comes here."""
+        return tuple(self._status(segment_id) for segment_id in sorted(self._watch.found.segments))
+
+    def pause(self) -> None:
+        """Take nothing until `resume`. What waits here goes to others at the next call of `receive`; what is in hand stays."""
+        self._is_paused = True
+        self._wakeup.set()
+
+    def resume(self) -> None:
+        """Take messages again."""
+        self._is_paused = False
+        self._wakeup.set()
+
+    def close(self, *, timeout_seconds: float = 0.0) -> None:
+        """Leave. Other threads have `timeout_seconds` to settle what they have in hand; what is not settled then is given out again."""
+        self._is_paused = True
+        deadline = time.monotonic() + timeout_seconds
+        while self.in_hand and (left := deadline - time.monotonic()) > 0:
+            self._wakeup.clear()
+            if self.in_hand:
+                self._wakeup.wait(min(left, LOOK_SECONDS))
+        try:
+            self._readers.close()
+        finally:
+            self._watch.close()
+            self._calls.shutdown(wait=True, cancel_futures=True)
+
+    def _shares(self) -> Iterable[_Share]:
+        return [one.reader for one in self._readers.all if one.reader is not None]
+
+    def _open(self, one: SegmentReader[_Share]) -> _Share:
+        """In a thread aside."""
+        reader = self._logs.open_queue_reader(
+            one.backing_topic, self._subscription, owner=self.name, on_arrival=one.ring
+        )
+        return _Share(reader, self._queue_messages)
+
+    def _follow(self) -> None:
+        """Read the segments of the newest list; while paused only those of which something is in hand."""
+        is_new = self._watch.take()
+        if self._is_paused:
+            idle = [
+                one.segment_id for one in self._readers.all if one.reader is None or not one.reader.in_hand
+            ]
+            for segment_id in idle:
+                self._readers.drop(segment_id)
+            self._is_following = False
+        elif is_new or not self._is_following:
+            self._is_following = True
+            self._readers.follow({i: one.backing_topic for i, one in self._watch.found.segments.items()})
+
+    def _look(self) -> QueuedMessage | None:
+        """One round: open what is to be read, and take from the next segment that has something."""
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + LOOK_SECONDS
+            self._readers.ring_all()
+        self._readers.open_due()
+        for one, share in self._readers.with_something_new():
+            message = self._take(one, share)
+            if message is not None:
+                return QueuedMessage(one.segment_id, message, share)
+        return None
+
+    def _take(self, one: SegmentReader[_Share], share: _Share) -> LogMessage | None:
+        """The segment's next message. When there is none, and can never be one, that is said."""
+        one.rung.clear()
+        try:
+            if share.is_lost:
+                raise LostRace("lost while it was acknowledged", 0.0)
+            message = share.next()
+            one.succeed()
+            if message is not None:
+                one.rung.set()  # there may be more
+                self._readers.settled(one.segment_id)
+                return message
+            self._say_if_drained(one.segment_id, share)
+        except (LostRace, NotFound, FencedOut) as error:
+            self._readers.reopen(one, error if isinstance(error, NotFound) else None)
+        except DataPlaneUnavailable as error:
+            one.rung.set()
+            one.fail(error)
+        return None
+
+    def _say_if_drained(self, segment_id: int, share: _Share) -> None:
+        """The list is older than the look at the log, so its origin is, too."""
+        found = self._watch.found
+        listed = found.segments.get(segment_id)
+        now = time.monotonic()
+        if listed is None or not listed.is_sealed or now < share.said_drained_at + SAY_AGAIN_SECONDS:
+            return
+        if not share.is_drained():
+            return
+        share.said_drained_at = now
+
+        def say() -> None:
+            with suppress(CleaveError):  # it is said again
+                self._watch.say_drained([segment_id], found.origin)
+            self._watch.look_again()
+
+        with suppress(RuntimeError):  # closed meanwhile
+            self._calls.submit(say)
+
+    def _status(self, segment_id: int) -> QueueStatus:
+        one = next((one for one in self._readers.all if one.segment_id == segment_id), None)
+        in_hand = one.reader.in_hand if one is not None and one.reader is not None else 0
+        if self._is_paused:
+            reason = "paused"
+        elif one is not None and one.error is not None:
+            reason = f"out of reach: {one.error}"
+        elif one is None or one.reader is None:
+            reason = "being opened"
+        else:
+            reason = "has something to read" if one.rung.is_set() else "no data that others do not have"
+        return QueueStatus(segment_id, reason, in_hand)
+
+
+def _share_of(message: QueuedMessage) -> _Share:
+    if not isinstance(message.origin, _Share):
+        raise InvalidInput("this message was not received here; acknowledge what `receive` gave")
+    return message.origin

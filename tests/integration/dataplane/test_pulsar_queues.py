@@ -1,0 +1,73 @@
+"""Queue consumers of applications on a real broker: through a split and a merge, with one that vanishes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from controller.client.http_source import HttpSource
+from controller.client.producer import Producer
+from controller.client.queue_consumer import QueueConsumer
+from controller.client.servers import Servers
+from controller.dataplane.base import LogClient
+from controller.dataplane.pulsar.log_client import PulsarLogClient
+from controller.services import garbage_collector
+from tests.integration.dataplane.pulsar_house import PulsarHouse
+from tests.support.waiting import wait_until
+
+KEYS = [f"key-{i}" for i in range(30)]
+
+
+@pytest.fixture
+def logs(house: PulsarHouse) -> Iterator[LogClient]:
+    """The application's side of the plane."""
+    logs = house.app.log_client("pulsar")
+    yield logs
+    logs.close()
+
+
+def test_everything_is_done_by_somebody_through_a_split_and_a_merge(
+    house: PulsarHouse, logs: LogClient, servers: Servers
+) -> None:
+    house.create(1)
+    house.cleave.ok("subscriptions", "create", house.topic, "jobs", "--kind", "queue")
+    others = PulsarLogClient(house.access, call_timeout_seconds=25.0)
+    done: set[tuple[str, int]] = set()
+    with (
+        Producer(HttpSource(servers), logs, house.topic) as producer,
+        QueueConsumer(servers, logs, house.topic, "jobs", "a") as a,
+    ):
+        vanishing = QueueConsumer(servers, others, house.topic, "jobs", "b", queue_messages=5)
+        for number in range(9):
+            for key in KEYS:
+                producer.send(b"%d" % number, key)
+            producer.flush()
+            if number == 2:
+                house.cleave.ok("segments", "split", house.topic, "0")
+            if number == 5:
+                house.cleave.ok("segments", "merge", house.topic, "1", "2")
+        assert wait_until(lambda: vanishing.receive_many(20, 0.5), message="work in hand")
+        others.close()  # its connections end, and nothing was said
+
+        def all_done() -> bool:
+            found = a.receive_many(50, 0.5)
+            for one in found:
+                if one.deliveries == 1 and len(done) % 40 == 0:
+                    a.nack(one, 0.2)
+                elif a.acknowledge(one):
+                    done.add((str(one.key and one.key.decode()), int(one.payload)))
+            return len(done) == 9 * len(KEYS)
+
+        wait_until(all_done, timeout_seconds=60, message="everything is done")
+
+        def drained() -> bool:
+            assert a.receive(0.1) is None
+            return house.scalar("SELECT count(*) FROM cleave.segment_drain WHERE subscription = 'jobs'") == 3
+
+        wait_until(drained, timeout_seconds=60, message="the sealed segments are known to be settled")
+        vanishing.close()
+        report = garbage_collector.collect(house.app.store, house.app.planes, retention_minutes=0)
+
+    assert done == {(key, number) for key in KEYS for number in range(9)}
+    assert report.operation_ids
