@@ -60,6 +60,10 @@ class _Share:
         """Whether there is something to hand out without asking."""
         return bool(self._waiting)
 
+    def holds(self, position: Position) -> bool:
+        """Whether it is in hand, and nobody else's by now."""
+        return not self.is_lost and position in self._in_hand and self._reader.is_current
+
     def next(self) -> LogMessage | None:
         """The next message to hand out; None when there is none now. Raises as `QueueReader.read`."""
         with self._lock:
@@ -252,6 +256,10 @@ class QueueConsumer:
         answers = [share.acknowledge(found, self._patience_seconds) for share, found in by_share.items()]
         self._wakeup.set()  # a segment may be drained now
         return all(answers)
+
+    def holds(self, message: QueuedMessage) -> bool:
+        """Whether the message is in hand here, and nobody else has it, as far as is known here."""
+        return _share_of(message).holds(message.message.position)
 
     def nack(self, message: QueuedMessage, delay_seconds: float = 1.0) -> None:
         """This one cannot be done now: it is given out again after the delay, here or elsewhere, and counts one delivery more."""

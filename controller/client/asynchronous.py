@@ -1,0 +1,244 @@
+"""The clients for applications that use asyncio: each lives in a thread of its own, and its calls are awaited.
+
+The work is that of the synchronous clients. What `receive` has taken when the task that awaits it is cancelled is not lost: the
+next `receive` gives it out, if it is this consumer's still. A call of another kind that is cancelled may or may not have been done,
+as after any lost answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from types import TracebackType
+from typing import Generic, Protocol, Self, TypeVar
+
+from controller.client.checkpoint import Checkpoint
+from controller.client.checkpoint_consumer import CheckpointBatch, CheckpointConsumer
+from controller.client.producer import Producer
+from controller.client.queue_consumer import QueueConsumer, QueuedMessage
+from controller.client.stream_consumer import Batch, StreamConsumer
+from controller.domain.errors import InvalidInput
+
+SLICE_SECONDS = 0.05
+"""A waiting `receive` holds the thread no longer than this at a time, so that other calls have their turn."""
+
+
+class Closable(Protocol):
+    """A synchronous client."""
+
+    def close(self) -> None: ...
+
+
+class Receiving(Closable, Protocol):
+    """One that receives."""
+
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+
+
+Client = TypeVar("Client", bound=Closable)
+Consumer = TypeVar("Consumer", bound=Receiving)
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class AsyncClient(Generic[Client]):
+    """One client and the thread that it lives in, from the beginning of `async with` to its end. For one event loop."""
+
+    def __init__(self, make: Callable[[], Client]) -> None:
+        """`make` makes the client. It is called in the thread, and may block."""
+        self._make = make
+        self._client: Client | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="cleave-async")
+        self._ended: Future[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._in_thread(self._open)
+        except BaseException:
+            self._end()  # it may be made yet, and then it is closed
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def call(self, act: Callable[[Client], Result]) -> Result:
+        """Whatever else the client can do: `act` is called with it, in its thread."""
+        return await self._in_thread(lambda: act(self._opened()))
+
+    async def close(self) -> None:
+        """Close it, which goes on if this is cancelled. Safe to repeat."""
+        await asyncio.shield(asyncio.wrap_future(self._end()))
+
+    def _open(self) -> None:
+        self._client = self._make()
+
+    def _opened(self) -> Client:
+        if self._client is None:
+            raise InvalidInput(f"{type(self).__name__} is not open; use it in `async with`")
+        return self._client
+
+    def _end(self) -> Future[None]:
+        """Have it closed once what is under way has ended."""
+        if self._ended is None:
+            self._ended = self._thread.submit(self._close)
+            self._thread.shutdown(wait=False)
+        return self._ended
+
+    def _close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+    async def _in_thread(self, act: Callable[[], Result]) -> Result:
+        if self._ended is not None:
+            raise InvalidInput(f"{type(self).__name__} was closed; make another one")
+        return await asyncio.wrap_future(self._thread.submit(act))
+
+
+class AsyncProducer(AsyncClient[Producer]):
+    """`Producer`, awaited. It flushes at the end of `async with`, unless that ends with an error."""
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                await self.flush()
+        finally:
+            await self.close()
+
+    async def send(self, payload: bytes, key: str | bytes | None = None) -> None:
+        """See `Producer.send`. Tasks that send at once are taken in the order of their calls."""
+        await self.call(lambda producer: producer.send(payload, key))
+
+    async def flush(self) -> None:
+        """See `Producer.flush`."""
+        await self.call(lambda producer: producer.flush())
+
+
+class AsyncConsumer(AsyncClient[Consumer], Generic[Consumer, Item]):
+    """What the consumers share. Several tasks may receive at once; each item goes to one of them."""
+
+    def __init__(self, make: Callable[[], Consumer]) -> None:
+        """As for `AsyncClient`."""
+        super().__init__(make)
+        self._taken: deque[Item] = deque()
+        """Received, and not given out yet. The thread puts in, the event loop takes out."""
+
+    async def receive(self, timeout_seconds: float | None = None) -> Item | None:
+        """The next one, waiting for it at most so long, or without end; None when there is none. Raises as the synchronous
+        `receive`.
+        """
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        while True:
+            left = SLICE_SECONDS if deadline is None else deadline - time.monotonic()
+            slice_seconds = max(0.0, min(left, SLICE_SECONDS))
+            await self._in_thread(lambda seconds=slice_seconds: self._take(seconds))  # type: ignore[misc]
+            with suppress(IndexError):  # another task was faster
+                return self._taken.popleft()
+            if deadline is not None and time.monotonic() >= deadline:
+                return None
+
+    async def __aiter__(self) -> AsyncIterator[Item]:
+        """One after the other, without end."""
+        while True:
+            item = await self.receive()
+            if item is not None:
+                yield item
+
+    def pause(self) -> None:
+        """See the consumer's `pause`. What was received already is given out."""
+        self._opened().pause()
+
+    def resume(self) -> None:
+        """See the consumer's `resume`."""
+        self._opened().resume()
+
+    def _take(self, seconds: float) -> None:
+        """In the thread: have something to give out, if there is. What was taken for a task that is gone comes first, unless it
+        is another consumer's by now.
+        """
+        consumer = self._opened()
+        for item in [item for item in self._taken if not self._is_own(consumer, item)]:
+            with suppress(ValueError):  # the event loop was faster
+                self._taken.remove(item)
+        if not self._taken:
+            received = self._receive(consumer, seconds)
+            if received is not None:
+                self._taken.append(received)
+
+    def _receive(self, consumer: Consumer, seconds: float) -> Item | None:
+        raise NotImplementedError
+
+    def _is_own(self, consumer: Consumer, item: Item) -> bool:
+        raise NotImplementedError
+
+
+class AsyncStreamConsumer(AsyncConsumer[StreamConsumer, Batch]):
+    """`StreamConsumer`, awaited. Go on receiving: that is how a consumer takes part."""
+
+    async def acknowledge(self, batch: Batch) -> bool:
+        """See `StreamConsumer.acknowledge`."""
+        return await self.call(lambda consumer: consumer.acknowledge(batch))
+
+    async def give_back(self, batch: Batch) -> None:
+        """See `StreamConsumer.give_back`."""
+        await self.call(lambda consumer: consumer.give_back(batch))
+
+    def _receive(self, consumer: StreamConsumer, seconds: float) -> Batch | None:
+        return consumer.receive(seconds)
+
+    def _is_own(self, consumer: StreamConsumer, item: Batch) -> bool:
+        return consumer.owns(item)
+
+
+class AsyncQueueConsumer(AsyncConsumer[QueueConsumer, QueuedMessage]):
+    """`QueueConsumer`, awaited. Tasks may share it, and settle their messages when they have done."""
+
+    async def acknowledge(self, *messages: QueuedMessage) -> bool:
+        """See `QueueConsumer.acknowledge`."""
+        return await self.call(lambda consumer: consumer.acknowledge(*messages))
+
+    async def nack(self, message: QueuedMessage, delay_seconds: float = 1.0) -> None:
+        """See `QueueConsumer.nack`."""
+        await self.call(lambda consumer: consumer.nack(message, delay_seconds))
+
+    def _receive(self, consumer: QueueConsumer, seconds: float) -> QueuedMessage | None:
+        return consumer.receive(seconds)
+
+    def _is_own(self, consumer: QueueConsumer, item: QueuedMessage) -> bool:
+        return consumer.holds(item)
+
+
+class AsyncCheckpointConsumer(AsyncConsumer[CheckpointConsumer, CheckpointBatch]):
+    """`CheckpointConsumer`, awaited; for one task, since a checkpoint is a place behind all that was given out."""
+
+    _before: Checkpoint
+    """Where the consumer was before what is taken and not given out."""
+
+    async def checkpoint(self) -> Checkpoint:
+        """See `CheckpointConsumer.checkpoint`. What a cancelled `receive` has taken lies behind it."""
+        return await self.call(lambda consumer: self._before if self._taken else consumer.checkpoint())
+
+    async def restore(self, checkpoint: Checkpoint | bytes) -> None:
+        """See `CheckpointConsumer.restore`."""
+
+        def restore(consumer: CheckpointConsumer) -> None:
+            consumer.restore(checkpoint)
+            self._taken.clear()
+
+        await self.call(restore)
+
+    def _receive(self, consumer: CheckpointConsumer, seconds: float) -> CheckpointBatch | None:
+        self._before = consumer.checkpoint()
+        return consumer.receive(seconds)
+
+    def _is_own(self, consumer: CheckpointConsumer, item: CheckpointBatch) -> bool:  # noqa: ARG002
+        return True

@@ -1,0 +1,231 @@
+"""Clients awaited: what a cancelled call leaves behind. The consumers are scripted, so that a call ends when the test says so."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from controller.client.asynchronous import AsyncCheckpointConsumer, AsyncConsumer
+from controller.client.checkpoint import Checkpoint
+from controller.client.checkpoint_consumer import CheckpointBatch
+from controller.domain.errors import InvalidInput, StoreUnavailable
+from tests.support.waiting import wait_until
+
+
+class Scripted:
+    """A consumer with items to give out; while it is held back, `receive` waits."""
+
+    def __init__(self, *items: str) -> None:
+        self.items = deque(items)
+        self.own = set(items)
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+        self.waits = threading.Event()
+        self.closed = 0
+        self.threads: set[int] = set()
+
+    def receive(self, _seconds: float) -> str | None:
+        self.threads.add(threading.get_ident())
+        self.waits.set()
+        assert self.goes_on.wait(30.0)
+        return self.items.popleft() if self.items else None
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def pause(self) -> None:
+        self.goes_on.clear()
+
+    def resume(self) -> None:
+        self.goes_on.set()
+
+
+class AsyncScripted(AsyncConsumer[Scripted, str]):
+    def _receive(self, consumer: Scripted, seconds: float) -> str | None:
+        return consumer.receive(seconds)
+
+    def _is_own(self, consumer: Scripted, item: str) -> bool:
+        return item in consumer.own
+
+
+def run(body: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(body, 60.0))
+
+
+async def cancelled_while_it_receives(consumer: AsyncConsumer[Any, Any], scripted: Scripted) -> None:
+    """A receive is cancelled after the consumer was asked and before it answers; then it answers."""
+    scripted.waits.clear()
+    scripted.goes_on.clear()
+    receiving = asyncio.create_task(consumer.receive())
+    await asyncio.to_thread(scripted.waits.wait, 30.0)
+    receiving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await receiving
+    scripted.goes_on.set()
+
+
+def test_what_a_cancelled_receive_has_taken_is_given_out_by_the_next() -> None:
+    async def body() -> None:
+        scripted = Scripted("1", "2")
+        async with AsyncScripted(lambda: scripted) as consumer:
+            await cancelled_while_it_receives(consumer, scripted)
+
+            assert [await consumer.receive(), await consumer.receive()] == ["1", "2"]
+            assert await consumer.receive(0.0) is None
+        assert len(scripted.threads) == 1
+
+    run(body())
+
+
+def test_what_is_anothers_by_then_is_not_given_out() -> None:
+    async def body() -> None:
+        scripted = Scripted("1", "2")
+        async with AsyncScripted(lambda: scripted) as consumer:
+            await cancelled_while_it_receives(consumer, scripted)
+            scripted.own.remove("1")
+
+            assert await consumer.receive() == "2"
+
+    run(body())
+
+
+def test_tasks_that_receive_at_once_get_each_item_once() -> None:
+    async def body() -> None:
+        numbers = [str(number) for number in range(50)]
+        found: list[str] = []
+
+        async def take(consumer: AsyncScripted) -> None:
+            while (item := await consumer.receive(0.2)) is not None:
+                found.append(item)
+
+        async with AsyncScripted(lambda: Scripted(*numbers)) as consumer:
+            await asyncio.gather(*(take(consumer) for _ in range(5)))
+        assert sorted(found) == sorted(numbers)
+
+    run(body())
+
+
+def test_other_calls_have_their_turn_while_one_waits() -> None:
+    async def body() -> None:
+        async with AsyncScripted(Scripted) as consumer:
+            waiting = asyncio.create_task(consumer.receive())
+            assert await consumer.call(lambda scripted: scripted.closed) == 0
+            await consumer.call(lambda scripted: (scripted.items.append("1"), scripted.own.add("1")))
+            assert await waiting == "1"
+
+    run(body())
+
+
+def test_one_after_the_other() -> None:
+    async def body() -> None:
+        found = []
+        async with AsyncScripted(lambda: Scripted("1", "2", "3")) as consumer:
+            async for item in consumer:
+                found.append(item)
+                if len(found) == 3:
+                    break
+        assert found == ["1", "2", "3"]
+
+    run(body())
+
+
+def test_a_client_whose_opening_was_cancelled_is_closed_when_it_is_made() -> None:
+    async def body() -> None:
+        scripted, begun, goes_on = Scripted(), threading.Event(), threading.Event()
+
+        def make() -> Scripted:
+            begun.set()
+            assert goes_on.wait(30.0)
+            return scripted
+
+        opening = asyncio.create_task(AsyncScripted(make).__aenter__())
+        await asyncio.to_thread(begun.wait, 30.0)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        goes_on.set()
+
+        await asyncio.to_thread(wait_until, lambda: scripted.closed == 1)
+
+    run(body())
+
+
+def test_closing_goes_on_when_it_is_cancelled_and_is_done_once() -> None:
+    async def body() -> None:
+        scripted = Scripted("1")
+        consumer = await AsyncScripted(lambda: scripted).__aenter__()
+        scripted.goes_on.clear()
+        scripted.waits.clear()
+        receiving = asyncio.create_task(consumer.receive())
+        await asyncio.to_thread(scripted.waits.wait, 30.0)
+        closing = asyncio.create_task(consumer.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        scripted.goes_on.set()
+
+        assert await receiving == "1"
+        await consumer.close()
+        assert scripted.closed == 1
+        with pytest.raises(InvalidInput, match="closed"):
+            await consumer.receive()
+
+    run(body())
+
+
+def test_what_could_not_be_made_is_told_and_leaves_nothing() -> None:
+    async def body() -> None:
+        def fail() -> Scripted:
+            raise StoreUnavailable("no worker")
+
+        with pytest.raises(StoreUnavailable):
+            async with AsyncScripted(fail):
+                raise AssertionError("unreachable")
+        with pytest.raises(InvalidInput, match="not open"):
+            AsyncScripted(Scripted).pause()
+
+    run(body())
+
+
+class ScriptedPlaces(Scripted):
+    """With checkpoints that count what was received."""
+
+    def __init__(self, *items: str) -> None:
+        super().__init__(*items)
+        self.count = 0
+
+    def receive(self, seconds: float) -> CheckpointBatch | None:  # type: ignore[override]
+        if super().receive(seconds) is None:
+            return None
+        self.count += 1
+        return CheckpointBatch(self.count, ())
+
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint(1, "topic://t/n/x", self.count, {}, frozenset())
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        self.count = checkpoint.epoch
+
+
+def test_a_checkpoint_is_before_what_a_cancelled_receive_has_taken() -> None:
+    async def body() -> None:
+        scripted = ScriptedPlaces("1", "2", "3")
+        async with AsyncCheckpointConsumer(lambda: scripted) as consumer:  # type: ignore[arg-type, return-value]
+            assert await consumer.receive() == CheckpointBatch(1, ())
+            await cancelled_while_it_receives(consumer, scripted)
+
+            kept = await consumer.checkpoint()
+            assert kept.epoch == 1
+            assert await consumer.receive() == CheckpointBatch(2, ())
+            assert (await consumer.checkpoint()).epoch == 2
+            await cancelled_while_it_receives(consumer, scripted)
+            await consumer.restore(kept)
+            assert (await consumer.checkpoint()).epoch == 1
+
+    run(body())
