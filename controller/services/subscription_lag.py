@@ -1,7 +1,7 @@
 """How far behind a subscription is: unacknowledged messages for each bucket of what it has to read, attached to or not.
 
 The rows say what there is to read and who owns it; the counts come from the data plane, a few calls at a time. A plane that counts
-whole segments only says so by leaving `bucket` out. A segment whose count cannot be had is shown with the reason, and keeps none
+whole segments only says so by leaving `bucket` out, and so is a queue counted. A segment whose count cannot be had is shown with the reason, and keeps none
 of the others from being shown.
 """
 
@@ -16,8 +16,9 @@ from controller.domain.entry_buckets import bucket_ranges
 from controller.domain.errors import CleaveError
 from controller.domain.segment import Segment
 from controller.store.postgres.engine import Store
-from controller.store.topics import bucket_owners, to_read, topics
+from controller.store.topics import bucket_owners, subscriptions, to_read, topics
 from controller.store.topics.bucket_owners import SubscriptionKey
+from controller.store.topics.subscriptions import SubscriptionKind
 
 PARALLEL_CALLS = 8
 
@@ -45,6 +46,7 @@ def lag(store: Store, planes: Mapping[str, DataPlane], topic: str, subscription:
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)
         found = to_read.to_read(tx, row.topic_id, subscription)
+        kind = subscriptions.get_subscription(tx, row.topic_id, subscription).kind
         owned = bucket_owners.owners(tx, SubscriptionKey(row.topic_id, subscription))
     plane = planes[row.data_plane]
     owners: dict[int, dict[int, str]] = {}
@@ -59,22 +61,31 @@ def lag(store: Store, planes: Mapping[str, DataPlane], topic: str, subscription:
         if segment.segment_id not in found.drained
     ]
 
+    # What a queue's consumers have settled lies anywhere, and belongs to no bucket.
+    counts_buckets = isinstance(plane, BucketCountingDataPlane) and kind is not SubscriptionKind.QUEUE
+
     def counted(segment: Segment) -> list[BucketLag]:
-        log = found.backing_topics[segment.segment_id]
-        return _of_segment(plane, log, subscription, segment, owners.get(segment.segment_id, {}))
+        log, owned_by = found.backing_topics[segment.segment_id], owners.get(segment.segment_id, {})
+        return _of_segment(plane, log, subscription, segment, owned_by, counts_buckets=counts_buckets)
 
     with ThreadPoolExecutor(PARALLEL_CALLS, thread_name_prefix="cleave-lag") as calls:
         return [one for those in calls.map(counted, segments) for one in those]
 
 
 def _of_segment(
-    plane: DataPlane, log: str, subscription: str, segment: Segment, owners: Mapping[int, str]
+    plane: DataPlane,
+    log: str,
+    subscription: str,
+    segment: Segment,
+    owners: Mapping[int, str],
+    *,
+    counts_buckets: bool,
 ) -> list[BucketLag]:
     where = (segment.segment_id, str(segment.hash_range), segment.state.value)
     everybody = tuple(sorted(set(owners.values())))
     ranges = bucket_ranges(segment.bucket_splits)
     try:
-        if isinstance(plane, BucketCountingDataPlane):
+        if counts_buckets and isinstance(plane, BucketCountingDataPlane):
             counts: Sequence[int | None] | None = plane.backlog_of_buckets(
                 log, subscription, [one.start for one in ranges]
             )

@@ -119,6 +119,26 @@ def test_one_of_a_batch_is_settled_by_itself(planes: Planes) -> None:
     assert list(reader.read(10)) == []
 
 
+def test_what_waits_behind_a_message_that_is_given_back_comes_once(planes: Planes) -> None:
+    log = planes.log("s")
+    planes.send(log, b"1", b"2", b"3", b"4")
+    reader = planes.queue(log, "s")
+    (first,) = planes.read(reader, 1)
+
+    reader.give_back([first.position])
+    found: list[LogMessage] = []
+
+    def all_seen() -> bool:
+        found.extend(reader.read(1))
+        return len({one.payload for one in found}) == 4
+
+    wait_until(all_seen, message="all four")
+    assert sorted(payloads(found)) == [b"1", b"2", b"3", b"4"]
+    acknowledge(reader, found)
+    planes.settles_at(log, "s", 0)
+    assert list(reader.read(10)) == []
+
+
 def test_acknowledging_twice_is_acknowledging(planes: Planes) -> None:
     log = planes.log("s")
     planes.send(log, b"1")

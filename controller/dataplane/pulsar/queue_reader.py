@@ -13,8 +13,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 import pulsar
 
@@ -57,7 +57,7 @@ class PulsarQueueReader:
         self._backing_topic, self._subscription = backing_topic, subscription
         self._on_arrival, self._on_close = on_arrival, on_close
         self._lock = threading.Lock()
-        self._arrived: deque[tuple[Position, pulsar.Message]] = deque()
+        self._arrived: dict[Position, pulsar.Message] = {}
         self._held: dict[Position, pulsar.MessageId] = {}
         self._waiting: dict[Position, tuple[float, pulsar.MessageId]] = {}
         """What was given back with a delay, and when (`time.monotonic`) it is to be asked for again."""
@@ -83,12 +83,14 @@ class PulsarQueueReader:
         position = position_of(message_id)
         with self._lock:
             is_settled = position in self._settled
-            if position in self._held:
+            if position in self._arrived:
+                self._arrived[position] = message
+            elif position in self._held:
                 self._held[position] = message_id
             elif position in self._waiting:
                 self._waiting[position] = (self._waiting[position][0], message_id)
             elif not is_settled:
-                self._arrived.append((position, message))
+                self._arrived[position] = message
                 if len(self._arrived) >= self.prefetch_messages and not self._is_paused:
                     self._is_paused = True
                     consumer.pause_message_listener()
@@ -128,7 +130,7 @@ class PulsarQueueReader:
         self._demand_connected()
         opened = self._opened
         with self._lock:
-            taken = [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
+            taken = [(position, self._arrived.pop(position)) for position in [*islice(self._arrived, limit)]]
             self._held |= {position: message.message_id() for position, message in taken}
             if self._is_paused and len(self._arrived) <= self.prefetch_messages // 2 and opened is not None:
                 self._is_paused = False

@@ -23,6 +23,7 @@ from controller.domain.errors import Conflict, DataPlaneUnavailable, InvalidInpu
 from controller.domain.key_hash import key_hash
 from controller.services import garbage_collector, topic_admin
 from controller.services.segment_admin import merging, splitting
+from controller.services.subscription_lag import lag
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_logs import FaultyLogs
@@ -279,6 +280,17 @@ def test_the_example_of_the_page(bench: Bench, producer: Producer, servers: Serv
 
     assert done.count(b"0") == len(KEYS)
     assert bench.unread("jobs") == 0
+
+
+def test_the_lag_of_a_queue_is_what_nobody_has_settled(bench: Bench, producer: Producer, join: Join) -> None:
+    send(producer, 0)
+    a = join("a")
+    held = receive(a, len(KEYS))
+    assert a.acknowledge(*held[3:])
+
+    (found,) = lag(bench.store, bench.planes, TOPIC, "jobs")
+
+    assert (found.bucket, found.messages) == (None, 3)
 
 
 def test_several_threads_settle_what_one_receives(bench: Bench, producer: Producer, join: Join) -> None:
