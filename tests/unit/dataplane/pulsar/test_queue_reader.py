@@ -1,0 +1,172 @@
+"""What a queue's reader does with entries that come again, as brokers send them. The rest is seen on real brokers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pulsar
+import pytest
+
+from controller.dataplane.base import Position
+from controller.dataplane.pulsar.admin import Deadline
+from controller.dataplane.pulsar.queue_reader import PulsarQueueReader
+from controller.domain.errors import LostRace
+
+
+class _Consumer:
+    """A consumer of the library that notes what is settled; `copy` tells the deliveries of one message apart."""
+
+    def __init__(self) -> None:
+        self.acknowledged: list[tuple[Position, int]] = []
+        self.asked_for: list[Position] = []
+        self.listens = self.connected = True
+
+    def is_connected(self) -> bool:
+        return self.connected
+
+    def acknowledge(self, message_id: Any) -> None:
+        self.acknowledged.append((_position(message_id), message_id.copy))
+
+    def negative_acknowledge(self, message_id: Any) -> None:
+        self.asked_for.append(_position(message_id))
+
+    def pause_message_listener(self) -> None:
+        self.listens = False
+
+    def resume_message_listener(self) -> None:
+        self.listens = True
+
+
+def _position(message_id: Any) -> Position:
+    return (message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())
+
+
+class _Cursors:
+    def deadline(self) -> Deadline:
+        return Deadline(30.0)
+
+    def is_drained(self, *_: object) -> bool:
+        return False
+
+
+class _Connections:
+    def close_aside(self, *_opened: object) -> None:
+        pass
+
+
+def message(index: int, copy: int = 1) -> pulsar.Message:
+    message_id = SimpleNamespace(
+        ledger_id=lambda: 1, entry_id=lambda: 0, batch_index=lambda: index, copy=copy
+    )
+    return cast(
+        pulsar.Message,
+        SimpleNamespace(
+            message_id=lambda: message_id,
+            partition_key=lambda: "k",
+            properties=dict,
+            publish_timestamp=lambda: 0,
+            data=lambda: b"%d" % index,
+            redelivery_count=lambda: copy - 1,
+        ),
+    )
+
+
+@pytest.fixture
+def consumer() -> _Consumer:
+    return _Consumer()
+
+
+@pytest.fixture
+def reader(consumer: _Consumer) -> PulsarQueueReader:
+    reader = PulsarQueueReader(
+        cast(Any, _Cursors()),
+        cast(Any, _Connections()),
+        backing_topic="persistent://t/n/a",
+        subscription="s",
+        mark="m",
+        prefetch_messages=4,
+        on_arrival=lambda: None,
+        on_close=lambda _reader: None,
+    )
+    reader.attach(cast(pulsar.Client, None), cast(pulsar.Consumer, consumer))
+    return reader
+
+
+def deliver(reader: PulsarQueueReader, consumer: _Consumer, *indexes: int, copy: int = 1) -> None:
+    for index in indexes:
+        reader.on_message(cast(pulsar.Consumer, consumer), message(index, copy))
+
+
+def payloads(reader: PulsarQueueReader, limit: int = 10) -> list[bytes]:
+    return [one.payload for one in reader.read(limit)]
+
+
+def test_of_a_batch_that_comes_again_only_what_was_given_back_is_handed_out(
+    reader: PulsarQueueReader, consumer: _Consumer
+) -> None:
+    deliver(reader, consumer, 0, 1, 2, 3)
+    assert payloads(reader, 3) == [b"0", b"1", b"2"]
+    assert reader.acknowledge([(1, 0, 0)]) == []
+    reader.give_back([(1, 0, 1)])
+    assert consumer.asked_for == [(1, 0, 1)]
+
+    deliver(reader, consumer, 0, 1, 2, 3, copy=2)
+
+    found = reader.read(10)
+    assert {one.payload: one.deliveries for one in found} == {b"1": 2, b"3": 2}
+    assert consumer.acknowledged == [((1, 0, 0), 1), ((1, 0, 0), 2)], "settled before, so settled again"
+
+
+def test_what_came_again_is_acknowledged_as_it_came_last(
+    reader: PulsarQueueReader, consumer: _Consumer
+) -> None:
+    """The library counts a batch's acknowledgements for each time that it came."""
+    deliver(reader, consumer, 0, 1)
+    assert payloads(reader) == [b"0", b"1"]
+    reader.give_back([(1, 0, 0)])
+    deliver(reader, consumer, 0, 1, copy=2)
+    assert payloads(reader) == [b"0"]
+
+    assert reader.acknowledge([(1, 0, 0), (1, 0, 1)]) == []
+
+    assert consumer.acknowledged == [((1, 0, 0), 2), ((1, 0, 1), 2)]
+
+
+def test_what_waits_for_its_delay_is_not_handed_out_with_its_batch(
+    reader: PulsarQueueReader, consumer: _Consumer
+) -> None:
+    deliver(reader, consumer, 0, 1)
+    payloads(reader)
+    reader.give_back([(1, 0, 0)], delay_seconds=60.0)
+    reader.give_back([(1, 0, 1)])
+
+    deliver(reader, consumer, 0, 1, copy=2)
+
+    assert payloads(reader) == [b"1"]
+    assert consumer.asked_for == [(1, 0, 1)]
+    assert reader.acknowledge([(1, 0, 0)]) == [(1, 0, 0)]
+
+
+def test_a_listener_is_held_up_while_much_waits(reader: PulsarQueueReader, consumer: _Consumer) -> None:
+    deliver(reader, consumer, 0, 1, 2, 3)
+    assert not consumer.listens
+
+    payloads(reader, 2)
+
+    assert consumer.listens
+
+
+def test_a_connection_that_broke_ends_the_reading(reader: PulsarQueueReader, consumer: _Consumer) -> None:
+    """The cursor may have been moved: what is in hand is not acknowledged, what waits is not handed out."""
+    deliver(reader, consumer, 0, 1)
+    payloads(reader, 1)
+    assert reader.is_current
+    consumer.connected = False
+
+    assert not reader.is_current
+    with pytest.raises(LostRace):
+        reader.acknowledge([(1, 0, 0)])
+    with pytest.raises(LostRace):
+        reader.read(1)
+    assert consumer.acknowledged == []
