@@ -231,21 +231,24 @@ class CheckpointConsumer:
         departed = {
             i: one for i, one in self._known.items() if i in self._positions.keys() - found.segments.keys()
         }
-        for segment_id, one in found.segments.items():
-            links = {*one.parent_ids, *(i for i, gone in departed.items() if _follows(one, gone))}
-            self._parents[segment_id] = self._parents.get(segment_id, frozenset()) | links
         self._known = {**departed, **found.segments}
+        links = {i: self._parents.get(i, frozenset()) for i in self._known}
+        for segment_id, one in found.segments.items():
+            links[segment_id] |= {
+                *one.parent_ids,
+                *(i for i, gone in departed.items() if _follows(one, gone)),
+            }
+        self._parents = links
         self._layout = found
         self._follow()
 
     def _follow(self) -> None:
-        """Read those segments whose ancestors are all read to their ends."""
-        wanted = {
-            i: one.backing_topic
-            for i, one in self._known.items()
-            if i in self._positions and not self._waits_for(i)
-        }
-        self._readers.follow(wanted)
+        """Read those segments whose ancestors are all read to their ends. Parents have lower ids than their children."""
+        waits: dict[int, bool] = {}
+        for segment_id in sorted(self._known):
+            parents = self._parents[segment_id]
+            waits[segment_id] = any(one in self._positions or waits.get(one, False) for one in parents)
+        self._readers.follow({i: self._known[i].backing_topic for i in self._positions if not waits[i]})
 
     def _waits_for(self, segment_id: int) -> list[int]:
         """Ancestors that are not read to their ends. One that nothing is known of was pruned long ago, and counts as done."""

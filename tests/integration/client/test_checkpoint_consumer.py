@@ -333,6 +333,30 @@ def test_a_segment_that_was_deleted_unread_is_told(bench: Bench, producer: Produ
         begin(reading.checkpoint())
 
 
+def test_a_segment_that_left_the_layout_while_it_is_read_is_read_before_what_came_of_it(
+    bench: Bench, producer: Producer, begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Split and pruned between two looks: no list has ever said which segments are its children."""
+    send(producer, 0)
+    consumer = begin(Start.EARLIEST, batch_messages=1)
+    (first,) = take(consumer, 1).items()
+    with monkeypatch.context() as patch:
+        patch.setattr(consumer._watch, "take", lambda: False)
+        bench.reshape(splitting(0))
+        send(producer, 1)
+        for operation_id in garbage_collector.collect(
+            bench.store, bench.planes, retention_minutes=0
+        ).operation_ids:
+            bench.drive(operation_id)
+        found = consumer._watch.ask()
+    assert set(found.segments) == {1, 2}
+    wait_until(lambda: consumer._watch._newest.epoch == found.epoch, message="the newest list")
+    rest = take(consumer, 2 * len(KEYS) - 1)
+
+    rest[first[0]] = first[1] + rest[first[0]]
+    assert rest == numbers(0, 1)
+
+
 def test_what_was_trimmed_unread_is_told(bench: Bench, producer: Producer, begin: Begin) -> None:
     send(producer, 0)
     kept = begin(Start.EARLIEST).checkpoint()
