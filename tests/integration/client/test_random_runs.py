@@ -27,6 +27,8 @@ from tests.support.faulty_logs import FaultyLogs
 from tests.support.waiting import wait_until
 
 KEYS = [f"key-{i}" for i in range(30)]
+PATIENCE_SECONDS = 300.0
+"""A log may stay out of reach for many steps on a busy machine."""
 STEPS = cases(20, 60)
 _CUT = """
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -51,11 +53,26 @@ class Run:
 
     def begin(self, start: Start | bytes) -> CheckpointConsumer:
         batch_messages = self.chance.choice([1, 13, 500])
-        return CheckpointConsumer(self.servers, self.logs, TOPIC, start, batch_messages=batch_messages)
+        return CheckpointConsumer(
+            self.servers,
+            self.logs,
+            TOPIC,
+            start,
+            batch_messages=batch_messages,
+            patience_seconds=PATIENCE_SECONDS,
+        )
 
     def join(self) -> QueueConsumer:
         size = self.chance.choice([1, 5, 50])
-        return QueueConsumer(self.servers, self.logs, TOPIC, "jobs", "a", queue_messages=size)
+        return QueueConsumer(
+            self.servers,
+            self.logs,
+            TOPIC,
+            "jobs",
+            "a",
+            queue_messages=size,
+            patience_seconds=PATIENCE_SECONDS,
+        )
 
     def close(self) -> None:
         for one in (self.producer, self.reader, *self.queue):
