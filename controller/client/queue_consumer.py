@@ -353,7 +353,7 @@ class QueueConsumer:
         return None
 
     def _say_if_drained(self, segment_id: int, share: _Share) -> None:
-        """The list is older than the look at the log, so its origin is, too."""
+        """The list is older than the look at the log, so its `as_of` is, too."""
         found = self._watch.found
         listed = found.segments.get(segment_id)
         now = time.monotonic()
@@ -365,7 +365,7 @@ class QueueConsumer:
 
         def say() -> None:
             with suppress(CleaveError):  # it is said again
-                self._watch.say_drained([segment_id], found.origin)
+                self._watch.say_drained([segment_id], found.as_of)
             self._watch.look_again()
 
         with suppress(RuntimeError):  # closed meanwhile

@@ -38,13 +38,13 @@ class ListedSegment:
 
 @dataclass(frozen=True, slots=True)
 class SegmentList:
-    """Segments at one epoch. `origin` is that of a queue's positions, None where none was asked for."""
+    """Segments at one epoch. `as_of` stands for where a queue is, None where none was asked for."""
 
     topic_id: int
     topic: str
     epoch: int
     segments: Mapping[int, ListedSegment]
-    origin: int | None
+    as_of: str | None
 
 
 class SegmentWatch:
@@ -95,11 +95,11 @@ class SegmentWatch:
         """Have it asked for now."""
         self._changed.set()
 
-    def say_drained(self, segment_ids: Sequence[int], origin: int | None) -> None:
-        """Of a queue: these sealed segments are settled to their end, as found after a list with that origin was given. Raises
+    def say_drained(self, segment_ids: Sequence[int], as_of: str | None) -> None:
+        """Of a queue: these sealed segments are settled to their end, as found after a list with that `as_of` was given. Raises
         LostRace when it was moved since, else as the constructor.
         """
-        document = {"origin": origin, "segment_ids": sorted(segment_ids)}
+        document = {"as_of": as_of, "segment_ids": sorted(segment_ids)}
         self._servers.ask("POST", f"{self._path}/drained", document=document)
 
     def close(self) -> None:
@@ -145,5 +145,5 @@ def _segment_list(document: Mapping[str, Any]) -> SegmentList:
             )
             for one in document["segments"]
         },
-        document.get("origin"),
+        document.get("as_of"),
     )

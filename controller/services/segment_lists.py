@@ -1,7 +1,7 @@
 """What consumers without a session read: a topic's segments, sealed ones included, or those that a queue has still to read.
 
 Any worker answers. A queue's consumers say which sealed segments they have found drained; what they say counts as of the
-origin that they were told with the list, so that a seek in between is not undone.
+text that came with the list, so that a seek in between is not undone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from controller.store.topics.subscriptions import SubscriptionKind
 
 @dataclass(frozen=True, slots=True)
 class SegmentList:
-    """Segments at one epoch, and the log behind each. `origin` is that of the subscription's positions, None where it is of no
+    """Segments at one epoch, and the log behind each. `as_of` stands for where a subscription is, None where the list is of no
     subscription; it rises with each seek.
     """
 
@@ -30,7 +30,7 @@ class SegmentList:
     data_plane: str
     layout: SegmentLayout
     backing_topics: Mapping[int, str]
-    origin: int | None = None
+    as_of: str | None = None
 
 
 class SegmentLists:
@@ -53,23 +53,23 @@ class SegmentLists:
             row = topics.find_topic(tx, topic)
             topics.demand_live(row.name, row.state)
             key = SubscriptionKey(row.topic_id, subscription)
-            origin = _demand_queue(
+            as_of = _demand_queue(
                 tx, key
             )  # before the segments: they may be newer than what it stands for, not older
             found = to_read.to_read(tx, row.topic_id, subscription)
         return SegmentList(
-            row.topic_id, row.name, row.data_plane, _without(found), found.backing_topics, origin
+            row.topic_id, row.name, row.data_plane, _without(found), found.backing_topics, as_of
         )
 
-    def drained(self, topic: str, subscription: str, origin: int, segment_ids: Collection[int]) -> None:
-        """The queue's consumers have settled all of these sealed segments. Raises LostRace when the origin is another
+    def drained(self, topic: str, subscription: str, as_of: str, segment_ids: Collection[int]) -> None:
+        """The queue's consumers have settled all of these sealed segments. Raises LostRace when `as_of` is another
         by now, else as `of_queue` and `drains.mark_drained`.
         """
         with self._store.transaction() as tx:
             topic_id = topics.find_topic(tx, topic, lock=True).topic_id
             key = SubscriptionKey(topic_id, subscription)
             _demand_queue(tx, key)
-            if bucket_owners.lock(tx, key)[1] != origin:
+            if subscriptions.as_of(*bucket_owners.lock(tx, key)) != as_of:
                 raise LostRace(f"subscription {subscription} of {topic} was moved meanwhile; look again", 0.0)
             drains.mark_drained(tx, topic_id, subscription, segment_ids)
 
@@ -81,11 +81,11 @@ def _without(found: to_read.ToRead) -> SegmentLayout:
     return SegmentLayout.from_selection(layout.epoch, layout.next_segment_id, left)
 
 
-def _demand_queue(tx: Connection, key: SubscriptionKey) -> int:
-    """The origin of its positions. Raises Conflict unless it is recorded as a queue."""
+def _demand_queue(tx: Connection, key: SubscriptionKey) -> str:
+    """Where it is, as a text. Raises Conflict unless it is recorded as a queue."""
     row = subscriptions.get_subscription(tx, key.topic_id, key.name)
     if row.kind is not SubscriptionKind.QUEUE:
         raise Conflict(
             f"subscription {key.name} is recorded as {row.kind.value}; only a QUEUE subscription is shared message by message"
         )
-    return row.origin
+    return row.as_of

@@ -136,9 +136,9 @@ class DrainedSegments(Life):
 
 
 class DrainedQueue(BaseModel):
-    """Sealed segments that a queue's consumers have settled, as of the origin that came with their list."""
+    """Sealed segments that a queue's consumers have settled, as of what came with their list."""
 
-    origin: Annotated[int, Field(ge=0, lt=2**63)]
+    as_of: Annotated[str, Field(min_length=1, max_length=100, pattern=PRINTABLE)]
     segment_ids: Annotated[
         list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1, max_length=10_000)
     ]
@@ -334,7 +334,7 @@ async def queue(request: HttpRequest, topic: Topic, subscription: Name) -> Respo
 async def queue_drained(request: HttpRequest, topic: Topic, subscription: Name, said: DrainedQueue) -> None:
     """Sealed segments that a queue's consumers have settled to their end."""
     lists = _served(request).lists
-    await run_in_threadpool(lists.drained, topic, subscription, said.origin, said.segment_ids)
+    await run_in_threadpool(lists.drained, topic, subscription, said.as_of, said.segment_ids)
 
 
 @router.get(_TOPIC + "/subscriptions/{subscription}/why")
@@ -466,7 +466,7 @@ def segments_document(found: SegmentList) -> dict[str, object]:
             for _, segment in sorted(layout.segments.items())
         ],
     }
-    return document if found.origin is None else {**document, "origin": found.origin}
+    return document if found.as_of is None else {**document, "as_of": found.as_of}
 
 
 def _json(document: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:

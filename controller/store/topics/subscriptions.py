@@ -44,16 +44,27 @@ class SubscriptionRow:
     state: SubscriptionState
     created_epoch: int
     created_at: datetime
+    generation: int
     origin: int
-    """Positions kept by applications, and what they say of drained segments, count under this number only."""
+    """Positions kept by applications count under this number only."""
+
+    @property
+    def as_of(self) -> str:
+        """What consumers of a queue say of its segments counts under this text only: it is another one after each seek."""
+        return as_of(self.generation, self.origin)
+
+
+def as_of(generation: int, origin: int) -> str:
+    """See `SubscriptionRow.as_of`."""
+    return f"{generation}.{origin}"
 
 
 _OF_TOPIC = """
-    SELECT topic_id, name, kind, state, created_epoch, created_at, origin
+    SELECT topic_id, name, kind, state, created_epoch, created_at, generation, origin
       FROM cleave.subscription WHERE topic_id = :topic_id ORDER BY name
 """
 _ONE = """
-    SELECT topic_id, name, kind, state, created_epoch, created_at, origin
+    SELECT topic_id, name, kind, state, created_epoch, created_at, generation, origin
       FROM cleave.subscription WHERE topic_id = :topic_id AND name = :name
 """
 
