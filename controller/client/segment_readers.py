@@ -185,7 +185,7 @@ class SegmentReaders(Generic[Reader]):
         """Raises why a log was out of reach when it was last tried, or can never be read."""
         for one in self._held.values():
             if isinstance(one.error, DataPlaneUnavailable | Terminal):
-                raise one.error
+                raise one.error.with_traceback(None)  # which would grow with each time
 
     def close(self) -> None:
         """End all at once. Waits for what is being opened, since threads end before the process does."""
