@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -108,7 +109,8 @@ class SegmentReaders(Generic[Reader]):
         self._held: dict[int, SegmentReader[Reader]] = {}
         self._backoffs: dict[int, Backoff] = {}
         self._opens = ThreadPoolExecutor(PARALLEL_OPENS, thread_name_prefix="cleave-open")
-        self._turn = 0
+        self._last = -1
+        """The segment that had its turn last."""
 
     @property
     def all(self) -> tuple[SegmentReader[Reader], ...]:
@@ -140,9 +142,10 @@ class SegmentReaders(Generic[Reader]):
     def with_something_new(self) -> Iterator[tuple[SegmentReader[Reader], Reader]]:
         """Those that may have something new, each in its turn. The caller stops when it found something."""
         segment_ids = sorted(self._held)
-        for _ in segment_ids:
-            self._turn += 1
-            one = self._held.get(segment_ids[self._turn % len(segment_ids)])
+        following = bisect_right(segment_ids, self._last)
+        for segment_id in segment_ids[following:] + segment_ids[:following]:
+            self._last = segment_id
+            one = self._held.get(segment_id)
             reader = None if one is None else one.reader
             if (
                 one is not None
