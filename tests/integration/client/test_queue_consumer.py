@@ -19,8 +19,15 @@ from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
 from controller.dataplane.base import LogClient
 from controller.dataplane.embedded import EmbeddedLogClient
-from controller.domain.errors import Conflict, DataPlaneUnavailable, InvalidInput, SubscriptionNotFound
+from controller.domain.errors import (
+    Conflict,
+    DataPlaneUnavailable,
+    InvalidInput,
+    LostRace,
+    SubscriptionNotFound,
+)
 from controller.domain.key_hash import key_hash
+from controller.domain.seek_target import EARLIEST
 from controller.services import garbage_collector, topic_admin
 from controller.services.segment_admin import merging, splitting
 from controller.services.subscription_lag import lag
@@ -330,6 +337,31 @@ def test_a_seek_back_gives_everything_out_again_and_refuses_what_is_in_hand(
 
     assert not a.acknowledge(in_hand)
     assert sorted(drain(a, count=len(KEYS))["a"]) == everything(0)
+
+
+def test_a_seek_of_the_subscription_opens_its_drained_segments_again(
+    bench: Bench, producer: Producer, join: Join
+) -> None:
+    """What was said of a drain before the seek, and comes after it, counts for nothing."""
+    a = join("a")
+    send(producer, 0)
+    bench.reshape(splitting(0))
+    send(producer, 1)
+    drain(a, count=2 * len(KEYS))
+    drained = "SELECT count(*) FROM cleave.segment_drain"
+    settle(a, until=lambda: bench.scalar(drained) == 1)
+    before = a._watch.found.as_of
+
+    seek = topic_admin.seek_subscription(
+        bench.store, TOPIC, "jobs", EARLIEST, bench.request(), release_seconds=1.0
+    )
+    bench.finish(seek)
+
+    with pytest.raises(LostRace):
+        a._watch.say_drained([0], before)
+    a._watch.look_again()
+    assert sorted(drain(a, count=2 * len(KEYS))["a"]) == everything(0, 1)
+    settle(a, until=lambda: bench.scalar(drained) == 1)
 
 
 def test_a_segment_out_of_reach_keeps_no_other_waiting_and_is_told_of_when_there_is_nothing_else(
