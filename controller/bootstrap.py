@@ -148,27 +148,33 @@ def application(settings: Settings | None = None, *, name: str = "cleave") -> It
         app.close()
 
 
-class Served(Protocol):
+@dataclass(frozen=True, slots=True)
+class ConsumerServices:
+    """What a worker that serves consumers answers them with."""
+
+    leader: SessionLeader
+    layouts: LayoutFeed
+    topics: TopicFeed
+    lag: LookAtLag
+    deliveries: DeliveryCounts
+    dead_letters: DeadLetterLogs
+    lists: SegmentLists
+
+
+class ConsumerServer(Protocol):
     """What serves the consumers of the topics that a worker leads."""
 
     @property
     def address(self) -> str:
         """Where they reach it."""
 
-    def serve(
-        self,
-        leader: SessionLeader,
-        layouts: LayoutFeed,
-        topics: TopicFeed,
-        lag: LookAtLag,
-        deliveries: DeliveryCounts,
-        dead_letters: DeadLetterLogs,
-        lists: SegmentLists,
-    ) -> Beside:
+    def serve(self, services: ConsumerServices) -> Beside:
         """What is to run beside the worker's loop for it."""
 
 
-def build_worker(app: Application, worker_id: str | None = None, served: Served | None = None) -> Worker:
+def build_worker(
+    app: Application, worker_id: str | None = None, served: ConsumerServer | None = None
+) -> Worker:
     """Wire sensors, evaluation, operations and leases into one worker, and what serves consumers if given."""
     from controller.services.worker.sensors import default_sensors
     from controller.services.worker.shard_leases import ShardLeases
@@ -201,7 +207,7 @@ def build_worker(app: Application, worker_id: str | None = None, served: Served 
     return Worker(loop, leases, listener, beside, demand_schema)
 
 
-def _serving(app: Application, leases: ShardLeases, served: Served) -> tuple[Beside, ...]:
+def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> tuple[Beside, ...]:
     """The leader of consumers, the feeds of watches, and what serves them."""
     from controller.services import subscription_lag
     from controller.services.consumer_sessions import leader as sessions
@@ -231,13 +237,16 @@ def _serving(app: Application, leases: ShardLeases, served: Served) -> tuple[Bes
     layouts = layout_feed.LayoutFeed(app.store, watched.interrupt, shard_count=settings.worker_shards)
     topics = topic_feed.TopicFeed(app.store, watched.interrupt, clock=SystemClock())
     telling = feeds.Feeds(watched, (layouts, topics), clock=SystemClock())
-    look_at_lag = partial(subscription_lag.lag, app.store, app.planes)
-    counts, letters = DeliveryCounts(app.store), DeadLetterLogs(app.store, app.planes)
-    return (
+    services = ConsumerServices(
         leader,
-        telling,
-        served.serve(leader, layouts, topics, look_at_lag, counts, letters, SegmentLists(app.store)),
+        layouts,
+        topics,
+        lag=partial(subscription_lag.lag, app.store, app.planes),
+        deliveries=DeliveryCounts(app.store),
+        dead_letters=DeadLetterLogs(app.store, app.planes),
+        lists=SegmentLists(app.store),
     )
+    return leader, telling, served.serve(services)
 
 
 def _work_loop(

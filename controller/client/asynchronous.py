@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
@@ -140,7 +141,7 @@ class AsyncConsumer(AsyncClient[Consumer], Generic[Consumer, Item]):
         while True:
             left = SLICE_SECONDS if deadline is None else deadline - time.monotonic()
             slice_seconds = max(0.0, min(left, SLICE_SECONDS))
-            await self._in_thread(lambda seconds=slice_seconds: self._take(seconds))  # type: ignore[misc]
+            await self._in_thread(partial(self._take, slice_seconds))
             with suppress(IndexError):  # another task was faster
                 return self._taken.popleft()
             if deadline is not None and time.monotonic() >= deadline:

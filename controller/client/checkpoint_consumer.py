@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from controller.client.checkpoint import Checkpoint
-from controller.client.patience import patiently
+from controller.client.patience import Outage, patiently
 from controller.client.segment_lists import ListedSegment, SegmentList, SegmentWatch
 from controller.client.segment_readers import PARALLEL_OPENS, SegmentReader, SegmentReaders
 from controller.client.servers import Servers
@@ -91,7 +91,7 @@ class CheckpointConsumer:
         self._wakeup = threading.Event()
         self._is_paused = False
         self._look_at = 0.0
-        self._away_since: float | None = None
+        self._outage = Outage(patience_seconds)
         self._positions: dict[int, Position | None] = {}
         self._done: set[int] = set()
         self._known: dict[int, ListedSegment] = {}
@@ -139,16 +139,13 @@ class CheckpointConsumer:
             try:
                 batch = None if self._is_paused else self._look()
                 if batch is not None:
-                    self._away_since = None
+                    self._outage.over()
                     return batch
                 self._readers.demand_reached()
-                self._away_since = None
+                self._outage.over()
                 pause = min(self._look_at, self._readers.next_try_at) - time.monotonic()
             except (DataPlaneUnavailable, StoreUnavailable, SegmentNotFound) as error:
-                self._away_since = self._away_since or time.monotonic()
-                if time.monotonic() - self._away_since > self._patience_seconds:
-                    self._away_since = None  # the next call has its full patience again
-                    raise
+                self._outage.bear(error)
                 pause = min(error.delay_seconds if isinstance(error, Retryable) else pause, LOOK_SECONDS)
             left = deadline - time.monotonic()
             if left <= 0:

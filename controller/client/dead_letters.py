@@ -20,10 +20,9 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from controller.dataplane.base import LogClient, LogMessage, LogReader, OutgoingMessage
+from controller.domain.deliveries import REDRIVE
 from controller.domain.errors import SegmentNotFound
 
-REDRIVE = "redrive"
-"""The log's subscription, for whoever puts its messages back."""
 _LOOK_SECONDS = 1.0
 
 

@@ -13,24 +13,16 @@ The notes are rows that any worker writes, for the bucket's present owner only (
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from enum import StrEnum
 from typing import Any
 
 import msgspec
 
 from controller.client.session import OwnedBucket
 from controller.dataplane.base import Position
+from controller.domain.deliveries import DeliveryEvent
 
 TROUBLED_OPENINGS = 3
 """With one or two a restart or a hand-over may have come before anything was done."""
-
-
-class DeliveryEvent(StrEnum):
-    """What happens to a message."""
-
-    BEGUN = "begun"
-    FAILED = "failed"
-    ENDED = "ended"
 
 
 class KnownMessage(msgspec.Struct, frozen=True):

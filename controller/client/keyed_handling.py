@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from controller.client.dead_letters import DeadLetterLog, Origin
-from controller.client.delivery_counts import DeliveryCounts, DeliveryEvent
+from controller.client.delivery_counts import DeliveryCounts
 from controller.client.keyed_schedule import WorkItem
 from controller.client.patience import patiently
 from controller.client.session import OwnedBucket
 from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.client.work_observer import WorkObserver
 from controller.dataplane.base import LogMessage
+from controller.domain.deliveries import DeliveryEvent
 from controller.domain.errors import CleaveError
 
 _NOTING_SECONDS = 2.0

@@ -35,7 +35,7 @@ from typing import Self, cast
 
 from controller.client.attachments import Attachment
 from controller.client.dead_letters import DeadLetterLog
-from controller.client.delivery_counts import DeliveryCounts, DeliveryEvent, KnownMessage, Opening
+from controller.client.delivery_counts import DeliveryCounts, KnownMessage, Opening
 from controller.client.keyed_handling import End, Handling, Outcome
 from controller.client.keyed_schedule import KeyedSchedule, WorkItem
 from controller.client.patience import Backoff
@@ -43,6 +43,7 @@ from controller.client.session import OwnedBucket
 from controller.client.stream_consumer import LOOK_SECONDS, Batch, StreamConsumer
 from controller.client.work_observer import WorkObserver
 from controller.dataplane.base import LogClient, LogMessage, Position
+from controller.domain.deliveries import DeliveryEvent
 from controller.domain.errors import CleaveError, InvalidInput
 from controller.domain.shown import shown
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -44,3 +45,22 @@ class Backoff:
     def reset(self) -> None:
         """It worked: the next wait is a short one."""
         self._delay_seconds = self._first_seconds
+
+
+class Outage:
+    """Since when nothing was reached, of a consumer that goes on looking; for its thread."""
+
+    def __init__(self, patience_seconds: float) -> None:
+        self._patience_seconds = patience_seconds
+        self._since: float | None = None
+
+    def over(self) -> None:
+        """Something was reached, or nothing is out of reach."""
+        self._since = None
+
+    def bear(self, error: Exception) -> None:
+        """Raises the error when nothing was reached for longer than the patience; the next outage has its full patience again."""
+        self._since = self._since or time.monotonic()
+        if time.monotonic() - self._since > self._patience_seconds:
+            self._since = None
+            raise error

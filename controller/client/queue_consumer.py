@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from controller.client.patience import patiently
+from controller.client.patience import Outage, patiently
 from controller.client.segment_lists import SegmentWatch
 from controller.client.segment_readers import SegmentReader, SegmentReaders
 from controller.client.servers import Servers
@@ -177,7 +177,7 @@ class QueueConsumer:
         self._wakeup = threading.Event()
         self._is_paused = self._is_following = False
         self._look_at = 0.0
-        self._away_since: float | None = None
+        self._outage = Outage(patience_seconds)
         self._watch = patiently(
             lambda: SegmentWatch(servers, topic, queue=subscription, on_change=self._wakeup.set),
             seconds=patience_seconds,
@@ -217,19 +217,16 @@ class QueueConsumer:
             try:
                 message = None if self._is_paused else self._look()
                 if message is not None:
-                    self._away_since = None
+                    self._outage.over()
                     return message
                 self._readers.demand_reached()
-                self._away_since = None
+                self._outage.over()
                 pause = min(self._look_at, self._readers.next_try_at) - time.monotonic()
             except (
                 DataPlaneUnavailable,
                 NotFound,
             ) as error:  # what is not there may be being made, or deleted
-                self._away_since = self._away_since or time.monotonic()
-                if time.monotonic() - self._away_since > self._patience_seconds:
-                    self._away_since = None  # the next call has its full patience again
-                    raise
+                self._outage.bear(error)
                 pause = min(error.delay_seconds if isinstance(error, Retryable) else pause, LOOK_SECONDS)
             left = deadline - time.monotonic()
             if left <= 0:

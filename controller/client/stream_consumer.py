@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from controller.client.attachments import Attachment, Attachments, settle_each
-from controller.client.patience import patiently
+from controller.client.patience import Outage, patiently
 from controller.client.position_table import Claim, PositionTable
 from controller.client.servers import Servers
 from controller.client.session import OwnedBucket, Session
@@ -98,7 +98,7 @@ class StreamConsumer:
         self._is_paused = False
         self._attachments = Attachments(logs, subscription, name, self._wakeup, self._stored)
         self._look_at = 0.0
-        self._away_since: float | None = None
+        self._outage = Outage(patience_seconds)
         self._has_changed = threading.Event()
         self._session = Session(servers, topic, subscription, name, on_change=self._changed)
 
@@ -168,17 +168,14 @@ class StreamConsumer:
             try:
                 batch = self._look()
                 if batch is not None:
-                    self._away_since = None
+                    self._outage.over()
                     return batch
                 self._attachments.demand_reached()
-                self._away_since = None
+                self._outage.over()
                 if self._session.is_current:
                     pause = min(self._look_at, self._attachments.next_try_at) - time.monotonic()
             except (DataPlaneUnavailable, StoreUnavailable) as error:
-                self._away_since = self._away_since or time.monotonic()
-                if time.monotonic() - self._away_since > self._patience_seconds:
-                    self._away_since = None  # the next call has its full patience again
-                    raise
+                self._outage.bear(error)
                 pause = min(error.delay_seconds, LOOK_SECONDS)
             left = deadline - time.monotonic()
             if left <= 0:

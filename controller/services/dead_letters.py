@@ -12,12 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controller.dataplane.base import DataPlane, LogState
+from controller.domain.deliveries import REDRIVE
 from controller.domain.errors import NotFound, Unsupported
 from controller.store.postgres.engine import Store
 from controller.store.topics import subscriptions, topics
 
-REDRIVE = "redrive"
-"""Subscription of the log."""
 _TOPIC = "topic://"
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from controller.domain.deliveries import DeliveryEvent
 from controller.store.postgres.engine import Store
 from controller.store.topics import deliveries
-from controller.store.topics.deliveries import DeliveryEvent, MessageDelivery, Ownership
+from controller.store.topics.deliveries import MessageDelivery, Ownership
 
 
 class DeliveryCounts:

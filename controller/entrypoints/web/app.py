@@ -23,6 +23,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from controller.bootstrap import ConsumerServices
 from controller.domain.errors import (
     AccessDenied,
     AccessForbidden,
@@ -54,13 +55,9 @@ from controller.services.consumer_sessions.requests import (
     ReleasedBucket,
     Request,
 )
-from controller.services.consumer_sessions.timing import ConsumerTiming
-from controller.services.dead_letters import DeadLetterLogs
-from controller.services.delivery_counts import DeliveryCounts
-from controller.services.segment_lists import SegmentList, SegmentLists
-from controller.services.subscription_lag import LookAtLag
-from controller.services.watches.layout_feed import FedLayout, LayoutFeed
-from controller.services.watches.topic_feed import Names, TopicChanges, TopicFeed, TopicFilter, snapshot_hash
+from controller.services.segment_lists import SegmentList
+from controller.services.watches.layout_feed import FedLayout
+from controller.services.watches.topic_feed import Names, TopicChanges, TopicFilter, snapshot_hash
 from controller.store.topics.bucket_owners import SubscriptionKey
 
 ANSWER_SECONDS = 10.0
@@ -81,25 +78,6 @@ Asked = TypeVar("Asked", bound=Request)
 PRINTABLE = r"^[\x21-\x7e]+$"
 LARGEST_BODY_BYTES = 4 * 1024 * 1024
 """Of a request; a consumer that releases 65,536 buckets says less."""
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """What the routes stand on."""
-
-    leader: SessionLeader
-    layouts: LayoutFeed
-    topics: TopicFeed
-    lag: LookAtLag
-    deliveries: DeliveryCounts
-    dead_letters: DeadLetterLogs
-    lists: SegmentLists
-    secret: str
-
-    @property
-    def timing(self) -> ConsumerTiming:
-        """How long silence may last."""
-        return self.leader.timing
 
 
 class Life(BaseModel):
@@ -144,10 +122,10 @@ class DrainedQueue(BaseModel):
     ]
 
 
-def create_app(served: Served) -> FastAPI:
+def create_app(served: ConsumerServices, secret: str) -> FastAPI:
     """The app that a worker serves."""
     app = FastAPI(title="Cleave", docs_url=None, redoc_url=None)
-    app.state.served = served
+    app.state.served, app.state.secret = served, secret
     app.add_exception_handler(CleaveError, _refusal)
     app.add_exception_handler(RequestValidationError, _wrong_form)
     app.add_exception_handler(HTTPException, _no_such_call)
@@ -174,8 +152,8 @@ class SmallRequests:
         await self._app(scope, receive, send)
 
 
-def _served(request: HttpRequest) -> Served:
-    found: Served = request.app.state.served
+def _served(request: HttpRequest) -> ConsumerServices:
+    found: ConsumerServices = request.app.state.served
     return found
 
 
@@ -191,7 +169,7 @@ def _topic(
 ) -> str:
     """The topic that is asked for, if the token is for it."""
     name = f"topic://{tenant}/{namespace}/{topic}"
-    access.read(_served(request).secret, authorization).demand(name)
+    access.read(request.app.state.secret, authorization).demand(name)
     return name
 
 
@@ -199,7 +177,7 @@ def _topic(
 class Asking:
     """Which consumer of which subscription asks, at its leader."""
 
-    served: Served
+    served: ConsumerServices
     key: SubscriptionKey
     consumer: str
 
@@ -257,7 +235,7 @@ async def watch(
     async def events() -> AsyncIterator[bytes]:
         served.layouts.watch(topic_id, stream)
         try:
-            async for event in stream.events(served.timing.heartbeat_seconds):
+            async for event in stream.events(served.leader.timing.heartbeat_seconds):
                 yield event
         finally:
             served.layouts.forget(topic_id, stream)
@@ -269,7 +247,7 @@ async def watch(
 class Visible:
     """The topics that are asked for, and which of them the token may know of."""
 
-    served: Served
+    served: ConsumerServices
     wanted: TopicFilter
     is_allowed: Callable[[str], bool]
 
@@ -282,7 +260,7 @@ def _visible(
     authorization: Annotated[str | None, Header()] = None,
 ) -> Visible:
     served = _served(request)
-    grant = access.read(served.secret, authorization)
+    grant = access.read(request.app.state.secret, authorization)
     return Visible(served, TopicFilter.of(f"{tenant}/{namespace}", wanted), grant.allows)
 
 
@@ -309,7 +287,7 @@ async def watch_topics(
     async def events() -> AsyncIterator[bytes]:
         feed.watch(wanted, stream)
         try:
-            async for event in stream.events(visible.served.timing.heartbeat_seconds):
+            async for event in stream.events(visible.served.leader.timing.heartbeat_seconds):
                 yield event
         finally:
             feed.forget(wanted, stream)
@@ -353,7 +331,7 @@ async def lag(request: HttpRequest, topic: Topic, subscription: Name) -> Respons
 async def register(asking: AtLeader, life: Life) -> Response:
     """Begin a session, or go on with it; the answer says how long silence may last. Then hold the assignment stream open."""
     await asking.ask(Register, incarnation=life.incarnation)
-    timing = asking.served.timing
+    timing = asking.served.leader.timing
     return _json(
         {
             "topic_id": asking.key.topic_id,
@@ -375,7 +353,7 @@ async def assignment(
 
     async def events() -> AsyncIterator[bytes]:
         try:
-            async for event in stream.events(served.timing.heartbeat_seconds):
+            async for event in stream.events(served.leader.timing.heartbeat_seconds):
                 yield event
         finally:
             gone = Detach(key=asking.key, consumer=asking.consumer, incarnation=incarnation, stream=stream)

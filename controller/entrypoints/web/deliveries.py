@@ -13,9 +13,11 @@ from fastapi import Request as HttpRequest
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
-from controller.entrypoints.web.app import CONSUMER_PATH, AtLeader, Life, Name, Served, Topic
+from controller.bootstrap import ConsumerServices
+from controller.domain.deliveries import DeliveryEvent
+from controller.entrypoints.web.app import CONSUMER_PATH, AtLeader, Life, Name, Topic
 from controller.store.topics.bucket_owners import SubscriptionKey
-from controller.store.topics.deliveries import DeliveryEvent, Ownership
+from controller.store.topics.deliveries import Ownership
 
 router = APIRouter()
 Whole = Annotated[int, Field(ge=-1, lt=2**63)]
@@ -68,7 +70,7 @@ class Openings(BaseModel):
 
 
 async def _asker(request: HttpRequest, topic: Topic, subscription: Name, consumer: Name) -> _Asker:
-    served: Served = request.app.state.served
+    served: ConsumerServices = request.app.state.served
     topic_id, _ = await run_in_threadpool(served.layouts.find, topic)
     return _Asker(served, SubscriptionKey(topic_id, subscription), consumer)
 
@@ -76,7 +78,7 @@ async def _asker(request: HttpRequest, topic: Topic, subscription: Name, consume
 class _Asker:
     """Which consumer asks."""
 
-    def __init__(self, served: Served, key: SubscriptionKey, consumer: str) -> None:
+    def __init__(self, served: ConsumerServices, key: SubscriptionKey, consumer: str) -> None:
         self.counts = served.deliveries
         self._key, self._consumer = key, consumer
 

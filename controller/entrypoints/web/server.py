@@ -6,17 +6,11 @@ import socket
 
 import uvicorn
 
+from controller.bootstrap import ConsumerServices
 from controller.domain.errors import InvalidInput
 from controller.entrypoints.web import deliveries as routes_of_deliveries
 from controller.entrypoints.web.access import demand_secret
-from controller.entrypoints.web.app import Served, create_app
-from controller.services.consumer_sessions.leader import SessionLeader
-from controller.services.dead_letters import DeadLetterLogs
-from controller.services.delivery_counts import DeliveryCounts
-from controller.services.segment_lists import SegmentLists
-from controller.services.subscription_lag import LookAtLag
-from controller.services.watches.layout_feed import LayoutFeed
-from controller.services.watches.topic_feed import TopicFeed
+from controller.entrypoints.web.app import create_app
 from controller.settings import Settings
 
 _BACKLOG = 2048
@@ -51,18 +45,9 @@ class WebServer:
         self.address = (settings.serve_url or own).rstrip("/")
         self._server: uvicorn.Server | None = None
 
-    def serve(
-        self,
-        leader: SessionLeader,
-        layouts: LayoutFeed,
-        topics: TopicFeed,
-        lag: LookAtLag,
-        deliveries: DeliveryCounts,
-        dead_letters: DeadLetterLogs,
-        lists: SegmentLists,
-    ) -> WebServer:
+    def serve(self, services: ConsumerServices) -> WebServer:
         """Itself, with what it is to serve."""
-        app = create_app(Served(leader, layouts, topics, lag, deliveries, dead_letters, lists, self._secret))
+        app = create_app(services, self._secret)
         app.include_router(routes_of_deliveries.router)
         self._server = uvicorn.Server(
             uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2)

@@ -7,20 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from sqlalchemy import Connection, text
 
+from controller.domain.deliveries import DeliveryEvent
 from controller.domain.errors import LostRace
 from controller.store.topics.bucket_owners import SubscriptionKey
-
-
-class DeliveryEvent(StrEnum):
-    """What happens to a message."""
-
-    BEGUN = "begun"
-    FAILED = "failed"
-    ENDED = "ended"
 
 
 @dataclass(frozen=True, slots=True)

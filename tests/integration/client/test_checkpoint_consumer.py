@@ -48,7 +48,7 @@ def begin(bench: Bench, servers: Servers, producer: Producer) -> Iterator[Begin]
     def begin(
         start: Checkpoint | bytes | Start | datetime, logs: LogClient | None = None, **options: float
     ) -> CheckpointConsumer:
-        begun.append(CheckpointConsumer(servers, logs or bench.logs, TOPIC, start, **options))  # type: ignore[arg-type]
+        begun.append(CheckpointConsumer(servers, logs or bench.logs, TOPIC, start, **options))
         return begun[-1]
 
     yield begin

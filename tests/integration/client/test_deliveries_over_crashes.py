@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ class Life:
     """One life of the consumer `a`. Its handler dies of the killer's message."""
 
     def __init__(
-        self, servers: Servers, bench: Bench, name: str, released: threading.Event, **options: object
+        self, servers: Servers, bench: Bench, name: str, released: threading.Event, **options: Any
     ) -> None:
         self.done: list[tuple[str, int]] = []
         self.dies = threading.Event()
@@ -43,7 +44,7 @@ class Life:
         self._released = released
         self.consumer = StreamConsumer(servers, bench.logs, TOPIC, "billing", name)
         options = {"threads": 4, "first_retry_seconds": 0.01, "longest_retry_seconds": 0.02, **options}
-        self.work = KeyedWork(self.consumer, self.handle, **options)  # type: ignore[arg-type]
+        self.work = KeyedWork(self.consumer, self.handle, **options)
 
     def handle(self, message: LogMessage) -> None:
         key = (message.key or b"").decode()
@@ -71,7 +72,7 @@ def begin(bench: Bench, servers: Servers) -> Iterator[Begin]:
     released = threading.Event()
     with ExitStack() as ends:
 
-        def begin(name: str = "a", **options: object) -> Life:
+        def begin(name: str = "a", **options: Any) -> Life:
             life = Life(servers, bench, name, released, **options)
             ends.callback(life.consumer.close)
             ends.callback(life.work.close)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -89,13 +90,13 @@ def work(bench: Bench, servers: Servers, producer: Producer, desk: Desk) -> Iter
         name: str = "a",
         handle: Handle = desk.handle,
         on_release: Callable[[int, HashRange], None] = lambda _segment_id, _bucket: None,
-        **options: object,
+        **options: Any,
     ) -> KeyedWork:
         consumer = StreamConsumer(
             servers, bench.logs, TOPIC, "billing", name, batch_messages=10, on_release=on_release
         )
         options = {"threads": 4, "first_retry_seconds": 0.01, "longest_retry_seconds": 0.05, **options}
-        begun.append((consumer, KeyedWork(consumer, handle, **options)))  # type: ignore[arg-type]
+        begun.append((consumer, KeyedWork(consumer, handle, **options)))
         return begun[-1][1]
 
     yield start

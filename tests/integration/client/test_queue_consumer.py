@@ -61,7 +61,7 @@ def join(bench: Bench, servers: Servers, producer: Producer) -> Iterator[Join]:
     joined: list[QueueConsumer] = []
 
     def join(name: str, logs: LogClient | None = None, **options: float) -> QueueConsumer:
-        joined.append(QueueConsumer(servers, logs or bench.logs, TOPIC, "jobs", name, **options))  # type: ignore[arg-type]
+        joined.append(QueueConsumer(servers, logs or bench.logs, TOPIC, "jobs", name, **options))
         return joined[-1]
 
     yield join

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -38,8 +39,8 @@ def join(bench: Bench, servers: Servers, producer: Producer) -> Iterator[Join]:
     """Consumers of subscription `billing`, signed off at the end."""
     joined: list[StreamConsumer] = []
 
-    def join(name: str, **options: object) -> StreamConsumer:
-        joined.append(StreamConsumer(servers, bench.logs, TOPIC, "billing", name, **options))  # type: ignore[arg-type]
+    def join(name: str, **options: Any) -> StreamConsumer:
+        joined.append(StreamConsumer(servers, bench.logs, TOPIC, "billing", name, **options))
         return joined[-1]
 
     yield join
@@ -287,11 +288,11 @@ def test_it_can_always_be_asked_why_nothing_comes(bench: Bench, producer: Produc
     )
 
 
-def set_sharing(bench: Bench, **how: object) -> None:
+def set_sharing(bench: Bench, **how: Any) -> None:
     """How `billing` is shared out."""
     given = {"parents_block": None, "drain_consumers": None, **how}
     with bench.store.transaction() as tx:
-        subscriptions.set_sharing(tx, bench.topic_id, "billing", **given)  # type: ignore[arg-type]
+        subscriptions.set_sharing(tx, bench.topic_id, "billing", **given)
 
 
 def test_where_lag_matters_more_than_order_children_are_read_beside_their_parents(

@@ -82,7 +82,7 @@ def test_the_silent_are_hung_up_on_and_who_asks_is_told(bench: Bench) -> None:
             holders[-1].start()
         wait_until(lambda: set(ended) == set(SUBSCRIPTIONS), message="both are connected")
 
-        with away(bench.url, "cleave", "cleave-sessions", "cleave-layouts"):
+        with away(bench.url, "cleave", "cleave-sessions", "cleave-watches"):
             with pytest.raises(StoreUnavailable, match="not currently accepting connections"):
                 servers.ask("POST", f"{PATH.format('billing')}-late", document={"incarnation": "1"})
             wait_until(
