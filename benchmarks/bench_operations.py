@@ -31,7 +31,7 @@ from benchmarks.operation_costs import Account, pgbench
 from controller.bootstrap import Application
 from controller.dataplane.layout_keeper import naming
 from controller.devstack.postgres import DURABLE, EmbeddedPostgres
-from controller.domain.evaluator import ALL_LANES, CODE_VERSION, decide
+from controller.domain.evaluator import ALL_LANES, code_version, decide
 from controller.domain.operation import Origin
 from controller.domain.policy import AutoScalePolicy
 from controller.services import segment_admin, topic_admin
@@ -118,7 +118,7 @@ def ask_together(app: Application, topic_ids: Sequence[int]) -> Ask:
             input_version=1,
             lanes=ALL_LANES,
             decided_by="benchmark",
-            code_version=CODE_VERSION,
+            code_version=code_version(situation.policy),
             evaluation=decide(situation, ALL_LANES),
             situation=situation.to_json(),
         )

@@ -358,9 +358,11 @@ BEGIN
     IF EXISTS (SELECT FROM cleave.load_run r WHERE r.run_id = run OR r.window_end >= run_window_end) THEN
         DELETE FROM staging.load_row s WHERE s.run_id = run;
         DELETE FROM staging.source_row s WHERE s.run_id = run;
+        DELETE FROM staging.tick_row s WHERE s.run_id = run;
         RETURN QUERY SELECT 0::bigint, 0::bigint, false;
         RETURN;
     END IF;
+    PERFORM cleave.remember_loads(run, run_window_end);  -- before the records, whose change wakes who reads both
     SELECT count(*) INTO staged FROM staging.load_row s WHERE s.run_id = run;
     UPDATE cleave.segment_load l
        SET msg_rate_in = s.msg_rate_in, byte_rate_in = s.byte_rate_in, msg_rate_out = s.msg_rate_out,
@@ -743,6 +745,82 @@ BEGIN
     END IF;
 END $$;
 
+CREATE FUNCTION cleave.remember_loads(run text, run_window_end timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    CREATE TEMPORARY TABLE tick_given ON COMMIT DROP AS
+    SELECT s.topic_id, s.segment_id, s.tick_seconds, floor(extract(epoch FROM run_window_end) / s.tick_seconds)::bigint AS tick,
+           ARRAY[s.msg_rate_in, s.byte_rate_in, s.msg_rate_out, s.byte_rate_out] AS rates
+      FROM staging.tick_row s WHERE s.run_id = run;
+    DELETE FROM staging.tick_row s WHERE s.run_id = run;
+    ANALYZE tick_given;
+
+    INSERT INTO cleave.load_memory (topic_id, segment_id, tick_seconds, last_tick, rates, strikes)
+    SELECT g.topic_id, g.segment_id, g.tick_seconds, g.tick - 1, h.rates[greatest(1, cardinality(h.rates) - 179):], k.strikes
+      FROM tick_given g
+      JOIN cleave.segment s ON s.topic_id = g.topic_id AND s.segment_id = g.segment_id AND s.state = 'ACTIVE'
+     CROSS JOIN LATERAL (
+           SELECT count(*) AS parents, bool_and(m.rates IS NOT NULL) AS whole,
+                  max(m.last_tick - cardinality(m.rates) / 4 + 1) AS first_tick, max(m.strikes) AS strikes,
+                  min(p.parent_id) AS parent_id
+             FROM cleave.segment_parent p
+             LEFT JOIN cleave.load_memory m ON m.topic_id = p.topic_id AND m.segment_id = p.parent_id
+              AND m.tick_seconds = g.tick_seconds AND g.tick - m.last_tick BETWEEN 0 AND 5
+            WHERE p.topic_id = g.topic_id AND p.child_id = g.segment_id) a
+     CROSS JOIN LATERAL (
+           SELECT sum(y.rates[1]) AS a, sum(y.rates[2]) AS b, sum(y.rates[3]) AS c, sum(y.rates[4]) AS d,
+                  bool_and(y.rates IS NOT NULL) AS whole, count(*) AS children
+             FROM cleave.segment_parent x
+             LEFT JOIN tick_given y ON y.topic_id = x.topic_id AND y.segment_id = x.child_id
+            WHERE a.parents = 1 AND x.topic_id = g.topic_id AND x.parent_id = a.parent_id) f
+     CROSS JOIN LATERAL (
+           SELECT array_agg(one.rate ORDER BY one.at, one.metric) AS rates
+             FROM (SELECT at, metric,
+                          CASE WHEN f.whole AND f.children > 1 AND (ARRAY[f.a, f.b, f.c, f.d])[metric] > 0
+                               THEN sum(m.rates[4 * (least(at, m.last_tick) - m.last_tick + cardinality(m.rates) / 4 - 1) + metric])
+                                    * g.rates[metric] / (ARRAY[f.a, f.b, f.c, f.d])[metric]
+                               ELSE sum(m.rates[4 * (least(at, m.last_tick) - m.last_tick + cardinality(m.rates) / 4 - 1) + metric]
+                                        * (least(q.range_end, s.range_end) - greatest(q.range_start, s.range_start) + 1)
+                                        / (q.range_end - q.range_start + 1)::float8)
+                          END AS rate
+                     FROM cleave.segment_parent p
+                     JOIN cleave.segment q ON q.topic_id = p.topic_id AND q.segment_id = p.parent_id
+                     JOIN cleave.load_memory m ON m.topic_id = p.topic_id AND m.segment_id = p.parent_id
+                    CROSS JOIN generate_series(greatest(a.first_tick, g.tick - 45), g.tick - 1) AS at
+                    CROSS JOIN generate_series(1, 4) AS metric
+                    WHERE p.topic_id = g.topic_id AND p.child_id = g.segment_id
+                    GROUP BY at, metric) one) h
+     CROSS JOIN LATERAL (
+           SELECT CASE WHEN f.whole AND f.children > 1 AND f.a + f.b + f.c + f.d > 0
+                        AND g.rates[1] >= 0.8 * f.a AND g.rates[2] >= 0.8 * f.b
+                        AND g.rates[3] >= 0.8 * f.c AND g.rates[4] >= 0.8 * f.d
+                       THEN a.strikes + 1 ELSE 0 END AS strikes) k
+     WHERE a.parents > 0 AND a.whole AND h.rates IS NOT NULL
+       AND NOT EXISTS (SELECT FROM cleave.load_memory m WHERE m.topic_id = g.topic_id AND m.segment_id = g.segment_id);
+
+    UPDATE cleave.load_memory m
+       SET tick_seconds = g.tick_seconds, last_tick = g.tick,
+           rates = CASE
+               WHEN m.tick_seconds <> g.tick_seconds OR g.tick - m.last_tick NOT BETWEEN 0 AND 5 THEN g.rates
+               WHEN g.tick = m.last_tick THEN m.rates[:cardinality(m.rates) - 4] || g.rates
+               WHEN g.tick = m.last_tick + 1 THEN m.rates[greatest(1, cardinality(m.rates) - 175):] || g.rates
+               ELSE m.rates[greatest(1, cardinality(m.rates) + 4 * (g.tick - m.last_tick) - 179)::integer:]
+                    || cleave.ticks_held(m.rates[cardinality(m.rates) - 3:], g.tick - m.last_tick - 1) || g.rates
+           END
+      FROM tick_given g WHERE m.topic_id = g.topic_id AND m.segment_id = g.segment_id;
+
+    INSERT INTO cleave.load_memory (topic_id, segment_id, tick_seconds, last_tick, rates)
+    SELECT g.topic_id, g.segment_id, g.tick_seconds, g.tick, g.rates
+      FROM tick_given g JOIN cleave.segment s ON s.topic_id = g.topic_id AND s.segment_id = g.segment_id
+     WHERE s.pruned_epoch IS NULL
+    ON CONFLICT (topic_id, segment_id) DO NOTHING;
+    DROP TABLE tick_given;
+END $$;
+
+COMMENT ON FUNCTION cleave.remember_loads(run text, run_window_end timestamp with time zone) IS 'Appends a run''s rates to the memories of their segments.';
+
 CREATE FUNCTION cleave.segment_before_write() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -763,6 +841,15 @@ BEGIN
     END IF;
     RETURN NEW;
 END $$;
+
+CREATE FUNCTION cleave.ticks_held(rates double precision[], times bigint) RETURNS double precision[]
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    SELECT coalesce(array_agg(rate ORDER BY again, metric), '{}')
+      FROM generate_series(1, times) AS again, unnest(rates) WITH ORDINALITY AS one (rate, metric)
+$$;
+
+COMMENT ON FUNCTION cleave.ticks_held(rates double precision[], times bigint) IS 'One tick''s rates, held for so many ticks.';
 
 CREATE FUNCTION cleave.tiles_hash_space(boundaries bigint[]) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -1875,6 +1962,15 @@ COMMENT ON CONSTRAINT cluster_policy_is_object ON cleave.cluster_policy IS 'A st
 
 COMMENT ON CONSTRAINT cluster_policy_one_row ON cleave.cluster_policy IS 'There is one cluster policy.';
 
+CREATE TABLE cleave.cluster_reconnections (
+    singleton boolean DEFAULT true NOT NULL,
+    reconnections_left double precision,
+    reconnections_at timestamp with time zone,
+    CONSTRAINT cluster_reconnections_one_row CHECK (singleton)
+);
+
+COMMENT ON CONSTRAINT cluster_reconnections_one_row ON cleave.cluster_reconnections IS 'There is one budget of the cluster.';
+
 CREATE TABLE cleave.consumer (
     topic_id bigint NOT NULL,
     subscription text NOT NULL,
@@ -1953,11 +2049,15 @@ CREATE TABLE cleave.evaluation (
     not_before timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     outcome_digest text,
     consumers_changed_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    reconnections_left double precision,
+    reconnections_at timestamp with time zone,
     CONSTRAINT evaluation_versions_known CHECK ((GREATEST(consumer_version, load_version, merge_version) <= input_version))
 )
 WITH (fillfactor='70');
 
 COMMENT ON COLUMN cleave.evaluation.consumers_changed_at IS 'When a consumer of the topic last came or went, registered or observed.';
+
+COMMENT ON COLUMN cleave.evaluation.reconnections_left IS 'Clients of the topic that could still be made to reconnect at reconnections_at; more since then, by the policy''s rate.';
 
 COMMENT ON CONSTRAINT evaluation_versions_known ON cleave.evaluation IS 'A lane has never looked at inputs that are not there yet.';
 
@@ -2009,6 +2109,30 @@ CREATE TABLE cleave.load_history (
 
 COMMENT ON TABLE cleave.load_history IS 'Every load record as it was written; recorded_at is when, by the database''s clock.';
 
+CREATE TABLE cleave.load_memory (
+    topic_id bigint NOT NULL,
+    segment_id bigint NOT NULL,
+    tick_seconds double precision NOT NULL,
+    last_tick bigint NOT NULL,
+    rates double precision[] NOT NULL,
+    strikes integer DEFAULT 0 NOT NULL,
+    CONSTRAINT load_memory_tick_positive CHECK ((tick_seconds > (0)::double precision)),
+    CONSTRAINT load_memory_ticks_whole CHECK ((((cardinality(rates) >= 4) AND (cardinality(rates) <= 180)) AND ((cardinality(rates) % 4) = 0)))
+)
+WITH (fillfactor='70');
+
+COMMENT ON TABLE cleave.load_memory IS 'The last loads of each segment whose topic is decided on by a profile that looks back.';
+
+COMMENT ON COLUMN cleave.load_memory.last_tick IS 'The number of the last tick since the Unix epoch: that instant in seconds / tick_seconds.';
+
+COMMENT ON COLUMN cleave.load_memory.rates IS 'Four a tick in the order of the metrics, oldest tick first; at most 45 ticks.';
+
+COMMENT ON COLUMN cleave.load_memory.strikes IS 'How many splits in a row left more than 80 % of the load in this segment and its ancestors.';
+
+COMMENT ON CONSTRAINT load_memory_tick_positive ON cleave.load_memory IS 'A tick lasts longer than no time.';
+
+COMMENT ON CONSTRAINT load_memory_ticks_whole ON cleave.load_memory IS 'A memory has 1 to 45 ticks of four rates each.';
+
 CREATE TABLE cleave.load_run (
     run_id text NOT NULL,
     window_end timestamp with time zone NOT NULL,
@@ -2025,6 +2149,77 @@ CREATE TABLE cleave.load_source (
     source text NOT NULL,
     observed_at timestamp with time zone NOT NULL
 );
+
+CREATE TABLE cleave.namespace_policy (
+    namespace text NOT NULL,
+    policy jsonb NOT NULL,
+    row_version bigint DEFAULT 1 NOT NULL,
+    actor text NOT NULL,
+    updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT namespace_policy_form CHECK ((namespace ~ '^[^/[:space:]]+/[^/[:space:]]+$'::text)),
+    CONSTRAINT namespace_policy_is_object CHECK ((jsonb_typeof(policy) = 'object'::text))
+);
+
+COMMENT ON CONSTRAINT namespace_policy_form ON cleave.namespace_policy IS 'A namespace is tenant/namespace.';
+
+COMMENT ON CONSTRAINT namespace_policy_is_object ON cleave.namespace_policy IS 'A stored policy is a JSON object of knobs.';
+
+CREATE TABLE cleave.policy_default (
+    knob text NOT NULL,
+    value jsonb NOT NULL
+);
+
+CREATE TABLE cleave.topic (
+    topic_id bigint NOT NULL,
+    name text NOT NULL COLLATE pg_catalog."C",
+    namespace text NOT NULL,
+    state text DEFAULT 'creating'::text NOT NULL,
+    data_plane text DEFAULT 'embedded'::text NOT NULL,
+    epoch bigint DEFAULT 0 NOT NULL,
+    next_segment_id bigint NOT NULL,
+    subscription_version bigint DEFAULT 0 NOT NULL,
+    row_version bigint DEFAULT 1 NOT NULL,
+    properties jsonb DEFAULT '{}'::jsonb NOT NULL,
+    policy jsonb,
+    last_split_at timestamp with time zone,
+    last_merge_at timestamp with time zone,
+    last_rebucket_at timestamp with time zone,
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    deleted_at timestamp with time zone,
+    CONSTRAINT topic_counters_not_negative CHECK (((epoch >= 0) AND (next_segment_id >= 0) AND (subscription_version >= 0))),
+    CONSTRAINT topic_id_fits_ring CHECK (((topic_id >= 1) AND (topic_id <= '140737488355327'::bigint))),
+    CONSTRAINT topic_name_form CHECK ((name ~ '^topic://[^/[:space:]]+/[^/[:space:]]+/[^[:space:]]+$'::text)),
+    CONSTRAINT topic_namespace_form CHECK ((name ~~ (('topic://'::text || replace(replace(namespace, '%'::text, '\%'::text), '_'::text, '\_'::text)) || '/%'::text))),
+    CONSTRAINT topic_policy_is_object CHECK (((policy IS NULL) OR (jsonb_typeof(policy) = 'object'::text))),
+    CONSTRAINT topic_state_known CHECK ((state = ANY (ARRAY['creating'::text, 'live'::text, 'deleting'::text, 'deleted'::text])))
+);
+
+COMMENT ON CONSTRAINT topic_counters_not_negative ON cleave.topic IS 'Epoch, next segment id and subscription version never go below 0.';
+
+COMMENT ON CONSTRAINT topic_id_fits_ring ON cleave.topic IS 'A topic id times 65536 fits a bigint.';
+
+COMMENT ON CONSTRAINT topic_name_form ON cleave.topic IS 'A topic name is topic://tenant/namespace/name, without spaces.';
+
+COMMENT ON CONSTRAINT topic_namespace_form ON cleave.topic IS 'The namespace column is the tenant/namespace of the topic name.';
+
+COMMENT ON CONSTRAINT topic_policy_is_object ON cleave.topic IS 'A stored policy is a JSON object of knobs.';
+
+COMMENT ON CONSTRAINT topic_state_known ON cleave.topic IS 'A topic is creating, live, deleting or deleted.';
+
+CREATE VIEW cleave.memory_in_force AS
+ SELECT topic_id,
+    (GREATEST(memory_seconds, (45)::double precision) / (45)::double precision) AS tick_seconds
+   FROM ( SELECT t.topic_id,
+            max((COALESCE(held.stored, d.value) #>> '{}'::text[])) FILTER (WHERE (d.knob = 'profile'::text)) AS profile,
+            max(COALESCE(cleave.knob_number(held.stored), cleave.knob_number(d.value))) FILTER (WHERE (d.knob = 'load_memory_seconds'::text)) AS memory_seconds
+           FROM ((((cleave.topic t
+             LEFT JOIN cleave.namespace_policy n ON ((n.namespace = t.namespace)))
+             CROSS JOIN cleave.cluster_policy c)
+             CROSS JOIN cleave.policy_default d)
+             CROSS JOIN LATERAL ( SELECT cleave.knob_stored(d.knob, t.policy, n.policy, c.policy) AS stored) held)
+          WHERE ((d.knob = ANY (ARRAY['profile'::text, 'load_memory_seconds'::text])) AND (t.state <> 'deleted'::text))
+          GROUP BY t.topic_id) topics
+  WHERE (profile = 'adaptive'::text);
 
 CREATE TABLE cleave.message_delivery (
     topic_id bigint NOT NULL,
@@ -2112,20 +2307,6 @@ CREATE TABLE cleave.namespace_load (
 COMMENT ON TABLE cleave.namespace_load IS 'Sums over the bundles of a namespace; peak_…: of its largest bundle by that measure, in and out together.';
 
 COMMENT ON CONSTRAINT namespace_load_rates_valid ON cleave.namespace_load IS 'Rates of a namespace are finite and not negative.';
-
-CREATE TABLE cleave.namespace_policy (
-    namespace text NOT NULL,
-    policy jsonb NOT NULL,
-    row_version bigint DEFAULT 1 NOT NULL,
-    actor text NOT NULL,
-    updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    CONSTRAINT namespace_policy_form CHECK ((namespace ~ '^[^/[:space:]]+/[^/[:space:]]+$'::text)),
-    CONSTRAINT namespace_policy_is_object CHECK ((jsonb_typeof(policy) = 'object'::text))
-);
-
-COMMENT ON CONSTRAINT namespace_policy_form ON cleave.namespace_policy IS 'A namespace is tenant/namespace.';
-
-COMMENT ON CONSTRAINT namespace_policy_is_object ON cleave.namespace_policy IS 'A stored policy is a JSON object of knobs.';
 
 CREATE TABLE cleave.observed_subscription (
     topic_id bigint NOT NULL,
@@ -2255,11 +2436,6 @@ ALTER TABLE cleave.policy_change ALTER COLUMN change_id ADD GENERATED ALWAYS AS 
     CACHE 1
 );
 
-CREATE TABLE cleave.policy_default (
-    knob text NOT NULL,
-    value jsonb NOT NULL
-);
-
 CREATE TABLE cleave.segment (
     topic_id bigint NOT NULL,
     segment_id bigint NOT NULL,
@@ -2370,43 +2546,6 @@ COMMENT ON CONSTRAINT subscription_kind_known ON cleave.subscription IS 'A subsc
 COMMENT ON CONSTRAINT subscription_name_form ON cleave.subscription IS 'A subscription name is not empty and has no spaces.';
 
 COMMENT ON CONSTRAINT subscription_state_known ON cleave.subscription IS 'A subscription is live or deleting.';
-
-CREATE TABLE cleave.topic (
-    topic_id bigint NOT NULL,
-    name text NOT NULL COLLATE pg_catalog."C",
-    namespace text NOT NULL,
-    state text DEFAULT 'creating'::text NOT NULL,
-    data_plane text DEFAULT 'embedded'::text NOT NULL,
-    epoch bigint DEFAULT 0 NOT NULL,
-    next_segment_id bigint NOT NULL,
-    subscription_version bigint DEFAULT 0 NOT NULL,
-    row_version bigint DEFAULT 1 NOT NULL,
-    properties jsonb DEFAULT '{}'::jsonb NOT NULL,
-    policy jsonb,
-    last_split_at timestamp with time zone,
-    last_merge_at timestamp with time zone,
-    last_rebucket_at timestamp with time zone,
-    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    deleted_at timestamp with time zone,
-    CONSTRAINT topic_counters_not_negative CHECK (((epoch >= 0) AND (next_segment_id >= 0) AND (subscription_version >= 0))),
-    CONSTRAINT topic_id_fits_ring CHECK (((topic_id >= 1) AND (topic_id <= '140737488355327'::bigint))),
-    CONSTRAINT topic_name_form CHECK ((name ~ '^topic://[^/[:space:]]+/[^/[:space:]]+/[^[:space:]]+$'::text)),
-    CONSTRAINT topic_namespace_form CHECK ((name ~~ (('topic://'::text || replace(replace(namespace, '%'::text, '\%'::text), '_'::text, '\_'::text)) || '/%'::text))),
-    CONSTRAINT topic_policy_is_object CHECK (((policy IS NULL) OR (jsonb_typeof(policy) = 'object'::text))),
-    CONSTRAINT topic_state_known CHECK ((state = ANY (ARRAY['creating'::text, 'live'::text, 'deleting'::text, 'deleted'::text])))
-);
-
-COMMENT ON CONSTRAINT topic_counters_not_negative ON cleave.topic IS 'Epoch, next segment id and subscription version never go below 0.';
-
-COMMENT ON CONSTRAINT topic_id_fits_ring ON cleave.topic IS 'A topic id times 65536 fits a bigint.';
-
-COMMENT ON CONSTRAINT topic_name_form ON cleave.topic IS 'A topic name is topic://tenant/namespace/name, without spaces.';
-
-COMMENT ON CONSTRAINT topic_namespace_form ON cleave.topic IS 'The namespace column is the tenant/namespace of the topic name.';
-
-COMMENT ON CONSTRAINT topic_policy_is_object ON cleave.topic IS 'A stored policy is a JSON object of knobs.';
-
-COMMENT ON CONSTRAINT topic_state_known ON cleave.topic IS 'A topic is creating, live, deleting or deleted.';
 
 CREATE VIEW cleave.threshold_in_force AS
  SELECT t.topic_id,
@@ -3693,6 +3832,17 @@ CREATE TABLE staging.source_row (
     observed_at timestamp with time zone NOT NULL
 );
 
+CREATE TABLE staging.tick_row (
+    run_id text NOT NULL,
+    topic_id bigint NOT NULL,
+    segment_id bigint NOT NULL,
+    msg_rate_in double precision NOT NULL,
+    byte_rate_in double precision NOT NULL,
+    msg_rate_out double precision NOT NULL,
+    byte_rate_out double precision NOT NULL,
+    tick_seconds double precision NOT NULL
+);
+
 ALTER TABLE ONLY cleave.decision ATTACH PARTITION cleave.decision_default DEFAULT;
 
 ALTER TABLE ONLY cleave.broker_load
@@ -3738,6 +3888,9 @@ ALTER TABLE ONLY cleave.cluster_load
 ALTER TABLE ONLY cleave.cluster_policy
     ADD CONSTRAINT cluster_policy_pkey PRIMARY KEY (singleton);
 
+ALTER TABLE ONLY cleave.cluster_reconnections
+    ADD CONSTRAINT cluster_reconnections_pkey PRIMARY KEY (singleton);
+
 ALTER TABLE ONLY cleave.consumer
     ADD CONSTRAINT consumer_pkey PRIMARY KEY (topic_id, subscription, name);
 
@@ -3758,6 +3911,9 @@ ALTER TABLE ONLY cleave.layout_change
 
 ALTER TABLE ONLY cleave.lease
     ADD CONSTRAINT lease_pkey PRIMARY KEY (name);
+
+ALTER TABLE ONLY cleave.load_memory
+    ADD CONSTRAINT load_memory_pkey PRIMARY KEY (topic_id, segment_id);
 
 ALTER TABLE ONLY cleave.load_run
     ADD CONSTRAINT load_run_pkey PRIMARY KEY (run_id);
@@ -3986,6 +4142,8 @@ CREATE INDEX namespace_bundles_row_run ON staging.namespace_bundles_row USING bt
 CREATE INDEX namespace_row_run ON staging.namespace_row USING btree (run_id);
 
 CREATE INDEX source_row_run ON staging.source_row USING btree (run_id);
+
+CREATE INDEX tick_row_run ON staging.tick_row USING btree (run_id);
 
 ALTER INDEX cleave.decision_pkey ATTACH PARTITION cleave.decision_default_pkey;
 
@@ -4255,6 +4413,8 @@ REVOKE ALL ON FUNCTION cleave.merge_load(run text, run_window_end timestamp with
 GRANT ALL ON FUNCTION cleave.merge_load(run text, run_window_end timestamp with time zone, run_engine text, run_samples bigint, run_segments bigint, run_quarantined text[]) TO cleave_spark_loader;
 GRANT ALL ON FUNCTION cleave.merge_load(run text, run_window_end timestamp with time zone, run_engine text, run_samples bigint, run_segments bigint, run_quarantined text[]) TO cleave_controller;
 
+REVOKE ALL ON FUNCTION cleave.remember_loads(run text, run_window_end timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION embedded.acknowledge(of_log_id bigint, of_subscription text, of_generation bigint, upto bigint, messages bigint, bytes bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION embedded.acknowledge(of_log_id bigint, of_subscription text, of_generation bigint, upto bigint, messages bigint, bytes bigint) TO cleave_controller;
 GRANT ALL ON FUNCTION embedded.acknowledge(of_log_id bigint, of_subscription text, of_generation bigint, upto bigint, messages bigint, bytes bigint) TO cleave_client;
@@ -4410,6 +4570,8 @@ GRANT SELECT ON TABLE cleave.cluster_load TO cleave_controller;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE cleave.cluster_policy TO cleave_controller;
 
+GRANT SELECT,UPDATE ON TABLE cleave.cluster_reconnections TO cleave_controller;
+
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.consumer TO cleave_controller;
 
 GRANT USAGE ON SEQUENCE cleave.decision_id_seq TO cleave_controller;
@@ -4428,11 +4590,22 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.lease TO cleave_controller;
 
 GRANT SELECT,INSERT,DELETE ON TABLE cleave.load_history TO cleave_controller;
 
+GRANT SELECT,DELETE ON TABLE cleave.load_memory TO cleave_controller;
+
 GRANT SELECT,INSERT,UPDATE ON TABLE cleave.load_run TO cleave_controller;
 GRANT SELECT ON TABLE cleave.load_run TO cleave_spark_loader;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE cleave.load_source TO cleave_controller;
 GRANT SELECT ON TABLE cleave.load_source TO cleave_spark_loader;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.namespace_policy TO cleave_controller;
+
+GRANT SELECT ON TABLE cleave.policy_default TO cleave_controller;
+
+GRANT SELECT,INSERT,UPDATE ON TABLE cleave.topic TO cleave_controller;
+
+GRANT SELECT ON TABLE cleave.memory_in_force TO cleave_spark_loader;
+GRANT SELECT ON TABLE cleave.memory_in_force TO cleave_controller;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.message_delivery TO cleave_controller;
 
@@ -4445,8 +4618,6 @@ GRANT SELECT ON TABLE cleave.namespace_bundles TO cleave_spark_loader;
 
 GRANT SELECT ON TABLE cleave.namespace_load TO cleave_controller;
 GRANT SELECT ON TABLE cleave.namespace_load TO cleave_spark_loader;
-
-GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.namespace_policy TO cleave_controller;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.observed_subscription TO cleave_controller;
 
@@ -4462,8 +4633,6 @@ GRANT SELECT,INSERT,UPDATE ON TABLE cleave.operation_step TO cleave_controller;
 
 GRANT SELECT,INSERT ON TABLE cleave.policy_change TO cleave_controller;
 
-GRANT SELECT ON TABLE cleave.policy_default TO cleave_controller;
-
 GRANT SELECT,INSERT,UPDATE ON TABLE cleave.segment TO cleave_controller;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.segment_drain TO cleave_controller;
@@ -4474,8 +4643,6 @@ GRANT SELECT ON TABLE cleave.segment_load TO cleave_spark_loader;
 GRANT SELECT,INSERT ON TABLE cleave.segment_parent TO cleave_controller;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.subscription TO cleave_controller;
-
-GRANT SELECT,INSERT,UPDATE ON TABLE cleave.topic TO cleave_controller;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE cleave.threshold_in_force TO cleave_controller;
 GRANT SELECT ON TABLE cleave.threshold_in_force TO cleave_spark_loader;
@@ -4627,3 +4794,5 @@ GRANT INSERT ON TABLE staging.namespace_bundles_row TO cleave_spark_loader;
 GRANT INSERT ON TABLE staging.namespace_row TO cleave_spark_loader;
 
 GRANT INSERT ON TABLE staging.source_row TO cleave_spark_loader;
+
+GRANT INSERT ON TABLE staging.tick_row TO cleave_spark_loader;

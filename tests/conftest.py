@@ -81,14 +81,14 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgr
 @pytest.fixture(scope="session")
 def migrated_template(postgres_server: PostgresServer) -> Iterator[str]:
     """Name of a database with the current schema in it, to copy from; never connect to it."""
-    from controller.store.postgres.migrations import migrate
+    from tests.support.migrated import migrate_to_pip483
 
     given = os.environ.get("CLEAVE_TEST_POSTGRES_TEMPLATE")
     if given:
         yield given
         return
     name = f"cleave_template_{secrets.token_hex(4)}"
-    migrate(postgres_server.create_database(name))
+    migrate_to_pip483(postgres_server.create_database(name))
     yield name
     postgres_server.drop_database(name)
 

@@ -48,6 +48,11 @@ class RefusalReason(StrEnum):
     REBUCKET_COOLDOWN = "rebucket-cooldown"
     BUCKET_IDLE_WINDOW = "bucket-idle-window"
     COLD_WINDOW = "cold-window"  # began None: the record was not written as cold under these thresholds
+    # What the profile `adaptive` weighs; segment-seconds are segments kept for a second.
+    TOLERATED_OVERLOAD = "tolerated-overload"  # what the overload has cost so far; the price of a reshape
+    SAVING_BELOW_PRICE = "saving-below-price"  # what a reshape would have saved; its price
+    UNSPLITTABLE = "unsplittable"  # the load on what no cut divides, as a share of the capacity; 1
+    RECONNECTION_BUDGET = "reconnection-budget"  # clients that would reconnect; how many still may
     # Others go first.
     IN_FLIGHT = "in-flight"  # the operation that holds the segment; None
     LOWER_SCORE = "lower-score"  # score, the score of the one chosen
@@ -91,7 +96,10 @@ class Rebucket:
 
 @dataclass(frozen=True, slots=True)
 class Recut:
-    """Adjacent segments cut anew at `at`; no profile of Pulsar's makes one."""
+    """Adjacent segments cut anew at `at`, without any cut point joined; no profile of Pulsar's makes one.
+
+    `reason` is the metric, as of a split, or `cold`, as of a merge.
+    """
 
     segment_ids: tuple[int, ...]
     at: tuple[int, ...]
@@ -99,6 +107,17 @@ class Recut:
 
 
 Decision = Split | Merge | Rebucket | Recut
+
+
+def sealed_by(act: Decision) -> tuple[int, ...]:
+    """The segments that the act seals."""
+    match act:
+        case Merge(left_id, right_id):
+            return left_id, right_id
+        case Recut(segment_ids):
+            return segment_ids
+        case _:
+            return (act.segment_id,)
 
 
 @dataclass(frozen=True, slots=True)

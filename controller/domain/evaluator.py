@@ -1,7 +1,8 @@
 """`decide`: a situation goes in, acts and reasons come out. It is pure, so any decision can be replayed.
 
-The profile `pip483` gives Pulsar 5's answers (PIP-483, PIP-486), with deliberate differences. `strict_pulsar` turns
-off all but the last:
+What is asked of every topic stands here: is it enabled, is somebody else deciding, is its policy valid. Then the
+policy's profile answers: `adaptive`, or `pip483`, which gives Pulsar 5's answers (PIP-483, PIP-486) with deliberate
+differences. `strict_pulsar` turns off all but the last:
 
 - A segment of width 1 is refused, and the next candidate is tried.
 - Coldness is a sum of rate ÷ threshold, not of raw rates.
@@ -14,22 +15,30 @@ off all but the last:
   instead of buckets.
 - There, too, the consumer lane splits where Pulsar would give a segment more buckets, which would serve nobody.
 
-Ties go by range, in the consumer lane by id. Splits are at the midpoint. The autoscaler acts on the verdict.
+Ties go by range, in the consumer lane by id. Its splits are at the midpoint. The autoscaler acts on the verdict.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from controller.domain.decision import Decision, Evaluation, Lane, Refusal, RefusalReason
+from controller.domain.decision import Evaluation, Lane, Refusal, RefusalReason
 from controller.domain.knobs import misfit
-from controller.domain.lanes import consumer, load, merge
 from controller.domain.lanes.ground import Ground
-from controller.domain.policy import Violation, violations
+from controller.domain.policy import AutoScalePolicy, Violation, violations
+from controller.domain.profiles.registry import PROFILES_BY_NAME
 from controller.domain.situation import Situation
 
-CODE_VERSION = "pip483-6"
-"""Version of the rules, stored in the ledger. It is raised whenever the same situation could have another answer."""
+_UNKNOWN = "none-1"  # what is answered where the policy names no profile there is
+
+
+def code_version(policy: AutoScalePolicy) -> str:
+    """Version of the rules that answer for this policy, stored in the ledger. A profile raises its own whenever the
+    same situation could have another answer.
+    """
+    profile = PROFILES_BY_NAME.get(policy.profile)
+    return _UNKNOWN if profile is None else profile.code_version
+
 
 ALL_LANES = frozenset(Lane)
 
@@ -37,10 +46,8 @@ ALL_LANES = frozenset(Lane)
 def decide(situation: Situation, lanes: Collection[Lane] = ALL_LANES) -> Evaluation:
     """What to do about one topic now; never raises for an invalid policy, which counts as disabled.
 
-    The lanes asked are tried in the order consumer, load, merge, and the first that finds something acts: one split,
-    one merge, or one batch of rebuckets (an act a segment). When none does, buckets that nobody needs are given up. Every segment above a split threshold and every pair of
-    neighbours below the merge thresholds that is left alone has a refusal. A lane that is not asked adds nothing, and
-    `valid_until` holds for the lanes asked.
+    Every segment above its capacity, and every run of neighbours with capacity to give back, that is left alone has a
+    refusal. A lane that is not asked adds nothing, and `valid_until` holds for the lanes asked.
     """
     policy = situation.policy
     if not policy.enabled:
@@ -51,15 +58,7 @@ def decide(situation: Situation, lanes: Collection[Lane] = ALL_LANES) -> Evaluat
     if broken:
         return Evaluation(refusals=tuple(map(_of_violation, broken)))
     ground = Ground(situation)
-    decisions: tuple[Decision, ...] = ()
-    if Lane.CONSUMER in lanes:
-        decisions = consumer.answer(ground)
-    if Lane.LOAD in lanes:
-        decisions = load.answer(ground, decisions) or decisions
-    if Lane.MERGE in lanes:
-        decisions = merge.answer(ground, decisions) or decisions
-    if Lane.CONSUMER in lanes and not decisions:
-        decisions = consumer.fewer_buckets(ground)
+    decisions = PROFILES_BY_NAME[policy.profile].answer(ground, lanes)
     return Evaluation(decisions, tuple(ground.refusals), ground.valid_until)
 
 

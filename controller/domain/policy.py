@@ -22,8 +22,8 @@ from controller.domain.knobs import KnobValue, misfit, read_knobs, write_knob
 from controller.domain.load import DEFAULT_CHANGE_THRESHOLD, METRICS, LoadStats, LoadThresholds
 from controller.domain.shown import shown
 
-PROFILES = ("pip483",)
-"""The rule sets an evaluator knows."""
+PROFILES = ("adaptive", "pip483")
+"""The rule sets an evaluator knows, see `profiles`."""
 
 MAX_SECONDS = 100 * 365 * 86_400
 """A century bounds every duration, so that an instant plus a duration is always a date."""
@@ -63,6 +63,13 @@ class AutoScalePolicy:
     merge_byte_rate_out: float = 25_000_000.0
     load_stale_after_seconds: int = 300
     load_change_threshold: float = DEFAULT_CHANGE_THRESHOLD
+    target_use: float = 0.9
+    overload_tolerance: float = 0.15
+    reseal_price_segment_seconds: float = 7_200.0
+    reconnection_price_segment_seconds: float = 1.0
+    load_memory_seconds: int = 2_700
+    reconnections_per_minute: float = 3_000.0
+    cluster_reconnections_per_minute: float = 30_000.0
     profile: str = "pip483"
     strict_pulsar: bool = False
 
@@ -107,9 +114,9 @@ class UnreadablePolicy(AutoScalePolicy):
 
 
 OVERRIDABLE_KNOBS: Mapping[str, type] = MappingProxyType(
-    {knob: kind for knob, kind in KNOBS.items() if not knob.startswith("entry_bucket_")}
+    {knob: kind for knob, kind in KNOBS.items() if not knob.startswith(("entry_bucket_", "cluster_"))}
 )
-"""What a namespace or a topic may set. The bucket knobs hold for a cluster, as in PIP-486."""
+"""What a namespace or a topic may set. The bucket knobs hold for a cluster, as in PIP-486, and so does its budget."""
 
 
 class PolicyOverride:
@@ -224,6 +231,11 @@ _RULES: tuple[tuple[str, str, float | str], ...] = (
     *((f"merge_{metric}", ">=", 0) for metric in METRICS),
     *((f"split_{metric}", ">", f"merge_{metric}") for metric in METRICS),
     ("load_change_threshold", ">=", 0),
+    ("target_use", ">=", 0.1),
+    ("target_use", "<=", 1),
+    ("overload_tolerance", ">=", 0),
+    ("reconnections_per_minute", ">", 0),
+    ("cluster_reconnections_per_minute", ">", 0),
 )
 
 

@@ -24,6 +24,9 @@ from controller.domain.segment import Segment, SegmentState
 from controller.domain.shown import shown
 from controller.domain.whole_numbers import MOST, whole, wholes
 
+TICKS_OF_MEMORY = 45
+"""How many loads of a segment are remembered; the policy's `load_memory_seconds` says what time they span."""
+
 
 @dataclass(frozen=True, slots=True)
 class History:
@@ -61,7 +64,12 @@ class Situation:
 
     `loads` and `recent_loads` (newest last) are keyed by segment id, `stream_consumers` maps each
     controller-managed subscription to its registered consumers. `policy` is resolved.
-    `consumers_changed_at`: when one last came or went; None where nobody knows. `foreign_controller`: the broker's own auto-scaler acts on the topic too, so nothing may be decided.
+    `consumers_changed_at`: when one last came or went; None where nobody knows. `foreign_controller`: the broker's own
+    auto-scaler acts on the topic too, so nothing may be decided.
+
+    `clients`: producers and consumers connected to each segment, as far as anybody counts them.
+    `reconnections_left`: how many of them may be made to reconnect now, None for no limit. `strikes`: how many cuts in a
+    row left nearly all of the load in this segment, by its id.
     """
 
     layout: SegmentLayout
@@ -74,6 +82,9 @@ class Situation:
     capabilities: Capabilities = Capabilities()
     foreign_controller: bool = False
     consumers_changed_at: int | None = None
+    clients: int = 0
+    reconnections_left: float | None = None
+    strikes: Mapping[int, int] = field(default_factory=dict)
     now: int
 
     def to_json(self) -> str:
@@ -90,7 +101,7 @@ class Situation:
         document = {
             "epoch": self.layout.epoch,
             "next_segment_id": self.layout.next_segment_id,
-            "segments": [_write_segment(segment) for segment in active],
+            "segments": [_write_segment(segment, self._counts_ages) for segment in active],
             "ancestors": [[s.segment_id, list(s.parent_ids)] for s in self._ancestors()],
             "loads": {str(segment_id): _write_load(record) for segment_id, record in loads.items()},
             "recent_loads": {
@@ -109,6 +120,13 @@ class Situation:
             document["foreign_controller"] = True
         if self.consumers_changed_at is not None:
             document["consumers_changed_at"] = self.consumers_changed_at
+        if self.clients:
+            document["clients"] = self.clients
+        if self.reconnections_left is not None:
+            document["reconnections_left"] = write_knob(float(self.reconnections_left))
+        strikes = {str(s.segment_id): n for s in active if (n := self.strikes.get(s.segment_id, 0))}
+        if strikes:
+            document["strikes"] = strikes
         return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @classmethod
@@ -136,8 +154,16 @@ class Situation:
             capabilities=_read_capabilities(document["capabilities"]),
             foreign_controller=_read_truth(document.get("foreign_controller", False), "foreign_controller"),
             consumers_changed_at=_read_instant(document.get("consumers_changed_at"), "consumers_changed_at"),
+            clients=whole(document.get("clients", 0), "clients"),
+            reconnections_left=_read_number(document.get("reconnections_left"), "reconnections_left"),
+            strikes={int(key): whole(n, "strikes") for key, n in document.get("strikes", {}).items()},
             now=whole(document["now"], "now", -MOST),
         )
+
+    @property
+    def _counts_ages(self) -> bool:
+        """Whether when a segment was made is part of the decision."""
+        return self.policy.profile == "adaptive"
 
     def _ancestors(self) -> Iterable[Segment]:
         if not self.policy.strict_pulsar:
@@ -147,8 +173,9 @@ class Situation:
         return (layout.segments[segment_id] for segment_id in sorted(known))
 
 
-def _write_segment(segment: Segment) -> dict[str, Any]:
-    return {
+def _write_segment(segment: Segment, with_age: bool) -> dict[str, Any]:
+    age = {"created_at": segment.created_at_ms} if with_age else {}
+    return age | {
         "id": segment.segment_id,
         "range": str(segment.hash_range),
         "parents": list(segment.parent_ids),
@@ -163,6 +190,7 @@ def _read_layout(document: Mapping[str, Any]) -> SegmentLayout:
             whole(value["id"], "id"),
             HashRange.parse(value["range"]),
             parent_ids=wholes(value["parents"], "parents"),
+            created_at_ms=whole(value.get("created_at", 0), "created_at", -MOST),
             bucket_splits=equal_splits(whole(value["buckets"], "buckets", 1, RING_SIZE)),
             merge_depth=whole(value["merge_depth"], "merge_depth"),
         )
@@ -259,6 +287,12 @@ def _read_capabilities(value: Mapping[str, Any]) -> Capabilities:
 
 def _read_instant(value: Any, name: str) -> int | None:
     return None if value is None else whole(value, name, -MOST)
+
+
+def _read_number(value: Any, name: str) -> float | None:
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return None if value is None else float(value)
+    raise InvalidInput(f"{name} = {shown(value)}; give a number")
 
 
 def _read_truth(value: Any, name: str) -> bool:

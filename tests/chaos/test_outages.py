@@ -17,12 +17,12 @@ import pytest
 
 from controller.devstack.postgres import EmbeddedPostgres
 from controller.domain.operation import OperationState
-from controller.store.postgres.migrations import migrate
 from tests.chaos.cells import FAST_OUTAGE_CELLS, OUTAGE_CELLS, Outage, OutageCell, Path, Side, steps_of
 from tests.chaos.laws import check_writable, takeover_seconds, unwritable_ms_of
 from tests.chaos.scenarios import BY_NAME
 from tests.chaos.scene import Scene
 from tests.support.bench import Bench
+from tests.support.migrated import migrate_to_pip483
 
 pytestmark = pytest.mark.timeout(300)
 RELUCTANT = {"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}
@@ -50,7 +50,7 @@ class DatabaseScene(Scene):
     def __init__(self, server: EmbeddedPostgres, directory: FilePath, running: ExitStack) -> None:
         self.server = server
         url = server.create_database(f"outage_{secrets.token_hex(4)}")
-        migrate(url)
+        migrate_to_pip483(url)
         bench = Bench(url)
         running.callback(bench.close)
         super().__init__(bench, directory, running)

@@ -20,10 +20,10 @@ from rich.console import Console
 from rich.table import Table
 
 from controller.devstack.postgres import FORGETFUL, EmbeddedPostgres
-from controller.store.postgres.migrations import migrate
 from tests.mutants import catalogue
 from tests.mutants.catalogue import Mutation
 from tests.mutants.trial import Scratch, Trial, Verdict
+from tests.support.migrated import migrate_to_pip483
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = "cleave_mutants_template"
@@ -35,7 +35,7 @@ _SCHEMA = ("sql/", "controller/store/postgres/migrations.py")
 def _bench(directory: Path) -> Iterator[Scratch]:
     """A scratch checkout whose tests share one PostgreSQL and one migrated database to copy from."""
     with EmbeddedPostgres(directory / "postgres", settings=FORGETFUL) as server:
-        migrate(server.create_database(TEMPLATE))
+        migrate_to_pip483(server.create_database(TEMPLATE))
         environment = {
             "CLEAVE_TEST_POSTGRES_URL": server.url("postgres"),
             "CLEAVE_TEST_POSTGRES_TEMPLATE": TEMPLATE,

@@ -11,15 +11,16 @@ from sqlalchemy.exc import IntegrityError
 from controller import telemetry
 from controller.dataplane.base import DataPlane
 from controller.dataplane.layout_keeper import naming
-from controller.domain.decision import Evaluation, Lane
+from controller.domain.decision import Evaluation, Lane, sealed_by
 from controller.domain.errors import CleaveError, LostRace, SegmentBusy, TopicNotFound
-from controller.domain.evaluator import CODE_VERSION, decide
+from controller.domain.evaluator import code_version, decide
 from controller.domain.operation import Operation, Origin
 from controller.domain.situation import Situation
 from controller.services.autoscaler.verdicts import digest, plan
-from controller.store.decisions import evaluations, ledger, situations
+from controller.store.decisions import evaluations, ledger, reconnections, situations
 from controller.store.decisions.evaluations import FinishedEvaluation, PendingEvaluation
 from controller.store.decisions.ledger import LedgerRow
+from controller.store.decisions.reconnections import Spending
 from controller.store.decisions.situations import LockedTopic
 from controller.store.journal import reshape_intents
 from controller.store.journal.operations import Request
@@ -108,6 +109,9 @@ class Batch:
         self._decision_ids = dict(zip(new, ledger.reserve_ids(self._tx, len(new)), strict=True))
         self._intend([locked[topic_id] for topic_id in sorted(self._acting())])
         ledger.record(self._tx, [self._ledger_row(t) for t in new if t in self.verdicts])
+        reconnections.spend(
+            self._tx, [s for t in self._operation_ids if (s := self._spending(t)).reconnections]
+        )
         kept = {*self.left, *self.postponed}
         finished = [self._finished(p) for p in self.pending.values() if p.topic_id not in kept]
         evaluations.finish(self._tx, self._lanes, finished)
@@ -119,6 +123,18 @@ class Batch:
             TopicOutcome(t, self.verdicts[t], self._decision_ids.get(t), self._operation_ids.get(t, ()))
             for t in self._new_topics()
         ]
+
+    def _spending(self, topic_id: int) -> Spending:
+        """Each client of a sealed segment reconnects to what follows it."""
+        situation = self.situations[topic_id]
+        sealed = sum(len(sealed_by(act)) for act in self.verdicts[topic_id].decisions)
+        policy = situation.policy
+        return Spending(
+            topic_id,
+            float(situation.clients * sealed),
+            policy.reconnections_per_minute,
+            policy.cluster_reconnections_per_minute,
+        )
 
     def _intend(self, acting: Sequence[LockedTopic]) -> None:
         """Where one act was decided, all at once; several of one topic stand or fall together."""
@@ -220,7 +236,7 @@ class Batch:
             input_version=self.pending[topic_id].input_version,
             lanes=self._lanes,
             decided_by=self._decided_by,
-            code_version=CODE_VERSION,
+            code_version=code_version(situation.policy),
             evaluation=self.verdicts[topic_id],
             situation=situation.to_json(),
         )

@@ -8,6 +8,7 @@ from json import dumps
 
 from controller.domain import reshape
 from controller.domain.decision import Decision, Lane, Merge, Rebucket, Recut, Refusal, Split
+from controller.domain.profiles.adaptive import COLD
 from controller.domain.reshape import Reshape
 from controller.domain.segment_graph import SegmentGraph
 
@@ -47,6 +48,6 @@ def _without_value(refusal: Refusal) -> dict[str, object]:
 
 def lane_of(act: Decision) -> Lane:
     """The lane that found the act."""
-    if isinstance(act, Merge):
+    if isinstance(act, Merge) or (isinstance(act, Recut) and act.reason == COLD):
         return Lane.MERGE
     return Lane.CONSUMER if isinstance(act, Rebucket) or act.reason == "consumer-count" else Lane.LOAD

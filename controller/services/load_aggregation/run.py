@@ -21,9 +21,10 @@ from controller.domain.load_window import LoadWindow
 from controller.landing.area import Examination, LandingArea, RejectedFile
 from controller.landing.history import RateHistory, Scratch
 from controller.landing.names import LandedFile
+from controller.landing.schemas import RATE_SCHEMA
 from controller.services.load_aggregation.recovery import publish_left_over
 from controller.store.load import records as loads
-from controller.store.load.records import CHANGE_SCHEMA, SOURCE_SCHEMA, LoadRun
+from controller.store.load.records import CHANGE_SCHEMA, SOURCE_SCHEMA, Baseline, LoadRun
 from controller.store.postgres.arrow_copy import MergeResult
 from controller.store.postgres.engine import Store
 
@@ -89,11 +90,12 @@ def aggregate(
         left_out += broken
         segments = scratch.rate_rows()
         changes, heard = scratch.read("changes", CHANGE_SCHEMA), scratch.read("heard", SOURCE_SCHEMA)
+        remembered = loads.ticks(_rates_to_remember(scratch, baseline), baseline.memories)
     except BaseException:
         scratch.discard()
         raise
     run = LoadRun(run_id, to_datetime(window.end_ms), engine.name, usable.rows, segments, left_out)
-    merged = _merge_and_publish(store, history, scratch, run, changes, heard)
+    merged = _merge_and_publish(store, history, scratch, run, changes, heard, remembered)
     return AggregationResult(
         run_id, engine.name, window.end_ms, len(usable.files), usable.rows, segments,
         merged.written, merged.outrun, merged.applied, left_out,
@@ -101,17 +103,28 @@ def aggregate(
 
 
 def _merge_and_publish(
-    store: Store, history: RateHistory, scratch: Scratch, run: LoadRun, changes: pa.Table, heard: pa.Table
+    store: Store,
+    history: RateHistory,
+    scratch: Scratch,
+    run: LoadRun,
+    changes: pa.Table,
+    heard: pa.Table,
+    remembered: pa.Table,
 ) -> MergeResult:
     """After an error the scratch directory stays. The next run sees whether the merge was committed."""
     window_end_ms = to_ms(run.window_end)
     scratch.finish(run.run_id, window_end_ms)
     with store.transaction() as tx:
-        merged = loads.stage_and_merge(tx, run, changes, heard)
+        merged = loads.stage_and_merge(tx, run, changes, heard, remembered)
     if merged.applied:
         history.publish(scratch, window_end_ms)
     scratch.discard()
     return merged
+
+
+def _rates_to_remember(scratch: Scratch, baseline: Baseline) -> pa.Table:
+    """What the engine wrote for the history; nothing is read where no profile looks back."""
+    return scratch.read("rates", RATE_SCHEMA) if baseline.memories.num_rows else RATE_SCHEMA.empty_table()
 
 
 def _usable(area: LandingArea, window: LoadWindow) -> tuple[Examination, tuple[str, ...]]:

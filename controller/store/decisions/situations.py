@@ -9,11 +9,11 @@ database's. Consistent for topics whose `evaluation` row the caller holds (see `
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypedDict
 
 from sqlalchemy import Connection, Row, text
 
@@ -34,12 +34,14 @@ _TOPICS = Prepared(
     """
     SELECT t.topic_id, t.epoch, t.next_segment_id, t.data_plane, t.last_split_at, t.last_merge_at, t.last_rebucket_at,
            CAST(c.policy AS text) AS cluster, CAST(n.policy AS text) AS namespace, CAST(t.policy AS text) AS topic,
-           m.paused_reason IS NOT NULL AS foreign_controller, e.consumers_changed_at, clock_timestamp() AS now
+           m.paused_reason IS NOT NULL AS foreign_controller, e.consumers_changed_at, clock_timestamp() AS now,
+           e.reconnections_left, e.reconnections_at, r.reconnections_left AS cluster_left, r.reconnections_at AS cluster_at
       FROM cleave.topic t
       LEFT JOIN cleave.evaluation e ON e.topic_id = t.topic_id
       LEFT JOIN cleave.namespace_policy n ON n.namespace = t.namespace
       LEFT JOIN cleave.mirror m ON m.topic_id = t.topic_id
      CROSS JOIN cleave.cluster_policy c
+     CROSS JOIN cleave.cluster_reconnections r
      WHERE t.topic_id = ANY (:topic_ids) AND t.state = 'live'
 """,
     {"topic_ids": "bigint[]"},
@@ -82,6 +84,26 @@ _CONSUMERS = Prepared(
 """,
     {"topic_ids": "bigint[]"},
 )
+_MEMORIES = Prepared(
+    "situation_memories",
+    """
+    SELECT m.topic_id, m.segment_id, m.rates, m.strikes
+      FROM cleave.load_memory m
+     WHERE m.topic_id = ANY (:topic_ids)
+       AND (SELECT s.state FROM cleave.segment s
+             WHERE s.topic_id = m.topic_id AND s.segment_id = m.segment_id) = 'ACTIVE'
+""",
+    {"topic_ids": "bigint[]"},
+)
+# Consumers of a queue are on every segment; those of any other subscription share the segments out.
+_QUEUES = Prepared(
+    "situation_queues",
+    """
+    SELECT o.topic_id, sum(o.consumers) AS consumers FROM cleave.observed_subscription o
+     WHERE o.topic_id = ANY (:topic_ids) AND o.subscription_type = 'Shared' GROUP BY o.topic_id
+""",
+    {"topic_ids": "bigint[]"},
+)
 # A committed reshape is in the layout and in the cooldown stamps already; an aborting one still holds its parents.
 _IN_FLIGHT = Prepared(
     "situation_in_flight",
@@ -119,7 +141,7 @@ def load_situations(
     """The situation of each topic that is live, at the database's present moment.
 
     `capabilities` are by data plane; a topic on a plane that is not named is left out, as are topics that are
-    not live. `recent_loads` is empty: no profile looks back yet.
+    not live. `recent_loads`, `clients` and `reconnections_left` are filled for topics whose profile looks at them.
     """
     of_topics: dict[str, object] = {"topic_ids": list(topic_ids)}
     topics = [row for row in _TOPICS.execute(tx, of_topics) if row.data_plane in capabilities]
@@ -128,6 +150,9 @@ def load_situations(
     consumers = _grouped(tx, of_topics, _CONSUMERS)
     in_flight = _grouped(tx, {**of_topics, "kinds": [kind.value for kind in ReshapeKind]}, _IN_FLIGHT)
     policies = {row.topic_id: _policy(row.cluster, row.namespace, row.topic) for row in topics}
+    adaptive: dict[str, object] = {"topic_ids": [t for t, p in policies.items() if p.profile == "adaptive"]}
+    memories = _grouped(tx, adaptive, _MEMORIES) if adaptive["topic_ids"] else defaultdict(list)
+    queues = _grouped(tx, adaptive, _QUEUES) if adaptive["topic_ids"] else defaultdict(list)
     whole = [topic_id for topic_id, policy in policies.items() if policy.strict_pulsar]
     layouts = load_layouts(tx, whole) if whole else {}
     return {
@@ -135,12 +160,15 @@ def load_situations(
             layout=layouts.get(row.topic_id) or _layout(row, segments[row.topic_id]),
             loads={s.segment_id: _load(s) for s in segments[row.topic_id] if s.modified_at is not None},
             stream_consumers={c.name: c.consumers for c in consumers[row.topic_id]},
+            recent_loads={m.segment_id: _ticks(m.rates) for m in memories[row.topic_id]},
             policy=policies[row.topic_id],
             history=History(_ms(row.last_split_at), _ms(row.last_merge_at), _ms(row.last_rebucket_at)),
             in_flight=tuple(_reshape(o) for o in in_flight[row.topic_id]),
             capabilities=_with(capabilities[row.data_plane], consumers[row.topic_id]),
             foreign_controller=row.foreign_controller,
             consumers_changed_at=_ms(row.consumers_changed_at),
+            strikes={m.segment_id: m.strikes for m in memories[row.topic_id] if m.strikes},
+            **_clients(row, policies[row.topic_id], segments, consumers, queues),
             now=to_ms(row.now),
         )
         for row in topics
@@ -220,6 +248,40 @@ def _layout(topic: Row[Any], segments: list[Row[Any]]) -> SegmentLayout:
             for row in segments
         ),
     )
+
+
+class _Clients(TypedDict):
+    clients: int
+    reconnections_left: float | None
+
+
+def _clients(
+    row: Row[Any], policy: AutoScalePolicy, segments: Rows, consumers: Rows, queues: Rows
+) -> _Clients:
+    """Clients on each segment, and how many of the topic's and of the cluster's may be made to reconnect by now."""
+    if policy.profile != "adaptive":
+        return _Clients(clients=0, reconnections_left=None)
+    count = max(1, len(segments[row.topic_id]))
+    shared_out = sum(-(-one.consumers // count) for one in consumers[row.topic_id])
+    clients = shared_out + sum(int(one.consumers) for one in queues[row.topic_id])
+    if not clients:
+        return _Clients(clients=0, reconnections_left=None)
+    of_topic = _refilled(
+        row.reconnections_left, row.reconnections_at, policy.reconnections_per_minute, row.now
+    )
+    of_cluster = _refilled(row.cluster_left, row.cluster_at, policy.cluster_reconnections_per_minute, row.now)
+    return _Clients(clients=clients, reconnections_left=min(of_topic, of_cluster))
+
+
+def _refilled(left: float | None, at: datetime | None, per_minute: float, now: datetime) -> float:
+    if left is None or at is None:
+        return per_minute
+    return float(min(per_minute, left + per_minute * (now - at).total_seconds() / 60))
+
+
+def _ticks(rates: Sequence[float]) -> tuple[LoadStats, ...]:
+    """Four rates a tick, oldest first."""
+    return tuple(map(LoadStats, rates[0::4], rates[1::4], rates[2::4], rates[3::4]))
 
 
 def _load(row: Row[Any]) -> LoadRecord:

@@ -148,9 +148,11 @@ _PRUNE = """
  RETURNING segment_id, backing_topic
 """
 _HAS_HISTORY = "SELECT EXISTS (SELECT FROM cleave.layout_change WHERE topic_id = :topic_id)"
-_FORGET_LOADS = (
-    "DELETE FROM cleave.segment_load WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids)"
-)
+_FORGET_LOADS = """
+    WITH forgotten AS (
+        DELETE FROM cleave.load_memory WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids))
+    DELETE FROM cleave.segment_load WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids)
+"""
 _FORGET_SUBSCRIPTION = (
     "DELETE FROM cleave.subscription WHERE topic_id = :topic_id AND name = :name AND state = 'deleting'"
 )

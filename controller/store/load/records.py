@@ -8,7 +8,7 @@ in one transaction. Runs as `cleave_spark_loader`, which can do nothing else. Wh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import pyarrow as pa
@@ -36,6 +36,12 @@ THRESHOLD_SCHEMA = pa.schema(
 )
 """Thresholds in force for a topic, per segment and second, and whether its records follow Pulsar's rule alone."""
 
+MEMORY_SCHEMA = pa.schema([("topic_id", pa.int64()), ("tick_seconds", pa.float64())])
+"""How long a tick of the load memory is, for each topic whose profile looks back."""
+
+TICK_SCHEMA = pa.schema([*_IDS, *_RATES, ("tick_seconds", pa.float64())])
+"""The rates of one window, for the memory."""
+
 CHANGE_SCHEMA = pa.schema(
     [*_IDS, *_RATES, ("source", pa.string()), *_INSTANTS, ("seen_row_version", pa.int64())]
 )
@@ -50,6 +56,7 @@ class Baseline:
     records: pa.Table
     sources: pa.Table
     thresholds: pa.Table
+    memories: pa.Table = field(default_factory=MEMORY_SCHEMA.empty_table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +78,34 @@ def watermark(tx: Connection) -> datetime | None:
 
 
 def baseline(tx: Connection) -> Baseline:
-    """All load records, sources and thresholds in force, in the schemas of this module."""
+    """All load records, sources, thresholds and memories in force, in the schemas of this module."""
     return Baseline(
         watermark(tx),
         fetch(tx, "cleave.segment_load", RECORD_SCHEMA),
         fetch(tx, "cleave.load_source", SOURCE_SCHEMA),
         fetch(tx, "cleave.threshold_in_force", THRESHOLD_SCHEMA),
+        fetch(tx, "cleave.memory_in_force", MEMORY_SCHEMA),
     )
 
 
-def stage_and_merge(tx: Connection, run: LoadRun, changes: pa.Table, sources: pa.Table) -> MergeResult:
-    """Writes a run's result: `changes` as CHANGE_SCHEMA, `sources` (those heard of) as SOURCE_SCHEMA.
+def ticks(rates: pa.Table, memories: pa.Table) -> pa.Table:
+    """Of a run's rates those that are remembered, as TICK_SCHEMA."""
+    remembered = rates.select(TICK_SCHEMA.names[:-1]).join(memories, "topic_id", join_type="inner")
+    return remembered.select(TICK_SCHEMA.names)
+
+
+def stage_and_merge(
+    tx: Connection, run: LoadRun, changes: pa.Table, sources: pa.Table, remembered: pa.Table | None = None
+) -> MergeResult:
+    """Writes a run's result: `changes` as CHANGE_SCHEMA, `sources` (those heard of) as SOURCE_SCHEMA, `remembered` as `ticks`
+    gives it.
 
     A run that was merged before, or whose window is not beyond the watermark, changes nothing.
     """
     append(tx, "staging.load_row", run.run_id, changes, CHANGE_SCHEMA)
     append(tx, "staging.source_row", run.run_id, sources, SOURCE_SCHEMA)
+    if remembered is not None:
+        append(tx, "staging.tick_row", run.run_id, remembered, TICK_SCHEMA)
     row = tx.execute(
         text(
             "SELECT * FROM cleave.merge_load(:run_id, :window_end, :engine, :samples, :segments, :quarantined)"

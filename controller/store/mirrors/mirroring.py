@@ -39,9 +39,11 @@ _PRUNE = """
            pruned_epoch = :epoch, pruned_at = clock_timestamp()
      WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids)
 """
-_FORGET_LOADS = (
-    "DELETE FROM cleave.segment_load WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids)"
-)
+_FORGET_LOADS = """
+    WITH forgotten AS (
+        DELETE FROM cleave.load_memory WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids))
+    DELETE FROM cleave.segment_load WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids)
+"""
 _KNOWN = "SELECT segment_id FROM cleave.segment WHERE topic_id = :topic_id"
 _OURS = """
     SELECT o.operation_id, o.kind, o.origin, o.actor, o.reason, o.state, o.intended_at, array_agg(p.segment_id) AS parent_ids

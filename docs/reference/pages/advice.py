@@ -32,6 +32,14 @@ TOPICS: Mapping[str, str] = {
     "rebucket-cooldown": "Wait until `not_before`, or lower `rebucket_cooldown_seconds`.",
     "bucket-idle-window": "Wait, or lower `bucket_idle_seconds`: buckets are given up when no consumer has come or gone for so long.",
     "cold-window": "Wait: both neighbours must stay cold for `merge_window_seconds`. Lower it if you would rather merge early.",
+    "tolerated-overload": "Nothing: relief now would cost more than the overload has. Lower `overload_tolerance`, or "
+    "`reseal_price_segment_seconds`, to have it sooner.",
+    "saving-below-price": "Nothing: fewer segments have not been enough for long enough. Lower "
+    "`reseal_price_segment_seconds` to give capacity back sooner.",
+    "unsplittable": "The load is on one key, or on few that lie together. Give that key's messages more keys (a salt), read it "
+    "with more entry buckets, or give it a topic of its own.",
+    "reconnection-budget": "Wait until `not_before`, or raise `reconnections_per_minute` (of the cluster: "
+    "`cluster_reconnections_per_minute`).",
     "in-flight": "Wait for the operation. If it does not end, `cleave operations --stuck` says why.",
     "lower-score": "Nothing: another segment needed it more, and this one is looked at again after that act.",
     "other-act": "Nothing: it is looked at again once the act is done.",

@@ -33,7 +33,18 @@ KNOBS = {
     "merge_byte_rate_out": "Bytes delivered a second.",
     "load_stale_after_seconds": "A reading whose source was not heard of for so long is neither hot nor cold.",
     "load_change_threshold": "Relative change of a rate that rewrites a segment's load record.",
-    "profile": "The rule set of the evaluator.",
+    "target_use": "`adaptive`: what a segment should carry, as a share of its split threshold.",
+    "overload_tolerance": "`adaptive`: a segment above its split threshold by more than this share is relieved at once, "
+    "below it when the overload has cost as much as a reshape.",
+    "reseal_price_segment_seconds": "`adaptive`: what sealing the whole ring and starting anew counts for, in segments kept "
+    "for a second. The one dial: higher means fewer reshapes and more segments.",
+    "reconnection_price_segment_seconds": "`adaptive`: added to that price for each connected client of a sealed segment.",
+    "load_memory_seconds": "`adaptive`: how far back it looks for what a reshape would have saved; 45 ticks, of a second at "
+    "least.",
+    "reconnections_per_minute": "`adaptive`: clients of the topic that may be made to reconnect.",
+    "cluster_reconnections_per_minute": "`adaptive`: the same for all topics together. Cluster only.",
+    "profile": "The rule set of the evaluator: `adaptive` plans the whole ring by what waiting has cost, `pip483` decides as "
+    "Pulsar 5. New installations start with `adaptive`.",
     "strict_pulsar": "True decides and keeps load records by Pulsar 5's rules, known defects included: for comparison and "
     "migration. What remains different: [set policies](../how-to/set-policies.md#as-pulsar-5-would).",
 }

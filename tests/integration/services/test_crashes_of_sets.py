@@ -12,9 +12,9 @@ from controller.devstack.postgres import EmbeddedPostgres
 from controller.domain.operation import OperationState, Step
 from controller.services import segment_admin
 from controller.services.operation_runner import run_due
-from controller.store.postgres.migrations import migrate
 from tests.integration.services.test_server_crashes import RELUCTANT
 from tests.support.bench import CALL_TIMEOUT_SECONDS, Bench
+from tests.support.migrated import migrate_to_pip483
 
 _INTENDED, _FENCING, _COMMITTED = OperationState.INTENDED, OperationState.FENCING, OperationState.COMMITTED
 SURVIVES = {
@@ -44,7 +44,7 @@ def test_a_log_is_never_closed_under_a_row_that_does_not_know(
     server: EmbeddedPostgres, step: Step, shares_server: bool
 ) -> None:
     url = server.create_database(f"crash_{step.replace('-', '_')}_{shares_server}".lower())
-    migrate(url)
+    migrate_to_pip483(url)
     bench = Bench(url)
     plane = EmbeddedDataPlane(
         url, call_timeout_seconds=CALL_TIMEOUT_SECONDS, shares_journal_server=shares_server

@@ -9,8 +9,8 @@ import pytest
 from controller.devstack.postgres import EmbeddedPostgres
 from controller.domain.operation import OperationState, Step
 from controller.services import segment_admin
-from controller.store.postgres.migrations import migrate
 from tests.support.bench import Bench
+from tests.support.migrated import migrate_to_pip483
 
 RELUCTANT: Mapping[str, str] = {"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}
 """Commits that wait for the disk survive; those that do not are forgotten for as long as can be arranged."""
@@ -40,7 +40,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgre
 @pytest.mark.parametrize("step", SURVIVES, ids=str)
 def test_after_a_crash_behind_any_step_the_operation_goes_on(server: EmbeddedPostgres, step: Step) -> None:
     url = server.create_database(f"crash_{step.replace('-', '_')}")
-    migrate(url)
+    migrate_to_pip483(url)
     bench = Bench(url)
     bench.topic_with(subscriptions=("billing",))
     bench.publish(0)
@@ -68,7 +68,7 @@ def test_after_a_crash_behind_any_step_the_operation_goes_on(server: EmbeddedPos
 
 def test_a_claim_survives_the_crash_so_that_no_term_is_given_out_twice(server: EmbeddedPostgres) -> None:
     url = server.create_database("crash_claim")
-    migrate(url)
+    migrate_to_pip483(url)
     bench = Bench(url)
     bench.topic_with()
     operation_id = bench.intend(segment_admin.splitting(0)).operation.operation_id

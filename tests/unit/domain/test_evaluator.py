@@ -115,7 +115,7 @@ def test_an_invalid_policy_counts_as_disabled_and_names_each_knob() -> None:
         ("max_segments", 4),
         ("split_msg_rate_in", 0),
         ("split_msg_rate_in", 1_000),
-        ("profile = odd must be one of pip483", None),
+        ("profile = odd must be one of adaptive, pip483", None),
     ]
 
 

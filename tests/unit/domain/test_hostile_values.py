@@ -424,5 +424,5 @@ def refused_or(kind: type[CleaveError], act: Any) -> Any:
         return act()
     except kind as error:
         line = str(error)
-    assert 0 < len(line) < 700
+    assert 0 < len(line) < 900
     return None

@@ -68,6 +68,13 @@ def test_the_defaults_are_pulsars() -> None:
         "merge_byte_rate_out": 25_000_000,
         "load_stale_after_seconds": 300,
         "load_change_threshold": 0.25,
+        "target_use": 0.9,
+        "overload_tolerance": 0.15,
+        "reseal_price_segment_seconds": 7_200,
+        "reconnection_price_segment_seconds": 1,
+        "load_memory_seconds": 2_700,
+        "reconnections_per_minute": 3_000,
+        "cluster_reconnections_per_minute": 30_000,
         "profile": "pip483",
         "strict_pulsar": False,
     }
@@ -102,7 +109,7 @@ def test_the_defaults_are_pulsars() -> None:
         ),
         ("load_change_threshold", -0.1, "load_change_threshold = -0.1 must be >= 0"),
         ("load_change_threshold", NAN, "load_change_threshold = nan must be >= 0"),
-        ("profile", "magic", "profile = magic must be one of pip483"),
+        ("profile", "magic", "profile = magic must be one of adaptive, pip483"),
     ],
 )
 def test_each_broken_rule_names_the_knob_its_value_and_the_bound(knob: str, value: Any, says: str) -> None:
@@ -182,7 +189,7 @@ def test_only_a_policy_that_cannot_be_read_is_called_so() -> None:
     [named] = violations(replace(DEFAULT, profile="unreadable: not at all"))
     [unreadable] = violations(UnreadablePolicy(why="topic's policy: max_segments = '8'"))
 
-    assert str(named) == "profile = unreadable: not at all must be one of pip483"
+    assert str(named) == "profile = unreadable: not at all must be one of adaptive, pip483"
     assert str(unreadable) == "unreadable: topic's policy: max_segments = '8'"
     with pytest.raises(InvalidPolicy, match="'unreadable' cannot be set here"):
         AutoScalePolicy.from_document({"unreadable": "x"})

@@ -1,0 +1,408 @@
+"""The profile `adaptive`: one plan a tick for the whole ring, in which what was lost by waiting pays for a reshape.
+
+A segment's load is the largest of its four rates as shares of their split thresholds, so 1 is its capacity. A segment
+is relieved at once above the tolerance, and below it when its overload so far has cost as much as a reshape. Capacity is
+given back when fewer segments would have saved more, within the memory, than sealing them costs. `ring_plan` weighs all
+of it at once and several acts may come of it, on disjoint segments.
+
+Consumers are served as by `pip483` (lane `consumer`), and its segments are left to it. Of the plan the load lane gives
+the reliefs and the merge lane the rest. Cooldowns and the cap on merges in a segment's ancestry play no part: the price
+of a reseal takes their place, and the budget of reconnections. A segment that nobody has reported lately is in no act.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from controller.domain.decision import Decision, Lane, Merge, Rebucket, Recut, Refusal, RefusalReason, Split
+from controller.domain.hash_range import RING_SIZE, HashRange
+from controller.domain.lanes import consumer
+from controller.domain.lanes.ground import Ground
+from controller.domain.load import METRICS, LoadStats
+from controller.domain.profiles.ring_plan import (
+    MAX_RUN,
+    OVERLOAD_WEIGHT,
+    SECONDS_PER_SEGMENT,
+    Member,
+    Prices,
+    RingPlan,
+    Run,
+    plan_ring,
+)
+from controller.domain.situation import TICKS_OF_MEMORY
+
+CODE_VERSION = "adaptive-1"
+
+COLD = "cold"
+"""The reason of acts that give capacity back."""
+
+SETTLE_MS = 60_000
+"""A segment made so recently that is above its capacity was made too large: it is relieved without tolerance."""
+
+MOST_STRIKES = 2
+STOP_MS = 3_600_000
+"""After so many cuts in a row that left nearly all of the load in one part, a segment is left alone for so long."""
+
+TARGET_AT_THE_CAP = 1.05
+"""What a segment may carry when the topic may have no more of them."""
+
+_METRIC_NAMES = ("msgRateIn", "byteRateIn", "msgRateOut", "byteRateOut")
+
+
+def answer(ground: Ground, lanes: Collection[Lane]) -> tuple[Decision, ...]:
+    """Acts on disjoint segments, those of consumers first; a lane that is not asked adds nothing."""
+    served = consumer.answer(ground) if Lane.CONSUMER in lanes else ()
+    planned: tuple[Decision, ...] = ()
+    if Lane.LOAD in lanes or Lane.MERGE in lanes:
+        planned = _Planner(ground, lanes, _touched(served)).answer()
+    if Lane.CONSUMER in lanes and not served and not planned:
+        return consumer.fewer_buckets(ground)
+    return (*served, *planned)
+
+
+def _touched(acts: Sequence[Decision]) -> frozenset[int]:
+    return frozenset(act.segment_id for act in acts if isinstance(act, Split | Rebucket))
+
+
+@dataclass(slots=True)
+class _Act:
+    """A run as an act: which members, where they are cut, and how many clients have to reconnect."""
+
+    run: Run
+    cuts: tuple[int, ...]
+    reconnections: float
+
+
+class _Planner:
+    """One plan of one topic. Lives for one call of `answer`."""
+
+    def __init__(self, ground: Ground, lanes: Collection[Lane], taken: frozenset[int]) -> None:
+        self._ground = ground
+        self._lanes = lanes
+        policy, situation = ground.policy, ground.situation
+        self._scale = tuple(1 / limit for limit in policy.thresholds.split.rates)
+        self._tick_seconds = max(policy.load_memory_seconds, TICKS_OF_MEMORY) / TICKS_OF_MEMORY
+        self._clients = situation.clients
+        can = situation.capabilities
+        whole_ring = can.recut and not can.midpoint_only
+        self._prices = Prices(
+            target=policy.target_use,
+            reseal=policy.reseal_price_segment_seconds,
+            reconnections=policy.reconnection_price_segment_seconds * situation.clients,
+            tick_seconds=self._tick_seconds,
+            most_parts=2 if can.midpoint_only else max(2, can.max_children),
+            recut=whole_ring,
+            longest_run=MAX_RUN if whole_ring else 2,
+        )
+        self._members = [self._member(i, taken) for i in range(len(ground.active))]
+
+    def answer(self) -> tuple[Decision, ...]:
+        """The acts of the lanes asked, the most urgent first, and a refusal for all that is hot or to spare beside."""
+        plan = self._plan(self._prices)
+        room = self._ground.policy.max_segments - self._ground.segments_high
+        if sum(max(0, run.parts - run.length) for run in plan.runs) > room:
+            crowded = replace(self._prices, target=max(TARGET_AT_THE_CAP, self._prices.target))
+            plan = self._plan(crowded)
+        acts = self._affordable(self._fitting(self._as_acts(plan)))
+        self._explain(plan, acts)
+        return tuple(self._decision(act) for act in acts)
+
+    def _plan(self, prices: Prices) -> RingPlan:
+        edges = [segment.hash_range for segment in self._ground.active]
+        meets = [low.end + 1 == high.start for low, high in pairwise(edges)]
+        return plan_ring(self._members, prices, meets.__getitem__)
+
+    # What the plan is made of
+
+    def _member(self, i: int, taken: frozenset[int]) -> Member:
+        ground = self._ground
+        segment, record = ground.active[i], ground.records[i]
+        width = segment.hash_range.width / RING_SIZE
+        load = math.nan if record is None else self._load_of(record.stats)
+        if math.isnan(load) or record is None:
+            self._refuse(i, RefusalReason.NO_LOAD_RECORD)
+            return Member(0.0, width, (0.0,), fixed=True)
+        if segment.segment_id in taken:
+            return Member(load, width, (load,), fixed=True)
+        ticks = self._ticks(segment.segment_id, load)
+        load = ticks[0]
+        if ground.is_stale(record):
+            ground.refuse_stale(self._lane(load), i)
+            return Member(load, width, ticks, fixed=True)
+        if load > 1:
+            ground.wake_when_stale(record)
+        if segment.segment_id in ground.busy:
+            if load > 1:
+                ground.refuse_busy(self._lane(load), segment.segment_id)
+            return Member(load, width, ticks, fixed=True)
+        if load > self._prices.target and self._is_unsplittable(i, load):
+            return Member(load, width, ticks, fixed=True)
+        return Member(load, width, ticks, hot=load > 1 and self._is_hot(i, load, width, ticks))
+
+    def _load_of(self, stats: LoadStats) -> float:
+        """As a share of the capacity; NaN where nothing was measured."""
+        a, b, c, d = self._scale
+        shares = (
+            stats.msg_rate_in * a,
+            stats.byte_rate_in * b,
+            stats.msg_rate_out * c,
+            stats.byte_rate_out * d,
+        )
+        load = max(shares)
+        if math.isnan(load):
+            load = max((share for share in shares if not math.isnan(share)), default=math.nan)
+        return min(
+            load, RING_SIZE * 1.0
+        )  # more parts than hashes there cannot be, and infinity is no number of parts
+
+    def _ticks(self, segment_id: int, load: float) -> list[float]:
+        """The loads remembered, newest first; a segment without memory has its present one."""
+        remembered = self._ground.situation.recent_loads.get(segment_id)
+        if not remembered:
+            return [load]
+        a, b, c, d = self._scale
+        ticks = []
+        for stats in reversed(remembered[-TICKS_OF_MEMORY:]):
+            most = stats.msg_rate_in * a
+            share = stats.byte_rate_in * b
+            if share > most:
+                most = share
+            share = stats.msg_rate_out * c
+            if share > most:
+                most = share
+            share = stats.byte_rate_out * d
+            if share > most:
+                most = share
+            ticks.append(most if 0 <= most < RING_SIZE else min(max(load, 0.0), RING_SIZE * 1.0))
+        return ticks
+
+    def _is_unsplittable(self, i: int, load: float) -> bool:
+        """One hash cannot be divided. A segment whose cuts were in vain is left alone for a while."""
+        ground = self._ground
+        segment = ground.active[i]
+        stopped_until = segment.created_at_ms + STOP_MS
+        struck = ground.situation.strikes.get(segment.segment_id, 0) >= MOST_STRIKES
+        if segment.hash_range.width > 1 and not (struck and ground.now < stopped_until):
+            return False
+        until = None if segment.hash_range.width == 1 else stopped_until
+        self._refuse(i, RefusalReason.UNSPLITTABLE, "load", load, 1.0, until)
+        return True
+
+    def _is_hot(self, i: int, load: float, width: float, ticks: Sequence[float]) -> bool:
+        """Above the tolerance, just made too large, or above capacity for so long that a reseal is worth it."""
+        ground = self._ground
+        created_at = ground.active[i].created_at_ms
+        if load > 1 + ground.policy.overload_tolerance:
+            return True
+        if created_at > 0 and ground.active[i].parent_ids and ground.now - created_at <= SETTLE_MS:
+            return True
+        return self._overload_cost(ticks) >= self._prices.of_reseal(width, 1) + SECONDS_PER_SEGMENT
+
+    def _overload_cost(self, ticks: Sequence[float]) -> float:
+        """What the overload that still lasts has cost, in segment-seconds."""
+        beyond = 0.0
+        for load in ticks:
+            if load <= 1:
+                break
+            beyond += load - 1
+        return OVERLOAD_WEIGHT * self._tick_seconds * beyond
+
+    # What of it may be done
+
+    def _as_acts(self, plan: RingPlan) -> list[_Act]:
+        """Those of the lanes asked, reliefs first."""
+        acts = []
+        for run in plan.runs:
+            if (Lane.LOAD if run.is_relief else Lane.MERGE) not in self._lanes:
+                continue
+            union = self._union(run)
+            parts = min(run.parts, union.width)
+            acts.append(_Act(run, union.equal_cuts(parts), self._clients * run.length))
+        return sorted(acts, key=lambda act: (not act.run.is_relief, -self._urgency(act)))
+
+    def _urgency(self, act: _Act) -> float:
+        """Of a relief the load beyond capacity, of a saving what it saves; for each client disturbed."""
+        run = act.run
+        gain = run.saved or sum(
+            max(0.0, m.load - 1) for m in self._members[run.first : run.first + run.length]
+        )
+        return gain / (1 + act.reconnections)
+
+    def _union(self, run: Run) -> HashRange:
+        active = self._ground.active
+        return HashRange(
+            active[run.first].hash_range.start, active[run.first + run.length - 1].hash_range.end
+        )
+
+    def _fitting(self, acts: Sequence[_Act]) -> list[_Act]:
+        """Within the cap and the floor, whichever of the acts under way and of these may fail."""
+        ground = self._ground
+        room = ground.policy.max_segments - ground.segments_high
+        spare = ground.segments_low - self._fewest()
+        fitting = []
+        for act in acts:
+            run = act.run
+            added = len(act.cuts) + 1 - run.length
+            if added > room:
+                if run.length + room < 2 or room < 1 or not run.is_relief:
+                    self._refuse_run(
+                        run,
+                        RefusalReason.AT_MAX_SEGMENTS,
+                        "segments",
+                        ground.segments_high,
+                        ground.policy.max_segments,
+                    )
+                    continue
+                act.cuts = self._union(run).equal_cuts(run.length + room)
+                added = room
+            if -added > spare:
+                if ground.consumers > ground.policy.min_segments and not ground.shared_buckets:
+                    reason, what = RefusalReason.WOULD_IDLE_CONSUMER, "places"
+                else:
+                    reason, what = RefusalReason.AT_MIN_SEGMENTS, "segments"
+                self._refuse_run(run, reason, what, ground.segments_low + added, self._fewest())
+                continue
+            room -= max(0, added)
+            spare += min(0, added)
+            fitting.append(act)
+        return fitting
+
+    def _fewest(self) -> int:
+        """Segments there must be; consumers that cannot share one need one each, as far as they have one now."""
+        ground = self._ground
+        alone = 0 if ground.shared_buckets else min(ground.consumers, ground.segments_net)
+        return max(ground.policy.min_segments, alone)
+
+    def _affordable(self, acts: Sequence[_Act]) -> list[_Act]:
+        """Within the budget of reconnections. An act beyond the whole budget may be made when that is full."""
+        left = self._ground.situation.reconnections_left
+        if left is None:
+            return list(acts)
+        full = self._ground.policy.reconnections_per_minute
+        made = []
+        for act in acts:
+            needed = min(act.reconnections, full)
+            if needed <= left:
+                left -= act.reconnections
+                made.append(act)
+                continue
+            wait_ms = math.ceil((needed - left) / full * 60_000)
+            self._refuse_run(
+                act.run,
+                RefusalReason.RECONNECTION_BUDGET,
+                "reconnections",
+                act.reconnections,
+                max(0.0, left),
+                self._ground.now + wait_ms,
+            )
+        return made
+
+    # What it says
+
+    def _decision(self, act: _Act) -> Decision:
+        run, active = act.run, self._ground.active
+        ids = tuple(segment.segment_id for segment in active[run.first : run.first + run.length])
+        reason = self._hottest_metric(run) if run.is_relief else COLD
+        if len(ids) == 1:
+            at = () if self._ground.situation.capabilities.midpoint_only else act.cuts
+            return Split(ids[0], at, reason)
+        if len(ids) == 2 and not act.cuts:
+            return Merge(*ids, reason)
+        return Recut(ids, act.cuts, reason)
+
+    def _hottest_metric(self, run: Run) -> str:
+        records = self._ground.records[run.first : run.first + run.length]
+        shares = [
+            max((r.stats.rates[i] * scale for r in records if r is not None), default=0.0)
+            for i, scale in enumerate(self._scale)
+        ]
+        return _METRIC_NAMES[max(range(len(METRICS)), key=shares.__getitem__)]
+
+    def _explain(self, plan: RingPlan, acts: Sequence[_Act]) -> None:
+        """A reason for each segment above its capacity, and for each that could be spared, in no act; and when to look
+        again.
+        """
+        acted = {i for act in acts for i in range(act.run.first, act.run.first + act.run.length)}
+        told = {refusal.segment_id for refusal in self._ground.refusals}
+        pending = bool(acts)
+        explained: set[tuple[int, int]] = set()
+        for i, member in enumerate(self._members):
+            is_told = self._ground.active[i].segment_id in told
+            if i in acted or member.fixed or is_told:
+                continue
+            if member.load > 1:
+                pending = True
+                self._refuse(i, RefusalReason.TOLERATED_OVERLOAD, "segment_seconds", self._overload_cost(member.ticks),
+                             self._prices.of_reseal(member.width, 1) + SECONDS_PER_SEGMENT)  # fmt: skip
+            elif (near := plan.nearest.get(i)) is not None:
+                pending = True
+                if (near.first, near.length) not in explained:
+                    explained.add((near.first, near.length))
+                    self._refuse_saving(near.first, near.length, near.saved, near.price)
+        if pending:
+            self._ground.wake_at(self._ground.now + math.ceil(self._tick_seconds * 1000))
+
+    def _refuse_saving(self, first: int, count: int, saved: float, price: float) -> None:
+        if Lane.MERGE not in self._lanes:
+            return
+        active = self._ground.active
+        last_id = active[first + count - 1].segment_id
+        self._ground.refuse(
+            Refusal(
+                segment_id=active[first].segment_id,
+                lane=Lane.MERGE,
+                reason=RefusalReason.SAVING_BELOW_PRICE,
+                metric="segment_seconds",
+                value=round(saved, 3),
+                needed=round(price, 3),
+                other_id=last_id,
+            )
+        )
+
+    def _lane(self, load: float) -> Lane:
+        hot = load > 1
+        return (
+            Lane.LOAD if (hot and Lane.LOAD in self._lanes) or Lane.MERGE not in self._lanes else Lane.MERGE
+        )
+
+    def _refuse_run(
+        self,
+        run: Run,
+        reason: RefusalReason,
+        metric: str,
+        value: float,
+        needed: float,
+        not_before: int | None = None,
+    ) -> None:
+        active = self._ground.active
+        self._ground.refuse(
+            Refusal(
+                segment_id=active[run.first].segment_id,
+                lane=Lane.LOAD if run.is_relief else Lane.MERGE,
+                reason=reason,
+                metric=metric,
+                value=value,
+                needed=needed,
+                not_before=not_before,
+                other_id=active[run.first + run.length - 1].segment_id if run.length > 1 else None,
+            )
+        )
+
+    def _refuse(
+        self,
+        i: int,
+        reason: RefusalReason,
+        metric: str | None = None,
+        value: float | None = None,
+        needed: float | None = None,
+        not_before: int | None = None,
+    ) -> None:
+        if Lane.LOAD in self._lanes:
+            self._ground.refuse(
+                Refusal(
+                    self._ground.active[i].segment_id, Lane.LOAD, reason, metric, value, needed, not_before
+                )
+            )

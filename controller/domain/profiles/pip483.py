@@ -1,0 +1,30 @@
+"""The profile `pip483`: Pulsar 5's answers, one act at a time (PIP-483, PIP-486).
+
+The lanes are tried in the order consumer, load, merge, and the first that finds something acts: one split, one merge, or
+one batch of rebuckets (an act a segment). When none does, buckets that nobody needs are given up. How it differs from
+Pulsar is told in `evaluator`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from controller.domain.decision import Decision, Lane
+from controller.domain.lanes import consumer, load, merge
+from controller.domain.lanes.ground import Ground
+
+CODE_VERSION = "pip483-6"
+
+
+def answer(ground: Ground, lanes: Collection[Lane]) -> tuple[Decision, ...]:
+    """The acts of the first lane that has any; a lane that is not asked adds nothing."""
+    decisions: tuple[Decision, ...] = ()
+    if Lane.CONSUMER in lanes:
+        decisions = consumer.answer(ground)
+    if Lane.LOAD in lanes:
+        decisions = load.answer(ground, decisions) or decisions
+    if Lane.MERGE in lanes:
+        decisions = merge.answer(ground, decisions) or decisions
+    if Lane.CONSUMER in lanes and not decisions:
+        decisions = consumer.fewer_buckets(ground)
+    return decisions

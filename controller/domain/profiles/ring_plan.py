@@ -1,0 +1,237 @@
+"""The cheapest plan for a whole ring: which runs of neighbours are cut anew, and into how many parts.
+
+Splits 1 → k, merges n → 1 and re-cuts n → m are one kind of act. Every run of up to `MAX_RUN` neighbours is priced, and
+an exact dynamic program over the ring takes the cheapest set of disjoint runs; a segment in none of them is kept. A run
+that holds a hot segment is relieved. Any other is only ever made smaller, and only when what it would have saved within
+the memory pays for sealing it: regret pays for the reseal.
+
+Numbers only: loads are shares of a segment's capacity, widths shares of the ring, costs segments kept for a second.
+`adaptive` makes the members from a situation and acts from the runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import add
+from typing import NamedTuple
+
+MAX_RUN = 4
+"""Segments that one act may seal. More than 6 were of no use in any trace; each more makes a plan dearer."""
+
+OVERLOAD_WEIGHT = 20.0
+"""A capacity's worth of load beyond capacity costs as much as so many segments."""
+
+SECONDS_PER_SEGMENT = 60.0
+"""What adding or removing a segment costs, whatever its width."""
+
+SECONDS_PER_GROWTH = 600.0
+"""What a relief counts for each segment it adds, so that it adds no more than are needed."""
+
+GROWTH_FORESEEN = 0.5
+"""A relief is sized for the present load and this part of the last tick's growth, once more."""
+
+UNEVEN_DENSITY = 2.0
+"""Where neighbours' loads per hash differ by more than this factor, equal widths would be unfair to both."""
+
+_MUST = 1e9
+_FUZZ = 1e-9
+
+
+class Member(NamedTuple):
+    """A segment as the plan sees it: `ticks` are its loads, newest first, the first of them the present one.
+
+    `fixed`: in no run. `hot`: to be relieved. `bends`: where its load lies is known, so that neighbours of other
+    density may be cut together.
+    """
+
+    load: float
+    width: float
+    ticks: Sequence[float]
+    hot: bool = False
+    fixed: bool = False
+    bends: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What the policy says, and what the data plane can do.
+
+    `target`: load a segment should carry. `reseal`: of the whole ring. `reconnections`: of all clients of one
+    segment. `tick_seconds`: between two ticks. `most_parts`: children one act may have.
+    `recut`: whether several segments may become several others.
+    """
+
+    target: float = 0.9
+    reseal: float = 7_200.0
+    reconnections: float = 0.0
+    tick_seconds: float = 60.0
+    most_parts: int = 65_536
+    recut: bool = True
+    longest_run: int = MAX_RUN
+
+    def of_reseal(self, width: float, segments: int) -> float:
+        """What sealing so many segments of this width together costs."""
+        return self.reseal * width + self.reconnections * segments
+
+
+class Run(NamedTuple):
+    """Members `first` to `first + length - 1` become `parts` segments. `saved` is the regret of a saving, 0 of a relief."""
+
+    first: int
+    length: int
+    parts: int
+    cost: float
+    price: float
+    saved: float
+    is_relief: bool
+
+
+class Candidate(NamedTuple):
+    """A saving that is not worth its price yet."""
+
+    first: int
+    length: int
+    saved: float
+    price: float
+
+
+class RingPlan(NamedTuple):
+    """Disjoint runs in the order of the ring, and for each member the saving that came nearest, made or not."""
+
+    runs: tuple[Run, ...]
+    nearest: dict[int, Candidate]
+
+
+def plan_ring(members: Sequence[Member], prices: Prices, may_join: Callable[[int], bool]) -> RingPlan:
+    """The cheapest plan. `may_join(i)`: whether members i and i + 1 meet."""
+    nearest: dict[int, Candidate] = {}
+    runs = _priced_runs(members, prices, may_join, nearest)
+    cheapest = [0.0]
+    taken: list[Run | None] = [None]
+    for end in range(1, len(members) + 1):
+        kept = members[end - 1]
+        best = cheapest[end - 1] + (_MUST * (kept.load - 1) if kept.hot and not kept.fixed else 0.0)
+        choice: Run | None = None
+        for run in runs[end]:
+            cost = cheapest[run.first] + run.cost
+            if cost < best:
+                best, choice = cost, run
+        cheapest.append(best)
+        taken.append(choice)
+    return RingPlan(tuple(_walk(taken)), nearest)
+
+
+def _walk(taken: Sequence[Run | None]) -> list[Run]:
+    chosen: list[Run] = []
+    end = len(taken) - 1
+    while end > 0:
+        run = taken[end]
+        if run is None:
+            end -= 1
+        else:
+            chosen.append(run)
+            end = run.first
+    return chosen[::-1]
+
+
+def _priced_runs(
+    members: Sequence[Member],
+    prices: Prices,
+    may_join: Callable[[int], bool],
+    nearest: dict[int, Candidate],
+) -> list[list[Run]]:
+    """The runs that may be made, by the member after their last."""
+    by_end: list[list[Run]] = [[] for _ in range(len(members) + 1)]
+    joins = [may_join(i) for i in range(len(members) - 1)]
+    for first, head in enumerate(members):
+        if head.fixed:
+            continue
+        hot, width, even, ticks = head.hot, head.width, True, list(head.ticks)
+        for end in range(first + 1, min(first + prices.longest_run, len(members)) + 1):
+            if end > first + 1:
+                last = members[end - 1]
+                if last.fixed or not joins[end - 2]:
+                    break
+                hot, width = hot or last.hot, width + last.width
+                ticks = list(map(add, ticks, last.ticks))  # as far back as the shortest memory of them
+                even = _is_even(members, first, end)
+            if hot:
+                run = _relief(first, end, width, ticks, prices) if even else None
+                by_end[end] += [run] if run is not None else []
+            elif end > first + 1:
+                by_end[end] += _savings(first, end, width, ticks, prices, even, nearest)
+    return by_end
+
+
+def _is_even(members: Sequence[Member], first: int, end: int) -> bool:
+    """Whether cuts of equal width are fair to all: loads per hash alike, or known where they lie."""
+    if all(members[i].bends for i in range(first, end)):
+        return True
+    densities = [members[i].load / members[i].width for i in range(first, end)]
+    return max(densities) <= UNEVEN_DENSITY * min(densities)
+
+
+def _relief(first: int, end: int, width: float, ticks: Sequence[float], prices: Prices) -> Run | None:
+    count = end - first
+    load = ticks[0]
+    growth = GROWTH_FORESEEN * (load - ticks[1]) if len(ticks) > 1 else 0.0
+    parts = max(_parts(load, prices), _parts(load + growth, prices), 2 if count == 1 else 1)
+    parts = min(parts, prices.most_parts)
+    if count > 1 and parts > 1 and not prices.recut:
+        return None
+    price = prices.of_reseal(width, count)
+    added = parts - count
+    cost = SECONDS_PER_GROWTH * added + SECONDS_PER_SEGMENT * abs(added) + price
+    return Run(first, count, parts, cost, price, 0.0, True)
+
+
+def _savings(
+    first: int,
+    end: int,
+    width: float,
+    ticks: Sequence[float],
+    prices: Prices,
+    even: bool,
+    nearest: dict[int, Candidate],
+) -> list[Run]:
+    """The numbers of parts, fewer than now, that pay; in `nearest` the one that came nearest for each member."""
+    count = end - first
+    fewest = max(1, _parts(ticks[0], prices))
+    found: list[Run] = []
+    for parts in range(fewest, count):
+        if parts > 1 and not (even and prices.recut):
+            break
+        price = prices.of_reseal(width, count) + SECONDS_PER_SEGMENT * (count - parts)
+        saved = _regret(ticks, count, parts, price, prices.tick_seconds)
+        candidate = Candidate(first, count, saved, price)
+        for i in range(first, end):
+            if i not in nearest or saved - price > nearest[i].saved - nearest[i].price:
+                nearest[i] = candidate
+        if saved > price:
+            found.append(Run(first, count, parts, price - saved, price, saved, False))
+    return found
+
+
+def _regret(ticks: Sequence[float], count: int, parts: int, price: float, tick_seconds: float) -> float:
+    """What `parts` instead of `count` segments would have saved at most, over any span that ends now.
+
+    Overload they would have had is taken off. Looking back ends where more than the price is lost.
+    """
+    spared = tick_seconds * (count - parts)
+    if max(ticks) <= parts:
+        return spared * len(ticks)
+    weight = tick_seconds * OVERLOAD_WEIGHT
+    total = most = 0.0
+    for load in ticks:
+        total += spared - weight * (load - parts) if load > parts else spared
+        if total > most:
+            most = total
+        elif total < -price:
+            break
+    return most
+
+
+def _parts(load: float, prices: Prices) -> int:
+    return math.ceil(load / prices.target - _FUZZ)

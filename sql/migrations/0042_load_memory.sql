@@ -1,0 +1,203 @@
+-- What the profile `adaptive` looks back on, and the budget it may spend.
+
+CREATE TABLE cleave.load_memory (
+    topic_id     bigint             NOT NULL,
+    segment_id   bigint             NOT NULL,
+    tick_seconds double precision   NOT NULL,
+    last_tick    bigint             NOT NULL,
+    rates        double precision[] NOT NULL,
+    strikes      integer            NOT NULL DEFAULT 0,
+    PRIMARY KEY (topic_id, segment_id),
+    CONSTRAINT load_memory_ticks_whole CHECK (cardinality(rates) BETWEEN 4 AND 180 AND cardinality(rates) % 4 = 0),
+    CONSTRAINT load_memory_tick_positive CHECK (tick_seconds > 0)
+) WITH (fillfactor = 70);
+COMMENT ON TABLE cleave.load_memory IS 'The last loads of each segment whose topic is decided on by a profile that looks back.';
+COMMENT ON COLUMN cleave.load_memory.last_tick IS 'The number of the last tick since the Unix epoch: that instant in seconds / tick_seconds.';
+COMMENT ON COLUMN cleave.load_memory.rates IS 'Four a tick in the order of the metrics, oldest tick first; at most 45 ticks.';
+COMMENT ON COLUMN cleave.load_memory.strikes IS 'How many splits in a row left more than 80 % of the load in this segment and its ancestors.';
+COMMENT ON CONSTRAINT load_memory_ticks_whole ON cleave.load_memory IS 'A memory has 1 to 45 ticks of four rates each.';
+COMMENT ON CONSTRAINT load_memory_tick_positive ON cleave.load_memory IS 'A tick lasts longer than no time.';
+
+CREATE TABLE staging.tick_row (
+    run_id       text             NOT NULL,
+    topic_id     bigint           NOT NULL,
+    segment_id   bigint           NOT NULL,
+    msg_rate_in  double precision NOT NULL,
+    byte_rate_in double precision NOT NULL,
+    msg_rate_out double precision NOT NULL,
+    byte_rate_out double precision NOT NULL,
+    tick_seconds double precision NOT NULL
+);
+CREATE INDEX tick_row_run ON staging.tick_row (run_id);
+
+-- How long a tick is for each topic whose profile looks back; the memory has 45 of them.
+CREATE VIEW cleave.memory_in_force AS
+SELECT topic_id, greatest(memory_seconds, 45) / 45 AS tick_seconds
+  FROM (SELECT t.topic_id,
+               max(coalesce(held.stored, d.value) #>> '{}') FILTER (WHERE d.knob = 'profile') AS profile,
+               max(coalesce(cleave.knob_number(held.stored), cleave.knob_number(d.value)))
+                   FILTER (WHERE d.knob = 'load_memory_seconds') AS memory_seconds
+          FROM cleave.topic t
+          LEFT JOIN cleave.namespace_policy n ON n.namespace = t.namespace
+         CROSS JOIN cleave.cluster_policy c
+         CROSS JOIN cleave.policy_default d
+         CROSS JOIN LATERAL (SELECT cleave.knob_stored(d.knob, t.policy, n.policy, c.policy) AS stored) held
+         WHERE d.knob IN ('profile', 'load_memory_seconds') AND t.state <> 'deleted'
+         GROUP BY t.topic_id) topics
+ WHERE profile = 'adaptive';
+
+CREATE FUNCTION cleave.ticks_held(rates double precision[], times bigint) RETURNS double precision[]
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce(array_agg(rate ORDER BY again, metric), '{}')
+      FROM generate_series(1, times) AS again, unnest(rates) WITH ORDINALITY AS one (rate, metric)
+$$;
+COMMENT ON FUNCTION cleave.ticks_held(double precision[], bigint) IS 'One tick''s rates, held for so many ticks.';
+
+-- Appends a run's rates to the memories. A gap of up to five ticks is bridged by the last known rates; after a longer one a
+-- memory begins anew, since nobody knows what was between. A new segment takes over what its parents remember by the widths
+-- it has of them; the parts of a split that all report are corrected by the shares they really have.
+CREATE FUNCTION cleave.remember_loads(run text, run_window_end timestamptz) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    CREATE TEMPORARY TABLE tick_given ON COMMIT DROP AS
+    SELECT s.topic_id, s.segment_id, s.tick_seconds, floor(extract(epoch FROM run_window_end) / s.tick_seconds)::bigint AS tick,
+           ARRAY[s.msg_rate_in, s.byte_rate_in, s.msg_rate_out, s.byte_rate_out] AS rates
+      FROM staging.tick_row s WHERE s.run_id = run;
+    DELETE FROM staging.tick_row s WHERE s.run_id = run;
+    ANALYZE tick_given;
+
+    INSERT INTO cleave.load_memory (topic_id, segment_id, tick_seconds, last_tick, rates, strikes)
+    SELECT g.topic_id, g.segment_id, g.tick_seconds, g.tick - 1, h.rates[greatest(1, cardinality(h.rates) - 179):], k.strikes
+      FROM tick_given g
+      JOIN cleave.segment s ON s.topic_id = g.topic_id AND s.segment_id = g.segment_id AND s.state = 'ACTIVE'
+     CROSS JOIN LATERAL (
+           SELECT count(*) AS parents, bool_and(m.rates IS NOT NULL) AS whole,
+                  max(m.last_tick - cardinality(m.rates) / 4 + 1) AS first_tick, max(m.strikes) AS strikes,
+                  min(p.parent_id) AS parent_id
+             FROM cleave.segment_parent p
+             LEFT JOIN cleave.load_memory m ON m.topic_id = p.topic_id AND m.segment_id = p.parent_id
+              AND m.tick_seconds = g.tick_seconds AND g.tick - m.last_tick BETWEEN 0 AND 5
+            WHERE p.topic_id = g.topic_id AND p.child_id = g.segment_id) a
+     CROSS JOIN LATERAL (
+           SELECT sum(y.rates[1]) AS a, sum(y.rates[2]) AS b, sum(y.rates[3]) AS c, sum(y.rates[4]) AS d,
+                  bool_and(y.rates IS NOT NULL) AS whole, count(*) AS children
+             FROM cleave.segment_parent x
+             LEFT JOIN tick_given y ON y.topic_id = x.topic_id AND y.segment_id = x.child_id
+            WHERE a.parents = 1 AND x.topic_id = g.topic_id AND x.parent_id = a.parent_id) f
+     CROSS JOIN LATERAL (
+           SELECT array_agg(one.rate ORDER BY one.at, one.metric) AS rates
+             FROM (SELECT at, metric,
+                          CASE WHEN f.whole AND f.children > 1 AND (ARRAY[f.a, f.b, f.c, f.d])[metric] > 0
+                               THEN sum(m.rates[4 * (least(at, m.last_tick) - m.last_tick + cardinality(m.rates) / 4 - 1) + metric])
+                                    * g.rates[metric] / (ARRAY[f.a, f.b, f.c, f.d])[metric]
+                               ELSE sum(m.rates[4 * (least(at, m.last_tick) - m.last_tick + cardinality(m.rates) / 4 - 1) + metric]
+                                        * (least(q.range_end, s.range_end) - greatest(q.range_start, s.range_start) + 1)
+                                        / (q.range_end - q.range_start + 1)::float8)
+                          END AS rate
+                     FROM cleave.segment_parent p
+                     JOIN cleave.segment q ON q.topic_id = p.topic_id AND q.segment_id = p.parent_id
+                     JOIN cleave.load_memory m ON m.topic_id = p.topic_id AND m.segment_id = p.parent_id
+                    CROSS JOIN generate_series(greatest(a.first_tick, g.tick - 45), g.tick - 1) AS at
+                    CROSS JOIN generate_series(1, 4) AS metric
+                    WHERE p.topic_id = g.topic_id AND p.child_id = g.segment_id
+                    GROUP BY at, metric) one) h
+     CROSS JOIN LATERAL (
+           SELECT CASE WHEN f.whole AND f.children > 1 AND f.a + f.b + f.c + f.d > 0
+                        AND g.rates[1] >= 0.8 * f.a AND g.rates[2] >= 0.8 * f.b
+                        AND g.rates[3] >= 0.8 * f.c AND g.rates[4] >= 0.8 * f.d
+                       THEN a.strikes + 1 ELSE 0 END AS strikes) k
+     WHERE a.parents > 0 AND a.whole AND h.rates IS NOT NULL
+       AND NOT EXISTS (SELECT FROM cleave.load_memory m WHERE m.topic_id = g.topic_id AND m.segment_id = g.segment_id);
+
+    UPDATE cleave.load_memory m
+       SET tick_seconds = g.tick_seconds, last_tick = g.tick,
+           rates = CASE
+               WHEN m.tick_seconds <> g.tick_seconds OR g.tick - m.last_tick NOT BETWEEN 0 AND 5 THEN g.rates
+               WHEN g.tick = m.last_tick THEN m.rates[:cardinality(m.rates) - 4] || g.rates
+               WHEN g.tick = m.last_tick + 1 THEN m.rates[greatest(1, cardinality(m.rates) - 175):] || g.rates
+               ELSE m.rates[greatest(1, cardinality(m.rates) + 4 * (g.tick - m.last_tick) - 179)::integer:]
+                    || cleave.ticks_held(m.rates[cardinality(m.rates) - 3:], g.tick - m.last_tick - 1) || g.rates
+           END
+      FROM tick_given g WHERE m.topic_id = g.topic_id AND m.segment_id = g.segment_id;
+
+    INSERT INTO cleave.load_memory (topic_id, segment_id, tick_seconds, last_tick, rates)
+    SELECT g.topic_id, g.segment_id, g.tick_seconds, g.tick, g.rates
+      FROM tick_given g JOIN cleave.segment s ON s.topic_id = g.topic_id AND s.segment_id = g.segment_id
+     WHERE s.pruned_epoch IS NULL
+    ON CONFLICT (topic_id, segment_id) DO NOTHING;
+    DROP TABLE tick_given;
+END $$;
+COMMENT ON FUNCTION cleave.remember_loads(text, timestamptz) IS 'Appends a run''s rates to the memories of their segments.';
+
+CREATE OR REPLACE FUNCTION cleave.merge_load(run text, run_window_end timestamptz, run_engine text, run_samples bigint, run_segments bigint, run_quarantined text[])
+RETURNS TABLE (written bigint, outrun bigint, applied boolean)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    staged  bigint;
+    updated bigint;
+    added   bigint;
+BEGIN
+    LOCK TABLE cleave.load_run IN SHARE ROW EXCLUSIVE MODE;  -- runs merge one after the other
+    IF EXISTS (SELECT FROM cleave.load_run r WHERE r.run_id = run OR r.window_end >= run_window_end) THEN
+        DELETE FROM staging.load_row s WHERE s.run_id = run;
+        DELETE FROM staging.source_row s WHERE s.run_id = run;
+        DELETE FROM staging.tick_row s WHERE s.run_id = run;
+        RETURN QUERY SELECT 0::bigint, 0::bigint, false;
+        RETURN;
+    END IF;
+    PERFORM cleave.remember_loads(run, run_window_end);  -- before the records, whose change wakes who reads both
+    SELECT count(*) INTO staged FROM staging.load_row s WHERE s.run_id = run;
+    UPDATE cleave.segment_load l
+       SET msg_rate_in = s.msg_rate_in, byte_rate_in = s.byte_rate_in, msg_rate_out = s.msg_rate_out,
+           byte_rate_out = s.byte_rate_out, source = s.source, modified_at = s.modified_at,
+           cold_since = s.cold_since, silent_since = s.silent_since, row_version = l.row_version + 1
+      FROM staging.load_row s
+     WHERE s.run_id = run AND l.topic_id = s.topic_id AND l.segment_id = s.segment_id AND l.row_version = s.seen_row_version;
+    GET DIAGNOSTICS updated = ROW_COUNT;
+    INSERT INTO cleave.segment_load AS l (topic_id, segment_id, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out,
+                                          source, modified_at, cold_since, silent_since)
+    SELECT s.topic_id, s.segment_id, s.msg_rate_in, s.byte_rate_in, s.msg_rate_out, s.byte_rate_out,
+           s.source, s.modified_at, s.cold_since, s.silent_since
+      FROM staging.load_row s JOIN cleave.segment g USING (topic_id, segment_id)
+     WHERE s.run_id = run AND s.seen_row_version = 0 AND g.pruned_epoch IS NULL
+    ON CONFLICT (topic_id, segment_id) DO NOTHING;
+    GET DIAGNOSTICS added = ROW_COUNT;
+    INSERT INTO cleave.load_source AS o (source, observed_at)
+    SELECT s.source, max(s.observed_at) FROM staging.source_row s WHERE s.run_id = run GROUP BY s.source
+    ON CONFLICT (source) DO UPDATE SET observed_at = greatest(o.observed_at, excluded.observed_at);
+    INSERT INTO cleave.load_run (run_id, window_end, engine, samples, segments, written, outrun, quarantined)
+    VALUES (run, run_window_end, run_engine, run_samples, run_segments, updated + added, staged - updated - added, run_quarantined);
+    DELETE FROM staging.load_row s WHERE s.run_id = run;
+    DELETE FROM staging.source_row s WHERE s.run_id = run;
+    RETURN QUERY SELECT updated + added, staged - updated - added, true;
+END $$;
+
+REVOKE EXECUTE ON FUNCTION cleave.remember_loads(text, timestamptz) FROM PUBLIC;
+GRANT INSERT ON staging.tick_row TO cleave_spark_loader;
+GRANT SELECT ON cleave.memory_in_force TO cleave_spark_loader, cleave_controller;
+GRANT SELECT, DELETE ON cleave.load_memory TO cleave_controller;
+
+-- How many connected clients may still be made to reconnect; NULL: as many as the policy says.
+ALTER TABLE cleave.evaluation
+    ADD COLUMN reconnections_left double precision,
+    ADD COLUMN reconnections_at   timestamptz;
+COMMENT ON COLUMN cleave.evaluation.reconnections_left IS
+    'Clients of the topic that could still be made to reconnect at reconnections_at; more since then, by the policy''s rate.';
+CREATE TABLE cleave.cluster_reconnections (
+    singleton          boolean          PRIMARY KEY DEFAULT true,
+    reconnections_left double precision,
+    reconnections_at   timestamptz,
+    CONSTRAINT cluster_reconnections_one_row CHECK (singleton)
+);
+COMMENT ON CONSTRAINT cluster_reconnections_one_row ON cleave.cluster_reconnections IS 'There is one budget of the cluster.';
+INSERT INTO cleave.cluster_reconnections DEFAULT VALUES;
+GRANT SELECT, UPDATE ON cleave.cluster_reconnections TO cleave_controller;
+
+-- New topics are decided on by `adaptive`. Topics there are keep the rules they have, unless somebody chose a profile.
+UPDATE cleave.topic t
+   SET policy = coalesce(t.policy, '{}') || '{"profile": "pip483"}', row_version = t.row_version + 1
+ WHERE t.state IN ('creating', 'live') AND NOT coalesce(t.policy, '{}') ? 'profile'
+   AND NOT EXISTS (SELECT FROM cleave.namespace_policy n WHERE n.namespace = t.namespace AND n.policy ? 'profile')
+   AND NOT EXISTS (SELECT FROM cleave.cluster_policy c WHERE c.policy ? 'profile');
+UPDATE cleave.cluster_policy SET policy = policy || '{"profile": "adaptive"}', row_version = row_version + 1
+ WHERE NOT policy ? 'profile';
