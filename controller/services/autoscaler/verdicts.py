@@ -1,4 +1,4 @@
-"""What a verdict means outside the domain: the reshape it asks for, its lane, and whether it says anything new."""
+"""What a verdict means outside the domain: its lane, and whether it says anything new."""
 
 from __future__ import annotations
 
@@ -6,23 +6,7 @@ from collections.abc import Collection, Sequence
 from hashlib import blake2s
 from json import dumps
 
-from controller.domain import reshape
-from controller.domain.decision import Decision, Lane, Merge, Rebucket, Recut, Refusal, Split
-from controller.domain.reshape import Reshape
-from controller.domain.segment_graph import SegmentGraph
-
-
-def plan(act: Decision, layout: SegmentGraph, *, max_buckets: int) -> Reshape:
-    """The act on the layout of the moment; raises what the planners raise."""
-    match act:
-        case Split(segment_id, at):
-            return reshape.plan_split(layout, segment_id, at or None)
-        case Merge(left_id, right_id):
-            return reshape.plan_merge(layout, left_id, right_id, max_buckets)
-        case Rebucket(segment_id, bucket_count):
-            return reshape.plan_rebucket(layout, segment_id, bucket_count, max_buckets)
-        case Recut(segment_ids, at):
-            return reshape.plan_recut(layout, segment_ids, at, max_buckets)
+from controller.domain.decision import Decision, Lane, Merge, Rebucket, Refusal
 
 
 def digest(refusals: Sequence[Refusal], lanes: Collection[Lane], previous: str | None) -> str | None:
