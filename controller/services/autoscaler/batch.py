@@ -15,8 +15,9 @@ from controller.domain.decision import Evaluation, Lane, sealed_by
 from controller.domain.errors import CleaveError, LostRace, SegmentBusy, TopicNotFound
 from controller.domain.evaluator import code_version, decide
 from controller.domain.operation import Operation, Origin
+from controller.domain.planning import plan
 from controller.domain.situation import Situation
-from controller.services.autoscaler.verdicts import digest, plan
+from controller.services.autoscaler.verdicts import digest
 from controller.store.decisions import evaluations, ledger, reconnections, situations
 from controller.store.decisions.evaluations import FinishedEvaluation, PendingEvaluation
 from controller.store.decisions.ledger import LedgerRow

@@ -1,4 +1,4 @@
-"""What a verdict means outside the domain: the reshape it asks for, its lane, and whether it says anything new."""
+"""What a verdict means outside the domain: its lane, and whether it says anything new."""
 
 from __future__ import annotations
 
@@ -6,35 +6,20 @@ from collections.abc import Collection, Sequence
 from hashlib import blake2s
 from json import dumps
 
-from controller.domain import reshape
-from controller.domain.decision import Decision, Lane, Merge, Rebucket, Recut, Refusal, Split
+from controller.domain.decision import Decision, Lane, Merge, Rebucket, Recut, Refusal, RefusalReason
 from controller.domain.profiles.adaptive import COLD
-from controller.domain.reshape import Reshape
-from controller.domain.segment_graph import SegmentGraph
-
-
-def plan(act: Decision, layout: SegmentGraph, *, max_buckets: int) -> Reshape:
-    """The act on the layout of the moment; raises what the planners raise."""
-    match act:
-        case Split(segment_id, at):
-            return reshape.plan_split(layout, segment_id, at or None)
-        case Merge(left_id, right_id):
-            return reshape.plan_merge(layout, left_id, right_id, max_buckets)
-        case Rebucket(segment_id, bucket_count):
-            return reshape.plan_rebucket(layout, segment_id, bucket_count, max_buckets)
-        case Recut(segment_ids, at):
-            return reshape.plan_recut(layout, segment_ids, at, max_buckets)
 
 
 def digest(refusals: Sequence[Refusal], lanes: Collection[Lane], previous: str | None) -> str | None:
     """One word for each lane that refuses something. The words of lanes that were not asked stay as they were. None if
     no lane refuses.
 
-    Measured values are left out: the same refusal at another rate is not a new one.
+    Measured values are left out: the same refusal at another rate is not a new one. What is weighed anew at each tick
+    counts once, whichever segments it names.
     """
     words = dict(word.split("=") for word in (previous or "").split())
     for lane in lanes:
-        told = sorted(dumps(_without_value(r), sort_keys=True) for r in refusals if r.lane in (lane, None))
+        told = sorted({dumps(_without_value(r), sort_keys=True) for r in refusals if r.lane in (lane, None)})
         if told:
             words[lane.value] = blake2s("\n".join(told).encode(), digest_size=8).hexdigest()
         else:
@@ -42,7 +27,12 @@ def digest(refusals: Sequence[Refusal], lanes: Collection[Lane], previous: str |
     return " ".join(f"{lane}={words[lane]}" for lane in sorted(words)) or None
 
 
+_WEIGHED = frozenset({RefusalReason.SAVING_BELOW_PRICE, RefusalReason.TOLERATED_OVERLOAD})
+
+
 def _without_value(refusal: Refusal) -> dict[str, object]:
+    if refusal.reason in _WEIGHED:
+        return {"reason": refusal.reason.value}
     return {name: held for name, held in refusal.to_document().items() if name != "value"}
 
 

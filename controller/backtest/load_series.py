@@ -1,0 +1,146 @@
+"""A topic's load over time: the input of a backtest.
+
+A series has steps of equal length. Its four rates are those of the whole topic, its shares say how they are spread over
+the ring. NaN stands for a step in which nothing was measured.
+
+Recorded traces (`read_csv`) come without a unit. They are put on a grid of equal steps by straight lines between their
+readings, and multiplied so that their mean is a given number of capacities: 5.6 in the project's figures, which gives a
+topic of about 8 segments with peaks of 12 to 60. The figures use the first seven days. Of several files the sum counts,
+over the time that all of them cover.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from controller.backtest.arrays import Floats, Mask, any_along, is_nan
+from controller.domain.errors import InvalidInput
+from controller.domain.hash_range import RING_SIZE
+from controller.domain.load import METRICS
+
+MEAN_LOAD = 5.6
+"""Capacities of one segment that a recorded trace is scaled to on average."""
+
+DAY_SECONDS = 86_400
+
+
+@dataclass(frozen=True, eq=False)
+class LoadSeries:
+    """`rates[step, metric]` per second (the metrics of `METRICS`), from `start_ms` on (milliseconds since the Unix epoch).
+
+    `shares[row, bin]` are the parts of the load on bins of equal width that tile the ring; each row adds up to 1. One
+    row holds for all steps, else there is a row a step. None: keys are spread evenly. All four metrics are spread alike.
+    Raises InvalidInput for arrays that do not fit.
+    """
+
+    name: str
+    start_ms: int
+    rates: Floats
+    step_seconds: int = 60
+    shares: Floats | None = None
+
+    def __post_init__(self) -> None:
+        if self.rates.ndim != 2 or self.rates.shape[1] != len(METRICS) or not len(self.rates):
+            raise InvalidInput(
+                f"rates of {self.name} have shape {self.rates.shape}; give one row of 4 a step"
+            )
+        if np.any(self.rates < 0) or np.any(np.isinf(self.rates)):
+            raise InvalidInput(f"rates of {self.name} are negative or infinite; give NaN for what is unknown")
+        if self.step_seconds < 1:
+            raise InvalidInput(f"step of {self.name} = {self.step_seconds} s; give at least 1")
+        if self.shares is not None:
+            self._check_shares(self.shares)
+
+    def _check_shares(self, shares: Floats) -> None:
+        if (
+            shares.ndim != 2
+            or shares.shape[0] not in (1, self.steps)
+            or not 1 <= shares.shape[1] <= RING_SIZE
+        ):
+            raise InvalidInput(
+                f"shares of {self.name} have shape {shares.shape}; give one row, or one a step"
+            )
+        if not np.all(shares >= 0) or not np.allclose(shares.sum(axis=1), 1.0):
+            raise InvalidInput(f"shares of {self.name} must be >= 0 and add up to 1 in each row")
+
+    @property
+    def steps(self) -> int:
+        """How many there are."""
+        return len(self.rates)
+
+    @property
+    def days(self) -> float:
+        """The length of the whole."""
+        return self.steps * self.step_seconds / DAY_SECONDS
+
+    @property
+    def measured(self) -> Mask:
+        """For each step, whether all four rates are known."""
+        return ~any_along(is_nan(self.rates), 1)
+
+    def load(self, split_rates: Sequence[float]) -> Floats:
+        """The topic's load in capacities of one segment: the largest of rate ÷ split threshold; 0 where unmeasured."""
+        ratios: Floats = np.nan_to_num(self.rates / np.asarray(split_rates)).max(axis=1)
+        return ratios
+
+
+def of_messages(
+    name: str,
+    messages_per_second: Sequence[float] | Floats,
+    *,
+    start_ms: int = 0,
+    step_seconds: int = 60,
+    **rest: Any,
+) -> LoadSeries:
+    """A series of incoming messages only."""
+    rates = np.zeros((len(messages_per_second), len(METRICS)))
+    rates[:, 0] = messages_per_second
+    return LoadSeries(name, start_ms, rates, step_seconds, **rest)
+
+
+def read_csv(
+    name: str,
+    paths: Sequence[Path],
+    *,
+    capacity: float = 10_000.0,
+    mean_load: float = MEAN_LOAD,
+    first_day: int = 0,
+    days: int = 7,
+    step_seconds: int = 60,
+) -> LoadSeries:
+    """A trace of `timestamp,value` lines, UTC, scaled to `mean_load` × `capacity` messages/s over the days chosen.
+
+    Days are counted from the first reading. Raises InvalidInput where the files do not cover them, or hold no load.
+    """
+    readings = [_readings(path) for path in paths]
+    begin = max(float(instants[0]) for instants, _ in readings) + first_day * DAY_SECONDS
+    grid = begin + np.arange(days * DAY_SECONDS // step_seconds) * float(step_seconds)
+    end = min(float(instants[-1]) for instants, _ in readings)
+    if not len(grid) or grid[-1] > end + max(_spacing(instants) for instants, _ in readings):
+        raise InvalidInput(f"{name} ends before day {first_day + days}; choose earlier or fewer days")
+    total = np.sum([np.interp(grid, instants, values) for instants, values in readings], axis=0)
+    if not total.mean() > 0:
+        raise InvalidInput(f"{name} holds no load on the days chosen; choose others")
+    scaled = total * (mean_load * capacity / total.mean())
+    return of_messages(name, scaled, start_ms=round(begin * 1000), step_seconds=step_seconds)
+
+
+def _readings(path: Path) -> tuple[Floats, Floats]:
+    with path.open(newline="") as lines:
+        rows = [(row["timestamp"], float(row["value"])) for row in csv.DictReader(lines)]
+    if len(rows) < 2:
+        raise InvalidInput(f"{path.name} has {len(rows)} reading(s); a trace has at least two")
+    instants = [datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() for text, _ in rows]
+    order = np.argsort(instants, kind="stable")
+    return np.asarray(instants)[order], np.asarray([value for _, value in rows])[order]
+
+
+def _spacing(instants: Floats) -> float:
+    return float(np.median(np.diff(instants)))

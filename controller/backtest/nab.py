@@ -1,0 +1,30 @@
+"""The recorded loads that the figures are made with: three traces of the Numenta Anomaly Benchmark.
+
+They are taxi passengers in New York (30 minutes a reading), requests at a load balancer (5 minutes) and mentions of ten
+companies in tweets, added up (5 minutes). How they are scaled and put on a grid: see `load_series`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from controller.backtest.load_series import LoadSeries, read_csv
+
+_TICKERS = ("AAPL", "AMZN", "CRM", "CVS", "FB", "GOOG", "IBM", "KO", "PFE", "UPS")
+
+FILES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "taxi": ("realKnownCause/nyc_taxi.csv",),
+        "tweets": tuple(f"realTweets/Twitter_volume_{ticker}.csv" for ticker in _TICKERS),
+        "elb": ("realAWSCloudwatch/elb_request_count_8c0756.csv",),
+    }
+)
+"""The files of each trace below the directory of the benchmark's data."""
+
+
+def trace(traces: Path, name: str, **options: Any) -> LoadSeries:
+    """The trace of that name; `traces` is the directory that holds `nab`, options are those of `read_csv`."""
+    return read_csv(name, [traces / "nab" / file for file in FILES[name]], **options)

@@ -1,0 +1,309 @@
+"""What a rule is shown of the load: the records that the aggregation would keep, and the last ticks of each segment.
+
+Records are kept in arrays, by the rule of `domain/load.next_record`; a test holds the two against each other. A new
+segment is measured at the tick after its first. Until then it has no record, and its `recent_loads` are its parents'
+divided by width.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+import numpy as np
+
+from controller.backtest.arrays import Floats, Mask, Wholes, any_along, is_nan
+from controller.backtest.load_series import LoadSeries
+from controller.backtest.rule import Rule
+from controller.backtest.spread import Spread
+from controller.domain.hash_range import HashRange
+from controller.domain.layout import SegmentLayout
+from controller.domain.load import FLOOR_FRACTION, METRICS, LoadRecord, LoadStats, LoadThresholds
+
+_NEVER = -1
+_FIRST_LOOK_AHEAD = 64
+_LONGEST_LOOK_AHEAD = 1024
+
+
+class RecordArrays:
+    """The load records of some segments, as arrays: `written[metric, segment]` (NaN: no record), `modified_at`,
+    `cold_since` (-1: not cold), instants in milliseconds since the Unix epoch.
+
+    Only metrics that are ever above 0 are kept; the others are 0 at all times.
+    """
+
+    def __init__(
+        self, thresholds: LoadThresholds, change_threshold: float, strict: bool, metrics: Sequence[int]
+    ) -> None:
+        self.strict = strict
+        self.change = change_threshold
+        self.split = [thresholds.split.rates[m] for m in metrics]
+        self.merge = [thresholds.merge.rates[m] for m in metrics]
+        idle = (thresholds.merge.rates[m] for m in range(len(METRICS)) if m not in metrics)
+        self.can_be_cold = all(limit > 0 for limit in idle)
+        self.adopt(np.empty((len(metrics), 0)), np.empty(0, np.int64), np.empty(0, np.int64))
+
+    def adopt(self, written: Floats, modified_at: Wholes, cold_since: Wholes) -> None:
+        """Goes on from these."""
+        self.written, self.modified_at, self.cold_since = written, modified_at, cold_since
+
+    def observe(self, rates: Sequence[Floats], instants: Wholes) -> None:
+        """Takes in `rates[metric][observation, segment]`, the observations in order of time.
+
+        Under `strict_pulsar` one observation at a time, since there what was written last also decides on `cold_since`.
+        """
+        if self.strict and len(instants) > 1:
+            for row in range(len(instants)):
+                self.observe([one[row : row + 1] for one in rates], instants[row : row + 1])
+            return
+        self._observe_cold(rates, instants)
+        if len(instants) == 1:
+            self._write(self.rewrites(rates)[0], rates, instants, np.zeros(rates[0].shape[1], np.int64))
+            return
+        row_of = np.arange(len(instants))[:, None]
+        done = np.full(rates[0].shape[1], -1)
+        while True:
+            news = self.rewrites(rates) & (row_of > done)
+            columns = any_along(news, 0)
+            if not columns.any():
+                return
+            rows = news.argmax(axis=0)
+            self._write(columns, rates, instants, rows)
+            done[columns] = rows[columns]
+
+    def _write(self, columns: Mask, rates: Sequence[Floats], instants: Wholes, rows: Wholes) -> None:
+        chosen = np.flatnonzero(columns)
+        for metric, one in enumerate(rates):
+            self.written[metric, chosen] = one[rows[chosen], chosen]
+        self.modified_at[chosen] = instants[rows[chosen]]
+
+    def _observe_cold(self, rates: Sequence[Floats], instants: Wholes) -> None:
+        cold = self._is_cold(rates)
+        warm = ~cold
+        since_start = ~any_along(warm, 0)
+        goes_on = since_start & (self.cold_since != _NEVER) & self._is_cold(self.written[:, None, :])[0]
+        run_starts = np.where(since_start, 0, len(instants) - warm[::-1].argmax(axis=0))
+        began = instants[np.minimum(run_starts, len(instants) - 1)]
+        self.cold_since = np.where(cold[-1], np.where(goes_on, self.cold_since, began), _NEVER)
+
+    def _is_cold(self, rates: Sequence[Floats] | Floats) -> Mask:
+        cold: Mask = np.full(rates[0].shape, self.can_be_cold)
+        for one, limit in zip(rates, self.merge, strict=True):
+            cold &= one < limit
+        return cold
+
+    def crossings(self, rates: Sequence[Floats]) -> Mask:
+        """`[observation, segment]`: whether a rate is on another side of a threshold than the one written."""
+        crossed: Mask = np.zeros(rates[0].shape, dtype=np.bool_)
+        for one, was, above, below in zip(rates, self.written, self.split, self.merge, strict=True):
+            crossed |= (one > above) != (was > above)
+            crossed |= (one < below) != (was < below)
+        return crossed
+
+    def rewrites(self, rates: Sequence[Floats]) -> Mask:
+        """`[observation, segment]`: whether the record would be written anew, if it is still as it is now."""
+        news: Mask = is_nan(self.written[0]) | np.zeros(rates[0].shape, dtype=np.bool_)
+        if not self.strict:
+            news |= self.crossings(rates)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            for one, was, merge in zip(rates, self.written, self.merge, strict=True):
+                moved = np.abs(one - was)
+                material = np.where(was == 0, one != 0, moved / was > self.change)
+                news |= material if self.strict else material & (moved > FLOOR_FRACTION * merge)
+        return news
+
+
+class Observation:
+    """The state of one run: `advance` takes in what was measured, `relayout` follows the layout."""
+
+    def __init__(
+        self, series: LoadSeries, rule: Rule, steps_per_tick: int, window_steps: int, spread: Spread
+    ) -> None:
+        policy = rule.policy
+        self.spread, self.start_ms = spread, series.start_ms
+        self.tick_ms = steps_per_tick * series.step_seconds * 1000
+        self.steps = np.arange(steps_per_tick - 1, series.steps, steps_per_tick)
+        self.measured = _window_means(series.rates, window_steps)[self.steps]
+        self.known = ~any_along(is_nan(self.measured), 1)
+        self.split_rates = np.asarray(policy.thresholds.split.rates)
+        self.metrics = [m for m in range(len(METRICS)) if np.any(self.measured[self.known, m] > 0)] or [0]
+        self.arrays = RecordArrays(
+            policy.thresholds, policy.load_change_threshold, policy.strict_pulsar, self.metrics
+        )
+        self.by_crossings = not policy.strict_pulsar and all(
+            2 * merge <= split
+            for merge, split in zip(policy.thresholds.merge.rates, policy.thresholds.split.rates, strict=True)
+        )
+        self.known_ticks = np.flatnonzero(self.known)
+        self.resumptions = np.flatnonzero(self.known & ~np.concatenate([[True], self.known[:-1]]))
+        self.looks_ahead = False
+        self.memory_ticks = rule.memory_ticks
+        self.memory: dict[int, deque[LoadStats]] = {}
+        self.ids: tuple[int, ...] = ()
+        self.ranges: tuple[HashRange, ...] = ()
+        self.upto = -1
+
+    def skip_between_looks(self, has_consumers: bool) -> None:
+        """Readies `next_news`, and shows records as heard of until the next gap, since nobody asks in between.
+
+        A rule of which the answer rests on the side of the thresholds only is asked at crossings; where consumers, merges
+        of two warm segments or the time of the last write count too, at every rewritten record.
+        """
+        self.looks_ahead = True
+        self.by_crossings = self.by_crossings and not has_consumers
+
+    def advance(self, tick: int) -> None:
+        """Takes in the ticks up to this one."""
+        rows = slice(self.upto + 1, tick + 1)
+        self.upto = tick
+        ticks = np.flatnonzero(self.known[rows]) + rows.start
+        if not len(ticks):
+            return
+        rates = self._rates(ticks)
+        self.arrays.observe(rates, self.start_ms + (ticks + 1) * self.tick_ms)
+        if self.memory_ticks:
+            self._remember(rates)
+
+    def _rates(self, ticks: Wholes) -> list[Floats]:
+        """`[metric][tick, segment]`."""
+        shares = self.share if self.share is not None else self.spread.shares(self.ranges, self.steps[ticks])
+        return [self.measured[ticks, metric, None] * shares for metric in self.metrics]
+
+    def _remember(self, rates: Sequence[Floats]) -> None:
+        values = [[0.0] * len(self.ids) for _ in METRICS]
+        for row in range(len(rates[0])):
+            for metric, one in zip(self.metrics, rates, strict=True):
+                values[metric] = one[row].tolist()
+            for segment_id, *stats in zip(self.ids, *values, strict=True):
+                self.memory[segment_id].append(LoadStats(*stats))
+
+    def relayout(self, layout: SegmentLayout, tick: int) -> None:
+        """Goes on with the active segments of another layout; what was measured up to `tick` has been taken in."""
+        places = {segment_id: place for place, segment_id in enumerate(self.ids)}
+        active = layout.active
+        self.ids = tuple(segment.segment_id for segment in active)
+        self.ranges = tuple(segment.hash_range for segment in active)
+        self.upto = tick
+        self.share = self.spread.shares(self.ranges, slice(None)) if self.spread.is_steady else None
+        staying = [(new, places[i]) for new, i in enumerate(self.ids) if i in places]
+        new, old = ([pair[side] for pair in staying] for side in (0, 1))
+        count, was = len(active), self.arrays
+        written = np.full((len(self.metrics), count), np.nan)
+        modified_at, cold_since = np.zeros(count, np.int64), np.full(count, _NEVER)
+        written[:, new] = was.written[:, old]
+        modified_at[new], cold_since[new] = was.modified_at[old], was.cold_since[old]
+        was.adopt(written, modified_at, cold_since)
+        if self.memory_ticks:
+            self._hand_down(layout)
+
+    def _hand_down(self, layout: SegmentLayout) -> None:
+        known = self.memory
+        self.memory = {}
+        for segment in layout.active:
+            kept = known.get(segment.segment_id)
+            if kept is None:
+                parents = [layout.segments[i] for i in segment.parent_ids if i in known]
+                kept = deque(
+                    _inherited(segment.hash_range, [(p.hash_range, known[p.segment_id]) for p in parents]),
+                    self.memory_ticks,
+                )
+            self.memory[segment.segment_id] = kept
+
+    def records(self, tick: int) -> dict[int, LoadRecord]:
+        """The record of every segment that has one."""
+        heard = self._heard_at(tick)
+        arrays = self.arrays
+        values = [[0.0] * len(self.ids) for _ in METRICS]
+        for row, metric in enumerate(self.metrics):
+            values[metric] = arrays.written[row].tolist()
+        rows = zip(
+            self.ids,
+            zip(*values, strict=True),
+            arrays.modified_at.tolist(),
+            arrays.cold_since.tolist(),
+            strict=True,
+        )
+        mine = self.metrics[0]
+        return {
+            segment_id: LoadRecord(LoadStats(*rates), modified_at, None if cold == _NEVER else cold, heard)
+            for segment_id, rates, modified_at, cold in rows
+            if rates[mine] == rates[mine]  # not NaN
+        }
+
+    def _heard_at(self, tick: int) -> int:
+        """The instant of the last observation; where looks are skipped and this tick was observed, of the last one
+        before the next gap.
+        """
+        if self.looks_ahead and self.known[tick]:
+            place = int(np.searchsorted(self.resumptions, tick, side="right"))
+            if place < len(self.resumptions):
+                last = int(self.known_ticks[np.searchsorted(self.known_ticks, self.resumptions[place]) - 1])
+            else:
+                last = int(self.known_ticks[-1])
+        else:
+            place = int(np.searchsorted(self.known_ticks, tick, side="right"))
+            last = int(self.known_ticks[place - 1]) if place else -1
+        return self.start_ms + (last + 1) * self.tick_ms
+
+    def recent_loads(self) -> Mapping[int, tuple[LoadStats, ...]]:
+        """The last ticks of each segment, the newest last; empty where the rule reads none."""
+        return {segment_id: tuple(ticks) for segment_id, ticks in self.memory.items()}
+
+    def next_news(self, tick: int, limit: int) -> int:
+        """The first tick after `tick`, before `limit`, that brings the rule something new; else `limit`."""
+        place = int(np.searchsorted(self.resumptions, tick, side="right"))
+        if place < len(self.resumptions):
+            limit = min(limit, int(self.resumptions[place]))
+        first, length = tick + 1, _FIRST_LOOK_AHEAD
+        while first < limit:
+            end = min(first + length, limit)
+            ticks = np.flatnonzero(self.known[first:end]) + first
+            if len(ticks):
+                found = self._news(self._rates(ticks))
+                if found.any():
+                    return int(ticks[found.argmax()])
+            first, length = end, min(2 * length, _LONGEST_LOOK_AHEAD)
+        return limit
+
+    def _news(self, rates: Sequence[Floats]) -> Mask:
+        if not self.by_crossings:
+            return any_along(self.arrays.rewrites(rates) | self.arrays.crossings(rates), 1)
+        unknown = is_nan(self.arrays.written[0])
+        return any_along(self.arrays.crossings(rates) | unknown, 1)
+
+    def loads_of(self, ranges: Sequence[HashRange], tick: int) -> tuple[float, ...]:
+        """The load on each range at this tick, in capacities."""
+        total = float(np.nan_to_num(self.measured[tick] / self.split_rates).max())
+        shares = self.spread.shares(ranges, self.steps[tick : tick + 1])[0]
+        return tuple((total * shares).tolist())
+
+
+def _inherited(
+    hash_range: HashRange, parents: Sequence[tuple[HashRange, deque[LoadStats]]]
+) -> list[LoadStats]:
+    """The parents' ticks that all of them have, each parent's divided by width."""
+    length = min((len(ticks) for _, ticks in parents), default=0)
+    if not length:
+        return []
+    parts = []
+    for parent, ticks in parents:
+        overlap = min(parent.end, hash_range.end) - max(parent.start, hash_range.start) + 1
+        parts.append((overlap / parent.width, list(islice(ticks, len(ticks) - length, None))))
+    return [
+        LoadStats(*(sum(part * ticks[tick].rates[m] for part, ticks in parts) for m in range(len(METRICS))))
+        for tick in range(length)
+    ]
+
+
+def _window_means(rates: Floats, window: int) -> Floats:
+    """For each step, the mean over the window that ends with it, of what is known; NaN where nothing is."""
+    if window == 1:
+        return rates
+    known = ~is_nan(rates)
+    sums = np.cumsum(np.concatenate([np.zeros((1, rates.shape[1])), np.where(known, rates, 0.0)]), axis=0)
+    counts = np.cumsum(np.concatenate([np.zeros((1, rates.shape[1])), known]), axis=0)
+    begins = np.maximum(np.arange(len(rates)) + 1 - window, 0)
+    with np.errstate(invalid="ignore"):
+        means: Floats = np.maximum(sums[1:] - sums[begins], 0.0) / (counts[1:] - counts[begins])
+    return means

@@ -1,0 +1,359 @@
+"""One topic under one rule: a load series goes through the rule's own `decide`, over a real layout.
+
+Time has two grains. The series has steps; every `tick_seconds` the rule is asked what to do. What it sees is the load of
+the window that ends then, kept as load records by the rule of the aggregation (`records`); so nothing of the future is
+known. What it wants is planned by the planners of the domain and is in force `actuation_seconds` later, rounded up to
+whole steps. Meanwhile the reshape is in flight and its parents still take the load. Reshapes never fail here.
+
+A reactive rule is asked only where its answer can differ (`next_look`); every other rule at each tick. Asking at each
+tick gives the same acts, which `ask_always` is there to check.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from controller.backtest.arrays import Floats, Wholes
+from controller.backtest.load_series import DAY_SECONDS, LoadSeries
+from controller.backtest.observation import Observation
+from controller.backtest.rule import Rule
+from controller.backtest.spread import Spread
+from controller.domain.decision import Evaluation
+from controller.domain.errors import InvalidInput, InvariantViolated
+from controller.domain.hash_range import RING_SIZE, HashRange
+from controller.domain.layout import SegmentLayout
+from controller.domain.planning import plan
+from controller.domain.reshape import Reshape, ReshapeKind
+from controller.domain.situation import Capabilities, History, LiveReshape, Situation
+
+EVERYTHING = Capabilities(max_children=RING_SIZE, recut=True, shared_buckets=True)
+"""A data plane that can do whatever a rule asks for."""
+
+_SPLITTING = (ReshapeKind.SPLIT, ReshapeKind.RECUT)
+_MERGING = (ReshapeKind.MERGE, ReshapeKind.RECUT)
+
+
+@dataclass(frozen=True, eq=False)
+class Conditions:
+    """What holds besides the load. `tick_seconds` and `window_seconds` are multiples of the series' step.
+
+    `consumers[step]`: how many consumers are registered; None where the topic has no such subscription.
+    `retention_seconds`: sealed segments are forgotten after so long.
+    """
+
+    tick_seconds: int = 60
+    window_seconds: int = 60
+    actuation_seconds: float = 0.0
+    initial_segments: int = 1
+    retention_seconds: int = DAY_SECONDS
+    capabilities: Capabilities = EVERYTHING
+    consumers: Wholes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """A reshape that was carried out: asked for at the end of step `asked`, in force from step `begins` on.
+
+    `child_loads`: the load that each child takes over, in capacities, at the moment of asking.
+    """
+
+    asked: int
+    begins: int
+    kind: ReshapeKind
+    parents: tuple[HashRange, ...]
+    children: tuple[HashRange, ...]
+    child_loads: tuple[float, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the rule answered at the end of step `step`; it holds until the next one."""
+
+    step: int
+    ids: tuple[int, ...]
+    evaluation: Evaluation
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Steps from `begins` on with one layout: the active segments' ids and ranges."""
+
+    begins: int
+    ids: tuple[int, ...]
+    ranges: tuple[HashRange, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """What happened. The arrays have one entry a step, loads are in capacities of a segment.
+
+    `excess` is the sum over segments of what is above 1, `overloaded` how many segments are.
+    """
+
+    series: LoadSeries
+    rule: Rule
+    conditions: Conditions
+    segments: Wholes
+    max_load: Floats
+    excess: Floats
+    overloaded: Wholes
+    acts: tuple[Act, ...]
+    verdicts: tuple[Verdict, ...]
+    stretches: tuple[Stretch, ...]
+    looks: int
+
+    @property
+    def refusals(self) -> Counter[str]:
+        """How often each reason was given, over the verdicts; one that holds for many ticks counts once."""
+        return Counter(
+            refusal.reason.value for verdict in self.verdicts for refusal in verdict.evaluation.refusals
+        )
+
+
+def simulate(
+    series: LoadSeries, rule: Rule, conditions: Conditions | None = None, *, ask_always: bool = False
+) -> Simulation:
+    """Carries the rule through the series. Raises what the planners raise for an act that does not fit the layout."""
+    run = _Run(series, rule, conditions or Conditions())
+    run.go(ask_always=ask_always)
+    return run.result()
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A reshape under way, with the segments it makes."""
+
+    live: LiveReshape
+    planned: Reshape
+    begins: int
+    act: Act
+
+
+@dataclass(slots=True)
+class _Told:
+    """What has been said and done so far."""
+
+    acts: list[Act] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
+    stretches: list[Stretch] = field(default_factory=list)
+    looks: int = 0
+
+
+class _Run:
+    """The state between ticks. A tick is named by its index; tick i is the end of step `(i + 1) * steps_per_tick - 1`."""
+
+    def __init__(self, series: LoadSeries, rule: Rule, conditions: Conditions) -> None:
+        self.series, self.rule, self.conditions = series, rule, conditions
+        self.steps_per_tick = _multiple(conditions.tick_seconds, series.step_seconds, "tick_seconds")
+        window = _multiple(conditions.window_seconds, series.step_seconds, "window_seconds")
+        self.ticks = series.steps // self.steps_per_tick
+        self.tick_ms = conditions.tick_seconds * 1000
+        self.delay_steps = -int(-conditions.actuation_seconds // series.step_seconds)
+        self.layout = SegmentLayout.initial(
+            conditions.initial_segments,
+            bucket_budget=rule.policy.entry_bucket_budget,
+            max_buckets=rule.policy.entry_bucket_max_per_segment,
+            now=series.start_ms,
+        )
+        self.spread = Spread.of(series)
+        self.observation = Observation(series, rule, self.steps_per_tick, window, self.spread)
+        self.observation.relayout(self.layout, -1)
+        self.consumers = _at_ticks(conditions.consumers, self.steps_per_tick, self.ticks)
+        self.pending: list[_Pending] = []
+        self.history = History()
+        self.next_id = self.layout.next_segment_id
+        self.next_operation = 1
+        self.told = _Told()
+        self._note_stretch(0)
+
+    def go(self, *, ask_always: bool) -> None:
+        """From the first tick to the last."""
+        skips = self.rule.is_reactive and not ask_always
+        if skips:
+            self.observation.skip_between_looks(has_consumers=self.consumers is not None)
+        tick = 0
+        while tick < self.ticks:
+            acted = self._look(tick)
+            tick = self._next_look(tick) if skips and not acted else tick + 1
+
+    def instant(self, tick: int) -> int:
+        """Milliseconds since the Unix epoch."""
+        return self.series.start_ms + (tick + 1) * self.tick_ms
+
+    def step_after(self, tick: int) -> int:
+        """The first step that a decision of this tick can change."""
+        return (tick + 1) * self.steps_per_tick
+
+    def _look(self, tick: int) -> bool:
+        """Asks once; True where the rule acted, or where something that was under way came to its end."""
+        came = self._commit_due(tick)
+        self.observation.advance(tick)
+        situation = self._situation(tick)
+        evaluation = self.rule.decide(situation)
+        told = self.told
+        told.looks += 1
+        if not told.verdicts or told.verdicts[-1].evaluation != evaluation:
+            ids = self.observation.ids
+            told.verdicts.append(Verdict(self.step_after(tick) - 1, ids, evaluation))
+        for act in evaluation.decisions:
+            planned = plan(act, self._reserving(), max_buckets=self.rule.policy.entry_bucket_max_per_segment)
+            self._begin(tick, planned, act.reason)
+        if evaluation.decisions:
+            came = True
+            if not self.delay_steps:
+                self._commit_due(tick)
+        return came
+
+    def _situation(self, tick: int) -> Situation:
+        consumers, changed_at = self._consumers_at(tick)
+        return Situation(
+            layout=self.layout,
+            loads=self.observation.records(tick),
+            recent_loads=self.observation.recent_loads(),
+            stream_consumers=consumers,
+            policy=self.rule.policy,
+            history=self.history,
+            in_flight=tuple(pending.live for pending in self.pending),
+            capabilities=self.conditions.capabilities,
+            consumers_changed_at=changed_at,
+            now=self.instant(tick),
+        )
+
+    def _consumers_at(self, tick: int) -> tuple[dict[str, int], int | None]:
+        if self.consumers is None:
+            return {}, None
+        counts = self.consumers[: tick + 1]
+        changes = np.flatnonzero(np.diff(counts))
+        since = self.instant(int(changes[-1]) + 1) if len(changes) else self.series.start_ms
+        return {"subscription": int(counts[-1])}, since
+
+    def _reserving(self) -> SegmentLayout:
+        """The layout, whose next ids are those that no reshape under way has reserved."""
+        if self.next_id == self.layout.next_segment_id:
+            return self.layout
+        return replace(self.layout, next_segment_id=self.next_id)
+
+    def _begin(self, tick: int, planned: Reshape, reason: str) -> None:
+        busy = {i for pending in self.pending for i in pending.planned.parent_ids}
+        if not busy.isdisjoint(planned.parent_ids):
+            raise InvariantViolated(
+                f"{self.rule.name} acts on segments {planned.parent_ids} that are in a reshape already; "
+                "leave alone what is in flight"
+            )
+        now = self.instant(tick)
+        live = LiveReshape(self.next_operation, planned.kind, planned.parent_ids, len(planned.children), now)
+        self.next_operation += 1
+        self.next_id = max(self.next_id, *(child.segment_id + 1 for child in planned.children))
+        begins = self.step_after(tick) + self.delay_steps
+        self.pending.append(_Pending(live, planned, begins, self._act(tick, begins, planned, reason)))
+        self.history = History(
+            now if planned.kind in _SPLITTING else self.history.last_split_at,
+            now if planned.kind in _MERGING else self.history.last_merge_at,
+            now if planned.kind is ReshapeKind.REBUCKET else self.history.last_rebucket_at,
+        )
+
+    def _act(self, tick: int, begins: int, planned: Reshape, reason: str) -> Act:
+        children = tuple(child.hash_range for child in planned.children)
+        return Act(
+            asked=self.step_after(tick) - 1,
+            begins=begins,
+            kind=planned.kind,
+            parents=tuple(self.layout.segments[i].hash_range for i in planned.parent_ids),
+            children=children,
+            child_loads=self.observation.loads_of(children, tick),
+            reason=reason,
+        )
+
+    def _commit_due(self, tick: int) -> bool:
+        due = [pending for pending in self.pending if pending.begins <= self.step_after(tick)]
+        if not due:
+            return False
+        for pending in due:
+            self.pending.remove(pending)
+            self.layout = self.layout.apply(pending.planned, self.instant(tick))
+            self.told.acts.append(pending.act)
+            self._note_stretch(pending.begins)
+        self._forget(tick)
+        self.observation.relayout(self.layout, tick)
+        return True
+
+    def _note_stretch(self, begins: int) -> None:
+        active = self.layout.active
+        stretch = Stretch(begins, tuple(s.segment_id for s in active), tuple(s.hash_range for s in active))
+        stretches = self.told.stretches
+        if stretches and stretches[-1].begins == begins:
+            stretches.pop()
+        stretches.append(stretch)
+
+    def _forget(self, tick: int) -> None:
+        """Prunes what was sealed too long ago, all at once."""
+        horizon = self.instant(tick) - self.conditions.retention_seconds * 1000
+        layout = self.layout
+        kept = [s for s in layout.segments.values() if s.sealed_at_ms is None or s.sealed_at_ms > horizon]
+        if len(kept) < len(layout.segments):
+            self.layout = SegmentLayout.from_selection(layout.epoch, layout.next_segment_id, kept)
+
+    def _next_look(self, tick: int) -> int:
+        """The first tick after this one at which the answer can differ; `ticks` where there is none."""
+        limit = self.ticks
+        verdict = self.told.verdicts[-1].evaluation
+        if verdict.valid_until is not None:
+            limit = min(limit, self._first_tick_at(verdict.valid_until))
+        for pending in self.pending:
+            limit = min(limit, -(-pending.begins // self.steps_per_tick) - 1)
+        if self.consumers is not None:
+            changes = np.flatnonzero(self.consumers[tick + 1 : limit + 1] != self.consumers[tick])
+            if len(changes):
+                limit = min(limit, tick + 1 + int(changes[0]))
+        return self.observation.next_news(tick, max(limit, tick + 1))
+
+    def _first_tick_at(self, instant: int) -> int:
+        return -(-(instant - self.series.start_ms) // self.tick_ms) - 1
+
+    def result(self) -> Simulation:
+        """The whole, with what each step was like."""
+        steps = self.series.steps
+        told = self.told
+        segments = np.zeros(steps, dtype=np.int64)
+        overloaded = np.zeros(steps, dtype=np.int64)
+        max_load, excess = np.zeros(steps), np.zeros(steps)
+        total = self.series.load(self.rule.policy.thresholds.split.rates)
+        ends = [stretch.begins for stretch in told.stretches[1:]] + [steps]
+        for stretch, end in zip(told.stretches, ends, strict=True):
+            span = slice(min(stretch.begins, steps), min(end, steps))
+            loads = total[span, None] * self.spread.shares(stretch.ranges, span)
+            segments[span] = len(stretch.ids)
+            if len(loads):
+                over = np.maximum(loads - 1.0, 0.0)
+                max_load[span] = loads.max(axis=1)
+                excess[span] = over.sum(axis=1)
+                overloaded[span] = (over > 0).sum(axis=1)
+        return Simulation(
+            self.series,
+            self.rule,
+            self.conditions,
+            segments,
+            max_load,
+            excess,
+            overloaded,
+            tuple(told.acts),
+            tuple(told.verdicts),
+            tuple(s for s in told.stretches if s.begins < steps),
+            told.looks,
+        )
+
+
+def _multiple(seconds: int, step_seconds: int, name: str) -> int:
+    if seconds < step_seconds or seconds % step_seconds:
+        raise InvalidInput(f"{name} = {seconds}; give a multiple of the series' step of {step_seconds} s")
+    return seconds // step_seconds
+
+
+def _at_ticks(consumers: Wholes | None, steps_per_tick: int, ticks: int) -> Wholes | None:
+    if consumers is None:
+        return None
+    return consumers[steps_per_tick - 1 :: steps_per_tick][:ticks]

@@ -1,0 +1,160 @@
+"""The simulation: a rule is asked with what it could know, and what it wants comes to be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.backtest.load_series import of_messages
+from controller.backtest.rule import Rule, pip483
+from controller.backtest.simulation import Conditions, Simulation, simulate
+from controller.domain.decision import Evaluation, Split
+from controller.domain.errors import InvalidInput, InvariantViolated
+from controller.domain.hash_range import MAX_HASH
+from controller.domain.load import LoadStats
+from controller.domain.policy import AutoScalePolicy
+from controller.domain.reshape import ReshapeKind
+from controller.domain.situation import Situation
+from tests.unit.backtest import worlds
+
+CAPACITY = AutoScalePolicy().split_msg_rate_in
+
+
+def step_up(to: float, *, steps: int = 600, at: int = 60) -> np.ndarray:
+    """Half a capacity, then `to` capacities, in messages/s."""
+    return np.where(np.arange(steps) < at, 0.5, to) * CAPACITY
+
+
+@given(st.data(), worlds.series(), worlds.policies())
+def test_asking_only_where_the_answer_can_differ_gives_the_same_acts(
+    data: st.DataObject, series: worlds.LoadSeries, policy: AutoScalePolicy
+) -> None:
+    conditions = data.draw(worlds.conditions(series.steps))
+    rule = pip483(policy=policy)
+
+    plain = simulate(series, rule, conditions, ask_always=True)
+    skipping = simulate(series, rule, conditions)
+
+    assert skipping.acts == plain.acts
+    assert skipping.stretches == plain.stretches
+    np.testing.assert_array_equal(skipping.excess, plain.excess)
+    assert skipping.looks <= plain.looks == series.steps
+
+
+@given(st.data(), worlds.series(), worlds.policies())
+def test_the_active_segments_tile_the_ring_at_all_times(
+    data: st.DataObject, series: worlds.LoadSeries, policy: AutoScalePolicy
+) -> None:
+    run = simulate(series, pip483(policy=policy), data.draw(worlds.conditions(series.steps)))
+
+    for stretch in run.stretches:
+        assert (stretch.ranges[0].start, stretch.ranges[-1].end) == (0, MAX_HASH)
+        assert all(low.end + 1 == high.start for low, high in pairwise(stretch.ranges))
+    assert all(one.begins > 0 for one in run.stretches[1:])
+    assert run.segments.max() <= max(policy.max_segments, run.conditions.initial_segments)
+
+
+def test_a_quiet_topic_is_hardly_ever_asked_about() -> None:
+    run = simulate(of_messages("quiet", np.full(10_080, 0.4 * CAPACITY)), pip483())
+
+    assert (run.looks, run.acts) == (1, ())
+
+
+def test_what_happens_in_a_step_is_answered_in_the_next() -> None:
+    run = simulate(of_messages("up", step_up(1.9)), pip483())
+
+    assert [(act.asked, act.begins, act.kind) for act in run.acts] == [(60, 61, ReshapeKind.SPLIT)]
+    assert run.segments.tolist() == [1] * 61 + [2] * 539
+    assert run.overloaded.tolist() == [0] * 60 + [1] + [0] * 539
+    assert run.excess[60] == pytest.approx(0.9)
+
+
+def test_until_a_reshape_is_in_force_its_parent_takes_the_load() -> None:
+    run = simulate(of_messages("up", step_up(1.9)), pip483(), Conditions(actuation_seconds=61))
+
+    assert [(act.asked, act.begins) for act in run.acts] == [(60, 63)]
+    assert np.flatnonzero(run.overloaded).tolist() == [60, 61, 62]
+
+
+def test_a_rule_may_not_act_on_what_is_in_flight() -> None:
+    def always(situation: Situation) -> Evaluation:
+        return Evaluation((Split(situation.layout.active[0].segment_id),))
+
+    with pytest.raises(InvariantViolated, match="leave alone what is in flight"):
+        simulate(of_messages("up", step_up(1.9)), Rule("always", always), Conditions(actuation_seconds=120))
+
+
+def test_a_rule_sees_the_last_ticks_and_nothing_of_the_future() -> None:
+    seen: list[tuple[LoadStats, ...]] = []
+
+    def watch(situation: Situation) -> Evaluation:
+        seen.append(situation.recent_loads[situation.layout.active[0].segment_id])
+        return Evaluation()
+
+    simulate(of_messages("count", range(60)), Rule("watch", watch, memory_ticks=46))
+
+    assert [one.msg_rate_in for one in seen[5]] == [0, 1, 2, 3, 4, 5]
+    assert [one.msg_rate_in for one in seen[59]] == list(range(14, 60))
+
+
+def test_children_inherit_their_parents_last_ticks_by_width() -> None:
+    seen: list[Situation] = []
+
+    def split_once(situation: Situation) -> Evaluation:
+        seen.append(situation)
+        return Evaluation((Split(0, (0x4000,)),) if len(seen) == 3 else ())
+
+    simulate(of_messages("count", [100.0, 200.0, 300.0, 400.0]), Rule("once", split_once))
+
+    low, high = (seen[3].recent_loads[s.segment_id] for s in seen[3].layout.active)
+    assert [one.msg_rate_in for one in low] == [25, 50, 75, 100]
+    assert [one.msg_rate_in for one in high] == [75, 150, 225, 300]
+
+
+def test_the_window_of_a_fine_series_is_the_mean_of_its_steps() -> None:
+    seen: list[float] = []
+
+    def watch(situation: Situation) -> Evaluation:
+        seen.append(situation.loads[0].stats.msg_rate_in)
+        return Evaluation()
+
+    simulate(of_messages("fine", [100.0] * 6 + [700.0] + [100.0] * 5, step_seconds=10), Rule("watch", watch))
+
+    assert seen == pytest.approx([100.0, 200.0])
+
+
+def test_a_tick_that_is_no_multiple_of_the_step_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="tick_seconds = 90"):
+        simulate(of_messages("any", [1.0]), pip483(), Conditions(tick_seconds=90))
+
+
+def relief(run: Simulation) -> tuple[float, float]:
+    """Minutes until nothing is overloaded, and overloaded segment-minutes."""
+    hot = np.flatnonzero(run.overloaded)
+    minutes = run.series.step_seconds / 60
+    return float(len(hot) * minutes), float(run.overloaded.sum() * minutes)
+
+
+@pytest.mark.parametrize(("times", "minutes", "segment_minutes"), [(8, 6.2, 15), (64, 62.2, 1023)])
+def test_pip483_needs_a_minute_for_every_segment_of_a_burst(
+    times: int, minutes: float, segment_minutes: float
+) -> None:
+    """As measured elsewhere, in a series of 10-s steps with the burst 10 s before a tick."""
+    series = of_messages("step", step_up(times * 0.8, at=65), step_seconds=10)
+
+    took, overloaded = relief(simulate(series, pip483()))
+
+    assert (round(took, 1), round(overloaded)) == (minutes, segment_minutes)
+
+
+def test_a_policy_of_another_capacity_is_scored_by_it() -> None:
+    policy = replace(AutoScalePolicy(), split_msg_rate_in=20_000.0)
+
+    run = simulate(of_messages("up", step_up(1.9)), pip483(policy=policy))
+
+    assert (run.acts, run.max_load.max()) == ((), pytest.approx(0.95))
