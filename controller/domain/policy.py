@@ -255,6 +255,10 @@ def violations(policy: AutoScalePolicy) -> tuple[Violation, ...]:
             broken.append(Violation(knob, value, needed, rule))
     if policy.profile not in PROFILES and "profile" not in mistyped:
         broken.append(Violation("profile", policy.profile, None, f"one of {', '.join(PROFILES)}"))
+    if policy.strict_pulsar is True and policy.profile == "adaptive":
+        broken.append(
+            Violation("strict_pulsar", True, None, "false unless profile = pip483; set that as well")
+        )
     return tuple(broken)
 
 

@@ -26,6 +26,7 @@ from controller.domain.profiles.ring_plan import (
     MAX_RUN,
     OVERLOAD_WEIGHT,
     SECONDS_PER_SEGMENT,
+    Candidate,
     Member,
     Prices,
     RingPlan,
@@ -45,6 +46,9 @@ SETTLE_MS = 60_000
 MOST_STRIKES = 2
 STOP_MS = 3_600_000
 """After so many cuts in a row that left nearly all of the load in one part, a segment is left alone for so long."""
+
+TICKS_BETWEEN_LOOKS = 5
+"""A topic of several segments with nothing to weigh is looked at again after so many ticks."""
 
 TARGET_AT_THE_CAP = 1.05
 """What a segment may carry when the topic may have no more of them."""
@@ -94,9 +98,11 @@ class _Planner:
             reconnections=policy.reconnection_price_segment_seconds * situation.clients,
             tick_seconds=self._tick_seconds,
             most_parts=2 if can.midpoint_only else max(2, can.max_children),
+            most_spared=max(0, ground.segments_low - self._fewest()),
             recut=whole_ring,
             longest_run=MAX_RUN if whole_ring else 2,
         )
+        self._told: set[int] = set()
         self._members = [self._member(i, taken) for i in range(len(ground.active))]
 
     def answer(self) -> tuple[Decision, ...]:
@@ -132,8 +138,7 @@ class _Planner:
         if ground.is_stale(record):
             ground.refuse_stale(self._lane(load), i)
             return Member(load, width, ticks, fixed=True)
-        if load > 1:
-            ground.wake_when_stale(record)
+        ground.wake_when_stale(record)
         if segment.segment_id in ground.busy:
             if load > 1:
                 ground.refuse_busy(self._lane(load), segment.segment_id)
@@ -198,6 +203,7 @@ class _Planner:
         if load > 1 + ground.policy.overload_tolerance:
             return True
         if created_at > 0 and ground.active[i].parent_ids and ground.now - created_at <= SETTLE_MS:
+            ground.wake_at(created_at + SETTLE_MS + 1)
             return True
         return self._overload_cost(ticks) >= self._prices.of_reseal(width, 1) + SECONDS_PER_SEGMENT
 
@@ -259,10 +265,7 @@ class _Planner:
                 act.cuts = self._union(run).equal_cuts(run.length + room)
                 added = room
             if -added > spare:
-                if ground.consumers > ground.policy.min_segments and not ground.shared_buckets:
-                    reason, what = RefusalReason.WOULD_IDLE_CONSUMER, "places"
-                else:
-                    reason, what = RefusalReason.AT_MIN_SEGMENTS, "segments"
+                reason, what = self._why_not_fewer()
                 self._refuse_run(run, reason, what, ground.segments_low + added, self._fewest())
                 continue
             room -= max(0, added)
@@ -326,12 +329,10 @@ class _Planner:
         again.
         """
         acted = {i for act in acts for i in range(act.run.first, act.run.first + act.run.length)}
-        told = {refusal.segment_id for refusal in self._ground.refusals}
-        pending = bool(acts)
+        pending = bool(acts or self._told)
         explained: set[tuple[int, int]] = set()
         for i, member in enumerate(self._members):
-            is_told = self._ground.active[i].segment_id in told
-            if i in acted or member.fixed or is_told:
+            if i in acted or i in self._told or member.fixed:
                 continue
             if member.load > 1:
                 pending = True
@@ -341,26 +342,47 @@ class _Planner:
                 pending = True
                 if (near.first, near.length) not in explained:
                     explained.add((near.first, near.length))
-                    self._refuse_saving(near.first, near.length, near.saved, near.price)
-        if pending:
-            self._ground.wake_at(self._ground.now + math.ceil(self._tick_seconds * 1000))
+                    self._refuse_saving(near)
+        if self._refuses_fewer() or pending:
+            self._wake_after(1)
+        elif len(self._members) > 1:  # a load that falls little by little is no news to anybody
+            self._wake_after(TICKS_BETWEEN_LOOKS)
 
-    def _refuse_saving(self, first: int, count: int, saved: float, price: float) -> None:
+    def _wake_after(self, ticks: int) -> None:
+        self._ground.wake_at(self._ground.now + math.ceil(ticks * self._tick_seconds * 1000))
+
+    def _refuse_saving(self, near: Candidate) -> None:
         if Lane.MERGE not in self._lanes:
             return
         active = self._ground.active
-        last_id = active[first + count - 1].segment_id
+        pays = near.saved > near.price  # and yet another act was worth more
         self._ground.refuse(
             Refusal(
-                segment_id=active[first].segment_id,
+                segment_id=active[near.first].segment_id,
                 lane=Lane.MERGE,
-                reason=RefusalReason.SAVING_BELOW_PRICE,
-                metric="segment_seconds",
-                value=round(saved, 3),
-                needed=round(price, 3),
-                other_id=last_id,
+                reason=RefusalReason.OTHER_ACT if pays else RefusalReason.SAVING_BELOW_PRICE,
+                metric=None if pays else "segment_seconds",
+                value=None if pays else round(near.saved, 3),
+                needed=None if pays else round(near.price, 3),
+                other_id=active[near.first + near.length - 1].segment_id,
             )
         )
+
+    def _refuses_fewer(self) -> bool:
+        """At the floor nothing is weighed; that fewer would do is said of the whole topic."""
+        ground = self._ground
+        would_do = math.ceil(sum(member.load for member in self._members) / self._prices.target)
+        if self._prices.most_spared or would_do >= len(self._members) or Lane.MERGE not in self._lanes:
+            return False
+        reason, what = self._why_not_fewer()
+        ground.refuse(Refusal(None, Lane.MERGE, reason, what, ground.segments_low - 1, self._fewest()))
+        return True
+
+    def _why_not_fewer(self) -> tuple[RefusalReason, str]:
+        ground = self._ground
+        if self._fewest() > ground.policy.min_segments:
+            return RefusalReason.WOULD_IDLE_CONSUMER, "places"
+        return RefusalReason.AT_MIN_SEGMENTS, "segments"
 
     def _lane(self, load: float) -> Lane:
         hot = load > 1
@@ -378,6 +400,7 @@ class _Planner:
         not_before: int | None = None,
     ) -> None:
         active = self._ground.active
+        self._told.update(range(run.first, run.first + run.length))
         self._ground.refuse(
             Refusal(
                 segment_id=active[run.first].segment_id,

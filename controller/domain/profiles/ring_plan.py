@@ -37,6 +37,7 @@ UNEVEN_DENSITY = 2.0
 
 _MUST = 1e9
 _FUZZ = 1e-9
+_ONE_HASH = 1.5 / 65_536
 
 
 class Member(NamedTuple):
@@ -59,8 +60,8 @@ class Prices:
     """What the policy says, and what the data plane can do.
 
     `target`: load a segment should carry. `reseal`: of the whole ring. `reconnections`: of all clients of one
-    segment. `tick_seconds`: between two ticks. `most_parts`: children one act may have.
-    `recut`: whether several segments may become several others.
+    segment. `tick_seconds`: between two ticks. `most_parts`: children one act may have. `most_spared`: segments that one
+    act may take away. `recut`: whether several segments may become several others.
     """
 
     target: float = 0.9
@@ -68,6 +69,7 @@ class Prices:
     reconnections: float = 0.0
     tick_seconds: float = 60.0
     most_parts: int = 65_536
+    most_spared: int = MAX_RUN
     recut: bool = True
     longest_run: int = MAX_RUN
 
@@ -159,7 +161,8 @@ def _priced_runs(
                 even = _is_even(members, first, end)
             if hot:
                 run = _relief(first, end, width, ticks, prices) if even else None
-                by_end[end] += [run] if run is not None else []
+                if run is not None and not (run.parts == run.length and _is_equal(members, first, end)):
+                    by_end[end].append(run)
             elif end > first + 1:
                 by_end[end] += _savings(first, end, width, ticks, prices, even, nearest)
     return by_end
@@ -171,6 +174,12 @@ def _is_even(members: Sequence[Member], first: int, end: int) -> bool:
         return True
     densities = [members[i].load / members[i].width for i in range(first, end)]
     return max(densities) <= UNEVEN_DENSITY * min(densities)
+
+
+def _is_equal(members: Sequence[Member], first: int, end: int) -> bool:
+    """Whether as many cuts of equal width would change nothing."""
+    widths = [members[i].width for i in range(first, end) if not members[i].bends]
+    return len(widths) == end - first and max(widths) - min(widths) <= _ONE_HASH
 
 
 def _relief(first: int, end: int, width: float, ticks: Sequence[float], prices: Prices) -> Run | None:
@@ -198,7 +207,7 @@ def _savings(
 ) -> list[Run]:
     """The numbers of parts, fewer than now, that pay; in `nearest` the one that came nearest for each member."""
     count = end - first
-    fewest = max(1, _parts(ticks[0], prices))
+    fewest = max(1, _parts(ticks[0], prices), count - prices.most_spared)
     found: list[Run] = []
     for parts in range(fewest, count):
         if parts > 1 and not (even and prices.recut):

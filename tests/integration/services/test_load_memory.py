@@ -1,0 +1,183 @@
+"""What a profile that looks back is shown: loads remembered tick by tick, through reshapes and gaps."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url
+
+from controller.domain.load import LoadStats
+from controller.domain.policy import PolicyOverride
+from controller.domain.reshape import plan_merge, plan_split
+from controller.domain.situation import TICKS_OF_MEMORY, Situation
+from controller.store.decisions.situations import load_situations
+from controller.store.postgres.engine import Store
+from controller.store.topics import policies
+from tests.support.aggregation import END_MS, MINUTE_MS, Run
+from tests.support.bench import Bench
+
+
+@pytest.fixture
+def run(bench: Bench, tmp_path: Path) -> Iterator[Run]:
+    """A live topic of one segment that is decided on by `adaptive`; the loader logs in as itself."""
+    bench.topic_with(segments=1, subscriptions=())
+    with bench.store.transaction() as tx:
+        policies.set_topic(tx, bench.topic_id, PolicyOverride(profile="adaptive"), actor="t")
+    login = f"loader_{secrets.token_hex(4)}"
+    bench.execute(f"CREATE ROLE {login} LOGIN PASSWORD 'x' IN ROLE cleave_spark_loader")
+    store = Store(make_url(bench.url).set(username=login, password="x"), pool_size=2)
+    yield Run(bench, store, tmp_path, bench.topic_id)
+    store.dispose()
+    bench.execute(f"DROP ROLE {login}")
+
+
+def minute(run: Run, index: int, rate: int, segment_id: int = 0) -> None:
+    """One minute's traffic at so many messages a second, landed."""
+    begin = 60 * index - 60
+    run.land(*((at, 10**7 * (index + 2) + rate * (at - begin)) for at in range(begin, begin + 61, 10)),
+             segment_id=segment_id, source=f"minute-{index}")  # fmt: skip
+
+
+def split(run: Run, segment_id: int) -> None:
+    run.bench.reshape(lambda layout, _: plan_split(layout, segment_id))
+
+
+def situation(run: Run) -> Situation:
+    capabilities = {run.bench.plane.name: run.bench.plane.capabilities}
+    with run.bench.store.transaction() as tx:
+        return load_situations(tx, [run.topic_id], capabilities)[run.topic_id]
+
+
+def remembered(run: Run, segment_id: int = 0) -> list[float]:
+    """Messages in a second, oldest first."""
+    return [round(stats.msg_rate_in, 3) for stats in situation(run).recent_loads.get(segment_id, ())]
+
+
+def test_each_window_is_a_tick_also_where_no_record_changes(run: Run) -> None:
+    for index, rate in enumerate((100, 101, 102)):
+        minute(run, index, rate)
+        run.aggregate(minutes=index)
+
+    assert remembered(run) == [100, 101, 102]
+    assert run.rate() == 100  # no news by the rule for records
+    assert situation(run).recent_loads[0][0] == LoadStats(100, 10_000, 0, 0)
+
+
+def test_a_topic_whose_profile_does_not_look_back_is_not_remembered(run: Run) -> None:
+    with run.bench.store.transaction() as tx:
+        policies.set_topic(tx, run.topic_id, PolicyOverride(profile="pip483"), actor="t")
+    minute(run, 0, 100)
+    run.aggregate()
+
+    assert run.bench.scalar("SELECT count(*) FROM cleave.load_memory") == 0
+
+
+def test_a_short_gap_is_bridged_and_after_a_long_one_memory_begins_anew(run: Run) -> None:
+    for index, rate in ((0, 100), (3, 200), (9, 300)):
+        minute(run, index, rate)
+        run.aggregate(minutes=index)
+        if index == 3:
+            assert remembered(run) == [100, 100, 100, 200]
+
+    assert remembered(run) == [300]
+
+
+def test_several_runs_within_a_tick_are_one(run: Run) -> None:
+    with run.bench.store.transaction() as tx:
+        override = PolicyOverride(profile="adaptive", load_memory_seconds=120 * TICKS_OF_MEMORY)
+        policies.set_topic(tx, run.topic_id, override, actor="t")
+    for index, rate in enumerate((100, 200, 300)):  # the window ends at 12:00, 12:01 and 12:02
+        minute(run, index, rate)
+        run.aggregate(minutes=index)
+
+    assert remembered(run) == [200, 300]
+
+
+def test_memory_is_as_long_as_the_rule_looks_back(run: Run) -> None:
+    run.bench.execute(
+        "INSERT INTO cleave.load_memory (topic_id, segment_id, tick_seconds, last_tick, rates)"
+        " SELECT :t, 0, 60, CAST(:tick AS bigint), array_agg(n) FROM generate_series(1, 180) n",
+        t=run.topic_id,
+        tick=END_MS // MINUTE_MS - 1,
+    )
+    minute(run, 0, 7)
+    run.aggregate()
+
+    ticks = remembered(run)
+    assert len(ticks) == TICKS_OF_MEMORY
+    assert (ticks[0], ticks[-1]) == (5, 7)  # the oldest of 45 fell out
+
+
+def test_children_remember_what_their_parents_carried_by_the_shares_they_have(run: Run) -> None:
+    for index, rate in enumerate((100, 200)):
+        minute(run, index, rate)
+        run.aggregate(minutes=index)
+    split(run, 0)
+    minute(run, 2, 60, segment_id=1)
+    minute(run, 2, 180, segment_id=2)
+    run.aggregate(minutes=2)
+
+    assert remembered(run, 1) == [25, 50, 60]
+    assert remembered(run, 2) == [75, 150, 180]
+    assert situation(run).strikes == {}
+
+
+def test_while_a_sibling_is_silent_widths_say_what_a_child_carried(run: Run) -> None:
+    minute(run, 0, 100)
+    run.aggregate()
+    split(run, 0)
+    minute(run, 1, 60, segment_id=1)
+    run.aggregate(minutes=1)
+
+    assert remembered(run, 1) == [50, 60]
+
+
+def test_a_merged_segment_remembers_the_sum(run: Run) -> None:
+    split(run, 0)
+    for index, rates in enumerate(((10, 20), (30, 40))):
+        for segment_id, rate in zip((1, 2), rates, strict=True):
+            minute(run, index, rate, segment_id)
+        run.aggregate(minutes=index)
+    run.bench.reshape(lambda layout, _: plan_merge(layout, 1, 2))
+    minute(run, 2, 5, segment_id=3)
+    run.aggregate(minutes=2)
+
+    assert remembered(run, 3) == [30, 70, 5]
+
+
+def test_cuts_in_vain_are_counted_down_the_line(run: Run) -> None:
+    segment_id, index = 0, 0
+    for strikes in (1, 2):
+        minute(run, index, 1_000, segment_id)
+        run.aggregate(minutes=index)
+        index += 1
+        split(run, segment_id)
+        low, high = (2 * strikes - 1, 2 * strikes)
+        minute(run, index, 900, low)
+        minute(run, index, 100, high)
+        run.aggregate(minutes=index)
+        index += 1
+        assert situation(run).strikes == {low: strikes}
+        segment_id = low
+
+
+def test_what_is_pruned_is_forgotten_with_its_load(run: Run) -> None:
+    minute(run, 0, 100)
+    run.aggregate()
+    split(run, 0)
+    run.bench.settle(collects=True)
+
+    assert run.bench.scalar("SELECT count(*) FROM cleave.load_memory") == 0
+
+
+def test_a_run_that_came_too_late_is_no_tick(run: Run) -> None:
+    minute(run, 1, 100)
+    run.aggregate(minutes=1)
+    minute(run, 0, 900)
+    run.aggregate(minutes=0)
+
+    assert remembered(run) == [100]
+    assert run.bench.scalar("SELECT count(*) FROM staging.tick_row") == 0

@@ -1,0 +1,407 @@
+"""What the profile `adaptive` decides about a topic, and what it says of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.domain.decision import (
+    Decision,
+    Evaluation,
+    Lane,
+    Merge,
+    Rebucket,
+    Recut,
+    Refusal,
+    RefusalReason,
+    Split,
+    sealed_by,
+)
+from controller.domain.evaluator import code_version, decide
+from controller.domain.hash_range import HashRange
+from controller.domain.layout import SegmentLayout
+from controller.domain.load import LoadStats
+from controller.domain.planning import plan
+from controller.domain.policy import AutoScalePolicy, violations
+from controller.domain.profiles.adaptive import MOST_STRIKES, SETTLE_MS, STOP_MS
+from controller.domain.reshape import ReshapeKind
+from controller.domain.segment import Segment
+from controller.domain.situation import TICKS_OF_MEMORY, Capabilities, LiveReshape, Situation
+from tests.unit.domain.situations import NOW, SMALL, record, situations, topic
+
+POLICY = AutoScalePolicy(profile="adaptive")
+CAPACITY = POLICY.split_msg_rate_in
+ANYTHING = Capabilities(max_children=64, recut=True, shared_buckets=True)
+MINUTE = 60_000
+
+
+def ring(*loads: float, ticks: int = 1, policy: AutoScalePolicy = POLICY, **given: Any) -> Situation:
+    """Segments of equal width with these loads, as shares of a segment's capacity, for so many ticks."""
+    rates = [load * CAPACITY for load in loads]
+    known = topic(*rates, policy=policy, capabilities=given.pop("capabilities", ANYTHING), **given)
+    memory = {i: (LoadStats(rate),) * ticks for i, rate in enumerate(rates)}
+    return replace(known, recent_loads=memory)
+
+
+def reasons(evaluation: Evaluation) -> dict[int | None, RefusalReason]:
+    return {refusal.segment_id: refusal.reason for refusal in evaluation.refusals}
+
+
+def test_a_burst_becomes_as_many_segments_as_carry_it_in_one_act() -> None:
+    [act] = decide(ring(51.2)).decisions
+
+    assert isinstance(act, Split)
+    assert (act.segment_id, len(act.at) + 1, act.reason) == (0, 57, "msgRateIn")
+    assert act.at == HashRange(0, 65535).equal_cuts(57)
+
+
+def test_the_metric_that_is_furthest_above_is_the_reason() -> None:
+    [act] = decide(topic(LoadStats(100.0, 60e6, 100.0, 9e8), policy=POLICY, capabilities=ANYTHING)).decisions
+
+    assert act.reason == "byteRateOut"
+
+
+def test_mild_overload_is_borne_until_it_has_cost_as_much_as_a_reshape() -> None:
+    """20 x 60 x 0.1 segment-s a tick, against 7,200 / 4 for a quarter of the ring and 60 for one segment more."""
+    calm = decide(ring(1.1, 0.85, 0.85, 0.85, ticks=15))
+    due = decide(ring(1.1, 0.85, 0.85, 0.85, ticks=16))
+
+    assert calm.decisions == ()
+    [refusal] = calm.refusals
+    assert (refusal.segment_id, refusal.lane, refusal.reason) == (
+        0,
+        Lane.LOAD,
+        RefusalReason.TOLERATED_OVERLOAD,
+    )
+    assert (refusal.value, refusal.needed) == (pytest.approx(1_800), 1_860)
+    assert calm.valid_until == NOW + MINUTE
+    assert [act.segment_id for act in due.decisions if isinstance(act, Split)] == [0]
+
+
+def test_above_the_tolerance_relief_comes_at_once() -> None:
+    assert decide(ring(1.16, 0.85, 0.85, 0.85)).decisions
+    assert (
+        decide(ring(1.16, 0.85, 0.85, 0.85, policy=replace(POLICY, overload_tolerance=0.2))).decisions == ()
+    )
+
+
+def test_what_was_made_too_small_a_moment_ago_is_not_tolerated() -> None:
+    def with_age(ms: int) -> Situation:
+        layout = SegmentLayout.from_segments(
+            5, 9, (Segment(8, HashRange(0, 65535), parent_ids=(3,), created_epoch=5, created_at_ms=NOW - ms),)
+        )
+        return topic(1.05 * CAPACITY, layout=layout, policy=POLICY, capabilities=ANYTHING)
+
+    assert decide(with_age(SETTLE_MS)).decisions
+    assert decide(with_age(SETTLE_MS)).valid_until == NOW + 1
+    assert decide(with_age(SETTLE_MS + 1)).decisions == ()
+
+
+def test_capacity_is_given_back_when_waiting_has_cost_more_than_sealing() -> None:
+    waits = decide(ring(0.2, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2, ticks=5))
+    acts = decide(ring(0.2, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2, ticks=45)).decisions
+
+    assert waits.decisions == ()
+    assert {r.reason for r in waits.refusals} == {RefusalReason.SAVING_BELOW_PRICE}
+    assert all(r.value is not None and r.needed is not None and r.value <= r.needed for r in waits.refusals)
+    assert acts == (Recut((0, 1, 2, 3), (), "cold"), Recut((4, 5, 6, 7), (), "cold"))
+
+
+def test_two_neighbours_that_become_one_are_a_merge() -> None:
+    assert decide(ring(0.4, 0.4, 0.89, 0.89, ticks=45, policy=replace(POLICY, reseal_price_segment_seconds=4_000))).decisions == (
+        Merge(0, 1, "cold"),
+    )  # fmt: skip
+
+
+def test_several_acts_on_disjoint_segments_are_made_at_once_those_that_relieve_first() -> None:
+    acts = decide(ring(0.1, 0.1, 0.1, 0.1, 1.5, 0.85, 6.0, 0.85, ticks=45)).decisions
+
+    assert [sealed_by(act) for act in acts] == [(6,), (4,), (0, 1, 2, 3)]
+    assert [act.reason for act in acts] == ["msgRateIn", "msgRateIn", "cold"]
+
+
+@pytest.mark.parametrize(("lane", "sealed"), [(Lane.LOAD, [(4,)]), (Lane.MERGE, [(0, 1, 2, 3)])])
+def test_a_lane_that_is_not_asked_adds_nothing(lane: Lane, sealed: list[tuple[int, ...]]) -> None:
+    evaluation = decide(ring(0.1, 0.1, 0.1, 0.1, 1.5, 0.8, 0.8, 0.8, ticks=45), {lane})
+
+    assert [sealed_by(act) for act in evaluation.decisions] == sealed
+    assert {refusal.lane for refusal in evaluation.refusals} <= {lane}
+
+
+def test_a_segment_nobody_has_reported_lately_is_in_no_act_and_says_so() -> None:
+    silent = record(0.1 * CAPACITY, POLICY, observed_at=NOW - 300_001)
+    loads = [0.1 * CAPACITY] * 4
+    policy = replace(POLICY, reseal_price_segment_seconds=5_000)
+    memory = {i: (LoadStats(0.1 * CAPACITY),) * 45 for i in range(4)}
+
+    heard = replace(topic(*loads, policy=policy, capabilities=ANYTHING), recent_loads=memory)
+    stale = replace(topic(*loads[:3], silent, policy=policy, capabilities=ANYTHING), recent_loads=memory)
+    missing = replace(topic(*loads[:3], None, policy=policy, capabilities=ANYTHING), recent_loads=memory)
+
+    assert decide(heard).decisions == (Recut((0, 1, 2, 3), (), "cold"),)
+    assert decide(stale).decisions == decide(missing).decisions == (Recut((0, 1, 2), (), "cold"),)
+    assert reasons(decide(stale))[3] is RefusalReason.STALE_LOAD
+    assert reasons(decide(missing))[3] is RefusalReason.NO_LOAD_RECORD
+
+
+def test_what_is_in_an_operation_is_left_to_it() -> None:
+    busy = (LiveReshape(7, ReshapeKind.SPLIT, (0,), 2, NOW - 1_000),)
+    evaluation = decide(ring(2.0, 0.8, 0.8, 2.0, in_flight=busy))
+
+    assert [sealed_by(act) for act in evaluation.decisions] == [(3,)]
+    assert reasons(evaluation)[0] is RefusalReason.IN_FLIGHT
+
+
+def test_the_cap_is_filled_up_with_what_is_hottest() -> None:
+    capped = replace(POLICY, max_segments=6)
+    acts = decide(ring(2.5, 0.9, 9.0, 0.9, policy=capped)).decisions
+
+    assert [(sealed_by(act), len(act.at) + 1) for act in acts if isinstance(act, Split)] == [((2,), 3)]
+    assert reasons(decide(ring(2.5, 0.9, 9.0, 0.9, policy=capped)))[0] is RefusalReason.AT_MAX_SEGMENTS
+    full = decide(ring(2.5, 0.9, 9.0, 0.9, policy=replace(POLICY, max_segments=4)))
+    assert full.decisions == ()
+    assert {reasons(full)[0], reasons(full)[2]} == {RefusalReason.AT_MAX_SEGMENTS}
+
+
+def test_at_the_cap_segments_may_carry_a_little_more() -> None:
+    assert [len(a.at) + 1 for a in decide(ring(2.0, 0.8)).decisions if isinstance(a, Split)] == [3]
+    tight = replace(POLICY, max_segments=3)
+    assert [
+        len(a.at) + 1 for a in decide(ring(2.0, 0.8, policy=tight)).decisions if isinstance(a, Split)
+    ] == [2]
+
+
+def test_the_floor_is_kept() -> None:
+    floor = replace(POLICY, min_segments=3, reseal_price_segment_seconds=2_000)
+    [act] = decide(ring(0.1, 0.1, 0.1, 0.1, ticks=45, policy=floor)).decisions
+    several = decide(ring(*[0.1] * 8, ticks=45, policy=replace(floor, min_segments=7)))
+    at_floor = decide(ring(*[0.1] * 8, ticks=45, policy=replace(floor, min_segments=8)))
+
+    assert children(act) - len(sealed_by(act)) == -1
+    assert [children(act) - len(sealed_by(act)) for act in several.decisions] == [-1]
+    assert RefusalReason.AT_MIN_SEGMENTS in reasons(several).values()
+    assert at_floor.decisions == ()
+    assert reasons(at_floor) == {None: RefusalReason.AT_MIN_SEGMENTS}
+
+
+def test_no_consumer_that_needs_a_segment_of_its_own_loses_it() -> None:
+    alone = replace(ANYTHING, shared_buckets=False)
+    kept = decide(ring(0.1, 0.1, 0.1, 0.1, ticks=45, consumers=4, capabilities=alone))
+
+    assert kept.decisions == ()
+    assert reasons(kept) == {None: RefusalReason.WOULD_IDLE_CONSUMER}
+    assert decide(ring(0.1, 0.1, 0.1, 0.1, ticks=45, consumers=4)).decisions
+
+
+def test_consumers_are_served_first_and_their_segments_left_to_that() -> None:
+    alone = replace(ANYTHING, shared_buckets=False)
+    acts = decide(ring(1.5, 1.4, consumers=3, capabilities=alone)).decisions
+
+    assert [(act.reason, sealed_by(act)) for act in acts] == [("consumer-count", (0,)), ("msgRateIn", (1,))]
+
+
+def test_one_hash_is_not_divided() -> None:
+    layout = SegmentLayout.from_segments(3, 9, (Segment(6, HashRange(0, 0)), Segment(7, HashRange(1, 65535))))
+    [refusal] = decide(topic(9 * CAPACITY, 0.8 * CAPACITY, layout=layout, policy=POLICY)).refusals
+
+    assert (refusal.segment_id, refusal.reason, refusal.value) == (6, RefusalReason.UNSPLITTABLE, 9.0)
+    assert refusal.not_before is None
+
+
+def test_after_cuts_in_vain_a_segment_is_left_alone_for_an_hour() -> None:
+    def struck(times: int, age_ms: int = 0) -> Situation:
+        layout = SegmentLayout.from_segments(
+            3, 9, (Segment(8, HashRange(0, 65535), parent_ids=(2,), created_at_ms=NOW - age_ms),)
+        )
+        return replace(topic(3 * CAPACITY, layout=layout, policy=POLICY), strikes={8: times})
+
+    assert decide(struck(MOST_STRIKES - 1)).decisions
+    [refusal] = decide(struck(MOST_STRIKES)).refusals
+    assert (refusal.reason, refusal.not_before) == (RefusalReason.UNSPLITTABLE, NOW + STOP_MS)
+    assert decide(struck(MOST_STRIKES, STOP_MS)).decisions
+
+
+def test_the_budget_goes_to_what_does_most_for_each_client_and_the_rest_waits() -> None:
+    policy = replace(POLICY, reconnections_per_minute=60.0)
+    hot = replace(ring(1.5, 0.8, 3.0, 0.8, policy=policy), clients=40, reconnections_left=50.0)
+    evaluation = decide(hot)
+
+    assert [sealed_by(act) for act in evaluation.decisions] == [(2,)]
+    [refusal] = [r for r in evaluation.refusals if r.segment_id == 0]
+    assert refusal.reason is RefusalReason.RECONNECTION_BUDGET
+    assert (refusal.value, refusal.needed, refusal.not_before) == (40, 10, NOW + 30_000)
+
+
+def test_an_act_beyond_the_whole_budget_is_made_when_that_is_full() -> None:
+    policy = replace(POLICY, reconnections_per_minute=60.0)
+    crowded = replace(ring(3.0, 0.8, policy=policy), clients=500)
+
+    assert decide(replace(crowded, reconnections_left=60.0)).decisions
+    assert decide(replace(crowded, reconnections_left=59.0)).decisions == ()
+    assert decide(crowded).decisions  # nobody counts
+
+
+def test_a_broker_that_only_halves_is_asked_for_halves() -> None:
+    halves = Capabilities(midpoint_only=True)
+
+    assert decide(ring(9.0, capabilities=halves)).decisions == (Split(0, (), "msgRateIn"),)
+    assert decide(ring(0.1, 0.1, 0.1, 0.1, ticks=45, capabilities=halves)).decisions in (
+        (Merge(0, 1, "cold"), Merge(2, 3, "cold")),
+        (),
+    )
+
+
+def test_more_than_the_plane_can_make_at_once_is_made_in_turns() -> None:
+    [act] = decide(ring(9.0, capabilities=replace(ANYTHING, max_children=4))).decisions
+
+    assert isinstance(act, Split)
+    assert len(act.at) + 1 == 4
+
+
+def test_a_quiet_topic_of_one_segment_is_not_looked_at_again() -> None:
+    assert decide(ring(0.3)) == Evaluation(valid_until=NOW + 300_001)  # when its reading becomes stale
+
+
+def test_strict_answers_belong_to_the_other_profile() -> None:
+    assert [str(v) for v in violations(replace(POLICY, strict_pulsar=True))] == [
+        "strict_pulsar = True must be false unless profile = pip483; set that as well"
+    ]
+    assert code_version(POLICY) != code_version(AutoScalePolicy())
+
+
+@st.composite
+def adaptive_situations(draw: st.DrawFn) -> Situation:
+    """Any life of a topic, with memories that reach back further or less far."""
+    drawn = draw(situations(strict=False))
+    policy = replace(
+        drawn.policy,
+        profile="adaptive",
+        reseal_price_segment_seconds=draw(st.sampled_from([0.0, 100.0, 7_200.0])),
+        reconnections_per_minute=draw(st.sampled_from([1.0, 50.0])),
+    )
+    stats = st.builds(LoadStats, st.floats(0, 30), st.floats(0, 30), st.just(0.0), st.floats(0, 5))
+    memories = {
+        i: tuple(draw(st.lists(stats, min_size=1, max_size=3))) * draw(st.sampled_from([1, 15]))
+        for i in drawn.loads
+        if draw(st.integers(0, 4)) > 0
+    }
+    return replace(
+        drawn,
+        policy=policy,
+        recent_loads=memories,
+        clients=draw(st.sampled_from([0, 3])),
+        reconnections_left=draw(st.sampled_from([None, -4.0, 10.0])),
+        strikes={i: draw(st.integers(1, 3)) for i in list(drawn.loads)[:1]},
+        capabilities=draw(st.sampled_from([ANYTHING, Capabilities(), Capabilities(midpoint_only=True), drawn.capabilities])),
+    )  # fmt: skip
+
+
+LANES = st.sets(st.sampled_from(Lane))
+
+
+@given(adaptive_situations(), LANES)
+def test_the_same_situation_has_one_answer_also_after_a_trip_through_json(
+    situation: Situation, lanes: set[Lane]
+) -> None:
+    text = situation.to_json()
+    replayed = Situation.from_json(text)
+
+    assert replayed.to_json() == text
+    assert decide(replayed, lanes).to_json() == decide(situation, lanes).to_json()
+
+
+@given(adaptive_situations())
+def test_every_act_is_one_the_layout_accepts_and_all_of_them_together(situation: Situation) -> None:
+    layout = situation.layout
+    for act in decide(situation).decisions:
+        layout = layout.apply(
+            plan(act, layout, max_buckets=situation.policy.entry_bucket_max_per_segment), NOW
+        )
+        layout.check_invariants()
+
+
+@given(adaptive_situations())
+def test_no_cap_is_passed_and_nothing_is_touched_twice(situation: Situation) -> None:
+    decisions = decide(situation).decisions
+    touched = [i for act in decisions for i in sealed_by(act)]
+    size = len(situation.layout.active)
+    active = {segment.segment_id for segment in situation.layout.active}
+    pending = [live for live in situation.in_flight if active & set(live.parent_ids)]
+    most = size + sum(max(0, live.child_count - len(live.parent_ids)) for live in pending)
+    least = size + sum(min(0, live.child_count - len(live.parent_ids)) for live in pending)
+    growth = [children(act) - len(sealed_by(act)) for act in decisions]
+
+    assert len(touched) == len(set(touched))
+    assert not set(touched) & {i for live in pending for i in live.parent_ids}
+    assert sum(max(0, g) for g in growth) == 0 or most + sum(max(0, g) for g in growth) <= max(
+        situation.policy.max_segments, most
+    )
+    assert sum(min(0, g) for g in growth) == 0 or least + sum(min(0, g) for g in growth) >= min(
+        situation.policy.min_segments, least
+    )
+
+
+@given(adaptive_situations())
+def test_nothing_hot_is_left_alone_without_a_reason(situation: Situation) -> None:
+    evaluation = decide(situation)
+    touched = {i for act in evaluation.decisions for i in sealed_by(act)}
+    limits = situation.policy.thresholds.split.rates
+    for segment in situation.layout.active:
+        i = segment.segment_id
+        if i not in situation.loads:
+            continue
+        now = (situation.recent_loads.get(i) or (situation.loads[i].stats,))[-1]
+        if max(rate / limit for rate, limit in zip(now.rates, limits, strict=True)) > 1:
+            assert i in touched or named(i, situation, evaluation.refusals)
+
+
+@given(adaptive_situations(), LANES, st.data())
+def test_the_answer_stays_the_same_at_every_instant_before_valid_until(
+    situation: Situation, lanes: set[Lane], data: st.DataObject
+) -> None:
+    evaluation = decide(situation, lanes)
+    until = evaluation.valid_until
+    assert until is None or until > situation.now
+    last = situation.now + 10**10 if until is None else until - 1
+    for instant in (data.draw(st.integers(situation.now, last)), last):
+        later = decide(replace(situation, now=instant), lanes)
+        assert later.decisions == evaluation.decisions
+        assert [replace(r, not_before=None) for r in later.refusals] == [
+            replace(r, not_before=None) for r in evaluation.refusals
+        ]
+
+
+def children(act: Decision) -> int:
+    match act:
+        case Split(_, at):
+            return len(at) + 1 if at else 2
+        case Recut(_, at):
+            return len(at) + 1
+        case Merge() | Rebucket():
+            return 1
+
+
+def named(segment_id: int, situation: Situation, refusals: Sequence[Refusal]) -> bool:
+    """Whether a refusal is of the segment or of a run that it lies in."""
+    order = [segment.segment_id for segment in situation.layout.active]
+    place = order.index(segment_id)
+    for refusal in refusals:
+        if refusal.segment_id in order:
+            first = order.index(refusal.segment_id)
+            last = order.index(refusal.other_id) if refusal.other_id in order else first
+            if min(first, last) <= place <= max(first, last):
+                return True
+    return False
+
+
+def test_the_memory_is_as_long_as_the_rule_says() -> None:
+    """More ticks than the rule looks at change nothing."""
+    long = ring(0.4, 0.4, 0.89, 0.89, ticks=200)
+
+    assert decide(long).decisions == decide(ring(0.4, 0.4, 0.89, 0.89, ticks=TICKS_OF_MEMORY)).decisions
+    assert SMALL.load_memory_seconds == 60 * TICKS_OF_MEMORY

@@ -1,0 +1,179 @@
+"""The plan of a ring: prices by hand, and the cheapest partition against trying them all."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.domain.profiles.ring_plan import (
+    MAX_RUN,
+    Candidate,
+    Member,
+    Prices,
+    Run,
+    _priced_runs,
+    plan_ring,
+)
+
+FREE = Prices(reseal=0.0)
+
+
+def members(*loads: float, ticks: int = 45, hot: tuple[int, ...] = ()) -> list[Member]:
+    return [Member(load, 1 / len(loads), [load] * ticks, hot=i in hot) for i, load in enumerate(loads)]
+
+
+def planned(ring: list[Member], prices: Prices | None = None) -> list[tuple[int, int, int]]:
+    plan = plan_ring(ring, prices or Prices(), lambda _: True)
+    return [(run.first, run.length, run.parts) for run in plan.runs]
+
+
+def test_a_burst_is_met_by_one_act_of_as_many_parts_as_it_needs() -> None:
+    assert planned(members(51.2, hot=(0,))) == [(0, 1, 57)]
+
+
+def test_growth_is_foreseen_by_half() -> None:
+    ring = [Member(1.8, 1.0, [1.8, 0.8], hot=True)]
+
+    assert planned(ring) == [(0, 1, 3)]  # 1.8 + 0.5 more is more than two segments should carry
+    assert planned([Member(1.8, 1.0, [1.8], hot=True)]) == [(0, 1, 2)]
+
+
+def test_a_hot_segment_is_cut_into_two_at_least() -> None:
+    assert planned(members(1.2, 0.8, 0.8, 0.8, hot=(0,)), Prices(target=2.0)) == [(0, 1, 2)]
+
+
+def test_neighbours_of_like_density_help_out_instead_of_one_more_segment() -> None:
+    assert planned([Member(1.2, 0.06, [1.2], hot=True), Member(0.5, 0.04, [0.5])]) == [(0, 2, 2)]
+    uneven = [Member(1.2, 0.04, [1.2], hot=True), Member(0.5, 0.06, [0.5])]
+    assert planned(uneven) == [(0, 1, 2)]
+    known = [member._replace(bends=True) for member in uneven]
+    assert planned(known) == [(0, 2, 2)]
+
+
+def test_cutting_anew_where_it_is_cut_already_is_no_relief() -> None:
+    assert planned(members(1.2, 0.8, 0.7, 0.0, hot=(0,))) == [(0, 1, 2)]
+
+
+def test_capacity_is_given_back_when_it_would_have_paid_for_the_reseal() -> None:
+    """Two segments of a ring of four save one segment: 60 segment-s a tick, against 7,200 / 2 for the seal and 60."""
+    assert planned(members(0.4, 0.4, 0.89, 0.89, ticks=61)) == []
+    assert planned(members(0.4, 0.4, 0.89, 0.89, ticks=62)) == [(0, 2, 1)]
+
+
+def test_overload_that_fewer_would_have_had_is_taken_off() -> None:
+    ticks = [0.2] * 30 + [0.6] * 3 + [0.2] * 60  # 1.2 together, three ticks long: 20 x 0.2 x 60 each
+    ring = [Member(0.2, 0.25, ticks), Member(0.2, 0.25, ticks), *members(0, 0.89, 0.89, 0)[1:3]]
+
+    [candidate] = {plan_ring(ring, Prices(), lambda _: True).nearest[0]}
+
+    assert candidate.saved == pytest.approx(93 * 60 - 3 * 20 * 0.2 * 60)
+
+
+def test_looking_back_ends_where_more_than_the_price_was_lost() -> None:
+    ticks = [0.2] * 10 + [4.0] + [0.0] * 1000
+    ring = [Member(0.2, 0.25, ticks), Member(0.2, 0.25, ticks), *members(0, 0.89, 0.89, 0)[1:3]]
+
+    assert plan_ring(ring, Prices(), lambda _: True).nearest[0].saved == 600
+
+
+def test_what_came_nearest_is_told_with_its_price() -> None:
+    plan = plan_ring(members(0.4, 0.4, 0.89, 0.89, ticks=10), Prices(), lambda _: True)
+
+    assert plan.runs == ()
+    assert plan.nearest[0] == plan.nearest[1] == Candidate(0, 2, 600.0, 3_660.0)
+
+
+def test_clients_add_to_the_price() -> None:
+    ring = members(0.4, 0.4, 0.89, 0.89, ticks=62)
+
+    assert planned(ring, Prices(reconnections=100.0)) == []
+
+
+def test_a_plane_that_cannot_recut_only_divides_one_or_joins_all() -> None:
+    ring = members(0.5, 0.5, 0.5, 0.5, ticks=200)
+
+    assert planned(ring) == [(0, 3, 2)]  # of three runs that save one segment the one that seals least
+    assert planned(ring, Prices(recut=False, longest_run=2)) == []
+    assert planned(members(0.4, 0.4, ticks=200), Prices(recut=False, longest_run=2)) == [(0, 2, 1)]
+
+
+def test_what_is_fixed_or_does_not_meet_is_in_no_run() -> None:
+    ring = members(0.2, 0.2, 0.2, ticks=200)
+
+    assert planned([ring[0], ring[1]._replace(fixed=True), ring[2]]) == []
+    assert plan_ring(ring, Prices(), lambda i: i == 0).runs[0][:3] == (0, 2, 1)
+
+
+def test_a_short_memory_is_that_of_the_whole_run() -> None:
+    ring = members(0.2, 0.2, ticks=200)
+
+    assert planned([ring[0], ring[1]._replace(ticks=[0.2] * 3)]) == []
+
+
+loads = st.sampled_from([0.0, 0.1, 0.3, 0.45, 0.6, 0.9, 1.0, 1.2, 2.5]) | st.floats(0, 4)
+
+
+@st.composite
+def rings(draw: st.DrawFn) -> list[Member]:
+    size = draw(st.integers(1, 6))
+    widths = [draw(st.sampled_from([1, 1, 2, 4])) for _ in range(size)]
+    ring = []
+    for width in widths:
+        ticks = draw(st.lists(loads, min_size=1, max_size=6)) * draw(st.sampled_from([1, 10]))
+        hot = ticks[0] > 1 and draw(st.booleans())
+        fixed = draw(st.integers(0, 9)) == 0
+        ring.append(Member(ticks[0], width / sum(widths), ticks, hot=hot, fixed=fixed))
+    return ring
+
+
+@given(rings(), st.sampled_from([Prices(), FREE, Prices(reseal=600.0)]))
+def test_no_partition_of_the_ring_is_cheaper(ring: list[Member], prices: Prices) -> None:
+    runs = [run for runs in _priced_runs(ring, prices, lambda _: True, {}) for run in runs]
+    plan = plan_ring(ring, prices, lambda _: True)
+
+    assert cost(ring, plan.runs) == pytest.approx(
+        min(cost(ring, chosen) for chosen in partitions(ring, runs))
+    )
+
+
+@given(rings(), st.sampled_from([Prices(), FREE]))
+def test_runs_are_disjoint_short_and_hold_nothing_fixed(ring: list[Member], prices: Prices) -> None:
+    seen: list[int] = []
+    for run in plan_ring(ring, prices, lambda _: True).runs:
+        assert 1 <= run.length <= MAX_RUN
+        assert run.parts >= 1
+        assert run.is_relief == any(ring[i].hot for i in range(run.first, run.first + run.length))
+        assert run.is_relief or (run.parts < run.length and run.saved > run.price)
+        seen += range(run.first, run.first + run.length)
+    assert seen == sorted(set(seen))
+    assert not any(ring[i].fixed for i in seen)
+
+
+@given(rings())
+def test_a_hot_segment_is_always_relieved(ring: list[Member]) -> None:
+    relieved = {
+        i
+        for run in plan_ring(ring, Prices(), lambda _: True).runs
+        for i in range(run.first, run.first + run.length)
+    }
+    assert {i for i, member in enumerate(ring) if member.hot and not member.fixed} <= relieved
+
+
+def partitions(ring: list[Member], runs: list[Run]) -> list[tuple[Run, ...]]:
+    starting: list[list[Run | None]] = [[None, *(r for r in runs if r.first == i)] for i in range(len(ring))]
+    found = []
+    for choice in product(*starting):
+        chosen = [run for run in choice if run is not None]
+        ends = [run.first + run.length for run in chosen]
+        if all(end <= after.first for end, after in zip(ends, chosen[1:], strict=False)):
+            found.append(tuple(chosen))
+    return found
+
+
+def cost(ring: list[Member], runs: tuple[Run, ...]) -> float:
+    within = {i for run in runs for i in range(run.first, run.first + run.length)}
+    kept = [m for i, m in enumerate(ring) if i not in within and m.hot and not m.fixed]
+    return sum(run.cost for run in runs) + sum(1e9 * (member.load - 1) for member in kept)
