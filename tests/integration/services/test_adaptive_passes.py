@@ -1,0 +1,124 @@
+"""Passes over topics that `adaptive` decides on: several acts at once, and the budget of reconnections they spend."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from controller.domain.decision import Lane, RefusalReason
+from controller.domain.evaluator import decide
+from controller.domain.operation import OperationKind
+from controller.domain.policy import AutoScalePolicy, PolicyOverride
+from controller.domain.situation import Situation
+from controller.store.decisions import evaluations
+from controller.store.topics import policies
+from tests.support.bench import Bench
+from tests.support.passes import HOT, LOAD, WARM, decisions, register, report, run
+
+
+def adaptive(bench: Bench, segments: int, **knobs: Any) -> None:
+    bench.topic_with(segments)
+    with bench.store.transaction() as tx:
+        policies.set_topic(tx, bench.topic_id, PolicyOverride(profile="adaptive", **knobs))
+
+
+def test_all_that_is_hot_is_relieved_in_one_pass_and_each_row_replays(bench: Bench) -> None:
+    adaptive(bench, 4)
+    report(bench, {0: HOT, 1: WARM, 2: 9 * HOT, 3: WARM})
+
+    result = run(bench)
+    operations = [bench.operation(i) for i in result.intents]
+
+    assert [(one.kind, one.parent_ids, len(one.children)) for one in operations] == [
+        (OperationKind.SPLIT, (2,), 25),
+        (OperationKind.SPLIT, (0,), 3),
+    ]
+    for operation_id in result.intents:
+        bench.drive(operation_id)
+    bench.check_laws()
+    assert len(bench.layout.active) == 30
+    [row] = decisions(bench)
+    assert row.code_version.startswith("adaptive")
+    replayed = decide(Situation.from_json(row.situation), row.lanes).to_json()
+    assert json.loads(replayed)["decisions"] == row.decisions
+
+
+def test_a_topic_with_something_to_weigh_is_due_again_after_a_tick(bench: Bench) -> None:
+    adaptive(bench, 1)
+    report(bench, {0: 10_500.0})
+
+    [outcome] = run(bench, LOAD).outcomes
+
+    assert [r.reason for r in outcome.evaluation.refusals] == [RefusalReason.TOLERATED_OVERLOAD]
+    with bench.store.transaction() as tx:
+        due = evaluations.next_due(tx, LOAD)
+    wait = bench.scalar("SELECT extract(epoch FROM CAST(:due AS timestamptz) - clock_timestamp())", due=due)
+    assert 0 < wait <= 60
+
+
+def test_what_is_weighed_anew_at_each_tick_is_written_once(bench: Bench) -> None:
+    adaptive(bench, 1)
+    told = []
+    for rate in (10_500.0, 10_600.0, 10_700.0):
+        report(bench, {0: rate})
+        told.append(len(run(bench, LOAD).outcomes))
+
+    assert told == [1, 0, 0]
+
+
+def test_acts_spend_the_budget_and_what_it_holds_back_is_due_when_there_is_some(bench: Bench) -> None:
+    adaptive(bench, 2, reconnections_per_minute=3.0)
+    for name in "abcd":  # two on each segment
+        register(bench, name)
+    report(bench, {0: HOT, 1: 3 * HOT})
+
+    [first] = run(bench, LOAD).outcomes
+
+    assert [(r.segment_id, r.reason) for r in first.evaluation.refusals] == [
+        (0, RefusalReason.RECONNECTION_BUDGET)
+    ]
+    left = bench.scalar(
+        "SELECT reconnections_left FROM cleave.evaluation WHERE topic_id = :t", t=bench.topic_id
+    )
+    assert left == 1
+    of_cluster = bench.scalar("SELECT reconnections_left FROM cleave.cluster_reconnections")
+    assert of_cluster == AutoScalePolicy().cluster_reconnections_per_minute - 2
+    bench.drive(first.operation_ids[0])
+    bench.execute(
+        "UPDATE cleave.evaluation SET reconnections_at = clock_timestamp() - interval '1 minute', load_due = '-infinity'"
+    )
+
+    [second] = run(bench, LOAD).outcomes
+
+    assert bench.operation(second.operation_ids[0]).parent_ids == (0,)
+
+
+def test_the_clusters_budget_holds_back_as_well(bench: Bench) -> None:
+    adaptive(bench, 1)
+    register(bench, "a")
+    report(bench, {0: HOT})
+    bench.execute(
+        "UPDATE cleave.cluster_reconnections SET reconnections_left = -30000, reconnections_at = clock_timestamp()"
+    )
+
+    [outcome] = run(bench, LOAD).outcomes
+
+    assert outcome.operation_ids == ()
+    assert [r.reason for r in outcome.evaluation.refusals] == [RefusalReason.RECONNECTION_BUDGET]
+
+
+@pytest.mark.parametrize("lane", [Lane.LOAD, Lane.MERGE])
+def test_a_pass_of_one_lane_leaves_the_other_to_its_own(bench: Bench, lane: Lane) -> None:
+    adaptive(bench, 4, reseal_price_segment_seconds=0.0)
+    report(bench, {0: 1.0, 1: 1.0, 2: 9 * HOT, 3: WARM})
+    memory = "SELECT :t, n, 60, 1, array_fill(CAST(1 AS float8), ARRAY[180]) FROM generate_series(0, 1) n"
+    bench.execute(
+        f"INSERT INTO cleave.load_memory (topic_id, segment_id, tick_seconds, last_tick, rates) {memory}",
+        t=bench.topic_id,
+    )
+
+    kinds = {bench.operation(i).kind for i in run(bench, {lane}).intents}
+
+    assert kinds == {OperationKind.SPLIT if lane is Lane.LOAD else OperationKind.MERGE}
