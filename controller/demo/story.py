@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from controller.demo.planes import NAMESPACE
 from controller.demo.policy import policy_at
 from controller.demo.stack import Stack
 from controller.devstack.process import ChildProcess, run_checked
+from controller.domain.profiles.adaptive import COLD
 from controller.store.postgres import inspection
 from controller.store.postgres.engine import Store
 
@@ -31,6 +32,7 @@ CROWD = 7
 """Consumers at the busiest: more than the segments that load alone makes, so that some are made for consumers."""
 CROWD_COMES_AT, CROWD_GOES_AT = 0.50, 0.60
 """Shares of the day."""
+LOAD_REASONS = frozenset({"msgRateIn", "byteRateIn", "msgRateOut", "byteRateOut"})
 BY_LOAD, BY_CONSUMERS, MERGED = "a split by load", "a split by consumers", "a merge"
 OPERATIONS = "SELECT * FROM inspect.operations WHERE topic = :t ORDER BY operation_id"
 PATIENCE_SECONDS = 180.0
@@ -63,25 +65,22 @@ class DayRecord:
     changes: list[dict[str, Any]] = field(default_factory=list)
     segments: list[dict[str, Any]] = field(default_factory=list)
     decisions: list[dict[str, Any]] = field(default_factory=list)
-    policy: dict[str, int] = field(default_factory=lambda: policy_at(1.0))
+    policy: dict[str, int | float | str] = field(default_factory=lambda: policy_at(1.0))
     """What the topic was scaled by."""
 
-    def count(self, kind: str, *, by_consumers: bool | None = None) -> int:
-        """Committed automatic operations of a kind; of splits, those for consumers or those for load."""
+    def count(self, reasons: Collection[str]) -> int:
+        """Committed automatic operations for one of these reasons."""
         return sum(
-            row["kind"] == kind
-            and row["origin"] == "auto"
-            and row["committed_at"] is not None
-            and (by_consumers is None or (row["reason"] == "consumer-count") == by_consumers)
+            row["origin"] == "auto" and row["committed_at"] is not None and row["reason"] in reasons
             for row in self.operations
         )
 
     def has_seen(self, sight: str) -> bool:
         """Whether it has happened; `sight` is one of the three."""
         return {
-            BY_LOAD: self.count("split", by_consumers=False),
-            BY_CONSUMERS: self.count("split", by_consumers=True),
-            MERGED: self.count("merge"),
+            BY_LOAD: self.count(LOAD_REASONS),
+            BY_CONSUMERS: self.count({"consumer-count"}),
+            MERGED: self.count({COLD}),
         }[sight] > 0
 
     @property

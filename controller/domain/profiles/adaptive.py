@@ -25,7 +25,6 @@ from controller.domain.load import METRICS, LoadStats
 from controller.domain.profiles.ring_plan import (
     MAX_RUN,
     OVERLOAD_WEIGHT,
-    SECONDS_PER_SEGMENT,
     Candidate,
     Member,
     Prices,
@@ -40,11 +39,11 @@ CODE_VERSION = "adaptive-1"
 COLD = "cold"
 """The reason of acts that give capacity back."""
 
-SETTLE_MS = 60_000
+SETTLE_TICKS = 1
 """A segment made so recently that is above its capacity was made too large: it is relieved without tolerance."""
 
 MOST_STRIKES = 2
-STOP_MS = 3_600_000
+STOP_TICKS = 60
 """After so many cuts in a row that left nearly all of the load in one part, a segment is left alone for so long."""
 
 TICKS_BETWEEN_LOOKS = 5
@@ -188,7 +187,7 @@ class _Planner:
         """One hash cannot be divided. A segment whose cuts were in vain is left alone for a while."""
         ground = self._ground
         segment = ground.active[i]
-        stopped_until = segment.created_at_ms + STOP_MS
+        stopped_until = segment.created_at_ms + self._ms(STOP_TICKS)
         struck = ground.situation.strikes.get(segment.segment_id, 0) >= MOST_STRIKES
         if segment.hash_range.width > 1 and not (struck and ground.now < stopped_until):
             return False
@@ -202,10 +201,14 @@ class _Planner:
         created_at = ground.active[i].created_at_ms
         if load > 1 + ground.policy.overload_tolerance:
             return True
-        if created_at > 0 and ground.active[i].parent_ids and ground.now - created_at <= SETTLE_MS:
-            ground.wake_at(created_at + SETTLE_MS + 1)
+        if (
+            created_at > 0
+            and ground.active[i].parent_ids
+            and ground.now - created_at <= self._ms(SETTLE_TICKS)
+        ):
+            ground.wake_at(created_at + self._ms(SETTLE_TICKS) + 1)
             return True
-        return self._overload_cost(ticks) >= self._prices.of_reseal(width, 1) + SECONDS_PER_SEGMENT
+        return self._overload_cost(ticks) >= self._prices.of_reseal(width, 1) + self._prices.segment
 
     def _overload_cost(self, ticks: Sequence[float]) -> float:
         """What the overload that still lasts has cost, in segment-seconds."""
@@ -337,7 +340,7 @@ class _Planner:
             if member.load > 1:
                 pending = True
                 self._refuse(i, RefusalReason.TOLERATED_OVERLOAD, "segment_seconds", self._overload_cost(member.ticks),
-                             self._prices.of_reseal(member.width, 1) + SECONDS_PER_SEGMENT)  # fmt: skip
+                             self._prices.of_reseal(member.width, 1) + self._prices.segment)  # fmt: skip
             elif (near := plan.nearest.get(i)) is not None:
                 pending = True
                 if (near.first, near.length) not in explained:
@@ -349,7 +352,10 @@ class _Planner:
             self._wake_after(TICKS_BETWEEN_LOOKS)
 
     def _wake_after(self, ticks: int) -> None:
-        self._ground.wake_at(self._ground.now + math.ceil(ticks * self._tick_seconds * 1000))
+        self._ground.wake_at(self._ground.now + self._ms(ticks))
+
+    def _ms(self, ticks: int) -> int:
+        return math.ceil(ticks * self._tick_seconds * 1000)
 
     def _refuse_saving(self, near: Candidate) -> None:
         if Lane.MERGE not in self._lanes:

@@ -23,10 +23,10 @@ MAX_RUN = 4
 OVERLOAD_WEIGHT = 20.0
 """A capacity's worth of load beyond capacity costs as much as so many segments."""
 
-SECONDS_PER_SEGMENT = 60.0
-"""What adding or removing a segment costs, whatever its width."""
+TICKS_PER_SEGMENT = 1.0
+"""What adding or removing a segment costs, whatever its width: a segment kept for so many ticks."""
 
-SECONDS_PER_GROWTH = 600.0
+TICKS_PER_GROWTH = 10.0
 """What a relief counts for each segment it adds, so that it adds no more than are needed."""
 
 GROWTH_FORESEEN = 0.5
@@ -72,6 +72,11 @@ class Prices:
     most_spared: int = MAX_RUN
     recut: bool = True
     longest_run: int = MAX_RUN
+
+    @property
+    def segment(self) -> float:
+        """Of adding or removing a segment."""
+        return TICKS_PER_SEGMENT * self.tick_seconds
 
     def of_reseal(self, width: float, segments: int) -> float:
         """What sealing so many segments of this width together costs."""
@@ -150,7 +155,9 @@ def _priced_runs(
     for first, head in enumerate(members):
         if head.fixed:
             continue
-        hot, width, even, ticks = head.hot, head.width, True, list(head.ticks)
+        hot, width, ticks, bends = head.hot, head.width, list(head.ticks), head.bends
+        even, thin = True, head.load / head.width
+        dense = thin
         for end in range(first + 1, min(first + prices.longest_run, len(members)) + 1):
             if end > first + 1:
                 last = members[end - 1]
@@ -158,7 +165,10 @@ def _priced_runs(
                     break
                 hot, width = hot or last.hot, width + last.width
                 ticks = list(map(add, ticks, last.ticks))  # as far back as the shortest memory of them
-                even = _is_even(members, first, end)
+                bends = bends and last.bends
+                density = last.load / last.width
+                thin, dense = min(thin, density), max(dense, density)
+                even = bends or dense <= UNEVEN_DENSITY * thin
             if hot:
                 run = _relief(first, end, width, ticks, prices) if even else None
                 if run is not None and not (run.parts == run.length and _is_equal(members, first, end)):
@@ -166,14 +176,6 @@ def _priced_runs(
             elif end > first + 1:
                 by_end[end] += _savings(first, end, width, ticks, prices, even, nearest)
     return by_end
-
-
-def _is_even(members: Sequence[Member], first: int, end: int) -> bool:
-    """Whether cuts of equal width are fair to all: loads per hash alike, or known where they lie."""
-    if all(members[i].bends for i in range(first, end)):
-        return True
-    densities = [members[i].load / members[i].width for i in range(first, end)]
-    return max(densities) <= UNEVEN_DENSITY * min(densities)
 
 
 def _is_equal(members: Sequence[Member], first: int, end: int) -> bool:
@@ -192,7 +194,7 @@ def _relief(first: int, end: int, width: float, ticks: Sequence[float], prices: 
         return None
     price = prices.of_reseal(width, count)
     added = parts - count
-    cost = SECONDS_PER_GROWTH * added + SECONDS_PER_SEGMENT * abs(added) + price
+    cost = TICKS_PER_GROWTH * prices.tick_seconds * added + prices.segment * abs(added) + price
     return Run(first, count, parts, cost, price, 0.0, True)
 
 
@@ -212,7 +214,7 @@ def _savings(
     for parts in range(fewest, count):
         if parts > 1 and not (even and prices.recut):
             break
-        price = prices.of_reseal(width, count) + SECONDS_PER_SEGMENT * (count - parts)
+        price = prices.of_reseal(width, count) + prices.segment * (count - parts)
         saved = _regret(ticks, count, parts, price, prices.tick_seconds)
         candidate = Candidate(first, count, saved, price)
         for i in range(first, end):

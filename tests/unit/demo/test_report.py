@@ -13,7 +13,7 @@ from plotly.subplots import make_subplots
 
 from controller.client.history_check import Kind, Verdict
 from controller.demo import report
-from controller.demo.policy import POLICY, policy_at
+from controller.demo.policy import THRESHOLDS, policy_at
 from controller.demo.story import TOPIC, DayRecord, Moment
 
 BEGAN = datetime(2026, 5, 17, 12, tzinfo=UTC)
@@ -33,7 +33,7 @@ def verdict(found: dict[Kind, int] | None = None, **changes: int) -> Verdict:
 def operation(kind: str, at: float, **changes: Any) -> dict[str, Any]:
     """As `inspect.operations` shows it: intended then, fenced after 30 ms, committed after 40."""
     return {
-        "operation_id": 5, "kind": kind, "origin": "auto", "reason": "msg-rate-in", "parents": [0],
+        "operation_id": 5, "kind": kind, "origin": "auto", "reason": "msgRateIn", "parents": [0],
         "children": [1, 2], "epoch": 1, "intended_at": after(at), "fenced_at": after(at + 0.03),
         "committed_at": after(at + 0.04), **changes,
     }  # fmt: skip
@@ -89,7 +89,7 @@ def test_a_redelivery_is_not_counted_as_consumed(found: Verdict, line: str) -> N
 def test_an_operation_shows_its_trigger_and_its_latencies(seen: DayRecord) -> None:
     create, split = report.operation_rows(seen)
 
-    assert (split["kind"], split["trigger"], split["reason"]) == ("split", "auto", "msg-rate-in")
+    assert (split["kind"], split["trigger"], split["reason"]) == ("split", "auto", "msgRateIn")
     assert (split["sealed"], split["created"], split["epoch"]) == ([0], [1, 2], 1)
     assert (split["intent to commit"], split["fenced"]) == ("40 ms", "10 ms")
     assert (create["intent to commit"], create["fenced"]) == ("40 ms", "")
@@ -128,7 +128,7 @@ def test_a_segment_has_no_load_where_it_was_not_active(seen: DayRecord) -> None:
         "whole topic": [700.0, 600.0],
     }
     thresholds = sorted(shape.y0 for shape in figure.layout.shapes)
-    assert thresholds == sorted([POLICY["split_msg_rate_in"], POLICY["merge_msg_rate_in"]])
+    assert thresholds == sorted([THRESHOLDS["split_msg_rate_in"], THRESHOLDS["merge_msg_rate_in"]])
 
 
 def test_the_thresholds_drawn_are_those_that_the_topic_was_scaled_by(seen: DayRecord) -> None:
@@ -137,7 +137,7 @@ def test_the_thresholds_drawn_are_those_that_the_topic_was_scaled_by(seen: DayRe
     report._draw_load(figure, seen)
 
     thresholds = sorted(shape.y0 for shape in figure.layout.shapes)
-    assert thresholds == [POLICY["merge_msg_rate_in"] / 2, POLICY["split_msg_rate_in"] / 2]
+    assert thresholds == [THRESHOLDS["merge_msg_rate_in"] / 2, THRESHOLDS["split_msg_rate_in"] / 2]
 
 
 def test_only_committed_acts_of_the_autoscaler_are_decisions(seen: DayRecord) -> None:
@@ -147,7 +147,7 @@ def test_only_committed_acts_of_the_autoscaler_are_decisions(seen: DayRecord) ->
 
     [trace] = figure.data
     assert (list(trace.x), list(trace.y)) == ([pytest.approx(10.04)], [pytest.approx(40.0)])
-    assert list(trace.text) == ["split (msg-rate-in)"]
+    assert list(trace.text) == ["split (msgRateIn)"]
 
 
 def test_the_page_holds_everything_and_loads_nothing(seen: DayRecord, tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_day_on_which_nothing_was_seen_still_makes_a_page(tmp_path: Path) -> N
             [
                 operation("split", 1.0),
                 operation("split", 2.0, reason="consumer-count"),
-                operation("merge", 3.0),
+                operation("merge", 3.0, reason="cold"),
             ],
             verdict(),
             [],

@@ -28,7 +28,7 @@ from controller.domain.layout import SegmentLayout
 from controller.domain.load import LoadStats
 from controller.domain.planning import plan
 from controller.domain.policy import AutoScalePolicy, violations
-from controller.domain.profiles.adaptive import MOST_STRIKES, SETTLE_MS, STOP_MS
+from controller.domain.profiles.adaptive import MOST_STRIKES, SETTLE_TICKS, STOP_TICKS
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment
 from controller.domain.situation import TICKS_OF_MEMORY, Capabilities, LiveReshape, Situation
@@ -38,6 +38,7 @@ POLICY = AutoScalePolicy(profile="adaptive")
 CAPACITY = POLICY.split_msg_rate_in
 ANYTHING = Capabilities(max_children=64, recut=True, shared_buckets=True)
 MINUTE = 60_000
+SETTLE_MS, STOP_MS = SETTLE_TICKS * MINUTE, STOP_TICKS * MINUTE
 
 
 def ring(*loads: float, ticks: int = 1, policy: AutoScalePolicy = POLICY, **given: Any) -> Situation:
