@@ -69,7 +69,8 @@ class Situation:
 
     `clients`: producers and consumers connected to each segment, as far as anybody counts them.
     `reconnections_left`: how many of them may be made to reconnect now, None for no limit. `strikes`: how many cuts in a
-    row left nearly all of the load in this segment, by its id.
+    row left nearly all of the load in this segment, by its id. `sketches`: where in a segment its load lies, by its id
+    (see `key_sketch`).
     """
 
     layout: SegmentLayout
@@ -85,6 +86,7 @@ class Situation:
     clients: int = 0
     reconnections_left: float | None = None
     strikes: Mapping[int, int] = field(default_factory=dict)
+    sketches: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     now: int
 
     def to_json(self) -> str:
@@ -127,6 +129,13 @@ class Situation:
         strikes = {str(s.segment_id): n for s in active if (n := self.strikes.get(s.segment_id, 0))}
         if strikes:
             document["strikes"] = strikes
+        sketches = {
+            str(s.segment_id): [write_knob(float(one)) for one in sketch]
+            for s in active
+            if (sketch := self.sketches.get(s.segment_id))
+        }
+        if sketches:
+            document["sketches"] = sketches
         return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @classmethod
@@ -156,6 +165,9 @@ class Situation:
             consumers_changed_at=_read_instant(document.get("consumers_changed_at"), "consumers_changed_at"),
             clients=whole(document.get("clients", 0), "clients"),
             reconnections_left=_read_number(document.get("reconnections_left"), "reconnections_left"),
+            sketches={
+                int(key): tuple(map(float, sketch)) for key, sketch in document.get("sketches", {}).items()
+            },
             strikes={int(key): whole(n, "strikes") for key, n in document.get("strikes", {}).items()},
             now=whole(document["now"], "now", -MOST),
         )

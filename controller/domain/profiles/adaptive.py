@@ -8,6 +8,9 @@ of it at once and several acts may come of it, on disjoint segments.
 Consumers are served as by `pip483` (lane `consumer`), and its segments are left to it. Of the plan the load lane gives
 the reliefs and the merge lane the rest. Cooldowns and the cap on merges in a segment's ancestry play no part: the price
 of a reseal takes their place, and the budget of reconnections. A segment that nobody has reported lately is in no act.
+
+Cuts are of equal width, or by the sketches of all segments in a run where each has one: then into the fewest parts that
+carry the load, with what is hot in itself standing alone. What is left after that no cut can relieve, and it is said so.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from itertools import pairwise
 
 from controller.domain.decision import Decision, Lane, Merge, Rebucket, Recut, Refusal, RefusalReason, Split
 from controller.domain.hash_range import RING_SIZE, HashRange
+from controller.domain.key_sketch import as_bins
 from controller.domain.lanes import consumer
 from controller.domain.lanes.ground import Ground
 from controller.domain.load import METRICS, LoadStats
@@ -33,6 +37,7 @@ from controller.domain.profiles.ring_plan import (
     plan_ring,
 )
 from controller.domain.situation import TICKS_OF_MEMORY
+from controller.domain.split_points.fewest import fewest_cuts
 
 CODE_VERSION = "adaptive-1"
 
@@ -45,6 +50,9 @@ SETTLE_TICKS = 1
 MOST_STRIKES = 2
 STOP_TICKS = 60
 """After so many cuts in a row that left nearly all of the load in one part, a segment is left alone for so long."""
+
+IN_ONE_BIN = 0.95
+"""A segment with this part of its load in one bin of its sketch is as good as one hash."""
 
 TICKS_BETWEEN_LOOKS = 5
 """A topic of several segments with nothing to weigh is looked at again after so many ticks."""
@@ -144,7 +152,8 @@ class _Planner:
             return Member(load, width, ticks, fixed=True)
         if load > self._prices.target and self._is_unsplittable(i, load):
             return Member(load, width, ticks, fixed=True)
-        return Member(load, width, ticks, hot=load > 1 and self._is_hot(i, load, width, ticks))
+        hot = load > 1 and self._is_hot(i, load, width, ticks)
+        return Member(load, width, ticks, hot=hot, bends=segment.segment_id in ground.situation.sketches)
 
     def _load_of(self, stats: LoadStats) -> float:
         """As a share of the capacity; NaN where nothing was measured."""
@@ -184,9 +193,15 @@ class _Planner:
         return ticks
 
     def _is_unsplittable(self, i: int, load: float) -> bool:
-        """One hash cannot be divided. A segment whose cuts were in vain is left alone for a while."""
+        """One hash cannot be divided, nor what lies in one bin of a sketch. A segment whose cuts were in vain is left alone
+        for a while.
+        """
         ground = self._ground
         segment = ground.active[i]
+        sketch = ground.situation.sketches.get(segment.segment_id, ())
+        if sketch and max(sketch) >= IN_ONE_BIN * sum(sketch) > 0:
+            self._refuse(i, RefusalReason.UNSPLITTABLE, "load", load, 1.0)
+            return True
         stopped_until = segment.created_at_ms + self._ms(STOP_TICKS)
         struck = ground.situation.strikes.get(segment.segment_id, 0) >= MOST_STRIKES
         if segment.hash_range.width > 1 and not (struck and ground.now < stopped_until):
@@ -227,10 +242,50 @@ class _Planner:
         for run in plan.runs:
             if (Lane.LOAD if run.is_relief else Lane.MERGE) not in self._lanes:
                 continue
-            union = self._union(run)
-            parts = min(run.parts, union.width)
-            acts.append(_Act(run, union.equal_cuts(parts), self._clients * run.length))
+            cuts = self._cuts(run)
+            if cuts is not None:
+                acts.append(_Act(run, cuts, self._clients * run.length))
         return sorted(acts, key=lambda act: (not act.run.is_relief, -self._urgency(act)))
+
+    def _cuts(self, run: Run, most_parts: int | None = None) -> tuple[int, ...] | None:
+        """Where the run is cut; None where its sketches show that this would bring nothing."""
+        union = self._union(run)
+        parts = min(run.parts, union.width, most_parts or run.parts)
+        members = range(run.first, run.first + run.length)
+        if not all(self._members[i].bends for i in members):
+            return union.equal_cuts(parts)
+        sketches, active = self._ground.situation.sketches, self._ground.active
+        bins = [
+            one
+            for i in members
+            for one in as_bins(active[i].hash_range, sketches[active[i].segment_id], self._members[i].load)
+        ]
+        cuts = fewest_cuts(
+            bins,
+            self._prices.target,
+            at_least=2 if run.length == 1 else 1,
+            at_most=most_parts or self._prices.most_parts,
+        )
+        unchanged = list(cuts) == [active[i].hash_range.start for i in members[1:]]
+        if (
+            (not run.is_relief and len(cuts) + 1 >= run.length)
+            or (unchanged and run.length > 1)
+            or not (cuts or run.length > 1)
+        ):
+            self._refuse_in_vain(run)
+            return None
+        return cuts
+
+    def _refuse_in_vain(self, run: Run) -> None:
+        """What cuts by the sketches would not change: a relief would relieve nobody, a saving overload somebody."""
+        members = range(run.first, run.first + run.length)
+        hottest = max(members, key=lambda i: self._members[i].load)
+        load = self._members[hottest].load
+        if run.is_relief:
+            self._told.add(hottest)
+            self._refuse(hottest, RefusalReason.UNSPLITTABLE, "load", load, 1.0)
+        else:
+            self._refuse_run(run, RefusalReason.WOULD_SPLIT_AGAIN, "segments", run.length, run.parts)
 
     def _urgency(self, act: _Act) -> float:
         """Of a relief the load beyond capacity, of a saving what it saves; for each client disturbed."""
@@ -265,8 +320,8 @@ class _Planner:
                         ground.policy.max_segments,
                     )
                     continue
-                act.cuts = self._union(run).equal_cuts(run.length + room)
-                added = room
+                act.cuts = self._cuts(run, run.length + room) or ()
+                added = len(act.cuts) + 1 - run.length
             if -added > spare:
                 reason, what = self._why_not_fewer()
                 self._refuse_run(run, reason, what, ground.segments_low + added, self._fewest())

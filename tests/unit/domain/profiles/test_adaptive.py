@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -24,8 +26,9 @@ from controller.domain.decision import (
 )
 from controller.domain.evaluator import code_version, decide
 from controller.domain.hash_range import HashRange
+from controller.domain.key_sketch import bin_count
 from controller.domain.layout import SegmentLayout
-from controller.domain.load import LoadStats
+from controller.domain.load import LoadRecord, LoadStats
 from controller.domain.planning import plan
 from controller.domain.policy import AutoScalePolicy, violations
 from controller.domain.profiles.adaptive import MOST_STRIKES, SETTLE_TICKS, STOP_TICKS
@@ -298,6 +301,8 @@ def adaptive_situations(draw: st.DrawFn) -> Situation:
         clients=draw(st.sampled_from([0, 3])),
         reconnections_left=draw(st.sampled_from([None, -4.0, 10.0])),
         strikes={i: draw(st.integers(1, 3)) for i in list(drawn.loads)[:1]},
+        sketches={i: tuple(draw(st.lists(st.floats(0, 9), min_size=1, max_size=1 if s.hash_range.width < 8 else 8)))
+                  for i, s in drawn.layout.segments.items() if draw(st.booleans())},
         capabilities=draw(st.sampled_from([ANYTHING, Capabilities(), Capabilities(midpoint_only=True), drawn.capabilities])),
     )  # fmt: skip
 
@@ -406,3 +411,96 @@ def test_the_memory_is_as_long_as_the_rule_says() -> None:
 
     assert decide(long).decisions == decide(ring(0.4, 0.4, 0.89, 0.89, ticks=TICKS_OF_MEMORY)).decisions
     assert SMALL.load_memory_seconds == 60 * TICKS_OF_MEMORY
+
+
+def sketched(situation: Situation, *sketches: tuple[float, ...]) -> Situation:
+    return replace(situation, sketches=dict(enumerate(sketches)))
+
+
+def test_where_it_is_known_where_the_load_lies_cuts_follow_it() -> None:
+    [act] = decide(sketched(ring(1.6), (4, 1, 1, 2))).decisions
+
+    assert act == Split(0, (0x4000,), "msgRateIn")
+
+
+def test_neighbours_of_unlike_density_are_cut_together_where_both_are_known() -> None:
+    cheap = replace(POLICY, reseal_price_segment_seconds=100.0)
+    known = sketched(ring(1.7, 0.05, 0.88, 0.88, policy=cheap), (1, 1, 1, 1), (1, 1, 1, 1), (1,), (1,))
+
+    [act] = decide(known).decisions
+
+    assert isinstance(act, Recut)
+    assert (act.segment_ids, len(act.at)) == ((0, 1), 1)
+    assert act.at[0] < 0x4000
+
+
+def test_what_is_hot_in_itself_is_told_apart_and_then_left_alone() -> None:
+    [act] = decide(sketched(ring(3.0), (0.1, 0.1, 2.7, 0.1))).decisions
+    evaluation = decide(sketched(ring(2.7), (0, 0, 2.69, 0.01)))
+
+    assert act == Split(0, (0x8000, 0xC000), "msgRateIn")
+    assert evaluation.decisions == ()
+    assert [(r.reason, r.value) for r in evaluation.refusals] == [(RefusalReason.UNSPLITTABLE, 2.7)]
+
+
+def test_fewer_segments_are_not_made_where_keys_would_overload_one() -> None:
+    """1.5 in all is one segment less by the sum, but not where the cuts could go."""
+    ticks = 45
+    cheap = replace(POLICY, reseal_price_segment_seconds=100.0)
+    uneven = ring(0.5, 0.5, 0.5, ticks=ticks, policy=cheap)
+
+    assert [sealed_by(act) for act in decide(sketched(uneven, (1, 1), (1, 1), (1, 1))).decisions] == [
+        (0, 1, 2)
+    ]
+    stuck = decide(sketched(uneven, (1,), (1,), (1,)))
+    assert stuck.decisions == ()
+    assert [r.reason for r in stuck.refusals] == [RefusalReason.WOULD_SPLIT_AGAIN]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_hot_keys_are_isolated_by_few_acts_and_then_nothing_is_done_in_vain(seed: int) -> None:
+    """A thousand keys by Zipf's law with exponent 1.5, sixteen segments' worth of load in all."""
+    random = Random(seed)
+    shares = [1 / rank**1.5 for rank in range(1, 1_001)]
+    slots: Counter[int] = Counter()
+    for share in shares:
+        slots[random.randrange(65_536)] += share / sum(shares) * 16  # type: ignore[assignment]
+    layout, acts, late = SegmentLayout.initial(1, now=0), 0, 0
+    memory: dict[int, tuple[LoadStats, ...]] = {}
+    for tick in range(1, 91):
+        situation = _of_slots(layout, slots, memory, tick * MINUTE)
+        for act in decide(situation).decisions:
+            layout = layout.apply(plan(act, layout, max_buckets=64), tick * MINUTE)
+            acts += 1
+            late += tick > 60
+    hot = [s for s in layout.active if sum(v for h, v in slots.items() if s.hash_range.contains(h)) > 1.15]
+
+    assert len(layout.active) <= 15
+    assert acts <= 6
+    assert late == 0
+    refused = reasons(decide(_of_slots(layout, slots, memory, 91 * MINUTE)))
+    assert all(refused[s.segment_id] is RefusalReason.UNSPLITTABLE for s in hot)
+
+
+def _of_slots(
+    layout: SegmentLayout, slots: Mapping[int, float], memory: dict[int, tuple[LoadStats, ...]], now: int
+) -> Situation:
+    loads, sketches = {}, {}
+    for segment in layout.active:
+        inside = {h: load for h, load in slots.items() if segment.hash_range.contains(h)}
+        stats = LoadStats(sum(inside.values()) * CAPACITY)
+        loads[segment.segment_id] = LoadRecord(stats, now, None, now)
+        memory[segment.segment_id] = (*memory.get(segment.segment_id, ()), stats)
+        counts = [0.0] * bin_count(segment.hash_range)
+        for h, load in inside.items():
+            counts[(h - segment.hash_range.start) * len(counts) // segment.hash_range.width] += load
+        sketches[segment.segment_id] = tuple(counts)
+    return Situation(
+        layout=layout,
+        loads=loads,
+        recent_loads=memory,
+        sketches=sketches,
+        policy=POLICY,
+        capabilities=ANYTHING,
+        now=now,
+    )
