@@ -752,6 +752,7 @@ CREATE FUNCTION cleave.remember_loads(run text, run_window_end timestamp with ti
 BEGIN
     CREATE TEMPORARY TABLE tick_given ON COMMIT DROP AS
     SELECT s.topic_id, s.segment_id, s.tick_seconds, floor(extract(epoch FROM run_window_end) / s.tick_seconds)::bigint AS tick,
+           greatest(5, 300 / s.tick_seconds) AS bridged,
            ARRAY[s.msg_rate_in, s.byte_rate_in, s.msg_rate_out, s.byte_rate_out] AS rates
       FROM staging.tick_row s WHERE s.run_id = run;
     DELETE FROM staging.tick_row s WHERE s.run_id = run;
@@ -767,7 +768,7 @@ BEGIN
                   min(p.parent_id) AS parent_id
              FROM cleave.segment_parent p
              LEFT JOIN cleave.load_memory m ON m.topic_id = p.topic_id AND m.segment_id = p.parent_id
-              AND m.tick_seconds = g.tick_seconds AND g.tick - m.last_tick BETWEEN 0 AND 5
+              AND m.tick_seconds = g.tick_seconds AND g.tick - m.last_tick BETWEEN 0 AND g.bridged
             WHERE p.topic_id = g.topic_id AND p.child_id = g.segment_id) a
      CROSS JOIN LATERAL (
            SELECT sum(y.rates[1]) AS a, sum(y.rates[2]) AS b, sum(y.rates[3]) AS c, sum(y.rates[4]) AS d,
@@ -803,11 +804,11 @@ BEGIN
     UPDATE cleave.load_memory m
        SET tick_seconds = g.tick_seconds, last_tick = g.tick,
            rates = CASE
-               WHEN m.tick_seconds <> g.tick_seconds OR g.tick - m.last_tick NOT BETWEEN 0 AND 5 THEN g.rates
+               WHEN m.tick_seconds <> g.tick_seconds OR g.tick - m.last_tick NOT BETWEEN 0 AND g.bridged THEN g.rates
                WHEN g.tick = m.last_tick THEN m.rates[:cardinality(m.rates) - 4] || g.rates
                WHEN g.tick = m.last_tick + 1 THEN m.rates[greatest(1, cardinality(m.rates) - 175):] || g.rates
-               ELSE m.rates[greatest(1, cardinality(m.rates) + 4 * (g.tick - m.last_tick) - 179)::integer:]
-                    || cleave.ticks_held(m.rates[cardinality(m.rates) - 3:], g.tick - m.last_tick - 1) || g.rates
+               ELSE m.rates[greatest(1, cardinality(m.rates) + 4 * least(g.tick - m.last_tick, 45) - 179)::integer:]
+                    || cleave.ticks_held(m.rates[cardinality(m.rates) - 3:], least(g.tick - m.last_tick, 45) - 1) || g.rates
            END
       FROM tick_given g WHERE m.topic_id = g.topic_id AND m.segment_id = g.segment_id;
 

@@ -85,6 +85,17 @@ def test_a_short_gap_is_bridged_and_after_a_long_one_memory_begins_anew(run: Run
     assert remembered(run) == [300]
 
 
+def test_with_short_ticks_a_gap_of_minutes_is_bridged_as_well(run: Run) -> None:
+    with run.bench.store.transaction() as tx:
+        override = PolicyOverride(profile="adaptive", load_memory_seconds=TICKS_OF_MEMORY)
+        policies.set_topic(tx, run.topic_id, override, actor="t")
+    for index, rate in ((0, 100), (1, 200)):
+        minute(run, index, rate)
+        run.aggregate(minutes=index)
+
+    assert remembered(run) == [100] * (TICKS_OF_MEMORY - 1) + [200]
+
+
 def test_several_runs_within_a_tick_are_one(run: Run) -> None:
     with run.bench.store.transaction() as tx:
         override = PolicyOverride(profile="adaptive", load_memory_seconds=120 * TICKS_OF_MEMORY)
