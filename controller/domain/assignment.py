@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from types import MappingProxyType
 from typing import NamedTuple
@@ -94,22 +94,45 @@ def assign(
     """
     names = sorted(set(consumers))
     ready = candidates(layout, drained, parents_block=parents_block)
-    buckets = _Buckets()
     if not names:
         return {}
     sharing = share_buckets and len(names) > len(ready)
-    if strict_pulsar:
-        dealt = _runs(ready, names) if sharing else _in_turn(ready, len(names))
-    else:
-        homes = _homes(ready, buckets, names, owners)
-        dealt = _shared(homes, len(names)) if sharing else _whole(homes, len(names))
-        if drain_consumers > 1 and not sharing:
-            dealt = _fanned_out(ready, homes, dealt, len(names), drain_consumers)
-    shares: list[list[SegmentBucket]] = [[] for _ in names]
-    for segment, readers in zip(ready, dealt, strict=True):
-        for bucket, reader in zip(buckets.of(segment), readers, strict=True):
-            shares[reader].append(SegmentBucket(segment.segment_id, bucket))
-    return {name: tuple(share) for name, share in zip(names, shares, strict=True)}
+    fans_out = drain_consumers > 1 and not sharing and not strict_pulsar
+    buckets = _Buckets()
+
+    def deal(held: Mapping[SegmentBucket, str]) -> Assignment:
+        if strict_pulsar:
+            dealt = _runs(ready, names) if sharing else _in_turn(ready, len(names))
+        else:
+            homes = _homes(ready, buckets, names, held)
+            dealt = _shared(homes, len(names)) if sharing else _whole(homes, len(names))
+            if fans_out:
+                dealt = _fanned_out(ready, homes, dealt, len(names), drain_consumers)
+        shares: list[list[SegmentBucket]] = [[] for _ in names]
+        for segment, readers in zip(ready, dealt, strict=True):
+            for bucket, reader in zip(buckets.of(segment), readers, strict=True):
+                shares[reader].append(SegmentBucket(segment.segment_id, bucket))
+        return {name: tuple(share) for name, share in zip(names, shares, strict=True)}
+
+    return _settled(deal, owners) if fans_out else deal(owners)
+
+
+_MOST_LOOKS = 16
+
+
+def _settled(
+    deal: Callable[[Mapping[SegmentBucket, str]], Assignment], owners: Mapping[SegmentBucket, str]
+) -> Assignment:
+    """Dealt again until a look moves nothing. Who helps to drain a segment owns some of it by then, which may tip the scales
+    for others. Where looks go round in a circle the least of them is taken, from wherever in it one begins.
+    """
+    seen = [deal(owners)]
+    while len(seen) < _MOST_LOOKS:
+        after = deal({unit: name for name, share in seen[-1].items() for unit in share})
+        if after in seen:
+            return min(seen[seen.index(after) :], key=lambda shares: sorted(shares.items()))
+        seen.append(after)
+    return seen[-1]
 
 
 class _Buckets:
