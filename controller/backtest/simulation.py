@@ -18,7 +18,7 @@ import numpy as np
 
 from controller.backtest.arrays import Floats, Wholes
 from controller.backtest.load_series import DAY_SECONDS, LoadSeries
-from controller.backtest.observation import Observation
+from controller.backtest.observation import Grain, Observation
 from controller.backtest.rule import Rule
 from controller.backtest.spread import Spread
 from controller.domain.decision import Evaluation
@@ -38,14 +38,17 @@ _MERGING = (ReshapeKind.MERGE, ReshapeKind.RECUT)
 
 @dataclass(frozen=True, eq=False)
 class Conditions:
-    """What holds besides the load. `tick_seconds` and `window_seconds` are multiples of the series' step.
+    """What holds besides the load.
 
+    Every `report_seconds` (None: every tick) the load of the last `window_seconds` is observed, every `tick_seconds` the
+    rule is asked: multiples of the series' step, and a tick of a report.
     `consumers[step]`: how many consumers are registered; None where the topic has no such subscription.
     `retention_seconds`: sealed segments are forgotten after so long.
     """
 
     tick_seconds: int = 60
     window_seconds: int = 60
+    report_seconds: int | None = None
     actuation_seconds: float = 0.0
     initial_segments: int = 1
     retention_seconds: int = DAY_SECONDS
@@ -149,10 +152,10 @@ class _Run:
     def __init__(self, series: LoadSeries, rule: Rule, conditions: Conditions) -> None:
         self.series, self.rule, self.conditions = series, rule, conditions
         self.steps_per_tick = _multiple(conditions.tick_seconds, series.step_seconds, "tick_seconds")
-        window = _multiple(conditions.window_seconds, series.step_seconds, "window_seconds")
         self.ticks = series.steps // self.steps_per_tick
         self.tick_ms = conditions.tick_seconds * 1000
-        self.delay_steps = -int(-conditions.actuation_seconds // series.step_seconds)
+        delay = conditions.actuation_seconds if rule.actuation_seconds is None else rule.actuation_seconds
+        self.delay_steps = -int(-delay // series.step_seconds)
         self.layout = SegmentLayout.initial(
             conditions.initial_segments,
             bucket_budget=rule.policy.entry_bucket_budget,
@@ -160,7 +163,7 @@ class _Run:
             now=series.start_ms,
         )
         self.spread = Spread.of(series)
-        self.observation = Observation(series, rule, self.steps_per_tick, window, self.spread)
+        self.observation = Observation(series, rule, _grain(conditions, series.step_seconds), self.spread)
         self.observation.relayout(self.layout, -1)
         self.consumers = _at_ticks(conditions.consumers, self.steps_per_tick, self.ticks)
         self.pending: list[_Pending] = []
@@ -347,10 +350,19 @@ class _Run:
         )
 
 
-def _multiple(seconds: int, step_seconds: int, name: str) -> int:
-    if seconds < step_seconds or seconds % step_seconds:
-        raise InvalidInput(f"{name} = {seconds}; give a multiple of the series' step of {step_seconds} s")
-    return seconds // step_seconds
+def _grain(conditions: Conditions, step_seconds: int) -> Grain:
+    report = conditions.report_seconds or conditions.tick_seconds
+    return Grain(
+        _multiple(report, step_seconds, "report_seconds"),
+        _multiple(conditions.window_seconds, step_seconds, "window_seconds"),
+        _multiple(conditions.tick_seconds, report, "tick_seconds"),
+    )
+
+
+def _multiple(seconds: int, of_seconds: int, name: str) -> int:
+    if seconds < of_seconds or seconds % of_seconds:
+        raise InvalidInput(f"{name} = {seconds}; give a multiple of {of_seconds} s")
+    return seconds // of_seconds
 
 
 def _at_ticks(consumers: Wholes | None, steps_per_tick: int, ticks: int) -> Wholes | None:
