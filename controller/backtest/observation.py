@@ -1,20 +1,18 @@
 """What a rule is shown of the load: the records that the aggregation would keep, and the last ticks of each segment.
 
 Records are kept in arrays, by the rule of `domain/load.next_record`; a test holds the two against each other. A new
-segment is measured at the tick after its first. Until then it has no record, and its `recent_loads` are its parents'
-divided by width.
+segment is measured at the report after it was made, and has no record until then. What is remembered: see `load_memory`.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 
 from controller.backtest.arrays import Floats, Mask, Wholes, any_along, is_nan
+from controller.backtest.load_memory import LoadMemory
 from controller.backtest.load_series import LoadSeries
 from controller.backtest.rule import Rule
 from controller.backtest.spread import Spread
@@ -188,8 +186,8 @@ class Observation:
         self.known_reports = np.flatnonzero(self.known)
         self.resumptions = np.flatnonzero(self.known & ~np.concatenate([[True], self.known[:-1]]))
         self.looks_ahead = False
-        self.memory: dict[int, deque[LoadStats]] = {}
         self.averages = Averages(rule.average_minutes, self.report_ms, len(self.metrics))
+        self.memory = LoadMemory(rule.memory_ticks, policy.load_memory_seconds)
         self.ids: tuple[int, ...] = ()
         self.ranges: tuple[HashRange, ...] = ()
         self.upto = -1
@@ -219,7 +217,7 @@ class Observation:
             self.averages.observe(rates)
         elif self.rule.memory_ticks:
             ends = (reports + 1) % self.reports_per_tick == 0
-            self._remember([one[ends] for one in rates])
+            self._remember(reports[ends], [one[ends] for one in rates])
 
     def _rates(self, reports: Wholes) -> list[Floats]:
         """`[metric][report, segment]`."""
@@ -228,13 +226,14 @@ class Observation:
         )
         return [self.measured[reports, metric, None] * shares for metric in self.metrics]
 
-    def _remember(self, rates: Sequence[Floats]) -> None:
-        values = [[0.0] * len(self.ids) for _ in METRICS]
-        for row in range(len(rates[0])):
-            for metric, one in zip(self.metrics, rates, strict=True):
-                values[metric] = one[row].tolist()
-            for segment_id, *stats in zip(self.ids, *values, strict=True):
-                self.memory[segment_id].append(LoadStats(*stats))
+    def _remember(self, reports: Wholes, rates: Sequence[Floats]) -> None:
+        for row, report in enumerate(reports.tolist()):
+            values = [one[row].tolist() for one in rates]
+            measured = {
+                segment_id: LoadStats(*_spread_over(self.metrics, own))
+                for segment_id, *own in zip(self.ids, *values, strict=True)
+            }
+            self.memory.observe(self.start_ms + (report + 1) * self.report_ms, measured)
 
     def relayout(self, layout: SegmentLayout, tick: int) -> None:
         """Goes on with the active segments of another layout; what was measured up to `tick` has been taken in."""
@@ -255,20 +254,7 @@ class Observation:
         if self.rule.average_minutes:
             self.averages.adopt(new, old, count)
         elif self.rule.memory_ticks:
-            self._hand_down(layout)
-
-    def _hand_down(self, layout: SegmentLayout) -> None:
-        known = self.memory
-        self.memory = {}
-        for segment in layout.active:
-            kept = known.get(segment.segment_id)
-            if kept is None:
-                parents = [layout.segments[i] for i in segment.parent_ids if i in known]
-                kept = deque(
-                    _inherited(segment.hash_range, [(p.hash_range, known[p.segment_id]) for p in parents]),
-                    self.rule.memory_ticks,
-                )
-            self.memory[segment.segment_id] = kept
+            self.memory.relayout(layout)
 
     def records(self, tick: int) -> dict[int, LoadRecord]:
         """The record of every segment that has one."""
@@ -310,7 +296,11 @@ class Observation:
         """The last ticks of each segment, the newest last, or its averages; empty where the rule reads none."""
         if self.rule.average_minutes:
             return self.averages.shown(self.ids, self.metrics)
-        return {segment_id: tuple(ticks) for segment_id, ticks in self.memory.items()}
+        return self.memory.recent_loads()
+
+    def strikes(self) -> Mapping[int, int]:
+        """How many splits in a row left nearly all of the load in a segment, where any did."""
+        return self.memory.strikes()
 
     def next_news(self, tick: int, limit: int) -> int:
         """The first tick after `tick`, before `limit`, that brings the rule something new; else `limit`."""
@@ -347,23 +337,6 @@ def _rests_on_sides(policy: AutoScalePolicy) -> bool:
     """
     pairs = zip(policy.thresholds.merge.rates, policy.thresholds.split.rates, strict=True)
     return not policy.strict_pulsar and all(2 * merge <= split for merge, split in pairs)
-
-
-def _inherited(
-    hash_range: HashRange, parents: Sequence[tuple[HashRange, deque[LoadStats]]]
-) -> list[LoadStats]:
-    """The parents' ticks that all of them have, each parent's divided by width."""
-    length = min((len(ticks) for _, ticks in parents), default=0)
-    if not length:
-        return []
-    parts = []
-    for parent, ticks in parents:
-        overlap = min(parent.end, hash_range.end) - max(parent.start, hash_range.start) + 1
-        parts.append((overlap / parent.width, list(islice(ticks, len(ticks) - length, None))))
-    return [
-        LoadStats(*(sum(part * ticks[tick].rates[m] for part, ticks in parts) for m in range(len(METRICS))))
-        for tick in range(length)
-    ]
 
 
 def _window_means(rates: Floats, window: int) -> Floats:

@@ -42,7 +42,9 @@ class Conditions:
 
     Every `report_seconds` (None: every tick) the load of the last `window_seconds` is observed, every `tick_seconds` the
     rule is asked: multiples of the series' step, and a tick of a report.
-    `consumers[step]`: how many consumers are registered; None where the topic has no such subscription.
+    `consumers[step]`: how many consumers are registered; None where the topic has no such subscription. They share the
+    segments. `clients`: how many others, such as producers, are connected to every segment. Where there are any, acts
+    spend the policy's budget of reconnections a minute.
     `retention_seconds`: sealed segments are forgotten after so long.
     """
 
@@ -54,13 +56,15 @@ class Conditions:
     retention_seconds: int = DAY_SECONDS
     capabilities: Capabilities = EVERYTHING
     consumers: Wholes | None = None
+    clients: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
     """A reshape that was carried out: asked for at the end of step `asked`, in force from step `begins` on.
 
-    `child_loads`: the load that each child takes over, in capacities, at the moment of asking.
+    `child_loads`: the load that each child takes over, in capacities, at the moment of asking. `reconnections`: how many
+    clients of the parents have to reconnect.
     """
 
     asked: int
@@ -69,6 +73,7 @@ class Act:
     parents: tuple[HashRange, ...]
     children: tuple[HashRange, ...]
     child_loads: tuple[float, ...]
+    reconnections: int
     reason: str
 
 
@@ -146,6 +151,22 @@ class _Told:
     looks: int = 0
 
 
+class Budget:
+    """How many clients may still be made to reconnect: a token bucket, as the store keeps it for each topic."""
+
+    def __init__(self, per_minute: float) -> None:
+        self.per_minute = per_minute
+        self.tokens, self.counted_at = per_minute, 0
+
+    def left(self, now: int) -> float:
+        """At that instant, milliseconds since the Unix epoch; negative while it is overdrawn."""
+        return min(self.per_minute, self.tokens + self.per_minute * (now - self.counted_at) / 60_000)
+
+    def spend(self, now: int, reconnections: float) -> None:
+        """What an act costs, whether it is there or not."""
+        self.tokens, self.counted_at = self.left(now) - reconnections, now
+
+
 class _Run:
     """The state between ticks. A tick is named by its index; tick i is the end of step `(i + 1) * steps_per_tick - 1`."""
 
@@ -170,6 +191,7 @@ class _Run:
         self.history = History()
         self.next_id = self.layout.next_segment_id
         self.next_operation = 1
+        self.budget = Budget(rule.policy.reconnections_per_minute)
         self.told = _Told()
         self._note_stretch(0)
 
@@ -204,7 +226,7 @@ class _Run:
             told.verdicts.append(Verdict(self.step_after(tick) - 1, ids, evaluation))
         for act in evaluation.decisions:
             planned = plan(act, self._reserving(), max_buckets=self.rule.policy.entry_bucket_max_per_segment)
-            self._begin(tick, planned, act.reason)
+            self._begin(tick, planned, act.reason, situation.clients)
         if evaluation.decisions:
             came = True
             if not self.delay_steps:
@@ -213,6 +235,9 @@ class _Run:
 
     def _situation(self, tick: int) -> Situation:
         consumers, changed_at = self._consumers_at(tick)
+        sharing = -(-sum(consumers.values()) // len(self.layout.active))
+        clients = self.conditions.clients + sharing
+        now = self.instant(tick)
         return Situation(
             layout=self.layout,
             loads=self.observation.records(tick),
@@ -223,7 +248,10 @@ class _Run:
             in_flight=tuple(pending.live for pending in self.pending),
             capabilities=self.conditions.capabilities,
             consumers_changed_at=changed_at,
-            now=self.instant(tick),
+            clients=clients,
+            reconnections_left=self.budget.left(now) if clients else None,
+            strikes=self.observation.strikes(),
+            now=now,
         )
 
     def _consumers_at(self, tick: int) -> tuple[dict[str, int], int | None]:
@@ -240,7 +268,7 @@ class _Run:
             return self.layout
         return replace(self.layout, next_segment_id=self.next_id)
 
-    def _begin(self, tick: int, planned: Reshape, reason: str) -> None:
+    def _begin(self, tick: int, planned: Reshape, reason: str, clients: int) -> None:
         busy = {i for pending in self.pending for i in pending.planned.parent_ids}
         if not busy.isdisjoint(planned.parent_ids):
             raise InvariantViolated(
@@ -252,14 +280,16 @@ class _Run:
         self.next_operation += 1
         self.next_id = max(self.next_id, *(child.segment_id + 1 for child in planned.children))
         begins = self.step_after(tick) + self.delay_steps
-        self.pending.append(_Pending(live, planned, begins, self._act(tick, begins, planned, reason)))
+        act = self._act(tick, begins, planned, reason, clients)
+        self.budget.spend(now, act.reconnections)
+        self.pending.append(_Pending(live, planned, begins, act))
         self.history = History(
             now if planned.kind in _SPLITTING else self.history.last_split_at,
             now if planned.kind in _MERGING else self.history.last_merge_at,
             now if planned.kind is ReshapeKind.REBUCKET else self.history.last_rebucket_at,
         )
 
-    def _act(self, tick: int, begins: int, planned: Reshape, reason: str) -> Act:
+    def _act(self, tick: int, begins: int, planned: Reshape, reason: str, clients: int) -> Act:
         children = tuple(child.hash_range for child in planned.children)
         return Act(
             asked=self.step_after(tick) - 1,
@@ -268,6 +298,7 @@ class _Run:
             parents=tuple(self.layout.segments[i].hash_range for i in planned.parent_ids),
             children=children,
             child_loads=self.observation.loads_of(children, tick),
+            reconnections=clients * len(planned.parent_ids),
             reason=reason,
         )
 
