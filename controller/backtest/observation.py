@@ -1,25 +1,25 @@
 """What a rule is shown of the load: the records that the aggregation would keep, and the last ticks of each segment.
 
 Records are kept in arrays, by the rule of `domain/load.next_record`; a test holds the two against each other. A new
-segment is measured at the tick after its first. Until then it has no record, and its `recent_loads` are its parents'
-divided by width.
+segment is measured at the report after it was made, and has no record until then. What is remembered: see `load_memory`.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
-from itertools import islice
+from dataclasses import dataclass
 
 import numpy as np
 
 from controller.backtest.arrays import Floats, Mask, Wholes, any_along, is_nan
+from controller.backtest.load_memory import LoadMemory
 from controller.backtest.load_series import LoadSeries
 from controller.backtest.rule import Rule
 from controller.backtest.spread import Spread
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
 from controller.domain.load import FLOOR_FRACTION, METRICS, LoadRecord, LoadStats, LoadThresholds
+from controller.domain.policy import AutoScalePolicy
 
 _NEVER = -1
 _FIRST_LOOK_AHEAD = 64
@@ -114,37 +114,85 @@ class RecordArrays:
         return news
 
 
-class Observation:
-    """The state of one run: `advance` takes in what was measured, `relayout` follows the layout."""
+class Averages:
+    """Exponentially moving averages of each segment's rates, as Pravega keeps them: begun anew with a segment, at what is
+    measured first.
+    """
 
-    def __init__(
-        self, series: LoadSeries, rule: Rule, steps_per_tick: int, window_steps: int, spread: Spread
-    ) -> None:
+    def __init__(self, minutes: Sequence[float], report_ms: int, metrics: int) -> None:
+        spans = np.asarray(minutes, dtype=np.float64) * 60_000
+        self.weights = (1.0 - np.exp(-report_ms / spans))[:, None, None]
+        self.values = np.empty((len(minutes), metrics, 0))
+
+    def observe(self, rates: Sequence[Floats]) -> None:
+        """Takes in `rates[metric][observation, segment]`."""
+        for now in np.stack(rates, axis=1):
+            fresh = is_nan(self.values) | (self.values == 0)
+            self.values = np.where(fresh, now, self.values + self.weights * (now - self.values))
+
+    def adopt(self, new: Sequence[int], old: Sequence[int], count: int) -> None:
+        """Goes on with `count` segments, of which those at the places `new` were at `old`."""
+        values = np.full((*self.values.shape[:2], count), np.nan)
+        values[:, :, new] = self.values[:, :, old]
+        self.values = values
+
+    def shown(self, ids: Sequence[int], metrics: Sequence[int]) -> dict[int, tuple[LoadStats, ...]]:
+        """For each segment that was measured, an entry an average in the order of their minutes."""
+        found = {}
+        for place, segment_id in enumerate(ids):
+            table = self.values[:, :, place].tolist()
+            if table[0][0] == table[0][0]:  # not NaN
+                found[segment_id] = tuple(LoadStats(*_spread_over(metrics, row)) for row in table)
+        return found
+
+
+def _spread_over(metrics: Sequence[int], values: Sequence[float]) -> list[float]:
+    rates = [0.0] * len(METRICS)
+    for metric, value in zip(metrics, values, strict=True):
+        rates[metric] = value
+    return rates
+
+
+@dataclass(frozen=True, slots=True)
+class Grain:
+    """Of what lengths time is made: steps of the series in a report and in the window it is about, reports in a tick."""
+
+    steps_per_report: int
+    steps_per_window: int
+    reports_per_tick: int
+
+
+class Observation:
+    """The state of one run: `advance` takes in what was measured, `relayout` follows the layout.
+
+    Loads are observed at reports, of which one or more make a tick. A report is named by its index, and so is a tick; the
+    last report of a tick is at its end.
+    """
+
+    def __init__(self, series: LoadSeries, rule: Rule, grain: Grain, spread: Spread) -> None:
         policy = rule.policy
-        self.spread, self.start_ms = spread, series.start_ms
-        self.tick_ms = steps_per_tick * series.step_seconds * 1000
-        self.steps = np.arange(steps_per_tick - 1, series.steps, steps_per_tick)
-        self.measured = _window_means(series.rates, window_steps)[self.steps]
+        self.spread, self.start_ms, self.rule = spread, series.start_ms, rule
+        self.reports_per_tick = grain.reports_per_tick
+        self.report_ms = grain.steps_per_report * series.step_seconds * 1000
+        self.steps = np.arange(grain.steps_per_report - 1, series.steps, grain.steps_per_report)
+        self.measured = _window_means(series.rates, grain.steps_per_window)[self.steps]
         self.known = ~any_along(is_nan(self.measured), 1)
         self.split_rates = np.asarray(policy.thresholds.split.rates)
         self.metrics = [m for m in range(len(METRICS)) if np.any(self.measured[self.known, m] > 0)] or [0]
         self.arrays = RecordArrays(
             policy.thresholds, policy.load_change_threshold, policy.strict_pulsar, self.metrics
         )
-        self.by_crossings = not policy.strict_pulsar and all(
-            2 * merge <= split
-            for merge, split in zip(policy.thresholds.merge.rates, policy.thresholds.split.rates, strict=True)
-        )
-        self.known_ticks = np.flatnonzero(self.known)
+        self.by_crossings = _rests_on_sides(policy)
+        self.known_reports = np.flatnonzero(self.known)
         self.resumptions = np.flatnonzero(self.known & ~np.concatenate([[True], self.known[:-1]]))
         self.looks_ahead = False
-        self.memory_ticks = rule.memory_ticks
-        self.memory: dict[int, deque[LoadStats]] = {}
+        self.averages = Averages(rule.average_minutes, self.report_ms, len(self.metrics))
+        self.memory = LoadMemory(rule.memory_ticks, policy.load_memory_seconds)
         self.ids: tuple[int, ...] = ()
         self.ranges: tuple[HashRange, ...] = ()
         self.upto = -1
 
-    def skip_between_looks(self, has_consumers: bool) -> None:
+    def skip_between_looks(self, *, has_consumers: bool) -> None:
         """Readies `next_news`, and shows records as heard of until the next gap, since nobody asks in between.
 
         A rule of which the answer rests on the side of the thresholds only is asked at crossings; where consumers, merges
@@ -153,30 +201,39 @@ class Observation:
         self.looks_ahead = True
         self.by_crossings = self.by_crossings and not has_consumers
 
+    def _last_report(self, tick: int) -> int:
+        return (tick + 1) * self.reports_per_tick - 1
+
     def advance(self, tick: int) -> None:
-        """Takes in the ticks up to this one."""
-        rows = slice(self.upto + 1, tick + 1)
-        self.upto = tick
-        ticks = np.flatnonzero(self.known[rows]) + rows.start
-        if not len(ticks):
+        """Takes in the reports up to the end of this tick."""
+        rows = slice(self.upto + 1, self._last_report(tick) + 1)
+        self.upto = rows.stop - 1
+        reports = np.flatnonzero(self.known[rows]) + rows.start
+        if not len(reports):
             return
-        rates = self._rates(ticks)
-        self.arrays.observe(rates, self.start_ms + (ticks + 1) * self.tick_ms)
-        if self.memory_ticks:
-            self._remember(rates)
+        rates = self._rates(reports)
+        self.arrays.observe(rates, self.start_ms + (reports + 1) * self.report_ms)
+        if self.rule.average_minutes:
+            self.averages.observe(rates)
+        elif self.rule.memory_ticks:
+            ends = (reports + 1) % self.reports_per_tick == 0
+            self._remember(reports[ends], [one[ends] for one in rates])
 
-    def _rates(self, ticks: Wholes) -> list[Floats]:
-        """`[metric][tick, segment]`."""
-        shares = self.share if self.share is not None else self.spread.shares(self.ranges, self.steps[ticks])
-        return [self.measured[ticks, metric, None] * shares for metric in self.metrics]
+    def _rates(self, reports: Wholes) -> list[Floats]:
+        """`[metric][report, segment]`."""
+        shares = (
+            self.share if self.share is not None else self.spread.shares(self.ranges, self.steps[reports])
+        )
+        return [self.measured[reports, metric, None] * shares for metric in self.metrics]
 
-    def _remember(self, rates: Sequence[Floats]) -> None:
-        values = [[0.0] * len(self.ids) for _ in METRICS]
-        for row in range(len(rates[0])):
-            for metric, one in zip(self.metrics, rates, strict=True):
-                values[metric] = one[row].tolist()
-            for segment_id, *stats in zip(self.ids, *values, strict=True):
-                self.memory[segment_id].append(LoadStats(*stats))
+    def _remember(self, reports: Wholes, rates: Sequence[Floats]) -> None:
+        for row, report in enumerate(reports.tolist()):
+            values = [one[row].tolist() for one in rates]
+            measured = {
+                segment_id: LoadStats(*_spread_over(self.metrics, own))
+                for segment_id, *own in zip(self.ids, *values, strict=True)
+            }
+            self.memory.observe(self.start_ms + (report + 1) * self.report_ms, measured)
 
     def relayout(self, layout: SegmentLayout, tick: int) -> None:
         """Goes on with the active segments of another layout; what was measured up to `tick` has been taken in."""
@@ -184,7 +241,7 @@ class Observation:
         active = layout.active
         self.ids = tuple(segment.segment_id for segment in active)
         self.ranges = tuple(segment.hash_range for segment in active)
-        self.upto = tick
+        self.upto = self._last_report(tick)
         self.share = self.spread.shares(self.ranges, slice(None)) if self.spread.is_steady else None
         staying = [(new, places[i]) for new, i in enumerate(self.ids) if i in places]
         new, old = ([pair[side] for pair in staying] for side in (0, 1))
@@ -194,21 +251,10 @@ class Observation:
         written[:, new] = was.written[:, old]
         modified_at[new], cold_since[new] = was.modified_at[old], was.cold_since[old]
         was.adopt(written, modified_at, cold_since)
-        if self.memory_ticks:
-            self._hand_down(layout)
-
-    def _hand_down(self, layout: SegmentLayout) -> None:
-        known = self.memory
-        self.memory = {}
-        for segment in layout.active:
-            kept = known.get(segment.segment_id)
-            if kept is None:
-                parents = [layout.segments[i] for i in segment.parent_ids if i in known]
-                kept = deque(
-                    _inherited(segment.hash_range, [(p.hash_range, known[p.segment_id]) for p in parents]),
-                    self.memory_ticks,
-                )
-            self.memory[segment.segment_id] = kept
+        if self.rule.average_minutes:
+            self.averages.adopt(new, old, count)
+        elif self.rule.memory_ticks:
+            self.memory.relayout(layout)
 
     def records(self, tick: int) -> dict[int, LoadRecord]:
         """The record of every segment that has one."""
@@ -232,39 +278,44 @@ class Observation:
         }
 
     def _heard_at(self, tick: int) -> int:
-        """The instant of the last observation; where looks are skipped and this tick was observed, of the last one
+        """The instant of the last observation; where looks are skipped and this report was observed, of the last one
         before the next gap.
         """
-        if self.looks_ahead and self.known[tick]:
-            place = int(np.searchsorted(self.resumptions, tick, side="right"))
-            if place < len(self.resumptions):
-                last = int(self.known_ticks[np.searchsorted(self.known_ticks, self.resumptions[place]) - 1])
-            else:
-                last = int(self.known_ticks[-1])
-        else:
-            place = int(np.searchsorted(self.known_ticks, tick, side="right"))
-            last = int(self.known_ticks[place - 1]) if place else -1
-        return self.start_ms + (last + 1) * self.tick_ms
+        now = self._last_report(tick)
+        stop = self._next_resumption(now) if self.looks_ahead and self.known[now] else now + 1
+        place = int(np.searchsorted(self.known_reports, stop))
+        last = int(self.known_reports[place - 1]) if place else -1
+        return self.start_ms + (last + 1) * self.report_ms
+
+    def _next_resumption(self, report: int) -> int:
+        """The first report after this one that ends a gap; one past the last where there is none."""
+        place = int(np.searchsorted(self.resumptions, report, side="right"))
+        return int(self.resumptions[place]) if place < len(self.resumptions) else len(self.known)
 
     def recent_loads(self) -> Mapping[int, tuple[LoadStats, ...]]:
-        """The last ticks of each segment, the newest last; empty where the rule reads none."""
-        return {segment_id: tuple(ticks) for segment_id, ticks in self.memory.items()}
+        """The last ticks of each segment, the newest last, or its averages; empty where the rule reads none."""
+        if self.rule.average_minutes:
+            return self.averages.shown(self.ids, self.metrics)
+        return self.memory.recent_loads()
+
+    def strikes(self) -> Mapping[int, int]:
+        """How many splits in a row left nearly all of the load in a segment, where any did."""
+        return self.memory.strikes()
 
     def next_news(self, tick: int, limit: int) -> int:
         """The first tick after `tick`, before `limit`, that brings the rule something new; else `limit`."""
-        place = int(np.searchsorted(self.resumptions, tick, side="right"))
-        if place < len(self.resumptions):
-            limit = min(limit, int(self.resumptions[place]))
-        first, length = tick + 1, _FIRST_LOOK_AHEAD
-        while first < limit:
-            end = min(first + length, limit)
-            ticks = np.flatnonzero(self.known[first:end]) + first
-            if len(ticks):
-                found = self._news(self._rates(ticks))
+        first, length = self._last_report(tick) + 1, _FIRST_LOOK_AHEAD
+        resumption = self._next_resumption(first - 1)
+        stop = min(limit * self.reports_per_tick, resumption, len(self.known))
+        while first < stop:
+            end = min(first + length, stop)
+            reports = np.flatnonzero(self.known[first:end]) + first
+            if len(reports):
+                found = self._news(self._rates(reports))
                 if found.any():
-                    return int(ticks[found.argmax()])
+                    return int(reports[found.argmax()]) // self.reports_per_tick
             first, length = end, min(2 * length, _LONGEST_LOOK_AHEAD)
-        return limit
+        return min(limit, resumption // self.reports_per_tick)
 
     def _news(self, rates: Sequence[Floats]) -> Mask:
         if not self.by_crossings:
@@ -274,26 +325,18 @@ class Observation:
 
     def loads_of(self, ranges: Sequence[HashRange], tick: int) -> tuple[float, ...]:
         """The load on each range at this tick, in capacities."""
-        total = float(np.nan_to_num(self.measured[tick] / self.split_rates).max())
-        shares = self.spread.shares(ranges, self.steps[tick : tick + 1])[0]
+        report = self._last_report(tick)
+        total = float(np.nan_to_num(self.measured[report] / self.split_rates).max())
+        shares = self.spread.shares(ranges, self.steps[report : report + 1])[0]
         return tuple((total * shares).tolist())
 
 
-def _inherited(
-    hash_range: HashRange, parents: Sequence[tuple[HashRange, deque[LoadStats]]]
-) -> list[LoadStats]:
-    """The parents' ticks that all of them have, each parent's divided by width."""
-    length = min((len(ticks) for _, ticks in parents), default=0)
-    if not length:
-        return []
-    parts = []
-    for parent, ticks in parents:
-        overlap = min(parent.end, hash_range.end) - max(parent.start, hash_range.start) + 1
-        parts.append((overlap / parent.width, list(islice(ticks, len(ticks) - length, None))))
-    return [
-        LoadStats(*(sum(part * ticks[tick].rates[m] for part, ticks in parts) for m in range(len(METRICS))))
-        for tick in range(length)
-    ]
+def _rests_on_sides(policy: AutoScalePolicy) -> bool:
+    """Whether nothing but the sides of the thresholds counts: two cold segments are never hot together, and the time of the
+    last write means nothing.
+    """
+    pairs = zip(policy.thresholds.merge.rates, policy.thresholds.split.rates, strict=True)
+    return not policy.strict_pulsar and all(2 * merge <= split for merge, split in pairs)
 
 
 def _window_means(rates: Floats, window: int) -> Floats:

@@ -8,10 +8,7 @@ from dataclasses import dataclass, field
 from controller.domain.decision import Evaluation
 from controller.domain.evaluator import decide
 from controller.domain.policy import AutoScalePolicy
-from controller.domain.situation import Situation
-
-MEMORY_TICKS = 46
-"""Ticks of load that a rule with a memory is shown of each segment: that of the moment and 45 before it."""
+from controller.domain.situation import TICKS_OF_MEMORY, Situation
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,18 +17,33 @@ class Rule:
 
     `is_reactive`: the answer rests on loads only through the load records and on time only through `valid_until`, so
     there is no need to ask at every tick. `memory_ticks`: so many of `recent_loads` it is shown; 0 for a rule that reads
-    none. `is_ideal`: it does what no real system can (such as re-cuts that cost nothing), so it is a reference and not a
-    rival.
+    none. `average_minutes`: in place of ticks it is shown moving averages over so many minutes, see
+    `observation.Averages`. `actuation_seconds`: how long its own system takes to act; None: as long as everybody's.
+    `is_ideal`: it does what no real system can (such as re-cuts that cost nothing), so it is a reference and not a rival.
     """
 
     name: str
     decide: Callable[[Situation], Evaluation]
     policy: AutoScalePolicy = field(default_factory=AutoScalePolicy)
     is_reactive: bool = False
-    memory_ticks: int = MEMORY_TICKS
+    memory_ticks: int = TICKS_OF_MEMORY
+    average_minutes: tuple[float, ...] = ()
+    actuation_seconds: float | None = None
     is_ideal: bool = False
 
 
+def of_policy(policy: AutoScalePolicy, name: str = "") -> Rule:
+    """The project's own evaluator under a policy; named like its profile where no other name is given."""
+    looks_back = policy.profile != "pip483"
+    return Rule(
+        name or policy.profile,
+        decide,
+        policy,
+        is_reactive=not looks_back,
+        memory_ticks=TICKS_OF_MEMORY if looks_back else 0,
+    )
+
+
 def pip483(name: str = "pip483", policy: AutoScalePolicy | None = None) -> Rule:
-    """The project's own evaluator under a policy of the profile `pip483`."""
-    return Rule(name, decide, policy or AutoScalePolicy(), is_reactive=True, memory_ticks=0)
+    """The evaluator under a policy of that profile."""
+    return of_policy(policy or AutoScalePolicy(profile="pip483"), name)

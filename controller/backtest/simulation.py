@@ -18,7 +18,7 @@ import numpy as np
 
 from controller.backtest.arrays import Floats, Wholes
 from controller.backtest.load_series import DAY_SECONDS, LoadSeries
-from controller.backtest.observation import Observation
+from controller.backtest.observation import Grain, Observation
 from controller.backtest.rule import Rule
 from controller.backtest.spread import Spread
 from controller.domain.decision import Evaluation
@@ -38,26 +38,33 @@ _MERGING = (ReshapeKind.MERGE, ReshapeKind.RECUT)
 
 @dataclass(frozen=True, eq=False)
 class Conditions:
-    """What holds besides the load. `tick_seconds` and `window_seconds` are multiples of the series' step.
+    """What holds besides the load.
 
-    `consumers[step]`: how many consumers are registered; None where the topic has no such subscription.
+    Every `report_seconds` (None: every tick) the load of the last `window_seconds` is observed, every `tick_seconds` the
+    rule is asked: multiples of the series' step, and a tick of a report.
+    `consumers[step]`: how many consumers are registered; None where the topic has no such subscription. They share the
+    segments. `clients`: how many others, such as producers, are connected to every segment. Where there are any, acts
+    spend the policy's budget of reconnections a minute.
     `retention_seconds`: sealed segments are forgotten after so long.
     """
 
     tick_seconds: int = 60
     window_seconds: int = 60
+    report_seconds: int | None = None
     actuation_seconds: float = 0.0
     initial_segments: int = 1
     retention_seconds: int = DAY_SECONDS
     capabilities: Capabilities = EVERYTHING
     consumers: Wholes | None = None
+    clients: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
     """A reshape that was carried out: asked for at the end of step `asked`, in force from step `begins` on.
 
-    `child_loads`: the load that each child takes over, in capacities, at the moment of asking.
+    `child_loads`: the load that each child takes over, in capacities, at the moment of asking. `reconnections`: how many
+    clients of the parents have to reconnect.
     """
 
     asked: int
@@ -66,6 +73,7 @@ class Act:
     parents: tuple[HashRange, ...]
     children: tuple[HashRange, ...]
     child_loads: tuple[float, ...]
+    reconnections: int
     reason: str
 
 
@@ -143,16 +151,32 @@ class _Told:
     looks: int = 0
 
 
+class Budget:
+    """How many clients may still be made to reconnect: a token bucket, as the store keeps it for each topic."""
+
+    def __init__(self, per_minute: float) -> None:
+        self.per_minute = per_minute
+        self.tokens, self.counted_at = per_minute, 0
+
+    def left(self, now: int) -> float:
+        """At that instant, milliseconds since the Unix epoch; negative while it is overdrawn."""
+        return min(self.per_minute, self.tokens + self.per_minute * (now - self.counted_at) / 60_000)
+
+    def spend(self, now: int, reconnections: float) -> None:
+        """What an act costs, whether it is there or not."""
+        self.tokens, self.counted_at = self.left(now) - reconnections, now
+
+
 class _Run:
     """The state between ticks. A tick is named by its index; tick i is the end of step `(i + 1) * steps_per_tick - 1`."""
 
     def __init__(self, series: LoadSeries, rule: Rule, conditions: Conditions) -> None:
         self.series, self.rule, self.conditions = series, rule, conditions
         self.steps_per_tick = _multiple(conditions.tick_seconds, series.step_seconds, "tick_seconds")
-        window = _multiple(conditions.window_seconds, series.step_seconds, "window_seconds")
         self.ticks = series.steps // self.steps_per_tick
         self.tick_ms = conditions.tick_seconds * 1000
-        self.delay_steps = -int(-conditions.actuation_seconds // series.step_seconds)
+        delay = conditions.actuation_seconds if rule.actuation_seconds is None else rule.actuation_seconds
+        self.delay_steps = -int(-delay // series.step_seconds)
         self.layout = SegmentLayout.initial(
             conditions.initial_segments,
             bucket_budget=rule.policy.entry_bucket_budget,
@@ -160,13 +184,14 @@ class _Run:
             now=series.start_ms,
         )
         self.spread = Spread.of(series)
-        self.observation = Observation(series, rule, self.steps_per_tick, window, self.spread)
+        self.observation = Observation(series, rule, _grain(conditions, series.step_seconds), self.spread)
         self.observation.relayout(self.layout, -1)
         self.consumers = _at_ticks(conditions.consumers, self.steps_per_tick, self.ticks)
         self.pending: list[_Pending] = []
         self.history = History()
         self.next_id = self.layout.next_segment_id
         self.next_operation = 1
+        self.budget = Budget(rule.policy.reconnections_per_minute)
         self.told = _Told()
         self._note_stretch(0)
 
@@ -201,7 +226,7 @@ class _Run:
             told.verdicts.append(Verdict(self.step_after(tick) - 1, ids, evaluation))
         for act in evaluation.decisions:
             planned = plan(act, self._reserving(), max_buckets=self.rule.policy.entry_bucket_max_per_segment)
-            self._begin(tick, planned, act.reason)
+            self._begin(tick, planned, act.reason, situation.clients)
         if evaluation.decisions:
             came = True
             if not self.delay_steps:
@@ -210,6 +235,9 @@ class _Run:
 
     def _situation(self, tick: int) -> Situation:
         consumers, changed_at = self._consumers_at(tick)
+        sharing = -(-sum(consumers.values()) // len(self.layout.active))
+        clients = self.conditions.clients + sharing
+        now = self.instant(tick)
         return Situation(
             layout=self.layout,
             loads=self.observation.records(tick),
@@ -220,7 +248,10 @@ class _Run:
             in_flight=tuple(pending.live for pending in self.pending),
             capabilities=self.conditions.capabilities,
             consumers_changed_at=changed_at,
-            now=self.instant(tick),
+            clients=clients,
+            reconnections_left=self.budget.left(now) if clients else None,
+            strikes=self.observation.strikes(),
+            now=now,
         )
 
     def _consumers_at(self, tick: int) -> tuple[dict[str, int], int | None]:
@@ -237,7 +268,7 @@ class _Run:
             return self.layout
         return replace(self.layout, next_segment_id=self.next_id)
 
-    def _begin(self, tick: int, planned: Reshape, reason: str) -> None:
+    def _begin(self, tick: int, planned: Reshape, reason: str, clients: int) -> None:
         busy = {i for pending in self.pending for i in pending.planned.parent_ids}
         if not busy.isdisjoint(planned.parent_ids):
             raise InvariantViolated(
@@ -249,14 +280,16 @@ class _Run:
         self.next_operation += 1
         self.next_id = max(self.next_id, *(child.segment_id + 1 for child in planned.children))
         begins = self.step_after(tick) + self.delay_steps
-        self.pending.append(_Pending(live, planned, begins, self._act(tick, begins, planned, reason)))
+        act = self._act(tick, begins, planned, reason, clients)
+        self.budget.spend(now, act.reconnections)
+        self.pending.append(_Pending(live, planned, begins, act))
         self.history = History(
             now if planned.kind in _SPLITTING else self.history.last_split_at,
             now if planned.kind in _MERGING else self.history.last_merge_at,
             now if planned.kind is ReshapeKind.REBUCKET else self.history.last_rebucket_at,
         )
 
-    def _act(self, tick: int, begins: int, planned: Reshape, reason: str) -> Act:
+    def _act(self, tick: int, begins: int, planned: Reshape, reason: str, clients: int) -> Act:
         children = tuple(child.hash_range for child in planned.children)
         return Act(
             asked=self.step_after(tick) - 1,
@@ -265,6 +298,7 @@ class _Run:
             parents=tuple(self.layout.segments[i].hash_range for i in planned.parent_ids),
             children=children,
             child_loads=self.observation.loads_of(children, tick),
+            reconnections=clients * len(planned.parent_ids),
             reason=reason,
         )
 
@@ -347,10 +381,19 @@ class _Run:
         )
 
 
-def _multiple(seconds: int, step_seconds: int, name: str) -> int:
-    if seconds < step_seconds or seconds % step_seconds:
-        raise InvalidInput(f"{name} = {seconds}; give a multiple of the series' step of {step_seconds} s")
-    return seconds // step_seconds
+def _grain(conditions: Conditions, step_seconds: int) -> Grain:
+    report = conditions.report_seconds or conditions.tick_seconds
+    return Grain(
+        _multiple(report, step_seconds, "report_seconds"),
+        _multiple(conditions.window_seconds, step_seconds, "window_seconds"),
+        _multiple(conditions.tick_seconds, report, "tick_seconds"),
+    )
+
+
+def _multiple(seconds: int, of_seconds: int, name: str) -> int:
+    if seconds < of_seconds or seconds % of_seconds:
+        raise InvalidInput(f"{name} = {seconds}; give a multiple of {of_seconds} s")
+    return seconds // of_seconds
 
 
 def _at_ticks(consumers: Wholes | None, steps_per_tick: int, ticks: int) -> Wholes | None:

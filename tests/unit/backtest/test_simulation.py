@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from controller.backtest.load_series import of_messages
 from controller.backtest.rule import Rule, pip483
 from controller.backtest.simulation import Conditions, Simulation, simulate
-from controller.domain.decision import Evaluation, Split
+from controller.domain.decision import Evaluation, Recut, Split
 from controller.domain.errors import InvalidInput, InvariantViolated
 from controller.domain.hash_range import MAX_HASH
 from controller.domain.load import LoadStats
@@ -43,7 +43,7 @@ def test_asking_only_where_the_answer_can_differ_gives_the_same_acts(
     assert skipping.acts == plain.acts
     assert skipping.stretches == plain.stretches
     np.testing.assert_array_equal(skipping.excess, plain.excess)
-    assert skipping.looks <= plain.looks == series.steps
+    assert skipping.looks <= plain.looks == series.steps * 60 // conditions.tick_seconds
 
 
 @given(st.data(), worlds.series(), worlds.policies())
@@ -96,24 +96,84 @@ def test_a_rule_sees_the_last_ticks_and_nothing_of_the_future() -> None:
         seen.append(situation.recent_loads[situation.layout.active[0].segment_id])
         return Evaluation()
 
-    simulate(of_messages("count", range(60)), Rule("watch", watch, memory_ticks=46))
+    simulate(of_messages("count", range(60), start_ms=worlds.START), Rule("watch", watch, memory_ticks=45))
 
     assert [one.msg_rate_in for one in seen[5]] == [0, 1, 2, 3, 4, 5]
-    assert [one.msg_rate_in for one in seen[59]] == list(range(14, 60))
+    assert [one.msg_rate_in for one in seen[59]] == list(range(15, 60))
 
 
-def test_children_inherit_their_parents_last_ticks_by_width() -> None:
+def test_children_of_a_split_inherit_their_parents_last_ticks_by_the_shares_they_turn_out_to_have() -> None:
     seen: list[Situation] = []
 
     def split_once(situation: Situation) -> Evaluation:
         seen.append(situation)
         return Evaluation((Split(0, (0x4000,)),) if len(seen) == 3 else ())
 
-    simulate(of_messages("count", [100.0, 200.0, 300.0, 400.0]), Rule("once", split_once))
+    uneven = np.array([[0.4, 0.2, 0.2, 0.2]])
+    series = of_messages("count", [100.0, 200.0, 300.0, 400.0], start_ms=worlds.START, shares=uneven)
+    simulate(series, Rule("once", split_once))
 
     low, high = (seen[3].recent_loads[s.segment_id] for s in seen[3].layout.active)
-    assert [one.msg_rate_in for one in low] == [25, 50, 75, 100]
-    assert [one.msg_rate_in for one in high] == [75, 150, 225, 300]
+    assert [one.msg_rate_in for one in low] == pytest.approx([40, 80, 120, 160])
+    assert [one.msg_rate_in for one in high] == pytest.approx([60, 120, 180, 240])
+
+
+def test_what_joins_segments_inherits_by_width() -> None:
+    seen: list[Situation] = []
+
+    def recut_once(situation: Situation) -> Evaluation:
+        seen.append(situation)
+        return Evaluation((Recut((0, 1), (0x4000,)),) if len(seen) == 2 else ())
+
+    series = of_messages("count", [100.0, 200.0, 300.0], start_ms=worlds.START)
+    simulate(series, Rule("once", recut_once), Conditions(initial_segments=2))
+
+    low, high = (seen[2].recent_loads[s.segment_id] for s in seen[2].layout.active)
+    assert [one.msg_rate_in for one in low] == pytest.approx([25, 50, 75])
+    assert [one.msg_rate_in for one in high] == pytest.approx([75, 150, 225])
+
+
+def test_a_split_that_leaves_nearly_all_of_the_load_in_one_part_is_a_strike() -> None:
+    seen: list[Situation] = []
+
+    def split_left(situation: Situation) -> Evaluation:
+        seen.append(situation)
+        return Evaluation((Split(situation.layout.active[0].segment_id),) if len(seen) in (2, 3) else ())
+
+    one_key = np.array([[1.0] + [0.0] * 63])
+    series = of_messages("one key", [100.0] * 4, start_ms=worlds.START, shares=one_key)
+    simulate(series, Rule("left", split_left))
+
+    assert [dict(situation.strikes) for situation in seen] == [{}, {}, {1: 1}, {3: 2}]
+
+
+def test_acts_spend_a_budget_that_fills_up_again() -> None:
+    seen: list[Situation] = []
+
+    def split_first(situation: Situation) -> Evaluation:
+        seen.append(situation)
+        return Evaluation((Split(situation.layout.active[0].segment_id),) if len(seen) < 3 else ())
+
+    policy = AutoScalePolicy(reconnections_per_minute=10)
+    conditions = Conditions(clients=16, consumers=np.full(4, 3))
+    series = of_messages("any", [1.0] * 4, start_ms=worlds.START)
+    run = simulate(series, Rule("first", split_first, policy), conditions)
+
+    assert [situation.clients for situation in seen] == [19, 18, 17, 17]
+    assert [situation.reconnections_left for situation in seen] == [10, 1, -7, 3]
+    assert [act.reconnections for act in run.acts] == [19, 18]
+
+
+def test_without_clients_there_is_no_limit_to_reconnections() -> None:
+    seen: list[Situation] = []
+
+    def watch(situation: Situation) -> Evaluation:
+        seen.append(situation)
+        return Evaluation()
+
+    simulate(of_messages("any", [1.0]), Rule("watch", watch))
+
+    assert (seen[0].clients, seen[0].reconnections_left) == (0, None)
 
 
 def test_the_window_of_a_fine_series_is_the_mean_of_its_steps() -> None:

@@ -80,6 +80,9 @@ def conditions(draw: st.DrawFn, steps: int) -> Conditions:
         seed = np.random.default_rng(draw(st.integers(0, 1000)))
         consumers = np.repeat(seed.integers(0, 12, 1 + steps // 10), 10)[:steps]
     return Conditions(
+        tick_seconds=draw(st.sampled_from([60, 60, 180])),
+        window_seconds=draw(st.sampled_from([60, 60, 120])),
+        report_seconds=draw(st.sampled_from([None, None, 60])),
         actuation_seconds=draw(st.sampled_from([0, 0, 30, 60, 150])),
         initial_segments=draw(st.sampled_from([1, 1, 4])),
         retention_seconds=draw(st.sampled_from([0, 600, 86_400])),

@@ -1,0 +1,76 @@
+"""Every rule that can be backtested, by name: the project's profiles, mere policies of them, and other systems' rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from controller.backtest.load_series import LoadSeries
+from controller.backtest.rivals import count_rule, kinesis_on_demand, pravega, static_peak, ydb
+from controller.backtest.rule import Rule, of_policy
+from controller.domain.errors import InvalidInput
+from controller.domain.policy import PROFILES, AutoScalePolicy
+
+WARM_MERGE = 0.35
+"""Of the split thresholds: where the policy `pip483 merge 0.35` merges."""
+
+UNBOUNDED_DEPTH = 1_000_000
+
+
+def rule_named(name: str, series: LoadSeries, policy: AutoScalePolicy) -> Rule:
+    """The rule of that name for a series, with capacities and caps of `policy`. Raises InvalidInput listing all names."""
+    made = RULES.get(name)
+    if made is None:
+        raise InvalidInput(f"rule {name!r} is unknown; choose one of {', '.join(RULES)}")
+    return made(series, policy)
+
+
+def merging_at(policy: AutoScalePolicy, part: float) -> AutoScalePolicy:
+    """`pip483` that merges below this part of the split thresholds, however many merges an ancestry has."""
+    return replace(
+        policy,
+        profile="pip483",
+        max_dag_depth=UNBOUNDED_DEPTH,
+        merge_msg_rate_in=part * policy.split_msg_rate_in,
+        merge_byte_rate_in=part * policy.split_byte_rate_in,
+        merge_msg_rate_out=part * policy.split_msg_rate_out,
+        merge_byte_rate_out=part * policy.split_byte_rate_out,
+    )
+
+
+def _profile(name: str) -> Callable[[LoadSeries, AutoScalePolicy], Rule]:
+    return lambda _, policy: of_policy(replace(policy, profile=name, strict_pulsar=False), name)
+
+
+def _strict(policy: AutoScalePolicy, name: str) -> Rule:
+    return of_policy(replace(policy, profile="pip483", strict_pulsar=True), name)
+
+
+def _pravega(scale_factor: int) -> Callable[[LoadSeries, AutoScalePolicy], Rule]:
+    return lambda _, policy: pravega.rule(pravega.Settings(scale_factor=scale_factor), policy)
+
+
+def _kinesis(minutes: int) -> Callable[[LoadSeries, AutoScalePolicy], Rule]:
+    settings = kinesis_on_demand.Settings(actuation_seconds=60 * minutes)
+    return lambda _, policy: kinesis_on_demand.rule(settings, policy)
+
+
+RULES: Mapping[str, Callable[[LoadSeries, AutoScalePolicy], Rule]] = MappingProxyType(
+    {name: _profile(name) for name in PROFILES}
+    | {
+        "pip483 strict": lambda _, policy: _strict(policy, "pip483 strict"),
+        "pip483 strict, merge 0.35": lambda _, policy: _strict(
+            merging_at(policy, WARM_MERGE), "pip483 strict, merge 0.35"
+        ),
+        "pip483 merge 0.35": lambda _, policy: of_policy(merging_at(policy, WARM_MERGE), "pip483 merge 0.35"),
+        "pravega sf 2": _pravega(2),
+        "pravega sf 64": _pravega(64),
+        "ydb": lambda _, policy: ydb.rule(policy=policy),
+        "kinesis on-demand 5 min": _kinesis(5),
+        "kinesis on-demand 15 min": _kinesis(15),
+        "static peak": static_peak.rule,
+        "count 0.7": lambda _, policy: count_rule.rule(policy=policy),
+    }
+)
+"""`strict` ones follow Pulsar's own rules, known defects included. The count rule is an ideal, not a rival."""

@@ -1,0 +1,29 @@
+"""A fixed number of segments: what people do who know their peak."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+from controller.backtest.load_series import LoadSeries
+from controller.backtest.rivals import common
+from controller.backtest.rule import Rule
+from controller.domain.decision import Evaluation
+from controller.domain.policy import AutoScalePolicy
+from controller.domain.situation import Situation
+
+
+def rule(series: LoadSeries, policy: AutoScalePolicy | None = None) -> Rule:
+    """As many segments as the peak of the series needs, from the first tick on."""
+    policy = policy or AutoScalePolicy()
+    peak = float(series.load(policy.thresholds.split.rates).max())
+    segments = max(1, min(math.ceil(peak), policy.max_segments))
+    return Rule("static peak", partial(decide, segments=segments), policy, memory_ticks=0)
+
+
+def decide(situation: Situation, segments: int) -> Evaluation:
+    """One split, once."""
+    (first, *others) = situation.layout.active
+    if others or segments == 1 or situation.in_flight:
+        return Evaluation()
+    return Evaluation((common.equal_split(first, segments, "peak"),))

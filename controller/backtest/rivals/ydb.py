@@ -1,0 +1,59 @@
+"""YDB's auto-partitioning of topics, restated from `partition_scale_manager.cpp` and its documented settings.
+
+A partition whose write speed was above 90 % of its limit for a stabilisation window of 300 s is halved; all such
+partitions are, in one transaction, up to the limit of partitions. Topics are never merged. A partition counts from when
+it was made. Left out: that the speed is measured more finely than once a tick.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from controller.backtest.rivals import common
+from controller.backtest.rule import Rule
+from controller.domain.decision import Decision, Evaluation, Lane, Refusal, RefusalReason
+from controller.domain.policy import AutoScalePolicy
+from controller.domain.situation import Situation
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """YDB's defaults; `tick_seconds` is how often a load is shown to it."""
+
+    up_at: float = 0.9
+    window_seconds: int = 300
+    tick_seconds: int = 60
+
+
+def rule(settings: Settings | None = None, policy: AutoScalePolicy | None = None) -> Rule:
+    """YDB as a rule under test."""
+    settings = settings or Settings()
+    return Rule(
+        "ydb",
+        partial(decide, settings=settings),
+        policy or AutoScalePolicy(),
+        memory_ticks=settings.window_seconds // settings.tick_seconds + 1,
+    )
+
+
+def decide(situation: Situation, settings: Settings) -> Evaluation:
+    """A half cut for each segment that was hot throughout the window."""
+    capacity = situation.policy.thresholds.split
+    taken, room = common.busy(situation), common.Room(situation)
+    acts: list[Decision] = []
+    refusals: list[Refusal] = []
+    for segment in situation.layout.active:
+        ticks = common.seen_since_creation(situation, segment, settings.tick_seconds * 1000)
+        if not ticks or segment.segment_id in taken:
+            continue
+        if common.use(ticks[-1], capacity) <= settings.up_at:
+            continue
+        young = situation.now - segment.created_at_ms < settings.window_seconds * 1000
+        if young or not all(common.use(tick, capacity) > settings.up_at for tick in ticks):
+            refusals.append(Refusal(segment.segment_id, Lane.LOAD, RefusalReason.SPLIT_COOLDOWN, "window"))
+        elif segment.hash_range.width > 1 and room.take(1):
+            acts.append(common.equal_split(segment, 2, "write-speed"))
+        else:
+            refusals.append(room.refusal(segment.segment_id))
+    return Evaluation(tuple(acts), tuple(refusals))

@@ -1,0 +1,131 @@
+"""Other systems' rules: the step response and the costs that were measured with another simulator, within 5 %."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.backtest.load_series import LoadSeries, of_messages
+from controller.backtest.rivals import count_rule, kinesis_on_demand, pravega, static_peak, ydb
+from controller.backtest.rule import Rule
+from controller.backtest.simulation import Conditions, Simulation, simulate
+from controller.domain.policy import AutoScalePolicy
+from controller.domain.reshape import ReshapeKind
+from tests.unit.backtest import worlds
+
+CAPACITY = AutoScalePolicy().split_msg_rate_in
+ROOMY = AutoScalePolicy(max_segments=128)
+FINE = Conditions(tick_seconds=10, window_seconds=10)
+RULES = [
+    pravega.rule(),
+    pravega.rule(pravega.Settings(scale_factor=64)),
+    ydb.rule(),
+    kinesis_on_demand.rule(),
+    count_rule.rule(),
+]
+
+
+def step(times: float, *, ticks_before: int = 65) -> LoadSeries:
+    """From half a capacity to so many times 0.8, 10 s before a tick, in steps of 10 s."""
+    load = np.where(np.arange(900) < ticks_before, 0.5, times * 0.8)
+    return of_messages("step", load * CAPACITY, step_seconds=10)
+
+
+def relief(run: Simulation) -> tuple[float, float]:
+    """Minutes until nothing is overloaded, and overloaded segment-minutes."""
+    minutes = run.series.step_seconds / 60
+    return float((run.overloaded > 0).sum() * minutes), float(run.overloaded.sum() * minutes)
+
+
+@pytest.mark.parametrize(
+    ("rule", "conditions", "times", "minutes", "segment_minutes"),
+    [
+        (pravega.rule(), FINE, 8, 21, 62),
+        (pravega.rule(), FINE, 64, 51, 630),
+        (pravega.rule(pravega.Settings(scale_factor=64), ROOMY), FINE, 64, 20.5, 529),
+        (ydb.rule(), Conditions(), 8, 15.5, 36),
+        (ydb.rule(), Conditions(), 64, 31, 326),
+        (kinesis_on_demand.rule(), Conditions(), 8, 17, 41),
+        (kinesis_on_demand.rule(), Conditions(), 64, 35, 377),
+        (kinesis_on_demand.rule(kinesis_on_demand.Settings(actuation_seconds=900)), Conditions(), 8, 47, 111),
+        (
+            kinesis_on_demand.rule(kinesis_on_demand.Settings(actuation_seconds=900)),
+            Conditions(),
+            64,
+            95,
+            1007,
+        ),
+    ],
+)
+def test_the_response_to_a_burst(
+    rule: Rule, conditions: Conditions, times: int, minutes: float, segment_minutes: float
+) -> None:
+    took, overloaded = relief(simulate(step(times), rule, conditions))
+
+    assert took == pytest.approx(minutes, rel=0.05)
+    assert overloaded == pytest.approx(segment_minutes, rel=0.05)
+
+
+@given(
+    st.sampled_from(RULES), worlds.series(gaps=False), st.sampled_from([2, 8, 64]), st.sampled_from([0, 150])
+)
+def test_none_acts_on_what_is_in_flight_nor_passes_the_cap(
+    rule: Rule, series: LoadSeries, most: int, delay: int
+) -> None:
+    capped = replace(rule, policy=AutoScalePolicy(max_segments=most))
+
+    run = simulate(series, capped, Conditions(actuation_seconds=delay))
+
+    assert run.segments.max() <= most
+
+
+@given(st.sampled_from(RULES), worlds.series())
+def test_a_gap_in_the_load_stops_none_of_them(rule: Rule, series: LoadSeries) -> None:
+    assert simulate(series, rule).segments.min() >= 1
+
+
+def test_pravega_merges_three_cold_neighbours_at_once_and_not_before_they_are_old() -> None:
+    load = np.where(np.arange(300) < 30, 5.5, 0.3) * CAPACITY
+
+    run = simulate(of_messages("down", load), pravega.rule())
+
+    merges = [act for act in run.acts if len(act.children) == 1]
+    youngest = {}
+    for act in run.acts:
+        assert all(act.begins - youngest.get(parent, 0) >= 10 for parent in act.parents)
+        youngest.update(dict.fromkeys(act.children, act.begins))
+    assert {len(act.parents) for act in merges} == {2, 3}
+    assert all(act.asked >= 30 + 20 for act in merges)
+    assert run.segments[-1] == 1
+
+
+def test_the_count_rule_cuts_the_whole_ring_anew_at_the_largest_need_of_five_minutes() -> None:
+    load = [1.3] * 10 + [2.6] + [1.3] * 10
+
+    run = simulate(of_messages("bump", np.array(load) * CAPACITY), count_rule.rule())
+
+    assert [(act.begins, act.kind, len(act.children)) for act in run.acts] == [
+        (1, ReshapeKind.RECUT, 2),
+        (11, ReshapeKind.RECUT, 4),
+        (16, ReshapeKind.RECUT, 2),
+    ]
+
+
+def test_a_static_topic_has_its_peak_from_the_first_tick_on() -> None:
+    series = of_messages("peak", np.array([0.2, 0.2, 6.3, 0.2]) * CAPACITY)
+
+    run = simulate(series, static_peak.rule(series))
+
+    assert run.segments.tolist() == [1, 7, 7, 7]
+
+
+def test_ydb_and_kinesis_never_merge() -> None:
+    load = np.where(np.arange(600) < 60, 7.0, 0.01) * CAPACITY
+
+    for rule in (ydb.rule(), kinesis_on_demand.rule()):
+        run = simulate(of_messages("down", load), rule)
+        assert run.segments[-1] == run.segments.max() > 1
