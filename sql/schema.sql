@@ -3077,6 +3077,22 @@ UNION ALL
 
 COMMENT ON VIEW inspect.bundles_why_not IS 'Why nothing (more) happens to a cluster''s bundles, as of its newest cycle: what the rules refused, and proposals that were not applied.';
 
+CREATE VIEW inspect.decision_inputs AS
+ SELECT d.decision_id,
+    t.name AS topic,
+    d.topic_id,
+    d.decided_at,
+    d.lanes,
+    d.code_version,
+    d.decisions,
+    d.refusals,
+    d.valid_until,
+    d.situation
+   FROM (cleave.decision d
+     JOIN cleave.topic t USING (topic_id));
+
+COMMENT ON VIEW inspect.decision_inputs IS 'What each decision was made on, as the very text (situation), and what it was; `cleave decisions replay` makes it again.';
+
 CREATE VIEW inspect.decisions AS
  SELECT d.decision_id,
     t.name AS topic,
@@ -4048,6 +4064,10 @@ COMMENT ON INDEX cleave.bundle_proposal_one_live IS 'A bundle is the subject of 
 
 CREATE INDEX bundle_proposal_open ON cleave.bundle_proposal USING btree (cluster, state, proposal_id) WHERE (state = ANY (ARRAY['proposed'::text, 'approved'::text, 'applied'::text]));
 
+CREATE INDEX decision_by_id ON ONLY cleave.decision USING btree (decision_id);
+
+CREATE INDEX decision_default_decision_id_idx ON cleave.decision_default USING btree (decision_id);
+
 CREATE INDEX decision_of_topic ON ONLY cleave.decision USING btree (topic_id, decision_id);
 
 CREATE INDEX decision_default_topic_id_decision_id_idx ON cleave.decision_default USING btree (topic_id, decision_id);
@@ -4145,6 +4165,8 @@ CREATE INDEX namespace_row_run ON staging.namespace_row USING btree (run_id);
 CREATE INDEX source_row_run ON staging.source_row USING btree (run_id);
 
 CREATE INDEX tick_row_run ON staging.tick_row USING btree (run_id);
+
+ALTER INDEX cleave.decision_by_id ATTACH PARTITION cleave.decision_default_decision_id_idx;
 
 ALTER INDEX cleave.decision_pkey ATTACH PARTITION cleave.decision_default_pkey;
 
@@ -4703,6 +4725,9 @@ GRANT SELECT ON TABLE inspect.bundles_proposals TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.bundles_why_not TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.bundles_why_not TO cleave_controller;
+
+GRANT SELECT ON TABLE inspect.decision_inputs TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.decision_inputs TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.decisions TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.decisions TO cleave_controller;

@@ -74,7 +74,10 @@ _COMMANDS = {
         "decide:decide",
         "Say what would be decided and what would be left alone, and why; changes nothing.",
     ),
-    "decisions": ("ledger:decisions", "List decisions of the ledger, newest first."),
+    "decisions": (
+        "decisions:app",
+        "List decisions of the ledger, newest first; or replay them: the same inputs, the same answer.",
+    ),
     "operations": ("ledger:operations", "List operations, newest first."),
     "layout": ("ledger:layout", "Show the layout now, or as it was."),
     "key": (

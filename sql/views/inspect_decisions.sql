@@ -13,6 +13,15 @@ SELECT d.decision_id, t.name AS topic, d.topic_id, d.decided_at, d.epoch, d.lane
 COMMENT ON VIEW inspect.decisions IS
     'The ledger: a row for each evaluation that decided or refused something new, with all it looked at (situation).';
 
+-- Beside inspect.decisions, since a jsonb is no longer the text that was decided on, and since a list need not show both.
+CREATE VIEW inspect.decision_inputs AS
+SELECT d.decision_id, t.name AS topic, d.topic_id, d.decided_at, d.lanes, d.code_version, d.decisions, d.refusals, d.valid_until,
+       d.situation
+  FROM cleave.decision d
+  JOIN cleave.topic t USING (topic_id);
+COMMENT ON VIEW inspect.decision_inputs IS
+    'What each decision was made on, as the very text (situation), and what it was; `cleave decisions replay` makes it again.';
+
 -- Each lane is asked by itself, so its newest row counts; a row without refusals of the lane takes the old ones back.
 CREATE VIEW inspect.why_not AS
 SELECT t.name AS topic, t.topic_id, lane.lane, d.decided_at, r.refusal ->> 'reason' AS reason,

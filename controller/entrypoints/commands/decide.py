@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from controller.bootstrap import application
-from controller.clock import to_datetime
 from controller.dataplane.base import DataPlane
 from controller.domain.decision import Evaluation
 from controller.domain.errors import InvalidInput, NotFound
 from controller.domain.evaluator import decide as ask
 from controller.domain.situation import Capabilities, Situation
 from controller.entrypoints import completion
+from controller.entrypoints.commands import verdicts
 from controller.entrypoints.commands.options import AsJson, topic_name
-from controller.entrypoints.commands.refusals import figures
-from controller.entrypoints.output import cell, emit, rows_table, say
+from controller.entrypoints.output import emit, rows_table, say
 from controller.store.decisions import situations
 from controller.store.topics import topics
-
-_COLUMNS = ("verdict", "segment", "reason", "figures", "not_before")
-_INSTANTS = ("_at", "_since")
-"""Endings of metrics whose value is an instant, in milliseconds since the Unix epoch."""
 
 
 def decide(
@@ -52,7 +46,12 @@ def decide(
     if print_snapshot:
         say(situation.to_json())
         return
-    emit(as_json, _document(evaluation), rows_table(_rows(evaluation), _COLUMNS, title=_title(evaluation)))
+    verdict = evaluation.to_document()
+    emit(
+        as_json,
+        verdicts.document(verdict),
+        rows_table(verdicts.rows(verdict), verdicts.COLUMNS, title=verdicts.title(verdict)),
+    )
 
 
 def _live(topic: str) -> Situation:
@@ -104,69 +103,3 @@ def _demand_tiling(situation: Situation) -> None:
             f"the snapshot's segments {', '.join(map(str, ranges)) or '(none)'} do not tile the ring 0000-ffff; "
             "give each hash exactly one segment"
         )
-
-
-def _document(evaluation: Evaluation) -> dict[str, Any]:
-    """The evaluation with the keys of `inspect.why_not`: instants as such, not as milliseconds."""
-    document = evaluation.to_document()
-    refusals = [
-        {**refusal, "not_before": _at(refusal.get("not_before")), **_measured_at(refusal)}
-        for refusal in document["refusals"]
-    ]
-    return {**document, "refusals": refusals, "valid_until": _at(document["valid_until"])}
-
-
-def _measured_at(refusal: Mapping[str, Any]) -> dict[str, datetime | int | None]:
-    if not str(refusal.get("metric")).endswith(_INSTANTS):
-        return {}
-    return {f"{name}_at": _at(refusal.get(name)) for name in ("value", "needed")}
-
-
-def _title(evaluation: Evaluation) -> str:
-    acts = len(evaluation.decisions)
-    until = (
-        "until something changes"
-        if evaluation.valid_until is None
-        else f"until {cell(_at(evaluation.valid_until))}"
-    )
-    return f"{acts or 'no'} act{'' if acts == 1 else 's'}, {len(evaluation.refusals)} refused; holds {until}"
-
-
-def _rows(evaluation: Evaluation) -> list[dict[str, Any]]:
-    document = evaluation.to_document()
-    acts = [
-        {"verdict": act["kind"], "segment": _segments(act), "reason": act["reason"], **_target(act)}
-        for act in document["decisions"]
-    ]
-    refused = [
-        {
-            "verdict": "left alone",
-            "segment": _segments(refusal),
-            "reason": refusal["reason"],
-            "figures": figures({**refusal, **_measured_at(refusal)}),
-            "not_before": _at(refusal.get("not_before")),
-        }
-        for refusal in document["refusals"]
-    ]
-    return [*acts, *refused]
-
-
-def _target(act: Mapping[str, Any]) -> dict[str, Any]:
-    """Where an act cuts, or how many buckets it gives."""
-    if "bucket_count" in act:
-        return {"figures": f"{act['bucket_count']} buckets"}
-    return {"figures": f"cut at {', '.join(f'{at:#06x}' for at in act['at'])}"} if act.get("at") else {}
-
-
-def _at(milliseconds: float | None) -> datetime | int | None:
-    if milliseconds is None:
-        return None
-    try:
-        return to_datetime(int(milliseconds))
-    except (ValueError, ArithmeticError, OSError):  # a what-if may lie beyond the calendar
-        return int(milliseconds)
-
-
-def _segments(document: Mapping[str, Any]) -> str:
-    names = ("segment_id", "left_id", "right_id", "other_id", "segment_ids")
-    return "+".join(str(document[name]) for name in names if document.get(name) is not None)

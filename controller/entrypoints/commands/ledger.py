@@ -1,4 +1,4 @@
-"""What happened and what is now: decisions, refusals, operations, lineage, layout, where a key is.
+"""What happened and what is now: operations, lineage, layout, where a key is.
 
 All read schema `inspect`.
 """
@@ -19,7 +19,6 @@ from controller.domain.layout import SegmentLayout
 from controller.domain.shown import shown
 from controller.entrypoints import completion
 from controller.entrypoints.commands.options import AsJson, Limit, Topic, about, topic_name
-from controller.entrypoints.commands.refusals import figures
 from controller.entrypoints.output import (
     LAYOUT_COLUMNS,
     console,
@@ -32,12 +31,6 @@ from controller.entrypoints.reading import reading
 from controller.store.postgres import inspection
 from controller.store.topics import inspected
 
-_DECISIONS = """
-    SELECT * FROM inspect.decisions
-     WHERE CAST(:topic AS text) IS NULL OR topic = :topic ORDER BY decided_at DESC LIMIT :limit"""
-_WHY_NOT = """
-    SELECT * FROM inspect.why_not
-     WHERE CAST(:topic AS text) IS NULL OR topic = :topic ORDER BY decided_at DESC LIMIT :limit"""
 _OPERATIONS = """
     SELECT * FROM inspect.operations
      WHERE (CAST(:topic AS text) IS NULL OR topic = :topic) AND (live OR NOT :only_live)
@@ -52,34 +45,9 @@ TopicFilter = Annotated[
 ]
 
 
-def decisions(
-    topic: TopicFilter = None,
-    why_not: Annotated[
-        bool, typer.Option("--why-not", help="The latest refusals instead: what was left alone, and why.")
-    ] = False,
-    limit: Limit = 30,
-    as_json: AsJson = False,
-) -> None:
-    with reading() as tx:
-        name = _known(tx, topic)
-        rows = inspection.rows(tx, _WHY_NOT if why_not else _DECISIONS, topic=name, limit=limit)
-    which = () if name else ("topic",)
-    if not why_not:
-        columns = ("decision_id", "decided_at", *which, "epoch", "lanes", "acts")
-        emit(as_json, rows, rows_table(rows, columns))
-        return
-    columns = (*which, "lane", "segment", "reason", "figures", "not_before")
-    cells = [{**row, "segment": _pair(row), "figures": figures(row)} for row in rows]
-    emit(as_json, rows, rows_table(cells, columns))
-
-
-def _known(tx: Connection, topic: str | None) -> str | None:
+def known(tx: Connection, topic: str | None) -> str | None:
     """The full name of the topic to filter by. Raises TopicNotFound where there never was one."""
     return None if topic is None else inspected.demand_known(tx, topic_name(topic))
-
-
-def _pair(row: Mapping[str, Any]) -> str:
-    return "+".join(str(row[one]) for one in ("segment_id", "other_id") if row[one] is not None)
 
 
 def operations(
@@ -92,7 +60,7 @@ def operations(
     as_json: AsJson = False,
 ) -> None:
     with reading() as tx:
-        name = _known(tx, topic)
+        name = known(tx, topic)
         only_live = {} if stuck else {"only_live": live}
         rows = inspection.rows(tx, _STUCK if stuck else _OPERATIONS, topic=name, limit=limit, **only_live)
     found = [_operation(row) for row in rows]

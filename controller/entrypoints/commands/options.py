@@ -45,6 +45,13 @@ TimeoutSeconds = Annotated[
 ]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Return once the intent is in the journal.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why, for the journal.", callback=_said)]
+From = Annotated[
+    str | None,
+    typer.Option("--from", help="From this instant on (2026-11-21T03:00:00Z), or so long ago (12h, 7d)."),
+]
+To = Annotated[
+    str | None, typer.Option("--to", help="Until this instant, or so long ago; now where left out.")
+]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Rows at most.")]
 
 

@@ -49,10 +49,10 @@ def commands() -> str:
 def _walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     path = (*path, command.name)
     command = command.load() if isinstance(command, Listed) else command
+    if not hasattr(command, "commands") or command.invoke_without_command:
+        yield path, command
     for name in sorted(getattr(command, "commands", ())):
         yield from _walk(command.commands[name], path)
-    if not hasattr(command, "commands"):
-        yield path, command
 
 
 def _parameters(command: Any) -> Iterator[str]:

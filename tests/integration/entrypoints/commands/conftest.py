@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import make_url
 
 from tests.support.command_line import CommandLine
 
@@ -34,3 +36,14 @@ def orders(cleave: CommandLine) -> str:
     """A topic of two segments, 0 and 1."""
     cleave.ok("topics", "create", TOPIC, "--segments", "2")
     return TOPIC
+
+
+@pytest.fixture
+def reader(cleave: CommandLine, database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A login in role cleave_inspector, which from here on the commands use."""
+    name = f"reader_{secrets.token_hex(4)}"
+    cleave.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'pw' IN ROLE cleave_inspector")
+    url = make_url(database).set(username=name, password="pw").render_as_string(hide_password=False)
+    monkeypatch.setenv("CLEAVE_DATABASE_URL", url)
+    yield name
+    cleave.execute(f"DROP ROLE {name}")

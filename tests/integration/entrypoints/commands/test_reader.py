@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterator
-
 import pytest
-from sqlalchemy import make_url, text
+from sqlalchemy import text
 
 from controller.domain.errors import Terminal
 from controller.entrypoints.reading import reading
@@ -42,24 +39,19 @@ CHANGING = [
 
 
 @pytest.fixture
-def reader(cleave: CommandLine, database: str, orders: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A login in role cleave_inspector, which from here on the commands use; and a topic with a past."""
+def past(cleave: CommandLine, orders: str) -> str:
+    """A topic with a subscription, an operation and a policy."""
     cleave.ok("subscriptions", "create", orders, "billing")
     cleave.ok("segments", "split", orders, "0")
     cleave.ok("policy", "set", orders, "max_segments=16")
-    name = f"reader_{secrets.token_hex(4)}"
-    cleave.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'pw' IN ROLE cleave_inspector")
-    url = make_url(database).set(username=name, password="pw").render_as_string(hide_password=False)
-    monkeypatch.setenv("CLEAVE_DATABASE_URL", url)
-    yield name
-    cleave.execute(f"DROP ROLE {name}")
+    return orders
 
 
 @pytest.mark.parametrize("command", READING, ids=" ".join)
 def test_a_command_that_reads_does_with_a_login_that_can_only_read(
-    cleave: CommandLine, orders: str, reader: str, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+    cleave: CommandLine, past: str, reader: str, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
-    words = [orders if word == "TOPIC" else word for word in command]
+    words = [past if word == "TOPIC" else word for word in command]
     as_reader = cleave.json(*words)
     monkeypatch.setenv("CLEAVE_DATABASE_URL", cleave.store.url.render_as_string(hide_password=False))
 
@@ -69,9 +61,9 @@ def test_a_command_that_reads_does_with_a_login_that_can_only_read(
 
 @pytest.mark.parametrize("command", CHANGING, ids=" ".join)
 def test_a_command_that_changes_something_is_refused_to_it(
-    cleave: CommandLine, orders: str, reader: str, command: tuple[str, ...]
+    cleave: CommandLine, past: str, reader: str, command: tuple[str, ...]
 ) -> None:
-    words = [orders if word == "TOPIC" else word for word in command]
+    words = [past if word == "TOPIC" else word for word in command]
 
     assert "permission denied" in cleave.refused(*words, code=1)
 

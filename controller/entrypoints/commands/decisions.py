@@ -1,0 +1,229 @@
+"""`cleave decisions`: the ledger listed, and its decisions made again from their own text.
+
+All read schema `inspect`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+from sqlalchemy import Connection
+
+from controller.clock import to_ms
+from controller.domain.decision import Lane
+from controller.domain.errors import InvalidInput, NotFound
+from controller.domain.replay import Replay
+from controller.domain.replay import replay as made_again
+from controller.entrypoints import completion
+from controller.entrypoints.commands import verdicts
+from controller.entrypoints.commands.ledger import TopicFilter, known
+from controller.entrypoints.commands.options import AsJson, From, Limit, To
+from controller.entrypoints.commands.refusals import figures
+from controller.entrypoints.output import cell, emit, rows_table
+from controller.entrypoints.reading import reading
+from controller.entrypoints.spans import span
+from controller.store.postgres import inspection
+
+app = typer.Typer(invoke_without_command=True)
+
+_DECISIONS = """
+    SELECT * FROM inspect.decisions
+     WHERE CAST(:topic AS text) IS NULL OR topic = :topic ORDER BY decided_at DESC LIMIT :limit"""
+_WHY_NOT = """
+    SELECT * FROM inspect.why_not
+     WHERE CAST(:topic AS text) IS NULL OR topic = :topic ORDER BY decided_at DESC LIMIT :limit"""
+_ONE = "SELECT * FROM inspect.decision_inputs WHERE decision_id = :decision_id"
+_ALL = """
+    SELECT * FROM inspect.decision_inputs
+     WHERE topic = :topic AND decision_id > :after AND decided_at >= :since AND decided_at < :until
+     ORDER BY decision_id LIMIT :limit"""
+_PAGE = 500
+"""Decisions read at once: each has its whole situation, some 10 KB."""
+_SHOWN_IN_FULL = 10
+"""Decisions with another answer that are shown with all their acts and refusals."""
+
+STORED, REPLAYED = "stored", "replayed"
+
+
+@app.callback()
+def decisions(
+    context: typer.Context,
+    topic: TopicFilter = None,
+    why_not: Annotated[
+        bool, typer.Option("--why-not", help="The latest refusals instead: what was left alone, and why.")
+    ] = False,
+    limit: Limit = 30,
+    as_json: AsJson = False,
+) -> None:
+    """List decisions of the ledger, newest first."""
+    if context.invoked_subcommand is not None:
+        return
+    with reading() as tx:
+        name = known(tx, topic)
+        rows = inspection.rows(tx, _WHY_NOT if why_not else _DECISIONS, topic=name, limit=limit)
+    which = () if name else ("topic",)
+    if not why_not:
+        columns = ("decision_id", "decided_at", *which, "epoch", "lanes", "acts")
+        emit(as_json, rows, rows_table(rows, columns))
+        return
+    columns = (*which, "lane", "segment", "reason", "figures", "not_before")
+    cells = [{**row, "segment": _pair(row), "figures": figures(row)} for row in rows]
+    emit(as_json, rows, rows_table(cells, columns))
+
+
+@app.command()
+def replay(
+    decision_id: Annotated[
+        int | None, typer.Argument(metavar="ID", help="The decision, as `cleave decisions` lists it.")
+    ] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option("--all", help="Every decision about this topic.", autocompletion=completion.topics),
+    ] = None,
+    since: From = None,
+    until: To = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make decisions again from what they were made on, and compare bit for bit. Ends with 1 if an answer differs."""
+    if (decision_id is None) == (topic is None):
+        raise InvalidInput("give the id of a decision or --all TOPIC, one of the two")
+    if decision_id is not None:
+        if since is not None or until is not None:
+            raise InvalidInput("--from and --to go with --all TOPIC; one decision has its instant")
+        is_same = _replay_one(decision_id, as_json)
+    else:
+        is_same = _replay_all(topic or "", since, until, as_json)
+    if not is_same:
+        raise typer.Exit(1)
+
+
+def _replay_one(decision_id: int, as_json: bool) -> bool:
+    with reading() as tx:
+        found = inspection.rows(tx, _ONE, decision_id=decision_id)
+    if not found:
+        raise NotFound(
+            f"decision {decision_id} is not in the ledger, or its day has been dropped; `cleave decisions` lists them"
+        )
+    [row] = found
+    again = _again(row)
+    emit(as_json, _document(row, again), rows_table(_rows(again), _columns(again), title=_title(row, again)))
+    return again.is_same
+
+
+def _replay_all(topic: str, since: str | None, until: str | None, as_json: bool) -> bool:
+    """Differences are kept, and the rest is counted, so that a long ledger takes no memory."""
+    begins, ends = span(since, until)
+    replayed, made_by, now_by = 0, set[str](), set[str]()
+    differing: list[tuple[Mapping[str, Any], Replay]] = []
+    with reading() as tx:
+        name = known(tx, topic)
+        for row in _ledger(tx, name or "", begins, ends):
+            again = _again(row)
+            replayed += 1
+            made_by.add(row["code_version"])
+            now_by |= {again.code_version} if again.code_version else set()
+            if not again.is_same:
+                differing.append((row, again))
+    document = {
+        "topic": name,
+        "replayed": replayed,
+        "same": replayed - len(differing),
+        "code_versions": sorted(made_by),
+        "replayed_by": sorted(now_by),
+        "differing": [_document(row, again) for row, again in differing],
+    }
+    emit(as_json, document, Group(Text(_summary(document)), *_shown_in_full(differing)))
+    return not differing
+
+
+def _summary(document: Mapping[str, Any]) -> str:
+    replayed, same = document["replayed"], document["same"]
+    made_by, now_by = (", ".join(document[key]) or "nobody" for key in ("code_versions", "replayed_by"))
+    ended = "all with the same answer" if same == replayed else f"{replayed - same} with another answer"
+    return (
+        f"{document['topic']}: {replayed} decisions replayed, {ended} "
+        f"(made by {made_by}; replayed by {now_by})"
+    )
+
+
+def _shown_in_full(differing: Sequence[tuple[Mapping[str, Any], Replay]]) -> Iterator[RenderableType]:
+    for row, again in differing[:_SHOWN_IN_FULL]:
+        yield Text("")
+        yield rows_table(_rows(again), _columns(again), title=_title(row, again))
+    if len(differing) > _SHOWN_IN_FULL:
+        yield Text(f"\nand {len(differing) - _SHOWN_IN_FULL} more; --json has them all")
+
+
+def _ledger(tx: Connection, topic: str, begins: datetime, ends: datetime) -> Iterator[Mapping[str, Any]]:
+    """The topic's decisions in the order they were made."""
+    after = -1
+    while page := inspection.rows(tx, _ALL, topic=topic, after=after, since=begins, until=ends, limit=_PAGE):
+        yield from page
+        after = page[-1]["decision_id"]
+
+
+def _again(row: Mapping[str, Any]) -> Replay:
+    valid_until = row["valid_until"]
+    stored = {
+        "decisions": row["decisions"],
+        "refusals": row["refusals"],
+        "valid_until": None if valid_until is None else to_ms(valid_until),
+    }
+    return made_again(row["situation"], frozenset(map(Lane, row["lanes"])), stored)
+
+
+def _document(row: Mapping[str, Any], again: Replay) -> dict[str, Any]:
+    """The decision as it is stored; where it differs, also what it is now and what only one of the two has."""
+    document = {
+        **{name: row[name] for name in ("decision_id", "topic", "decided_at", "lanes", "code_version")},
+        "replayed_by": again.code_version,
+        "is_same": again.is_same,
+        **verdicts.document(again.stored),
+    }
+    if again.replayed is None:
+        return {**document, "unreadable": again.unreadable}
+    if again.is_same:
+        return document
+    differs = verdicts.difference(again.stored, again.replayed, (STORED, REPLAYED))
+    return {**document, "replayed": verdicts.document(again.replayed), "difference": differs}
+
+
+def _rows(again: Replay) -> list[dict[str, Any]]:
+    if again.is_same or again.replayed is None:
+        return verdicts.rows(again.stored)
+    return verdicts.side_by_side(again.stored, again.replayed, (STORED, REPLAYED))
+
+
+def _columns(again: Replay) -> tuple[str, ...]:
+    both_are_shown = not again.is_same and again.replayed is not None
+    return ("answer", *verdicts.COLUMNS) if both_are_shown else verdicts.COLUMNS
+
+
+def _title(row: Mapping[str, Any], again: Replay) -> str:
+    made_by, now_by = row["code_version"], again.code_version or "this program"
+    by = f"by {made_by}" if made_by == now_by else f"by {now_by}, made by {made_by}"
+    asked = ", ".join(row["lanes"])
+    what = f"decision {row['decision_id']} of {row['topic']}, {cell(row['decided_at'])}, lanes {asked}"
+    return f"{what}\nreplayed {by}: {_outcome(again)}\nstored: {verdicts.title(again.stored)}"
+
+
+def _outcome(again: Replay) -> str:
+    if again.is_same:
+        return "the same answer, bit for bit"
+    if again.replayed is None:
+        return f"what it was made on cannot be read ({again.unreadable})"
+    alone = verdicts.difference(again.stored, again.replayed, (STORED, REPLAYED))
+    if any(found for side in alone.values() for found in side.values()):
+        return "another answer"
+    if again.stored["valid_until"] != again.replayed["valid_until"]:
+        return f"the same acts and refusals, but now it {verdicts.title(again.replayed).rpartition('; ')[2]}"
+    return "the same acts and refusals, in another order"
+
+
+def _pair(row: Mapping[str, Any]) -> str:
+    return "+".join(str(row[one]) for one in ("segment_id", "other_id") if row[one] is not None)

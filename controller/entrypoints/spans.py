@@ -1,0 +1,50 @@
+"""A span of time as a person asks for it: instants, or how long ago."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from controller.domain.errors import InvalidInput
+from controller.domain.shown import shown
+
+_AGO = re.compile(r"(\d{1,6})(min|h|d|w)")
+_UNITS = {
+    "min": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+    "w": timedelta(weeks=1),
+}
+EVER = (datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
+
+
+def instant(text: str, now: datetime) -> datetime:
+    """An instant in ISO 8601 (without a time zone it is UTC), or how long before `now`: 90min, 12h, 7d, 2w."""
+    ago = _AGO.fullmatch(text)
+    try:
+        if ago:
+            return now - int(ago[1]) * _UNITS[ago[2]]
+        found = datetime.fromisoformat(text)
+    except (ValueError, OverflowError) as error:
+        raise InvalidInput(
+            f"{shown(text)} is neither an instant (2026-11-21T03:00:00Z) nor a time ago (90min, 12h, 7d, 2w)"
+        ) from error
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def span(
+    since: str | None,
+    until: str | None,
+    *,
+    now: datetime | None = None,
+    unless_given: tuple[datetime, datetime] = EVER,
+) -> tuple[datetime, datetime]:
+    """From when (inclusive) until when (exclusive). Raises InvalidInput where nothing lies between."""
+    now = now or datetime.now(UTC)
+    begins = unless_given[0] if since is None else instant(since, now)
+    ends = unless_given[1] if until is None else instant(until, now)
+    if begins >= ends:
+        raise InvalidInput(
+            f"nothing lies between --from {begins.isoformat()} and --to {ends.isoformat()}; give --from the earlier"
+        )
+    return begins, ends
