@@ -1,4 +1,4 @@
-"""A value as it stands in a message: on one line and short, whatever was given."""
+"""Values as they stand in a message: on one line and short, whatever was given."""
 
 from __future__ import annotations
 
@@ -17,3 +17,11 @@ def shown(value: object) -> str:
             return f"a {type(value).__name__}"
         text = f"[{', '.join(map(shown, value[:4]))}]"
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 20]}… ({len(text)} characters)"
+
+
+def duration(seconds: float) -> str:
+    """How long that is, in the largest unit of which there are at least two."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if abs(seconds) >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"

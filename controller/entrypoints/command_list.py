@@ -74,6 +74,10 @@ _COMMANDS = {
         "decide:decide",
         "Say what would be decided and what would be left alone, and why; changes nothing.",
     ),
+    "what-if": (
+        "what_if:what_if",
+        "Say what another policy would decide for a topic, beside the one in force; changes nothing.",
+    ),
     "decisions": (
         "decisions:app",
         "List decisions of the ledger, newest first; or replay them: the same inputs, the same answer.",

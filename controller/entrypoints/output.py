@@ -55,14 +55,6 @@ def _number(value: Decimal) -> int | float | str:
     return float(value) if abs(value) <= MOST else str(value)
 
 
-def duration(seconds: float) -> str:
-    """How long that is, in the largest unit of which there are at least two."""
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if abs(seconds) >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"
-
-
 def emit(as_json: bool, document: Any, table: RenderableType) -> None:
     """Print the document for programs or the table for people."""
     if as_json:

@@ -15,7 +15,8 @@ from controller.bundles.services.collector import BundleTick
 from controller.bundles.services.split_policies import PolicyOfNamespace
 from controller.bundles.store.proposals import ProposalRow
 from controller.clock import to_datetime
-from controller.entrypoints.output import duration, rows_table
+from controller.domain.shown import duration
+from controller.entrypoints.output import rows_table
 
 Rows = list[dict[str, Any]]
 

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from sqlalchemy import Connection
 
 from controller.bootstrap import application
 from controller.dataplane.base import DataPlane
 from controller.domain.decision import Evaluation
 from controller.domain.errors import InvalidInput, NotFound
 from controller.domain.evaluator import decide as ask
+from controller.domain.policy import AutoScalePolicy
 from controller.domain.situation import Capabilities, Situation
 from controller.entrypoints import completion
 from controller.entrypoints.commands import verdicts
@@ -49,21 +51,35 @@ def decide(
     verdict = evaluation.to_document()
     emit(
         as_json,
-        verdicts.document(verdict),
-        rows_table(verdicts.rows(verdict), verdicts.COLUMNS, title=verdicts.title(verdict)),
+        verdicts.document(verdict, situation.now),
+        rows_table(verdicts.rows(verdict, situation.now), verdicts.COLUMNS, title=verdicts.title(verdict)),
     )
 
 
 def _live(topic: str) -> Situation:
     with application() as cleave, cleave.store.transaction() as tx:
-        row = topics.find_topic(tx, topic_name(topic))
-        found = situations.load_situations(tx, [row.topic_id], planes_capabilities(cleave.planes))
-    if row.topic_id not in found:
+        return present_situation(tx, topics.find_topic(tx, topic_name(topic)), cleave.planes)
+
+
+def present_situation(
+    tx: Connection,
+    topic: topics.TopicRow,
+    planes: Mapping[str, DataPlane],
+    instead: AutoScalePolicy | None = None,
+) -> Situation:
+    """The topic now, with the policy in force or with another `instead`. Raises NotFound where none can be decided on."""
+    found = situations.load_situations(
+        tx,
+        [topic.topic_id],
+        planes_capabilities(planes),
+        instead={} if instead is None else {topic.topic_id: instead},
+    )
+    if topic.topic_id not in found:
         raise NotFound(
-            f"topic {row.name} is {row.state} on data plane {row.data_plane!r}; only a live topic on a data plane "
+            f"topic {topic.name} is {topic.state} on data plane {topic.data_plane!r}; only a live topic on a data plane "
             "that is configured here has a situation to decide on"
         )
-    return found[row.topic_id]
+    return found[topic.topic_id]
 
 
 def planes_capabilities(planes: Mapping[str, DataPlane]) -> dict[str, Capabilities]:

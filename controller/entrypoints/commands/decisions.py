@@ -17,17 +17,18 @@ from sqlalchemy import Connection
 from controller.clock import to_ms
 from controller.domain.decision import Lane
 from controller.domain.errors import InvalidInput, NotFound
+from controller.domain.how_far import how_far
 from controller.domain.replay import Replay
 from controller.domain.replay import replay as made_again
 from controller.entrypoints import completion
 from controller.entrypoints.commands import verdicts
 from controller.entrypoints.commands.ledger import TopicFilter, known
 from controller.entrypoints.commands.options import AsJson, From, Limit, To
-from controller.entrypoints.commands.refusals import figures
 from controller.entrypoints.output import cell, emit, rows_table
 from controller.entrypoints.reading import reading
 from controller.entrypoints.spans import span
 from controller.store.postgres import inspection
+from controller.store.postgres.clock import database_now
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -66,13 +67,15 @@ def decisions(
     with reading() as tx:
         name = known(tx, topic)
         rows = inspection.rows(tx, _WHY_NOT if why_not else _DECISIONS, topic=name, limit=limit)
+        now = to_ms(database_now(tx))
     which = () if name else ("topic",)
     if not why_not:
         columns = ("decision_id", "decided_at", *which, "epoch", "lanes", "acts")
         emit(as_json, rows, rows_table(rows, columns))
         return
     columns = (*which, "lane", "segment", "reason", "figures", "not_before")
-    cells = [{**row, "segment": _pair(row), "figures": figures(row)} for row in rows]
+    rows = [{**row, "how_far": how_far(_in_milliseconds(row), now)} for row in rows]
+    cells = [{**row, "segment": _pair(row), "figures": row["how_far"]} for row in rows]
     emit(as_json, rows, rows_table(cells, columns))
 
 
@@ -111,7 +114,11 @@ def _replay_one(decision_id: int, as_json: bool) -> bool:
         )
     [row] = found
     again = _again(row)
-    emit(as_json, _document(row, again), rows_table(_rows(again), _columns(again), title=_title(row, again)))
+    emit(
+        as_json,
+        _document(row, again),
+        rows_table(_rows(row, again), _columns(again), title=_title(row, again)),
+    )
     return again.is_same
 
 
@@ -154,7 +161,7 @@ def _summary(document: Mapping[str, Any]) -> str:
 def _shown_in_full(differing: Sequence[tuple[Mapping[str, Any], Replay]]) -> Iterator[RenderableType]:
     for row, again in differing[:_SHOWN_IN_FULL]:
         yield Text("")
-        yield rows_table(_rows(again), _columns(again), title=_title(row, again))
+        yield rows_table(_rows(row, again), _columns(again), title=_title(row, again))
     if len(differing) > _SHOWN_IN_FULL:
         yield Text(f"\nand {len(differing) - _SHOWN_IN_FULL} more; --json has them all")
 
@@ -179,24 +186,26 @@ def _again(row: Mapping[str, Any]) -> Replay:
 
 def _document(row: Mapping[str, Any], again: Replay) -> dict[str, Any]:
     """The decision as it is stored; where it differs, also what it is now and what only one of the two has."""
+    now = to_ms(row["decided_at"])
     document = {
         **{name: row[name] for name in ("decision_id", "topic", "decided_at", "lanes", "code_version")},
         "replayed_by": again.code_version,
         "is_same": again.is_same,
-        **verdicts.document(again.stored),
+        **verdicts.document(again.stored, now),
     }
     if again.replayed is None:
         return {**document, "unreadable": again.unreadable}
     if again.is_same:
         return document
     differs = verdicts.difference(again.stored, again.replayed, (STORED, REPLAYED))
-    return {**document, "replayed": verdicts.document(again.replayed), "difference": differs}
+    return {**document, "replayed": verdicts.document(again.replayed, now), "difference": differs}
 
 
-def _rows(again: Replay) -> list[dict[str, Any]]:
+def _rows(row: Mapping[str, Any], again: Replay) -> list[dict[str, Any]]:
+    now = to_ms(row["decided_at"])
     if again.is_same or again.replayed is None:
-        return verdicts.rows(again.stored)
-    return verdicts.side_by_side(again.stored, again.replayed, (STORED, REPLAYED))
+        return verdicts.rows(again.stored, now)
+    return verdicts.side_by_side(again.stored, again.replayed, (STORED, REPLAYED), now)
 
 
 def _columns(again: Replay) -> tuple[str, ...]:
@@ -223,6 +232,12 @@ def _outcome(again: Replay) -> str:
     if again.stored["valid_until"] != again.replayed["valid_until"]:
         return f"the same acts and refusals, but now it {verdicts.title(again.replayed).rpartition('; ')[2]}"
     return "the same acts and refusals, in another order"
+
+
+def _in_milliseconds(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of `inspect.why_not` as the refusal it was."""
+    ends = row["not_before"]
+    return {**row, "not_before": None if ends is None else to_ms(ends)}
 
 
 def _pair(row: Mapping[str, Any]) -> str:

@@ -16,10 +16,11 @@ from sqlalchemy import Connection, text
 from controller.bootstrap import Application, application
 from controller.clock import SystemClock
 from controller.domain.errors import CleaveError, Terminal
+from controller.domain.shown import duration
 from controller.entrypoints.commands import doctor_pulsar
 from controller.entrypoints.commands.findings import Finding, Note
 from controller.entrypoints.commands.options import AsJson
-from controller.entrypoints.output import duration, emit, rows_table
+from controller.entrypoints.output import emit, rows_table
 from controller.services.load_aggregation.engine_choice import NO_SPARK
 from controller.store.postgres import inspection, migrations
 from controller.store.postgres.engine import Store

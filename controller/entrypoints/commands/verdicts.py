@@ -9,24 +9,24 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from controller.clock import to_datetime
+from controller.domain.how_far import INSTANTS, how_far
 from controller.domain.replay import exact
-from controller.entrypoints.commands.refusals import figures
 from controller.entrypoints.output import cell
 
 COLUMNS = ("verdict", "segment", "reason", "figures", "not_before")
-_INSTANTS = ("_at", "_since")
-"""Endings of metrics whose value is an instant, in milliseconds since the Unix epoch."""
-
 Document = Mapping[str, Any]
 """An evaluation as JSON values, see `Evaluation.to_document`."""
 
 
-def document(evaluation: Document) -> dict[str, Any]:
-    """The evaluation with the keys of `inspect.why_not`: instants as such, not as milliseconds."""
-    refusals = [_refusal(refusal) for refusal in evaluation["refusals"]]
+def document(evaluation: Document, now: int) -> dict[str, Any]:
+    """The evaluation with the keys of `inspect.why_not`: instants as such, not as milliseconds. Each refusal says how
+    far it was from acting at `now`, the moment of the question.
+    """
+    refusals = [refusal_document(refusal, now) for refusal in evaluation["refusals"]]
     return {**evaluation, "refusals": refusals, "valid_until": at(evaluation["valid_until"])}
 
 
@@ -40,15 +40,16 @@ def title(evaluation: Document) -> str:
     )
 
 
-def rows(evaluation: Document) -> list[dict[str, Any]]:
+def rows(evaluation: Document, now: int) -> list[dict[str, Any]]:
     """A row of `COLUMNS` for each act, then for each refusal."""
-    return [*map(_act_row, evaluation["decisions"]), *map(_refusal_row, evaluation["refusals"])]
+    acts = [_act_row(act) for act in evaluation["decisions"]]
+    return acts + [_refusal_row(refusal, now) for refusal in evaluation["refusals"]]
 
 
-def side_by_side(first: Document, second: Document, names: tuple[str, str]) -> list[dict[str, Any]]:
+def side_by_side(first: Document, second: Document, names: tuple[str, str], now: int) -> list[dict[str, Any]]:
     """The rows of both, each with the `answer` it is in: one of `names`, or `both`. What differs comes first."""
     alone, others = list[dict[str, Any]](), list[dict[str, Any]]()
-    for key, row in (("decisions", _act_row), ("refusals", _refusal_row)):
+    for key, row in (("decisions", _act_row), ("refusals", partial(_refusal_row, now=now))):
         left, right, both = _matched(first[key], second[key])
         alone += [{"answer": names[0], **row(one)} for one in left]
         alone += [{"answer": names[1], **row(one)} for one in right]
@@ -101,22 +102,24 @@ def _act_row(act: Document) -> dict[str, Any]:
     return {"verdict": act["kind"], "segment": _segments(act), "reason": act["reason"], **_target(act)}
 
 
-def _refusal_row(refusal: Document) -> dict[str, Any]:
+def _refusal_row(refusal: Document, now: int) -> dict[str, Any]:
     return {
         "verdict": "left alone",
         "segment": _segments(refusal),
         "reason": refusal["reason"],
-        "figures": figures({**refusal, **_measured_at(refusal)}),
+        "figures": how_far(refusal, now),
         "not_before": at(refusal.get("not_before")),
     }
 
 
-def _refusal(refusal: Document) -> dict[str, Any]:
-    return {**refusal, "not_before": at(refusal.get("not_before")), **_measured_at(refusal)}
+def refusal_document(refusal: Document, now: int) -> dict[str, Any]:
+    """One refusal with its instants as such, and the sentence that says how far it was from acting."""
+    instants = {"not_before": at(refusal.get("not_before")), **_measured_at(refusal)}
+    return {**refusal, **instants, "how_far": how_far(refusal, now)}
 
 
 def _measured_at(refusal: Document) -> dict[str, datetime | int | None]:
-    if not str(refusal.get("metric")).endswith(_INSTANTS):
+    if not str(refusal.get("metric")).endswith(INSTANTS):
         return {}
     return {f"{name}_at": at(refusal.get(name)) for name in ("value", "needed")}
 

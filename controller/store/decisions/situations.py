@@ -136,12 +136,17 @@ _ELSEWHERE = text("""
 
 
 def load_situations(
-    tx: Connection, topic_ids: Collection[int], capabilities: Mapping[str, Capabilities]
+    tx: Connection,
+    topic_ids: Collection[int],
+    capabilities: Mapping[str, Capabilities],
+    *,
+    instead: Mapping[int, AutoScalePolicy] | None = None,
 ) -> dict[int, Situation]:
     """The situation of each topic that is live, at the database's present moment.
 
     `capabilities` are by data plane; a topic on a plane that is not named is left out, as are topics that are
-    not live. `recent_loads`, `clients` and `reconnections_left` are filled for topics whose profile looks at them.
+    not live. `instead` are policies by topic to ask with in place of the ones in force. `recent_loads`, `clients` and
+    `reconnections_left` are filled for topics whose profile looks at them.
     """
     of_topics: dict[str, object] = {"topic_ids": list(topic_ids)}
     topics = [row for row in _TOPICS.execute(tx, of_topics) if row.data_plane in capabilities]
@@ -149,7 +154,9 @@ def load_situations(
     segments = _grouped(tx, of_topics, _SEGMENTS)
     consumers = _grouped(tx, of_topics, _CONSUMERS)
     in_flight = _grouped(tx, {**of_topics, "kinds": [kind.value for kind in ReshapeKind]}, _IN_FLIGHT)
-    policies = {row.topic_id: _policy(row.cluster, row.namespace, row.topic) for row in topics}
+    policies = {row.topic_id: _policy(row.cluster, row.namespace, row.topic) for row in topics} | {
+        **(instead or {})
+    }
     adaptive: dict[str, object] = {"topic_ids": [t for t, p in policies.items() if p.profile == "adaptive"]}
     memories = _grouped(tx, adaptive, _MEMORIES) if adaptive["topic_ids"] else defaultdict(list)
     queues = _grouped(tx, adaptive, _QUEUES) if adaptive["topic_ids"] else defaultdict(list)

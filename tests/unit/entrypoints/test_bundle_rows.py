@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from controller.domain.shown import duration
 from controller.entrypoints.bundles.rows import figure
-from controller.entrypoints.output import duration
 
 
 @pytest.mark.parametrize(
