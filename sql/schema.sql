@@ -1706,6 +1706,58 @@ CREATE FUNCTION inspect.times_32(a bigint, b bigint) RETURNS bigint
 
 COMMENT ON FUNCTION inspect.times_32(a bigint, b bigint) IS 'The low 32 bits of a product; a part of hash_of.';
 
+CREATE TABLE cleave.backtest_result (
+    run_id bigint NOT NULL,
+    load text NOT NULL,
+    policy text NOT NULL,
+    seed integer NOT NULL,
+    topic_id bigint,
+    cost double precision NOT NULL,
+    least_cost double precision NOT NULL,
+    figures jsonb NOT NULL,
+    CONSTRAINT backtest_result_costs CHECK (((cost >= (0)::double precision) AND (least_cost >= (0)::double precision) AND (cost < 'Infinity'::double precision) AND (least_cost < 'Infinity'::double precision)))
+);
+
+COMMENT ON TABLE cleave.backtest_result IS 'What one policy would have cost on one load, in segment-hours, the least any policy can pay, and all figures counted.';
+
+COMMENT ON CONSTRAINT backtest_result_costs ON cleave.backtest_result IS 'A cost is a number of segment-hours.';
+
+CREATE TABLE cleave.backtest_run (
+    run_id bigint NOT NULL,
+    request_key text NOT NULL,
+    asked_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    asked_by text NOT NULL,
+    code_version text NOT NULL,
+    inputs jsonb NOT NULL,
+    state text DEFAULT 'running'::text NOT NULL,
+    engine text,
+    finished_at timestamp with time zone,
+    error text,
+    CONSTRAINT backtest_run_ended CHECK (((state = 'running'::text) = (finished_at IS NULL))),
+    CONSTRAINT backtest_run_inputs_named CHECK ((inputs ?& ARRAY['policies'::text, 'loads'::text, 'prices'::text])),
+    CONSTRAINT backtest_run_says_why CHECK (((state = 'failed'::text) = (error IS NOT NULL))),
+    CONSTRAINT backtest_run_state_known CHECK ((state = ANY (ARRAY['running'::text, 'done'::text, 'failed'::text])))
+);
+
+COMMENT ON TABLE cleave.backtest_run IS 'What was asked of a backtest: in inputs the policies, the loads (topics and span, or a trace), the prices of the cost.';
+
+COMMENT ON CONSTRAINT backtest_run_ended ON cleave.backtest_run IS 'What is not running any more has ended at an instant.';
+
+COMMENT ON CONSTRAINT backtest_run_inputs_named ON cleave.backtest_run IS 'The inputs of a backtest name policies, loads and prices.';
+
+COMMENT ON CONSTRAINT backtest_run_says_why ON cleave.backtest_run IS 'A backtest that failed says why, and no other does.';
+
+COMMENT ON CONSTRAINT backtest_run_state_known ON cleave.backtest_run IS 'A backtest is running, done or failed.';
+
+ALTER TABLE cleave.backtest_run ALTER COLUMN run_id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME cleave.backtest_run_run_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE cleave.broker_load (
     cluster text NOT NULL,
     broker text NOT NULL,
@@ -2779,6 +2831,52 @@ CREATE VIEW inspect.assignments AS
   WHERE (t.state <> 'deleted'::text);
 
 COMMENT ON VIEW inspect.assignments IS 'Per subscription and segment: readable, withheld until the segments in waits_for are drained, or drained.';
+
+CREATE VIEW inspect.backtest_results AS
+ SELECT b.run_id,
+    b.load,
+    b.topic_id,
+    b.policy,
+    b.seed,
+    b.cost,
+    b.least_cost,
+    (b.cost / NULLIF(b.least_cost, (0)::double precision)) AS regret,
+    ((b.figures ->> 'segment_hours'::text))::double precision AS segment_hours,
+    ((b.figures ->> 'excess_hours'::text))::double precision AS excess_hours,
+    ((b.figures ->> 'overload_seconds'::text))::double precision AS overload_seconds,
+    ((b.figures ->> 'overloaded_segment_seconds'::text))::double precision AS overloaded_segment_seconds,
+    ((b.figures ->> 'reshapes'::text))::double precision AS reshapes,
+    ((b.figures ->> 'rings_resealed'::text))::double precision AS rings_resealed,
+    r.asked_at,
+    r.code_version,
+    b.figures
+   FROM (cleave.backtest_result b
+     JOIN cleave.backtest_run r USING (run_id));
+
+COMMENT ON VIEW inspect.backtest_results IS 'What each policy would have cost on each load, in segment-hours; regret is that cost over the least any policy can pay.';
+
+CREATE VIEW inspect.backtest_runs AS
+ SELECT run_id,
+    state,
+    asked_at,
+    asked_by,
+    ARRAY( SELECT (jsonb_array_elements((r.inputs -> 'policies'::text)) ->> 'name'::text)) AS policies,
+    ARRAY( SELECT (jsonb_array_elements((r.inputs -> 'loads'::text)) ->> 'name'::text)) AS loads,
+    ( SELECT to_timestamp((min(((l.value ->> 'start_ms'::text))::double precision) / (1000)::double precision)) AS to_timestamp
+           FROM jsonb_array_elements((r.inputs -> 'loads'::text)) l(value)) AS since,
+    ( SELECT to_timestamp((max(((l.value ->> 'end_ms'::text))::double precision) / (1000)::double precision)) AS to_timestamp
+           FROM jsonb_array_elements((r.inputs -> 'loads'::text)) l(value)) AS until,
+    engine,
+    (EXTRACT(epoch FROM (finished_at - asked_at)))::double precision AS seconds,
+    ( SELECT count(*) AS count
+           FROM cleave.backtest_result b
+          WHERE (b.run_id = r.run_id)) AS results,
+    error,
+    code_version,
+    inputs
+   FROM cleave.backtest_run r;
+
+COMMENT ON VIEW inspect.backtest_runs IS 'Backtests: what was asked by whom, whether it is done, and its inputs; since and until span the recorded load.';
 
 CREATE VIEW inspect.buckets AS
  SELECT a.topic,
@@ -3862,6 +3960,17 @@ CREATE TABLE staging.tick_row (
 
 ALTER TABLE ONLY cleave.decision ATTACH PARTITION cleave.decision_default DEFAULT;
 
+ALTER TABLE ONLY cleave.backtest_result
+    ADD CONSTRAINT backtest_result_pkey PRIMARY KEY (run_id, load, policy, seed);
+
+ALTER TABLE ONLY cleave.backtest_run
+    ADD CONSTRAINT backtest_run_pkey PRIMARY KEY (run_id);
+
+ALTER TABLE ONLY cleave.backtest_run
+    ADD CONSTRAINT backtest_run_request UNIQUE (request_key);
+
+COMMENT ON CONSTRAINT backtest_run_request ON cleave.backtest_run IS 'A request that is repeated is the same run.';
+
 ALTER TABLE ONLY cleave.broker_load
     ADD CONSTRAINT broker_load_pkey PRIMARY KEY (cluster, broker);
 
@@ -4172,6 +4281,8 @@ ALTER INDEX cleave.decision_pkey ATTACH PARTITION cleave.decision_default_pkey;
 
 ALTER INDEX cleave.decision_of_topic ATTACH PARTITION cleave.decision_default_topic_id_decision_id_idx;
 
+CREATE TRIGGER backtest_result_is_history BEFORE UPDATE ON cleave.backtest_result FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
+
 CREATE TRIGGER bundle_decision_is_history BEFORE UPDATE ON cleave.bundle_decision FOR EACH ROW EXECUTE FUNCTION cleave.bundle_decision_before_update();
 
 CREATE TRIGGER bundle_proposal_before_update BEFORE UPDATE ON cleave.bundle_proposal FOR EACH ROW EXECUTE FUNCTION cleave.bundle_proposal_before_update();
@@ -4259,6 +4370,11 @@ CREATE TRIGGER cursor_ends_queue BEFORE UPDATE OF generation, last_hash, owner O
 CREATE TRIGGER log_before_update BEFORE UPDATE ON embedded.log FOR EACH ROW EXECUTE FUNCTION embedded.log_before_update();
 
 CREATE TRIGGER log_begins_no_earlier BEFORE UPDATE OF first_offset ON embedded.log FOR EACH ROW WHEN ((new.first_offset < old.first_offset)) EXECUTE FUNCTION embedded.log_begins_no_earlier();
+
+ALTER TABLE ONLY cleave.backtest_result
+    ADD CONSTRAINT backtest_result_of_run FOREIGN KEY (run_id) REFERENCES cleave.backtest_run(run_id);
+
+COMMENT ON CONSTRAINT backtest_result_of_run ON cleave.backtest_result IS 'A result is of a run that was asked for.';
 
 ALTER TABLE ONLY cleave.bucket_checkpoint
     ADD CONSTRAINT bucket_checkpoint_segment FOREIGN KEY (topic_id, segment_id) REFERENCES cleave.segment(topic_id, segment_id);
@@ -4568,6 +4684,10 @@ GRANT ALL ON FUNCTION inspect.lineage(topic text, segment bigint) TO cleave_cont
 GRANT ALL ON FUNCTION inspect.times_32(a bigint, b bigint) TO cleave_inspector;
 GRANT ALL ON FUNCTION inspect.times_32(a bigint, b bigint) TO cleave_controller;
 
+GRANT SELECT,INSERT ON TABLE cleave.backtest_result TO cleave_controller;
+
+GRANT SELECT,INSERT,UPDATE ON TABLE cleave.backtest_run TO cleave_controller;
+
 GRANT SELECT ON TABLE cleave.broker_load TO cleave_controller;
 GRANT SELECT ON TABLE cleave.broker_load TO cleave_spark_loader;
 
@@ -4698,6 +4818,12 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE embedded.unsettled TO cleave_controll
 
 GRANT SELECT ON TABLE inspect.assignments TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.assignments TO cleave_controller;
+
+GRANT SELECT ON TABLE inspect.backtest_results TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.backtest_results TO cleave_controller;
+
+GRANT SELECT ON TABLE inspect.backtest_runs TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.backtest_runs TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.buckets TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.buckets TO cleave_controller;

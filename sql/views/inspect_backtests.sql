@@ -1,0 +1,26 @@
+-- Backtests for people: what was asked, and what each policy would have cost.
+
+CREATE VIEW inspect.backtest_runs AS
+SELECT r.run_id, r.state, r.asked_at, r.asked_by,
+       ARRAY(SELECT jsonb_array_elements(r.inputs -> 'policies') ->> 'name') AS policies,
+       ARRAY(SELECT jsonb_array_elements(r.inputs -> 'loads') ->> 'name') AS loads,
+       (SELECT to_timestamp(min((l ->> 'start_ms')::float8) / 1000) FROM jsonb_array_elements(r.inputs -> 'loads') AS l) AS since,
+       (SELECT to_timestamp(max((l ->> 'end_ms')::float8) / 1000) FROM jsonb_array_elements(r.inputs -> 'loads') AS l) AS until,
+       r.engine, extract(epoch FROM r.finished_at - r.asked_at)::float8 AS seconds,
+       (SELECT count(*) FROM cleave.backtest_result b WHERE b.run_id = r.run_id) AS results,
+       r.error, r.code_version, r.inputs
+  FROM cleave.backtest_run r;
+COMMENT ON VIEW inspect.backtest_runs IS
+    'Backtests: what was asked by whom, whether it is done, and its inputs; since and until span the recorded load.';
+
+CREATE VIEW inspect.backtest_results AS
+SELECT b.run_id, b.load, b.topic_id, b.policy, b.seed, b.cost, b.least_cost, b.cost / nullif(b.least_cost, 0) AS regret,
+       (b.figures ->> 'segment_hours')::float8 AS segment_hours, (b.figures ->> 'excess_hours')::float8 AS excess_hours,
+       (b.figures ->> 'overload_seconds')::float8 AS overload_seconds,
+       (b.figures ->> 'overloaded_segment_seconds')::float8 AS overloaded_segment_seconds,
+       (b.figures ->> 'reshapes')::float8 AS reshapes, (b.figures ->> 'rings_resealed')::float8 AS rings_resealed,
+       r.asked_at, r.code_version, b.figures
+  FROM cleave.backtest_result b
+  JOIN cleave.backtest_run r USING (run_id);
+COMMENT ON VIEW inspect.backtest_results IS
+    'What each policy would have cost on each load, in segment-hours; regret is that cost over the least any policy can pay.';

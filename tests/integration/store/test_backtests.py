@@ -1,0 +1,175 @@
+"""Backtests in the database: a request is one run, its results come all at once, and people can read them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from controller.domain.errors import CleaveError, Conflict, Terminal
+from controller.store import backtests
+from controller.store.backtests import BacktestRequest, BacktestResult, BegunRun
+from tests.support.inspection import ask
+from tests.support.store_driver import StoreDriver
+
+DAY = 86_400_000
+ASKED = BacktestRequest(
+    "request-1",
+    "ada",
+    "pip483-6",
+    {
+        "policies": [{"name": "pip483"}, {"name": "wide"}],
+        "loads": [{"name": "topic://t/n/x", "topic_id": 7, "start_ms": DAY, "end_ms": 3 * DAY}],
+        "prices": {"excess": 20.0},
+    },
+)
+FIGURES = {
+    "segment_hours": 12.5,
+    "excess_hours": 0.25,
+    "overload_seconds": 60,
+    "overloaded_segment_seconds": 120,
+    "reshapes": 3,
+    "rings_resealed": 1.5,
+}
+RESULT = BacktestResult("topic://t/n/x", "pip483", 0, 7, 20.0, 10.0, FIGURES)
+OTHER = replace(RESULT, policy="wide", cost=15.0)
+
+
+def begin(driver: StoreDriver, request: BacktestRequest = ASKED) -> BegunRun:
+    with driver.store.transaction() as tx:
+        return backtests.begin(tx, request)
+
+
+def finish(driver: StoreDriver, run_id: int, *results: BacktestResult) -> None:
+    with driver.store.transaction() as tx:
+        backtests.finish(tx, run_id, "here", results)
+
+
+def fail(driver: StoreDriver, run_id: int) -> None:
+    with driver.store.transaction() as tx:
+        backtests.fail(tx, run_id, "no history")
+
+
+def run_of(driver: StoreDriver, run_id: int) -> Any:
+    [row] = seen(driver, "SELECT * FROM inspect.backtest_runs WHERE run_id = :run_id", run_id=run_id)
+    return row
+
+
+def seen(driver: StoreDriver, statement: str, **parameters: object) -> list[Any]:
+    return [SimpleNamespace(**row) for row in ask(driver, statement, **parameters)]
+
+
+def as_controller(driver: StoreDriver, statement: str) -> None:
+    with driver.store.transaction() as tx:
+        tx.execute(text("SET LOCAL ROLE cleave_controller"))
+        tx.execute(text(statement))
+
+
+def test_a_run_is_seen_while_it_runs_and_with_its_results_once_it_is_done(driver: StoreDriver) -> None:
+    begun = begin(driver)
+    running = run_of(driver, begun.run_id)
+    finish(driver, begun.run_id, RESULT, OTHER)
+
+    assert (running.state, running.results, running.engine, running.seconds) == ("running", 0, None, None)
+    done = run_of(driver, begun.run_id)
+    assert (done.state, done.results, done.engine) == ("done", 2, "here")
+    assert (done.policies, done.loads) == (["pip483", "wide"], ["topic://t/n/x"])
+    assert (done.since.isoformat(), done.until.isoformat()) == (
+        "1970-01-02T00:00:00+00:00",
+        "1970-01-04T00:00:00+00:00",
+    )
+    rows = seen(driver, "SELECT * FROM inspect.backtest_results ORDER BY policy")
+    assert [(row.policy, row.cost, row.least_cost, row.regret) for row in rows] == [
+        ("pip483", 20.0, 10.0, 2.0),
+        ("wide", 15.0, 10.0, 1.5),
+    ]
+    assert {name: getattr(rows[0], name) for name in FIGURES} == FIGURES
+    assert rows[0].figures == FIGURES
+
+
+def test_a_request_that_is_repeated_is_the_same_run(driver: StoreDriver) -> None:
+    first = begin(driver)
+    again = begin(driver, replace(ASKED, asked_by="bob"))
+    finish(driver, first.run_id, RESULT)
+    finish(driver, first.run_id, RESULT, OTHER)  # who was slower adds nothing
+
+    assert again == first
+    assert begin(driver) == BegunRun(first.run_id, is_done=True)
+    assert run_of(driver, first.run_id).results == 1
+
+
+def test_a_key_that_was_used_for_something_else_is_a_conflict(driver: StoreDriver) -> None:
+    begin(driver)
+
+    with pytest.raises(Conflict, match="asked something else"):
+        begin(driver, replace(ASKED, inputs={**ASKED.inputs, "prices": {"excess": 100.0}}))
+    with pytest.raises(Conflict, match="asked something else"):
+        begin(driver, replace(ASKED, code_version="pip483-7"))
+
+
+def test_a_run_that_failed_says_why_and_may_be_begun_again(driver: StoreDriver) -> None:
+    run_id = begin(driver).run_id
+    fail(driver, run_id)
+    failed = run_of(driver, run_id)
+    again = begin(driver)
+    finish(driver, run_id, RESULT)
+    fail(driver, run_id)  # who was slower changes nothing
+
+    assert (failed.state, failed.error) == ("failed", "no history")
+    assert again == BegunRun(run_id, is_done=False)
+    assert (run_of(driver, run_id).state, run_of(driver, run_id).error) == ("done", None)
+
+
+def test_a_best_of_nothing_is_no_regret(driver: StoreDriver) -> None:
+    run_id = begin(driver).run_id
+    finish(driver, run_id, replace(RESULT, least_cost=0.0))
+
+    [row] = seen(driver, "SELECT regret FROM inspect.backtest_results")
+    assert row.regret is None
+
+
+@pytest.mark.parametrize(
+    ("statement", "sentence"),
+    [
+        ("UPDATE cleave.backtest_run SET state = 'lost'", "running, done or failed"),
+        ("UPDATE cleave.backtest_run SET finished_at = now()", "ended at an instant"),
+        ("UPDATE cleave.backtest_run SET error = 'x'", "says why"),
+        ("UPDATE cleave.backtest_run SET inputs = '{}'", "name policies, loads and prices"),
+        ("UPDATE cleave.backtest_result SET cost = 1", "history"),
+        (
+            "INSERT INTO cleave.backtest_result SELECT run_id, 'x', 'x', 0, NULL, -1, 0, '{}' FROM cleave.backtest_run",
+            "number of segment-hours",
+        ),
+    ],
+)
+def test_the_database_is_the_last_guard(driver: StoreDriver, statement: str, sentence: str) -> None:
+    finish(driver, begin(driver).run_id, RESULT)
+    begin(driver, replace(ASKED, request_key="request-2"))
+
+    with pytest.raises(CleaveError, match=sentence), driver.store.transaction() as tx:
+        tx.execute(text(statement))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE cleave.backtest_result SET cost = 1",
+        "DELETE FROM cleave.backtest_result",
+        "DELETE FROM cleave.backtest_run",
+    ],
+)
+def test_the_controller_may_not_change_what_came_out(driver: StoreDriver, statement: str) -> None:
+    with pytest.raises(Terminal, match="permission denied"):
+        as_controller(driver, statement)
+
+
+def test_the_controller_may_do_the_rest(driver: StoreDriver) -> None:
+    with driver.store.transaction() as tx:
+        tx.execute(text("SET LOCAL ROLE cleave_controller"))
+        run_id = backtests.begin(tx, ASKED).run_id
+        backtests.fail(tx, run_id, "x")
+        backtests.begin(tx, ASKED)
+        backtests.finish(tx, run_id, "here", [RESULT])
