@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from controller.services.load_aggregation import LoadAggregation
     from controller.services.load_collector import LoadCollector
     from controller.services.operation_runner import RunnerContext
+    from controller.services.policy_backtest import PolicyBacktest
     from controller.services.segment_lists import SegmentLists
     from controller.services.subscription_lag import LookAtLag
     from controller.services.watches.layout_feed import LayoutFeed
@@ -378,4 +379,19 @@ def build_aggregation(settings: Settings) -> LoadAggregation:
         spark_conf=settings.spark_conf,
         window_seconds=settings.rate_window_seconds,
         clock=SystemClock(),
+    )
+
+
+def build_backtest(app: Application) -> PolicyBacktest:
+    """Backtests on the history of rates that the settings name."""
+    from controller.landing.history import RateHistory
+    from controller.services.policy_backtest import PolicyBacktest
+
+    settings = app.settings
+    return PolicyBacktest(
+        app.store,
+        RateHistory(settings.history_location),
+        spark_master=settings.spark_master,
+        spark_conf=settings.spark_conf,
+        parallel=settings.backtest_parallel_tasks,
     )

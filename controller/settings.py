@@ -139,6 +139,8 @@ class Settings(BaseSettings):
     """
     spark_conf: dict[str, str] = Field({}, repr=False)
     """Spark's own settings for it, as JSON: `{"spark.cores.max": "4"}`. Over Connect those of a session only."""
+    backtest_parallel_tasks: int = Field(2, ge=1, le=10_000)
+    """Tasks of a backtest side by side on Spark: as many as the master has cores for it."""
     airflow_url: str | None = None
     """Airflow's address, for `cleave doctor`; with a token or a user the worker posts asset events there, too."""
     airflow_token: SecretStr | None = None

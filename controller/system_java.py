@@ -6,6 +6,7 @@ Asks the environment and the `java` it names, and changes nothing. The Java in a
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -15,6 +16,20 @@ from typing import Final
 
 OLDEST: Final = 17
 """The oldest major version that Spark 4 runs on."""
+
+
+NO_SPARK: Final = "none"
+"""The setting of the Spark master that asks for no Spark."""
+
+
+def can_run_spark(master: str) -> bool:
+    """Whether PySpark is installed and there is a Java for it.
+
+    A Spark Connect server (`sc://`) has its own Java. Every other master needs one on this machine.
+    """
+    if master == NO_SPARK or importlib.util.find_spec("pyspark") is None:
+        return False
+    return master.startswith("sc://") or system_java_home() is not None
 
 
 def system_java_home() -> Path | None:

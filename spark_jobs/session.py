@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -63,6 +64,8 @@ def get_session(master: str, conf: Mapping[str, str] | None = None) -> SparkSess
     # pyspark leaves this behind once anything in the process has used Connect, and then refuses every other master
     os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
     local = _LOCAL if master.startswith("local") else {}
+    if local:  # Python of the jobs runs in processes of its own: this very one, not the first on PATH
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master).appName("cleave-load-aggregation")
     for key, value in {**_CLASSIC, **local, **_ALWAYS, **(conf or {})}.items():
         builder = builder.config(key, value)

@@ -78,6 +78,11 @@ _COMMANDS = {
         "what_if:what_if",
         "Say what another policy would decide for a topic, beside the one in force; changes nothing.",
     ),
+    "backtest": (
+        "backtest:backtest",
+        "Say what policies would have cost on the load that was recorded, and how far that is from the best possible.",
+    ),
+    "backtests": ("backtest:app", "Backtests that were run: list, show."),
     "decisions": (
         "decisions:app",
         "List decisions of the ledger, newest first; or replay them: the same inputs, the same answer.",

@@ -7,32 +7,34 @@ or none. They follow from the inputs, so a repeat that was faster has written th
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, text
 
-from controller.domain.errors import Conflict
+from controller.domain.policy import AutoScalePolicy
+from controller.store.topics.policies import read_policy
 
 Document = Mapping[str, Any]
 
 _BEGIN = text("""
-    INSERT INTO cleave.backtest_run (request_key, asked_by, code_version, inputs)
+    INSERT INTO cleave.backtest_run AS r (request_key, asked_by, code_version, inputs)
     VALUES (:request_key, :asked_by, :code_version, CAST(:inputs AS jsonb))
-    ON CONFLICT (request_key) DO NOTHING
-    RETURNING run_id, state
+    ON CONFLICT (request_key) DO UPDATE
+       SET state = 'running', error = NULL, finished_at = NULL WHERE r.state <> 'done'
+    RETURNING run_id
 """)
-_KNOWN = text("""
-    SELECT run_id, state, inputs = CAST(:inputs AS jsonb) AND code_version = :code_version AS is_same
-      FROM cleave.backtest_run WHERE request_key = :request_key
+_DONE = text("SELECT run_id FROM cleave.backtest_run WHERE request_key = :request_key")
+_FINISH = text("""
+    UPDATE cleave.backtest_run
+       SET state = 'done', finished_at = clock_timestamp(), engine = :engine, code_version = :code_version,
+           inputs = CAST(:inputs AS jsonb)
+     WHERE run_id = :run_id AND state = 'running'
 """)
-_AGAIN = text("""
-    UPDATE cleave.backtest_run SET state = 'running', error = NULL, finished_at = NULL
-     WHERE run_id = :run_id AND state = 'failed'
-""")
-_END = text("""
-    UPDATE cleave.backtest_run SET state = :state, engine = :engine, error = :error, finished_at = clock_timestamp()
+_FAIL = text("""
+    UPDATE cleave.backtest_run SET state = 'failed', finished_at = clock_timestamp(), error = :error
      WHERE run_id = :run_id AND state = 'running'
 """)
 _RESULTS = text("""
@@ -41,6 +43,24 @@ _RESULTS = text("""
       FROM unnest(CAST(:load AS text[]), CAST(:policy AS text[]), CAST(:seed AS integer[]), CAST(:topic_id AS bigint[]),
                   CAST(:cost AS float8[]), CAST(:least_cost AS float8[]), CAST(:figures AS jsonb[]))
            AS given (load, policy, seed, topic_id, cost, least_cost, figures)
+""")
+
+_SUBJECTS = text("""
+    SELECT t.topic_id, t.name, CAST(c.policy AS text) AS cluster, CAST(n.policy AS text) AS namespace,
+           CAST(t.policy AS text) AS topic, s.segment_ids, s.ranges, s.at_start, s.at_creation
+      FROM cleave.topic t
+      LEFT JOIN cleave.namespace_policy n ON n.namespace = t.namespace
+     CROSS JOIN cleave.cluster_policy c
+     CROSS JOIN LATERAL (
+           SELECT array_agg(g.segment_id ORDER BY g.segment_id) AS segment_ids,
+                  array_agg(inspect.hash_range_text(g.range_start, g.range_end) ORDER BY g.segment_id) AS ranges,
+                  count(*) FILTER (WHERE g.created_at <= :since AND (g.sealed_at IS NULL OR g.sealed_at > :since)) AS at_start,
+                  count(*) FILTER (WHERE g.created_epoch = 0) AS at_creation
+             FROM cleave.segment g
+            WHERE g.topic_id = t.topic_id AND g.created_at < :until AND (g.sealed_at IS NULL OR g.sealed_at > :since)) s
+     WHERE t.state = 'live' AND (CAST(:names AS text[]) IS NULL OR t.name = ANY (:names))
+       AND (CAST(:namespace AS text) IS NULL OR t.namespace = :namespace)
+     ORDER BY t.name
 """)
 
 
@@ -76,32 +96,19 @@ class BegunRun:
 
 
 def begin(tx: Connection, request: BacktestRequest) -> BegunRun:
-    """Writes down what is asked; a run that failed is begun again. Raises Conflict where the key was used for another
-    question.
-    """
-    asked = {
-        "request_key": request.request_key,
-        "asked_by": request.asked_by,
-        "code_version": request.code_version,
-        "inputs": json.dumps(request.inputs, sort_keys=True, allow_nan=False),
-    }
-    new = tx.execute(_BEGIN, asked).one_or_none()
-    if new is not None:
-        return BegunRun(new.run_id, is_done=False)
-    known = tx.execute(_KNOWN, asked).one()
-    if not known.is_same:
-        raise Conflict(
-            f"the request {request.request_key} was backtest {known.run_id}, which asked something else; "
-            "give this one another key"
-        )
-    if known.state == "failed":
-        tx.execute(_AGAIN, {"run_id": known.run_id})
-    return BegunRun(known.run_id, is_done=known.state == "done")
+    """Writes down what is asked. A key that is there is that run: what ended without results is begun again."""
+    begun = tx.execute(_BEGIN, _asked(request)).scalar_one_or_none()
+    if begun is not None:
+        return BegunRun(begun, is_done=False)
+    return BegunRun(tx.execute(_DONE, {"request_key": request.request_key}).scalar_one(), is_done=True)
 
 
-def finish(tx: Connection, run_id: int, engine: str, results: Sequence[BacktestResult]) -> None:
-    """Ends the run with its results; does nothing where somebody else has ended it."""
-    if _end(tx, run_id, "done", engine=engine) and results:
+def finish(
+    tx: Connection, run_id: int, request: BacktestRequest, engine: str, results: Sequence[BacktestResult]
+) -> None:
+    """Ends the run with its results and what they were computed from; does nothing where somebody else has ended it."""
+    done = tx.execute(_FINISH, {**_asked(request), "run_id": run_id, "engine": engine})
+    if done.rowcount == 1 and results:
         columns = ("load", "policy", "seed", "topic_id", "cost", "least_cost")
         rows: dict[str, Any] = {name: [getattr(one, name) for one in results] for name in columns}
         rows["figures"] = [json.dumps(one.figures, sort_keys=True, allow_nan=False) for one in results]
@@ -110,11 +117,68 @@ def finish(tx: Connection, run_id: int, engine: str, results: Sequence[BacktestR
 
 def fail(tx: Connection, run_id: int, error: str) -> None:
     """Ends the run with what went wrong; does nothing where it has ended."""
-    _end(tx, run_id, "failed", error=error)
+    tx.execute(_FAIL, {"run_id": run_id, "error": error})
 
 
-def _end(
-    tx: Connection, run_id: int, state: str, *, engine: str | None = None, error: str | None = None
-) -> bool:
-    ended = tx.execute(_END, {"run_id": run_id, "state": state, "engine": engine, "error": error})
-    return ended.rowcount == 1
+def _asked(request: BacktestRequest) -> dict[str, str]:
+    return {
+        "request_key": request.request_key,
+        "asked_by": request.asked_by,
+        "code_version": request.code_version,
+        "inputs": json.dumps(request.inputs, sort_keys=True, allow_nan=False),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A live topic to ask about: its policy in force, and its segments of the span.
+
+    `segments`: how many were active at the start; of a younger topic, how many it was created with.
+    """
+
+    topic_id: int
+    name: str
+    policy: AutoScalePolicy
+    segments: int
+    ranges: Mapping[int, str]
+
+
+def subjects(
+    tx: Connection,
+    since: datetime,
+    until: datetime,
+    *,
+    names: Collection[str] | None = None,
+    namespace: str | None = None,
+) -> list[Subject]:
+    """The live topics of these names, of the namespace, or all of them, by name."""
+    asked = {
+        "since": since,
+        "until": until,
+        "names": None if names is None else list(names),
+        "namespace": namespace,
+    }
+    return [
+        Subject(
+            row.topic_id,
+            row.name,
+            read_policy(row.cluster, row.namespace, row.topic),
+            row.at_start or row.at_creation or 1,
+            dict(zip(row.segment_ids or (), row.ranges or (), strict=True)),
+        )
+        for row in tx.execute(_SUBJECTS, asked)
+    ]
+
+
+_RESULTS_OF = text("""
+    SELECT load, policy, seed, topic_id, cost, least_cost, figures FROM cleave.backtest_result
+     WHERE run_id = :run_id ORDER BY load, policy, seed
+""")
+_ENGINE = text("SELECT engine FROM cleave.backtest_run WHERE run_id = :run_id")
+
+
+def results_of(tx: Connection, run_id: int) -> tuple[list[BacktestResult], str]:
+    """The results of a run that is done, and what computed them."""
+    rows = tx.execute(_RESULTS_OF, {"run_id": run_id})
+    found = [BacktestResult(**row._mapping) for row in rows]
+    return found, str(tx.execute(_ENGINE, {"run_id": run_id}).scalar_one())

@@ -35,7 +35,12 @@ STARTS = {
     ],
     "pulsar": ["controller.dataplane.pulsar.plane", "controller.dataplane.pulsar.log_client"],
     "spark": ["spark_jobs.run_load_aggregation", "spark_jobs.run_bundle_load"],
-    "backtest": ["controller.backtest.simulation", "controller.backtest.optimum"],
+    "backtest": [
+        "controller.backtest.simulation",
+        "controller.backtest.optimum",
+        "spark_jobs.policy_backtest",
+        "controller.entrypoints.backtest_page",
+    ],
     "pictures": ["controller.entrypoints.bundles.picture", "plotly.subplots", "plotly.graph_objects"],
     "devstack": [
         "controller.devstack.postgres",

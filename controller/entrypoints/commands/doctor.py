@@ -21,11 +21,10 @@ from controller.entrypoints.commands import doctor_pulsar
 from controller.entrypoints.commands.findings import Finding, Note
 from controller.entrypoints.commands.options import AsJson
 from controller.entrypoints.output import emit, rows_table
-from controller.services.load_aggregation.engine_choice import NO_SPARK
 from controller.store.postgres import inspection, migrations
 from controller.store.postgres.engine import Store
+from controller.system_java import NO_SPARK, system_java_home
 from controller.system_java import OLDEST as OLDEST_JAVA
-from controller.system_java import system_java_home
 
 OLDEST_POSTGRES = 150_000
 LANDING_LOOK_BACK_MS = 3_600_000

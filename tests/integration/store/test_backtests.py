@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from controller.domain.errors import CleaveError, Conflict, Terminal
+from controller.domain.errors import CleaveError, Terminal
 from controller.store import backtests
 from controller.store.backtests import BacktestRequest, BacktestResult, BegunRun
 from tests.support.inspection import ask
@@ -43,9 +43,11 @@ def begin(driver: StoreDriver, request: BacktestRequest = ASKED) -> BegunRun:
         return backtests.begin(tx, request)
 
 
-def finish(driver: StoreDriver, run_id: int, *results: BacktestResult) -> None:
+def finish(
+    driver: StoreDriver, run_id: int, *results: BacktestResult, request: BacktestRequest = ASKED
+) -> None:
     with driver.store.transaction() as tx:
-        backtests.finish(tx, run_id, "here", results)
+        backtests.finish(tx, run_id, request, "here", results)
 
 
 def fail(driver: StoreDriver, run_id: int) -> None:
@@ -101,13 +103,16 @@ def test_a_request_that_is_repeated_is_the_same_run(driver: StoreDriver) -> None
     assert run_of(driver, first.run_id).results == 1
 
 
-def test_a_key_that_was_used_for_something_else_is_a_conflict(driver: StoreDriver) -> None:
-    begin(driver)
+def test_the_inputs_are_those_of_whoever_finished(driver: StoreDriver) -> None:
+    """A process died, and until another took over a policy was changed."""
+    run_id = begin(driver).run_id
+    later = replace(ASKED, code_version="pip483-7", inputs={**ASKED.inputs, "prices": {"excess": 100.0}})
 
-    with pytest.raises(Conflict, match="asked something else"):
-        begin(driver, replace(ASKED, inputs={**ASKED.inputs, "prices": {"excess": 100.0}}))
-    with pytest.raises(Conflict, match="asked something else"):
-        begin(driver, replace(ASKED, code_version="pip483-7"))
+    assert begin(driver, later) == BegunRun(run_id, is_done=False)
+    finish(driver, run_id, RESULT, request=later)
+
+    done = run_of(driver, run_id)
+    assert (done.code_version, done.inputs["prices"]) == ("pip483-7", {"excess": 100.0})
 
 
 def test_a_run_that_failed_says_why_and_may_be_begun_again(driver: StoreDriver) -> None:
@@ -172,4 +177,4 @@ def test_the_controller_may_do_the_rest(driver: StoreDriver) -> None:
         run_id = backtests.begin(tx, ASKED).run_id
         backtests.fail(tx, run_id, "x")
         backtests.begin(tx, ASKED)
-        backtests.finish(tx, run_id, "here", [RESULT])
+        backtests.finish(tx, run_id, ASKED, "here", [RESULT])

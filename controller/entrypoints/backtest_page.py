@@ -1,0 +1,281 @@
+"""The report of a backtest: one HTML file with everything in it, which opens without a network.
+
+A table of what each policy would have cost; then for each load its time line (load, segments, the hottest segment, acts and
+what was refused) and the front: how much excess each policy let happen, and at what cost, beside the best there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from controller.domain.errors import Unsupported
+from controller.domain.shown import duration
+from controller.entrypoints import backtest_rows
+
+LOADS_DRAWN = 8
+"""Loads that the page draws, those with the largest cost; the table has all."""
+_COLOURS = ("#3b6fb6", "#d1743b", "#4d9a5b", "#a34d8f", "#b5a23a", "#4fa3a5", "#8b5a3c", "#6d6fb0")
+_MARKS = {"split": "triangle-up", "merge": "triangle-down", "rebucket": "circle", "recut": "diamond"}
+_STYLE = """
+body { font-family: system-ui, sans-serif; margin: 2rem; color: #222; }
+table { border-collapse: collapse; margin: 1rem 0 2rem; }
+th, td { padding: 0.3rem 0.8rem; border-bottom: 1px solid #ddd; text-align: right; }
+th:first-child, td:first-child { text-align: left; }
+h2 { margin-top: 3rem; }
+"""
+_EXPLAINED = (
+    "Costs are in segment-hours: the hours of all segments, a price for load above what they can take, and a price for each "
+    "segment added or removed. The regret is the cost over the least any policy can pay, known afterwards."
+)
+
+Pictures = Mapping[tuple[str, str], Mapping[str, Any]]
+
+
+def demand_plotly() -> None:
+    """Raises Unsupported without plotly."""
+    try:
+        import plotly
+    except ImportError:
+        raise Unsupported(
+            "a report needs plotly; install it, or this package with the extra 'backtest'"
+        ) from None
+    del plotly
+
+
+def write_page(
+    path: Path,
+    title: str,
+    about: str,
+    rows: Sequence[backtest_rows.Row],
+    pictures: Pictures,
+    *,
+    excess_price: float,
+) -> None:
+    """Writes the page; `pictures` are by load and policy. Raises Unsupported without plotly.
+
+    `excess_price`: the segment-hours that an hour of one capacity too much was counted as.
+    """
+    demand_plotly()
+    summary = backtest_rows.summary(rows)
+    parts = [f"<h1>{escape(title)}</h1><p>{escape(about)}</p><p>{escape(_EXPLAINED)}</p>"]
+    parts.append(_html_table(backtest_rows.SUMMARY, backtest_rows.cells(summary)))
+    by_load = backtest_rows.by_load(rows)
+    drawn = _most_costly(rows, pictures)
+    for number, load in enumerate(drawn):
+        mine = {policy: one for (name, policy), one in pictures.items() if name == load}
+        parts.append(f"<h2>{escape(load)}</h2>")
+        of_load = [row for row in by_load if row["load"] == load]
+        parts.append(_html_table(backtest_rows.SUMMARY, backtest_rows.cells(of_load)))
+        parts.append(_figure(_time_line(mine), with_library=number == 0))
+        fronts = [one["front"] for one in mine.values() if "front" in one]
+        if fronts:
+            recorded = [row for row in rows if row["load"] == load and row["seed"] == 0]
+            parts.append(_figure(_front(fronts[0], recorded, excess_price), with_library=False))
+    others = [row for row in by_load if row["load"] not in drawn]
+    if others:
+        parts.append("<h2>Other loads</h2>")
+        parts.append(_html_table(backtest_rows.BY_LOAD, backtest_rows.cells(others)))
+    body = "\n".join(parts)
+    head = f"<meta charset='utf-8'><title>{escape(title)}</title><style>{_STYLE}</style>"
+    path.write_text(f"<!DOCTYPE html><html><head>{head}</head><body>{body}</body></html>", encoding="utf-8")
+
+
+def _most_costly(rows: Sequence[backtest_rows.Row], pictures: Pictures) -> list[str]:
+    costs: dict[str, float] = {}
+    for row in rows:
+        if any(load == row["load"] for load, _ in pictures):
+            costs[row["load"]] = max(costs.get(row["load"], 0.0), row["cost"])
+    return sorted(costs, key=lambda load: (-costs[load], load))[:LOADS_DRAWN]
+
+
+def _html_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+    head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in columns)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(_cell(row.get(name)))}</td>" for name in columns) + "</tr>"
+        for row in rows
+    )
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.1f}" if isinstance(value, float) else str(value)
+
+
+def _figure(figure: Any, *, with_library: bool) -> str:
+    return str(figure.to_html(full_html=False, include_plotlyjs=with_library))
+
+
+def _time_line(pictures: Mapping[str, Mapping[str, Any]]) -> Any:
+    """Load and segments, the hottest segment, acts, refusals; policies share a colour over all four."""
+    from plotly.subplots import make_subplots
+
+    figure = make_subplots(
+        rows=4,
+        cols=1,
+        shared_xaxes=True,
+        row_heights=[0.36, 0.22, 0.16, 0.26],
+        vertical_spacing=0.05,
+        subplot_titles=(
+            "Load, and the segments each policy had for it",
+            "The hottest segment: above 1 it is over its capacity",
+            "Acts",
+            "When something was refused, and why",
+        ),
+    )
+    first = next(iter(pictures.values()))
+    _line(figure, 1, "load", _times(first), first["load"], {"color": "#999999", "width": 1})
+    for number, (policy, one) in enumerate(pictures.items()):
+        colour = _COLOURS[number % len(_COLOURS)]
+        line = {"color": colour, "shape": "hv"}
+        _line(figure, 1, policy, _times(one), one["segments"], line)
+        _line(
+            figure, 2, f"{policy}, hottest", _times(one), one["max_load"], line | {"width": 1}, legend=False
+        )
+        _draw_acts(figure, policy, one, colour)
+        _draw_refusals(figure, policy, one, colour)
+    figure.add_hline(y=1, line={"dash": "dash", "color": "#444444"}, row=2, col=1)
+    figure.update_layout(height=1100, template="plotly_white", margin={"l": 170, "r": 30, "t": 60})
+    for row, unit in ((1, "segments"), (2, "capacities")):
+        figure.update_yaxes(title_text=unit, row=row, col=1)
+    return figure
+
+
+def _line(
+    figure: Any,
+    row: int,
+    name: str,
+    x: list[Any],
+    y: Sequence[float],
+    line: dict[str, Any],
+    *,
+    legend: bool = True,
+) -> None:
+    import plotly.graph_objects as go
+
+    figure.add_trace(go.Scattergl(x=x, y=y, name=name, line=line, showlegend=legend), row=row, col=1)
+
+
+def _draw_acts(figure: Any, policy: str, one: Mapping[str, Any], colour: str) -> None:
+    import plotly.graph_objects as go
+
+    acts = one["acts"]
+    figure.add_trace(
+        go.Scattergl(
+            x=[_at(act["at"]) for act in acts],
+            y=[policy] * len(acts),
+            mode="markers",
+            showlegend=False,
+            text=[
+                f"{act['kind']} {act['from']} → {act['to']} of {act['range']} ({act['reason']})"
+                for act in acts
+            ],
+            hoverinfo="text+x",
+            marker={"color": colour, "size": 7, "symbol": [_MARKS.get(act["kind"], "x") for act in acts]},
+        ),
+        row=3,
+        col=1,
+    )
+
+
+def _draw_refusals(figure: Any, policy: str, one: Mapping[str, Any], colour: str) -> None:
+    import plotly.graph_objects as go
+
+    x: list[Any] = []
+    y: list[str | None] = []
+    text: list[str | None] = []
+    for reason, spans in one["refusals"].items():
+        for begin, end in spans:
+            label = f"{policy}: {reason}"
+            x += [_at(begin), _at(end), None]
+            y += [label, label, None]
+            text += [f"{reason} for {duration((end - begin) / 1000)}"] * 2 + [None]
+    figure.add_trace(
+        go.Scattergl(
+            x=x,
+            y=y,
+            text=text,
+            hoverinfo="text+x",
+            mode="lines",
+            showlegend=False,
+            line={"color": colour, "width": 5},
+        ),
+        row=4,
+        col=1,
+    )
+
+
+def _front(
+    best: Sequence[Mapping[str, float]], rows: Sequence[Mapping[str, Any]], excess_price: float
+) -> Any:
+    """Left the trade between excess and all other cost, right the regret at each price of excess."""
+    import plotly.graph_objects as go
+    from plotly.subplots import make_subplots
+
+    weighed = [one["weight"] for one in best]
+    figure = make_subplots(
+        rows=1,
+        cols=2,
+        subplot_titles=(
+            "What lies left of and below the line nobody can reach",
+            "Regret at each price of excess",
+        ),
+    )
+    figure.add_trace(
+        go.Scatter(
+            x=[one["least_cost"] - one["weight"] * one["excess_hours"] for one in best],
+            y=[one["excess_hours"] for one in best],
+            text=[f"price {weight:g}" for weight in weighed],
+            name="the best there is",
+            mode="lines+markers",
+            line={"color": "#444444", "dash": "dash"},
+        ),
+        row=1,
+        col=1,
+    )
+    for number, row in enumerate(rows):
+        colour = _COLOURS[number % len(_COLOURS)]
+        rest = row["cost"] - excess_price * row["excess_hours"]
+        figure.add_trace(
+            go.Scatter(
+                x=[rest],
+                y=[row["excess_hours"]],
+                name=row["policy"],
+                mode="markers",
+                marker={"color": colour, "size": 11},
+                legendgroup=row["policy"],
+            ),
+            row=1,
+            col=1,
+        )
+        figure.add_trace(
+            go.Scatter(
+                x=weighed,
+                y=[(rest + one["weight"] * row["excess_hours"]) / one["least_cost"] for one in best],
+                name=row["policy"],
+                line={"color": colour},
+                legendgroup=row["policy"],
+                showlegend=False,
+            ),
+            row=1,
+            col=2,
+        )
+    figure.update_xaxes(title_text="segment-hours and changes", row=1, col=1)
+    figure.update_yaxes(title_text="excess, capacity-hours", row=1, col=1)
+    figure.update_xaxes(title_text="price of an hour of one capacity too much", type="log", row=1, col=2)
+    figure.update_yaxes(title_text="cost / least cost", row=1, col=2)
+    figure.update_layout(height=460, template="plotly_white")
+    return figure
+
+
+def _times(one: Mapping[str, Any]) -> list[Any]:
+    return [_at(one["start_ms"] + number * one["step_ms"]) for number in range(len(one["load"]))]
+
+
+def _at(milliseconds: float) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)

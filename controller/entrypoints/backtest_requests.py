@@ -1,0 +1,85 @@
+"""A backtest as people ask for it, on the command line and in Airflow's form: policies, prices and seeds as texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING
+
+from controller.domain.errors import InvalidInput, Unsupported
+from controller.domain.shown import shown
+from controller.entrypoints.commands.policy import parse_knobs
+
+if TYPE_CHECKING:
+    from controller.backtest.score import Prices
+    from spark_jobs.policy_backtest import Candidate, Question
+
+USUAL = ("in-force", "adaptive", "pip483")
+"""The policies that are compared where none is named."""
+MOST_SEEDS = 1_000
+
+
+def question(
+    policies: Iterable[str],
+    *,
+    weights: str = "",
+    seeds: int = 1,
+    actuation_seconds: float = 0.0,
+    pictures: bool = False,
+) -> Question:
+    """What is asked about every load. Raises InvalidInput for what cannot be read, Unsupported without NumPy."""
+    try:
+        from spark_jobs.policy_backtest import Question
+    except ImportError as error:
+        raise Unsupported(
+            f"a backtest needs {error.name}; install it, or this package with the extra 'backtest'"
+        ) from None
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise InvalidInput(f"seeds = {seeds}; give 1 to {MOST_SEEDS}")
+    if not 0 <= actuation_seconds <= 86_400:
+        raise InvalidInput(f"actuation of {actuation_seconds:g} s; give 0 to 86400 s")
+    chosen = tuple(map(candidate, policies)) or tuple(map(candidate, USUAL))
+    twice = {one.name for one in chosen if [other.name for other in chosen].count(one.name) > 1}
+    if twice:
+        raise InvalidInput(f"the policy {', '.join(sorted(twice))} is named twice; once is enough")
+    return Question(chosen, prices(weights), tuple(range(seeds)), 60, actuation_seconds, pictures)
+
+
+def candidate(text: str) -> Candidate:
+    """`adaptive`, or with knobs of its own `adaptive:target_use=0.8,max_segments=128`. Raises InvalidInput."""
+    from spark_jobs.policy_backtest import Candidate
+
+    rule, _, knobs = text.strip().partition(":")
+    pairs = [pair.strip() for pair in knobs.split(",") if pair.strip()]
+    found = parse_knobs(pairs)
+    for knob, value in found.items():
+        if value is None:
+            raise InvalidInput(f"policy {shown(text)}: {knob}=null; give the value to try")
+    return Candidate(text.strip(), rule.strip(), found)
+
+
+def prices(text: str) -> Prices:
+    """The weights of the cost: `excess=20,change_seconds=60,reseal_seconds=0`, each of which may be left out."""
+    from controller.backtest.score import Prices
+
+    usual = Prices()
+    known = [one.name for one in fields(Prices)]
+    given: dict[str, float] = {}
+    for pair in (part.strip() for part in text.split(",") if part.strip()):
+        name, equals, value = pair.partition("=")
+        number = _number(value)
+        if name not in known or not equals or number is None:
+            raise InvalidInput(
+                f"weight {shown(pair)}: write name=number with a number of 0 or more; the weights are "
+                + ", ".join(f"{one}={getattr(usual, one):g}" for one in known)
+            )
+        given[name] = number
+    return replace(usual, **given)
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if 0 <= number <= 1e9 else None

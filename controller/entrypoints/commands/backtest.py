@@ -1,0 +1,228 @@
+"""`cleave backtest`: what policies would have cost on the load that was recorded; `cleave backtests`: those that were run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from controller.bootstrap import application, build_backtest
+from controller.domain.errors import InvalidInput, NotFound
+from controller.entrypoints import backtest_requests, backtest_rows, completion
+from controller.entrypoints.commands.options import AsJson, From, Limit, To, topic_name
+from controller.entrypoints.output import cell, emit, rows_table, say
+from controller.entrypoints.reading import reading
+from controller.entrypoints.running import user_name
+from controller.entrypoints.spans import span
+from controller.services.policy_backtest import HERE, SPARK, BacktestAnswer, Loads, Trace
+from controller.store.postgres import inspection
+
+DEFAULT_SPAN = timedelta(days=7)
+_RUNS = "SELECT * FROM inspect.backtest_runs ORDER BY run_id DESC LIMIT :limit"
+_RUN = "SELECT * FROM inspect.backtest_runs WHERE run_id = :run_id"
+_RESULTS = "SELECT * FROM inspect.backtest_results WHERE run_id = :run_id ORDER BY load, policy, seed"
+_RUN_COLUMNS = ("run_id", "state", "asked_at", "asked_by", "policies", "loads", "since", "until", "seconds")
+_LOADS_NAMED = 3
+
+
+def backtest(
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", help="This topic; repeatable.", autocompletion=completion.topics),
+    ] = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option("--namespace", help="Every topic of it. Without this and --topic: all topics."),
+    ] = None,
+    trace: Annotated[
+        list[Path] | None,
+        typer.Option("--trace", help="Instead of topics a CSV file of lines `timestamp,value`; repeatable."),
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--policy",
+            help="A policy to try: in-force (each topic's own), adaptive, pip483; with knobs as adaptive:target_use=0.8,"
+            f"max_segments=128. Repeatable; {', '.join(backtest_requests.USUAL)} where left out.",
+        ),
+    ] = None,
+    since: From = None,
+    until: To = None,
+    weights: Annotated[
+        str, typer.Option(help="Weights of the cost: excess=20,change_seconds=60,reseal_seconds=0.")
+    ] = "",
+    seeds: Annotated[
+        int, typer.Option(help="So many draws of each load; the first is the load as it was recorded.")
+    ] = 1,
+    actuation_seconds: Annotated[float, typer.Option(help="How long a reshape takes.")] = 0.0,
+    mean_load: Annotated[
+        float, typer.Option(help="What a trace is scaled to, in capacities of a segment on average.")
+    ] = 5.6,
+    first_day: Annotated[int, typer.Option(min=0, help="Of a trace, the first day.")] = 0,
+    days: Annotated[int, typer.Option(min=1, max=400, help="Of a trace, how many days.")] = 7,
+    engine: Annotated[
+        str | None, typer.Option(help=f"{SPARK} or {HERE}; chosen by the amount of work where left out.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Also write a report into this file, with everything in it.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What would these policies have cost, and how far is that from the best possible?
+
+    The load that was recorded goes through each policy's own decisions, over a simulated layout. Costs are in segment-hours;
+    the regret is the cost over the least any policy can pay. Nothing is changed but the list of backtests.
+    """
+    question = backtest_requests.question(
+        policy or (),
+        weights=weights,
+        seeds=seeds,
+        actuation_seconds=actuation_seconds,
+        pictures=html is not None,
+    )
+    loads = _loads(topic, namespace, trace, since, until, mean_load, first_day, days)
+    if engine not in (None, SPARK, HERE):
+        raise InvalidInput(f"--engine {engine}: give {SPARK} or {HERE}, or leave it out")
+    if html is not None:
+        from controller.entrypoints.backtest_page import demand_plotly
+
+        demand_plotly()
+    with application() as cleave, _progress(as_json) as told:
+        answer = build_backtest(cleave).run(
+            question,
+            loads,
+            asked_by=user_name(),
+            request_key=f"cli-{os.urandom(8).hex()}",
+            engine=engine,
+            progress=told,
+        )
+    rows = backtest_rows.result_rows(answer.results)
+    if html is not None:
+        from controller.entrypoints.backtest_page import write_page
+
+        write_page(
+            html,
+            f"Backtest {answer.run_id}",
+            _about(answer, loads),
+            rows,
+            answer.pictures,
+            excess_price=question.prices.excess,
+        )
+    document = {
+        "run_id": answer.run_id,
+        "engine": answer.engine,
+        "summary": backtest_rows.summary(rows),
+        "results": rows,
+        "left_out": [{"load": name, "reason": why} for name, why in sorted(answer.left_out.items())],
+    }
+    emit(
+        as_json,
+        document,
+        _tables(f"backtest {answer.run_id}: {_about(answer, loads)}", rows, answer.left_out),
+    )
+    if html is not None and not as_json:
+        say(f"report: {html}")
+
+
+def _loads(
+    topics: list[str] | None,
+    namespace: str | None,
+    traces: list[Path] | None,
+    since: str | None,
+    until: str | None,
+    mean_load: float,
+    first_day: int,
+    days: int,
+) -> Loads:
+    """What was asked about. Raises InvalidInput for what does not go together."""
+    if sum(1 for given in (topics, namespace, traces) if given) > 1:
+        raise InvalidInput("give --topic, --namespace or --trace, one of the three")
+    if traces and (since or until):
+        raise InvalidInput("--from and --to go with topics; of a trace choose --first-day and --days")
+    now = datetime.now(UTC)
+    begins, ends = span(since, until, now=now, unless_given=(now - DEFAULT_SPAN, now))
+    return Loads(
+        begins,
+        ends,
+        tuple(map(topic_name, topics)) if topics else None,
+        namespace,
+        tuple(Trace(path.name, (path,), mean_load, first_day, days) for path in traces or ()),
+    )
+
+
+@contextmanager
+def _progress(as_json: bool) -> Iterator[Any]:
+    """A bar on standard error while there is somebody to see it."""
+    console = Console(stderr=True)
+    if as_json or not console.is_terminal:
+        yield lambda _done, _of: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("simulating", total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
+
+
+def _about(answer: BacktestAnswer, loads: Loads) -> str:
+    count = len({one.load for one in answer.results})
+    what = "trace" if loads.traces else "topic"
+    when = "" if loads.traces else f", {cell(loads.since)} to {cell(loads.until)}"
+    return f"{count} {what}{'' if count == 1 else 's'}{when}, computed {'on Spark' if answer.engine == SPARK else 'here'}"
+
+
+def _tables(title: str, rows: list[dict[str, Any]], left_out: Mapping[str, str]) -> RenderableType:
+    parts: list[RenderableType] = [
+        rows_table(backtest_rows.cells(backtest_rows.summary(rows)), backtest_rows.SUMMARY, title=title)
+    ]
+    loads = {row["load"] for row in rows}
+    if 1 < len(loads) <= backtest_rows.LOADS_SHOWN:
+        one_by_one = backtest_rows.cells(backtest_rows.by_load(rows))
+        parts += [Text(""), rows_table(one_by_one, backtest_rows.BY_LOAD)]
+    if left_out:
+        named = [{"load": name, "reason": why} for name, why in sorted(left_out.items())]
+        parts += [Text(""), rows_table(named[: backtest_rows.LOADS_SHOWN], title=f"{len(named)} left out")]
+    return Group(*parts)
+
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.command("list")
+def list_runs(limit: Limit = 30, as_json: AsJson = False) -> None:
+    """Backtests, newest first."""
+    with reading() as tx:
+        rows = inspection.rows(tx, _RUNS, limit=limit)
+    emit(as_json, rows, rows_table([_run_cells(row) for row in rows], _RUN_COLUMNS))
+
+
+@app.command()
+def show(
+    run_id: Annotated[int, typer.Argument(metavar="ID", help="As `cleave backtests list` has it.")],
+    as_json: AsJson = False,
+) -> None:
+    """One backtest: what was asked, and what came out."""
+    with reading() as tx:
+        found = inspection.rows(tx, _RUN, run_id=run_id)
+        results = inspection.rows(tx, _RESULTS, run_id=run_id)
+    if not found:
+        raise NotFound(f"there is no backtest {run_id}; `cleave backtests list` has them")
+    rows = [{**row, **(row["figures"] or {})} for row in results]
+    run = found[0]
+    title = f"backtest {run_id}, asked by {run['asked_by']} at {cell(run['asked_at'])}: {run['state']}"
+    if run["error"]:
+        title += f"\n{run['error']}"
+    emit(as_json, {**run, "summary": backtest_rows.summary(rows), "rows": results}, _tables(title, rows, {}))
+
+
+def _run_cells(row: Mapping[str, Any]) -> dict[str, Any]:
+    loads = row["loads"]
+    more = len(loads) - _LOADS_NAMED
+    return {**row, "loads": [*loads[:_LOADS_NAMED], *([f"{more} more"] if more > 0 else [])]}

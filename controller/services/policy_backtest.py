@@ -1,0 +1,390 @@
+"""What policies would have cost on the load that was recorded: gathers it, has it computed, keeps the answer.
+
+The load is the history of rates that the aggregation keeps, or traces that are read from files. It is computed by
+`spark_jobs.policy_backtest`, on Spark where it can run and is worth its start, else in this process. Both give the same
+figures. NumPy and the job are imported when a backtest is asked for: everything else works without them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from controller import telemetry
+from controller.clock import to_ms
+from controller.domain.errors import CleaveError, InvalidInput, NotFound, Unsupported
+from controller.domain.policy import UnreadablePolicy
+from controller.domain.profiles.registry import PROFILES_BY_NAME
+from controller.landing.history import RateHistory
+from controller.landing.names import day_directories
+from controller.store import backtests
+from controller.store.backtests import BacktestRequest, BacktestResult
+from controller.store.postgres.engine import Store
+from controller.system_java import can_run_spark
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark_jobs.policy_backtest import Question
+    from spark_jobs.recorded_load import Recording
+
+log = telemetry.get_logger(__name__)
+
+SPARK, HERE = "spark", "here"
+SPARK_FROM_DAYS = 500.0
+"""Simulated days from which Spark is worth its start, which takes as long as some hundred of them."""
+
+Progress = Callable[[int, int], None]
+"""Told how many simulations are done, and of how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A load from files: `timestamp,value` lines, summed, scaled to `mean_load` capacities of a segment on average."""
+
+    name: str
+    paths: tuple[Path, ...]
+    mean_load: float
+    first_day: int = 0
+    days: int = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """Which loads: topics by name, those of a namespace, all (None and None), or traces instead of any topic."""
+
+    since: datetime
+    until: datetime
+    topics: tuple[str, ...] | None = None
+    namespace: str | None = None
+    traces: tuple[Trace, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BacktestAnswer:
+    """A run with its results. `pictures` are by load and policy, and `left_out` says why a topic was not asked about."""
+
+    run_id: int
+    engine: str
+    results: tuple[BacktestResult, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    pictures: Mapping[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
+    was_done: bool = False
+
+
+@dataclass(frozen=True)
+class PolicyBacktest:
+    """Backtests of one installation. `parallel`: Spark's tasks side by side."""
+
+    store: Store
+    history: RateHistory
+    spark_master: str
+    spark_conf: Mapping[str, str]
+    parallel: int = 2
+
+    def run(
+        self,
+        question: Question,
+        loads: Loads,
+        *,
+        asked_by: str,
+        request_key: str,
+        engine: str | None = None,
+        progress: Progress = lambda _done, _of: None,
+    ) -> BacktestAnswer:
+        """Ask, compute, keep. `engine`: `spark` or `here`, chosen by the amount of work where None.
+
+        A repeat under the same key gets the results that are there. Raises InvalidInput, NotFound where nothing was
+        recorded, Unsupported without NumPy, and what the engine raises.
+        """
+        _demand_numpy()
+        begun, request = self._begin(question, loads, asked_by, request_key)
+        if begun.is_done:
+            return self._known(begun.run_id)
+        try:
+            answer = self._computed(begun.run_id, request, question, loads, engine, progress)
+        except BaseException as error:
+            with self.store.transaction() as tx:
+                backtests.fail(tx, begun.run_id, str(error) or type(error).__name__)
+            raise
+        return answer
+
+    def _begin(
+        self, question: Question, loads: Loads, asked_by: str, request_key: str
+    ) -> tuple[backtests.BegunRun, BacktestRequest]:
+        request = BacktestRequest(request_key, asked_by, code_versions(), _inputs(question, loads, ()))
+        with self.store.transaction() as tx:
+            return backtests.begin(tx, request), request
+
+    def _known(self, run_id: int) -> BacktestAnswer:
+        with self.store.transaction() as tx:
+            found, engine = backtests.results_of(tx, run_id)
+        return BacktestAnswer(run_id, engine, tuple(found), was_done=True)
+
+    def _computed(
+        self,
+        run_id: int,
+        request: BacktestRequest,
+        question: Question,
+        loads: Loads,
+        engine: str | None,
+        progress: Progress,
+    ) -> BacktestAnswer:
+        recordings, left_out, rates = self._gather(question, loads)
+        engine = engine or self._engine_for(question, recordings)
+        log.info("backtest", run=run_id, loads=len(recordings), cases=len(question.cases), engine=engine)
+        if engine == SPARK:
+            table = self._on_spark(question, recordings, loads, rates)
+        else:
+            table = self._here(question, recordings, loads, rates, progress)
+        results, pictures = _read(table)
+        answered = {one.load for one in results}
+        left_out |= {one.name: "no load was recorded" for one in recordings if one.name not in answered}
+        if not results:
+            raise NotFound(
+                f"no load was recorded for {_whose(loads)} between {loads.since.isoformat()} and "
+                f"{loads.until.isoformat()} at {self.history.location.url()}; is the aggregation running, and is this the "
+                "history it keeps (CLEAVE_HISTORY_URL)?"
+            )
+        request = replace(request, inputs=_inputs(question, loads, recordings))
+        with self.store.transaction() as tx:
+            backtests.finish(tx, run_id, request, engine, results)
+        return BacktestAnswer(run_id, engine, tuple(results), left_out, pictures)
+
+    def _gather(
+        self, question: Question, loads: Loads
+    ) -> tuple[list[Recording], dict[str, str], pa.Table | None]:
+        """What to ask about, what cannot be asked about, and of traces their rates."""
+        if loads.traces:
+            recordings, rates = _traces(loads.traces)
+            left_out: dict[str, str] = {}
+        else:
+            recordings, left_out = self._topics(loads)
+            rates = None
+        for recording in recordings:
+            for candidate in question.candidates:
+                candidate.as_rule(recording.base_policy)
+        return recordings, left_out, rates
+
+    def _topics(self, loads: Loads) -> tuple[list[Recording], dict[str, str]]:
+        from spark_jobs.recorded_load import Recording
+
+        with self.store.transaction() as tx:
+            found = backtests.subjects(
+                tx, loads.since, loads.until, names=loads.topics, namespace=loads.namespace
+            )
+        missing = set(loads.topics or ()) - {one.name for one in found}
+        if missing or not found:
+            raise NotFound(
+                f"there is no live topic {', '.join(sorted(missing)) or 'of ' + _whose(loads)}; "
+                "`cleave topics list` has their names"
+            )
+        unreadable = {one.name: one.policy.why for one in found if isinstance(one.policy, UnreadablePolicy)}
+        recordings = [
+            Recording(
+                key=one.topic_id,
+                name=one.name,
+                start_ms=to_ms(loads.since),
+                end_ms=to_ms(loads.until),
+                policy=one.policy.to_document(),
+                segments=one.segments,
+                ranges=one.ranges,
+            )
+            for one in found
+            if one.name not in unreadable
+        ]
+        return recordings, unreadable
+
+    def _engine_for(self, question: Question, recordings: Sequence[Recording]) -> str:
+        days = sum(one.steps * one.step_seconds for one in recordings) / 86_400 * len(question.cases)
+        return SPARK if days >= SPARK_FROM_DAYS and can_run_spark(self.spark_master) else HERE
+
+    def _here(
+        self,
+        question: Question,
+        recordings: Sequence[Recording],
+        loads: Loads,
+        rates: pa.Table | None,
+        progress: Progress,
+    ) -> pa.Table:
+        from spark_jobs.policy_backtest import compute_here
+
+        if rates is None:
+            rates = self._recorded(recordings, loads)
+        of, done = len(recordings) * len(question.cases), 0
+
+        def count(more: int) -> None:
+            nonlocal done
+            done += more
+            progress(done, of)
+
+        return compute_here(rates, recordings, question, count)
+
+    def _recorded(self, recordings: Sequence[Recording], loads: Loads) -> pa.Table:
+        """The history of these topics in the columns of a backtest."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        from spark_jobs.recorded_load import RATE_COLUMNS
+
+        table = self.history.read(to_ms(loads.since), to_ms(loads.until))
+        mine = pc.is_in(table.column("topic_id"), value_set=pa.array([one.key for one in recordings]))
+        renamed = table.filter(mine).rename_columns({"topic_id": "key"})
+        return renamed.select(RATE_COLUMNS.names).cast(RATE_COLUMNS)
+
+    def _on_spark(
+        self,
+        question: Question,
+        recordings: Sequence[Recording],
+        loads: Loads,
+        rates: pa.Table | None,
+    ) -> pa.Table:
+        from spark_jobs.policy_backtest import compute, rates_of_history
+        from spark_jobs.session import with_session
+
+        since, until = to_ms(loads.since), to_ms(loads.until)
+        location = self.history.location
+        there = set(location.directories())
+        days = [location.url(day) for day in day_directories(since, until) if day in there]
+
+        def compute_on(spark: SparkSession) -> pa.Table:
+            found: DataFrame
+            if rates is not None:
+                found = spark.createDataFrame(rates)
+            else:
+                found = rates_of_history(spark, location.url(), days, since, until)
+            return compute(spark, found, recordings, question, self.parallel)
+
+        if rates is None and not days:
+            return self._here(question, recordings, loads, None, lambda _done, _of: None)
+        return with_session(self.spark_master, compute_on, self.spark_conf)
+
+
+def code_versions() -> str:
+    """The versions of all rules that may answer."""
+    return ", ".join(sorted(one.code_version for one in PROFILES_BY_NAME.values()))
+
+
+def _demand_numpy() -> None:
+    try:
+        import numpy as np
+        import pyarrow as pa
+    except ImportError:
+        raise Unsupported(
+            "a backtest needs NumPy; install it, or this package with the extra 'backtest'"
+        ) from None
+    del np, pa
+
+
+def _traces(traces: Sequence[Trace]) -> tuple[list[Recording], pa.Table]:
+    """Traces as recordings, with keys below 0, under the default policy."""
+    import pyarrow as pa
+
+    from controller.backtest.load_series import read_csv
+    from controller.domain.policy import AutoScalePolicy
+    from spark_jobs.policy_backtest import rates_of_trace
+    from spark_jobs.recorded_load import Recording
+
+    policy = AutoScalePolicy()
+    recordings, tables = [], []
+    for number, trace in enumerate(traces, start=1):
+        try:
+            series = read_csv(
+                trace.name,
+                trace.paths,
+                capacity=policy.split_msg_rate_in,
+                mean_load=trace.mean_load,
+                first_day=trace.first_day,
+                days=trace.days,
+            )
+        except (OSError, KeyError, ValueError) as error:
+            if isinstance(error, CleaveError):
+                raise
+            raise InvalidInput(
+                f"trace {trace.name}: {error}; give a file of lines `timestamp,value` with that heading"
+            ) from error
+        end_ms = series.start_ms + series.steps * series.step_seconds * 1000
+        recordings.append(
+            Recording(
+                -number,
+                series.name,
+                series.start_ms,
+                end_ms,
+                policy.to_document(),
+                step_seconds=series.step_seconds,
+            )
+        )
+        tables.append(rates_of_trace(recordings[-1], series))
+    return recordings, pa.concat_tables(tables)
+
+
+def _inputs(question: Question, loads: Loads, recordings: Collection[Recording]) -> dict[str, Any]:
+    """Everything the results follow from but the recorded rates themselves; before these are known, what was asked."""
+    asked = json.loads(question.to_json())
+    asked["policies"] = asked.pop("candidates")
+    del asked["pictures"]
+    return {
+        **asked,
+        "asked": {
+            "since": loads.since.isoformat(),
+            "until": loads.until.isoformat(),
+            "topics": loads.topics and list(loads.topics),
+            "namespace": loads.namespace,
+            "traces": [_of_trace(trace) for trace in loads.traces],
+        },
+        "loads": [
+            {
+                "name": one.name,
+                "topic_id": one.topic_id,
+                "start_ms": one.start_ms,
+                "end_ms": one.end_ms,
+                "segments": one.segments,
+                "policy": dict(one.policy),
+            }
+            for one in recordings
+        ],
+    }
+
+
+def _of_trace(trace: Trace) -> dict[str, Any]:
+    return {
+        "name": trace.name,
+        "files": [path.name for path in trace.paths],
+        "mean_load": trace.mean_load,
+        "first_day": trace.first_day,
+        "days": trace.days,
+    }
+
+
+def _read(table: pa.Table) -> tuple[list[BacktestResult], dict[tuple[str, str], Mapping[str, Any]]]:
+    results: list[BacktestResult] = []
+    pictures: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for row in table.to_pylist():
+        topic_id = row["key"] if row["key"] >= 0 else None
+        results.append(
+            BacktestResult(
+                row["load"],
+                row["policy"],
+                row["seed"],
+                topic_id,
+                row["cost"],
+                row["least_cost"],
+                json.loads(row["figures"]),
+            )
+        )
+        if row["picture"] is not None:
+            pictures.setdefault((row["load"], row["policy"]), json.loads(row["picture"]))
+    return results, pictures
+
+
+def _whose(loads: Loads) -> str:
+    if loads.traces:
+        return ", ".join(trace.name for trace in loads.traces)
+    if loads.topics:
+        return ", ".join(loads.topics)
+    return f"namespace {loads.namespace}" if loads.namespace else "any topic"

@@ -1,0 +1,119 @@
+"""What a report draws of one simulation, as JSON values: thinned out, so that a page of many weeks can be opened.
+
+Times are milliseconds since the Unix epoch, loads are in segments' capacities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from controller.backtest.arrays import Floats, Wholes
+from controller.backtest.optimum import lower_bound
+from controller.backtest.score import Prices
+from controller.backtest.simulation import Act, Simulation, Verdict
+from controller.domain.load import LoadStats
+
+POINTS = 2_000
+"""Points of a line; each is the largest value of its time."""
+ACTS = 1_000
+SPANS = 400
+"""Spans of refusals of one reason; beyond that the longest are kept."""
+
+
+def picture(run: Simulation, capacity: LoadStats) -> dict[str, Any]:
+    """Lines of load and segments, every act, and when which refusal held."""
+    step_ms = run.series.step_seconds * 1000
+    every = -(-run.series.steps // POINTS)
+    load = run.series.load(capacity.rates)
+    return {
+        "start_ms": run.series.start_ms,
+        "step_ms": step_ms * every,
+        "load": _thin(load, every),
+        "segments": _thin(run.segments, every),
+        "max_load": _thin(run.max_load, every),
+        "acts": [_act(run, act) for act in run.acts[:ACTS]],
+        "more_acts": max(0, len(run.acts) - ACTS),
+        "refusals": _refusals(run),
+    }
+
+
+def _thin(values: Floats | Wholes, every: int) -> list[float]:
+    edges = np.arange(0, len(values), every)
+    return [round(float(value), 3) for value in np.maximum.reduceat(values, edges)]
+
+
+def _act(run: Simulation, act: Act) -> dict[str, Any]:
+    return {
+        "at": run.series.start_ms + act.begins * run.series.step_seconds * 1000,
+        "kind": act.kind.value,
+        "from": len(act.parents),
+        "to": len(act.children),
+        "range": f"{act.parents[0].start:04x}-{act.parents[-1].end:04x}",
+        "reason": act.reason,
+    }
+
+
+def _refusals(run: Simulation) -> dict[str, list[tuple[int, int]]]:
+    """By reason the spans in which anything was refused for it."""
+    step_ms = run.series.step_seconds * 1000
+    ends = [verdict.step for verdict in run.verdicts[1:]] + [run.series.steps]
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for verdict, end in zip(run.verdicts, ends, strict=True):
+        for reason in _reasons(verdict):
+            known = spans.setdefault(reason, [])
+            if known and known[-1][1] == verdict.step:
+                known[-1] = (known[-1][0], end)
+            else:
+                known.append((verdict.step, end))
+    start = run.series.start_ms
+    return {
+        reason: [(start + begin * step_ms, start + end * step_ms) for begin, end in _longest(found)]
+        for reason, found in sorted(spans.items())
+    }
+
+
+def _reasons(verdict: Verdict) -> list[str]:
+    return sorted({refusal.reason.value for refusal in verdict.evaluation.refusals})
+
+
+def _longest(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    kept = sorted(spans, key=lambda span: span[0] - span[1])[:SPANS]
+    return sorted(kept)
+
+
+WEIGHTS = (1.0, 3.0, 10.0, 20.0, 50.0, 150.0, 500.0)
+"""Prices of excess that the front is drawn over; the project's figures have 20."""
+_STEP = 1e-4
+
+
+def front(
+    loads: Floats, prices: Prices, *, step_seconds: int, most_segments: int, first: int
+) -> list[dict[str, float]]:
+    """The best there is at each price of excess: what it costs, and how much excess it lets happen.
+
+    The least cost is a concave function of that price, and its slope is the excess of the best course.
+    """
+
+    def least(excess: float) -> float:
+        weighed = replace(prices, excess=excess)
+        return float(
+            lower_bound(loads, weighed, step_seconds=step_seconds, most_segments=most_segments, first=first)[
+                0
+            ]
+        )
+
+    points = []
+    for weight in WEIGHTS:
+        low, high = least(weight * (1 - _STEP)), least(weight * (1 + _STEP))
+        points.append(
+            {
+                "weight": weight,
+                "least_cost": (low + high) / 2,
+                "excess_hours": max(0.0, (high - low) / (2 * _STEP * weight)),
+            }
+        )
+    return points
