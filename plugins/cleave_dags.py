@@ -286,6 +286,11 @@ def run_name() -> str:
     return f"airflow {run.dag_id} {run.run_id}"
 
 
+def asked_at() -> str:
+    """When this run was asked for: the same for every attempt of its tasks."""
+    return str(get_current_context()["dag_run"].run_after.isoformat())
+
+
 def turn(seconds: int) -> int:
     """A number that rises by one with each scheduled run of that cadence."""
     return int(get_current_context()["dag_run"].run_after.timestamp() // seconds)

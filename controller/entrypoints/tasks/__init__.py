@@ -5,6 +5,7 @@ It returns a document of plain values. Errors are Cleave's own; a repeat with th
 one's operation. Nothing here imports Airflow.
 """
 
+from controller.entrypoints.tasks.backtest import policy_backtest
 from controller.entrypoints.tasks.bundles import (
     aggregate_bundles,
     apply_bundles,
@@ -53,6 +54,7 @@ __all__ = [
     "keep_partitions",
     "merge_pass",
     "merge_segments",
+    "policy_backtest",
     "propose_bundles",
     "rebucket_segment",
     "reconcile_share",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -27,7 +27,7 @@ def _hash(value: object) -> object:
         raise ValueError(str(error)) from error
 
 
-def _hashes(value: object) -> object:
+def _words(value: object) -> object:
     """Several in one text, divided by commas, spaces or lines; an empty text is none."""
     if not isinstance(value, str):
         return value
@@ -54,7 +54,7 @@ class SplitForm(Form):
     """Neither cut points nor parts: at the midpoint."""
 
     segment: SegmentId
-    cut_points: Annotated[tuple[Hash, ...] | None, BeforeValidator(_hashes)] = None
+    cut_points: Annotated[tuple[Hash, ...] | None, BeforeValidator(_words)] = None
     parts: int | None = Field(None, ge=2, le=65_536)
 
 
@@ -86,7 +86,22 @@ class DeleteForm(Form):
     confirm: Annotated[str, BeforeValidator(lambda value: _topic(value) if value else value)] = ""
 
 
-AnyForm = TypeVar("AnyForm", bound=Form)
+class BacktestForm(BaseModel):
+    """Which loads, which policies, from when until when. Neither topics nor a namespace: all topics."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    topics: Annotated[tuple[TopicName, ...] | None, BeforeValidator(_words)] = None
+    namespace: str | None = None
+    policies: tuple[str, ...] = ()
+    since: str | None = Field("7d", alias="from")
+    until: str | None = Field(None, alias="to")
+    weights: str = ""
+    seeds: int = Field(1, ge=1, le=1_000)
+    engine: Literal["spark", "here"] | None = None
+
+
+AnyForm = TypeVar("AnyForm", bound=BaseModel)
 
 
 def fill_in(form: type[AnyForm], params: Mapping[str, object]) -> AnyForm:
@@ -111,11 +126,11 @@ def _demand_utf8(name: str, value: object) -> None:
             _demand_utf8(name, part)
 
 
-def _sentence(form: type[Form], problem: Mapping[str, object]) -> str:
+def _sentence(form: type[BaseModel], problem: Mapping[str, object]) -> str:
     place = problem["loc"]
     name = ".".join(map(str, place)) if isinstance(place, tuple) else str(place)
     if problem["type"] == "extra_forbidden":
-        return f"{name}: there is no such parameter; the form has {', '.join(form.model_fields)}"
+        return f"{name}: there is no such parameter; the form has {', '.join(field.alias or name for name, field in form.model_fields.items())}"
     if problem["type"] == "missing":
         return f"{name}: is missing"
     message = str(problem["msg"]).removeprefix("Value error, ")

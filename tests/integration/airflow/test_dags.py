@@ -31,7 +31,8 @@ BY_HAND = {
     "cleave_manual_split",
 }
 BUNDLES_BY_HAND = {"bundle_approve", "bundle_policy", "bundle_split", "bundle_unload"}
-EVERY = SCHEDULED | BY_HAND | BUNDLES_BY_HAND
+OTHERS_BY_HAND = BUNDLES_BY_HAND | {"policy_backtest"}
+EVERY = SCHEDULED | BY_HAND | OTHERS_BY_HAND
 
 _connects: list[Any] | None = None
 
@@ -91,12 +92,12 @@ def test_a_scheduled_dag_never_runs_beside_itself_nor_for_times_gone_by(dag_bag:
     assert dag.dagrun_timeout is not None
 
 
-@pytest.mark.parametrize("dag_id", sorted(BY_HAND | BUNDLES_BY_HAND))
+@pytest.mark.parametrize("dag_id", sorted(BY_HAND | OTHERS_BY_HAND))
 def test_a_form_runs_when_asked_even_where_dags_begin_paused(dag_bag: Any, dag_id: str) -> None:
     dag = dag_bag.dags[dag_id]
 
     assert dag.is_paused_upon_creation is False
-    assert dag_id in BUNDLES_BY_HAND or {"topic", "reason", "timeout_seconds", "dry_run"} <= set(dag.params)
+    assert dag_id in OTHERS_BY_HAND or {"topic", "reason", "timeout_seconds", "dry_run"} <= set(dag.params)
     assert all(dag.params.get_param(name).description for name in dag.params)
 
 

@@ -1,0 +1,47 @@
+"""What policies would have cost on the load that was recorded, as a task: asked in a form, kept like any other backtest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from controller.bootstrap import build_backtest
+from controller.domain.errors import InvalidInput
+from controller.entrypoints import backtest_requests, backtest_rows
+from controller.entrypoints.output import emit, rows_table
+from controller.entrypoints.spans import span
+from controller.entrypoints.tasks.access import Extras, cleave_at
+from controller.entrypoints.tasks.forms import BacktestForm, fill_in
+from controller.services.policy_backtest import Loads
+
+DEFAULT_SPAN = timedelta(days=7)
+
+
+def policy_backtest(
+    *, dsn: str, extras: Extras, request_key: str, actor: str, asked_at: str, params: Mapping[str, Any]
+) -> dict[str, Any]:
+    """See `BacktestForm`. A time ago is counted from `asked_at`, so that every attempt asks the same question.
+
+    The answer has one row a policy; the rows of each load are in `inspect.backtest_results`.
+    """
+    form = fill_in(BacktestForm, params)
+    if form.topics and form.namespace:
+        raise InvalidInput("topics and namespace: give one of the two")
+    question = backtest_requests.question(form.policies, weights=form.weights, seeds=form.seeds)
+    now = datetime.fromisoformat(asked_at)
+    begins, ends = span(form.since, form.until, now=now, unless_given=(now - DEFAULT_SPAN, now))
+    loads = Loads(begins, ends, form.topics, form.namespace or None)
+    with cleave_at(dsn, extras) as app:
+        answer = build_backtest(app).run(
+            question, loads, asked_by=actor, request_key=request_key, engine=form.engine
+        )
+    rows = backtest_rows.summary(backtest_rows.result_rows(answer.results))
+    title = f"backtest {answer.run_id}, computed {answer.engine}"
+    emit(False, None, rows_table(backtest_rows.cells(rows), backtest_rows.SUMMARY, title=title))
+    return {
+        "run_id": answer.run_id,
+        "engine": answer.engine,
+        "summary": rows,
+        "left_out": [{"load": name, "reason": why} for name, why in sorted(answer.left_out.items())],
+    }
