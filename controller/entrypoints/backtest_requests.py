@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from controller.domain.errors import InvalidInput, Unsupported
 from controller.domain.shown import shown
@@ -28,12 +28,9 @@ def question(
     pictures: bool = False,
 ) -> Question:
     """What is asked about every load. Raises InvalidInput for what cannot be read, Unsupported without NumPy."""
-    try:
-        from spark_jobs.policy_backtest import Question
-    except ImportError as error:
-        raise Unsupported(
-            f"a backtest needs {error.name}; install it, or this package with the extra 'backtest'"
-        ) from None
+    _demand_libraries()
+    from spark_jobs.policy_backtest import Question
+
     if not 1 <= seeds <= MOST_SEEDS:
         raise InvalidInput(f"seeds = {seeds}; give 1 to {MOST_SEEDS}")
     if not 0 <= actuation_seconds <= 86_400:
@@ -43,6 +40,24 @@ def question(
     if twice:
         raise InvalidInput(f"the policy {', '.join(sorted(twice))} is named twice; once is enough")
     return Question(chosen, prices(weights), tuple(range(seeds)), 60, actuation_seconds, pictures)
+
+
+def of_what_if(knobs: Mapping[str, Any]) -> Question:
+    """The policy in force beside the same with other knobs. Raises Unsupported without NumPy."""
+    _demand_libraries()
+    from spark_jobs.policy_backtest import IN_FORCE, Candidate, Question
+
+    return Question((Candidate("in force", IN_FORCE), Candidate("what if", IN_FORCE, knobs)))
+
+
+def _demand_libraries() -> None:
+    try:
+        import spark_jobs.policy_backtest as job
+    except ImportError as error:
+        raise Unsupported(
+            f"a backtest needs {error.name}; install it, or this package with the extra 'backtest'"
+        ) from None
+    del job
 
 
 def candidate(text: str) -> Candidate:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console, Group, RenderableType
@@ -24,6 +24,9 @@ from controller.entrypoints.running import user_name
 from controller.entrypoints.spans import span
 from controller.services.policy_backtest import HERE, SPARK, BacktestAnswer, Loads, Trace
 from controller.store.postgres import inspection
+
+if TYPE_CHECKING:
+    from spark_jobs.policy_backtest import Question
 
 DEFAULT_SPAN = timedelta(days=7)
 _RUNS = "SELECT * FROM inspect.backtest_runs ORDER BY run_id DESC LIMIT :limit"
@@ -91,6 +94,11 @@ def backtest(
     loads = _loads(topic, namespace, trace, since, until, mean_load, first_day, days)
     if engine not in (None, SPARK, HERE):
         raise InvalidInput(f"--engine {engine}: give {SPARK} or {HERE}, or leave it out")
+    ask(question, loads, engine=engine, html=html, as_json=as_json)
+
+
+def ask(question: Question, loads: Loads, *, engine: str | None, html: Path | None, as_json: bool) -> None:
+    """Run the backtest, print what came out, and write the report if one is wanted."""
     if html is not None:
         from controller.entrypoints.backtest_page import demand_plotly
 
@@ -147,8 +155,7 @@ def _loads(
         raise InvalidInput("give --topic, --namespace or --trace, one of the three")
     if traces and (since or until):
         raise InvalidInput("--from and --to go with topics; of a trace choose --first-day and --days")
-    now = datetime.now(UTC)
-    begins, ends = span(since, until, now=now, unless_given=(now - DEFAULT_SPAN, now))
+    begins, ends = past(since, until)
     return Loads(
         begins,
         ends,
@@ -156,6 +163,12 @@ def _loads(
         namespace,
         tuple(Trace(path.name, (path,), mean_load, first_day, days) for path in traces or ()),
     )
+
+
+def past(since: str | None, until: str | None) -> tuple[datetime, datetime]:
+    """The span asked about; the last seven days where nothing is said."""
+    now = datetime.now(UTC)
+    return span(since, until, now=now, unless_given=(now - DEFAULT_SPAN, now))
 
 
 @contextmanager

@@ -11,16 +11,18 @@ from sqlalchemy import text
 from controller.bootstrap import application
 from controller.domain.decision import Lane
 from controller.domain.errors import InvalidInput, InvalidPolicy
+from controller.domain.evaluator import ALL_LANES
 from controller.domain.evaluator import decide as ask
 from controller.domain.policy import AutoScalePolicy, UnreadablePolicy, validate
 from controller.domain.shown import shown
 from controller.domain.situation import Situation
-from controller.entrypoints import completion
+from controller.entrypoints import backtest_requests, completion
 from controller.entrypoints.commands import verdicts
 from controller.entrypoints.commands.decide import present_situation
-from controller.entrypoints.commands.options import AsJson, Topic, about, topic_name
+from controller.entrypoints.commands.options import AsJson, From, To, Topic, about, topic_name
 from controller.entrypoints.commands.policy import parse_knobs
 from controller.entrypoints.output import emit, rows_table
+from controller.services.policy_backtest import Loads
 from controller.store.topics import topics
 
 IN_FORCE, WHAT_IF = "in_force", "what_if"
@@ -44,13 +46,42 @@ def what_if(
         ),
     ],
     lanes: Lanes = _EVERY_LANE,
+    since: From = None,
+    until: To = None,
     as_json: AsJson = False,
 ) -> None:
+    """What another policy would do now, beside the one in force; changes nothing.
+
+    With `--from` (and `--to`) it answers for the past instead: what it would have cost, by a backtest, which is kept.
+    """
     name, changes, asked = topic_name(topic), parse_knobs(knobs), parse_lanes(lanes)
+    if since is not None or until is not None:
+        if asked != ALL_LANES:
+            raise InvalidInput("--lanes goes with the present; in the past all lanes are asked")
+        _of_the_past(name, changes, since, until, as_json)
+        return
     now, then = _situations(name, changes)
     answers = ask(now, asked).to_document(), ask(then, asked).to_document()
     document = {**_question(name, now, then, asked), **_compared(answers, now.now)}
     emit(as_json, document, _table(document, now.now, answers))
+
+
+def _of_the_past(
+    name: str, changes: dict[str, Any], since: str | None, until: str | None, as_json: bool
+) -> None:
+    from controller.entrypoints.commands import backtest
+
+    _demand_values(changes)
+    question = backtest_requests.of_what_if(changes)
+    loads = Loads(*backtest.past(since, until), topics=(name,))
+    backtest.ask(question, loads, engine=None, html=None, as_json=as_json)
+
+
+def _demand_values(changes: dict[str, Any]) -> None:
+    """Refuse a knob that is taken back: what it would then be is a question of the levels."""
+    for knob, value in changes.items():
+        if value is None:
+            raise InvalidInput(f"{knob}=null: give the value to ask about")
 
 
 def parse_lanes(given: str) -> frozenset[Lane]:
@@ -65,14 +96,12 @@ def parse_lanes(given: str) -> frozenset[Lane]:
 
 
 def changed(policy: AutoScalePolicy, changes: dict[str, Any]) -> AutoScalePolicy:
-    """The policy with other knobs, checked as a whole. Raises InvalidInput for a knob that is taken back: what it would
-    then be is a question of the levels; InvalidPolicy for the rest.
+    """The policy with other knobs, checked as a whole. Raises InvalidInput for a knob that is taken back, InvalidPolicy for
+    the rest.
     """
     if isinstance(policy, UnreadablePolicy):
         raise InvalidPolicy(f"the policy in force cannot be read ({policy.why}); set it right first")
-    for knob, value in changes.items():
-        if value is None:
-            raise InvalidInput(f"{knob}=null: give the value to ask about")
+    _demand_values(changes)
     then = AutoScalePolicy.from_document({**policy.to_document(), **changes})
     validate(then)
     return then

@@ -154,3 +154,31 @@ def test_a_reader_sees_what_was_run_and_may_run_nothing(
     assert [run["run_id"] for run in cleave.json("backtests", "list")] == [1]
     assert cleave.json("backtests", "show", "1")["rows"][0]["policy"] == "pip483"
     assert "permission denied" in cleave("backtest", "--topic", orders, *SPAN).err
+
+
+def test_a_what_if_of_the_past_is_a_backtest_of_two(cleave: CommandLine, recorded: str) -> None:
+    changes = ("--set", "max_segments=2", "--set", "merge_cooldown_seconds=60")
+
+    answer = cleave.json("what-if", recorded, *changes, *SPAN)
+
+    rows = {row["policy"]: row for row in answer["summary"]}
+    assert set(rows) == {"in force", "what if"}
+    assert rows["what if"]["reshapes"] == 0 < rows["in force"]["reshapes"]
+    assert rows["what if"]["cost"] > rows["in force"]["cost"]
+    [run] = cleave.json("backtests", "list")
+    assert run["inputs"]["policies"][1]["knobs"] == {"max_segments": 2, "merge_cooldown_seconds": 60}
+    assert "what if" in cleave.ok("what-if", recorded, *changes, *SPAN)
+
+
+def test_a_what_if_of_the_past_is_refused_in_one_line(cleave: CommandLine, recorded: str) -> None:
+    for given, words in [
+        (("--set", "max_segments=null"), "give the value"),
+        (("--set", "max_segments=0"), "max_segments"),
+        (("--set", "nonsense=1"), "nonsense"),
+        (("--set", "max_segments=3", "--lanes", "load"), "--lanes goes with the present"),
+    ]:
+        answer = cleave("what-if", recorded, *given, *SPAN)
+
+        assert (answer.code, answer.out) == (2, ""), answer.err
+        assert answer.err.count("\n") == 1
+        assert words in answer.err
