@@ -23,16 +23,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from controller.backtest.arrays import Floats
-from controller.backtest.load_series import LoadSeries
+from controller.backtest.load_series import LoadSeries, of_messages
 from controller.backtest.optimum import lower_bound
-from controller.backtest.rule import MEMORY_TICKS, Rule
+from controller.backtest.rivals.registry import RULES, rule_named
+from controller.backtest.rule import Rule, of_policy
 from controller.backtest.score import Prices, score
 from controller.backtest.simulation import Conditions, Simulation, simulate
 from controller.backtest.spread import Spread
 from controller.domain.errors import InvalidInput
-from controller.domain.evaluator import decide
 from controller.domain.load import METRICS, LoadStats
-from controller.domain.policy import PROFILES, AutoScalePolicy, validate
+from controller.domain.policy import AutoScalePolicy, validate
 from controller.domain.shown import shown
 from spark_jobs.backtest_picture import front, picture
 from spark_jobs.recorded_load import RATE_COLUMNS, Recording, series_of
@@ -79,25 +79,21 @@ class Candidate:
     rule: str
     knobs: Mapping[str, Any] = field(default_factory=dict)
 
-    def policy(self, base: AutoScalePolicy) -> AutoScalePolicy:
-        """The topic's policy with this candidate's profile and knobs. Raises InvalidPolicy."""
-        profile: dict[str, Any] = {"profile": self.rule} if self.rule in PROFILES else {}
-        if self.rule == "adaptive":
-            profile["strict_pulsar"] = False  # that is a switch of the other profile
-        changed = AutoScalePolicy.from_document({**base.to_document(), **profile, **self.knobs})
-        validate(changed)
-        return changed
-
-    def as_rule(self, base: AutoScalePolicy) -> Rule:
+    def as_rule(self, base: AutoScalePolicy, series: LoadSeries) -> Rule:
         """The rule to simulate. Raises InvalidInput for a name that there is not, InvalidPolicy for its knobs."""
-        if self.rule not in (IN_FORCE, *PROFILES):
+        policy = AutoScalePolicy.from_document({**base.to_document(), **self.knobs})
+        validate(policy)
+        if self.rule == IN_FORCE:
+            return of_policy(policy, self.name)
+        if self.rule not in RULES:
             raise InvalidInput(
-                f"no policy is called {shown(self.rule)}; there are {', '.join((IN_FORCE, *PROFILES))}"
+                f"no policy is called {shown(self.rule)}; there are {', '.join((IN_FORCE, *RULES))}"
             )
-        policy = self.policy(base)
-        is_reactive = policy.profile == "pip483"
-        memory = 0 if is_reactive else MEMORY_TICKS
-        return Rule(self.name, decide, policy, is_reactive=is_reactive, memory_ticks=memory)
+        return replace(rule_named(self.rule, series, policy), name=self.name)
+
+    def check(self, base: AutoScalePolicy) -> None:
+        """Raises what `as_rule` would raise for any load."""
+        self.as_rule(base, of_messages(self.name, [0.0]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +165,7 @@ def _answered(loads: Sequence[Load], question: Question, done: Done) -> pa.Recor
         series = series_of(recording, rates)
         base = recording.base_policy
         cases = question.cases[number::of]
-        most = max(one.policy(base).max_segments for one in question.candidates)
+        most = max(one.as_rule(base, series).policy.max_segments for one in question.candidates)
         for candidate, seed in cases:
             rows.append(_simulated(recording, series, candidate, seed, question))
             of_seed = drawn(series, seed).load(base.thresholds.split.rates)
@@ -220,11 +216,13 @@ def _simulated(
         actuation_seconds=question.actuation_seconds,
         initial_segments=recording.segments,
     )
-    run = simulate(drawn(series, seed), candidate.as_rule(base), conditions)
+    rule = candidate.as_rule(base, series)
+    run = simulate(drawn(series, seed), rule, conditions)
     run = in_capacities_of(run, base.thresholds.split)
     figures = asdict(score(run, question.prices))
     cost = figures.pop("cost")
     figures |= {"days": series.days, "measured": float(series.measured.mean())}
+    figures |= {"is_ideal": True} if rule.is_ideal else {}
     figures |= {"refusals": dict(sorted(run.refusals.items()))}
     return {
         "key": recording.key,

@@ -2847,13 +2847,21 @@ CREATE VIEW inspect.backtest_results AS
     ((b.figures ->> 'overloaded_segment_seconds'::text))::double precision AS overloaded_segment_seconds,
     ((b.figures ->> 'reshapes'::text))::double precision AS reshapes,
     ((b.figures ->> 'rings_resealed'::text))::double precision AS rings_resealed,
+    ((b.figures ->> 'over_provisioned_hours'::text))::double precision AS over_provisioned_hours,
+    ((b.figures ->> 'most_segments'::text))::double precision AS most_segments,
+    ((b.figures ->> 'reconnections'::text))::double precision AS reconnections,
+    ((b.figures ->> 'reversals'::text))::double precision AS reversals,
+    ((b.figures ->> 'useless_splits'::text))::double precision AS useless_splits,
+    ((b.figures ->> 'silent_seconds'::text))::double precision AS silent_seconds,
+    ((b.figures ->> 'measured'::text))::double precision AS measured,
+    COALESCE(((b.figures ->> 'is_ideal'::text))::boolean, false) AS is_ideal,
     r.asked_at,
     r.code_version,
     b.figures
    FROM (cleave.backtest_result b
      JOIN cleave.backtest_run r USING (run_id));
 
-COMMENT ON VIEW inspect.backtest_results IS 'What each policy would have cost on each load, in segment-hours; regret is that cost over the least any policy can pay.';
+COMMENT ON VIEW inspect.backtest_results IS 'What each policy would have cost on each load, in segment-hours; regret is that cost over the least any policy can pay. measured: the part of the time in which anything was recorded; silent_seconds: the longest time something was hot or cold with neither an act nor a reason; is_ideal: no real system can do it.';
 
 CREATE VIEW inspect.backtest_runs AS
  SELECT run_id,

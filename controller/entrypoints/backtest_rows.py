@@ -21,17 +21,22 @@ SUMMARY = (
     "overload",
     "reshapes",
     "rings_resealed",
+    "silent",
 )
 BY_LOAD = ("load", *SUMMARY)
 LOADS_SHOWN = 20
 """Loads that the terminal shows one by one; of more it shows the sums."""
 _SUMS = (
     "segment_hours",
+    "over_provisioned_hours",
     "excess_hours",
     "overload_seconds",
     "overloaded_segment_seconds",
     "reshapes",
     "rings_resealed",
+    "reconnections",
+    "reversals",
+    "useless_splits",
 )
 
 
@@ -41,7 +46,7 @@ def result_rows(results: Iterable[BacktestResult]) -> list[Row]:
         {
             "load": one.load,
             "topic_id": one.topic_id,
-            "policy": one.policy,
+            "policy": f"{one.policy} (ideal)" if one.figures.get("is_ideal") else one.policy,
             "seed": one.seed,
             "cost": one.cost,
             "least_cost": one.least_cost,
@@ -80,6 +85,7 @@ def cells(rows: Iterable[Row]) -> list[Row]:
             "rings_resealed": f"{row['rings_resealed']:.1f}",
             "reshapes": round(row["reshapes"]),
             "overload": duration(row["overload_seconds"]),
+            "silent": duration(row["silent_seconds"]),
         }
         for row in rows
     ]
@@ -95,6 +101,7 @@ def _of_policy(policy: str, rows: Sequence[Row]) -> Row:
         "cost": math.fsum(row["cost"] for row in rows),
         "least_cost": math.fsum(row["least_cost"] for row in rows),
         **{name: math.fsum(row.get(name) or 0.0 for row in rows) for name in _SUMS},
+        "silent_seconds": max((row.get("silent_seconds") or 0.0 for row in rows), default=0.0),
     }
 
 

@@ -168,7 +168,7 @@ class PolicyBacktest:
             rates = None
         for recording in recordings:
             for candidate in question.candidates:
-                candidate.as_rule(recording.base_policy)
+                candidate.check(recording.base_policy)
         return recordings, left_out, rates
 
     def _topics(self, loads: Loads) -> tuple[list[Recording], dict[str, str]]:

@@ -19,8 +19,13 @@ SELECT b.run_id, b.load, b.topic_id, b.policy, b.seed, b.cost, b.least_cost, b.c
        (b.figures ->> 'overload_seconds')::float8 AS overload_seconds,
        (b.figures ->> 'overloaded_segment_seconds')::float8 AS overloaded_segment_seconds,
        (b.figures ->> 'reshapes')::float8 AS reshapes, (b.figures ->> 'rings_resealed')::float8 AS rings_resealed,
+       (b.figures ->> 'over_provisioned_hours')::float8 AS over_provisioned_hours,
+       (b.figures ->> 'most_segments')::float8 AS most_segments, (b.figures ->> 'reconnections')::float8 AS reconnections,
+       (b.figures ->> 'reversals')::float8 AS reversals, (b.figures ->> 'useless_splits')::float8 AS useless_splits,
+       (b.figures ->> 'silent_seconds')::float8 AS silent_seconds, (b.figures ->> 'measured')::float8 AS measured,
+       coalesce((b.figures ->> 'is_ideal')::boolean, false) AS is_ideal,
        r.asked_at, r.code_version, b.figures
   FROM cleave.backtest_result b
   JOIN cleave.backtest_run r USING (run_id);
 COMMENT ON VIEW inspect.backtest_results IS
-    'What each policy would have cost on each load, in segment-hours; regret is that cost over the least any policy can pay.';
+    'What each policy would have cost on each load, in segment-hours; regret is that cost over the least any policy can pay. measured: the part of the time in which anything was recorded; silent_seconds: the longest time something was hot or cold with neither an act nor a reason; is_ideal: no real system can do it.';

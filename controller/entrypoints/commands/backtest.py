@@ -23,6 +23,7 @@ from controller.entrypoints.reading import reading
 from controller.entrypoints.running import user_name
 from controller.entrypoints.spans import span
 from controller.services.policy_backtest import HERE, SPARK, BacktestAnswer, Loads, Trace
+from controller.store.backtests import BacktestResult
 from controller.store.postgres import inspection
 
 if TYPE_CHECKING:
@@ -53,8 +54,9 @@ def backtest(
         list[str] | None,
         typer.Option(
             "--policy",
-            help="A policy to try: in-force (each topic's own), adaptive, pip483; with knobs as adaptive:target_use=0.8,"
-            f"max_segments=128. Repeatable; {', '.join(backtest_requests.USUAL)} where left out.",
+            help="A policy to try: in-force (each topic's own), adaptive, pip483, or another system's rule such as 'pravega "
+            "sf 2', ydb, 'static peak'; with knobs as adaptive:target_use=0.8,max_segments=128. Repeatable; "
+            f"{', '.join(backtest_requests.USUAL)} where left out.",
         ),
     ] = None,
     since: From = None,
@@ -227,7 +229,8 @@ def show(
         results = inspection.rows(tx, _RESULTS, run_id=run_id)
     if not found:
         raise NotFound(f"there is no backtest {run_id}; `cleave backtests list` has them")
-    rows = [{**row, **(row["figures"] or {})} for row in results]
+    kept = [BacktestResult(**{name: row[name] for name in BacktestResult.__slots__}) for row in results]
+    rows = backtest_rows.result_rows(kept)
     run = found[0]
     title = f"backtest {run_id}, asked by {run['asked_by']} at {cell(run['asked_at'])}: {run['state']}"
     if run["error"]:

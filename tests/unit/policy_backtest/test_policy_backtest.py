@@ -12,7 +12,8 @@ import pytest
 
 from controller.backtest.load_series import LoadSeries, of_messages
 from controller.backtest.optimum import lower_bound
-from controller.backtest.rule import pip483
+from controller.backtest.rivals.registry import RULES
+from controller.backtest.rule import of_policy
 from controller.backtest.score import Prices, score
 from controller.backtest.simulation import Conditions, simulate
 from controller.domain.errors import InvalidInput, InvalidPolicy
@@ -76,7 +77,7 @@ def test_each_load_has_a_row_for_each_candidate(computed: pa.Table) -> None:
 def test_the_figures_are_those_of_the_simulation_by_itself(computed: pa.Table) -> None:
     for series in SERIES:
         row = rows(computed)[series.name, "own", 0]
-        alone = score(simulate(series, pip483(policy=POLICY), Conditions()))
+        alone = score(simulate(series, of_policy(POLICY), Conditions()))
         [least] = lower_bound(
             series.load(POLICY.thresholds.split.rates), Prices(), step_seconds=60, most_segments=64
         )
@@ -202,9 +203,29 @@ def test_long_loads_are_thinned_to_their_peaks() -> None:
 
 def test_a_candidate_is_refused_by_name_or_by_its_knobs() -> None:
     with pytest.raises(InvalidInput, match="no policy is called 'nonsense'"):
-        Candidate("x", "nonsense").as_rule(POLICY)
+        Candidate("x", "nonsense").check(POLICY)
     with pytest.raises(InvalidPolicy, match="max_segments"):
-        Candidate("x", "pip483", {"max_segments": 0}).as_rule(POLICY)
+        Candidate("x", "pip483", {"max_segments": 0}).check(POLICY)
+
+
+@pytest.mark.parametrize("rule", [name for name in RULES if name not in ("adaptive", "pip483")])
+def test_other_systems_rules_are_candidates_too(rule: str) -> None:
+    found = rows(compute_here(RATES, [recording(2)], Question((Candidate(rule, rule),))))
+    row = found["short", rule, 0]
+
+    assert row["cost"] >= row["least_cost"] > 0
+    assert json.loads(row["figures"]).get("is_ideal", False) == rule.startswith("count")
+
+
+def test_the_rules_of_adaptive_take_no_notice_of_a_switch_of_the_others() -> None:
+    strict = recording(2, policy=replace(POLICY, strict_pulsar=True, profile="pip483").to_document())
+    plain = recording(2)
+
+    one, other = (
+        compute_here(RATES, [found], Question((ADAPTIVE,))).column("cost").to_pylist()
+        for found in (strict, plain)
+    )
+    assert one == other
 
 
 def test_a_question_goes_to_another_process_as_text() -> None:
