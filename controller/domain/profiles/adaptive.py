@@ -104,6 +104,7 @@ class _Planner:
             reseal=policy.reseal_price_segment_seconds,
             reconnections=policy.reconnection_price_segment_seconds * situation.clients,
             tick_seconds=self._tick_seconds,
+            memory_ticks=TICKS_OF_MEMORY,
             most_parts=2 if can.midpoint_only else max(2, can.max_children),
             most_spared=max(0, ground.segments_low - self._fewest()),
             recut=whole_ring,

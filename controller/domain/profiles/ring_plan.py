@@ -35,6 +35,11 @@ GROWTH_FORESEEN = 0.5
 UNEVEN_DENSITY = 2.0
 """Where neighbours' loads per hash differ by more than this factor, equal widths would be unfair to both."""
 
+WHOLE_MEMORY = 0.9
+"""Two neighbours that one could have carried for this part of the memory are joined, whatever their share of the ring: a
+price that no memory could ever pay would keep two idle segments for good.
+"""
+
 _MUST = 1e9
 _FUZZ = 1e-9
 _ONE_HASH = 1.5 / 65_536
@@ -60,7 +65,7 @@ class Prices:
     """What the policy says, and what the data plane can do.
 
     `target`: load a segment should carry. `reseal`: of the whole ring. `reconnections`: of all clients of one
-    segment. `tick_seconds`: between two ticks. `most_parts`: children one act may have. `most_spared`: segments that one
+    segment. `tick_seconds`: between two of the `memory_ticks` at most. `most_parts`: children one act may have. `most_spared`: segments that one
     act may take away. `recut`: whether several segments may become several others.
     """
 
@@ -68,6 +73,7 @@ class Prices:
     reseal: float = 7_200.0
     reconnections: float = 0.0
     tick_seconds: float = 60.0
+    memory_ticks: int = 45
     most_parts: int = 65_536
     most_spared: int = MAX_RUN
     recut: bool = True
@@ -81,6 +87,13 @@ class Prices:
     def of_reseal(self, width: float, segments: int) -> float:
         """What sealing so many segments of this width together costs."""
         return self.reseal * width + self.reconnections * segments
+
+    def of_saving(self, width: float, segments: int, spared: int) -> float:
+        """What giving up so many of the segments costs."""
+        reseal = self.reseal * width
+        if segments == 2:
+            reseal = min(reseal, WHOLE_MEMORY * self.memory_ticks * self.tick_seconds)
+        return reseal + self.reconnections * segments + self.segment * spared
 
 
 class Run(NamedTuple):
@@ -214,7 +227,7 @@ def _savings(
     for parts in range(fewest, count):
         if parts > 1 and not (even and prices.recut):
             break
-        price = prices.of_reseal(width, count) + prices.segment * (count - parts)
+        price = prices.of_saving(width, count, count - parts)
         saved = _regret(ticks, count, parts, price, prices.tick_seconds)
         candidate = Candidate(first, count, saved, price)
         for i in range(first, end):

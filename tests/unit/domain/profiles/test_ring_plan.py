@@ -54,13 +54,21 @@ def test_neighbours_of_like_density_help_out_instead_of_one_more_segment() -> No
 
 
 def test_cutting_anew_where_it_is_cut_already_is_no_relief() -> None:
-    assert planned(members(1.2, 0.8, 0.7, 0.0, hot=(0,))) == [(0, 1, 2)]
+    assert planned(members(1.2, 0.8, 0.7, 0.3, hot=(0,), ticks=1)) == [(0, 1, 2)]
 
 
 def test_capacity_is_given_back_when_it_would_have_paid_for_the_reseal() -> None:
-    """Two segments of a ring of four save one segment: 60 segment-s a tick, against 7,200 / 2 for the seal and 60."""
-    assert planned(members(0.4, 0.4, 0.89, 0.89, ticks=61)) == []
-    assert planned(members(0.4, 0.4, 0.89, 0.89, ticks=62)) == [(0, 2, 1)]
+    """Two segments of a ring of eight save one segment: 60 segment-s a tick, against 7,200 / 4 for the seal and 60."""
+    ring = (0.4, 0.4, *[0.89] * 6)
+
+    assert planned(members(*ring, ticks=31)) == []
+    assert planned(members(*ring, ticks=32)) == [(0, 2, 1)]
+
+
+def test_two_that_one_could_have_carried_for_most_of_the_memory_become_one_whatever_that_costs() -> None:
+    assert planned(members(0.4, 0.4, ticks=41)) == []
+    assert planned(members(0.4, 0.4, ticks=42)) == [(0, 2, 1)]
+    assert planned(members(0.4, 0.4, ticks=42), Prices(reseal=1e9)) == [(0, 2, 1)]
 
 
 def test_overload_that_fewer_would_have_had_is_taken_off() -> None:
@@ -83,13 +91,13 @@ def test_what_came_nearest_is_told_with_its_price() -> None:
     plan = plan_ring(members(0.4, 0.4, 0.89, 0.89, ticks=10), Prices(), lambda _: True)
 
     assert plan.runs == ()
-    assert plan.nearest[0] == plan.nearest[1] == Candidate(0, 2, 600.0, 3_660.0)
+    assert plan.nearest[0] == plan.nearest[1] == Candidate(0, 2, 600.0, 2_490.0)
 
 
 def test_clients_add_to_the_price() -> None:
     ring = members(0.4, 0.4, 0.89, 0.89, ticks=62)
 
-    assert planned(ring, Prices(reconnections=100.0)) == []
+    assert planned(ring, Prices(reconnections=1_000.0)) == []
 
 
 def test_a_plane_that_cannot_recut_only_divides_one_or_joins_all() -> None:
