@@ -188,6 +188,7 @@ class Observation:
         self.looks_ahead = False
         self.averages = Averages(rule.average_minutes, self.report_ms, len(self.metrics))
         self.memory = LoadMemory(rule.memory_ticks, policy.load_memory_seconds)
+        self.sketched: dict[int, tuple[float, ...]] = {}
         self.ids: tuple[int, ...] = ()
         self.ranges: tuple[HashRange, ...] = ()
         self.upto = -1
@@ -297,6 +298,20 @@ class Observation:
         if self.rule.average_minutes:
             return self.averages.shown(self.ids, self.metrics)
         return self.memory.recent_loads()
+
+    def sketches(self, tick: int) -> Mapping[int, tuple[float, ...]]:
+        """Where each segment's load lies; none where keys are spread evenly, since nobody counts that."""
+        if self.spread.below is None:
+            return {}
+        if not self.spread.is_steady:
+            self.sketched.clear()
+        step = int(self.steps[self._last_report(tick)])
+        before = self.sketched
+        self.sketched = {
+            segment_id: before.get(segment_id) or self.spread.sketch(hash_range, step)
+            for segment_id, hash_range in zip(self.ids, self.ranges, strict=True)
+        }
+        return self.sketched
 
     def strikes(self) -> Mapping[int, int]:
         """How many splits in a row left nearly all of the load in a segment, where any did."""

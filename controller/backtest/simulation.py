@@ -44,7 +44,8 @@ class Conditions:
     rule is asked: multiples of the series' step, and a tick of a report.
     `consumers[step]`: how many consumers are registered; None where the topic has no such subscription. They share the
     segments. `clients`: how many others, such as producers, are connected to every segment. Where there are any, acts
-    spend the policy's budget of reconnections a minute.
+    spend the policy's budget of reconnections a minute. `sketches`: whether the rule is shown where in each segment the
+    load lies, if the series knows.
     `retention_seconds`: sealed segments are forgotten after so long.
     """
 
@@ -57,6 +58,7 @@ class Conditions:
     capabilities: Capabilities = EVERYTHING
     consumers: Wholes | None = None
     clients: int = 0
+    sketches: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +253,7 @@ class _Run:
             clients=clients,
             reconnections_left=self.budget.left(now) if clients else None,
             strikes=self.observation.strikes(),
+            sketches=self.observation.sketches(tick) if self.conditions.sketches else {},
             now=now,
         )
 
