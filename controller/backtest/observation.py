@@ -299,6 +299,16 @@ class Observation:
             return self.averages.shown(self.ids, self.metrics)
         return self.memory.recent_loads()
 
+    def at_ticks(self, ticks: int) -> tuple[Floats, Floats]:
+        """The topic's load at the end of each tick: in capacities, and in merge thresholds."""
+        last = np.arange(ticks) * self.reports_per_tick + self.reports_per_tick - 1
+        merge_rates = np.asarray(self.rule.policy.thresholds.merge.rates)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            warmth = self.measured[last] / merge_rates
+        never_cold = np.inf if np.any(merge_rates <= 0) else 0.0
+        load: Floats = (self.measured[last] / self.split_rates).max(axis=1)
+        return load, warmth.max(axis=1) + never_cold
+
     def sketches(self, tick: int) -> Mapping[int, tuple[float, ...]]:
         """Where each segment's load lies; none where keys are spread evenly, since nobody counts that."""
         if self.spread.below is None:

@@ -72,6 +72,7 @@ class Act:
     asked: int
     begins: int
     kind: ReshapeKind
+    parent_ids: tuple[int, ...]
     parents: tuple[HashRange, ...]
     children: tuple[HashRange, ...]
     child_loads: tuple[float, ...]
@@ -101,7 +102,8 @@ class Stretch:
 class Simulation:
     """What happened. The arrays have one entry a step, loads are in capacities of a segment.
 
-    `excess` is the sum over segments of what is above 1, `overloaded` how many segments are.
+    `excess` is the sum over segments of what is above 1, `overloaded` how many segments are. `tick_load` is the topic's
+    load as observed at each tick, `tick_warmth` the same in merge thresholds; NaN where nothing was observed.
     """
 
     series: LoadSeries
@@ -112,9 +114,17 @@ class Simulation:
     excess: Floats
     overloaded: Wholes
     acts: tuple[Act, ...]
+    tick_load: Floats
+    tick_warmth: Floats
     verdicts: tuple[Verdict, ...]
     stretches: tuple[Stretch, ...]
     looks: int
+
+    def shares(self, stretch: Stretch, ticks: slice) -> Floats:
+        """`[tick, segment]`, or one row for all: the part of the topic's load on each segment at the ends of ticks."""
+        per_tick = self.conditions.tick_seconds // self.series.step_seconds
+        ends = np.arange(ticks.start, ticks.stop) * per_tick + per_tick - 1
+        return Spread.of(self.series).shares(stretch.ranges, ends)
 
     @property
     def refusals(self) -> Counter[str]:
@@ -298,6 +308,7 @@ class _Run:
             asked=self.step_after(tick) - 1,
             begins=begins,
             kind=planned.kind,
+            parent_ids=planned.parent_ids,
             parents=tuple(self.layout.segments[i].hash_range for i in planned.parent_ids),
             children=children,
             child_loads=self.observation.loads_of(children, tick),
@@ -378,6 +389,7 @@ class _Run:
             excess,
             overloaded,
             tuple(told.acts),
+            *self.observation.at_ticks(self.ticks),
             tuple(told.verdicts),
             tuple(s for s in told.stretches if s.begins < steps),
             told.looks,
