@@ -35,8 +35,9 @@ DAY_SECONDS = 86_400
 class LoadSeries:
     """`rates[step, metric]` per second (the metrics of `METRICS`), from `start_ms` on (milliseconds since the Unix epoch).
 
-    `shares[row, bin]` are the parts of the load on bins of equal width that tile the ring; each row adds up to 1. One
-    row holds for all steps, else there is a row a step. None: keys are spread evenly. All four metrics are spread alike.
+    `shares[row, bin]` are the parts of the load on bins of equal width that tile the ring, each of a whole number of
+    hashes; each row adds up to 1. One row holds for all steps, else there is a row a step. None: keys are spread evenly,
+    as they are within a bin. All four metrics are spread alike.
     Raises InvalidInput for arrays that do not fit.
     """
 
@@ -59,13 +60,13 @@ class LoadSeries:
             self._check_shares(self.shares)
 
     def _check_shares(self, shares: Floats) -> None:
-        if (
-            shares.ndim != 2
-            or shares.shape[0] not in (1, self.steps)
-            or not 1 <= shares.shape[1] <= RING_SIZE
-        ):
+        if shares.ndim != 2 or shares.shape[0] not in (1, self.steps):
             raise InvalidInput(
                 f"shares of {self.name} have shape {shares.shape}; give one row, or one a step"
+            )
+        if not shares.shape[1] or RING_SIZE % shares.shape[1]:
+            raise InvalidInput(
+                f"shares of {self.name} have {shares.shape[1]} bins; give a number that divides {RING_SIZE}"
             )
         if not np.all(shares >= 0) or not np.allclose(shares.sum(axis=1), 1.0):
             raise InvalidInput(f"shares of {self.name} must be >= 0 and add up to 1 in each row")
