@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from controller.backtest.arrays import Floats, Wholes
-from controller.backtest.load_series import DAY_SECONDS, LoadSeries
+from controller.backtest.load_series import LoadSeries
 from controller.backtest.observation import Grain, Observation
 from controller.backtest.rule import Rule
 from controller.backtest.spread import Spread
@@ -54,7 +54,7 @@ class Conditions:
     report_seconds: int | None = None
     actuation_seconds: float = 0.0
     initial_segments: int = 1
-    retention_seconds: int = DAY_SECONDS
+    retention_seconds: int = 3_600
     capabilities: Capabilities = EVERYTHING
     consumers: Wholes | None = None
     clients: int = 0
@@ -231,6 +231,10 @@ class _Run:
         self.observation.advance(tick)
         situation = self._situation(tick)
         evaluation = self.rule.decide(situation)
+        if evaluation.decisions and self.observation.is_lazy:
+            self.observation.settle()  # whether it acts is a matter of sides, on what is a matter of rates
+            situation = replace(situation, loads=self.observation.records(tick))
+            evaluation = self.rule.decide(situation)
         told = self.told
         told.looks += 1
         if not told.verdicts or told.verdicts[-1].evaluation != evaluation:
