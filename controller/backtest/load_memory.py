@@ -2,7 +2,7 @@
 
 A segment's memory begins with its first measured tick: it takes over what its parents remember, by the widths that it has
 of them. Where it is one of the parts of a split, its share of what all of them measure takes the place of its width. A gap
-of up to five ticks is bridged by the last known rates; after a longer one a memory begins anew.
+of up to five minutes is bridged by the last known rates; after a longer one a memory begins anew.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from controller.domain.load import LoadStats
 from controller.domain.segment import Segment
 from controller.domain.situation import TICKS_OF_MEMORY
 
-_LONGEST_BRIDGE = 5
+_BRIDGED_SECONDS, _BRIDGED_TICKS = 300, 5
 _NEARLY_ALL = 0.8
 
 Rates = tuple[float, float, float, float]
@@ -59,12 +59,12 @@ class LoadMemory:
 
     def observe(self, now: int, measured: Mapping[int, LoadStats]) -> None:
         """Takes in what all active segments measured up to `now`, milliseconds since the Unix epoch."""
-        tick = now * TICKS_OF_MEMORY // (max(self.memory_seconds, TICKS_OF_MEMORY) * 1000)
+        tick = now * TICKS_OF_MEMORY // (self._seconds * 1000)
         for segment_id in [i for i in measured if i in self.heirs]:
             self._begin(segment_id, self.heirs.pop(segment_id), measured, tick)
         for segment_id, stats in measured.items():
             memory = self.known.get(segment_id)
-            if memory is None or not 0 <= tick - memory.last_tick <= _LONGEST_BRIDGE:
+            if memory is None or not self._bridges(memory, tick):
                 strikes = 0 if memory is None else memory.strikes
                 self.known[segment_id] = _Memory(deque([stats], self.most_ticks), tick, strikes)
                 continue
@@ -74,11 +74,19 @@ class LoadMemory:
             memory.ticks.append(stats)
             memory.last_tick = tick
 
+    @property
+    def _seconds(self) -> int:
+        return max(self.memory_seconds, TICKS_OF_MEMORY)
+
+    def _bridges(self, memory: _Memory, tick: int) -> bool:
+        longest = max(_BRIDGED_TICKS, _BRIDGED_SECONDS * TICKS_OF_MEMORY / self._seconds)
+        return 0 <= tick - memory.last_tick <= longest
+
     def _begin(
         self, segment_id: int, parents: _Parents, measured: Mapping[int, LoadStats], tick: int
     ) -> None:
         memories = parents.memories
-        if any(not 0 <= tick - memory.last_tick <= _LONGEST_BRIDGE for memory in memories):
+        if not all(self._bridges(memory, tick) for memory in memories):
             return
         first = max(memory.last_tick - len(memory.ticks) + 1 for memory in memories)
         mine = [_of_width(own, self.ranges[segment_id]) for own in parents.ranges]

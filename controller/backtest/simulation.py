@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from controller.backtest.arrays import Floats, Wholes
-from controller.backtest.load_series import DAY_SECONDS, LoadSeries
+from controller.backtest.load_series import LoadSeries
 from controller.backtest.observation import Grain, Observation
 from controller.backtest.rule import Rule
 from controller.backtest.spread import Spread
@@ -44,7 +44,8 @@ class Conditions:
     rule is asked: multiples of the series' step, and a tick of a report.
     `consumers[step]`: how many consumers are registered; None where the topic has no such subscription. They share the
     segments. `clients`: how many others, such as producers, are connected to every segment. Where there are any, acts
-    spend the policy's budget of reconnections a minute.
+    spend the policy's budget of reconnections a minute. `sketches`: whether the rule is shown where in each segment the
+    load lies, if the series knows.
     `retention_seconds`: sealed segments are forgotten after so long.
     """
 
@@ -53,10 +54,11 @@ class Conditions:
     report_seconds: int | None = None
     actuation_seconds: float = 0.0
     initial_segments: int = 1
-    retention_seconds: int = DAY_SECONDS
+    retention_seconds: int = 3_600
     capabilities: Capabilities = EVERYTHING
     consumers: Wholes | None = None
     clients: int = 0
+    sketches: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ class Act:
     asked: int
     begins: int
     kind: ReshapeKind
+    parent_ids: tuple[int, ...]
     parents: tuple[HashRange, ...]
     children: tuple[HashRange, ...]
     child_loads: tuple[float, ...]
@@ -99,7 +102,8 @@ class Stretch:
 class Simulation:
     """What happened. The arrays have one entry a step, loads are in capacities of a segment.
 
-    `excess` is the sum over segments of what is above 1, `overloaded` how many segments are.
+    `excess` is the sum over segments of what is above 1, `overloaded` how many segments are. `tick_load` is the topic's
+    load as observed at each tick, `tick_warmth` the same in merge thresholds; NaN where nothing was observed.
     """
 
     series: LoadSeries
@@ -110,9 +114,17 @@ class Simulation:
     excess: Floats
     overloaded: Wholes
     acts: tuple[Act, ...]
+    tick_load: Floats
+    tick_warmth: Floats
     verdicts: tuple[Verdict, ...]
     stretches: tuple[Stretch, ...]
     looks: int
+
+    def shares(self, stretch: Stretch, ticks: slice) -> Floats:
+        """`[tick, segment]`, or one row for all: the part of the topic's load on each segment at the ends of ticks."""
+        per_tick = self.conditions.tick_seconds // self.series.step_seconds
+        ends = np.arange(ticks.start, ticks.stop) * per_tick + per_tick - 1
+        return Spread.of(self.series).shares(stretch.ranges, ends)
 
     @property
     def refusals(self) -> Counter[str]:
@@ -219,6 +231,10 @@ class _Run:
         self.observation.advance(tick)
         situation = self._situation(tick)
         evaluation = self.rule.decide(situation)
+        if evaluation.decisions and self.observation.is_lazy:
+            self.observation.settle()  # whether it acts is a matter of sides, on what is a matter of rates
+            situation = replace(situation, loads=self.observation.records(tick))
+            evaluation = self.rule.decide(situation)
         told = self.told
         told.looks += 1
         if not told.verdicts or told.verdicts[-1].evaluation != evaluation:
@@ -251,6 +267,7 @@ class _Run:
             clients=clients,
             reconnections_left=self.budget.left(now) if clients else None,
             strikes=self.observation.strikes(),
+            sketches=self.observation.sketches(tick) if self.conditions.sketches else {},
             now=now,
         )
 
@@ -295,6 +312,7 @@ class _Run:
             asked=self.step_after(tick) - 1,
             begins=begins,
             kind=planned.kind,
+            parent_ids=planned.parent_ids,
             parents=tuple(self.layout.segments[i].hash_range for i in planned.parent_ids),
             children=children,
             child_loads=self.observation.loads_of(children, tick),
@@ -375,6 +393,7 @@ class _Run:
             excess,
             overloaded,
             tuple(told.acts),
+            *self.observation.at_ticks(self.ticks),
             tuple(told.verdicts),
             tuple(s for s in told.stretches if s.begins < steps),
             told.looks,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.backtest.observation import RecordArrays
+from controller.backtest.records import RecordArrays
 from controller.domain.load import LoadRecord, LoadStats, LoadThresholds, next_record
 
 SPLIT, MERGE = LoadStats(10.0, 100.0, 40.0, 80.0), LoadStats(4.0, 20.0, 10.0, 20.0)

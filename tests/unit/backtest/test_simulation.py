@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from controller.backtest.load_series import of_messages
 from controller.backtest.rule import Rule, pip483
+from controller.backtest.score import score
 from controller.backtest.simulation import Conditions, Simulation, simulate
 from controller.domain.decision import Evaluation, Recut, Split
 from controller.domain.errors import InvalidInput, InvariantViolated
@@ -42,7 +43,7 @@ def test_asking_only_where_the_answer_can_differ_gives_the_same_acts(
 
     assert skipping.acts == plain.acts
     assert skipping.stretches == plain.stretches
-    np.testing.assert_array_equal(skipping.excess, plain.excess)
+    assert score(skipping) == score(plain)
     assert skipping.looks <= plain.looks == series.steps * 60 // conditions.tick_seconds
 
 
@@ -145,6 +146,26 @@ def test_a_split_that_leaves_nearly_all_of_the_load_in_one_part_is_a_strike() ->
     simulate(series, Rule("left", split_left))
 
     assert [dict(situation.strikes) for situation in seen] == [{}, {}, {1: 1}, {3: 2}]
+
+
+def test_a_rule_is_shown_where_the_load_lies_if_anybody_counts_it() -> None:
+    seen: list[Situation] = []
+
+    def split_first(situation: Situation) -> Evaluation:
+        seen.append(situation)
+        return Evaluation((Split(0),) if len(seen) == 1 else ())
+
+    left = np.array([[0.6, 0.4, 0.0, 0.0]])
+    series = of_messages("left", [100.0] * 2, start_ms=worlds.START, shares=left)
+    simulate(series, Rule("first", split_first), Conditions(sketches=True))
+
+    whole, low = (np.array(next(iter(situation.sketches.values()))) for situation in seen)
+    assert (len(whole), len(low)) == (1024, 1024)
+    assert whole.reshape(4, 256).sum(axis=1) == pytest.approx([0.6, 0.4, 0, 0])
+    assert low.reshape(2, 512).sum(axis=1) == pytest.approx([0.6, 0.4])
+
+    simulate(series, Rule("first", split_first))
+    assert seen[-1].sketches == {}
 
 
 def test_acts_spend_a_budget_that_fills_up_again() -> None:

@@ -51,7 +51,7 @@ def _shares(steps: int) -> st.SearchStrategy[np.ndarray[Any, np.dtype[np.float64
         return weights / weights.sum(axis=1, keepdims=True)
 
     return st.none() | st.builds(
-        of_seed, st.integers(0, 1000), st.sampled_from([1, steps]), st.sampled_from([1, 3, 64])
+        of_seed, st.integers(0, 1000), st.sampled_from([1, steps]), st.sampled_from([1, 4, 64])
     )
 
 

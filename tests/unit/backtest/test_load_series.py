@@ -1,0 +1,140 @@
+"""A load over time: what can be one, and how it is read from recorded traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from controller.backtest.load_series import LoadSeries, of_history, of_messages, read_csv
+from controller.domain.errors import InvalidInput
+from controller.domain.hash_range import HashRange
+
+
+def trace(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(["timestamp,value", *lines]) + "\n")
+    return path
+
+
+def test_readings_are_joined_by_straight_lines_and_scaled_to_the_mean(tmp_path: Path) -> None:
+    file = trace(tmp_path / "a.csv", *(f"2024-01-01 {hour:02}:00:00,{hour % 2}" for hour in range(24)))
+
+    series = read_csv("a", [file], days=1, mean_load=2.0, capacity=100.0, step_seconds=1800)
+
+    assert (series.start_ms, series.step_seconds, series.steps) == (1_704_067_200_000, 1800, 48)
+    assert series.rates[:, 0].mean() == pytest.approx(200.0)
+    assert (series.rates[1:46:2, 0] / series.rates[2, 0]).tolist() == pytest.approx([0.5] * 23)
+    assert not series.rates[:, 1:].any()
+
+
+def test_of_several_files_the_sum_counts_from_where_all_have_begun(tmp_path: Path) -> None:
+    early = trace(tmp_path / "a.csv", *(f"2024-01-0{day} 00:00:00,3" for day in (1, 2, 3, 4)))
+    late = trace(
+        tmp_path / "b.csv", "2024-01-02 00:00:00,0", "2024-01-03 00:00:00,6", "2024-01-04 00:00:00,0"
+    )
+
+    series = read_csv("both", [early, late], days=2, mean_load=1.0, capacity=6.0, step_seconds=43_200)
+
+    assert series.start_ms == 1_704_153_600_000
+    assert series.rates[:, 0].tolist() == pytest.approx([3, 6, 9, 6])
+
+
+def test_days_that_are_not_covered_are_refused(tmp_path: Path) -> None:
+    file = trace(tmp_path / "a.csv", "2024-01-01 00:00:00,1", "2024-01-01 00:05:00,1")
+
+    with pytest.raises(InvalidInput, match="a ends before day 1"):
+        read_csv("a", [file], days=1)
+
+
+def test_a_trace_without_load_is_refused(tmp_path: Path) -> None:
+    file = trace(tmp_path / "a.csv", "2024-01-01 00:00:00,0", "2024-01-02 00:00:00,0")
+
+    with pytest.raises(InvalidInput, match="holds no load"):
+        read_csv("a", [file], days=1)
+
+
+def test_a_trace_of_one_reading_is_none(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"one\.csv has 1 reading"):
+        read_csv("a", [trace(tmp_path / "one.csv", "2024-01-01 00:00:00,1")])
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"rates": np.zeros((0, 4))}, "one row of 4"),
+        ({"rates": np.zeros((2, 3))}, "one row of 4"),
+        ({"rates": np.full((2, 4), -1.0)}, "negative or infinite"),
+        ({"rates": np.full((2, 4), np.inf)}, "negative or infinite"),
+        ({"step_seconds": 0}, "give at least 1"),
+        ({"shares": np.ones((3, 1))}, "one row, or one a step"),
+        ({"shares": np.full((1, 3), 1 / 3)}, "a number that divides 65536"),
+        ({"shares": np.array([[0.5, 0.4]])}, "add up to 1"),
+        ({"shares": np.array([[1.5, -0.5]])}, "add up to 1"),
+    ],
+)
+def test_what_does_not_fit_is_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        LoadSeries(**({"name": "odd", "start_ms": 0, "rates": np.zeros((2, 4))} | values))
+
+
+def test_a_load_is_the_largest_of_its_rates_as_part_of_their_thresholds() -> None:
+    series = LoadSeries("mixed", 0, np.array([[5.0, 10.0, 0, 0], [1.0, 100.0, 0, 0], [np.nan] * 4]))
+
+    assert series.load([10.0, 100.0, 1.0, 1.0]).tolist() == [0.5, 1.0, 0.0]
+    assert series.measured.tolist() == [True, True, False]
+
+
+def test_the_days_of_a_series() -> None:
+    assert of_messages("day", [1.0] * 1440).days == 1
+
+
+RANGES = {0: HashRange(0, 65_535), 1: HashRange(0, 0x3FFF), 2: HashRange(0x4000, 65_535)}
+
+
+def history(*rows: tuple[int, int, float]) -> dict[str, list[float]]:
+    """Segment, end of the window in seconds, messages/s in; twice as many go out."""
+    return {
+        "segment_id": [row[0] for row in rows],
+        "window_end_ms": [row[1] * 1000 for row in rows],
+        "msg_rate_in": [row[2] for row in rows],
+        "byte_rate_in": [0.0 for _ in rows],
+        "msg_rate_out": [2 * row[2] for row in rows],
+        "byte_rate_out": [0.0 for _ in rows],
+    }
+
+
+def test_recorded_rates_of_segments_add_up_to_the_topics_and_tell_where_its_load_lies() -> None:
+    recorded = history((0, 600, 40.0), (1, 660, 30.0), (2, 660, 10.0), (1, 780, 5.0), (2, 780, 5.0))
+
+    series = of_history("orders", recorded, RANGES, bins=4)
+
+    assert (series.start_ms, series.steps) == (540_000, 4)
+    assert series.rates[:, 0].tolist() == pytest.approx([40, 40, np.nan, 10], nan_ok=True)
+    assert series.rates[:, 2].tolist() == pytest.approx([80, 80, np.nan, 20], nan_ok=True)
+    assert series.measured.tolist() == [True, True, False, True]
+    assert series.shares is not None
+    uneven = [0.75, 0.25 / 3, 0.25 / 3, 0.25 / 3]
+    half = [0.5, 0.5 / 3, 0.5 / 3, 0.5 / 3]
+    assert series.shares.tolist() == [pytest.approx(row) for row in ([0.25] * 4, uneven, uneven, half)]
+
+
+def test_of_two_windows_in_one_step_the_last_counts() -> None:
+    series = of_history("orders", history((0, 600, 40.0), (0, 630, 20.0), (0, 660, 10.0)), RANGES)
+
+    assert series.rates[:, 0].tolist() == [20, 10]
+
+
+def test_a_silent_topic_is_taken_as_spread_evenly() -> None:
+    series = of_history("orders", history((1, 600, 0.0), (2, 600, 0.0)), RANGES, bins=2)
+
+    assert series.shares is not None
+    assert series.shares.tolist() == [[0.5, 0.5]]
+
+
+def test_a_history_without_rows_or_ranges_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="no rows"):
+        of_history("orders", history(), RANGES)
+    with pytest.raises(InvalidInput, match="segment 9 in the history of orders has no range"):
+        of_history("orders", history((9, 600, 1.0)), RANGES)
