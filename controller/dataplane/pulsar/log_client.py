@@ -94,13 +94,14 @@ class PulsarLogClient:
             raise InvalidInput("producer name '': give one that no other process uses")
         if not messages:
             return 0
-        longest = max(len(m.payload) + len(m.key or b"") for m in messages)
+        longest = max([len(payload) + len(key or b"") for payload, key, _ in messages])
         if len(messages) > MAX_BATCH_MESSAGES or longest > MAX_MESSAGE_BYTES:
             raise InvalidInput(
                 f"a batch of {len(messages)} messages, the longest of {longest} bytes, for {backing_topic}: append at "
                 f"most {MAX_BATCH_MESSAGES} of at most {MAX_MESSAGE_BYTES} bytes at once"
             )
-        demand_on_ring(messages)
+        if bucket is None:  # those of a bucket are looked at when they are marked
+            demand_on_ring(messages)
         return self._sender(full_name(backing_topic), producer, bucket).append(
             messages, sequence, self._admin.deadline()
         )
@@ -281,7 +282,6 @@ class PulsarLogClient:
                 initial_position=pulsar.InitialPosition.Earliest,
                 receiver_queue_size=reader.prefetch_messages,
                 batch_index_ack_enabled=True,
-                message_listener=reader.on_message,
             ),
         )
         reader.attach(client, consumer)
