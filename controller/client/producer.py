@@ -19,6 +19,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -26,7 +27,7 @@ from controller import telemetry
 from controller.client.layout_source import LayoutSource, TopicSnapshot
 from controller.client.layout_watch import LayoutWatch
 from controller.client.patience import Backoff, patiently
-from controller.dataplane.base import LogClient, OutgoingMessage
+from controller.dataplane.base import EagerLogClient, LogClient, OutgoingMessage
 from controller.domain.entry_buckets import bucket_of, bucket_ranges
 from controller.domain.errors import (
     CleaveError,
@@ -166,6 +167,7 @@ class Producer:
         if batch_delay_seconds is not None and not 0 < batch_delay_seconds < math.inf:
             raise InvalidInput(f"a batch delay of {batch_delay_seconds} s; give more than 0, or None")
         self._logs = logs
+        self._eager = logs if isinstance(logs, EagerLogClient) else None
         # Batches are numbered from 1 in each process, so each needs a name that nobody used before.
         self.producer_id = f"{name}-{uuid.uuid4().hex[:12]}"
         self._batch_messages, self._batch_bytes = batch_messages, batch_bytes
@@ -261,7 +263,7 @@ class Producer:
         self._waits.set()
         if self._sender.is_alive():
             self._sender.join()
-        self._sends.shutdown(wait=True, cancel_futures=True)
+        self._sends.shutdown(wait=True)  # what was begun must be ended
         self._watch.close()
 
     def _work_until(self, is_done: Callable[[], bool], *, sends_all: bool) -> None:
@@ -449,16 +451,37 @@ class Producer:
             if not lane.waiting or lane.segment_id in self._fenced:
                 return
             lane.in_doubt = (next(self._numbers), lane.take(self._batch_messages, self._batch_bytes))
+        number, batch = lane.in_doubt
+        append = partial(
+            self._logs.append,
+            lane.backing_topic,
+            batch,
+            producer=lane.producer,
+            sequence=number,
+            bucket=lane.bucket,
+        )
         lane.is_sending = True
-        self._sends.submit(self._send_batch, lane, *lane.in_doubt)
+        self._sends.submit(self._send_batch, lane, batch, self._begun(lane) or append)
 
-    def _send_batch(self, lane: _Lane, number: int, batch: list[OutgoingMessage]) -> None:
+    def _begun(self, lane: _Lane) -> Callable[[], int] | None:
+        """Have the batch sent here and now, which is cheaper than by threads that take turns at the interpreter, and return what waits
+        for the answer; None where it has to be sent aside.
+        """
+        if self._eager is None or lane.in_doubt is None:
+            return None
+        number, batch = lane.in_doubt
+        try:
+            return self._eager.begin_append(
+                lane.backing_topic, batch, producer=lane.producer, sequence=number, bucket=lane.bucket
+            )
+        except CleaveError:  # as `append` will
+            return None
+
+    def _send_batch(self, lane: _Lane, batch: list[OutgoingMessage], append: Callable[[], int]) -> None:
         """Runs in a thread aside. When there is a whole batch by now, it is the next one."""
         stored, failure = 0, None
         try:
-            stored = self._logs.append(
-                lane.backing_topic, batch, producer=lane.producer, sequence=number, bucket=lane.bucket
-            )
+            stored = append()
         except (SegmentTerminated, SegmentNotFound):  # not found: fenced so long ago that it is deleted
             pass
         except Exception as error:  # noqa: BLE001 - the next call raises it

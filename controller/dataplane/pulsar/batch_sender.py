@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pulsar
 
@@ -67,20 +67,66 @@ class BatchSender:
 
     def append(self, messages: Sequence[OutgoingMessage], sequence: int, deadline: Deadline) -> int:
         """How many messages are stored, from the front; see `LogClient.append`."""
-        shared = {} if self._bucket is None else marks(self._bucket, messages)
+        shared = self._marks(messages)
         with self._lock:
             if sequence <= self._stored:
                 return len(messages)
+
+            def send() -> int:
+                producer = self._opened(deadline)
+                return self._outcome(
+                    producer, self._send(producer, messages, shared, sequence), sequence, deadline
+                )
+
+            return self._concluded(send, messages, sequence, deadline)
+
+    def begin(
+        self, messages: Sequence[OutgoingMessage], sequence: int, deadline: Deadline
+    ) -> Callable[[], int] | None:
+        """Send them at once, where nothing stands in the way; see `EagerLogClient.begin_append`."""
+        shared = self._marks(messages)
+        if not self._lock.acquire(blocking=False):
+            return None
+        producer = self._producer
+        if producer is None or sequence <= self._stored or not producer.is_connected():
+            self._lock.release()
+            return None
+        try:
+            results = self._send(producer, messages, shared, sequence)
+        except BaseException:
+            self._lock.release()
+            raise
+
+        def answer() -> int:
             try:
-                stored = self._send(self._opened(deadline), messages, shared, sequence, deadline)
-            except SegmentTerminated:
-                self._drop_producer()
-                stored = self._count_found(messages, sequence, deadline) if self._in_doubt == sequence else 0
-                if stored == 0:
-                    raise
-            if stored >= len(messages):
-                self._stored, self._in_doubt = sequence, None
-            return min(stored, len(messages))
+                return self._concluded(
+                    lambda: self._outcome(producer, results, sequence, deadline), messages, sequence, deadline
+                )
+            finally:
+                self._lock.release()  # by another thread than took it
+
+        return answer
+
+    def _marks(self, messages: Sequence[OutgoingMessage]) -> Mapping[str, str]:
+        return {} if self._bucket is None else marks(self._bucket, messages)
+
+    def _concluded(
+        self,
+        outcome: Callable[[], int],
+        messages: Sequence[OutgoingMessage],
+        sequence: int,
+        deadline: Deadline,
+    ) -> int:
+        try:
+            stored = outcome()
+        except SegmentTerminated:
+            self._drop_producer()
+            stored = self._count_found(messages, sequence, deadline) if self._in_doubt == sequence else 0
+            if stored == 0:
+                raise
+        if stored >= len(messages):
+            self._stored, self._in_doubt = sequence, None
+        return min(stored, len(messages))
 
     def close(self) -> None:
         """Close the producer once the append in progress is over."""
@@ -128,11 +174,8 @@ class BatchSender:
         messages: Sequence[OutgoingMessage],
         shared: Mapping[str, str],
         sequence: int,
-        deadline: Deadline,
-    ) -> int:
-        """Send and wait: how many are stored, from the front. Raises what kept the first one from being stored, and
-        whatever leaves it open what is.
-        """
+    ) -> _Results:
+        """Give them to the library, which sends them at once, and makes no entry with later ones of them."""
         results = _Results(len(messages), together=_one_entry(messages))
         key = None if self._bucket is None else ordering_key(self._bucket)
         send = producer._producer.send_async
@@ -142,8 +185,15 @@ class BatchSender:
                 send(outgoing(message, first + index, shared, key), results.callback(index))
         except pulsar.PulsarException as error:
             results(error, None)
-        # Its own outcome says less than the messages' results. The entry is cut before the call returns.
-        producer._producer.flush_async(_ignore)
+        producer._producer.flush_async(_ignore)  # whose outcome says less than the messages' results
+        return results
+
+    def _outcome(
+        self, producer: pulsar.Producer, results: _Results, sequence: int, deadline: Deadline
+    ) -> int:
+        """Wait: how many are stored, from the front. Raises what kept the first one from being stored, and whatever leaves it open
+        what is.
+        """
         try:
             terminated = self._await(producer, results, deadline)
         except CleaveError:  # for instance the topic is gone: it cannot be known what of the batch was stored

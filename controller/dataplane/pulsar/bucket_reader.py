@@ -29,7 +29,7 @@ from controller.domain.hash_range import HashRange
 
 log = telemetry.get_logger(__name__)
 
-BUCKET_PREFETCH_MESSAGES = 500
+BUCKET_PREFETCH_MESSAGES = 1000
 """As `PREFETCH_MESSAGES`. A process reads many buckets, and each has permits of its own."""
 _LOOK_SECONDS = 0.02
 _STALL_LOOK_SECONDS = 1.0
