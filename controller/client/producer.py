@@ -1,9 +1,11 @@
 """Sends keyed messages to the segment that owns them, in order for each key across splits and merges.
 
-Messages wait in one queue for each entry bucket of a segment and go out in batches, so that a batch holds one bucket's messages
-and its reader gets it whole (PIP-486). When a segment turns out to be fenced, its queues wait until the layout with the segment's
-successors is published; the other queues go on. Its messages are then routed anew, in order and before anything newer. Nothing is sent twice: a batch whose answer was lost is repeated under its own number
-first, and the log knows whether it has it.
+Messages wait in one lane for each entry bucket of a segment and go out in batches, so that a batch holds one bucket's messages
+and its reader gets it whole (PIP-486). Each lane has one batch under way at most, in a thread of the producer's, while the
+application goes on: a second one could be stored where the first was not. When a segment turns out to be fenced, its lanes
+wait until the layout with the segment's successors is published; the other lanes go on. Its messages are then routed anew, in order
+and before anything newer, once it is known what became of each batch that was under way. Nothing is sent twice: a batch whose answer
+was lost is repeated under its own number first, and the log knows whether it has it.
 """
 
 from __future__ import annotations
@@ -15,17 +17,26 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 from controller import telemetry
-from controller.client.layout_source import LayoutSource
+from controller.client.layout_source import LayoutSource, TopicSnapshot
 from controller.client.layout_watch import LayoutWatch
-from controller.client.patience import Result, patiently
-from controller.dataplane.base import LogClient, OutgoingMessage
+from controller.client.patience import Backoff, patiently
+from controller.dataplane.base import EagerLogClient, LogClient, OutgoingMessage
 from controller.domain.entry_buckets import bucket_of, bucket_ranges
-from controller.domain.errors import CleaveError, InvalidInput, SegmentNotFound, SegmentTerminated
+from controller.domain.errors import (
+    CleaveError,
+    DataPlaneUnavailable,
+    InvalidInput,
+    SegmentNotFound,
+    SegmentTerminated,
+    StoreUnavailable,
+)
 from controller.domain.hash_range import HashRange
 from controller.domain.key_hash import key_bytes, key_hash
 from controller.domain.segment import Segment
@@ -33,23 +44,34 @@ from controller.domain.segment import Segment
 _log = logging.getLogger(__name__)
 MAX_MESSAGE_BYTES = 5 * 1024 * 1024 - 64 * 1024
 """What every data plane takes as it is set by itself; keys are short beside it."""
+PARALLEL_SENDS = 4
+"""Batches under way at once, each of another lane."""
 RETRY_SECONDS = 0.1
-"""What could not be sent after its delay is tried again; a layout that is awaited is looked for as often."""
+"""A producer with a delay looks this often at what could not be sent after it, and for a layout that is awaited."""
 LOOK_SECONDS = 1.0
 """While a fence is waited out, the layout is read this often even if no notification came."""
+MOST_ROUTES = 65_536
+"""Keys whose lane is remembered; beyond it they are reckoned anew."""
+_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.05, 2.0
 
 
-class _BucketQueue:
-    """Messages for one bucket of a segment, oldest first. `in_doubt` is the batch whose answer is missing, under its number.
+class _Lane:
+    """Messages for one bucket of a segment, oldest first. `in_doubt` is the batch that is under way, or whose answer is missing, under
+    its number.
 
     `producer` is the name its batches are numbered under: a log compares the numbers of one name only, and those of two buckets
     would cross.
     """
 
     __slots__ = (
+        "_backoff",
+        "_failing_since",
         "backing_topic",
         "bucket",
+        "error",
         "in_doubt",
+        "is_sending",
+        "next_try_at",
         "producer",
         "segment_id",
         "since",
@@ -65,6 +87,12 @@ class _BucketQueue:
         self.in_doubt: tuple[int, list[OutgoingMessage]] | None = None
         self.since = 0.0
         """Since when its oldest message waits, `time.monotonic` seconds."""
+        self.is_sending = False
+        self.error: Exception | None = None
+        """What the application is to be told of."""
+        self.next_try_at = 0.0
+        self._failing_since: float | None = None
+        self._backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
 
     def put(self, message: OutgoingMessage) -> None:
         """Behind all others."""
@@ -73,15 +101,47 @@ class _BucketQueue:
         self.waiting.append(message)
         self.waiting_bytes += len(message.payload)
 
+    def put_back(self, messages: Sequence[OutgoingMessage]) -> None:
+        """Before all others."""
+        self.waiting.extendleft(reversed(messages))
+        self.waiting_bytes += sum(len(message.payload) for message in messages)
+
+    def take(self, most_messages: int, most_bytes: int) -> list[OutgoingMessage]:
+        """The next batch."""
+        batch: list[OutgoingMessage] = []
+        size = 0
+        if len(self.waiting) <= most_messages and self.waiting_bytes <= most_bytes:
+            batch, self.waiting, self.waiting_bytes = [*self.waiting], deque(), 0
+            return batch
+        while self.waiting and len(batch) < most_messages and size < most_bytes:
+            batch.append(self.waiting.popleft())
+            size += len(batch[-1].payload)
+        self.waiting_bytes -= size
+        return batch
+
+    def fail(self, error: Exception, patience_seconds: float) -> None:
+        """The batch could not be sent: again after a while. The application is told once that went on for longer than the patience."""
+        now = time.monotonic()
+        self.next_try_at = now + self._backoff.next_seconds()
+        if self._failing_since is None:
+            self._failing_since = now
+        is_retried = isinstance(error, DataPlaneUnavailable | StoreUnavailable)
+        if not is_retried or now - self._failing_since >= patience_seconds:
+            self.error = error
+
+    def forget_failures(self) -> None:
+        """The next failure has the full patience."""
+        self.error = self._failing_since = None
+        self.next_try_at = 0.0
+        self._backoff.reset()
+
     @property
     def empty(self) -> bool:
         return not self.waiting and self.in_doubt is None
 
 
 class Producer:
-    """One producer of one topic. Leaving the `with` block flushes. For one thread, but that a second one of its own may send what has
-    waited for long enough.
-    """
+    """One producer of one topic. Leaving the `with` block flushes. For one thread; it has others of its own that send."""
 
     def __init__(
         self,
@@ -97,15 +157,17 @@ class Producer:
         send_timeout_seconds: float = 30.0,
         on_stored: Callable[[Sequence[OutgoingMessage]], None] = lambda _messages: None,
     ) -> None:
-        """`batch_*` say when a queue is sent without `flush`: without `batch_delay_seconds` only when it is full.
+        """`batch_*` say when a lane is sent without `flush`: without `batch_delay_seconds` only when it is full.
         `max_pending_messages` says when `send` blocks.
 
-        `send_timeout_seconds` bounds how long `send` and `flush` retry and wait for a layout before they raise.
-        `on_stored` is told, in order, what the data plane has acknowledged; with a delay also in a thread of the producer's.
+        `send_timeout_seconds` bounds how long a batch is tried again, and how long `send` and `flush` wait for a layout, before they
+        raise. `on_stored` is told, in the order of each key, what the data plane has acknowledged: in threads of the producer's,
+        one call after the other. It must not wait for this producer.
         """
         if batch_delay_seconds is not None and not 0 < batch_delay_seconds < math.inf:
             raise InvalidInput(f"a batch delay of {batch_delay_seconds} s; give more than 0, or None")
         self._logs = logs
+        self._eager = logs if isinstance(logs, EagerLogClient) else None
         # Batches are numbered from 1 in each process, so each needs a name that nobody used before.
         self.producer_id = f"{name}-{uuid.uuid4().hex[:12]}"
         self._batch_messages, self._batch_bytes = batch_messages, batch_bytes
@@ -115,13 +177,22 @@ class Producer:
         self._numbers = itertools.count(1)
         self._turn = itertools.count()
         self._unrouted: deque[OutgoingMessage] = deque()
-        self._queues: dict[tuple[int, int], _BucketQueue] = {}
+        self._lanes: dict[tuple[int, int], _Lane] = {}
+        self._routes: dict[str | bytes, tuple[_Lane, bytes, int]] = {}
         self._fenced: set[int] = set()
         self._pending = 0
-        self._watch = LayoutWatch(source, topic)
+        self._has_failed = False
+        """Some lane has an error that the application is to be told of."""
+        self._progress = threading.Event()
+        self._is_outdated = True
+        """There may be a layout that is newer than what is routed by."""
+        self._watch = LayoutWatch(source, topic, on_change=self._changed)
+        self._snapshot: TopicSnapshot = self._watch.snapshot
+        """What is routed by: the newest one, once nothing of the segments that are gone is in doubt any more."""
         self._lock = threading.RLock()
         self._delay_seconds = batch_delay_seconds
         self._closing, self._waits = threading.Event(), threading.Event()
+        self._sends = ThreadPoolExecutor(PARALLEL_SENDS, thread_name_prefix="cleave-send")
         self._sender = threading.Thread(target=self._send_what_waited, name="cleave-sender", daemon=True)
         if batch_delay_seconds is not None:
             self._sender.start()
@@ -144,25 +215,33 @@ class Producer:
         return self._pending
 
     def send(self, payload: bytes, key: str | bytes | None = None) -> None:
-        """Queue a message and send what makes a full batch; errors and waiting as for `flush`.
+        """Queue a message, and begin to send what makes a full batch. It waits only for room.
 
-        Without a key the active segments take turns. An error leaves everything queued, this message included; only
-        InvalidInput, for a key that has no UTF-8 form, leaves this message out.
+        Without a key the active segments take turns. It raises what stood in the way of earlier messages for longer than the timeout,
+        as `flush` does. An error leaves everything queued, this message included; only InvalidInput, for a key that
+        has no UTF-8 form or a message that is too long, leaves this message out.
         """
         if len(payload) > MAX_MESSAGE_BYTES:
             raise InvalidInput(
                 f"a message of {len(payload)} bytes; send at most {MAX_MESSAGE_BYTES}, or a reference to where the rest is"
             )
-        message = OutgoingMessage(payload, None if key is None else key_bytes(key))
         with self._lock:
-            self._unrouted.append(message)
-            self._pending += 1
-            self._follow_layout()
-            for queue in self._route_all():
-                self._send_queue(queue, whole_batches=True)
-            if self._pending >= self._max_pending:
-                self.flush()
-        self._waits.set()
+            if self._unrouted or self._is_outdated:
+                self._unrouted.append(OutgoingMessage(payload, None if key is None else key_bytes(key)))
+                self._pending += 1
+                self._route_all()
+                self._start_lanes(self._lanes.values(), whole_batches=True)
+            else:
+                lane = self._put(payload, key)
+                self._pending += 1
+                if len(lane.waiting) >= self._batch_messages or lane.waiting_bytes >= self._batch_bytes:
+                    self._start(lane)
+            if self._has_failed:
+                self._demand_sent()
+        if self._delay_seconds is not None:
+            self._waits.set()
+        if self._pending >= self._max_pending:
+            self._work_until(lambda: self._pending < self._max_pending, sends_all=False)
 
     def flush(self) -> None:
         """Return when everything is stored.
@@ -170,33 +249,72 @@ class Producer:
         Raises what stood in the way after `send_timeout_seconds`: SegmentTerminated when no successor of a fenced
         segment was published, DataPlaneUnavailable, StoreUnavailable. Call it again to go on where it stopped.
         """
-        deadline = time.monotonic() + self._send_timeout_seconds
-        while True:
-            with self._lock:
-                self._follow_layout()
-                self._route_all()
-                for queue in self._queues.values():
-                    self._send_queue(queue)
-                fenced = [queue for queue in self._queues.values() if not queue.empty]
-            if not fenced:
-                return
-            if time.monotonic() >= deadline:
-                raise SegmentTerminated(
-                    f"{fenced[0].backing_topic} is terminated and {self._watch.snapshot.name} has no successor "
-                    f"for it after {self._send_timeout_seconds:g} s; look at the topic's operations, then flush again"
-                )
-            self._watch.wait_for_change(min(LOOK_SECONDS, max(0.0, deadline - time.monotonic())))
+        with self._lock:
+            for lane in self._lanes.values():
+                if lane.error is None or isinstance(lane.error, DataPlaneUnavailable | StoreUnavailable):
+                    lane.forget_failures()
+        self._work_until(lambda: self._pending == 0, sends_all=True)
 
     def close(self) -> None:
-        """Stop following the layout; what is pending is dropped."""
+        """Stop following the layout; what is pending is dropped. Waits for the answers to what is under way, each for as long as a
+        call may take.
+        """
         self._closing.set()
         self._waits.set()
         if self._sender.is_alive():
             self._sender.join()
+        self._sends.shutdown(wait=True)  # what was begun must be ended
         self._watch.close()
 
+    def _work_until(self, is_done: Callable[[], bool], *, sends_all: bool) -> None:
+        """Route and send until it is done. With `sends_all` batches that are not full go out too; without, when nothing else does."""
+        deadline = time.monotonic() + self._send_timeout_seconds
+        while True:
+            self._progress.clear()  # before looking: what happens from here on rings again
+            with self._lock:
+                is_routed = self._route_all()
+                self._demand_sent()
+                if is_done():
+                    return
+                self._start_lanes(self._lanes.values(), whole_batches=not sends_all)
+                if not any(lane.is_sending for lane in self._lanes.values()):
+                    self._start_lanes(self._lanes.values())
+                fenced = self._waiting_for_successors() if is_routed else []
+                due_at = min(
+                    (lane.next_try_at for lane in self._lanes.values() if lane.in_doubt), default=0.0
+                )
+            now = time.monotonic()
+            if fenced and now >= deadline:
+                raise SegmentTerminated(
+                    f"{fenced[0].backing_topic} is terminated and {self._snapshot.name} has no successor "
+                    f"for it after {self._send_timeout_seconds:g} s; look at the topic's operations, then flush again"
+                )
+            limits = [
+                LOOK_SECONDS,
+                *([deadline - now] if fenced else []),
+                *([due_at - now] if due_at > now else []),
+            ]
+            if not self._progress.wait(max(0.0, min(limits))) and fenced:
+                self._look_again()
+
+    def _waiting_for_successors(self) -> list[_Lane]:
+        return [
+            lane
+            for lane in self._lanes.values()
+            if lane.segment_id in self._fenced and not lane.empty and not lane.is_sending
+        ]
+
+    def _demand_sent(self) -> None:
+        """Raise what stands in the way of a lane; it is tried again all the same."""
+        for lane in self._lanes.values():
+            if lane.error is not None:
+                error = lane.error
+                lane.forget_failures()
+                raise error
+        self._has_failed = False
+
     def _send_what_waited(self) -> None:
-        """Send each queue whose oldest message has waited for the delay. What stands in the way is the next call's to tell."""
+        """Send each lane whose oldest message has waited for the delay. What stands in the way is the next call's to tell."""
         while not self._closing.is_set():
             self._waits.wait()
             self._waits.clear()  # before looking: what is sent from here on is seen or rings again
@@ -209,120 +327,191 @@ class Producer:
         delay_seconds = self._delay_seconds or 0.0
         with self._lock:
             try:
-                self._follow_layout()
-                self._route_all()
-                for queue in self._queues.values():
-                    has_waited = queue.waiting and queue.since + delay_seconds <= time.monotonic()
-                    if has_waited or queue.in_doubt is not None:
-                        self._send_queue(queue)
+                is_routed = self._route_all()
             except CleaveError:
                 return time.monotonic() + RETRY_SECONDS
-            except Exception:  # noqa: BLE001 - of `on_stored`; the thread would end, and nothing would be sent any more
+            except Exception:  # noqa: BLE001 - the thread would end, and nothing would be sent any more
                 _log.exception("what has waited was not sent; trying again")
                 return time.monotonic() + RETRY_SECONDS
-            waiting = [queue for queue in self._queues.values() if not queue.empty]
-            if any(queue.segment_id in self._fenced or queue.in_doubt is not None for queue in waiting):
+            now = time.monotonic()
+            lanes = self._lanes.values()
+            self._start_lanes(
+                [lane for lane in lanes if lane.in_doubt is not None or lane.since + delay_seconds <= now]
+            )
+            waiting = [lane for lane in lanes if not lane.empty]
+            if not is_routed or any(lane.segment_id in self._fenced or lane.in_doubt for lane in waiting):
                 return time.monotonic() + RETRY_SECONDS
-            return min((queue.since + delay_seconds for queue in waiting), default=None)
+            return min((lane.since + delay_seconds for lane in waiting), default=None)
 
-    def _follow_layout(self) -> None:
-        """Adopt a new layout. Messages that wait for segments that are gone are routed anew, before anything newer."""
-        if not self._watch.changed:
-            return
-        self._patiently(self._watch.refresh_if_changed)
-        active = {segment.segment_id for segment in self._watch.snapshot.layout.active}
-        gone = [lane for lane in self._queues if lane[0] not in active]
-        for queue in (self._queues[lane] for lane in gone):
-            if queue.in_doubt is not None:  # its log still knows whether it is stored
-                self._settle(queue)
-        homeless = [message for lane in gone for message in self._queues.pop(lane).waiting]
-        self._unrouted.extendleft(reversed(homeless))
-        self._fenced &= active
-
-    def _settle(self, queue: _BucketQueue) -> None:
-        try:
-            self._send_batch(queue)
-        except BaseException:
-            self._watch.look_again()  # the layout is not adopted yet
-            raise
-
-    def _route_all(self) -> Collection[_BucketQueue]:
-        """Move what is not routed yet into its queues, in order; returns the queues that got something."""
-        queues: dict[tuple[int, int], _BucketQueue] = {}
+    def _route_all(self) -> bool:
+        """Move what is not routed yet into its lanes, in order; False while that has to wait for batches in doubt."""
+        if not self._follow_layout():
+            return False
         while self._unrouted:
             message = self._unrouted[0]
-            segment, bucket_hash = self._place_of(message.key)
-            bucket = bucket_of(segment.bucket_splits, bucket_hash)
-            lane = (segment.segment_id, bucket)
-            queue = self._queues.get(lane)
-            if queue is None:
-                queue = self._queues[lane] = self._queue(segment, bucket)
+            self._put(message.payload, message.key)
             self._unrouted.popleft()
-            queue.put(message._replace(bucket_hash=bucket_hash))
-            queues[lane] = queue
-        return queues.values()
+        return True
 
-    def _queue(self, segment: Segment, bucket: int) -> _BucketQueue:
-        """A segment with one bucket takes batches of any."""
-        bounds = bucket_ranges(segment.bucket_splits)[bucket] if segment.bucket_splits else None
-        backing_topic = self._watch.snapshot.backing_topics[segment.segment_id]
-        return _BucketQueue(segment.segment_id, backing_topic, bounds, self.producer_id)
+    def _changed(self) -> None:
+        self._is_outdated = True
+        self._progress.set()
 
-    def _place_of(self, key: bytes | None) -> tuple[Segment, int]:
-        """The segment and the bucket hash of a key. Without one segments take turns, and their buckets do."""
-        layout = self._watch.snapshot.layout
-        if key is None:
-            turn = next(self._turn)
-            segment = layout.active[turn % len(layout.active)]
-            starts = (0, *segment.bucket_splits)
-            return segment, starts[turn // len(layout.active) % len(starts)]
-        hashes = key_hash(key)
-        return layout.segment_for(hashes.segment_hash), hashes.bucket_hash
+    def _look_again(self) -> None:
+        self._watch.look_again()
+        self._changed()
 
-    def _send_queue(self, queue: _BucketQueue, *, whole_batches: bool = False) -> None:
-        """Send all that waits, or what makes whole batches, until the queue turns out to be fenced."""
-        while queue.segment_id not in self._fenced and not queue.empty:
-            full = len(queue.waiting) >= self._batch_messages or queue.waiting_bytes >= self._batch_bytes
-            if whole_batches and not full and queue.in_doubt is None:
-                return
-            self._send_batch(queue)
-
-    def _send_batch(self, queue: _BucketQueue) -> None:
-        if queue.in_doubt is None:
-            queue.in_doubt = (next(self._numbers), self._take_batch(queue))
-        number, batch = queue.in_doubt
+    def _follow_layout(self) -> bool:
+        """Adopt the newest layout. Messages that wait for segments that are gone are routed anew, before anything newer. False while
+        it is not known what became of a batch for one of these.
+        """
+        if not self._is_outdated:
+            return True
+        self._is_outdated = False  # before looking: a change from here on sets it again
         try:
-            stored = self._patiently(
-                lambda: self._logs.append(
-                    queue.backing_topic,
-                    batch,
-                    producer=queue.producer,
-                    sequence=number,
-                    bucket=queue.bucket,
-                )
+            is_adopted = self._adopt_newest()
+        except BaseException:
+            self._is_outdated = True
+            raise
+        self._is_outdated = self._is_outdated or not is_adopted
+        return is_adopted
+
+    def _adopt_newest(self) -> bool:
+        if self._watch.changed:
+            patiently(self._watch.refresh_if_changed, seconds=self._send_timeout_seconds)
+        active = {segment.segment_id for segment in self._watch.snapshot.layout.active}
+        gone = [place for place in self._lanes if place[0] not in active]
+        in_doubt = [self._lanes[place] for place in gone if self._lanes[place].in_doubt is not None]
+        if in_doubt:  # its log still knows whether it is stored
+            self._start_lanes(in_doubt)
+            return False
+        homeless = [message for place in gone for message in self._lanes.pop(place).waiting]
+        self._unrouted.extendleft(reversed(homeless))
+        self._fenced &= active
+        self._routes.clear()
+        self._snapshot = self._watch.snapshot
+        return True
+
+    def _put(self, payload: bytes, key: str | bytes | None) -> _Lane:
+        """Into its lane."""
+        if key is None:
+            segment, bucket_hash = self._next_place()
+            lane = self._lane(segment, bucket_hash)
+            lane.put(OutgoingMessage(payload, None, bucket_hash))
+            return lane
+        route = self._routes.get(key)
+        if route is None:
+            route = self._route(key)
+        lane, coded, bucket_hash = route
+        lane.put(OutgoingMessage(payload, coded, bucket_hash))
+        return lane
+
+    def _route(self, key: str | bytes) -> tuple[_Lane, bytes, int]:
+        """The lane of a key, the key's bytes and its bucket hash."""
+        coded = key_bytes(key)
+        hashes = key_hash(coded)
+        segment = self._snapshot.layout.segment_for(hashes.segment_hash)
+        if len(self._routes) >= MOST_ROUTES:
+            self._routes.clear()
+        route = self._routes[key] = (self._lane(segment, hashes.bucket_hash), coded, hashes.bucket_hash)
+        return route
+
+    def _next_place(self) -> tuple[Segment, int]:
+        """Segment and bucket hash of a message without a key: segments take turns, and their buckets do."""
+        turn, active = next(self._turn), self._snapshot.layout.active
+        segment = active[turn % len(active)]
+        starts = (0, *segment.bucket_splits)
+        return segment, starts[turn // len(active) % len(starts)]
+
+    def _lane(self, segment: Segment, bucket_hash: int) -> _Lane:
+        """A segment with one bucket takes batches of any."""
+        bucket = bucket_of(segment.bucket_splits, bucket_hash)
+        lane = self._lanes.get((segment.segment_id, bucket))
+        if lane is None:
+            bounds = bucket_ranges(segment.bucket_splits)[bucket] if segment.bucket_splits else None
+            backing_topic = self._snapshot.backing_topics[segment.segment_id]
+            lane = _Lane(segment.segment_id, backing_topic, bounds, self.producer_id)
+            self._lanes[segment.segment_id, bucket] = lane
+        return lane
+
+    def _start_lanes(self, lanes: Iterable[_Lane], *, whole_batches: bool = False) -> None:
+        """Send of each what waits, or what makes whole batches."""
+        for lane in lanes:
+            if lane.in_doubt is not None or not whole_batches or self._is_full(lane):
+                self._start(lane)
+
+    def _is_full(self, lane: _Lane) -> bool:
+        return len(lane.waiting) >= self._batch_messages or lane.waiting_bytes >= self._batch_bytes
+
+    def _start(self, lane: _Lane) -> None:
+        """Send the next batch aside: the one in doubt, or else one that waits and whose segment is not fenced."""
+        if lane.is_sending or lane.next_try_at > time.monotonic() or self._closing.is_set():
+            return
+        if lane.in_doubt is None:
+            if not lane.waiting or lane.segment_id in self._fenced:
+                return
+            lane.in_doubt = (next(self._numbers), lane.take(self._batch_messages, self._batch_bytes))
+        number, batch = lane.in_doubt
+        append = partial(
+            self._logs.append,
+            lane.backing_topic,
+            batch,
+            producer=lane.producer,
+            sequence=number,
+            bucket=lane.bucket,
+        )
+        lane.is_sending = True
+        self._sends.submit(self._send_batch, lane, batch, self._begun(lane) or append)
+
+    def _begun(self, lane: _Lane) -> Callable[[], int] | None:
+        """Have the batch sent here and now, which is cheaper than by threads that take turns at the interpreter, and return what waits
+        for the answer; None where it has to be sent aside.
+        """
+        if self._eager is None or lane.in_doubt is None:
+            return None
+        number, batch = lane.in_doubt
+        try:
+            return self._eager.begin_append(
+                lane.backing_topic, batch, producer=lane.producer, sequence=number, bucket=lane.bucket
             )
+        except CleaveError:  # as `append` will
+            return None
+
+    def _send_batch(self, lane: _Lane, batch: list[OutgoingMessage], append: Callable[[], int]) -> None:
+        """Runs in a thread aside. When there is a whole batch by now, it is the next one."""
+        stored, failure = 0, None
+        try:
+            stored = append()
         except (SegmentTerminated, SegmentNotFound):  # not found: fenced so long ago that it is deleted
-            stored = 0
-        queue.in_doubt = None
+            pass
+        except Exception as error:  # noqa: BLE001 - the next call raises it
+            failure = error
+        with self._lock:
+            lane.is_sending = False
+            if failure is None:
+                self._settle(lane, batch, stored)
+            else:
+                lane.fail(failure, self._send_timeout_seconds)
+            self._has_failed = self._has_failed or lane.error is not None
+            if lane.error is None and self._is_full(lane):
+                self._start(lane)
+        self._progress.set()
+        if self._delay_seconds is not None:
+            self._waits.set()
+
+    def _settle(self, lane: _Lane, batch: list[OutgoingMessage], stored: int) -> None:
+        """So many of the batch, from its front, are stored; none can be of the rest."""
+        lane.in_doubt = None
+        lane.forget_failures()
         self._pending -= stored
+        if stored < len(batch):
+            self._fenced.add(lane.segment_id)  # for all its buckets: a fenced log is not asked again
+            lane.put_back(batch[stored:])
+            self._look_again()
         if stored:
             telemetry.PRODUCER_BATCHES.inc()
             telemetry.PRODUCER_MESSAGES.inc(stored)
-            self._on_stored(batch[:stored])
-        if stored < len(batch):
-            self._fenced.add(queue.segment_id)  # for all its buckets: a fenced log is not asked again
-            queue.waiting.extendleft(reversed(batch[stored:]))
-            queue.waiting_bytes += sum(len(m.payload) for m in batch[stored:])
-            self._watch.look_again()
-
-    def _take_batch(self, queue: _BucketQueue) -> list[OutgoingMessage]:
-        batch: list[OutgoingMessage] = []
-        size = 0
-        while queue.waiting and len(batch) < self._batch_messages and size < self._batch_bytes:
-            batch.append(queue.waiting.popleft())
-            size += len(batch[-1].payload)
-        queue.waiting_bytes -= size
-        return batch
-
-    def _patiently(self, act: Callable[[], Result]) -> Result:
-        return patiently(act, seconds=self._send_timeout_seconds)
+            try:
+                self._on_stored(batch[:stored])
+            except Exception as error:  # noqa: BLE001 - the application's own, and the next call raises it
+                lane.error = error

@@ -380,3 +380,23 @@ class LogClient(Protocol):
 
     def close(self) -> None:
         """Close the readers and give back connections."""
+
+
+@runtime_checkable
+class EagerLogClient(LogClient, Protocol):
+    """A log client that can send a batch without waiting for its answer."""
+
+    def begin_append(
+        self,
+        backing_topic: str,
+        messages: Sequence[OutgoingMessage],
+        *,
+        producer: str,
+        sequence: int,
+        bucket: HashRange | None = None,
+    ) -> Callable[[], int] | None:
+        """Send the batch now, and return what waits for its answer and says or raises what `append` would. It must be called, in
+        any thread, and until then the producer sends nothing else to this bucket.
+
+        None where that cannot be done at once (nothing is open yet, an answer is missing): call `append`. Raises InvalidInput.
+        """

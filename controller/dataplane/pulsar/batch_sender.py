@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import pulsar
 
@@ -68,33 +67,71 @@ class BatchSender:
 
     def append(self, messages: Sequence[OutgoingMessage], sequence: int, deadline: Deadline) -> int:
         """How many messages are stored, from the front; see `LogClient.append`."""
-        arguments = self._arguments(messages)
+        shared = self._marks(messages)
         with self._lock:
             if sequence <= self._stored:
                 return len(messages)
+
+            def send() -> int:
+                producer = self._opened(deadline)
+                return self._outcome(
+                    producer, self._send(producer, messages, shared, sequence), sequence, deadline
+                )
+
+            return self._concluded(send, messages, sequence, deadline)
+
+    def begin(
+        self, messages: Sequence[OutgoingMessage], sequence: int, deadline: Deadline
+    ) -> Callable[[], int] | None:
+        """Send them at once, where nothing stands in the way; see `EagerLogClient.begin_append`."""
+        shared = self._marks(messages)
+        if not self._lock.acquire(blocking=False):
+            return None
+        producer = self._producer
+        if producer is None or sequence <= self._stored or not producer.is_connected():
+            self._lock.release()
+            return None
+        try:
+            results = self._send(producer, messages, shared, sequence)
+        except BaseException:
+            self._lock.release()
+            raise
+
+        def answer() -> int:
             try:
-                stored = self._send(self._opened(deadline), arguments, sequence, deadline)
-            except SegmentTerminated:
-                self._drop_producer()
-                stored = self._count_found(messages, sequence, deadline) if self._in_doubt == sequence else 0
-                if stored == 0:
-                    raise
-            if stored >= len(messages):
-                self._stored, self._in_doubt = sequence, None
-            return min(stored, len(messages))
+                return self._concluded(
+                    lambda: self._outcome(producer, results, sequence, deadline), messages, sequence, deadline
+                )
+            finally:
+                self._lock.release()  # by another thread than took it
+
+        return answer
+
+    def _marks(self, messages: Sequence[OutgoingMessage]) -> Mapping[str, str]:
+        return {} if self._bucket is None else marks(self._bucket, messages)
+
+    def _concluded(
+        self,
+        outcome: Callable[[], int],
+        messages: Sequence[OutgoingMessage],
+        sequence: int,
+        deadline: Deadline,
+    ) -> int:
+        try:
+            stored = outcome()
+        except SegmentTerminated:
+            self._drop_producer()
+            stored = self._count_found(messages, sequence, deadline) if self._in_doubt == sequence else 0
+            if stored == 0:
+                raise
+        if stored >= len(messages):
+            self._stored, self._in_doubt = sequence, None
+        return min(stored, len(messages))
 
     def close(self) -> None:
         """Close the producer once the append in progress is over."""
         with self._lock:
             self._drop_producer()
-
-    def _arguments(self, messages: Sequence[OutgoingMessage]) -> Sequence[Mapping[str, Any]]:
-        """Of `send_async`, for each message."""
-        if self._bucket is None:
-            return [outgoing(message) for message in messages]
-        shared = marks(self._bucket, messages)
-        key = ordering_key(self._bucket)
-        return [outgoing(message, shared) | {"ordering_key": key} for message in messages]
 
     def _drop_producer(self) -> None:
         """Close the producer, so that the library sends nothing of a lost batch later."""
@@ -134,21 +171,29 @@ class BatchSender:
     def _send(
         self,
         producer: pulsar.Producer,
-        messages: Sequence[Mapping[str, Any]],
+        messages: Sequence[OutgoingMessage],
+        shared: Mapping[str, str],
         sequence: int,
-        deadline: Deadline,
-    ) -> int:
-        """Send and wait: how many are stored, from the front. Raises what kept the first one from being stored, and
-        whatever leaves it open what is.
-        """
-        first = _first_sequence_id(sequence)
-        results = _Results(len(messages))
+    ) -> _Results:
+        """Give them to the library, which sends them at once, and makes no entry with later ones of them."""
+        results = _Results(len(messages), together=_one_entry(messages))
+        key = None if self._bucket is None else ordering_key(self._bucket)
+        send = producer._producer.send_async
         try:
+            first = _first_sequence_id(sequence)
             for index, message in enumerate(messages):
-                producer.send_async(**message, callback=results, sequence_id=first + index)
+                send(outgoing(message, first + index, shared, key), results.callback(index))
         except pulsar.PulsarException as error:
-            results.found.append((error, None))
-        self._connections.run_aside(producer.flush)  # its own outcome says less than the messages' results
+            results(error, None)
+        producer._producer.flush_async(_ignore)  # whose outcome says less than the messages' results
+        return results
+
+    def _outcome(
+        self, producer: pulsar.Producer, results: _Results, sequence: int, deadline: Deadline
+    ) -> int:
+        """Wait: how many are stored, from the front. Raises what kept the first one from being stored, and whatever leaves it open
+        what is.
+        """
         try:
             terminated = self._await(producer, results, deadline)
         except CleaveError:  # for instance the topic is gone: it cannot be known what of the batch was stored
@@ -213,18 +258,34 @@ def _first_sequence_id(sequence: int) -> int:
     return (sequence + 1) * MAX_BATCH_MESSAGES  # the library takes 0 for none given
 
 
-class _Results:
-    """What became of each message. The library's thread fills it in, so it must raise nothing."""
+def _ignore(_result: pulsar.Result) -> None:
+    pass
 
-    def __init__(self, expected: int) -> None:
-        self._expected = expected
+
+def _one_entry(messages: Sequence[OutgoingMessage]) -> bool:
+    """Whether the library makes one entry of them for sure, all of which is stored or nothing."""
+    return sum([len(message.payload) for message in messages]) <= ENTRY_BYTES // 2
+
+
+class _Results:
+    """What became of each message. The library's thread fills it in, so it must raise nothing. Of messages that are one entry it
+    is told once: each call from that thread costs more than the rest of sending a message.
+    """
+
+    def __init__(self, expected: int, *, together: bool) -> None:
+        """`together`: one answer stands for all of them."""
+        self._expected, self._together = expected, together
         self.found: list[tuple[object, pulsar.MessageId | None]] = []
         self.complete = threading.Event()
         self.last_place: tuple[int, int] | None = None
 
-    def __call__(self, result: pulsar.Result, message_id: pulsar.MessageId) -> None:
+    def callback(self, index: int) -> _Results | None:
+        """What is to be called with the answer to this message; None where that says nothing new."""
+        return self if not self._together or index == self._expected - 1 else None
+
+    def __call__(self, result: object, message_id: pulsar.MessageId | None) -> None:
         self.found.append((result, message_id))
-        if len(self.found) >= self._expected:
+        if self._together or len(self.found) >= self._expected:
             self.complete.set()
 
     def outcome(self, act: str) -> tuple[int, CleaveError | None]:
@@ -235,7 +296,7 @@ class _Results:
                 return stored, mapped(result, act)
             if result != pulsar.Result.Ok:
                 return stored, mapped_result(result, act)
-            stored += 1
+            stored += self._expected if self._together else 1
             if message_id is not None and message_id.ledger_id() >= 0:  # a repeat has no place of its own
                 self.last_place = (message_id.ledger_id(), message_id.entry_id())
         if stored < self._expected:

@@ -10,7 +10,7 @@ the connection when a broker tells that a consumer has reached the end of a term
 from __future__ import annotations
 
 import contextlib
-import logging
+import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -44,9 +44,6 @@ class Closable(Protocol):
 
     def close(self) -> None: ...
 
-
-_log = logging.getLogger(__name__)
-_log.setLevel(logging.CRITICAL)  # the library logs every retry; what matters is raised
 
 _TABLE: Mapping[type[Exception], tuple[type[CleaveError], str]] = {
     pulsar.TopicTerminated: (SegmentTerminated, "look up the layout again and send to its successors"),
@@ -166,7 +163,9 @@ class Connections:
             "tls_validate_hostname": access.verify_hostname,
             "tls_certificate_file_path": access.cert_file if access.has_credentials else None,
             "tls_private_key_file_path": access.key_file if access.has_credentials else None,
-            "logger": _log,
+            # It logs every retry; what matters is raised. A logger of Python's would be called twice for each message, by threads
+            # that go on while the interpreter ends, whatever its level.
+            "logger": pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
         }
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pulsar
@@ -21,6 +21,7 @@ from controller import telemetry
 from controller.dataplane.base import LogMessage, Position
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.buckets import HASHES, belongs
+from controller.dataplane.pulsar.messages import ends_its_entry
 from controller.dataplane.pulsar.reader import PulsarReader
 from controller.dataplane.pulsar.stall import STALL_SECONDS, StallWatch, looks_stalled
 from controller.domain.errors import CleaveError, LostRace, NotFound
@@ -28,7 +29,7 @@ from controller.domain.hash_range import HashRange
 
 log = telemetry.get_logger(__name__)
 
-BUCKET_PREFETCH_MESSAGES = 500
+BUCKET_PREFETCH_MESSAGES = 1000
 """As `PREFETCH_MESSAGES`. A process reads many buckets, and each has permits of its own."""
 _LOOK_SECONDS = 0.02
 _STALL_LOOK_SECONDS = 1.0
@@ -44,6 +45,7 @@ class BucketReader(PulsarReader):
         self._bounds = bucket
         self._stall = StallWatch(stall_seconds)
         self._in_parts: set[Position] = set()  # entries that must not be acknowledged as a whole
+        self._belonging: str | None = None  # the last mark that was looked at, of this bucket
         self.misplaced = 0
 
     def read(self, limit: int) -> Sequence[LogMessage]:
@@ -70,27 +72,29 @@ class BucketReader(PulsarReader):
         if self._is_attached:
             self._see_gone(deadline)
 
-    def _keep(self, position: Position, message: pulsar.Message) -> bool:
-        self._stall.heard()
-        marked = message.properties().get(HASHES)
-        if marked is not None and not belongs(self._bounds, marked):
-            self._hold_back(position, marked)
-            return False
-        with self._pausing:
-            is_kept = position > self._read and self._put_in_place(position, message)
-        if not is_kept:
-            self.interrupt()
-        return is_kept
+    def _take_in(self, limit: int) -> None:
+        before = len(self._arrived)
+        super()._take_in(limit)
+        if len(self._arrived) != before:
+            self._stall.heard()
 
-    def _put_in_place(self, position: Position, message: pulsar.Message) -> bool:
-        """Among those that are not handed out. False where it is there already, so that there was another connection."""
-        if not self._arrived or self._arrived[-1][0] < position:
-            self._arrived.append((position, message))
+    def _holds_back(self, position: Position, properties: Mapping[str, str]) -> bool:
+        marked = properties.get(HASHES)
+        if marked is None or marked == self._belonging:
+            return False
+        if not belongs(self._bounds, marked):
+            self._hold_back(position, marked)
             return True
-        if any(there == position for there, _ in self._arrived):
+        self._belonging = marked  # as in all messages of its entry
+        return False
+
+    def _put_in_place(self, found: tuple[LogMessage, pulsar.MessageId]) -> bool:
+        """Among those that are not handed out."""
+        position = found[0].position
+        if position <= self._read or any(there.position == position for there, _ in self._arrived):
             return False
         self._in_parts.add(position[:2])
-        self._arrived = deque(sorted([*self._arrived, (position, message)], key=lambda one: one[0]))
+        self._arrived = deque(sorted([*self._arrived, found], key=lambda one: one[0].position))
         return True
 
     def _hold_back(self, position: Position, marked: str) -> None:
@@ -112,20 +116,28 @@ class BucketReader(PulsarReader):
     ) -> None:
         """An entry that is read to its end is acknowledged at once, any other message by message."""
         self._stall.heard()
-        last = settled[-1][0][:2]
-        with self._pausing:
-            following = next(iter(self._unacknowledged or self._arrived), None)
-            in_parts = set(self._in_parts)
-        if following is None or following[0][:2] == last:
-            in_parts.add(last)
+        last_position, last_id = settled[-1]
+        following = self._following()
+        is_at_end = following is not None and following[:2] != last_position[:2]
+        in_parts = self._in_parts
+        if not is_at_end and not ends_its_entry(last_id):
+            in_parts = in_parts | {last_position[:2]}
         whole: Position = ()
         for position, message_id in settled:
             entry = position[:2]
+            if entry == whole:
+                continue
             if entry in in_parts or message_id.batch_index() < 0:
                 consumer.acknowledge(message_id)
-            elif entry != whole:
+            else:
                 whole = entry
                 consumer.acknowledge(pulsar.MessageId(message_id.partition(), *entry, -1))
+
+    def _following(self) -> Position | None:
+        """The first that is in hand and not acknowledged."""
+        if self._unacknowledged:
+            return self._unacknowledged[0][0]
+        return self._arrived[0][0].position if self._arrived else None
 
     def _is_passed_over(self) -> bool:
         """What cannot be known is no reason to end the reading."""

@@ -42,7 +42,7 @@ def ordering_key(bucket: HashRange) -> str:
 
 def marks(bucket: HashRange, messages: Sequence[OutgoingMessage]) -> Mapping[str, str]:
     """The property that each of these messages carries. Raises InvalidInput where one lies outside the bucket."""
-    hashes = [bucket_hash_of(message) for message in messages]
+    hashes = _bucket_hashes(messages)
     low, high = min(hashes), max(hashes)
     for found in (low, high):
         if not bucket.contains(found):
@@ -54,18 +54,18 @@ def marks(bucket: HashRange, messages: Sequence[OutgoingMessage]) -> Mapping[str
 
 def demand_on_ring(messages: Sequence[OutgoingMessage]) -> None:
     """Raises InvalidInput for a bucket hash outside 0..65535, whether or not the segment has several buckets."""
-    for message in messages:
-        if message.bucket_hash is not None and not 0 <= message.bucket_hash <= MAX_HASH:
-            raise InvalidInput(
-                f"bucket hash {hexadecimal(message.bucket_hash)} is not on the ring; give 0 to {MAX_HASH}"
-            )
+    hashes = _bucket_hashes(messages)
+    for found in (min(hashes), max(hashes)):
+        if not 0 <= found <= MAX_HASH:
+            raise InvalidInput(f"bucket hash {hexadecimal(found)} is not on the ring; give 0 to {MAX_HASH}")
 
 
-def bucket_hash_of(message: OutgoingMessage) -> int:
+def _bucket_hashes(messages: Sequence[OutgoingMessage]) -> list[int]:
     """See `OutgoingMessage`."""
-    if message.bucket_hash is not None:
-        return message.bucket_hash
-    return key_hash(message.key).bucket_hash if message.key else 0
+    return [
+        (key_hash(key).bucket_hash if key else 0) if bucket_hash is None else bucket_hash
+        for _, key, bucket_hash in messages
+    ]
 
 
 @lru_cache(_MOST_BUCKETS_KEPT)

@@ -90,20 +90,25 @@ class PulsarLogClient:
         bucket: HashRange | None = None,
     ) -> int:
         """Store a batch in order, as one entry where it fits; see `LogClient.append` and this module's opening."""
-        if not producer:
-            raise InvalidInput("producer name '': give one that no other process uses")
         if not messages:
             return 0
-        longest = max(len(m.payload) + len(m.key or b"") for m in messages)
-        if len(messages) > MAX_BATCH_MESSAGES or longest > MAX_MESSAGE_BYTES:
-            raise InvalidInput(
-                f"a batch of {len(messages)} messages, the longest of {longest} bytes, for {backing_topic}: append at "
-                f"most {MAX_BATCH_MESSAGES} of at most {MAX_MESSAGE_BYTES} bytes at once"
-            )
-        demand_on_ring(messages)
-        return self._sender(full_name(backing_topic), producer, bucket).append(
-            messages, sequence, self._admin.deadline()
-        )
+        sender = self._sender_for(backing_topic, messages, producer, bucket)
+        return sender.append(messages, sequence, self._admin.deadline())
+
+    def begin_append(
+        self,
+        backing_topic: str,
+        messages: Sequence[OutgoingMessage],
+        *,
+        producer: str,
+        sequence: int,
+        bucket: HashRange | None = None,
+    ) -> Callable[[], int] | None:
+        """Send a batch on a producer that is open; see `EagerLogClient.begin_append`."""
+        if not messages:
+            return None
+        sender = self._sender_for(backing_topic, messages, producer, bucket)
+        return sender.begin(messages, sequence, self._admin.deadline())
 
     def open_reader(
         self,
@@ -244,6 +249,26 @@ class PulsarLogClient:
         self._connections.close()
         self._admin.close()
 
+    def _sender_for(
+        self,
+        backing_topic: str,
+        messages: Sequence[OutgoingMessage],
+        producer: str,
+        bucket: HashRange | None,
+    ) -> BatchSender:
+        """Whose batch it is. Raises InvalidInput for a batch that no broker takes."""
+        if not producer:
+            raise InvalidInput("producer name '': give one that no other process uses")
+        longest = max([len(payload) + len(key or b"") for payload, key, _ in messages])
+        if len(messages) > MAX_BATCH_MESSAGES or longest > MAX_MESSAGE_BYTES:
+            raise InvalidInput(
+                f"a batch of {len(messages)} messages, the longest of {longest} bytes, for {backing_topic}: append at "
+                f"most {MAX_BATCH_MESSAGES} of at most {MAX_MESSAGE_BYTES} bytes at once"
+            )
+        if bucket is None:  # those of a bucket are looked at when they are marked
+            demand_on_ring(messages)
+        return self._sender(full_name(backing_topic), producer, bucket)
+
     def _sender(self, backing_topic: str, producer: str, bucket: HashRange | None) -> BatchSender:
         dropped = None
         key = (backing_topic, producer, bucket)
@@ -281,7 +306,6 @@ class PulsarLogClient:
                 initial_position=pulsar.InitialPosition.Earliest,
                 receiver_queue_size=reader.prefetch_messages,
                 batch_index_ack_enabled=True,
-                message_listener=reader.on_message,
             ),
         )
         reader.attach(client, consumer)

@@ -15,8 +15,11 @@ import contextlib
 import random
 import threading
 import time
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import TypeVar
 
 import pulsar
 
@@ -25,6 +28,7 @@ from controller.dataplane.base import LogMessage, Position
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.binary import Connections, mapped
 from controller.dataplane.pulsar.cursors import Cursors
+from controller.dataplane.pulsar.intake import Intake
 from controller.dataplane.pulsar.messages import incoming, position_of
 from controller.domain.errors import (
     CleaveError,
@@ -39,14 +43,15 @@ from controller.domain.hash_range import HashRange
 log = telemetry.get_logger(__name__)
 
 PREFETCH_MESSAGES = 1000
-"""The most messages of a reader in this process, beside as many in the library's queue."""
+"""The most messages of a reader that are in its hands and not handed out, beside as many in the library's queue."""
 ACKNOWLEDGED_WITHIN_SECONDS = 0.5
 """The library sends acknowledgements every 100 ms. For this long `is_drained` waits until its own have arrived."""
 _POLL_SECONDS = 0.02
+Item = TypeVar("Item")
 
 
 class PulsarReader:
-    """A `LogReader`; `PulsarLogClient.open_reader` makes it. For one thread; arrivals come from the library's."""
+    """A `LogReader`; `PulsarLogClient.open_reader` makes it. For one thread; `on_arrival` is called from the library's."""
 
     def __init__(
         self,
@@ -68,46 +73,56 @@ class PulsarReader:
         self._backing_topic, self._subscription = backing_topic, subscription
         self._owner, self.mark = owner, mark
         self._on_arrival, self._on_close = on_arrival, on_close
-        self._arrived: deque[tuple[Position, pulsar.Message]] = deque()
+        self._arrived: deque[tuple[LogMessage, pulsar.MessageId]] = deque()
         self._unacknowledged: deque[tuple[Position, pulsar.MessageId]] = deque()
         self._last_arrived: Position = ()
         self._read: Position = ()
         self._acknowledged: Position = ()
         self._arrives_by = 0.0  # when the last acknowledgement is with the broker, `time.monotonic`
-        self._paused = False
-        self._pausing = threading.Lock()  # what is noted here and what the library is told must agree
         self._interrupted = threading.Event()
         self._lost: CleaveError | None = None
         self._is_attached = self._is_written_down = False
         self._closing = threading.Lock()
         self._opened: tuple[pulsar.Client, pulsar.Consumer] | None = None
+        self._intake: Intake | None = None
 
     def attach(self, client: pulsar.Client, consumer: pulsar.Consumer) -> None:
         """Set the connection it reads through, before the reader is handed out. Without one there is
         nothing to read.
         """
         self._opened, self._is_attached = (client, consumer), True
+        self._intake = Intake(consumer, self.ring)
+        self._intake.begin()
 
-    def on_message(self, consumer: pulsar.Consumer, message: pulsar.Message) -> None:
-        """The library's listener. A message that comes a second time means that there was another connection in
-        between.
+    def _take_in(self, limit: int) -> None:
+        """Put what has arrived to those to hand out, until the reading turns out to have ended. What it does for each message is all
+        that reading costs.
         """
-        if not self._keep(position_of(message.message_id()), message):
+        if self._intake is None:
             return
-        with self._pausing:
-            if len(self._arrived) >= self.prefetch_messages and not self._paused:
-                self._paused = True
-                consumer.pause_message_listener()
-        self.ring()
+        for message in self._intake.take(max(limit, self.prefetch_messages) - len(self._arrived)):
+            message_id = message.message_id()
+            position = position_of(message_id)
+            properties = message.properties()
+            if self._holds_back(position, properties):
+                continue
+            found = (incoming(message, position, properties), message_id)
+            if position > self._last_arrived:
+                self._last_arrived = position
+                self._arrived.append(found)
+            elif not self._put_in_place(found):
+                self.interrupt()
+                return
 
-    def _keep(self, position: Position, message: pulsar.Message) -> bool:
-        """Put a message that came to those to hand out; whether it is one of them."""
-        if position <= self._last_arrived:
-            self.interrupt()
-            return False
-        self._last_arrived = position
-        self._arrived.append((position, message))
-        return True
+    def _holds_back(self, _position: Position, _properties: Mapping[str, str]) -> bool:
+        """Whether this message is not to be handed out here."""
+        return False
+
+    def _put_in_place(self, _found: tuple[LogMessage, pulsar.MessageId]) -> bool:
+        """What to do with a message behind which another one has come already. False: it came before, or too late, so there was
+        another connection in between.
+        """
+        return False
 
     def ring(self) -> None:
         """There may be something new. No error may reach the library's thread, since the process would end."""
@@ -139,16 +154,14 @@ class PulsarReader:
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
         self._demand_held()
-        opened = self._opened
-        with self._pausing:
-            taken = [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
-            for position, message in taken:
-                self._unacknowledged.append((position, message.message_id()))
-                self._read = position
-            if self._paused and len(self._arrived) <= self.prefetch_messages // 2 and opened is not None:
-                self._paused = False
-                opened[1].resume_message_listener()
-        return [incoming(message, position) for position, message in taken]
+        self._take_in(limit)
+        if self._interrupted.is_set():
+            self._demand_held()
+        taken = _first(self._arrived, min(limit, len(self._arrived)))
+        if taken:
+            self._unacknowledged.extend([(message.position, message_id) for message, message_id in taken])
+            self._read = taken[-1][0].position
+        return [message for message, _ in taken]
 
     def acknowledge(self, position: Position) -> None:
         """Acknowledge everything up to and including `position`; the broker knows it within 100 ms."""
@@ -157,12 +170,13 @@ class PulsarReader:
                 f"{self._backing_topic}: {position} was not read yet; acknowledge what was read"
             )
         self._demand_held()
-        settled: list[tuple[Position, pulsar.MessageId]] = []
-        while self._unacknowledged and self._unacknowledged[0][0] <= position:
-            settled.append(self._unacknowledged.popleft())
-            self._acknowledged = settled[-1][0]
+        waiting = self._unacknowledged
+        settled = _first(waiting, bisect_right(waiting, position, key=itemgetter(0)))
         opened = self._opened
-        if not settled or opened is None:
+        if not settled:
+            return
+        self._acknowledged = settled[-1][0]
+        if opened is None:
             return
         try:
             self._settle(opened[1], settled)
@@ -287,3 +301,12 @@ class PulsarReader:
             "open a new reader",
             delay_seconds=0.0,
         )
+
+
+def _first(items: deque[Item], count: int) -> list[Item]:
+    """Take so many from the front."""
+    if count == len(items):
+        taken = list(items)
+        items.clear()
+        return taken
+    return [items.popleft() for _ in range(count)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -12,7 +12,7 @@ from controller.client.http_source import HttpSource
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
-from controller.dataplane.base import LogClient, LogState, OutgoingMessage
+from controller.dataplane.base import EagerLogClient, LogClient, LogState, OutgoingMessage
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.binary import Connections
 from controller.dataplane.pulsar.cursors import Cursors
@@ -181,6 +181,31 @@ def test_a_batch_too_big_for_one_entry_is_stored_in_order(house: PulsarHouse, lo
     wait_until(complete)
     assert found == list(range(8))
     reader.close()
+
+
+def test_a_batch_is_sent_without_waiting_and_one_at_a_time(house: PulsarHouse, logs: LogClient) -> None:
+    house.create(1, "s")
+    log = house.log_of(0)
+    assert isinstance(logs, EagerLogClient)
+
+    def begin(payload: bytes, sequence: int) -> Callable[[], int] | None:
+        return logs.begin_append(log, [OutgoingMessage(payload)], producer="p", sequence=sequence)
+
+    assert begin(b"1", 1) is None, "nothing is open yet"
+    logs.append(log, [OutgoingMessage(b"1")], producer="p", sequence=1)
+    answer = begin(b"2", 2)
+    assert answer is not None
+    assert begin(b"3", 3) is None, "an answer is missing"
+    assert answer() == 1
+    last = begin(b"3", 3)
+    assert last is not None
+    assert last() == 1
+    house.app.planes["pulsar"].terminate_segment(log)
+    refused = begin(b"4", 4)
+    with pytest.raises(SegmentTerminated):
+        refused() if refused else logs.append(log, [OutgoingMessage(b"4")], producer="p", sequence=4)
+
+    assert house.app.planes["pulsar"].backlog(log, "s") == 3
 
 
 def test_what_no_broker_takes_is_refused_before_it_is_sent(house: PulsarHouse, logs: LogClient) -> None:

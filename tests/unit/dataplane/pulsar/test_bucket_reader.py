@@ -1,12 +1,15 @@
-"""In which order a bucket's reader hands out what its listener is given, and how it acknowledges. The rest is seen on
+"""In which order a bucket's reader hands out what has arrived, and how it acknowledges. The rest is seen on
 real brokers.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
+import _pulsar
 import pulsar
 import pytest
 
@@ -15,6 +18,7 @@ from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.bucket_reader import BucketReader
 from controller.dataplane.pulsar.buckets import HASHES
 from controller.dataplane.pulsar.cursors import Attachments, Holder
+from controller.dataplane.pulsar.messages import ends_its_entry
 from controller.domain.errors import LostRace
 from controller.domain.hash_range import FULL_RANGE
 
@@ -22,10 +26,31 @@ LOW, _ = FULL_RANGE.halves()
 
 
 class _Consumer:
-    """A consumer of the library that notes what is acknowledged: index -1 is the whole entry."""
+    """A consumer of the library that has what it is given, and notes what is acknowledged: index -1 is the whole entry."""
 
     def __init__(self) -> None:
         self.acknowledged: list[Position] = []
+        self.arrived: deque[object] = deque()
+        self._awaiting: Callable[[object, object], None] | None = None
+        self._consumer = self
+
+    def give(self, message: object) -> None:
+        self.arrived.append(message)
+        self._tell()
+
+    def receive(self, _timeout_ms: int) -> object:
+        if not self.arrived:
+            raise pulsar.Timeout
+        return self.arrived.popleft()
+
+    def receive_async(self, callback: Callable[[object, object], None]) -> None:
+        self._awaiting = callback
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._awaiting is not None and self.arrived:
+            callback, self._awaiting = self._awaiting, None
+            callback(pulsar.Result.Ok, self.arrived.popleft())
 
     def is_connected(self) -> bool:
         return True
@@ -60,9 +85,13 @@ class _Cursors:
         return False
 
 
-def _message(entry: int, index: int, properties: dict[str, str]) -> pulsar.Message:
+def _message(entry: int, index: int, properties: dict[str, str], batch_size: int) -> pulsar.Message:
     message_id = SimpleNamespace(
-        ledger_id=lambda: 1, entry_id=lambda: entry, batch_index=lambda: index, partition=lambda: -1
+        ledger_id=lambda: 1,
+        entry_id=lambda: entry,
+        batch_index=lambda: index,
+        partition=lambda: -1,
+        serialize=lambda: bytes([0x08, 1, 0x10, entry, 0x20, index, 0x30, batch_size]),
     )
     return cast(
         pulsar.Message,
@@ -104,9 +133,9 @@ def reader(consumer: _Consumer, cursors: _Cursors) -> BucketReader:
     return reader
 
 
-def _give(reader: BucketReader, consumer: _Consumer, *places: tuple[int, int], **properties: str) -> None:
+def _give(consumer: _Consumer, *places: tuple[int, int], batch_size: int = 9, **properties: str) -> None:
     for entry, index in places:
-        reader.on_message(cast(Any, consumer), _message(entry, index, properties))
+        consumer.give(_message(entry, index, properties, batch_size))
 
 
 def _read(reader: BucketReader, limit: int = 100) -> list[Position]:
@@ -116,7 +145,7 @@ def _read(reader: BucketReader, limit: int = 100) -> list[Position]:
 def test_entries_of_other_slots_that_come_later_are_put_in_their_place(
     reader: BucketReader, consumer: _Consumer
 ) -> None:
-    _give(reader, consumer, (1, 0), (5, 0), (5, 1), (3, 0), (3, 1), (7, 0))
+    _give(consumer, (1, 0), (5, 0), (5, 1), (3, 0), (3, 1), (7, 0))
 
     assert _read(reader) == [(1, 0), (3, 0), (3, 1), (5, 0), (5, 1), (7, 0)]
 
@@ -125,10 +154,10 @@ def test_entries_of_other_slots_that_come_later_are_put_in_their_place(
 def test_what_comes_again_or_too_late_ends_the_reading(
     reader: BucketReader, consumer: _Consumer, place: tuple[int, int]
 ) -> None:
-    _give(reader, consumer, (2, 0), (4, 0), (5, 0), (6, 0))
+    _give(consumer, (2, 0), (4, 0), (5, 0), (6, 0))
     assert _read(reader, 2) == [(2, 0), (4, 0)]
 
-    _give(reader, consumer, place)
+    _give(consumer, place)
 
     with pytest.raises(LostRace):
         reader.read(1)
@@ -138,7 +167,7 @@ def test_entries_are_acknowledged_whole_once_something_follows(
     reader: BucketReader, consumer: _Consumer
 ) -> None:
     """Of an entry that nothing follows the rest may still be on its way."""
-    _give(reader, consumer, (1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1))
+    _give(consumer, (1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1))
     _read(reader)
 
     reader.acknowledge((1, 2, 1))
@@ -149,11 +178,45 @@ def test_entries_are_acknowledged_whole_once_something_follows(
     assert consumer.acknowledged[2:] == [(1, 3, 0), (1, 3, 1)]
 
 
+def test_the_last_entry_in_hand_is_acknowledged_whole_when_its_last_message_is(
+    reader: BucketReader, consumer: _Consumer
+) -> None:
+    _give(consumer, (1, 0), (1, 1), (1, 2), batch_size=3)
+    _read(reader)
+
+    reader.acknowledge((1, 1, 1))
+    assert consumer.acknowledged == [(1, 1, 0), (1, 1, 1)]
+
+    reader.acknowledge((1, 1, 2))
+    assert consumer.acknowledged[2:] == [(1, 1, -1)]
+
+
+def test_an_entry_with_messages_of_another_bucket_is_never_acknowledged_whole(
+    reader: BucketReader, consumer: _Consumer
+) -> None:
+    _give(consumer, (1, 0), batch_size=3, **{HASHES: "9000-9000"})
+    _give(consumer, (1, 1), (1, 2), batch_size=3)
+    _read(reader)
+
+    reader.acknowledge((1, 1, 2))
+
+    assert consumer.acknowledged == [(1, 1, 1), (1, 1, 2)]
+
+
+def test_an_id_of_the_library_says_how_many_messages_its_entry_has() -> None:
+    message_id = _pulsar.MessageId.deserialize(bytes([0x08, 1, 0x10, 200, 1, 0x20, 2, 0x30, 3]))
+
+    assert ends_its_entry(message_id)
+    assert not ends_its_entry(_pulsar.MessageId.deserialize(bytes([0x08, 1, 0x10, 5, 0x20, 1, 0x30, 3])))
+    assert not ends_its_entry(pulsar.MessageId(-1, 1, 5, -1))
+    assert not ends_its_entry(pulsar.MessageId(-1, 1, 5, 0))
+
+
 def test_an_entry_that_came_late_is_acknowledged_message_by_message(
     reader: BucketReader, consumer: _Consumer
 ) -> None:
     """More of it may come, though a later entry is there already."""
-    _give(reader, consumer, (5, 0), (3, 0), (3, 1))
+    _give(consumer, (5, 0), (3, 0), (3, 1))
     assert _read(reader, 2) == [(3, 0), (3, 1)]
 
     reader.acknowledge((1, 3, 1))
@@ -164,9 +227,9 @@ def test_an_entry_that_came_late_is_acknowledged_message_by_message(
 def test_what_belongs_elsewhere_is_never_acknowledged_with_its_entry(
     reader: BucketReader, consumer: _Consumer
 ) -> None:
-    _give(reader, consumer, (1, 0))
-    _give(reader, consumer, (1, 1), **{HASHES: "9000-9000"})
-    _give(reader, consumer, (2, 0), **{HASHES: "1000-1000"})
+    _give(consumer, (1, 0))
+    _give(consumer, (1, 1), **{HASHES: "9000-9000"})
+    _give(consumer, (2, 0), **{HASHES: "1000-1000"})
     assert _read(reader) == [(1, 0), (2, 0)]
 
     reader.acknowledge((1, 1, 0))

@@ -1,0 +1,84 @@
+"""Taking messages from the library: nothing is left behind, and who waits is told. The rest is seen on real brokers."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, cast
+
+import pulsar
+import pytest
+
+from controller.dataplane.pulsar.intake import Intake
+
+
+class _Library:
+    """A consumer as the library has it, below its Python classes and as one of these."""
+
+    def __init__(self) -> None:
+        self._consumer = self
+        self.queue: deque[int] = deque()
+        self.awaiting: deque[Callable[[object, object], None]] = deque()
+
+    def arrive(self, *messages: int) -> None:
+        self.queue.extend(messages)
+        while self.awaiting and self.queue:
+            self.awaiting.popleft()(pulsar.Result.Ok, self.queue.popleft())
+
+    def receive(self, _timeout_ms: int) -> int:
+        if not self.queue:
+            raise pulsar.Timeout
+        return self.queue.popleft()
+
+    def receive_async(self, callback: Callable[[object, object], None]) -> None:
+        self.awaiting.append(callback)
+        self.arrive()
+
+
+@pytest.fixture
+def library() -> _Library:
+    return _Library()
+
+
+@pytest.fixture
+def rings() -> list[bool]:
+    return []
+
+
+@pytest.fixture
+def intake(library: _Library, rings: list[bool]) -> Intake:
+    intake = Intake(cast(Any, library), lambda: rings.append(True))
+    intake.begin()
+    return intake
+
+
+def test_messages_are_taken_in_the_order_of_their_arrival(library: _Library, intake: Intake) -> None:
+    library.arrive(1, 2, 3)
+    assert intake.take(2) == [1, 2]
+    library.arrive(4, 5)
+
+    assert intake.take(10) == [3, 4, 5]
+    assert intake.take(10) == []
+
+
+def test_one_is_told_of_the_next_arrival_once_all_is_taken(
+    library: _Library, intake: Intake, rings: list[bool]
+) -> None:
+    library.arrive(1, 2)
+    assert len(rings) == 1
+    assert intake.take(10) == [1, 2]
+
+    library.arrive(3)
+    library.arrive(4)
+
+    assert len(rings) == 2
+    assert intake.take(10) == [3, 4]
+
+
+def test_a_consumer_that_is_closed_gives_nothing_and_rings_for_nothing(
+    library: _Library, intake: Intake, rings: list[bool]
+) -> None:
+    library.awaiting.popleft()(pulsar.Result.AlreadyClosed, None)
+
+    assert intake.take(10) == []
+    assert rings == []
