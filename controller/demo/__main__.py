@@ -19,11 +19,13 @@ from pathlib import Path
 from rich.live import Live
 from rich.text import Text
 
+from controller.demo.comparison import compare, costs_table
 from controller.demo.load_profile import from_trace, synthetic_day
 from controller.demo.planes import plane_named
 from controller.demo.report import counts, judge, operations_table, write_page
 from controller.demo.stack import Stack
-from controller.demo.story import Moment, Story
+from controller.demo.story import DayRecord, Moment, Story
+from controller.devstack.failure import DevstackFailed
 from controller.domain.errors import CleaveError, InvalidInput
 from controller.entrypoints.output import console
 
@@ -69,6 +71,7 @@ def _demo() -> int:
         write_page(page, seen, verdict, profile.name)
         console.print(operations_table(seen))
         console.print(counts(verdict))
+        _show_costs(stack, seen)
         console.print(f"charts: {page}")
         for problem in outcome.problems:
             console.print(f"demo failed: {problem}; logs are in {DIRECTORY}", style="red")
@@ -77,6 +80,16 @@ def _demo() -> int:
             _show_addresses(stack)
             _keep()
     return 1 if outcome.problems else 0
+
+
+def _show_costs(stack: Stack, seen: DayRecord) -> None:
+    """What the rules would have cost; the day is no failure where that cannot be said."""
+    try:
+        costs = compare(stack, seen, DIRECTORY.resolve())
+    except DevstackFailed as error:
+        console.print(f"no comparison of rules: {error}", style="yellow", markup=False)
+    else:
+        console.print(costs_table(costs))
 
 
 @contextmanager
