@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
+from itertools import groupby
 from typing import Any, TypedDict
 
 from sqlalchemy import Connection, Row, text
@@ -20,7 +21,7 @@ from sqlalchemy import Connection, Row, text
 from controller.clock import to_ms
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
-from controller.domain.load import LoadRecord, LoadStats
+from controller.domain.load import METRICS, LoadRecord, LoadStats
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment
@@ -95,6 +96,41 @@ _MEMORIES = Prepared(
 """,
     {"topic_ids": "bigint[]"},
 )
+# What a segment that nobody has reported yet must carry, from the nearest ancestors that somebody has, by the widths it has of
+# them: a burst is not to wait for a report after each act.
+_EXPECTED = Prepared(
+    "situation_expected",
+    """
+    WITH RECURSIVE above AS (
+        SELECT s.topic_id, s.segment_id, s.range_start, s.range_end, p.parent_id
+          FROM cleave.segment s
+          JOIN cleave.segment_parent p ON p.topic_id = s.topic_id AND p.child_id = s.segment_id
+         WHERE s.topic_id = ANY (:topic_ids) AND s.state = 'ACTIVE'
+           AND NOT EXISTS (SELECT FROM cleave.segment_load l
+                            WHERE l.topic_id = s.topic_id AND l.segment_id = s.segment_id)
+         UNION
+        SELECT a.topic_id, a.segment_id, a.range_start, a.range_end, p.parent_id
+          FROM above a
+          JOIN cleave.segment q ON q.topic_id = a.topic_id AND q.segment_id = a.parent_id
+          JOIN cleave.segment_parent p ON p.topic_id = q.topic_id AND p.child_id = q.segment_id
+         WHERE NOT EXISTS (SELECT FROM cleave.segment_load l
+                            WHERE l.topic_id = a.topic_id AND l.segment_id = a.parent_id)
+    )
+    SELECT a.topic_id, a.segment_id, l.msg_rate_in, l.byte_rate_in, l.msg_rate_out, l.byte_rate_out, l.modified_at,
+           coalesce(l.silent_since, o.observed_at, l.modified_at) AS observed_at,
+           greatest(0, least(a.range_end, q.range_end) - greatest(a.range_start, q.range_start) + 1)
+               / (q.range_end - q.range_start + 1)::float8 AS share,
+           least(a.range_end, q.range_end) - greatest(a.range_start, q.range_start) + 1 AS covered,
+           a.range_end - a.range_start + 1 AS width
+      FROM above a
+      JOIN cleave.segment q ON q.topic_id = a.topic_id AND q.segment_id = a.parent_id
+      JOIN cleave.segment_load l ON l.topic_id = a.topic_id AND l.segment_id = a.parent_id
+      LEFT JOIN cleave.load_source o ON o.source = l.source
+     WHERE q.range_start <= a.range_end AND a.range_start <= q.range_end
+     ORDER BY a.topic_id, a.segment_id, a.parent_id
+""",
+    {"topic_ids": "bigint[]"},
+)
 # Consumers of a queue are on every segment; those of any other subscription share the segments out.
 _QUEUES = Prepared(
     "situation_queues",
@@ -160,12 +196,14 @@ def load_situations(
     adaptive: dict[str, object] = {"topic_ids": [t for t, p in policies.items() if p.profile == "adaptive"]}
     memories = _grouped(tx, adaptive, _MEMORIES) if adaptive["topic_ids"] else defaultdict(list)
     queues = _grouped(tx, adaptive, _QUEUES) if adaptive["topic_ids"] else defaultdict(list)
+    expected = _grouped(tx, adaptive, _EXPECTED) if adaptive["topic_ids"] else defaultdict(list)
     whole = [topic_id for topic_id, policy in policies.items() if policy.strict_pulsar]
     layouts = load_layouts(tx, whole) if whole else {}
     return {
         row.topic_id: Situation(
             layout=layouts.get(row.topic_id) or _layout(row, segments[row.topic_id]),
-            loads={s.segment_id: _load(s) for s in segments[row.topic_id] if s.modified_at is not None},
+            loads={s.segment_id: _load(s) for s in segments[row.topic_id] if s.modified_at is not None}
+            | _expected(expected[row.topic_id]),
             stream_consumers={c.name: c.consumers for c in consumers[row.topic_id]},
             recent_loads={m.segment_id: _ticks(m.rates) for m in memories[row.topic_id]},
             policy=policies[row.topic_id],
@@ -294,6 +332,23 @@ def _ticks(rates: Sequence[float]) -> tuple[LoadStats, ...]:
 def _load(row: Row[Any]) -> LoadRecord:
     stats = LoadStats(row.msg_rate_in, row.byte_rate_in, row.msg_rate_out, row.byte_rate_out)
     return LoadRecord(stats, to_ms(row.modified_at), _ms(row.cold_since), to_ms(row.observed_at))
+
+
+def _expected(rows: Iterable[Row[Any]]) -> dict[int, LoadRecord]:
+    """Records of segments whose ancestors' load covers all of them; as old as the oldest of those."""
+    found: dict[int, LoadRecord] = {}
+    for segment_id, group in groupby(rows, key=lambda row: int(row.segment_id)):
+        parts = list(group)
+        if sum(part.covered for part in parts) < parts[0].width:
+            continue
+        totals = [sum(getattr(part, metric) * part.share for part in parts) for metric in METRICS]
+        found[segment_id] = LoadRecord(
+            LoadStats(*totals),
+            min(to_ms(part.modified_at) for part in parts),
+            None,
+            min(to_ms(part.observed_at) for part in parts),
+        )
+    return found
 
 
 def _reshape(row: Row[Any]) -> LiveReshape:

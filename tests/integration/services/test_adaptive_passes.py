@@ -7,15 +7,30 @@ from typing import Any
 
 import pytest
 
+from controller.dataplane.base import DataPlane
 from controller.domain.decision import Lane, RefusalReason
 from controller.domain.evaluator import decide
 from controller.domain.operation import OperationKind
 from controller.domain.policy import AutoScalePolicy, PolicyOverride
-from controller.domain.situation import Situation
+from controller.domain.reshape import plan_merge
+from controller.domain.situation import Capabilities, Situation
+from controller.services import autoscaler
 from controller.store.decisions import evaluations
 from controller.store.topics import policies
 from tests.support.bench import Bench
 from tests.support.passes import HOT, LOAD, WARM, decisions, register, report, run
+
+
+class Halving:
+    """A data plane that only divides at the midpoint, as a broker that keeps the layout does."""
+
+    capabilities = Capabilities(midpoint_only=True, shared_buckets=True)
+
+    def __init__(self, plane: DataPlane) -> None:
+        self._plane = plane
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plane, name)
 
 
 def adaptive(bench: Bench, segments: int, **knobs: Any) -> None:
@@ -122,3 +137,30 @@ def test_a_pass_of_one_lane_leaves_the_other_to_its_own(bench: Bench, lane: Lane
     kinds = {bench.operation(i).kind for i in run(bench, {lane}).intents}
 
     assert kinds == {OperationKind.SPLIT if lane is Lane.LOAD else OperationKind.MERGE}
+
+
+def test_a_burst_does_not_wait_for_a_report_after_each_act(bench: Bench) -> None:
+    """What is halved and halved again is known by its share of what was reported, until somebody reports it."""
+    adaptive(bench, 1, max_segments=64)
+    report(bench, {0: 80_000.0})
+    sizes = []
+    for _ in range(6):
+        outcomes = autoscaler.run_pass(
+            bench.store, {bench.plane.name: Halving(bench.plane)}, LOAD, decided_by="tests", limit=100
+        ).outcomes
+        for operation_id in (i for outcome in outcomes for i in outcome.operation_ids):
+            bench.drive(operation_id)
+        sizes.append(len(bench.layout.active))
+
+    assert sizes == [2, 4, 8, 8, 8, 8]  # 10,000 a second each is no more than a segment can carry
+    bench.check_laws()
+
+
+def test_what_no_ancestor_covers_is_not_guessed(bench: Bench) -> None:
+    adaptive(bench, 2)
+    report(bench, {0: 80_000.0})
+    bench.reshape(lambda layout, _: plan_merge(layout, 0, 1))
+
+    [outcome] = run(bench, LOAD).outcomes
+
+    assert [r.reason for r in outcome.evaluation.refusals] == [RefusalReason.NO_LOAD_RECORD]
