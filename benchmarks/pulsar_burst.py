@@ -47,10 +47,11 @@ AGGREGATION_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How quickly the policy lets both controllers go on, and what of Pulsar's is set with it."""
+    """How quickly the policy lets both controllers go on, what of Pulsar's is set with it, and by which rules Cleave decides."""
 
     split_cooldown_seconds: int
     broker_properties: Mapping[str, str]
+    profile: str = "pip483"
 
 
 PACES = {
@@ -65,6 +66,8 @@ PACES = {
     ),
 }
 """Pulsar 5 reports load every 10 s by default, decides every 60 s, and counts rates every 60 s."""
+ADAPTIVE = Pace(60, {}, "adaptive")
+"""Pulsar with what it has by default, Cleave with the rules that new topics have."""
 
 
 @contextmanager
@@ -114,11 +117,13 @@ def _aggregating(system: CleaveSystem) -> Iterator[None]:
 def burst(system: System, pace: Pace, *, seconds: float, threshold: int) -> dict[str, Any]:
     """Watch for so long; seconds in the result count from the first message."""
     topic, rate = f"topic://{system.namespace}/burst", threshold * TIMES
-    knobs = {
+    knobs: dict[str, Any] = {
         "split_msg_rate_in": threshold,
         "merge_msg_rate_in": threshold // 10,
         "split_cooldown_seconds": pace.split_cooldown_seconds,
     }
+    if not isinstance(system, NativeSystem):
+        knobs["profile"] = pace.profile
     system.create(topic, knobs)
     system.client.ask("produce", topic=topic, rate=rate, note_every=NOTE_EVERY)
     began = time.monotonic()
