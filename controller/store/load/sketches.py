@@ -20,24 +20,29 @@ NEW_FOR_SECONDS = 300.0
 KEPT_SECONDS = 3_600.0
 """So long after it was sampled, a sketch is still there for people to see."""
 
-# The policies of live topics are resolved here, as `threshold_in_force` does for the loader and for all topics.
+# Policies are resolved once for each combination of documents: most topics of a namespace share one.
 _DUE = text("""
-    WITH adaptive AS MATERIALIZED (
-        SELECT t.topic_id, t.data_plane,
+    WITH live AS MATERIALIZED (
+        SELECT t.topic_id, t.data_plane, coalesce(t.policy, '{}') AS of_topic, coalesce(n.policy, '{}') AS of_namespace
+          FROM cleave.topic t LEFT JOIN cleave.namespace_policy n ON n.namespace = t.namespace
+         WHERE t.state = 'live' AND t.data_plane = ANY (:planes) AND t.topic_id % :shard_count = ANY (:shards)
+    ), capacity AS MATERIALIZED (
+        SELECT p.of_topic, p.of_namespace,
                max(cleave.knob_number(k.value)) FILTER (WHERE k.knob = 'split_msg_rate_in') AS msg_in,
                max(cleave.knob_number(k.value)) FILTER (WHERE k.knob = 'split_byte_rate_in') AS byte_in,
                max(cleave.knob_number(k.value)) FILTER (WHERE k.knob = 'split_msg_rate_out') AS msg_out,
                max(cleave.knob_number(k.value)) FILTER (WHERE k.knob = 'split_byte_rate_out') AS byte_out
-          FROM cleave.topic t
-          LEFT JOIN cleave.namespace_policy n ON n.namespace = t.namespace
+          FROM (SELECT DISTINCT of_topic, of_namespace FROM live) p
          CROSS JOIN cleave.cluster_policy c
          CROSS JOIN LATERAL (
-               SELECT d.knob, coalesce(cleave.knob_stored(d.knob, t.policy, n.policy, c.policy), d.value) AS value
+               SELECT d.knob, coalesce(cleave.knob_stored(d.knob, p.of_topic, p.of_namespace, c.policy), d.value) AS value
                  FROM cleave.policy_default d
                 WHERE d.knob = 'profile' OR d.knob ~ '^split_(msg|byte)_rate_(in|out)$') k
-         WHERE t.state = 'live' AND t.data_plane = ANY (:planes) AND t.topic_id % :shard_count = ANY (:shards)
-         GROUP BY t.topic_id
+         GROUP BY p.of_topic, p.of_namespace
         HAVING bool_or(k.knob = 'profile' AND k.value = '"adaptive"')
+    ), adaptive AS MATERIALIZED (
+        SELECT live.topic_id, live.data_plane, msg_in, byte_in, msg_out, byte_out
+          FROM live JOIN capacity USING (of_topic, of_namespace)
     )
     SELECT a.data_plane, s.topic_id, s.segment_id, s.range_start, s.range_end, s.backing_topic
       FROM adaptive a
