@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from controller.services.worker.worker import Beside, Worker
     from controller.store.postgres.notifications import Listener
 
-OTHER_CONNECTIONS = 9
-"""Besides its operations a process may at once evaluate, look for what is due, mirror, hold its leases, lead
-consumers, feed layouts and be asked."""
+OTHER_CONNECTIONS = 10
+"""Besides its operations a process may at once evaluate, look for what is due, mirror, sample keys, hold its leases,
+lead consumers, feed layouts and be asked."""
 OPERATIONS_TOGETHER = 64
 """Fresh reshapes a thread claims at once where the data plane takes calls set-wise; of others it claims one."""
 
@@ -297,17 +297,27 @@ def _work_loop(
 
 def _beside(app: Application, leases: ShardLeases) -> tuple[Beside, ...]:
     """What goes on in threads of its own, where there is something for it to do."""
+    from controller.services.key_sampler import KeySampler, KeySampling
     from controller.services.log_trimmer import LogTrimmer
     from controller.services.mirror import MirrorLoop
 
+    settings = app.settings
     mirror = MirrorLoop(
-        app.store, app.planes, lambda: leases.held, interval_seconds=app.settings.mirror_interval_seconds
+        app.store, app.planes, lambda: leases.held, interval_seconds=settings.mirror_interval_seconds
     )
     events = build_asset_events(app, lambda: leases.held)
-    trimmer = LogTrimmer(app.planes, retention_seconds=app.settings.embedded_retention_seconds)
+    trimmer = LogTrimmer(app.planes, retention_seconds=settings.embedded_retention_seconds)
+    sampling = KeySampling(
+        messages=settings.key_sample_messages,
+        from_load=settings.key_sample_from_load,
+        every_seconds=settings.key_sample_every_seconds,
+        fresh_seconds=settings.key_sketch_seconds,
+    )
+    sampler = KeySampler(app.store, app.planes, lambda: leases.held, sampling, SystemClock())
     return (
         *([mirror] if mirror.is_needed else []),
         *([trimmer] if trimmer.is_needed else []),
+        *([sampler] if sampler.is_needed else []),
         *([events] if events is not None else []),
     )
 

@@ -97,6 +97,15 @@ class Settings(BaseSettings):
     call_timeout_seconds: float = Field(5.0, gt=0.1, le=60.0)
     """The longest one data-plane call may take."""
 
+    key_sample_messages: int = Field(2_000, ge=0, le=100_000)
+    """Newest messages of a segment that are looked at to see where its load lies; 0: none, and cuts are of equal width."""
+    key_sample_from_load: float = Field(0.7, ge=0.0, le=1.0)
+    """Share of its capacity from which on a segment is sampled, under the profile `adaptive`."""
+    key_sample_every_seconds: float = Field(60.0, ge=1.0, le=3600.0)
+    """A segment is sampled once in so long."""
+    key_sketch_seconds: float = Field(600.0, ge=1.0, le=86_400.0)
+    """What was sampled plays a part in decisions for so long."""
+
     collect_interval_seconds: float = Field(10.0, gt=0.1)
     """Time between two samples of every watched segment."""
     collect_consumers_interval_seconds: float = Field(1.0, ge=0.1)

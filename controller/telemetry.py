@@ -61,6 +61,9 @@ PRODUCER_BATCHES = Counter(
 )
 PRODUCER_MESSAGES = Counter("cleave_producer_messages_total", "Messages in those batches.")
 BUCKETS_GRANTED = Counter("cleave_buckets_granted_total", "Entry buckets that got an owner, or another one.")
+KEY_SAMPLES = Counter(
+    "cleave_key_samples_total", "Logs looked into for where their load lies, by outcome.", ["outcome"]
+)
 WAKEUPS = Counter("cleave_worker_wakeups_total", "What woke the worker.", ["sensor"])
 
 

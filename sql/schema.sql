@@ -8,6 +8,15 @@ CREATE SCHEMA inspect;
 
 CREATE SCHEMA staging;
 
+CREATE FUNCTION cleave.add_sketch(older real[], weight double precision, newer real[]) RETURNS real[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+    SELECT array_agg((round((coalesce(o, 0) * weight + coalesce(n, 0)) * 1000) / 1000)::real ORDER BY i)
+      FROM unnest(older, newer) WITH ORDINALITY AS bin (o, n, i)
+$$;
+
+COMMENT ON FUNCTION cleave.add_sketch(older real[], weight double precision, newer real[]) IS 'The sketch of both, in which a message of the older one counts so much.';
+
 CREATE FUNCTION cleave.awaits_reader(of_topic bigint, of_segment bigint, sealed bigint) RETURNS boolean
     LANGUAGE sql STABLE
     AS $$
@@ -2564,6 +2573,30 @@ CREATE TABLE cleave.segment_parent (
 
 COMMENT ON CONSTRAINT segment_parent_older ON cleave.segment_parent IS 'A parent is older than its child: its id is smaller.';
 
+CREATE TABLE cleave.segment_sketch (
+    topic_id bigint NOT NULL,
+    segment_id bigint NOT NULL,
+    bins real[] NOT NULL,
+    messages double precision NOT NULL,
+    sampled_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    fresh_until timestamp with time zone NOT NULL,
+    CONSTRAINT segment_sketch_bins CHECK (((cardinality(bins) >= 1) AND (cardinality(bins) <= 1024))),
+    CONSTRAINT segment_sketch_counts CHECK ((messages > (0)::double precision))
+)
+WITH (fillfactor='70');
+
+COMMENT ON TABLE cleave.segment_sketch IS 'How many messages lie in each part of a segment''s range, newer ones counting more.';
+
+COMMENT ON COLUMN cleave.segment_sketch.bins IS 'Messages in bins of equal width, the first bin at the first hash; a hash a bin where the segment has no more than 1024.';
+
+COMMENT ON COLUMN cleave.segment_sketch.messages IS 'The sum of the bins.';
+
+COMMENT ON COLUMN cleave.segment_sketch.fresh_until IS 'From then on it plays no part in decisions.';
+
+COMMENT ON CONSTRAINT segment_sketch_bins ON cleave.segment_sketch IS 'A sketch has 1 to 1024 bins.';
+
+COMMENT ON CONSTRAINT segment_sketch_counts ON cleave.segment_sketch IS 'A sketch counts something.';
+
 CREATE TABLE cleave.subscription (
     topic_id bigint NOT NULL,
     name text NOT NULL,
@@ -3259,6 +3292,91 @@ CREATE VIEW inspect.failing_messages AS
 
 COMMENT ON VIEW inspect.failing_messages IS 'Messages whose handling failed or ended its process, how often, and who has them now; each holds its key.';
 
+CREATE VIEW inspect.load_now AS
+ SELECT t.name AS topic,
+    t.topic_id,
+    s.segment_id,
+    inspect.hash_range_text(s.range_start, s.range_end) AS hash_range,
+    l.msg_rate_in,
+    l.byte_rate_in,
+    l.msg_rate_out,
+    l.byte_rate_out,
+    round((hot.ratio)::numeric, 3) AS hottest_ratio,
+    hot.metric AS hottest_metric,
+    (hot.ratio > (1)::double precision) AS is_hot,
+    ((l.msg_rate_in < k.merge_msg_rate_in) AND (l.byte_rate_in < k.merge_byte_rate_in) AND (l.msg_rate_out < k.merge_msg_rate_out) AND (l.byte_rate_out < k.merge_byte_rate_out)) AS is_cold,
+    l.cold_since,
+    l.modified_at,
+    seen.observed_at,
+    round(EXTRACT(epoch FROM (clock_timestamp() - seen.observed_at)), 1) AS silent_seconds,
+    COALESCE(((EXTRACT(epoch FROM (clock_timestamp() - seen.observed_at)))::double precision > k.load_stale_after_seconds), true) AS is_stale,
+    l.source,
+    k.split_msg_rate_in,
+    k.split_byte_rate_in,
+    k.split_msg_rate_out,
+    k.split_byte_rate_out,
+    k.merge_msg_rate_in,
+    k.merge_byte_rate_in,
+    k.merge_msg_rate_out,
+    k.merge_byte_rate_out,
+    k.load_stale_after_seconds
+   FROM ((((((((cleave.topic t
+     JOIN cleave.segment s ON (((s.topic_id = t.topic_id) AND (s.state = 'ACTIVE'::text))))
+     LEFT JOIN cleave.segment_load l ON (((l.topic_id = s.topic_id) AND (l.segment_id = s.segment_id))))
+     LEFT JOIN cleave.load_source o ON ((o.source = l.source)))
+     LEFT JOIN cleave.namespace_policy n ON ((n.namespace = t.namespace)))
+     CROSS JOIN cleave.cluster_policy c)
+     CROSS JOIN LATERAL ( SELECT COALESCE(l.silent_since, o.observed_at) AS observed_at) seen)
+     CROSS JOIN LATERAL ( SELECT max(knobs.value) FILTER (WHERE (knobs.knob = 'split_msg_rate_in'::text)) AS split_msg_rate_in,
+            max(knobs.value) FILTER (WHERE (knobs.knob = 'split_byte_rate_in'::text)) AS split_byte_rate_in,
+            max(knobs.value) FILTER (WHERE (knobs.knob = 'split_msg_rate_out'::text)) AS split_msg_rate_out,
+            max(knobs.value) FILTER (WHERE (knobs.knob = 'split_byte_rate_out'::text)) AS split_byte_rate_out,
+            max(knobs.value) FILTER (WHERE (knobs.knob = 'merge_msg_rate_in'::text)) AS merge_msg_rate_in,
+            max(knobs.value) FILTER (WHERE (knobs.knob = 'merge_byte_rate_in'::text)) AS merge_byte_rate_in,
+            max(knobs.value) FILTER (WHERE (knobs.knob = 'merge_msg_rate_out'::text)) AS merge_msg_rate_out,
+            max(knobs.value) FILTER (WHERE (knobs.knob = 'merge_byte_rate_out'::text)) AS merge_byte_rate_out,
+            max(knobs.value) FILTER (WHERE (knobs.knob = 'load_stale_after_seconds'::text)) AS load_stale_after_seconds
+           FROM ( SELECT d.knob,
+                    COALESCE(cleave.knob_number(cleave.knob_stored(d.knob, t.policy, n.policy, c.policy)), cleave.knob_number(d.value)) AS value
+                   FROM cleave.policy_default d
+                  WHERE ((d.knob ~ '^(split|merge)_(msg|byte)_rate_(in|out)$'::text) OR (d.knob = 'load_stale_after_seconds'::text))) knobs) k)
+     LEFT JOIN LATERAL ( SELECT m.metric,
+            (m.rate / m.threshold) AS ratio
+           FROM ( VALUES (1,'msg_rate_in'::text,l.msg_rate_in,k.split_msg_rate_in), (2,'byte_rate_in'::text,l.byte_rate_in,k.split_byte_rate_in), (3,'msg_rate_out'::text,l.msg_rate_out,k.split_msg_rate_out), (4,'byte_rate_out'::text,l.byte_rate_out,k.split_byte_rate_out)) m(ordinal, metric, rate, threshold)
+          WHERE ((m.threshold > (0)::double precision) AND (m.rate IS NOT NULL))
+          ORDER BY (m.rate / m.threshold) DESC, m.ordinal
+         LIMIT 1) hot ON (true))
+  WHERE (t.state <> 'deleted'::text);
+
+COMMENT ON VIEW inspect.load_now IS 'Load of each ACTIVE segment and the thresholds in force. hottest_ratio above 1 is hot; a stale reading is neither hot nor cold.';
+
+CREATE VIEW inspect.key_sketches AS
+ SELECT l.topic,
+    k.topic_id,
+    k.segment_id,
+    l.hash_range,
+    inspect.hash_range_text(hot.first_hash, hot.last_hash) AS hottest,
+    round(((hot.messages / k.messages))::numeric, 3) AS share,
+    l.hottest_ratio AS load,
+    round((l.hottest_ratio * ((hot.messages / k.messages))::numeric), 3) AS load_on_hottest,
+    (round(k.messages))::bigint AS messages,
+    k.sampled_at,
+    round(EXTRACT(epoch FROM (clock_timestamp() - k.sampled_at)), 1) AS age_seconds,
+    (k.fresh_until > clock_timestamp()) AS is_fresh
+   FROM ((((inspect.load_now l
+     JOIN cleave.segment_sketch k ON (((k.topic_id = l.topic_id) AND (k.segment_id = l.segment_id))))
+     JOIN cleave.segment s ON (((s.topic_id = l.topic_id) AND (s.segment_id = l.segment_id))))
+     CROSS JOIN LATERAL ( SELECT ((s.range_end - s.range_start) + 1) AS width,
+            cardinality(k.bins) AS bins) r)
+     CROSS JOIN LATERAL ( SELECT (s.range_start + ((((((one.i)::integer - 1) * r.width) + r.bins) - 1) / r.bins)) AS first_hash,
+            ((s.range_start + (((((one.i)::integer * r.width) + r.bins) - 1) / r.bins)) - 1) AS last_hash,
+            one.bin AS messages
+           FROM unnest(k.bins) WITH ORDINALITY one(bin, i)
+          ORDER BY one.bin DESC, one.i
+         LIMIT 1) hot);
+
+COMMENT ON VIEW inspect.key_sketches IS 'Where the load of a segment lies, as far as it was sampled: the part of its range that has the most messages (hottest), its share of them, and that share of the load (1 is the capacity). A hottest of one hash no split divides.';
+
 CREATE VIEW inspect.layout_changes AS
  SELECT t.name AS topic,
     t.topic_id,
@@ -3345,64 +3463,6 @@ CREATE VIEW inspect.load_history AS
      JOIN cleave.topic t USING (topic_id));
 
 COMMENT ON VIEW inspect.load_history IS 'Every load record as it was written, one row for each material change of a rate; kept as long as the ledger.';
-
-CREATE VIEW inspect.load_now AS
- SELECT t.name AS topic,
-    t.topic_id,
-    s.segment_id,
-    inspect.hash_range_text(s.range_start, s.range_end) AS hash_range,
-    l.msg_rate_in,
-    l.byte_rate_in,
-    l.msg_rate_out,
-    l.byte_rate_out,
-    round((hot.ratio)::numeric, 3) AS hottest_ratio,
-    hot.metric AS hottest_metric,
-    (hot.ratio > (1)::double precision) AS is_hot,
-    ((l.msg_rate_in < k.merge_msg_rate_in) AND (l.byte_rate_in < k.merge_byte_rate_in) AND (l.msg_rate_out < k.merge_msg_rate_out) AND (l.byte_rate_out < k.merge_byte_rate_out)) AS is_cold,
-    l.cold_since,
-    l.modified_at,
-    seen.observed_at,
-    round(EXTRACT(epoch FROM (clock_timestamp() - seen.observed_at)), 1) AS silent_seconds,
-    COALESCE(((EXTRACT(epoch FROM (clock_timestamp() - seen.observed_at)))::double precision > k.load_stale_after_seconds), true) AS is_stale,
-    l.source,
-    k.split_msg_rate_in,
-    k.split_byte_rate_in,
-    k.split_msg_rate_out,
-    k.split_byte_rate_out,
-    k.merge_msg_rate_in,
-    k.merge_byte_rate_in,
-    k.merge_msg_rate_out,
-    k.merge_byte_rate_out,
-    k.load_stale_after_seconds
-   FROM ((((((((cleave.topic t
-     JOIN cleave.segment s ON (((s.topic_id = t.topic_id) AND (s.state = 'ACTIVE'::text))))
-     LEFT JOIN cleave.segment_load l ON (((l.topic_id = s.topic_id) AND (l.segment_id = s.segment_id))))
-     LEFT JOIN cleave.load_source o ON ((o.source = l.source)))
-     LEFT JOIN cleave.namespace_policy n ON ((n.namespace = t.namespace)))
-     CROSS JOIN cleave.cluster_policy c)
-     CROSS JOIN LATERAL ( SELECT COALESCE(l.silent_since, o.observed_at) AS observed_at) seen)
-     CROSS JOIN LATERAL ( SELECT max(knobs.value) FILTER (WHERE (knobs.knob = 'split_msg_rate_in'::text)) AS split_msg_rate_in,
-            max(knobs.value) FILTER (WHERE (knobs.knob = 'split_byte_rate_in'::text)) AS split_byte_rate_in,
-            max(knobs.value) FILTER (WHERE (knobs.knob = 'split_msg_rate_out'::text)) AS split_msg_rate_out,
-            max(knobs.value) FILTER (WHERE (knobs.knob = 'split_byte_rate_out'::text)) AS split_byte_rate_out,
-            max(knobs.value) FILTER (WHERE (knobs.knob = 'merge_msg_rate_in'::text)) AS merge_msg_rate_in,
-            max(knobs.value) FILTER (WHERE (knobs.knob = 'merge_byte_rate_in'::text)) AS merge_byte_rate_in,
-            max(knobs.value) FILTER (WHERE (knobs.knob = 'merge_msg_rate_out'::text)) AS merge_msg_rate_out,
-            max(knobs.value) FILTER (WHERE (knobs.knob = 'merge_byte_rate_out'::text)) AS merge_byte_rate_out,
-            max(knobs.value) FILTER (WHERE (knobs.knob = 'load_stale_after_seconds'::text)) AS load_stale_after_seconds
-           FROM ( SELECT d.knob,
-                    COALESCE(cleave.knob_number(cleave.knob_stored(d.knob, t.policy, n.policy, c.policy)), cleave.knob_number(d.value)) AS value
-                   FROM cleave.policy_default d
-                  WHERE ((d.knob ~ '^(split|merge)_(msg|byte)_rate_(in|out)$'::text) OR (d.knob = 'load_stale_after_seconds'::text))) knobs) k)
-     LEFT JOIN LATERAL ( SELECT m.metric,
-            (m.rate / m.threshold) AS ratio
-           FROM ( VALUES (1,'msg_rate_in'::text,l.msg_rate_in,k.split_msg_rate_in), (2,'byte_rate_in'::text,l.byte_rate_in,k.split_byte_rate_in), (3,'msg_rate_out'::text,l.msg_rate_out,k.split_msg_rate_out), (4,'byte_rate_out'::text,l.byte_rate_out,k.split_byte_rate_out)) m(ordinal, metric, rate, threshold)
-          WHERE ((m.threshold > (0)::double precision) AND (m.rate IS NOT NULL))
-          ORDER BY (m.rate / m.threshold) DESC, m.ordinal
-         LIMIT 1) hot ON (true))
-  WHERE (t.state <> 'deleted'::text);
-
-COMMENT ON VIEW inspect.load_now IS 'Load of each ACTIVE segment and the thresholds in force. hottest_ratio above 1 is hot; a stale reading is neither hot nor cold.';
 
 CREATE VIEW inspect.load_runs AS
  SELECT run_id,
@@ -4131,6 +4191,9 @@ ALTER TABLE ONLY cleave.segment_parent
 ALTER TABLE ONLY cleave.segment
     ADD CONSTRAINT segment_pkey PRIMARY KEY (topic_id, segment_id);
 
+ALTER TABLE ONLY cleave.segment_sketch
+    ADD CONSTRAINT segment_sketch_pkey PRIMARY KEY (topic_id, segment_id);
+
 ALTER TABLE ONLY cleave.subscription
     ADD CONSTRAINT subscription_pkey PRIMARY KEY (topic_id, name);
 
@@ -4793,6 +4856,8 @@ GRANT SELECT ON TABLE cleave.segment_load TO cleave_spark_loader;
 
 GRANT SELECT,INSERT ON TABLE cleave.segment_parent TO cleave_controller;
 
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.segment_sketch TO cleave_controller;
+
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.subscription TO cleave_controller;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE cleave.threshold_in_force TO cleave_controller;
@@ -4872,6 +4937,12 @@ GRANT SELECT ON TABLE inspect.evaluation_backlog TO cleave_controller;
 GRANT SELECT ON TABLE inspect.failing_messages TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.failing_messages TO cleave_controller;
 
+GRANT SELECT ON TABLE inspect.load_now TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.load_now TO cleave_controller;
+
+GRANT SELECT ON TABLE inspect.key_sketches TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.key_sketches TO cleave_controller;
+
 GRANT SELECT ON TABLE inspect.layout_changes TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.layout_changes TO cleave_controller;
 
@@ -4883,9 +4954,6 @@ GRANT SELECT ON TABLE inspect.leases TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.load_history TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.load_history TO cleave_controller;
-
-GRANT SELECT ON TABLE inspect.load_now TO cleave_inspector;
-GRANT SELECT ON TABLE inspect.load_now TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.load_runs TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.load_runs TO cleave_controller;

@@ -93,6 +93,10 @@ _COMMANDS = {
         "ledger:key",
         "Say which segment holds a key, now or then, and which sealed segments hold its earlier messages.",
     ),
+    "hot-keys": (
+        "hot_keys:hot_keys",
+        "Show which part of each segment has the most load, and the load that no split can take away.",
+    ),
     "lineage": ("ledger:lineage", "Draw which segment came from which, as a tree."),
     "check-history": (
         "check_history:check_history",

@@ -44,6 +44,24 @@ SELECT t.name AS topic, t.topic_id, s.segment_id, inspect.hash_range_text(s.rang
 COMMENT ON VIEW inspect.load_now IS
     'Load of each ACTIVE segment and the thresholds in force. hottest_ratio above 1 is hot; a stale reading is neither hot nor cold.';
 
+CREATE VIEW inspect.key_sketches AS
+SELECT l.topic, k.topic_id, k.segment_id, l.hash_range,
+       inspect.hash_range_text(hot.first_hash, hot.last_hash) AS hottest, round((hot.messages / k.messages)::numeric, 3) AS share,
+       l.hottest_ratio AS load, round(l.hottest_ratio * (hot.messages / k.messages)::numeric, 3) AS load_on_hottest,
+       round(k.messages)::bigint AS messages, k.sampled_at,
+       round(extract(epoch FROM clock_timestamp() - k.sampled_at), 1) AS age_seconds,
+       k.fresh_until > clock_timestamp() AS is_fresh
+  FROM inspect.load_now l
+  JOIN cleave.segment_sketch k ON k.topic_id = l.topic_id AND k.segment_id = l.segment_id
+  JOIN cleave.segment s ON s.topic_id = l.topic_id AND s.segment_id = l.segment_id
+ CROSS JOIN LATERAL (SELECT s.range_end - s.range_start + 1 AS width, cardinality(k.bins) AS bins) r
+ CROSS JOIN LATERAL (
+       SELECT s.range_start + ((i::integer - 1) * r.width + r.bins - 1) / r.bins AS first_hash,
+              s.range_start + (i::integer * r.width + r.bins - 1) / r.bins - 1 AS last_hash, bin AS messages
+         FROM unnest(k.bins) WITH ORDINALITY AS one (bin, i) ORDER BY bin DESC, i LIMIT 1) hot;
+COMMENT ON VIEW inspect.key_sketches IS
+    'Where the load of a segment lies, as far as it was sampled: the part of its range that has the most messages (hottest), its share of them, and that share of the load (1 is the capacity). A hottest of one hash no split divides.';
+
 CREATE VIEW inspect.load_history AS
 SELECT t.name AS topic, h.topic_id, h.segment_id, inspect.hash_range_text(s.range_start, s.range_end) AS hash_range, h.recorded_at,
        h.msg_rate_in, h.byte_rate_in, h.msg_rate_out, h.byte_rate_out, h.source, h.modified_at, h.cold_since, h.silent_since

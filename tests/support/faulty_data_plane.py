@@ -35,6 +35,7 @@ CALLS = frozenset(
         "seek",
         "skip_all",
         "sample",
+        "sample_keys",
         "create_topic",
         "delete_topic",
         "read_layout",

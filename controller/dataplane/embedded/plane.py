@@ -16,8 +16,10 @@ from sqlalchemy import URL
 from controller.dataplane.base import Born, Counters, LogState, Successor, Trimmed
 from controller.dataplane.embedded import set_wise
 from controller.dataplane.embedded.names import ARRIVALS, checked, no_cursor, no_log
+from controller.dataplane.observation import LONGEST_KEY_BYTES, KeySample
 from controller.dataplane.postgres_calls import PostgresCalls
-from controller.domain.errors import InvalidInput
+from controller.domain.errors import InvalidInput, SegmentTerminated
+from controller.domain.key_hash import key_hash
 from controller.domain.situation import Capabilities
 
 DELETE_CHUNK = 20_000
@@ -215,6 +217,25 @@ class EmbeddedDataPlane:
                 name: Counters(name, f"embedded-{instance}", instant, msg_in, byte_in, msg_out, byte_out)
                 for name, msg_in, byte_in, msg_out, byte_out, instance, instant in cursor.fetchall()
             }
+
+    def sample_keys(self, backing_topic: str, *, most: int) -> KeySample:
+        """Keys of the newest messages, see `SamplesKeys`: one statement, by index from the log's end."""
+        with self._calls.statement(f"sample keys of {backing_topic}") as cursor:
+            cursor.execute(
+                "SELECT l.terminated_at IS NOT NULL, m.log_offset IS NOT NULL,"
+                "       CASE WHEN octet_length(m.key) <= %s THEN m.key END"
+                "  FROM embedded.log l LEFT JOIN embedded.message m"
+                "    ON m.log_id = l.log_id AND m.log_offset >= l.next_offset - %s WHERE l.name = %s",
+                (LONGEST_KEY_BYTES, most, backing_topic),
+            )
+            rows = cursor.fetchall()
+        if not rows:
+            raise no_log(backing_topic)
+        if rows[0][0]:
+            raise SegmentTerminated(f"{backing_topic} is terminated; sample its successors")
+        keys = [key for _, is_message, key in rows if is_message]
+        hashes = tuple(key_hash(bytes(key)).segment_hash for key in keys if key is not None)
+        return KeySample(hashes, len(keys) - len(hashes))
 
     def create_successors(self, successors: Sequence[Successor]) -> Mapping[str, Born]:
         """Create each log with its subscriptions at earliest; fills in those an existing log lacks."""

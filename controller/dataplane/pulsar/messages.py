@@ -59,13 +59,20 @@ def incoming(
     message: pulsar.Message, position: Position, properties: Mapping[str, str] | None = None
 ) -> LogMessage:
     """As read. `published_at_ms` is the producer's clock; `properties` are the message's, for who has looked at them already."""
-    text = message.partition_key()
-    key: bytes | None = text.encode() if text else None
-    if key is not None:
-        marked = message.properties() if properties is None else properties
-        if marked.get(_KEY_CODING) == _BASE64:
-            key = base64.b64decode(key)
+    key = key_of(message, properties)
     return _new(LogMessage, (position, message.publish_timestamp(), key, message.data(), 1))
+
+
+def key_of(message: pulsar.Message, properties: Mapping[str, str] | None = None) -> bytes | None:
+    """The key as the application gave it; `properties` as for `incoming`."""
+    text = message.partition_key()
+    if not text:
+        return None
+    marked = message.properties() if properties is None else properties
+    if marked.get(_KEY_CODING) == _BASE64:
+        return base64.b64decode(text)
+    key: bytes = text.encode()
+    return key
 
 
 def position_of(message_id: pulsar.MessageId) -> Position:

@@ -6,12 +6,14 @@ What is asked and how answers are read is in `asks`; producing and consuming are
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from controller.clock import SystemClock
 from controller.dataplane.adoptable import FoundTopic
 from controller.dataplane.base import Born, Counters, LogState, Successor
+from controller.dataplane.observation import KeySample
 from controller.dataplane.pulsar import asks, set_wise
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
@@ -25,9 +27,13 @@ from controller.dataplane.pulsar_load import LoadSettings, PulsarLoad
 from controller.domain.errors import (
     CleaveError,
     SegmentNotFound,
+    Unsupported,
 )
 from controller.domain.observed_consumers import ObservedConsumer
 from controller.domain.situation import Capabilities
+
+if TYPE_CHECKING:
+    from controller.dataplane.pulsar.key_samples import KeySamples
 
 FAR_FUTURE_MS = 4_000_000_000_000
 """A position after every message: a seek to it acknowledges everything."""
@@ -51,6 +57,8 @@ class PulsarDataPlane:
             self._admin.session, access.admin_urls, load, call_timeout_seconds=call_timeout_seconds
         )
         self._clock = SystemClock()
+        self._access, self._lock = access, threading.Lock()
+        self._key_samples: KeySamples | None = None
 
     @property
     def call_timeout_seconds(self) -> float:
@@ -175,6 +183,15 @@ class PulsarDataPlane:
         """Who is attached, see `ObservesConsumers`."""
         return self._load.consumers(backing_topics)
 
+    def sample_keys(self, backing_topic: str, *, most: int) -> KeySample:
+        """Keys of the newest messages, see `SamplesKeys`. It takes the brokers' binary address and the client library, and
+        the right to consume.
+        """
+        with self._lock:
+            if self._key_samples is None:
+                self._key_samples = _key_samples(self._access, self._admin)
+        return self._key_samples.sample(backing_topic, most)
+
     def describe_topic(self, name: str) -> FoundTopic:
         """See `Adoptable`."""
         return describe_topic(self._admin, name)
@@ -211,6 +228,8 @@ class PulsarDataPlane:
 
     def close(self) -> None:
         """Give back connections."""
+        if self._key_samples is not None:
+            self._key_samples.close()
         self._load.close()
         self._admin.close()
 
@@ -238,3 +257,14 @@ class PulsarDataPlane:
     def _reset(self, backing_topic: str, subscription: str, instant_ms: int, deadline: Deadline) -> None:
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/resetcursor/{instant_ms}"
         self._admin.ask(Ask("POST", path, f"seek {subscription!r} on {backing_topic}"), deadline)
+
+
+def _key_samples(access: PulsarAccess, admin: AdminCalls) -> KeySamples:
+    """Only who samples needs the client library."""
+    try:
+        from controller.dataplane.pulsar.key_samples import KeySamples
+    except ImportError as error:
+        raise Unsupported(
+            f"the Pulsar client library is missing ({error}); run pip install pulsar-client"
+        ) from error
+    return KeySamples(access, admin)

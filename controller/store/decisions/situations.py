@@ -131,6 +131,17 @@ _EXPECTED = Prepared(
 """,
     {"topic_ids": "bigint[]"},
 )
+_SKETCHES = Prepared(
+    "situation_sketches",
+    """
+    SELECT k.topic_id, k.segment_id, k.bins
+      FROM cleave.segment_sketch k
+     WHERE k.topic_id = ANY (:topic_ids) AND k.fresh_until > clock_timestamp()
+       AND (SELECT s.state FROM cleave.segment s
+             WHERE s.topic_id = k.topic_id AND s.segment_id = k.segment_id) = 'ACTIVE'
+""",
+    {"topic_ids": "bigint[]"},
+)
 # Consumers of a queue are on every segment; those of any other subscription share the segments out.
 _QUEUES = Prepared(
     "situation_queues",
@@ -181,8 +192,9 @@ def load_situations(
     """The situation of each topic that is live, at the database's present moment.
 
     `capabilities` are by data plane; a topic on a plane that is not named is left out, as are topics that are
-    not live. `instead` are policies by topic to ask with in place of the ones in force. `recent_loads`, `clients` and
-    `reconnections_left` are filled for topics whose profile looks at them.
+    not live. `instead` are policies by topic to ask with in place of the ones in force. `recent_loads`, `sketches`,
+    `clients` and `reconnections_left` are filled for topics whose profile looks at them; `sketches` where they can be cut
+    by them.
     """
     of_topics: dict[str, object] = {"topic_ids": list(topic_ids)}
     topics = [row for row in _TOPICS.execute(tx, of_topics) if row.data_plane in capabilities]
@@ -197,6 +209,14 @@ def load_situations(
     memories = _grouped(tx, adaptive, _MEMORIES) if adaptive["topic_ids"] else defaultdict(list)
     queues = _grouped(tx, adaptive, _QUEUES) if adaptive["topic_ids"] else defaultdict(list)
     expected = _grouped(tx, adaptive, _EXPECTED) if adaptive["topic_ids"] else defaultdict(list)
+    anywhere: dict[str, object] = {
+        "topic_ids": [
+            row.topic_id
+            for row in topics
+            if policies[row.topic_id].profile == "adaptive" and not capabilities[row.data_plane].midpoint_only
+        ]
+    }
+    sketches = _grouped(tx, anywhere, _SKETCHES) if anywhere["topic_ids"] else defaultdict(list)
     whole = [topic_id for topic_id, policy in policies.items() if policy.strict_pulsar]
     layouts = load_layouts(tx, whole) if whole else {}
     return {
@@ -212,6 +232,7 @@ def load_situations(
             capabilities=_with(capabilities[row.data_plane], consumers[row.topic_id]),
             foreign_controller=row.foreign_controller,
             consumers_changed_at=_ms(row.consumers_changed_at),
+            sketches={k.segment_id: tuple(k.bins) for k in sketches[row.topic_id]},
             strikes={m.segment_id: m.strikes for m in memories[row.topic_id] if m.strikes},
             **_clients(row, policies[row.topic_id], segments, consumers, queues),
             now=to_ms(row.now),

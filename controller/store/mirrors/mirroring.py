@@ -41,7 +41,9 @@ _PRUNE = """
 """
 _FORGET_LOADS = """
     WITH forgotten AS (
-        DELETE FROM cleave.load_memory WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids))
+        DELETE FROM cleave.load_memory WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids)),
+    unsketched AS (
+        DELETE FROM cleave.segment_sketch WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids))
     DELETE FROM cleave.segment_load WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids)
 """
 _KNOWN = "SELECT segment_id FROM cleave.segment WHERE topic_id = :topic_id"

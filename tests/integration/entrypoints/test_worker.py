@@ -10,6 +10,7 @@ from sqlalchemy import text
 from controller.domain.operation import OperationState
 from controller.domain.policy import PolicyOverride
 from controller.services import segment_admin
+from controller.services.key_sampler import LEAST_MESSAGES
 from controller.store.postgres import inspection
 from controller.store.topics import consumers, policies
 from tests.integration.entrypoints.conftest import StartWorker, held_by
@@ -199,3 +200,17 @@ def test_sigterm_ends_it_and_gives_back_its_leases(bench: Bench, start_worker: S
 
     wait_until(lambda: not worker.running, message="the worker has left")
     assert held_by(bench, "w1") == set()
+
+
+def test_it_samples_the_keys_of_what_is_near_its_capacity(bench: Bench, start_worker: StartWorker) -> None:
+    bench.topic_with()
+    set_policy(bench, profile="adaptive")
+    bench.publish(0, LEAST_MESSAGES)
+    write_load(bench, 0, 9_000.0)
+
+    start_worker("w1", worker_sweep_seconds=NEVER)
+
+    def sampled() -> list[tuple[object, ...]]:
+        return bench.rows("SELECT segment_id, share, messages FROM inspect.key_sketches")
+
+    assert wait_until(sampled, message="a sketch of the segment") == [(0, 1, LEAST_MESSAGES)]

@@ -11,6 +11,8 @@ import pytest
 from controller.devstack.postgres import PostgresServer
 from controller.domain.errors import Terminal
 from controller.store.journal import topic_intents
+from controller.store.load import sketches
+from controller.store.load.sketches import Sketch
 from controller.store.topics import consumers, drains
 from tests.support.store_driver import StoreDriver, request
 
@@ -45,6 +47,7 @@ def test_the_controller_can_do_its_whole_work(users: Users) -> None:
     topic = driver.create(segments=2)
     driver.subscribe(topic.topic_id, "s")
     driver.split(topic.topic_id, 0)
+    driver.do(sketches.write, [Sketch(topic.topic_id, 1, [1.0, 2.0])] * 2, fresh_seconds=600)
     driver.do(consumers.register, topic.topic_id, "s", "c")
     driver.do(drains.mark_drained, topic.topic_id, "s", [0])
     driver.run(driver.do(topic_intents.intend_prune, topic.topic_id, [0], request()).operation)

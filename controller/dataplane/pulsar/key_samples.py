@@ -1,0 +1,130 @@
+"""The keys of a topic's newest messages: read with a reader of no subscription, from so many entries before the end.
+
+How far back that is, the topic's counters say: messages of an entry and bytes of a message, on average since its broker
+loaded it. So a sample of large messages is a small one, and what is read takes bounded memory and time. A batch that is
+encrypted counts as one message, with the key of its first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any, NamedTuple
+
+import pulsar
+
+from controller.dataplane.observation import LONGEST_KEY_BYTES, KeySample
+from controller.dataplane.pulsar import asks
+from controller.dataplane.pulsar.access import PulsarAccess
+from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
+from controller.dataplane.pulsar.binary import Connections, mapped
+from controller.dataplane.pulsar.messages import ends_its_entry, key_of, position_of
+from controller.dataplane.pulsar.names import full_name
+from controller.dataplane.pulsar.stored import places_backwards
+from controller.domain.errors import SegmentNotFound, SegmentTerminated
+from controller.domain.key_hash import key_hash
+
+SAMPLE_BYTES = 16 * 1024 * 1024
+"""About so much of a topic is read for one sample."""
+READ_AT_MOST = 4
+"""Times the messages asked for; entries near the end may hold more than the average."""
+IDLE_SECONDS = 1.0
+"""When nothing has come for so long, nothing is left. An id need not say that its message is the last of its entry."""
+_NOWHERE = (-1, -1)
+
+
+class _Stretch(NamedTuple):
+    """What to read: from the entry at `first` to the one at `last`, at most `most` messages of it to be kept."""
+
+    first: tuple[int, int]
+    last: tuple[int, int]
+    most: int
+
+
+class KeySamples:
+    """Samples topics of the cluster that `access` names; safe to share between threads. Raises Unsupported where there is
+    no binary address.
+    """
+
+    def __init__(self, access: PulsarAccess, admin: AdminCalls) -> None:
+        self._admin = admin
+        self._connections = Connections(access, call_timeout_seconds=admin.call_timeout_seconds)
+
+    def sample(self, backing_topic: str, most: int) -> KeySample:
+        """See `SamplesKeys.sample_keys`. What has come when the time is over is the sample."""
+        topic, deadline = full_name(backing_topic), self._admin.deadline()
+        stretch = self._stretch(topic, most, deadline)
+        if stretch is None:
+            return KeySample((), 0)
+        try:
+            # On a client of its own: should the topic be terminated meanwhile, the library breaks the connection.
+            client, reader = self._connections.open_alone(
+                f"sample keys of {topic}", deadline, lambda client: _open(client, topic, stretch)
+            )
+        except pulsar.PulsarException as error:
+            raise mapped(error, f"sample keys of {topic}") from error
+        try:
+            return _read(reader, stretch, deadline)
+        finally:
+            self._connections.close_aside(reader, client)
+
+    def close(self) -> None:
+        """Give back connections."""
+        self._connections.close()
+
+    def _stretch(self, topic: str, most: int, deadline: Deadline) -> _Stretch | None:
+        """None where there is nothing to read."""
+        internal = self._ask(asks.internal_stats(topic), topic, deadline)
+        if internal.get("state") == "Terminated":
+            raise SegmentTerminated(f"{topic} is terminated; sample its successors")
+        stats = self._ask(asks.stats(topic, f"sample keys of {topic}"), topic, deadline)
+        messages = int(stats.get("msgInCounter") or 0)
+        per_entry = max(1.0, messages / max(1, int(internal.get("entriesAddedCounter") or 0)))
+        per_message = max(1.0, int(stats.get("bytesInCounter") or 0) / max(1, messages))
+        most = max(1, min(most, int(SAMPLE_BYTES / per_message)))
+        places = list(islice(places_backwards(internal, _NOWHERE), max(1, round(most / per_entry))))
+        return _Stretch(places[-1], places[0], most) if places else None
+
+    def _ask(self, ask: Ask, topic: str, deadline: Deadline) -> Mapping[str, Any]:
+        answer = self._admin.ask(ask, deadline)
+        if answer.status in asks.GONE:
+            raise SegmentNotFound(
+                f"no topic {topic}; it was deleted or never created: look up the layout again"
+            )
+        if not isinstance(answer.document, Mapping):
+            raise asks.unreadable(ask.act, answer.document)
+        return answer.document
+
+
+def _open(client: pulsar.Client, topic: str, stretch: _Stretch) -> pulsar.Reader:
+    return client.create_reader(
+        topic,
+        pulsar.MessageId(-1, *stretch.first, -1),
+        start_message_id_inclusive=True,
+        receiver_queue_size=min(1_000, stretch.most),
+        crypto_failure_action=pulsar.ConsumerCryptoFailureAction.CONSUME,
+    )
+
+
+def _read(reader: pulsar.Reader, stretch: _Stretch, deadline: Deadline) -> KeySample:
+    """Up to the last message of the stretch, or until there is no more time or far more than was to be expected."""
+    keys: deque[bytes | None] = deque(maxlen=stretch.most)
+    patience_seconds = deadline.left_seconds
+    with contextlib.suppress(pulsar.Timeout):
+        for _ in range(READ_AT_MOST * stretch.most):
+            wait_seconds = min(patience_seconds, deadline.left_seconds)
+            message = reader.read_next(timeout_millis=max(1, int(wait_seconds * 1000)))
+            message_id = message.message_id()
+            place = position_of(message_id)[:2]
+            if place > stretch.last:
+                break
+            keys.append(key_of(message))
+            if place == stretch.last and (message_id.batch_index() < 0 or ends_its_entry(message_id)):
+                break
+            patience_seconds = IDLE_SECONDS
+    hashes = tuple(
+        key_hash(key).segment_hash for key in keys if key is not None and len(key) <= LONGEST_KEY_BYTES
+    )
+    return KeySample(hashes, len(keys) - len(hashes))
