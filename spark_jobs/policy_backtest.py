@@ -212,7 +212,7 @@ def _simulated(
     base = recording.base_policy
     conditions = Conditions(
         tick_seconds=question.tick_seconds,
-        window_seconds=series.step_seconds,
+        window_seconds=max(60, series.step_seconds),
         actuation_seconds=question.actuation_seconds,
         initial_segments=recording.segments,
     )

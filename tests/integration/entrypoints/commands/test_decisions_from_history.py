@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tests.support.passes import run as run_pass
 
 CENTURY = 100 * 365 * 86_400
 """The samples of these tests are of another day, and must not be stale."""
+QUIET_MINUTE = 4
 MINUTES = (1_000, 1_100, 15_000, 26_000, 26_500, 9_000, 2_000, 300, 10, 10, 10, 11)
 """Messages a second into the topic, minute by minute: it becomes hot and then cold."""
 
@@ -57,16 +59,16 @@ def live(run: Run, profile: str) -> int:
     )
     with run.bench.store.transaction() as tx:
         policies.set_topic(tx, run.topic_id, override, actor="tests")
+    counted: defaultdict[int, int] = defaultdict(int)
     for minute, rate in enumerate(MINUTES):
         begin = 60 * minute - 60
         for segment in run.bench.layout.active:
-            share = segment.hash_range.width / 65_536
-            samples = [
-                (at, 10**9 + round(rate * share * 1.01 * (at - begin))) for at in range(begin, begin + 61, 10)
-            ]
-            quiet = minute == 4 and segment.hash_range.end == 0xFFFF  # nobody reports it for a minute
-            if not quiet:
-                run.land(*samples, segment_id=segment.segment_id, source=f"minute-{minute}")
+            if minute == QUIET_MINUTE and segment.hash_range.end == 0xFFFF:
+                continue  # nobody reports it for a minute, while the broker is heard of
+            id_ = segment.segment_id
+            more = round(rate * 10.1 * segment.hash_range.width / 65_536)
+            run.land(*((begin + 10 * n, counted[id_] + n * more) for n in range(7)), segment_id=id_)
+            counted[id_] += 6 * more
         run.aggregate(minutes=minute)
         for operation_id in run_pass(run.bench).intents:
             run.bench.drive(operation_id)
