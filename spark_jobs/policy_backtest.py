@@ -212,14 +212,16 @@ def _simulated(
     base = recording.base_policy
     conditions = Conditions(
         tick_seconds=question.tick_seconds,
-        window_seconds=series.step_seconds,
+        window_seconds=max(60, series.step_seconds),
         actuation_seconds=question.actuation_seconds,
         initial_segments=recording.segments,
     )
     rule = candidate.as_rule(base, series)
-    run = simulate(drawn(series, seed), rule, conditions)
-    run = in_capacities_of(run, base.thresholds.split)
+    own = simulate(drawn(series, seed), rule, conditions)
+    run = in_capacities_of(own, base.thresholds.split)
     figures = asdict(score(run, question.prices))
+    if run is not own:  # what it left alone in silence goes by what it takes for hot itself
+        figures["silent_seconds"] = score(own, question.prices).silent_seconds
     cost = figures.pop("cost")
     figures |= {"days": series.days, "measured": float(series.measured.mean())}
     figures |= {"is_ideal": True} if rule.is_ideal else {}
@@ -261,7 +263,17 @@ def in_capacities_of(run: Simulation, capacity: LoadStats) -> Simulation:
         over = np.maximum(loads - 1.0, 0.0)
         max_load[span], excess[span] = loads.max(axis=1), over.sum(axis=1)
         overloaded[span] = (over > 0).sum(axis=1)
-    return replace(run, max_load=max_load, excess=excess, overloaded=overloaded)
+    limits: dict[str, Any] = {
+        f"split_{metric}": rate for metric, rate in zip(METRICS, capacity.rates, strict=True)
+    }
+    counted = replace(run.rule.policy, **limits)
+    return replace(
+        run,
+        rule=replace(run.rule, policy=counted),
+        max_load=max_load,
+        excess=excess,
+        overloaded=overloaded,
+    )
 
 
 def by_key(rates: pa.Table, recordings: Iterable[Recording]) -> Iterator[Load]:

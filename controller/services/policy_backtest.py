@@ -39,6 +39,8 @@ SPARK, HERE = "spark", "here"
 SPARK_FROM_DAYS = 500.0
 """Simulated days from which Spark is worth its start, which takes as long as some hundred of them."""
 
+_DAY_MS = 86_400_000
+
 Progress = Callable[[int, int], None]
 """Told how many simulations are done, and of how many."""
 
@@ -232,10 +234,15 @@ class PolicyBacktest:
 
         from spark_jobs.recorded_load import RATE_COLUMNS
 
-        table = self.history.read(to_ms(loads.since), to_ms(loads.until))
-        mine = pc.is_in(table.column("topic_id"), value_set=pa.array([one.key for one in recordings]))
-        renamed = table.filter(mine).rename_columns({"topic_id": "key"})
-        return renamed.select(RATE_COLUMNS.names).cast(RATE_COLUMNS)
+        keys = pa.array([one.key for one in recordings])
+        since, until = to_ms(loads.since), to_ms(loads.until)
+        tables = [RATE_COLUMNS.empty_table()]
+        for begin in range(since, until + 1, _DAY_MS):  # so that of other topics a day at most is held
+            table = self.history.read(begin, min(begin + _DAY_MS - 1, until))
+            mine = table.filter(pc.is_in(table.column("topic_id"), value_set=keys))
+            renamed = mine.rename_columns({"topic_id": "key"})
+            tables.append(renamed.select(RATE_COLUMNS.names).cast(RATE_COLUMNS))
+        return pa.concat_tables(tables)
 
     def _on_spark(
         self,

@@ -26,7 +26,10 @@ from controller.entrypoints.commands.ledger import TopicFilter, known
 from controller.entrypoints.commands.options import AsJson, From, Limit, To
 from controller.entrypoints.output import cell, emit, rows_table
 from controller.entrypoints.reading import reading
+from controller.entrypoints.retracing import stored_answer
 from controller.entrypoints.spans import span
+from controller.services.retrace import Retraced
+from controller.settings import load_settings
 from controller.store.postgres import inspection
 from controller.store.postgres.clock import database_now
 
@@ -88,6 +91,12 @@ def replay(
         str | None,
         typer.Option("--all", help="Every decision about this topic.", autocompletion=completion.topics),
     ] = None,
+    from_history: Annotated[
+        bool,
+        typer.Option(
+            "--from-history", help="Of one topic: with the loads computed anew from the recorded rates."
+        ),
+    ] = False,
     since: From = None,
     until: To = None,
     as_json: AsJson = False,
@@ -96,9 +105,13 @@ def replay(
     if (decision_id is None) == (topic is None):
         raise InvalidInput("give the id of a decision or --all TOPIC, one of the two")
     if decision_id is not None:
-        if since is not None or until is not None:
-            raise InvalidInput("--from and --to go with --all TOPIC; one decision has its instant")
+        if since is not None or until is not None or from_history:
+            raise InvalidInput(
+                "--from, --to and --from-history go with --all TOPIC; one decision has its instant"
+            )
         is_same = _replay_one(decision_id, as_json)
+    elif from_history:
+        is_same = _retrace(topic or "", since, until, as_json)
     else:
         is_same = _replay_all(topic or "", since, until, as_json)
     if not is_same:
@@ -166,6 +179,52 @@ def _shown_in_full(differing: Sequence[tuple[Mapping[str, Any], Replay]]) -> Ite
         yield Text(f"\nand {len(differing) - _SHOWN_IN_FULL} more; --json has them all")
 
 
+def _retrace(topic: str, since: str | None, until: str | None, as_json: bool) -> bool:
+    from controller.entrypoints.retracing import retraced
+
+    begins, ends = span(since, until)
+    settings = load_settings()
+    with reading() as tx:
+        name = known(tx, topic) or ""
+        rows = {row["decision_id"]: row for row in _ledger(tx, name, begins, ends)}
+        found = list(retraced(tx, settings, name, list(rows.values())))
+    differing = [one for one in found if not one.is_same]
+    document = {
+        "topic": name,
+        "retraced": len(found),
+        "same": len(found) - len(differing),
+        "history": settings.history_location,
+        "differing": [
+            {**_document(rows[one.decided.decision_id], one.replay), "loads": list(one.differences)}
+            for one in differing
+        ],
+    }
+    emit(as_json, document, Group(Text(_retraced_summary(document)), *_loads_that_differ(rows, differing)))
+    return not differing
+
+
+def _retraced_summary(document: Mapping[str, Any]) -> str:
+    retraced, same = document["retraced"], document["same"]
+    ended = (
+        "all with the same loads and the same answer"
+        if same == retraced
+        else f"{retraced - same} with another load or another answer"
+    )
+    return f"{document['topic']}: {retraced} decisions retraced from {document['history']}, {ended}"
+
+
+def _loads_that_differ(
+    rows: Mapping[int, Mapping[str, Any]], differing: Sequence[Retraced]
+) -> Iterator[RenderableType]:
+    for one in differing[:_SHOWN_IN_FULL]:
+        row = rows[one.decided.decision_id]
+        yield Text("\n" + "\n".join((_title(row, one.replay), *one.differences)))
+        if not one.replay.is_same:
+            yield rows_table(_rows(row, one.replay), _columns(one.replay))
+    if len(differing) > _SHOWN_IN_FULL:
+        yield Text(f"\nand {len(differing) - _SHOWN_IN_FULL} more; --json has them all")
+
+
 def _ledger(tx: Connection, topic: str, begins: datetime, ends: datetime) -> Iterator[Mapping[str, Any]]:
     """The topic's decisions in the order they were made."""
     after = -1
@@ -175,13 +234,7 @@ def _ledger(tx: Connection, topic: str, begins: datetime, ends: datetime) -> Ite
 
 
 def _again(row: Mapping[str, Any]) -> Replay:
-    valid_until = row["valid_until"]
-    stored = {
-        "decisions": row["decisions"],
-        "refusals": row["refusals"],
-        "valid_until": None if valid_until is None else to_ms(valid_until),
-    }
-    return made_again(row["situation"], frozenset(map(Lane, row["lanes"])), stored)
+    return made_again(row["situation"], frozenset(map(Lane, row["lanes"])), stored_answer(row))
 
 
 def _document(row: Mapping[str, Any], again: Replay) -> dict[str, Any]:

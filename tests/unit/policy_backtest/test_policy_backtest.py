@@ -119,6 +119,8 @@ def test_a_candidate_with_another_threshold_makes_no_segment_stronger() -> None:
 
     assert other["overload_seconds"] > 10 * own["overload_seconds"]
     assert other["segment_hours"] < own["segment_hours"]
+    assert other["over_provisioned_hours"] < own["over_provisioned_hours"]
+    assert (own["silent_seconds"], other["silent_seconds"]) == (0.0, 0.0)
     assert found["large", "lazy", 0]["least_cost"] == found["large", "own", 0]["least_cost"]
 
 

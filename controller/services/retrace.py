@@ -1,0 +1,259 @@
+"""The decisions that were really taken, made again from the recorded history: the loads of each are computed anew from the
+rates that were kept, window by window, and the rest of its situation is the ledger's.
+
+So a difference means that what is kept is not what was decided on: a backtest of this history would not be of this topic.
+Two rules are gone through again, that of load records (`domain.load.next_record`, and of silence) and that of the memory
+of loads. What was there before the first window is taken from the first decision.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from controller.backtest.load_memory import LoadMemory
+from controller.domain.decision import Lane
+from controller.domain.evaluator import code_version, decide
+from controller.domain.layout import SegmentLayout
+from controller.domain.load import METRICS, LoadRecord, LoadStats, next_record
+from controller.domain.policy import AutoScalePolicy
+from controller.domain.replay import Document, Replay
+from controller.domain.situation import TICKS_OF_MEMORY, Situation
+from controller.landing.history import RateHistory
+
+DEFAULT_WINDOW_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRates:
+    """What one window says of one segment."""
+
+    stats: LoadStats
+    observed_at: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One run of the aggregation: the rates of the topic's segments, and when each source was last heard of.
+
+    Instants are milliseconds since the Unix epoch; `applied_at` is when the records could be read.
+    """
+
+    end_ms: int
+    applied_at: int
+    rates: Mapping[int, SegmentRates]
+    heard: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A decision of the ledger, as it stands there."""
+
+    decision_id: int
+    decided_at: int
+    lanes: frozenset[Lane]
+    situation: str
+    stored: Document
+
+
+@dataclass(frozen=True, slots=True)
+class Retraced:
+    """A decision made again. `differences` name the loads that are not those it was made on; empty where all are."""
+
+    decided: Decided
+    replay: Replay
+    differences: tuple[str, ...]
+
+    @property
+    def is_same(self) -> bool:
+        """The same loads and the same answer."""
+        return self.replay.is_same and not self.differences
+
+
+@dataclass(slots=True)
+class _Record:
+    """A record as it is stored, with the source that it hangs on."""
+
+    stats: LoadStats
+    modified_at: int
+    cold_since: int | None
+    source: str
+    silent_since: int | None = None
+
+
+@dataclass
+class _Loads:
+    """What the aggregation would have stored by now."""
+
+    window_ms: int
+    records: dict[int, _Record] = field(default_factory=dict)
+    sources: dict[str, int] = field(default_factory=dict)
+
+    def seen(self, record: _Record) -> LoadRecord:
+        """As a decision reads it."""
+        heard = self.sources.get(record.source, record.modified_at)
+        observed_at = heard if record.silent_since is None else record.silent_since
+        return LoadRecord(record.stats, record.modified_at, record.cold_since, observed_at)
+
+    def observe(self, window: Window, policy: AutoScalePolicy) -> None:
+        """One run: new records, silence, and how fresh the sources are."""
+        before = {segment_id: self.seen(record) for segment_id, record in self.records.items()}
+        for segment_id, rates in window.rates.items():
+            self._observe(segment_id, rates, before.get(segment_id), policy)
+        for segment_id, record in self.records.items():
+            speaks = record.source in window.heard and segment_id not in window.rates
+            if speaks and record.silent_since is None:
+                record.silent_since = min(before[segment_id].observed_at, window.end_ms - self.window_ms)
+        for source, observed_at in window.heard.items():
+            self.sources[source] = max(self.sources.get(source, observed_at), observed_at)
+
+    def _observe(
+        self, segment_id: int, rates: SegmentRates, before: LoadRecord | None, policy: AutoScalePolicy
+    ) -> None:
+        if before is not None and rates.observed_at < before.observed_at:
+            return
+        update = next_record(
+            before,
+            rates.stats,
+            rates.observed_at,
+            policy.thresholds,
+            policy.load_change_threshold,
+            strict_pulsar=policy.strict_pulsar,
+        )
+        found = update.record
+        self.records[segment_id] = _Record(found.stats, found.modified_at, found.cold_since, rates.source)
+
+
+def retrace(
+    decisions: Sequence[Decided],
+    windows: Iterable[Window],
+    layouts: Sequence[tuple[int, SegmentLayout]],
+    *,
+    begins_with_the_topic: bool,
+    window_ms: int = DEFAULT_WINDOW_MS,
+) -> Iterator[Retraced]:
+    """Each decision with what the history gives for it; all in the order of time.
+
+    `layouts` are each with the instant it was committed at. Where the history does not begin with the topic
+    (`begins_with_the_topic`), the first decision is where it sets out from and is not judged. Raises InvalidInput where a
+    situation of the ledger cannot be read.
+    """
+    if not decisions:
+        return
+    walk = _Walk(decisions, layouts, window_ms)
+    pending = iter(sorted(windows, key=lambda window: window.applied_at))
+    window = next(pending, None)
+    for number, decided in enumerate(decisions):
+        while window is not None and window.applied_at <= decided.decided_at:
+            walk.take(window, number)
+            window = next(pending, None)
+        if number == 0 and not begins_with_the_topic:
+            walk.set_out()
+            continue
+        yield walk.judge(number)
+
+
+class _Walk:
+    """The state on the way from decision to decision."""
+
+    def __init__(
+        self, decisions: Sequence[Decided], layouts: Sequence[tuple[int, SegmentLayout]], window_ms: int
+    ) -> None:
+        self.decisions = decisions
+        self.situations = [Situation.from_json(one.situation) for one in decisions]
+        self.layouts = sorted(layouts, key=lambda pair: pair[0])
+        self.loads = _Loads(window_ms)
+        self.memory: LoadMemory | None = None
+
+    def take(self, window: Window, number: int) -> None:
+        """One window, under the policy of the decision that comes next."""
+        policy = self.situations[number].policy
+        self.loads.observe(window, policy)
+        if policy.profile != "adaptive":
+            self.memory = None
+            return
+        if self.memory is None or self.memory.memory_seconds != policy.load_memory_seconds:
+            self.memory = LoadMemory(TICKS_OF_MEMORY, policy.load_memory_seconds)
+        self._relayout(self.memory, window.applied_at)
+        active = self.memory.ranges
+        measured = {i: rates.stats for i, rates in window.rates.items() if i in active}
+        self.memory.observe(window.end_ms, measured)
+
+    def _relayout(self, memory: LoadMemory, until: int) -> None:
+        """Layout after layout up to that instant, so that each segment takes over from its parents."""
+        while len(self.layouts) > 1 and self.layouts[1][0] <= until:
+            memory.relayout(self.layouts.pop(0)[1])
+        if self.layouts:
+            memory.relayout(self.layouts[0][1])
+
+    def set_out(self) -> None:
+        """The records of the first decision are where the history goes on from."""
+        for segment_id, record in self.situations[0].loads.items():
+            source = f"the source of segment {segment_id}"
+            known = self.loads.records.get(segment_id)
+            source = source if known is None else known.source
+            self.loads.records[segment_id] = _Record(
+                record.stats, record.modified_at, record.cold_since, source
+            )
+            self.loads.sources.setdefault(source, record.observed_at)
+
+    def judge(self, number: int) -> Retraced:
+        """The decision again, on the loads that the history gives."""
+        decided, situation = self.decisions[number], self.situations[number]
+        active = {segment.segment_id for segment in situation.layout.active}
+        loads = {i: self.loads.seen(record) for i, record in self.loads.records.items() if i in active}
+        recent = situation.recent_loads
+        if self.memory is not None:
+            recent = {i: ticks for i, ticks in self.memory.recent_loads().items() if i in active}
+        again = replace(situation, loads=loads, recent_loads=recent)
+        replayed = decide(again, decided.lanes).to_document()
+        replay = Replay(decided.stored, replayed, code_version(situation.policy))
+        return Retraced(decided, replay, tuple(_differences(situation, again)))
+
+
+def _differences(stored: Situation, again: Situation) -> Iterator[str]:
+    """By segment what is not the same, as the situations' texts have it."""
+    was, now = json.loads(stored.to_json()), json.loads(again.to_json())
+    for name in ("loads", "recent_loads"):
+        for segment_id in sorted(was[name].keys() | now[name].keys(), key=int):
+            one, other = was[name].get(segment_id), now[name].get(segment_id)
+            if one != other:
+                yield f"segment {segment_id}: {_told(name, one)} stored, {_told(name, other)} from the history"
+
+
+def _told(name: str, value: Any) -> str:
+    if value is None:
+        return "no load" if name == "loads" else "no memory"
+    if name == "loads":
+        rates = ", ".join(f"{metric} {value[metric]:g}" for metric in METRICS if value[metric])
+        since = "" if value["cold_since"] is None else f", cold since {value['cold_since']}"
+        return f"{rates or 'nothing'} at {value['modified_at']}, heard {value['observed_at']}{since}"
+    return f"{len(value)} ticks ending in {value[-1][0] if value else 'nothing'}"
+
+
+def windows_of(
+    history: RateHistory, topic_id: int, from_ms: int, to_ms: int, applied_at: Mapping[int, int]
+) -> Iterator[Window]:
+    """The recorded windows that ended in the inclusive span, one day of files at a time.
+
+    `applied_at` says by a window's end when its records could be read; one that nobody noted counts from its end.
+    """
+    import pyarrow.compute as pc
+
+    day_ms = 86_400_000
+    for begin in range(from_ms, to_ms + 1, day_ms):
+        table = history.read(begin, min(begin + day_ms - 1, to_ms))
+        heard: dict[int, dict[str, int]] = {}
+        latest = table.group_by(["window_end_ms", "source"]).aggregate([("observed_at_ms", "max")])
+        for row in latest.to_pylist():
+            heard.setdefault(row["window_end_ms"], {})[row["source"]] = row["observed_at_ms_max"]
+        rates: dict[int, dict[int, SegmentRates]] = {end: {} for end in heard}
+        for row in table.filter(pc.equal(table.column("topic_id"), topic_id)).to_pylist():
+            stats = LoadStats(*(row[metric] for metric in METRICS))
+            found = SegmentRates(stats, row["observed_at_ms"], row["source"])
+            rates[row["window_end_ms"]][row["segment_id"]] = found
+        for end in sorted(heard):
+            yield Window(end, applied_at.get(end, end), rates[end], heard[end])

@@ -1,0 +1,140 @@
+"""A topic whose load is aggregated and whose passes decide: from the recorded history each decision is made again the same."""
+
+from __future__ import annotations
+
+import secrets
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy import make_url
+
+from controller.domain.policy import PolicyOverride
+from controller.store.postgres.engine import Store
+from controller.store.topics import policies
+from tests.support.aggregation import Run
+from tests.support.bench import TOPIC, Bench
+from tests.support.command_line import CommandLine
+from tests.support.passes import run as run_pass
+
+CENTURY = 100 * 365 * 86_400
+"""The samples of these tests are of another day, and must not be stale."""
+QUIET_MINUTE = 4
+MINUTES = (1_000, 1_100, 15_000, 26_000, 26_500, 9_000, 2_000, 300, 10, 10, 10, 11)
+"""Messages a second into the topic, minute by minute: it becomes hot and then cold."""
+
+
+@pytest.fixture
+def bench(database: str) -> Iterator[Bench]:
+    bench = Bench(database)
+    yield bench
+    bench.close()
+
+
+@pytest.fixture
+def run(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """A live topic of two segments and a landing area; the loader logs in as itself."""
+    bench.topic_with(segments=2, subscriptions=())
+    login = f"loader_{secrets.token_hex(4)}"
+    bench.execute(f"CREATE ROLE {login} LOGIN PASSWORD 'x' IN ROLE cleave_spark_loader")
+    store = Store(make_url(bench.url).set(username=login, password="x"), pool_size=2)
+    yield Run(bench, store, tmp_path, bench.topic_id)
+    store.dispose()
+    bench.execute(f"DROP ROLE {login}")
+
+
+def live(run: Run, profile: str) -> int:
+    """Each minute: traffic into whatever segments there are, an aggregation, a pass, and its operations; how many
+    decisions were made.
+    """
+    override = PolicyOverride(
+        profile=profile,
+        load_stale_after_seconds=CENTURY,
+        split_cooldown_seconds=0,
+        merge_cooldown_seconds=0,
+        merge_window_seconds=0,
+        reconnections_per_minute=1e6,
+    )
+    with run.bench.store.transaction() as tx:
+        policies.set_topic(tx, run.topic_id, override, actor="tests")
+    counted: defaultdict[int, int] = defaultdict(int)
+    for minute, rate in enumerate(MINUTES):
+        begin = 60 * minute - 60
+        for segment in run.bench.layout.active:
+            if minute == QUIET_MINUTE and segment.hash_range.end == 0xFFFF:
+                continue  # nobody reports it for a minute, while the broker is heard of
+            id_ = segment.segment_id
+            more = round(rate * 10.1 * segment.hash_range.width / 65_536)
+            run.land(*((begin + 10 * n, counted[id_] + n * more) for n in range(7)), segment_id=id_)
+            counted[id_] += 6 * more
+        run.aggregate(minutes=minute)
+        for operation_id in run_pass(run.bench).intents:
+            run.bench.drive(operation_id)
+    return int(run.bench.scalar("SELECT count(*) FROM cleave.decision"))
+
+
+@pytest.fixture
+def history(cleave: CommandLine, run: Run, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CLEAVE_HISTORY_URL", str(run.directory / "history"))
+    return run.directory / "history"
+
+
+@pytest.mark.usefixtures("history")
+@pytest.mark.parametrize(("profile", "acts"), [("pip483", {"split", "merge"}), ("adaptive", {"recut"})])
+def test_every_decision_is_made_again_from_the_recorded_rates(
+    cleave: CommandLine, run: Run, profile: str, acts: set[str]
+) -> None:
+    decisions = live(run, profile)
+
+    answer = cleave("decisions", "replay", "--all", TOPIC, "--from-history")
+    assert answer.code == 0, answer.out
+    document = cleave.json("decisions", "replay", "--all", TOPIC, "--from-history")
+
+    kinds = "SELECT DISTINCT jsonb_path_query(decisions, '$.kind') ->> 0 FROM cleave.decision"
+    assert {kind for (kind,) in run.bench.rows(kinds)} >= acts
+    assert document["differing"] == []
+    assert (document["retraced"], document["same"]) == (decisions, decisions)
+    assert decisions >= 5
+    assert "all with the same loads and the same answer" in cleave.ok(
+        "decisions", "replay", "--all", TOPIC, "--from-history"
+    )
+
+
+def test_a_history_that_is_not_what_was_decided_on_is_printed(
+    cleave: CommandLine, run: Run, history: Path
+) -> None:
+    live(run, "pip483")
+    [third] = sorted(history.glob("day=*/window_end=*/*.parquet"))[2:3]
+    table = pq.read_table(third)
+    place = table.schema.get_field_index("msg_rate_in")
+    changed = table.set_column(
+        place, table.schema.field(place), [[rate / 100 for rate in table.column(place).to_pylist()]]
+    )
+    pq.write_table(changed, third)
+
+    answer = cleave("decisions", "replay", "--all", TOPIC, "--from-history")
+
+    assert answer.code == 1
+    said = " ".join(answer.out.split())
+    assert "with another load or another answer" in said
+    assert "msg_rate_in 15150, " in said
+    assert "msg_rate_in 151.5, " in said
+    assert "made by" not in said
+    assert "stored split" in said
+
+
+@pytest.mark.usefixtures("history")
+def test_in_the_middle_the_first_decision_is_where_it_sets_out_from(cleave: CommandLine, run: Run) -> None:
+    decisions = live(run, "pip483")
+    second = run.bench.scalar("SELECT decided_at FROM cleave.decision ORDER BY 1 OFFSET 1 LIMIT 1")
+    run.bench.execute(
+        "UPDATE cleave.topic SET created_at = created_at - interval '1 day', row_version = row_version + 1"
+    )
+
+    document = cleave.json(
+        "decisions", "replay", "--all", TOPIC, "--from-history", "--from", second.isoformat()
+    )
+
+    assert (document["retraced"], document["same"]) == (decisions - 2, decisions - 2)
