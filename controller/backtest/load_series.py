@@ -12,7 +12,7 @@ the sum counts, over the time that all of them cover.
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from controller.backtest.arrays import Floats, Mask, Wholes, any_along, is_nan
+from controller.backtest.arrays import Floats, Mask, any_along, is_nan
 from controller.domain.errors import InvalidInput
-from controller.domain.hash_range import RING_SIZE, HashRange
+from controller.domain.hash_range import RING_SIZE
 from controller.domain.load import METRICS
 
 MEAN_LOAD = 5.6
@@ -131,74 +131,6 @@ def read_csv(
         raise InvalidInput(f"{name} holds no load on the days chosen; choose others")
     scaled = total * (mean_load * capacity / total.mean())
     return of_messages(name, scaled, start_ms=round(begin * 1000), step_seconds=step_seconds)
-
-
-def of_history(
-    name: str,
-    columns: Mapping[str, Sequence[float] | Floats],
-    ranges: Mapping[int, HashRange],
-    *,
-    step_seconds: int = 60,
-    bins: int = 256,
-) -> LoadSeries:
-    """One topic's recorded rates: `columns` are those of the history, a row a segment and window.
-
-    They are `segment_id`, `window_end_ms` and the four rates; `ranges` has every segment of them. The load of a segment is
-    taken as even over its range, and a topic's metrics as spread alike: by the mean of their spreads. Of the windows that
-    end in one step the last counts; a step without one is unknown. Raises InvalidInput for no rows, or a segment without
-    a range.
-    """
-    segment_ids = np.asarray(columns["segment_id"], dtype=np.int64)
-    ends = np.asarray(columns["window_end_ms"], dtype=np.int64)
-    if not len(ends):
-        raise InvalidInput(f"history of {name} has no rows; choose a time in which the topic was observed")
-    unknown = sorted(set(segment_ids.tolist()) - set(ranges))
-    if unknown:
-        raise InvalidInput(f"segment {unknown[0]} in the history of {name} has no range; give one for each")
-    steps = (ends - int(ends.min())) // (step_seconds * 1000)
-    last_end = np.zeros(int(steps.max()) + 1, dtype=np.int64)
-    np.maximum.at(last_end, steps, ends)
-    counted = ends == last_end[steps]
-    measured = np.stack([np.asarray(columns[metric], dtype=np.float64) for metric in METRICS], axis=1)
-    rates = np.full((len(last_end), len(METRICS)), np.nan)
-    rates[steps[counted]] = 0.0
-    np.add.at(rates, steps[counted], measured[counted])
-    shares = _observed_shares(rates, steps[counted], segment_ids[counted], measured[counted], ranges, bins)
-    return LoadSeries(name, int(ends.min()) - step_seconds * 1000, rates, step_seconds, shares)
-
-
-def _observed_shares(
-    rates: Floats,
-    steps: Wholes,
-    segment_ids: Wholes,
-    measured: Floats,
-    ranges: Mapping[int, HashRange],
-    bins: int,
-) -> Floats:
-    """`[step, bin]`; where nothing was observed the spread of the step before, even at first."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        of_metrics = measured / rates[steps]
-        weights = np.nan_to_num(of_metrics).sum(axis=1) / (rates[steps] > 0).sum(axis=1)
-    shares = np.zeros((len(rates), bins))
-    for segment_id in np.unique(segment_ids).tolist():
-        mine = segment_ids == segment_id
-        np.add.at(
-            shares, steps[mine], np.nan_to_num(weights[mine])[:, None] * _on_bins(ranges[segment_id], bins)
-        )
-    observed = np.flatnonzero(shares.sum(axis=1) > 0)
-    even = np.full((1, bins), 1 / bins)
-    latest = np.searchsorted(observed, np.arange(len(shares)), side="right")
-    filled = np.concatenate([even, shares[observed]])[latest]
-    of_one: Floats = filled / filled.sum(axis=1, keepdims=True)
-    return of_one
-
-
-def _on_bins(hash_range: HashRange, bins: int) -> Floats:
-    """The part of an evenly loaded range on each bin."""
-    edges = np.arange(bins + 1) * (RING_SIZE / bins)
-    inside = np.clip(edges, hash_range.start, hash_range.end + 1)
-    part: Floats = np.diff(inside) / hash_range.width
-    return part
 
 
 def _readings(path: Path) -> tuple[Floats, Floats]:

@@ -107,6 +107,7 @@ class Simulation:
     """
 
     series: LoadSeries
+    spread: Spread
     rule: Rule
     conditions: Conditions
     segments: Wholes
@@ -124,7 +125,7 @@ class Simulation:
         """`[tick, segment]`, or one row for all: the part of the topic's load on each segment at the ends of ticks."""
         per_tick = self.conditions.tick_seconds // self.series.step_seconds
         ends = np.arange(ticks.start, ticks.stop) * per_tick + per_tick - 1
-        return Spread.of(self.series).shares(stretch.ranges, ends)
+        return self.spread.shares(stretch.ranges, ends)
 
     @property
     def refusals(self) -> Counter[str]:
@@ -386,6 +387,7 @@ class _Run:
                 overloaded[span] = (over > 0).sum(axis=1)
         return Simulation(
             self.series,
+            self.spread,
             self.rule,
             self.conditions,
             segments,

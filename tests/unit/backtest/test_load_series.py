@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controller.backtest.load_series import LoadSeries, of_history, of_messages, read_csv
+from controller.backtest.load_series import LoadSeries, of_messages, read_csv
 from controller.domain.errors import InvalidInput
-from controller.domain.hash_range import HashRange
 
 
 def trace(path: Path, *lines: str) -> Path:
@@ -88,53 +87,3 @@ def test_a_load_is_the_largest_of_its_rates_as_part_of_their_thresholds() -> Non
 
 def test_the_days_of_a_series() -> None:
     assert of_messages("day", [1.0] * 1440).days == 1
-
-
-RANGES = {0: HashRange(0, 65_535), 1: HashRange(0, 0x3FFF), 2: HashRange(0x4000, 65_535)}
-
-
-def history(*rows: tuple[int, int, float]) -> dict[str, list[float]]:
-    """Segment, end of the window in seconds, messages/s in; twice as many go out."""
-    return {
-        "segment_id": [row[0] for row in rows],
-        "window_end_ms": [row[1] * 1000 for row in rows],
-        "msg_rate_in": [row[2] for row in rows],
-        "byte_rate_in": [0.0 for _ in rows],
-        "msg_rate_out": [2 * row[2] for row in rows],
-        "byte_rate_out": [0.0 for _ in rows],
-    }
-
-
-def test_recorded_rates_of_segments_add_up_to_the_topics_and_tell_where_its_load_lies() -> None:
-    recorded = history((0, 600, 40.0), (1, 660, 30.0), (2, 660, 10.0), (1, 780, 5.0), (2, 780, 5.0))
-
-    series = of_history("orders", recorded, RANGES, bins=4)
-
-    assert (series.start_ms, series.steps) == (540_000, 4)
-    assert series.rates[:, 0].tolist() == pytest.approx([40, 40, np.nan, 10], nan_ok=True)
-    assert series.rates[:, 2].tolist() == pytest.approx([80, 80, np.nan, 20], nan_ok=True)
-    assert series.measured.tolist() == [True, True, False, True]
-    assert series.shares is not None
-    uneven = [0.75, 0.25 / 3, 0.25 / 3, 0.25 / 3]
-    half = [0.5, 0.5 / 3, 0.5 / 3, 0.5 / 3]
-    assert series.shares.tolist() == [pytest.approx(row) for row in ([0.25] * 4, uneven, uneven, half)]
-
-
-def test_of_two_windows_in_one_step_the_last_counts() -> None:
-    series = of_history("orders", history((0, 600, 40.0), (0, 630, 20.0), (0, 660, 10.0)), RANGES)
-
-    assert series.rates[:, 0].tolist() == [20, 10]
-
-
-def test_a_silent_topic_is_taken_as_spread_evenly() -> None:
-    series = of_history("orders", history((1, 600, 0.0), (2, 600, 0.0)), RANGES, bins=2)
-
-    assert series.shares is not None
-    assert series.shares.tolist() == [[0.5, 0.5]]
-
-
-def test_a_history_without_rows_or_ranges_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="no rows"):
-        of_history("orders", history(), RANGES)
-    with pytest.raises(InvalidInput, match="segment 9 in the history of orders has no range"):
-        of_history("orders", history((9, 600, 1.0)), RANGES)
