@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 ALLOWED = {
     "dags": ("controller.entrypoints", "controller.domain", "plugins", "dags"),
     "plugins": ("controller.entrypoints", "controller.domain", "plugins"),
-    "spark_jobs": ("controller.domain", "controller.bundles.domain", "spark_jobs"),
+    "spark_jobs": ("controller.domain", "controller.backtest", "controller.bundles.domain", "spark_jobs"),
 }
 OURS = ("controller", "dags", "plugins", "spark_jobs", "tests", "benchmarks")
 FILES = [path.relative_to(ROOT) for folder in ALLOWED for path in sorted((ROOT / folder).rglob("*.py"))]
