@@ -1,6 +1,7 @@
-"""What one decision costs: a topic of 64 segments in three states, decided on over and over.
+"""What one decision costs: a topic of 64 segments in some states, decided on over and over, by both profiles.
 
-Prints one line of JSON: the median and the 99th percentile in microseconds for each state.
+`adaptive` has a full memory of 45 ticks of each segment: all idle, all near their target, or every load drawn anew. Prints one line of
+JSON: the median and the 99th percentile in microseconds for each state.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Callable
+from random import Random
 
 from benchmarks.machine import machine
 from controller.domain.evaluator import decide
 from controller.domain.layout import SegmentLayout
 from controller.domain.load import LoadRecord, LoadStats
 from controller.domain.policy import AutoScalePolicy
-from controller.domain.situation import Situation
+from controller.domain.situation import TICKS_OF_MEMORY, Capabilities, Situation
 
 _NOW = 1_800_000_000_000
 _HOUR_MS = 3_600_000
@@ -31,6 +34,24 @@ def situation(segments: int, rate: float) -> Situation:
         loads=dict.fromkeys(layout.segments, record),
         stream_consumers={"billing": segments // 2},
         policy=AutoScalePolicy(max_segments=2 * segments),
+        now=_NOW,
+    )
+
+
+def remembering(segments: int, load: Callable[[], float]) -> Situation:
+    """A topic for `adaptive`; `load` gives each tick of each segment, as a share of the capacity."""
+    policy = AutoScalePolicy(profile="adaptive", max_segments=2 * segments)
+    layout = SegmentLayout.initial(segments, now=_NOW - _HOUR_MS)
+    memory = {
+        i: tuple(LoadStats(load() * policy.split_msg_rate_in) for _ in range(TICKS_OF_MEMORY))
+        for i in layout.segments
+    }
+    return Situation(
+        layout=layout,
+        loads={i: LoadRecord(ticks[-1], _NOW - _HOUR_MS, None, _NOW) for i, ticks in memory.items()},
+        recent_loads=memory,
+        policy=policy,
+        capabilities=Capabilities(max_children=64, recut=True, shared_buckets=True),
         now=_NOW,
     )
 
@@ -57,6 +78,16 @@ def main() -> None:
     figures = {
         state: microseconds(situation(options.segments, rate), options.rounds)
         for state, rate in (("warm", 5_000.0), ("hot", 25_000.0), ("cold", 1.0))
+    }
+    random = Random(1)
+    loads: dict[str, Callable[[], float]] = {
+        "idle": lambda: 0.2,
+        "near_target": lambda: random.uniform(0.8, 0.95),
+        "anything": lambda: random.uniform(0.0, 1.1),
+    }
+    figures |= {
+        f"adaptive_{state}": microseconds(remembering(options.segments, load), options.rounds // 10)
+        for state, load in loads.items()
     }
     print(
         json.dumps(
