@@ -46,3 +46,20 @@ def as_bins(hash_range: HashRange, sketch: Sequence[float], load: float) -> list
         Bin(start, load * part)
         for start, part in zip(bin_starts(hash_range, len(sketch)), share, strict=True)
     ]
+
+
+def share_within(hash_range: HashRange, sketch: Sequence[float], part: HashRange) -> float | None:
+    """How much of the load lies within that part of the range (0..1); the two overlap.
+
+    None where the sketch is too coarse to say how it lies there: within one bin of several hashes.
+    """
+    starts = [*bin_starts(hash_range, len(sketch)), hash_range.end + 1]
+    low, high = max(part.start, hash_range.start), min(part.end, hash_range.end)
+    first, last = (((one - hash_range.start) * len(sketch)) // hash_range.width for one in (low, high))
+    if first == last and starts[first + 1] - starts[first] > 1:
+        return None
+    inside = sum(
+        sketch[i] * (min(high + 1, starts[i + 1]) - max(low, starts[i])) / (starts[i + 1] - starts[i])
+        for i in range(first, last + 1)
+    )
+    return inside / sum(sketch)

@@ -51,8 +51,8 @@ MOST_STRIKES = 2
 STOP_TICKS = 60
 """After so many cuts in a row that left nearly all of the load in one part, a segment is left alone for so long."""
 
-IN_ONE_BIN = 0.95
-"""A segment with this part of its load in one bin of its sketch is as good as one hash."""
+ON_ONE_HASH = 0.95
+"""A segment with this part of its load on one hash is as good as that hash."""
 
 TICKS_BETWEEN_LOOKS = 5
 """A topic of several segments with nothing to weigh is looked at again after so many ticks."""
@@ -194,13 +194,14 @@ class _Planner:
         return ticks
 
     def _is_unsplittable(self, i: int, load: float) -> bool:
-        """One hash cannot be divided, nor what lies in one bin of a sketch. A segment whose cuts were in vain is left alone
-        for a while.
+        """One hash cannot be divided, nor a segment in which it has all the load. One whose cuts were in vain is left alone for a
+        while.
         """
         ground = self._ground
         segment = ground.active[i]
         sketch = ground.situation.sketches.get(segment.segment_id, ())
-        if sketch and max(sketch) >= IN_ONE_BIN * sum(sketch) > 0:
+        is_by_hash = len(sketch) == segment.hash_range.width  # a wider bin is cut out and looked at again
+        if is_by_hash and max(sketch) >= ON_ONE_HASH * sum(sketch) > 0:
             self._refuse(i, RefusalReason.UNSPLITTABLE, "load", load, 1.0)
             return True
         stopped_until = segment.created_at_ms + self._ms(STOP_TICKS)

@@ -20,13 +20,13 @@ class Bin(NamedTuple):
 def fewest_cuts(
     bins: Sequence[Bin], most: float, *, at_least: int = 1, at_most: int = 65_536
 ) -> tuple[int, ...]:
-    """First hashes of the parts but the first; bins ascend. The greatest load of a part is as small as it can be for
-    their number, which is between `at_least` and `at_most` and no more than there are bins.
+    """First hashes of the parts but the first; bins ascend. Of the parts of several bins the greatest load is as small as it
+    can be for their number, which is between `at_least` and `at_most` and no more than there are bins. So a bin that is
+    heavier than what it could be put together with stands alone, and the rest is as even as it can be beside it.
     """
-    heaviest = max((one.load for one in bins), default=0.0)
     parts = len(_sweep(bins, max(most, 0.0))) + 1
     parts = max(min(parts, at_most), min(at_least, len(bins)))
-    low, high = heaviest, max(heaviest, sum(one.load for one in bins))
+    low, high = 0.0, sum(one.load for one in bins)
     cuts = _sweep(bins, high)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2

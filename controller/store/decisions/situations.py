@@ -20,6 +20,7 @@ from sqlalchemy import Connection, Row, text
 
 from controller.clock import to_ms
 from controller.domain.hash_range import HashRange
+from controller.domain.key_sketch import share_within
 from controller.domain.layout import SegmentLayout
 from controller.domain.load import METRICS, LoadRecord, LoadStats
 from controller.domain.policy import AutoScalePolicy
@@ -96,8 +97,8 @@ _MEMORIES = Prepared(
 """,
     {"topic_ids": "bigint[]"},
 )
-# What a segment that nobody has reported yet must carry, from the nearest ancestors that somebody has, by the widths it has of
-# them: a burst is not to wait for a report after each act.
+# What a segment that nobody has reported yet must carry, from the nearest ancestors that somebody has, by what it has of their
+# sketches, else of their widths: a burst is not to wait for a report after each act.
 _EXPECTED = Prepared(
     "situation_expected",
     """
@@ -120,12 +121,15 @@ _EXPECTED = Prepared(
            coalesce(l.silent_since, o.observed_at, l.modified_at) AS observed_at,
            greatest(0, least(a.range_end, q.range_end) - greatest(a.range_start, q.range_start) + 1)
                / (q.range_end - q.range_start + 1)::float8 AS share,
+           k.bins, a.range_start, a.range_end, q.range_start AS parent_start, q.range_end AS parent_end,
            least(a.range_end, q.range_end) - greatest(a.range_start, q.range_start) + 1 AS covered,
            a.range_end - a.range_start + 1 AS width
       FROM above a
       JOIN cleave.segment q ON q.topic_id = a.topic_id AND q.segment_id = a.parent_id
       JOIN cleave.segment_load l ON l.topic_id = a.topic_id AND l.segment_id = a.parent_id
       LEFT JOIN cleave.load_source o ON o.source = l.source
+      LEFT JOIN cleave.segment_sketch k ON k.topic_id = a.topic_id AND k.segment_id = a.parent_id
+                                       AND k.fresh_until > clock_timestamp()
      WHERE q.range_start <= a.range_end AND a.range_start <= q.range_end
      ORDER BY a.topic_id, a.segment_id, a.parent_id
 """,
@@ -356,13 +360,23 @@ def _load(row: Row[Any]) -> LoadRecord:
 
 
 def _expected(rows: Iterable[Row[Any]]) -> dict[int, LoadRecord]:
-    """Records of segments whose ancestors' load covers all of them; as old as the oldest of those."""
+    """Records of segments whose ancestors' load covers all of them; as old as the oldest of those.
+
+    A segment that was cut out of one bin of a sketch has none: it was cut out since it is hot, and nobody knows yet where in
+    it that is. It waits for its own.
+    """
     found: dict[int, LoadRecord] = {}
     for segment_id, group in groupby(rows, key=lambda row: int(row.segment_id)):
         parts = list(group)
         if sum(part.covered for part in parts) < parts[0].width:
             continue
-        totals = [sum(getattr(part, metric) * part.share for part in parts) for metric in METRICS]
+        shares = [_share(part) for part in parts]
+        if any(share is None for share in shares):
+            continue
+        totals = [
+            sum(getattr(part, metric) * share for part, share in zip(parts, shares, strict=True))
+            for metric in METRICS
+        ]
         found[segment_id] = LoadRecord(
             LoadStats(*totals),
             min(to_ms(part.modified_at) for part in parts),
@@ -370,6 +384,14 @@ def _expected(rows: Iterable[Row[Any]]) -> dict[int, LoadRecord]:
             min(to_ms(part.observed_at) for part in parts),
         )
     return found
+
+
+def _share(row: Row[Any]) -> float | None:
+    """Of the load of an ancestor, see `_EXPECTED`."""
+    if row.bins is None:
+        return float(row.share)
+    whole, part = HashRange(row.parent_start, row.parent_end), HashRange(row.range_start, row.range_end)
+    return share_within(whole, row.bins, part)
 
 
 def _reshape(row: Row[Any]) -> LiveReshape:

@@ -436,11 +436,26 @@ def test_neighbours_of_unlike_density_are_cut_together_where_both_are_known() ->
 
 def test_what_is_hot_in_itself_is_told_apart_and_then_left_alone() -> None:
     [act] = decide(sketched(ring(3.0), (0.1, 0.1, 2.7, 0.1))).decisions
-    evaluation = decide(sketched(ring(2.7), (0, 0, 2.69, 0.01)))
+    whole = SegmentLayout.initial(1, now=0)
+    isolated = whole.apply(plan(Split(0, (0x8000, 0x8040)), whole, max_buckets=64), 0)
+    evaluation = decide(_of_slots(isolated, {0x8001: 2.69, 0x8002: 0.01}, {}, 100 * MINUTE))
 
     assert act == Split(0, (0x8000, 0xC000), "msgRateIn")
-    assert evaluation.decisions == ()
-    assert [(r.reason, r.value) for r in evaluation.refusals] == [(RefusalReason.UNSPLITTABLE, 2.7)]
+    assert [one for one in evaluation.decisions if 2 in sealed_by(one)] == []
+    assert [
+        (r.segment_id, r.value and round(r.value, 3))
+        for r in evaluation.refusals
+        if r.reason is RefusalReason.UNSPLITTABLE
+    ] == [(2, 2.7)]
+
+
+def test_hot_hashes_in_one_bin_are_told_apart_once_their_bin_is_cut_out() -> None:
+    layout, memory = SegmentLayout.initial(1, now=0), dict[int, tuple[LoadStats, ...]]()
+    for tick in (1, 2):
+        for act in decide(_of_slots(layout, {0x8001: 0.9, 0x8002: 0.9}, memory, tick * MINUTE)).decisions:
+            layout = layout.apply(plan(act, layout, max_buckets=64), tick * MINUTE)
+
+    assert layout.segment_for(0x8001) is not layout.segment_for(0x8002)
 
 
 def test_fewer_segments_are_not_made_where_keys_would_overload_one() -> None:
