@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 
 from controller.backtest.arrays import Floats, Mask, Wholes, any_along, is_nan
-from controller.backtest.averages import Averages, all_rates
+from controller.backtest.averages import FollowedAverages, SteadyAverages, all_rates
 from controller.backtest.load_memory import LoadMemory
 from controller.backtest.load_series import LoadSeries
 from controller.backtest.records import RecordArrays
 from controller.backtest.rule import Rule
 from controller.backtest.spread import Spread
+from controller.domain.errors import InvariantViolated
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
 from controller.domain.load import METRICS, LoadRecord, LoadStats
@@ -62,13 +64,27 @@ class Observation:
         self.looks_ahead = self.is_lazy = False
         self.heard_at = -1
         self.shown: dict[int, LoadRecord] = {}
-        self.settled = np.empty(0, np.int64)
-        self.averages = Averages(rule.average_minutes, self.report_ms, len(self.metrics))
+        self.settled = self.made_at = np.empty(0, np.int64)
+        minutes = rule.average_minutes
+        self.levels = np.array(list(zip_longest(*rule.average_levels, fillvalue=np.nan)), dtype=float).T
+        self.averages: SteadyAverages | None = None
+        self.followed: FollowedAverages | None = None
+        if minutes and spread.is_steady:
+            self.averages = SteadyAverages(
+                minutes, self.report_ms, self.measured, self.split_rates, self.metrics
+            )
+        elif minutes:
+            self.followed = FollowedAverages(minutes, self.report_ms, self.metrics)
         self.memory = LoadMemory(rule.memory_ticks, policy.load_memory_seconds)
         self.sketched: dict[int, tuple[float, ...]] = {}
         self.ids: tuple[int, ...] = ()
         self.ranges: tuple[HashRange, ...] = ()
         self.upto = -1
+
+    @property
+    def can_look_ahead(self) -> bool:
+        """Whether `next_news` can tell what comes."""
+        return self.followed is None
 
     def skip_between_looks(self, *, has_consumers: bool) -> None:
         """Readies `next_news`, and shows records as heard of until the next gap, since nobody asks in between.
@@ -90,14 +106,17 @@ class Observation:
         reports = np.flatnonzero(self.known[rows]) + rows.start
         if not len(reports):
             return
+        if self.averages is not None:
+            return
         if self.is_lazy:
             self._advance_by_sides(reports[-1:])
             return
         rates = self._rates(reports)
+        if self.followed is not None:
+            self.followed.observe(rates)
+            return
         self.arrays.observe(rates, self.start_ms + (reports + 1) * self.report_ms)
-        if self.rule.average_minutes:
-            self.averages.observe(rates)
-        elif self.rule.memory_ticks:
+        if self.rule.memory_ticks:
             ends = (reports + 1) % self.reports_per_tick == 0
             self._remember(reports[ends], [one[ends] for one in rates])
 
@@ -142,9 +161,14 @@ class Observation:
         settled = np.full(count, self.upto)
         settled[new] = self.settled[old]
         self.settled = settled
+        made_at = np.full(count, self.upto)
+        made_at[new] = self.made_at[old]
+        self.made_at = made_at
         self.shown = {i: self.shown[i] for i in self.ids if i in self.shown}
-        if self.rule.average_minutes:
-            self.averages.adopt(new, old, count)
+        if self.averages is not None:
+            self.averages.move(new, old, count, self.upto + 1)
+        elif self.followed is not None:
+            self.followed.move(new, old, count)
         elif self.rule.memory_ticks:
             self.memory.relayout(layout)
 
@@ -188,8 +212,15 @@ class Observation:
 
     def recent_loads(self) -> Mapping[int, tuple[LoadStats, ...]]:
         """The last ticks of each segment, the newest last, or its averages; empty where the rule reads none."""
-        if self.rule.average_minutes:
-            return self.averages.shown(self.ids, self.metrics)
+        if self.averages is not None and self.share is not None:
+            first = self.averages.shown(self.ids, self.upto, self.share[0])
+            return {
+                i: first[i]
+                for i, is_new in zip(self.ids, self.made_at == self.upto, strict=True)
+                if not is_new
+            }
+        if self.followed is not None:
+            return self.followed.shown(self.ids)
         return self.memory.recent_loads()
 
     def at_ticks(self, ticks: int) -> tuple[Floats, Floats]:
@@ -226,14 +257,20 @@ class Observation:
         resumption = self._next_resumption(first - 1)
         stop = min(limit * self.reports_per_tick, resumption, len(self.known))
         room = None
-        if self.by_crossings and self.share is not None and not is_nan(self.arrays.written[0]).any():
+        sides = self._sides(np.array([first - 1])) if self.averages is not None else None
+        if (
+            self.by_crossings
+            and sides is None
+            and self.share is not None
+            and not is_nan(self.arrays.written[0]).any()
+        ):
             room = self.arrays.room(self.share[0])
         while first < stop:
             end = min(first + length, stop)
             reports = self._candidates(first, end, room)
             for some in (reports[:1], reports[1:]):  # the first is nearly always it
                 if len(some):
-                    found = self._news(self._rates(some))
+                    found = self._news(self._rates(some)) if sides is None else self._turns(some, sides)
                     if found.any():
                         return int(some[found.argmax()]) // self.reports_per_tick
             first, length = end, min(2 * length, _LONGEST_LOOK_AHEAD)
@@ -249,6 +286,22 @@ class Observation:
                 beyond |= (rates <= least * _WIDER) | (rates >= most / _WIDER)
             chosen = chosen & beyond
         return np.flatnonzero(chosen) + first
+
+    def _sides(self, reports: Wholes) -> Mask:
+        """`[average, level, report, segment]`, twice: whether an average is above a level of the rule, and below."""
+        if self.averages is None or self.share is None:
+            raise InvariantViolated(
+                "a topic whose load moves has no averages to look ahead in; ask at every tick"
+            )
+        uses = self.averages.uses(reports, self.share[0])[:, None]
+        levels = self.levels[:, :, None, None]
+        return np.stack([uses > levels, uses < levels])
+
+    def _turns(self, reports: Wholes, sides: Mask) -> Mask:
+        """`[report]`: whether any average is on another side of a level than it was, or a segment has none yet."""
+        turned = np.logical_or.reduce(self._sides(reports) != sides, axis=(0, 1, 2, 4))
+        found: Mask = turned | bool((self.made_at == self.upto).any())
+        return found
 
     def _news(self, rates: Sequence[Floats]) -> Mask:
         if not self.by_crossings:

@@ -17,8 +17,8 @@ class Rule:
 
     `is_reactive`: the answer rests on loads only through the load records and on time only through `valid_until`, so
     there is no need to ask at every tick. `memory_ticks`: so many of `recent_loads` it is shown; 0 for a rule that reads
-    none. `average_minutes`: in place of ticks it is shown moving averages over so many minutes, see
-    `observation.Averages`. `actuation_seconds`: how long its own system takes to act; None: as long as everybody's.
+    none. `average_minutes`: in place of ticks and records it is shown moving averages over so many minutes (see
+    `averages`); what it does rests on whether each is above or below its `average_levels`, in capacities. `actuation_seconds`: how long its own system takes to act; None: as long as everybody's.
     `is_ideal`: it does what no real system can (such as re-cuts that cost nothing), so it is a reference and not a rival.
     """
 
@@ -28,6 +28,7 @@ class Rule:
     is_reactive: bool = False
     memory_ticks: int = TICKS_OF_MEMORY
     average_minutes: tuple[float, ...] = ()
+    average_levels: tuple[tuple[float, ...], ...] = ()
     actuation_seconds: float | None = None
     is_ideal: bool = False
 

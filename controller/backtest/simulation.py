@@ -210,7 +210,7 @@ class _Run:
 
     def go(self, *, ask_always: bool) -> None:
         """From the first tick to the last."""
-        skips = self.rule.is_reactive and not ask_always
+        skips = self.rule.is_reactive and not ask_always and self.observation.can_look_ahead
         if skips:
             self.observation.skip_between_looks(has_consumers=self.consumers is not None)
         tick = 0

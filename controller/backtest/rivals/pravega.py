@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from controller.backtest.averages import DIGITS
 from controller.backtest.rivals import common
 from controller.backtest.rule import Rule
 from controller.domain.decision import Decision, Evaluation, Lane, Refusal, RefusalReason
@@ -24,6 +25,7 @@ from controller.domain.situation import Situation
 
 AVERAGE_MINUTES = (2.0, 5.0, 10.0, 20.0)
 _UP = (5.0, 2.0, 1.0)
+_COLD = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,10 @@ def rule(settings: Settings | None = None, policy: AutoScalePolicy | None = None
         f"pravega sf {settings.scale_factor}",
         partial(decide, settings=settings),
         policy or AutoScalePolicy(),
+        is_reactive=True,
         memory_ticks=0,
         average_minutes=AVERAGE_MINUTES,
+        average_levels=((_UP[0], 1.0), (_UP[1], 1.0), (_UP[2],), (_COLD,)),
     )
 
 
@@ -54,24 +58,30 @@ def decide(situation: Situation, settings: Settings) -> Evaluation:
     taken, room = common.busy(situation), common.Room(situation)
     acts: list[Decision] = []
     refusals: list[Refusal] = []
+    ages: list[int] = []
     cold: list[Segment] = []
     for segment in situation.layout.active:
         averages = situation.recent_loads.get(segment.segment_id)
         if averages is None or segment.segment_id in taken:
             continue
-        uses = [common.use(average, capacity) for average in averages]
+        uses = [round(common.use(average, capacity), DIGITS) for average in averages]
         age_ms = situation.now - segment.created_at_ms
         if any(used > times for used, times in zip(uses, _UP, strict=False)):
             parts = min(max(2, int(max(uses[:3]))), max(2, settings.scale_factor))
             if age_ms <= settings.cooldown_seconds * 1000:
                 refusals.append(_too_young(segment, settings))
+                ages.append(segment.created_at_ms + settings.cooldown_seconds * 1000 + 1)
             elif (more := room.take(parts - 1)) and segment.hash_range.width > 1:
                 acts.append(common.equal_split(segment, more + 1, "scale-up"))
             else:
                 refusals.append(room.refusal(segment.segment_id))
-        elif max(uses[:3]) < 1.0 and uses[3] < 0.5 and age_ms > settings.cold_after_seconds * 1000:
-            cold.append(segment)
-    return Evaluation((*acts, *_merges(cold, situation, settings)), tuple(refusals))
+        elif max(uses[:3]) < 1.0 and uses[3] < _COLD:
+            if age_ms > settings.cold_after_seconds * 1000:
+                cold.append(segment)
+            else:
+                ages.append(segment.created_at_ms + settings.cold_after_seconds * 1000 + 1)
+    acts += _merges(cold, situation, settings)
+    return Evaluation(tuple(acts), tuple(refusals), min(ages, default=None))
 
 
 def _too_young(segment: Segment, settings: Settings) -> Refusal:

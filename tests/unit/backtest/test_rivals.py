@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.backtest.averages import SteadyAverages
 from controller.backtest.load_series import LoadSeries, of_messages
 from controller.backtest.rivals import count_rule, kinesis_on_demand, pravega, static_peak, ydb
 from controller.backtest.rule import Rule
+from controller.backtest.score import score
 from controller.backtest.simulation import Conditions, Simulation, simulate
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import ReshapeKind
@@ -27,6 +29,11 @@ RULES = [
     kinesis_on_demand.rule(),
     count_rule.rule(),
 ]
+
+
+def steady(series: LoadSeries) -> LoadSeries:
+    """With one spread for all steps."""
+    return series if series.shares is None else replace(series, shares=series.shares[:1])
 
 
 def step(times: float, *, ticks_before: int = 65) -> LoadSeries:
@@ -71,7 +78,10 @@ def test_the_response_to_a_burst(
 
 
 @given(
-    st.sampled_from(RULES), worlds.series(gaps=False), st.sampled_from([2, 8, 64]), st.sampled_from([0, 150])
+    st.sampled_from(RULES),
+    worlds.series(gaps=False),
+    st.sampled_from([2, 8, 64]),
+    st.sampled_from([0, 150]),
 )
 def test_none_acts_on_what_is_in_flight_nor_passes_the_cap(
     rule: Rule, series: LoadSeries, most: int, delay: int
@@ -81,6 +91,47 @@ def test_none_acts_on_what_is_in_flight_nor_passes_the_cap(
     run = simulate(series, capped, Conditions(actuation_seconds=delay))
 
     assert run.segments.max() <= most
+
+
+@given(st.data(), st.sampled_from(RULES[:2]), worlds.series(), st.sampled_from([4, 64]))
+def test_pravega_asked_only_where_its_averages_turn_does_the_same(
+    data: st.DataObject, rule: Rule, series: LoadSeries, most: int
+) -> None:
+    series, conditions = steady(series), data.draw(worlds.conditions(series.steps))
+    capped = replace(rule, policy=AutoScalePolicy(max_segments=most))
+
+    plain = simulate(series, capped, conditions, ask_always=True)
+    skipping = simulate(series, capped, conditions)
+
+    assert skipping.acts == plain.acts
+    assert score(skipping) == score(plain)
+
+
+@given(worlds.series(), st.integers(0, 100))
+def test_averages_are_what_following_them_report_by_report_gives(series: LoadSeries, begin: int) -> None:
+    measured = series.rates
+    averages = SteadyAverages([2.0, 20.0], 60_000, measured, np.ones(4), [0, 1])
+    averages.move([], [], 1, begin)
+
+    followed: list[list[float]] = [[0.0, 0.0], [0.0, 0.0]]
+    for report in range(begin, series.steps):
+        for place, minutes in enumerate((2.0, 20.0)):
+            for metric in (0, 1):
+                now, was = measured[report, metric], followed[place][metric]
+                if not np.isnan(now):
+                    weight = 1 - np.exp(-1 / minutes)
+                    followed[place][metric] = now if was == 0 else was + weight * (now - was)
+        found = averages.at(np.array([report]), np.ones(1))[:, :, 0, 0]
+        assert found.tolist() == [pytest.approx(row, rel=1e-9, abs=1e-6) for row in followed]
+
+
+@given(worlds.series(), st.sampled_from(RULES[:2]))
+def test_averages_followed_report_by_report_lead_to_the_same_acts(series: LoadSeries, rule: Rule) -> None:
+    series = steady(series)
+    shares = np.full((1, 4), 0.25) if series.shares is None else series.shares
+    moving = replace(series, shares=np.repeat(shares, series.steps, axis=0))
+
+    assert simulate(moving, rule).acts == simulate(replace(series, shares=shares), rule).acts
 
 
 @given(st.sampled_from(RULES), worlds.series())

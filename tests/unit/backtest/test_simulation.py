@@ -239,3 +239,30 @@ def test_a_policy_of_another_capacity_is_scored_by_it() -> None:
     run = simulate(of_messages("up", step_up(1.9)), pip483(policy=policy))
 
     assert (run.acts, run.max_load.max()) == ((), pytest.approx(0.95))
+
+
+@pytest.mark.parametrize(("retention", "known"), [(0, 3), (60, 4), (61, 5)])
+def test_sealed_segments_are_forgotten_after_a_while(retention: int, known: int) -> None:
+    seen: list[Situation] = []
+
+    def split_twice(situation: Situation) -> Evaluation:
+        seen.append(situation)
+        return Evaluation((Split(situation.layout.active[0].segment_id),) if len(seen) < 3 else ())
+
+    simulate(
+        of_messages("any", [1.0] * 3), Rule("twice", split_twice), Conditions(retention_seconds=retention)
+    )
+
+    assert len(seen[2].layout.segments) == known
+    assert len(seen[2].layout.active) == 3
+
+
+def test_acts_of_one_tick_under_way_together_have_segments_of_their_own() -> None:
+    def split_all(situation: Situation) -> Evaluation:
+        free = [] if situation.in_flight else situation.layout.active
+        return Evaluation(tuple(Split(segment.segment_id) for segment in free))
+
+    run = simulate(of_messages("any", [1.0] * 9), Rule("all", split_all), Conditions(actuation_seconds=120))
+
+    assert run.segments.tolist() == [1, 1, 1, 2, 2, 4, 4, 8, 8]
+    assert [sorted(one.ids) for one in run.stretches] == [[0], [1, 2], [3, 4, 5, 6], list(range(7, 15))]

@@ -1,0 +1,210 @@
+"""What policies and other systems' rules cost on recorded loads, beside what another simulator measured; and how fast that is.
+
+Needs the traces of the Numenta Anomaly Benchmark below `CLEAVE_TRACES`. Prints one line of JSON: cost ÷ least cost of each
+rule, the response to a burst, and topic-days a minute on two processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.machine import machine
+from controller.backtest.load_series import MEAN_LOAD, LoadSeries, of_messages
+from controller.backtest.nab import FILES, trace
+from controller.backtest.optimum import lower_bound
+from controller.backtest.rivals.registry import rule_named
+from controller.backtest.score import Prices, score
+from controller.backtest.simulation import Conditions, Simulation, simulate
+from controller.domain.policy import AutoScalePolicy
+
+POLICY = AutoScalePolicy(profile="pip483")
+SPLIT = POLICY.thresholds.split.rates
+PLAIN = Conditions()
+REPORTED = Conditions(report_seconds=10)
+"""Pulsar's brokers report every 10 s."""
+FINE = Conditions(tick_seconds=10, window_seconds=10)
+"""Pravega's segments average what they see every few seconds, and ask by themselves."""
+FORGETFUL = Conditions(retention_seconds=0)
+"""The count rule makes so many segments that remembering the sealed ones is all it would do."""
+
+GOAL_REGRET = 1.50
+GOAL_TOPIC_DAYS_A_MINUTE = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A rule, under what conditions it is run, and its cost ÷ least cost as measured elsewhere: taxi, tweets, ELB."""
+
+    rule: str
+    conditions: Conditions
+    elsewhere: tuple[float, float, float] | None = None
+
+
+ROWS = (
+    Row("adaptive", PLAIN, (1.26, 1.43, 1.95)),
+    Row("pip483", PLAIN),
+    Row("pip483 merge 0.35", PLAIN),
+    Row("pip483 strict", REPORTED, (1.76, 3.48, 3.89)),
+    Row("pip483 strict, merge 0.35", REPORTED, (1.51, 2.07, 3.01)),
+    Row("pravega sf 2", FINE, (1.43, 1.87, 3.30)),
+    Row("ydb", PLAIN, (2.57, 6.23, 4.49)),
+    Row("kinesis on-demand 5 min", PLAIN, (5.12, 9.14, 9.07)),
+    Row("static peak", PLAIN, (2.13, 9.68, 4.77)),
+    Row("count 0.7", FORGETFUL, (1.41, 1.47, 1.79)),
+)
+
+BURSTS: tuple[tuple[str, Conditions, int, float | None, float | None], ...] = (
+    ("adaptive", PLAIN, 64, 1.2, 15),
+    ("pip483 strict", PLAIN, 8, 6.2, 15),
+    ("pip483 strict", PLAIN, 64, 62.2, 1023),
+    ("pravega sf 2", FINE, 8, 21, 62),
+    ("pravega sf 2", FINE, 64, 51, 630),
+    ("pravega sf 64", FINE, 64, 20.5, 529),
+    ("ydb", PLAIN, 8, 15.5, 36),
+    ("ydb", PLAIN, 64, 31, 326),
+    ("kinesis on-demand 5 min", PLAIN, 8, 17, 41),
+    ("kinesis on-demand 5 min", PLAIN, 64, 35, 377),
+    ("kinesis on-demand 15 min", PLAIN, 8, 47, 111),
+    ("kinesis on-demand 15 min", PLAIN, 64, 95, 1007),
+)
+"""A rule, how many times 0.8 of a capacity the burst is, and as measured elsewhere minutes to relief and segment-minutes."""
+
+
+def traces() -> Path:
+    """Where they are."""
+    where = os.environ.get("CLEAVE_TRACES")
+    if not where:
+        sys.exit("CLEAVE_TRACES names no directory; set it to one that has the benchmark's data below nab/")
+    return Path(where)
+
+
+@cache
+def recorded(name: str, step_seconds: int) -> LoadSeries:
+    """The first week of a trace."""
+    return trace(traces(), name, step_seconds=step_seconds)
+
+
+@cache
+def least(name: str, step_seconds: int) -> float:
+    """J* of a trace."""
+    load = recorded(name, step_seconds).load(SPLIT)
+    return float(lower_bound(load, Prices(), step_seconds=step_seconds, most_segments=64)[0])
+
+
+def regrets(row: Row) -> dict[str, object]:
+    """Cost ÷ least cost on each trace, with what was traded for what on all of them."""
+    step = 60 if row.rule == "adaptive" or row.conditions is FORGETFUL else 10
+    found: dict[str, object] = {}
+    costs, overload, rings, silent = [], 0.0, 0.0, 0.0
+    for name in FILES:
+        series = recorded(name, step)
+        scored = score(simulate(series, rule_named(row.rule, series, POLICY), row.conditions))
+        costs.append(scored.cost / least(name, step))
+        overload += scored.overload_seconds / 3600
+        rings += scored.rings_resealed
+        silent = max(silent, scored.silent_seconds)
+    elsewhere = row.elsewhere or (math.nan,) * len(costs)
+    for name, cost, theirs in zip(FILES, costs, elsewhere, strict=True):
+        found[name] = round(cost, 3)
+        found[f"{name}_elsewhere"] = "-" if math.isnan(theirs) else theirs
+    found["geometric_mean"] = round(statistics.geometric_mean(costs), 3)
+    found["overload_hours"] = round(overload, 1)
+    found["rings_resealed"] = round(rings, 1)
+    found["longest_silence_seconds"] = silent
+    return found
+
+
+def burst(rule: str, conditions: Conditions, times: int, step_before_tick: int = 1) -> dict[str, float]:
+    """From half a capacity to so many times 0.8, in steps of 10 s: how long something is overloaded, and how much."""
+    load = np.where(np.arange(900) < 66 - step_before_tick, 0.5, times * 0.8) * POLICY.split_msg_rate_in
+    series = of_messages("burst", load, step_seconds=10)
+    roomy = replace(POLICY, max_segments=128)  # with 64, a rule that cuts unevenly never ends the overload
+    run: Simulation = simulate(series, rule_named(rule, series, roomy), conditions)
+    return {
+        "minutes_to_relief": round(float((run.overloaded > 0).sum()) / 6, 1),
+        "overloaded_segment_minutes": round(float(run.overloaded.sum()) / 6, 1),
+    }
+
+
+def bursts() -> dict[str, dict[str, object]]:
+    """Each rule's response beside the one measured elsewhere, and that of `adaptive` at the worst moment."""
+    found: dict[str, dict[str, object]] = {
+        f"{rule}, {times} × 0.8": {
+            **burst(rule, conditions, times),
+            "minutes_elsewhere": minutes,
+            "segment_minutes_elsewhere": segment_minutes,
+        }
+        for rule, conditions, times, minutes, segment_minutes in BURSTS
+    }
+    worst = [burst("adaptive", PLAIN, 64, step_before_tick=before) for before in range(1, 7)]
+    found["adaptive, 64 × 0.8, worst moment"] = {
+        **{name: max(one[name] for one in worst) for name in worst[0]},
+        "minutes_elsewhere": 1.5,
+        "segment_minutes_elsewhere": 44,
+    }
+    return found
+
+
+def one_week(rule: str, name: str, mean_load: float, first_day: int) -> tuple[float, float, float, int]:
+    """A week of a trace from that day on: days, seconds, seconds of processor time, and how often the rule was asked.
+
+    Reading the trace is left out: recorded loads come as tables.
+    """
+    series = trace(traces(), name, mean_load=mean_load, first_day=first_day)
+    started, used = time.perf_counter(), time.process_time()
+    run = simulate(series, rule_named(rule, series, POLICY))
+    score(run)
+    return series.days, time.perf_counter() - started, time.process_time() - used, run.looks
+
+
+def speed(rule: str, mean_load: float, weeks: int, processes: int) -> dict[str, float]:
+    """Topic-days a minute with so many processes, scored; every topic has a week of its own."""
+    work = [(rule, name, mean_load, day % 7) for day in range(weeks) for name in FILES]
+    with ProcessPoolExecutor(processes) as pool:
+        done = list(pool.map(one_week, *zip(*work, strict=True)))
+    days, seconds, processor_seconds, looks = (sum(column) for column in zip(*done, strict=True))
+    return {
+        "topic_days_a_minute": round(days / seconds * 60 * processes),
+        "processor_milliseconds_a_topic_day": round(processor_seconds / days * 1000, 2),
+        "looks_a_topic_day": round(looks / days, 1),
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--weeks", type=int, default=4, help="of each trace and rule, for the speed")
+    parser.add_argument("--processes", type=int, default=2)
+    options = parser.parse_args()
+    figures = {
+        "benchmark": "policies",
+        "machine": machine(),
+        "goal": {
+            "adaptive_geometric_mean": f"<= {GOAL_REGRET}",
+            "topic_days_a_minute": f">= {GOAL_TOPIC_DAYS_A_MINUTE}",
+        },
+        "cost ÷ least cost": {row.rule: regrets(row) for row in ROWS},
+        "burst": bursts(),
+        "speed": {
+            f"{rule}, mean load {mean_load:g}": speed(rule, mean_load, options.weeks, options.processes)
+            for rule in ("pip483", "pravega sf 2")
+            for mean_load in (0.3, 1.0, MEAN_LOAD)
+        },
+    }
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()
