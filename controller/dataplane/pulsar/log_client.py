@@ -16,6 +16,7 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from weakref import WeakSet
 
@@ -49,6 +50,7 @@ MAX_SENDERS = 4096
 LOOK_SECONDS = 0.02
 RELOAD_SECONDS = 60.0
 """One log is loaded anew no more often than this."""
+PARALLEL_CLOSES = 32
 END_SECONDS = 1.0
 """What is under way when the process ends is waited for no longer."""
 RING_SECONDS = 1.0
@@ -245,8 +247,9 @@ class PulsarLogClient:
     def close(self) -> None:
         """Close the readers and give back connections."""
         self._ended.set()
-        for reader in [*self._readers, *self._others]:
-            reader.close()
+        with ThreadPoolExecutor(PARALLEL_CLOSES, thread_name_prefix="pulsar-close") as threads:
+            for closing in [threads.submit(reader.close) for reader in [*self._readers, *self._others]]:
+                closing.result()
         if self._watch is not None:
             self._watch.join()
         for sender in self._senders.values():
