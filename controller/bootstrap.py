@@ -221,7 +221,7 @@ def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> t
 
     settings = app.settings
     leader = sessions.SessionLeader(
-        app.store,
+        Store(app.store.url, application_name="cleave-leader", pool_size=1),
         Listener(app.store.url, sessions.CHANNELS, application_name="cleave-sessions"),
         leases,
         shard_count=settings.worker_shards,

@@ -66,6 +66,10 @@ class Settings(BaseSettings):
     """Port of it; 0 takes a free one, which `cleave doctor` and `inspect.leases` tell."""
     serve_url: str | None = None
     """Where consumers reach this worker, if not at that address: behind a proxy, or under another name."""
+    serve_connections: int = Field(10_000, ge=1, le=1_000_000)
+    """Requests and streams that a worker serves at once; each consumer and each watch holds a stream. Beyond it the answer is 503. The
+    process needs as many open files, and some hundred more.
+    """
     consumer_grace_seconds: float = Field(60.0, ge=2.0, le=3600.0)
     """A consumer that lost its connection may come back for so long and finds what it read as it was."""
 

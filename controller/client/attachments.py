@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from enum import StrEnum
 
+from controller.client.closing import close_side_by_side
 from controller.client.patience import Backoff
 from controller.client.session import Assignment, OwnedBucket
 from controller.dataplane.base import LogClient, LogReader, Position
@@ -72,7 +73,8 @@ class Attachment:
         return self.delivered == self.acknowledged
 
     @property
-    def _is_closed(self) -> bool:
+    def is_closed(self) -> bool:
+        """Whether it was let go of; it is not opened again."""
         return self.state is AttachmentState.CLOSED
 
     def ring(self) -> None:
@@ -104,7 +106,7 @@ class Attachment:
         meanwhile is closed again.
         """
         owned = self.owned
-        if self._is_closed:  # while it waited for a thread
+        if self.is_closed:  # while it waited for a thread
             return
         try:
             reader = logs.open_reader(
@@ -126,7 +128,7 @@ class Attachment:
             self.fail(Terminal(f"{owned.backing_topic} could not be opened: {type(error).__name__}: {error}"))
         else:
             with self._lock:
-                is_late = self._is_closed
+                is_late = self.is_closed
                 if not is_late:
                     self.reader, self.state = reader, AttachmentState.OPEN
                     self.succeed()
@@ -204,8 +206,10 @@ class Attachments:
         """
         owned = {one.identity: one for one in assignment.buckets} if assignment else {}
         origin = assignment.origin if assignment else 0
-        for identity in [identity for identity in self._held if identity not in owned]:
-            self._held.pop(identity).close()
+        for identity in [identity for identity, one in self._held.items() if one.is_closed]:
+            del self._held[identity]  # let go of aside
+        departed = [identity for identity in self._held if identity not in owned]
+        close_side_by_side([self._held.pop(identity) for identity in departed])
         gone = []
         self._released &= owned.keys()
         for identity, bucket in owned.items():
@@ -282,8 +286,13 @@ class Attachments:
 
     def lose_all(self) -> None:
         """Others may own all of it by now."""
-        for one in list(self._held.values()):
-            self._stop(one)
+        lost = [*self._held.values()]
+        self._held.clear()
+        close_side_by_side(lost)
+
+    def let_go_aside(self) -> None:
+        """Others may own all of it by now, and the consumer's thread is busy: have nothing attached. For any thread."""
+        close_side_by_side([*self._held.values()])
 
     def _stop(self, attachment: Attachment) -> None:
         if self.holds(attachment):
@@ -305,8 +314,7 @@ class Attachments:
     def close(self) -> None:
         """Let go of all at once. Waits for what is being opened, since threads end before the process does."""
         self._opens.shutdown(wait=False, cancel_futures=True)
-        for one in list(self._held.values()):
-            one.close()
+        close_side_by_side([*self._held.values()])
         self._held.clear()
         self._opens.shutdown(wait=True)
 

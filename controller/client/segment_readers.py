@@ -12,19 +12,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
+from controller.client.closing import Closable, close_side_by_side
 from controller.client.patience import Backoff
 from controller.domain.errors import CleaveError, DataPlaneUnavailable, Terminal
 
 PARALLEL_OPENS = 4
 _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.02, 1.0
-
-
-class Closable(Protocol):
-    """A reader of any kind."""
-
-    def close(self) -> None: ...
 
 
 Reader = TypeVar("Reader", bound=Closable)
@@ -193,8 +188,8 @@ class SegmentReaders(Generic[Reader]):
     def close(self) -> None:
         """End all at once. Waits for what is being opened, since threads end before the process does."""
         self._opens.shutdown(wait=False, cancel_futures=True)
-        for segment_id in list(self._held):
-            self.drop(segment_id)
+        close_side_by_side([*self._held.values()])
+        self._held.clear()
         self._opens.shutdown(wait=True)
 
     def _hold(self, segment_id: int, backing_topic: str, delay_seconds: float) -> None:

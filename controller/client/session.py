@@ -81,10 +81,19 @@ class Session:
     """From construction to `close`. `on_change` is called from its thread, and must not block."""
 
     def __init__(
-        self, servers: Servers, topic: str, subscription: str, consumer: str, *, on_change: Callable[[], None]
+        self,
+        servers: Servers,
+        topic: str,
+        subscription: str,
+        consumer: str,
+        *,
+        on_change: Callable[[], None],
+        on_lost: Callable[[], None] = lambda: None,
     ) -> None:
-        """Registers at once. Raises NotFound, TopicNotLive, Conflict, StoreUnavailable."""
-        self._servers, self._on_change = servers, on_change
+        """Registers at once. `on_lost` is called, in its thread, while all that was assigned may be another's for good. Raises NotFound,
+        TopicNotLive, Conflict, StoreUnavailable.
+        """
+        self._servers, self._on_change, self._on_lost = servers, on_change, on_lost
         self._path = consumer_path(topic, subscription, consumer)
         subscription_path = self._path.rpartition("/consumers/")[0]
         self._why_path, self._lag_path = f"{subscription_path}/why", f"{subscription_path}/lag"
@@ -201,6 +210,8 @@ class Session:
                 self._begin_anew()
                 backoff.reset()
             except Retryable:
+                if self.is_lost and not self._closing.is_set():
+                    self._on_lost()
                 self._closing.wait(backoff.next_seconds())
             except CleaveError as error:
                 self._failure = error

@@ -100,7 +100,9 @@ class StreamConsumer:
         self._look_at = 0.0
         self._outage = Outage(patience_seconds)
         self._has_changed = threading.Event()
-        self._session = Session(servers, topic, subscription, name, on_change=self._changed)
+        self._session = Session(
+            servers, topic, subscription, name, on_change=self._changed, on_lost=self._lost
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -293,6 +295,11 @@ class StreamConsumer:
         if not self._session.is_current:
             return "the leader is not heard: it may be another's by now"
         return "paused" if self._is_paused and not one.owned.release else one.reason
+
+    def _lost(self) -> None:
+        """The application may be busy with a batch for long, and others wait for what is attached here."""
+        self._attachments.let_go_aside()
+        self._changed()
 
     def _changed(self) -> None:
         self._has_changed.set()

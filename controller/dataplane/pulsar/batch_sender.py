@@ -133,6 +133,12 @@ class BatchSender:
         with self._lock:
             self._drop_producer()
 
+    def end(self, within_seconds: float) -> None:
+        """The process is ending: send nothing any more. A thread that is not waited for ends where it waits for its turn here, and
+        not within the library, which would end the process by force.
+        """
+        self._lock.acquire(timeout=within_seconds)
+
     def _drop_producer(self) -> None:
         """Close the producer, so that the library sends nothing of a lost batch later."""
         producer, self._producer = self._producer, None

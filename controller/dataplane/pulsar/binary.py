@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from typing import Any, Protocol, TypeVar
+from weakref import WeakSet
 
 import pulsar
 
@@ -90,6 +91,8 @@ class Connections:
         self._access, self._call_timeout_seconds = access, call_timeout_seconds
         self._lock = threading.Lock()
         self._shared: pulsar.Client | None = None
+        self._clients: WeakSet[pulsar.Client] = WeakSet()
+        self._has_ended = False
         self._threads = ThreadPoolExecutor(PARALLEL_OPENS, thread_name_prefix="pulsar-open")
         self._flushing = ThreadPoolExecutor(PARALLEL_FLUSHES, thread_name_prefix="pulsar-flush")
 
@@ -103,7 +106,7 @@ class Connections:
         """The same on a client of its own, which the caller closes with `close_aside`."""
 
         def connect() -> tuple[pulsar.Client, Opened]:
-            client = pulsar.Client(self._access.service_url, **self._options())
+            client = self._client()
             try:
                 return client, build(client)
             except BaseException:
@@ -135,7 +138,18 @@ class Connections:
         if client is not None:
             _close(client)
 
+    def end(self) -> None:
+        """The process is ending, in whatever state this is: end the library's threads, and open nothing any more."""
+        self._has_ended = True
+        closing = [threading.Thread(target=_close, args=(client,)) for client in list(self._clients)]
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join()
+
     def _bounded(self, act: str, deadline: Deadline, connect: Callable[[], Opened]) -> Opened:
+        if self._has_ended:
+            raise DataPlaneUnavailable(f"{act}: this process is ending")
         future = self._threads.submit(connect)
         try:
             return future.result(timeout=deadline.left_seconds)
@@ -150,8 +164,13 @@ class Connections:
     def _shared_client(self) -> pulsar.Client:
         with self._lock:
             if self._shared is None:
-                self._shared = pulsar.Client(self._access.service_url, **self._options())
+                self._shared = self._client()
             return self._shared
+
+    def _client(self) -> pulsar.Client:
+        client = pulsar.Client(self._access.service_url, **self._options())
+        self._clients.add(client)
+        return client
 
     def _options(self) -> dict[str, Any]:
         access = self._access

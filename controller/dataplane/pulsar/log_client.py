@@ -9,13 +9,16 @@ knows to be stored is not sent again.
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import threading
 import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from weakref import WeakSet
 
 import pulsar
 
@@ -47,6 +50,9 @@ MAX_SENDERS = 4096
 LOOK_SECONDS = 0.02
 RELOAD_SECONDS = 60.0
 """One log is loaded anew no more often than this."""
+PARALLEL_CLOSES = 32
+END_SECONDS = 1.0
+"""What is under way when the process ends is waited for no longer."""
 RING_SECONDS = 1.0
 """No message tells that a topic was terminated, so every reader is told to look this often."""
 
@@ -79,6 +85,7 @@ class PulsarLogClient:
         self._watch: threading.Thread | None = None
         self._reload_at: dict[str, float] = {}
         self._ended = threading.Event()
+        _open.add(self)
 
     def append(
         self,
@@ -240,14 +247,25 @@ class PulsarLogClient:
     def close(self) -> None:
         """Close the readers and give back connections."""
         self._ended.set()
-        for reader in [*self._readers, *self._others]:
-            reader.close()
+        with ThreadPoolExecutor(PARALLEL_CLOSES, thread_name_prefix="pulsar-close") as threads:
+            for closing in [threads.submit(reader.close) for reader in [*self._readers, *self._others]]:
+                closing.result()
         if self._watch is not None:
             self._watch.join()
         for sender in self._senders.values():
             sender.close()
         self._connections.close()
         self._admin.close()
+        _open.discard(self)
+
+    def end(self) -> None:
+        """The process is ending and nobody has closed this: leave no thread of the library that would call Python."""
+        self._ended.set()
+        if self._watch is not None:
+            self._watch.join(END_SECONDS)
+        for sender in list(self._senders.values()):
+            sender.end(END_SECONDS)
+        self._connections.end()
 
     def _sender_for(
         self,
@@ -417,6 +435,16 @@ class PulsarLogClient:
                 reader.look()
                 if is_time:
                     reader.ring()
+
+
+_open: WeakSet[PulsarLogClient] = WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """Before the interpreter ends: the library's threads must not find it ended."""
+    for client in list(_open):
+        client.end()
 
 
 def _kind(bucket: HashRange | None) -> dict[str, Any]:

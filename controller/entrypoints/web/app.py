@@ -122,8 +122,8 @@ class DrainedQueue(BaseModel):
     ]
 
 
-def create_app(served: ConsumerServices, secret: str) -> FastAPI:
-    """The app that a worker serves."""
+def create_app(served: ConsumerServices, secret: str, *, most_at_once: int) -> FastAPI:
+    """The app that a worker serves, with so many requests and streams under way at once."""
     app = FastAPI(title="Cleave", docs_url=None, redoc_url=None)
     app.state.served, app.state.secret = served, secret
     app.add_exception_handler(CleaveError, _refusal)
@@ -132,7 +132,34 @@ def create_app(served: ConsumerServices, secret: str) -> FastAPI:
     app.add_exception_handler(_AskLeader, _send_there)
     app.include_router(router)
     app.add_middleware(SmallRequests)
+    app.add_middleware(FewAtOnce, most=most_at_once)
     return app
+
+
+class FewAtOnce:
+    """Refuses what would be one too many, before anything of it is read. A stream counts until it ends."""
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self._app, self._most = app, most
+        self._under_way = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if self._under_way >= self._most:
+            reason = (
+                f"this worker serves {self._most} requests and streams already; ask another one, or raise "
+                "CLEAVE_SERVE_CONNECTIONS"
+            )
+            refusal = _json({"reason": reason, "kind": "StoreUnavailable"}, 503, {"Retry-After": "1"})
+            await refusal(scope, receive, send)
+            return
+        self._under_way += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._under_way -= 1
 
 
 class SmallRequests:

@@ -23,7 +23,7 @@ class WebServer:
     def __init__(self, settings: Settings, secret: str) -> None:
         """Raises InvalidInput for an address that cannot be had, or a secret that is too short."""
         demand_secret(secret)
-        self._secret = secret
+        self._secret, self._most_at_once = secret, settings.serve_connections
         host, port = settings.serve_host, settings.serve_port
         if host in ("0.0.0.0", "::", "") and settings.serve_url is None:  # noqa: S104 - refused
             raise InvalidInput(
@@ -47,7 +47,7 @@ class WebServer:
 
     def serve(self, services: ConsumerServices) -> WebServer:
         """Itself, with what it is to serve."""
-        app = create_app(services, self._secret)
+        app = create_app(services, self._secret, most_at_once=self._most_at_once)
         app.include_router(routes_of_deliveries.router)
         self._server = uvicorn.Server(
             uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2)

@@ -33,7 +33,7 @@ from controller.services.consumer_sessions.requests import Attach, Detach, Goodb
 from controller.services.consumer_sessions.sessions import SubscriptionSessions
 from controller.services.consumer_sessions.settlement import Settlement, settle
 from controller.services.consumer_sessions.timing import ConsumerTiming
-from controller.store.postgres.engine import Store
+from controller.store.postgres.engine import Store, server_process
 from controller.store.postgres.notifications import Listener
 from controller.store.shards import Shards
 from controller.store.topics import consumers
@@ -72,12 +72,15 @@ class SessionLeader:
         timing: ConsumerTiming,
         clock: Clock,
     ) -> None:
+        """`store` is this leader's alone, and `stop` ends it: what its connections notify of, the leader knows already."""
         self._store, self._listener, self._leases = store, listener, leases
         self._shard_count, self.timing, self._clock = shard_count, timing, clock
         self._mailbox: deque[Request] = deque()
         self._known: dict[SubscriptionKey, SubscriptionSessions] = {}
         self._terms: dict[int, int] = {}
         self._sweep_at = -math.inf
+        self._own_process: int | None = None
+        """The server process in which the last transaction ran."""
         self._stopping = threading.Event()
 
     def leads(self, topic_id: int) -> bool:
@@ -116,6 +119,7 @@ class SessionLeader:
         while self._mailbox:
             _refuse(self._mailbox.popleft(), StoreUnavailable("this worker is leaving; ask another one"))
         self._listener.close()
+        self._store.dispose()
 
     def _wait(self) -> None:
         """Until there is something to do."""
@@ -126,6 +130,8 @@ class SessionLeader:
         )
         timeout = 0.0 if has_work else max(0.0, min(due - now, LONGEST_WAIT_SECONDS))
         for notification in self._listener.wait(timeout):
+            if notification.sender == self._own_process and not notification.is_resync:
+                continue  # the same transaction settled what follows
             head = notification.payload.partition(":")[0]
             topic_id = int(head) if head.isdigit() else None
             for key, known in self._known.items():
@@ -257,6 +263,7 @@ class SessionLeader:
                 known.arm(request.consumer, request.incarnation, self._clock.monotonic_seconds())
         try:
             with self._store.transaction() as tx:
+                self._own_process = server_process(tx)
                 self._leases.fence(tx, Shards.of(self._shard_count, [self._shard(key)]), self._terms)
                 settled = settle(tx, key, requests, self.timing)
         except NotFound as error:

@@ -32,7 +32,7 @@ from controller.store.topics import bucket_owners, consumers, drains, subscripti
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.consumers import ConsumerRow
 from controller.store.topics.subscriptions import SubscriptionKind
-from controller.store.topics.to_read import ToRead
+from controller.store.topics.to_read import Front, ToRead
 
 STOPPING_LOOK_SECONDS = 0.5
 """A seek's readers are looked at so often: the time in which they have to let go may be over."""
@@ -121,10 +121,11 @@ def settle(
         if (seek is not None and seek.is_release_over) or one.asked_seconds > timing.release_seconds
     }
     _begin_and_end(tx, key, asked)
-    found = to_read.to_read(tx, key.topic_id, key.name)
+    front = to_read.front(tx, key.topic_id, key.name)
+    found = front.found
     rows = {row.name: row for row in consumers.list_consumers(tx, key.topic_id, key.name)}
     changes = owner_changes(
-        {} if seek is not None else _target(found, rows, owners),
+        {} if seek is not None else _target(front, rows, owners),
         owners,
         consumers=rows,
         released=released,
@@ -146,11 +147,11 @@ def settle(
     )
 
 
-def _target(found: ToRead, consumers: Collection[str], owners: Sequence[BucketOwner]) -> Assignment:
+def _target(front: Front, consumers: Collection[str], owners: Sequence[BucketOwner]) -> Assignment:
     """Who should own what."""
-    holders = {one.bucket: one.consumer for one in owners}
+    found, holders = front.found, {one.bucket: one.consumer for one in owners}
     return assign(
-        found.layout,
+        front.readable,
         found.drained,
         consumers,
         holders,

@@ -48,6 +48,12 @@ def store_url(url: str | URL) -> URL:
     return parsed.set(drivername="postgresql+psycopg2")
 
 
+def server_process(tx: Connection) -> int:
+    """The server process that the transaction runs in: the sender of its notifications."""
+    driver: Any = tx.connection.dbapi_connection
+    return int(driver.info.backend_pid)
+
+
 class Store:
     """A pool of connections to one database. Cheap to make: the first transaction connects."""
 

@@ -55,6 +55,8 @@ class Notification:
 
     channel: str
     payload: str
+    sender: int = 0
+    """The server process whose transaction sent it, as `engine.server_process` says."""
 
     @property
     def is_resync(self) -> bool:
@@ -143,7 +145,7 @@ class Listener:
     @staticmethod
     def _take(live: connection) -> list[Notification]:
         taken, live.notifies[:] = list(live.notifies), []
-        return [Notification(one.channel, one.payload) for one in taken]
+        return [Notification(one.channel, one.payload, one.pid) for one in taken]
 
     def _connect(self) -> None:
         known = self._url.translate_connect_args(username="user", database="dbname")

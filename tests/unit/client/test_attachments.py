@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from controller.client.attachments import Attachments, AttachmentState
+from controller.client.closing import close_side_by_side
 from controller.client.session import Assignment, OwnedBucket
 from controller.dataplane.base import LogMessage, Position
 from tests.support.waiting import wait_until
@@ -121,3 +122,42 @@ def test_what_is_lost_again_and_again_is_opened_later_each_time(
         attachments.lose(one)
     assert waits == sorted(waits)
     assert waits[2] > waits[1] > 0.005
+
+
+def test_what_was_let_go_of_aside_is_taken_anew(attachments: Attachments, logs: SlowLogs) -> None:
+    """By the session's thread, while the consumer's own was busy; then the leader was heard again, and nothing had changed."""
+    logs.may_open.set()
+    attachments.adopt(owned())
+    attachments.open_due()
+    wait_until(lambda: logs.open == 1)
+    [one] = attachments.all
+    wait_until(lambda: one.reader is not None)
+
+    attachments.let_go_aside()
+
+    assert logs.open == 0
+    assert one.reader is None
+    attachments.adopt(owned())
+    attachments.open_due()
+    wait_until(lambda: logs.open == 1)
+    assert not attachments.holds(one)
+
+
+class Meeting:
+    """Closes when all others do."""
+
+    def __init__(self, barrier: threading.Barrier) -> None:
+        self._barrier = barrier
+        self.is_closed = False
+
+    def close(self) -> None:
+        self._barrier.wait(20)
+        self.is_closed = True
+
+
+def test_many_are_closed_side_by_side() -> None:
+    some = [Meeting(barrier) for barrier in [threading.Barrier(10)] for _ in range(10)]
+
+    close_side_by_side(some)
+
+    assert all(one.is_closed for one in some)

@@ -221,3 +221,17 @@ def test_seeks_under_load_are_finished_by_the_next_leader_when_theirs_is_killed(
         b.stop()
         verdict = check(read_history(producer.history, a.history, b.history))
     assert verdict.in_order_and_complete, verdict
+
+
+def test_who_is_cut_off_from_workers_lets_go_though_the_application_is_busy(
+    bench: Bench, workers: dict[str, tuple[ChildProcess, str]], servers: Servers
+) -> None:
+    """Nothing calls `receive`: the log is reached, and others may own what is attached there."""
+    consumer = StreamConsumer(servers, bench.logs, TOPIC, "billing", "a")
+    wait_until(lambda: consumer.receive(0.05) or len(consumer.buckets) == 4, message="all is a's")
+
+    for child, _ in workers.values():
+        child.kill()
+
+    wait_until(lambda: consumer.buckets == (), timeout_seconds=60, message="nothing is attached")
+    consumer.close()

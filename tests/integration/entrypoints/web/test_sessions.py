@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
 
 from controller import telemetry
 from controller.client.servers import Servers
-from controller.client.session import Session
+from controller.client.session import OwnedBucket, Session
 from controller.devstack.serving import SECRET, ServingWorker, client_of, serving_worker
 from controller.domain.errors import (
     CleaveError,
@@ -24,6 +25,8 @@ from controller.domain.errors import (
 from controller.domain.seek_target import EARLIEST
 from controller.entrypoints.web import access
 from controller.services import topic_admin
+from controller.services.consumer_sessions import leader
+from controller.services.consumer_sessions.settlement import Settlement
 from controller.services.segment_admin import rebucketing, splitting
 from controller.store.topics import drains, subscriptions
 from controller.store.topics.subscriptions import SubscriptionKind
@@ -360,6 +363,41 @@ def test_what_nobody_owns_cannot_be_drained(bench: Bench, servers: Servers) -> N
                 document={"incarnation": first.session._incarnation, "segments": [read]},
             )
     first.session.close()
+
+
+def test_what_the_leader_writes_itself_is_settled_once(
+    bench: Bench, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own notifications come back to it, and tell it nothing."""
+    session = Session(servers, TOPIC, "billing", "a", on_change=lambda: None)
+    wait_until(lambda: owned(session) == EVERYTHING, message="all is a's")
+    bench.reshape(splitting(0))
+    wait_until(lambda: any(one.sealed for one in held(session)), message="the split is told of")
+    asked: list[list[str]] = []
+    settle = leader.settle
+
+    def noted(tx: Any, key: Any, requests: Any, timing: Any) -> Settlement:
+        asked.append([type(request).__name__ for request in requests])
+        return settle(tx, key, requests, timing)
+
+    monkeypatch.setattr(leader, "settle", noted)
+    session.say_drained([one for one in held(session) if one.sealed])
+    wait_until(
+        lambda: {2, 3} <= {one.segment_id for one in held(session)}, message="the children are handed out"
+    )
+    second = Reader(servers, "b")
+    wait_until(lambda: second.session.assignment, message="b is told")
+
+    assert asked[0] == ["Drained"]
+    assert ["Register"] in asked
+    assert [] not in asked
+    second.session.close()
+    session.close()
+
+
+def held(session: Session) -> tuple[OwnedBucket, ...]:
+    """What it was told last."""
+    return session.assignment.buckets if session.assignment else ()
 
 
 def test_what_was_read_before_a_seek_is_not_drained_by_a_word_that_comes_late(

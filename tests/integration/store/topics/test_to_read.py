@@ -12,12 +12,15 @@ from functools import partial
 
 import pytest
 
-from controller.domain.assignment import candidates
+from controller.domain.assignment import SegmentBucket, candidates
+from controller.domain.bucket_ownership import OwnerChanges
+from controller.domain.hash_range import FULL_RANGE
 from controller.domain.reshape import plan_merge, plan_rebucket
 from controller.store.journal import topic_intents
-from controller.store.topics import drains, subscriptions
+from controller.store.topics import bucket_owners, drains, subscriptions
+from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.subscriptions import SubscriptionKind
-from controller.store.topics.to_read import to_read
+from controller.store.topics.to_read import front, to_read
 from tests.support.drawn import cases
 from tests.support.store_driver import StoreDriver, request
 
@@ -115,6 +118,9 @@ def test_a_subscription_is_shown_all_that_it_has_to_read(driver: StoreDriver, se
             assert found.backing_topics.keys() == found.layout.segments.keys()
             assert found.layout.epoch == whole.epoch
             assert [s.segment_id for s in found.layout.active] == [s.segment_id for s in whole.active]
+            now = driver.do(front, history.topic_id, name)
+            assert sorted(now.found.layout.segments) == sorted(expected)
+            assert not now.waiting
 
 
 def test_what_everybody_has_read_is_shown_to_nobody(driver: StoreDriver) -> None:
@@ -167,3 +173,31 @@ def test_a_mark_that_is_taken_back_shows_the_segment_again(driver: StoreDriver) 
     assert all(s.is_active for s in driver.do(to_read, topic_id, "a").layout.segments.values())
     found = driver.do(to_read, topic_id, "b")
     assert [s.segment_id for s in candidates(found.layout, found.drained)] == [0]
+
+
+def test_what_is_owned_is_shown_though_it_may_not_be_read(driver: StoreDriver) -> None:
+    """Its owner is asked to let go of it; what is not there any more is taken away without being asked for."""
+    topic_id = driver.create(segments=1).topic_id
+    driver.subscribe(topic_id, "a")
+    for parent in (0, 1):
+        driver.split(topic_id, parent)
+    driver.do(drains.mark_drained, topic_id, "a", [0, 1])
+    owned = {SegmentBucket(segment_id, FULL_RANGE): "c" for segment_id in (1, 3)}
+    changes = OwnerChanges(owned, {}, frozenset(), frozenset())
+    driver.do(bucket_owners.write, SubscriptionKey(topic_id, "a"), changes, 0)
+    driver.do(drains.undrain, topic_id, "a", [0])
+
+    found = driver.do(front, topic_id, "a")
+
+    assert set(found.found.layout.segments) == {0, 1, 3}
+    assert found.waiting == {1, 3}
+    assert set(found.readable.segments) == {0}
+
+
+def test_a_subscription_without_order_over_splits_may_read_everything(driver: StoreDriver) -> None:
+    topic_id = driver.create(segments=1).topic_id
+    driver.subscribe(topic_id, "a")
+    driver.split(topic_id, 0)
+    driver.do(subscriptions.set_sharing, topic_id, "a", parents_block=False, drain_consumers=None)
+
+    assert set(driver.do(front, topic_id, "a").readable.segments) == {0, 1, 2}
