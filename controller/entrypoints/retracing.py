@@ -9,22 +9,21 @@ from sqlalchemy import Connection
 
 from controller.clock import to_datetime, to_ms
 from controller.domain.decision import Lane
-from controller.domain.layout import SegmentLayout
+from controller.domain.hash_range import HashRange
 from controller.domain.situation import Situation
 from controller.landing.history import RateHistory
-from controller.services.retrace import Decided, Retraced, retrace, windows_of
+from controller.services.retrace import Decided, Retraced, SegmentLife, retrace, windows_of
 from controller.settings import Settings
 from controller.store.postgres import inspection
-from controller.store.topics import inspected
 
 _TOPIC = """
     SELECT topic_id, created_at FROM inspect.topics WHERE topic_id = :topic_id"""
 _RUNS = """
     SELECT window_end, applied_at FROM inspect.load_runs
      WHERE applied_at BETWEEN :since AND CAST(:until AS timestamptz) + interval '1 day'"""
-_EPOCHS = """
-    SELECT epoch, committed_at FROM inspect.layout_changes
-     WHERE topic_id = :topic_id AND committed_at <= :until ORDER BY epoch"""
+_SEGMENTS = """
+    SELECT segment_id, range_start, range_end, parents, created_at, sealed_at FROM inspect.segments
+     WHERE topic_id = :topic_id"""
 _LEAST_BEFORE_MS = 3_600_000
 """So much of the history before the first decision is read at least: records and memories need a past."""
 
@@ -39,9 +38,7 @@ def stored_answer(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def retraced(
-    tx: Connection, settings: Settings, name: str, rows: Sequence[Mapping[str, Any]]
-) -> Iterator[Retraced]:
+def retraced(tx: Connection, settings: Settings, rows: Sequence[Mapping[str, Any]]) -> Iterator[Retraced]:
     """These rows of `inspect.decision_inputs`, in the order of time, each made again from the recorded history."""
     if not rows:
         return
@@ -73,15 +70,20 @@ def retraced(
     yield from retrace(
         decisions,
         windows,
-        _layouts(tx, name, topic_id, until),
+        _segments(tx, topic_id),
         begins_with_the_topic=from_ms == created_ms,
         window_ms=round(settings.rate_window_seconds * 1000),
     )
 
 
-def _layouts(tx: Connection, name: str, topic_id: int, until: Any) -> list[tuple[int, SegmentLayout]]:
-    topic = inspected.find_topic(tx, name)
-    changes = inspection.rows(tx, _EPOCHS, topic_id=topic_id, until=until)
-    return [
-        (to_ms(change["committed_at"]), inspected.layout_at(tx, topic, change["epoch"])) for change in changes
-    ]
+def _segments(tx: Connection, topic_id: int) -> dict[int, SegmentLife]:
+    """All that the topic ever had, by id."""
+    return {
+        row["segment_id"]: SegmentLife(
+            HashRange(row["range_start"], row["range_end"]),
+            tuple(row["parents"]),
+            to_ms(row["created_at"]),
+            None if row["sealed_at"] is None else to_ms(row["sealed_at"]),
+        )
+        for row in inspection.rows(tx, _SEGMENTS, topic_id=topic_id)
+    }

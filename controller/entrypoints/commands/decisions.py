@@ -187,7 +187,7 @@ def _retrace(topic: str, since: str | None, until: str | None, as_json: bool) ->
     with reading() as tx:
         name = known(tx, topic) or ""
         rows = {row["decision_id"]: row for row in _ledger(tx, name, begins, ends)}
-        found = list(retraced(tx, settings, name, list(rows.values())))
+        found = list(retraced(tx, settings, list(rows.values())))
     differing = [one for one in found if not one.is_same]
     document = {
         "topic": name,

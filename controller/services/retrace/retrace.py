@@ -9,19 +9,20 @@ of loads. What was there before the first window is taken from the first decisio
 from __future__ import annotations
 
 import json
+import math
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from controller.backtest.load_memory import LoadMemory
 from controller.domain.decision import Lane
 from controller.domain.evaluator import code_version, decide
-from controller.domain.layout import SegmentLayout
 from controller.domain.load import METRICS, LoadRecord, LoadStats, next_record
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.replay import Document, Replay
-from controller.domain.situation import TICKS_OF_MEMORY, Situation
+from controller.domain.situation import Situation
 from controller.landing.history import RateHistory
+from controller.services.retrace.memory import Memories, SegmentLife
 
 DEFAULT_WINDOW_MS = 60_000
 
@@ -130,20 +131,20 @@ class _Loads:
 def retrace(
     decisions: Sequence[Decided],
     windows: Iterable[Window],
-    layouts: Sequence[tuple[int, SegmentLayout]],
+    segments: Mapping[int, SegmentLife],
     *,
     begins_with_the_topic: bool,
     window_ms: int = DEFAULT_WINDOW_MS,
 ) -> Iterator[Retraced]:
     """Each decision with what the history gives for it; all in the order of time.
 
-    `layouts` are each with the instant it was committed at. Where the history does not begin with the topic
-    (`begins_with_the_topic`), the first decision is where it sets out from and is not judged. Raises InvalidInput where a
-    situation of the ledger cannot be read.
+    `segments` are all that the topic ever had. Where the history does not begin with the topic (`begins_with_the_topic`),
+    the first decision is where it sets out from and is not judged. Raises InvalidInput where a situation of the ledger
+    cannot be read.
     """
     if not decisions:
         return
-    walk = _Walk(decisions, layouts, window_ms)
+    walk = _Walk(decisions, segments, window_ms)
     pending = iter(sorted(windows, key=lambda window: window.applied_at))
     window = next(pending, None)
     for number, decided in enumerate(decisions):
@@ -160,34 +161,20 @@ class _Walk:
     """The state on the way from decision to decision."""
 
     def __init__(
-        self, decisions: Sequence[Decided], layouts: Sequence[tuple[int, SegmentLayout]], window_ms: int
+        self, decisions: Sequence[Decided], segments: Mapping[int, SegmentLife], window_ms: int
     ) -> None:
         self.decisions = decisions
         self.situations = [Situation.from_json(one.situation) for one in decisions]
-        self.layouts = sorted(layouts, key=lambda pair: pair[0])
         self.loads = _Loads(window_ms)
-        self.memory: LoadMemory | None = None
+        self.memory = Memories(segments)
 
     def take(self, window: Window, number: int) -> None:
         """One window, under the policy of the decision that comes next."""
         policy = self.situations[number].policy
         self.loads.observe(window, policy)
-        if policy.profile != "adaptive":
-            self.memory = None
-            return
-        if self.memory is None or self.memory.memory_seconds != policy.load_memory_seconds:
-            self.memory = LoadMemory(TICKS_OF_MEMORY, policy.load_memory_seconds)
-        self._relayout(self.memory, window.applied_at)
-        active = self.memory.ranges
-        measured = {i: rates.stats for i, rates in window.rates.items() if i in active}
-        self.memory.observe(window.end_ms, measured)
-
-    def _relayout(self, memory: LoadMemory, until: int) -> None:
-        """Layout after layout up to that instant, so that each segment takes over from its parents."""
-        while len(self.layouts) > 1 and self.layouts[1][0] <= until:
-            memory.relayout(self.layouts.pop(0)[1])
-        if self.layouts:
-            memory.relayout(self.layouts[0][1])
+        if policy.profile == "adaptive":
+            measured = {i: rates.stats for i, rates in window.rates.items()}
+            self.memory.remember(window.end_ms, window.applied_at, measured, policy.load_memory_seconds)
 
     def set_out(self) -> None:
         """The records of the first decision are where the history goes on from."""
@@ -206,7 +193,7 @@ class _Walk:
         active = {segment.segment_id for segment in situation.layout.active}
         loads = {i: self.loads.seen(record) for i, record in self.loads.records.items() if i in active}
         recent = situation.recent_loads
-        if self.memory is not None:
+        if situation.policy.profile == "adaptive":
             recent = {i: ticks for i, ticks in self.memory.recent_loads().items() if i in active}
         again = replace(situation, loads=loads, recent_loads=recent)
         replayed = decide(again, decided.lanes).to_document()
@@ -215,13 +202,22 @@ class _Walk:
 
 
 def _differences(stored: Situation, again: Situation) -> Iterator[str]:
-    """By segment what is not the same, as the situations' texts have it."""
+    """By segment what is not the same. Loads are compared to the last digit; memories, which PostgreSQL adds up in an order
+    of its own, to nine.
+    """
     was, now = json.loads(stored.to_json()), json.loads(again.to_json())
-    for name in ("loads", "recent_loads"):
+    for name, is_same in (("loads", operator.eq), ("recent_loads", _is_nearly_same)):
         for segment_id in sorted(was[name].keys() | now[name].keys(), key=int):
             one, other = was[name].get(segment_id), now[name].get(segment_id)
-            if one != other:
+            if not is_same(one, other):
                 yield f"segment {segment_id}: {_told(name, one)} stored, {_told(name, other)} from the history"
+
+
+def _is_nearly_same(one: Any, other: Any) -> bool:
+    if one is None or other is None or len(one) != len(other):
+        return one is other
+    pairs = (pair for ticks in zip(one, other, strict=True) for pair in zip(*ticks, strict=True))
+    return all(math.isclose(first, second, rel_tol=1e-9, abs_tol=1e-12) for first, second in pairs)
 
 
 def _told(name: str, value: Any) -> str:
@@ -231,7 +227,7 @@ def _told(name: str, value: Any) -> str:
         rates = ", ".join(f"{metric} {value[metric]:g}" for metric in METRICS if value[metric])
         since = "" if value["cold_since"] is None else f", cold since {value['cold_since']}"
         return f"{rates or 'nothing'} at {value['modified_at']}, heard {value['observed_at']}{since}"
-    return f"{len(value)} ticks ending in {value[-1][0] if value else 'nothing'}"
+    return f"{len(value)} ticks from {value[0][0]:g} to {value[-1][0]:g} messages/s in"
 
 
 def windows_of(
