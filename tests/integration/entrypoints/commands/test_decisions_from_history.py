@@ -66,7 +66,7 @@ def live(run: Run, profile: str, *, is_late: bool = False) -> int:
     for minute, rate in enumerate(MINUTES):
         begin = 60 * minute - 60
         for id_, segment in run.bench.layout.segments.items():
-            if minute == QUIET_MINUTE and segment.hash_range.end == 0xFFFF:
+            if minute == QUIET_MINUTE and segment.hash_range.start == 0:
                 continue  # nobody reports it for a minute, while the broker is heard of
             skew = 1 + id_ % 3
             share = segment.hash_range.width / 65_536 if segment.is_active else 0
