@@ -162,6 +162,8 @@ class KeySampler:
                 log.warning("keys are not sampled here", data_plane=one.data_plane, error=str(error))
         except CleaveError as error:
             log.warning("keys of a log not sampled", backing_topic=one.backing_topic, error=str(error))
+        except Exception:  # the samples of all others would be lost with it
+            log.exception("sampling the keys of a log failed", backing_topic=one.backing_topic)
         else:
             if len(sample.hashes) + sample.keyless < LEAST_MESSAGES:
                 self._tried.pop((one.topic_id, one.segment_id))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.clock import SystemClock
 from controller.dataplane.base import DataPlane
+from controller.dataplane.observation import KeySample
 from controller.domain.decision import Refusal, RefusalReason
+from controller.domain.evaluator import decide
 from controller.domain.hash_range import HashRange
 from controller.domain.key_hash import key_hash
 from controller.domain.key_sketch import MOST_BINS
@@ -28,11 +31,27 @@ from controller.store.load.sketches import Sketch
 from controller.store.shards import Shards
 from controller.store.topics import policies
 from tests.support.bench import Bench
+from tests.support.bench_planes import OnPulsar
+from tests.support.brokers import SharedBroker
 from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
-from tests.support.passes import HOT, WARM, report, run
+from tests.support.passes import HOT, WARM, decisions, report, run
 
 CAPACITY = 10_000.0
 ALL = Shards.of(1, [0])
+
+
+@pytest.fixture(params=["embedded", pytest.param("pulsar", marks=pytest.mark.pulsar)])
+def any_bench(request: pytest.FixtureRequest, database: str) -> Iterator[Bench]:
+    """A bench on the embedded logs, and one on a real broker."""
+    if request.param == "embedded":
+        yield request.getfixturevalue("bench")
+        return
+    broker: SharedBroker = request.getfixturevalue("pulsar_broker")
+    here = OnPulsar.fresh(broker.admin_url, broker.service_url, "key-samples")
+    bench = Bench(database, here)
+    yield bench
+    here.remove(bench.plane)
+    bench.close()
 
 
 def adaptive(bench: Bench, segments: int = 1) -> None:
@@ -77,8 +96,9 @@ def sketched(bench: Bench) -> dict[int, float]:
 
 
 def test_a_hot_key_ends_up_in_a_small_segment_of_its_own_and_is_then_left_alone_and_named(
-    bench: Bench,
+    any_bench: Bench,
 ) -> None:
+    bench = any_bench
     hot = "hot"
     place = key_hash(hot).segment_hash
     # Keys in the same bin of the first sketch, so that it takes a second look to tell them apart.
@@ -92,15 +112,15 @@ def test_a_hot_key_ends_up_in_a_small_segment_of_its_own_and_is_then_left_alone_
     reshapes: list[OperationKind] = []
     told: list[Refusal] = []
 
-    def decide() -> tuple[int, ...]:
+    def one_pass() -> tuple[int, ...]:
         outcome = run(bench)
         told.extend(r for one in outcome.outcomes for r in one.evaluation.refusals)
         return outcome.intents
 
     for _ in range(5):
         looker.round()
-        reshapes += [bench.drive(operation_id).kind for operation_id in decide()]
-        assert decide() == ()  # before anything new is known
+        reshapes += [bench.drive(operation_id).kind for operation_id in one_pass()]
+        assert one_pass() == ()  # before anything new is known
         sent = send(bench, traffic)
         report(
             bench,
@@ -115,6 +135,9 @@ def test_a_hot_key_ends_up_in_a_small_segment_of_its_own_and_is_then_left_alone_
         (r.segment_id, round(r.value or 0, 2)) for r in told if r.reason is RefusalReason.UNSPLITTABLE
     }
     assert verdicts == {(holder.segment_id, 2.4)}  # 1,200 of 2,000 messages of a load of 4
+    for row in decisions(bench):
+        replayed = decide(Situation.from_json(row.situation), row.lanes).to_json()
+        assert json.loads(replayed)["decisions"] == row.decisions
 
 
 def test_only_what_is_near_its_capacity_is_sampled_and_not_again_for_a_while(bench: Bench) -> None:
@@ -186,6 +209,23 @@ def test_one_log_that_does_not_answer_holds_up_no_other(bench: Bench) -> None:
     assert looker.round() == SampleRound(sketched=1, failed=1)
 
     assert looker.round() == SampleRound()  # not again at once
+
+
+def test_an_answer_that_nobody_foresaw_holds_up_no_other_either(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adaptive(bench, 2)
+    send(bench, spread(500))
+    report(bench, {0: HOT, 1: HOT})
+    real, crooked = bench.plane.sample_keys, bench.log_of(0)  # type: ignore[attr-defined]
+
+    def look(backing_topic: str, *, most: int) -> KeySample:
+        return real(backing_topic, most=most if backing_topic != crooked else "many")
+
+    monkeypatch.setattr(bench.plane, "sample_keys", look)
+
+    assert sampler(bench).round() == SampleRound(sketched=1, failed=1)
+    assert set(sketched(bench)) == {1}
 
 
 def test_messages_without_a_key_count_everywhere(bench: Bench) -> None:
