@@ -11,7 +11,7 @@ import pytest
 
 from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
-from controller.clock import SystemClock
+from controller.clock import Clock, SystemClock
 from controller.dataplane.base import DataPlane
 from controller.dataplane.observation import KeySample
 from controller.domain.decision import Refusal, RefusalReason
@@ -24,7 +24,13 @@ from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import plan_split
 from controller.domain.situation import Situation
 from controller.services import topic_admin
-from controller.services.key_sampler import LEAST_MESSAGES, KeySampler, KeySampling, SampleRound
+from controller.services.key_sampler import (
+    FEW_AGAIN_SECONDS,
+    LEAST_MESSAGES,
+    KeySampler,
+    KeySampling,
+    SampleRound,
+)
 from controller.store.decisions.situations import load_situations
 from controller.store.load import sketches
 from controller.store.load.sketches import Sketch
@@ -60,10 +66,23 @@ def adaptive(bench: Bench, segments: int = 1) -> None:
         policies.set_topic(tx, bench.topic_id, PolicyOverride(profile="adaptive"))
 
 
-def sampler(bench: Bench, *, plane: DataPlane | None = None, **changes: Any) -> KeySampler:
+class LaterClock(SystemClock):
+    """The machine's, put forward by hand."""
+
+    later_seconds = 0.0
+
+    def monotonic_seconds(self) -> float:
+        return super().monotonic_seconds() + self.later_seconds
+
+
+def sampler(
+    bench: Bench, *, plane: DataPlane | None = None, clock: Clock | None = None, **changes: Any
+) -> KeySampler:
     settings = {"messages": 3_000, "from_load": 0.7, "every_seconds": 60.0, "fresh_seconds": 600.0}
     planes = {bench.plane.name: plane or bench.plane}
-    return KeySampler(bench.store, planes, lambda: ALL, KeySampling(**(settings | changes)), SystemClock())
+    return KeySampler(
+        bench.store, planes, lambda: ALL, KeySampling(**(settings | changes)), clock or SystemClock()
+    )
 
 
 def send(bench: Bench, keys: Iterable[str | None]) -> Counter[int]:
@@ -170,10 +189,13 @@ def test_each_metric_counts_as_load(bench: Bench, metric: str) -> None:
 def test_what_a_reshape_has_just_made_is_sampled_before_its_load_is_known(bench: Bench) -> None:
     adaptive(bench)
     bench.reshape(lambda layout, _: plan_split(layout, 0))
-    looker = sampler(bench)
+    clock = LaterClock()
+    looker = sampler(bench, clock=clock)
     assert looker.round() == SampleRound(keyless=2)  # too little there yet
 
     sent = send(bench, spread(1_000))
+    assert looker.round() == SampleRound()
+    clock.later_seconds = FEW_AGAIN_SECONDS
 
     assert looker.round() == SampleRound(sketched=2)
     assert sketched(bench) == {1: sent[1], 2: sent[2]}
@@ -181,6 +203,18 @@ def test_what_a_reshape_has_just_made_is_sampled_before_its_load_is_known(bench:
         "UPDATE cleave.segment SET created_at = created_at - interval '5 minutes' WHERE state = 'ACTIVE'"
     )
     assert sampler(bench, every_seconds=0.0).round() == SampleRound()
+
+
+def test_what_is_hot_comes_first_then_what_is_new(bench: Bench) -> None:
+    adaptive(bench, 4)
+    report(bench, {1: 0.8 * CAPACITY, 2: 2 * CAPACITY, 3: 0.9 * CAPACITY})
+    bench.reshape(lambda layout, _: plan_split(layout, 0))
+
+    with bench.store.transaction() as tx:
+        sketches.write(tx, [Sketch(bench.topic_id, 1, [1])], fresh_seconds=600)
+        found = sketches.due(tx, bench.planes, ALL, from_load=0.7, older_than_seconds=0, limit=9)
+
+    assert [one.segment_id for one in found] == [2, 4, 5, 3, 1]
 
 
 def test_topics_of_other_profiles_and_other_workers_are_left_alone(bench: Bench) -> None:
