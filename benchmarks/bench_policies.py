@@ -13,6 +13,7 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
@@ -25,7 +26,7 @@ from controller.backtest.load_series import MEAN_LOAD, LoadSeries, of_messages
 from controller.backtest.nab import FILES, trace
 from controller.backtest.optimum import lower_bound
 from controller.backtest.rivals.registry import rule_named
-from controller.backtest.score import Prices, score
+from controller.backtest.score import Prices, Score, score
 from controller.backtest.simulation import Conditions, Simulation, simulate
 from controller.domain.policy import AutoScalePolicy
 
@@ -103,27 +104,36 @@ def least(name: str, step_seconds: int) -> float:
     return float(lower_bound(load, Prices(), step_seconds=step_seconds, most_segments=64)[0])
 
 
-def regrets(row: Row) -> dict[str, object]:
+def run_of(row: int, name: str) -> tuple[float, Score]:
+    """Cost ÷ least cost of a rule on a trace, and all else that it cost."""
+    rule, conditions = ROWS[row].rule, ROWS[row].conditions
+    step = 60 if rule == "adaptive" or conditions is FORGETFUL else 10
+    series = recorded(name, step)
+    scored = score(simulate(series, rule_named(rule, series, POLICY), conditions))
+    return scored.cost / least(name, step), scored
+
+
+def regrets(row: Row, runs: Sequence[tuple[float, Score]]) -> dict[str, object]:
     """Cost ÷ least cost on each trace, with what was traded for what on all of them."""
-    step = 60 if row.rule == "adaptive" or row.conditions is FORGETFUL else 10
     found: dict[str, object] = {}
-    costs, overload, rings, silent = [], 0.0, 0.0, 0.0
-    for name in FILES:
-        series = recorded(name, step)
-        scored = score(simulate(series, rule_named(row.rule, series, POLICY), row.conditions))
-        costs.append(scored.cost / least(name, step))
-        overload += scored.overload_seconds / 3600
-        rings += scored.rings_resealed
-        silent = max(silent, scored.silent_seconds)
+    costs = [cost for cost, _ in runs]
     elsewhere = row.elsewhere or (math.nan,) * len(costs)
     for name, cost, theirs in zip(FILES, costs, elsewhere, strict=True):
         found[name] = round(cost, 3)
         found[f"{name}_elsewhere"] = "-" if math.isnan(theirs) else theirs
     found["geometric_mean"] = round(statistics.geometric_mean(costs), 3)
-    found["overload_hours"] = round(overload, 1)
-    found["rings_resealed"] = round(rings, 1)
-    found["longest_silence_seconds"] = silent
+    found["overload_hours"] = round(sum(scored.overload_seconds for _, scored in runs) / 3600, 1)
+    found["rings_resealed"] = round(sum(scored.rings_resealed for _, scored in runs), 1)
+    found["longest_silence_seconds"] = max(scored.silent_seconds for _, scored in runs)
     return found
+
+
+def all_regrets(processes: int) -> dict[str, dict[str, object]]:
+    """Of every rule."""
+    work = [(row, name) for name in reversed(FILES) for row in range(len(ROWS))]
+    with ProcessPoolExecutor(processes) as pool:
+        done = dict(zip(work, pool.map(run_of, *zip(*work, strict=True)), strict=True))
+    return {row.rule: regrets(row, [done[i, name] for name in FILES]) for i, row in enumerate(ROWS)}
 
 
 def burst(rule: str, conditions: Conditions, times: int, step_before_tick: int = 1) -> dict[str, float]:
@@ -195,7 +205,7 @@ def main() -> None:
             "adaptive_geometric_mean": f"<= {GOAL_REGRET}",
             "topic_days_a_minute": f">= {GOAL_TOPIC_DAYS_A_MINUTE}",
         },
-        "cost ÷ least cost": {row.rule: regrets(row) for row in ROWS},
+        "cost ÷ least cost": all_regrets(options.processes),
         "burst": bursts(),
         "speed": {
             f"{rule}, mean load {mean_load:g}": speed(rule, mean_load, options.weeks, options.processes)

@@ -1,7 +1,9 @@
 """How long a rule left something hot or cold alone without saying why: the longest such time must be 0.
 
 At a tick a segment is hot when its load is above its capacity, and two neighbours are cold when both are below all
-merge thresholds. An act has begun on it or is under way; or a refusal names it; or a refusal is of the whole topic.
+merge thresholds. An act has begun on it or is under way; or a refusal names it; or a refusal is of the whole topic. A
+refusal of two segments is of all from one to the other. A pair is spoken of when each side is, in the merge lane: a rule
+that weighs runs of segments does not say of each two neighbours what it said of the run that either is in.
 """
 
 from __future__ import annotations
@@ -105,11 +107,14 @@ class _Words:
         self.named = {refusal.segment_id for refusal in evaluation.refusals} | {
             refusal.other_id for refusal in evaluation.refusals
         }
-        self.runs = [
-            sorted((place[refusal.segment_id], place[refusal.other_id]))
-            for refusal in evaluation.refusals
-            if refusal.segment_id in place and refusal.other_id in place
-        ]
+        self.runs: list[tuple[int, int]] = []
+        self.spared: set[int] = set()
+        for refusal in evaluation.refusals:
+            if refusal.segment_id in place and refusal.other_id in place:
+                ends = place[refusal.segment_id], place[refusal.other_id]
+                self.runs.append((min(ends), max(ends)))
+                if refusal.lane in {None, Lane.MERGE}:
+                    self.spared.update(range(min(ends), max(ends) + 1))
 
     def on(self, place: int) -> bool:
         """Whether a hot segment was acted on, or spoken of."""
@@ -127,7 +132,7 @@ class _Words:
         return (
             not self.touched.isdisjoint(sides)
             or not self.alone.isdisjoint(sides)
-            or any(low <= place and place + 1 <= high for low, high in self.runs)
+            or self.spared.issuperset((place, place + 1))
             or not self.of_topic.isdisjoint({None, Lane.MERGE})
         )
 

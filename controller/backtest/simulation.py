@@ -330,8 +330,8 @@ class _Run:
             self.layout = self.layout.apply(pending.planned, self.instant(tick))
             self.told.acts.append(pending.act)
             self._note_stretch(pending.begins)
+        self.observation.relayout(self.layout, tick)  # while it knows who the parents were
         self._forget(tick)
-        self.observation.relayout(self.layout, tick)
         return True
 
     def _note_stretch(self, begins: int) -> None:

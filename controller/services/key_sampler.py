@@ -34,7 +34,9 @@ ROUND_SECONDS = 10.0
 """No sample begins later in a round."""
 PARALLEL_SAMPLES = 2
 LEAST_MESSAGES = 100
-"""Fewer say nothing of where the load lies. A new segment is looked at again in the next round."""
+"""Fewer say nothing of where the load lies."""
+FEW_AGAIN_SECONDS = 10.0
+"""Where there were too few, a segment is looked at again so soon. Many new and quiet ones must not hold up the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +80,8 @@ class KeySampler:
             for name, plane in planes.items()
             if isinstance(plane, SamplesKeys) and not plane.capabilities.midpoint_only
         }
-        self._tried: dict[tuple[int, int], float] = {}
+        self._not_before: dict[tuple[int, int], float] = {}
+        """When a segment that was tried a short while ago may be tried again, whatever came of it."""
         self._stopping = threading.Event()
 
     @property
@@ -111,9 +114,8 @@ class KeySampler:
         return self._sample(self._due(self._shards()))
 
     def _due(self, shards: Shards) -> list[LogToSample]:
-        """What was tried a short while ago, with whatever outcome, is not due."""
-        now, every_seconds = self._clock.monotonic_seconds(), self._sampling.every_seconds
-        self._tried = {one: at for one, at in self._tried.items() if now < at + every_seconds}
+        now = self._clock.monotonic_seconds()
+        self._not_before = {one: at for one, at in self._not_before.items() if now < at}
         if not shards.held or not self._planes:
             return []
         with self._store.transaction() as tx:
@@ -122,10 +124,10 @@ class KeySampler:
                 self._planes,
                 shards,
                 from_load=self._sampling.from_load,
-                older_than_seconds=every_seconds,
-                limit=LOGS_A_ROUND + len(self._tried),
+                older_than_seconds=self._sampling.every_seconds,
+                limit=LOGS_A_ROUND + len(self._not_before),
             )
-        fresh = [one for one in found if (one.topic_id, one.segment_id) not in self._tried]
+        fresh = [one for one in found if (one.topic_id, one.segment_id) not in self._not_before]
         return fresh[:LOGS_A_ROUND]
 
     def _sample(self, logs: Sequence[LogToSample]) -> SampleRound:
@@ -152,7 +154,7 @@ class KeySampler:
         plane = self._planes.get(one.data_plane)
         if plane is None or now >= give_up_at or self._stopping.is_set():
             return None
-        self._tried[one.topic_id, one.segment_id] = now
+        self._not_before[one.topic_id, one.segment_id] = now + self._sampling.every_seconds
         try:
             sample = plane.sample_keys(one.backing_topic, most=self._sampling.messages)
         except (SegmentTerminated, SegmentNotFound):
@@ -162,9 +164,11 @@ class KeySampler:
                 log.warning("keys are not sampled here", data_plane=one.data_plane, error=str(error))
         except CleaveError as error:
             log.warning("keys of a log not sampled", backing_topic=one.backing_topic, error=str(error))
+        except Exception:  # the samples of all others would be lost with it
+            log.exception("sampling the keys of a log failed", backing_topic=one.backing_topic)
         else:
             if len(sample.hashes) + sample.keyless < LEAST_MESSAGES:
-                self._tried.pop((one.topic_id, one.segment_id))
+                self._not_before[one.topic_id, one.segment_id] = now + FEW_AGAIN_SECONDS
             return sample
         return None
 

@@ -58,7 +58,7 @@ _DUE = text("""
                       OR l.msg_rate_out > a.msg_out OR l.byte_rate_out > a.byte_out AS is_hot) load
      WHERE load.counts
        AND (k.sampled_at IS NULL OR k.sampled_at <= clock_timestamp() - make_interval(secs => :older_than))
-     ORDER BY load.is_hot DESC NULLS FIRST, k.sampled_at NULLS FIRST, s.topic_id, s.segment_id
+     ORDER BY load.is_hot IS TRUE DESC, l.topic_id IS NULL DESC, k.sampled_at NULLS FIRST, s.topic_id, s.segment_id
      LIMIT :limit
 """)
 _WRITE = text("""
@@ -106,7 +106,7 @@ def due(
     limit: int,
 ) -> list[LogToSample]:
     """ACTIVE segments of topics on `adaptive` whose load is at least `from_load` of their capacity in some metric (0..1), or
-    that are new, without a sketch or with an older one: what is new or hot first, then whose sketch is oldest.
+    that are new, without a sketch or with an older one: what is hot first, then what is new, then whose sketch is oldest.
     """
     rows = tx.execute(
         _DUE,

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 
 from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
-from controller.clock import SystemClock
+from controller.clock import Clock, SystemClock
 from controller.dataplane.base import DataPlane
+from controller.dataplane.observation import KeySample
 from controller.domain.decision import Refusal, RefusalReason
+from controller.domain.evaluator import decide
 from controller.domain.hash_range import HashRange
 from controller.domain.key_hash import key_hash
 from controller.domain.key_sketch import MOST_BINS
@@ -21,18 +24,40 @@ from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import plan_split
 from controller.domain.situation import Situation
 from controller.services import topic_admin
-from controller.services.key_sampler import LEAST_MESSAGES, KeySampler, KeySampling, SampleRound
+from controller.services.key_sampler import (
+    FEW_AGAIN_SECONDS,
+    LEAST_MESSAGES,
+    KeySampler,
+    KeySampling,
+    SampleRound,
+)
 from controller.store.decisions.situations import load_situations
 from controller.store.load import sketches
 from controller.store.load.sketches import Sketch
 from controller.store.shards import Shards
 from controller.store.topics import policies
 from tests.support.bench import Bench
+from tests.support.bench_planes import OnPulsar
+from tests.support.brokers import SharedBroker
 from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
-from tests.support.passes import HOT, WARM, report, run
+from tests.support.passes import HOT, WARM, decisions, report, run
 
 CAPACITY = 10_000.0
 ALL = Shards.of(1, [0])
+
+
+@pytest.fixture(params=["embedded", pytest.param("pulsar", marks=pytest.mark.pulsar)])
+def any_bench(request: pytest.FixtureRequest, database: str) -> Iterator[Bench]:
+    """A bench on the embedded logs, and one on a real broker."""
+    if request.param == "embedded":
+        yield request.getfixturevalue("bench")
+        return
+    broker: SharedBroker = request.getfixturevalue("pulsar_broker")
+    here = OnPulsar.fresh(broker.admin_url, broker.service_url, "key-samples")
+    bench = Bench(database, here)
+    yield bench
+    here.remove(bench.plane)
+    bench.close()
 
 
 def adaptive(bench: Bench, segments: int = 1) -> None:
@@ -41,10 +66,23 @@ def adaptive(bench: Bench, segments: int = 1) -> None:
         policies.set_topic(tx, bench.topic_id, PolicyOverride(profile="adaptive"))
 
 
-def sampler(bench: Bench, *, plane: DataPlane | None = None, **changes: Any) -> KeySampler:
+class LaterClock(SystemClock):
+    """The machine's, put forward by hand."""
+
+    later_seconds = 0.0
+
+    def monotonic_seconds(self) -> float:
+        return super().monotonic_seconds() + self.later_seconds
+
+
+def sampler(
+    bench: Bench, *, plane: DataPlane | None = None, clock: Clock | None = None, **changes: Any
+) -> KeySampler:
     settings = {"messages": 3_000, "from_load": 0.7, "every_seconds": 60.0, "fresh_seconds": 600.0}
     planes = {bench.plane.name: plane or bench.plane}
-    return KeySampler(bench.store, planes, lambda: ALL, KeySampling(**(settings | changes)), SystemClock())
+    return KeySampler(
+        bench.store, planes, lambda: ALL, KeySampling(**(settings | changes)), clock or SystemClock()
+    )
 
 
 def send(bench: Bench, keys: Iterable[str | None]) -> Counter[int]:
@@ -77,8 +115,9 @@ def sketched(bench: Bench) -> dict[int, float]:
 
 
 def test_a_hot_key_ends_up_in_a_small_segment_of_its_own_and_is_then_left_alone_and_named(
-    bench: Bench,
+    any_bench: Bench,
 ) -> None:
+    bench = any_bench
     hot = "hot"
     place = key_hash(hot).segment_hash
     # Keys in the same bin of the first sketch, so that it takes a second look to tell them apart.
@@ -92,15 +131,15 @@ def test_a_hot_key_ends_up_in_a_small_segment_of_its_own_and_is_then_left_alone_
     reshapes: list[OperationKind] = []
     told: list[Refusal] = []
 
-    def decide() -> tuple[int, ...]:
+    def one_pass() -> tuple[int, ...]:
         outcome = run(bench)
         told.extend(r for one in outcome.outcomes for r in one.evaluation.refusals)
         return outcome.intents
 
     for _ in range(5):
         looker.round()
-        reshapes += [bench.drive(operation_id).kind for operation_id in decide()]
-        assert decide() == ()  # before anything new is known
+        reshapes += [bench.drive(operation_id).kind for operation_id in one_pass()]
+        assert one_pass() == ()  # before anything new is known
         sent = send(bench, traffic)
         report(
             bench,
@@ -115,6 +154,9 @@ def test_a_hot_key_ends_up_in_a_small_segment_of_its_own_and_is_then_left_alone_
         (r.segment_id, round(r.value or 0, 2)) for r in told if r.reason is RefusalReason.UNSPLITTABLE
     }
     assert verdicts == {(holder.segment_id, 2.4)}  # 1,200 of 2,000 messages of a load of 4
+    for row in decisions(bench):
+        replayed = decide(Situation.from_json(row.situation), row.lanes).to_json()
+        assert json.loads(replayed)["decisions"] == row.decisions
 
 
 def test_only_what_is_near_its_capacity_is_sampled_and_not_again_for_a_while(bench: Bench) -> None:
@@ -147,10 +189,13 @@ def test_each_metric_counts_as_load(bench: Bench, metric: str) -> None:
 def test_what_a_reshape_has_just_made_is_sampled_before_its_load_is_known(bench: Bench) -> None:
     adaptive(bench)
     bench.reshape(lambda layout, _: plan_split(layout, 0))
-    looker = sampler(bench)
+    clock = LaterClock()
+    looker = sampler(bench, clock=clock)
     assert looker.round() == SampleRound(keyless=2)  # too little there yet
 
     sent = send(bench, spread(1_000))
+    assert looker.round() == SampleRound()
+    clock.later_seconds = FEW_AGAIN_SECONDS
 
     assert looker.round() == SampleRound(sketched=2)
     assert sketched(bench) == {1: sent[1], 2: sent[2]}
@@ -158,6 +203,18 @@ def test_what_a_reshape_has_just_made_is_sampled_before_its_load_is_known(bench:
         "UPDATE cleave.segment SET created_at = created_at - interval '5 minutes' WHERE state = 'ACTIVE'"
     )
     assert sampler(bench, every_seconds=0.0).round() == SampleRound()
+
+
+def test_what_is_hot_comes_first_then_what_is_new(bench: Bench) -> None:
+    adaptive(bench, 4)
+    report(bench, {1: 0.8 * CAPACITY, 2: 2 * CAPACITY, 3: 0.9 * CAPACITY})
+    bench.reshape(lambda layout, _: plan_split(layout, 0))
+
+    with bench.store.transaction() as tx:
+        sketches.write(tx, [Sketch(bench.topic_id, 1, [1])], fresh_seconds=600)
+        found = sketches.due(tx, bench.planes, ALL, from_load=0.7, older_than_seconds=0, limit=9)
+
+    assert [one.segment_id for one in found] == [2, 4, 5, 3, 1]
 
 
 def test_topics_of_other_profiles_and_other_workers_are_left_alone(bench: Bench) -> None:
@@ -186,6 +243,23 @@ def test_one_log_that_does_not_answer_holds_up_no_other(bench: Bench) -> None:
     assert looker.round() == SampleRound(sketched=1, failed=1)
 
     assert looker.round() == SampleRound()  # not again at once
+
+
+def test_an_answer_that_nobody_foresaw_holds_up_no_other_either(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adaptive(bench, 2)
+    send(bench, spread(500))
+    report(bench, {0: HOT, 1: HOT})
+    real, crooked = bench.plane.sample_keys, bench.log_of(0)  # type: ignore[attr-defined]
+
+    def look(backing_topic: str, *, most: int) -> KeySample:
+        return real(backing_topic, most=most if backing_topic != crooked else "many")
+
+    monkeypatch.setattr(bench.plane, "sample_keys", look)
+
+    assert sampler(bench).round() == SampleRound(sketched=1, failed=1)
+    assert set(sketched(bench)) == {1}
 
 
 def test_messages_without_a_key_count_everywhere(bench: Bench) -> None:

@@ -138,6 +138,7 @@ def test_a_reason_ends_it_while_it_is_given(refusal: Refusal, silent: int) -> No
             240,
         ),
         ([Refusal(0, Lane.MERGE, RefusalReason.SAVING_BELOW_PRICE, other_id=2)], 240),
+        ([Refusal(0, Lane.LOAD, RefusalReason.LOWER_SCORE, other_id=2)], 600),
         ([Refusal(1, Lane.MERGE, RefusalReason.IN_FLIGHT)], 240),
         ([Refusal(None, Lane.MERGE, RefusalReason.AT_MIN_SEGMENTS)], 240),
     ],

@@ -103,7 +103,10 @@ def test_a_rule_sees_the_last_ticks_and_nothing_of_the_future() -> None:
     assert [one.msg_rate_in for one in seen[59]] == list(range(15, 60))
 
 
-def test_children_of_a_split_inherit_their_parents_last_ticks_by_the_shares_they_turn_out_to_have() -> None:
+@pytest.mark.parametrize("retention", [0, 3_600])
+def test_children_of_a_split_inherit_their_parents_last_ticks_by_the_shares_they_turn_out_to_have(
+    retention: int,
+) -> None:
     seen: list[Situation] = []
 
     def split_once(situation: Situation) -> Evaluation:
@@ -112,7 +115,7 @@ def test_children_of_a_split_inherit_their_parents_last_ticks_by_the_shares_they
 
     uneven = np.array([[0.4, 0.2, 0.2, 0.2]])
     series = of_messages("count", [100.0, 200.0, 300.0, 400.0], start_ms=worlds.START, shares=uneven)
-    simulate(series, Rule("once", split_once))
+    simulate(series, Rule("once", split_once), Conditions(retention_seconds=retention))
 
     low, high = (seen[3].recent_loads[s.segment_id] for s in seen[3].layout.active)
     assert [one.msg_rate_in for one in low] == pytest.approx([40, 80, 120, 160])
