@@ -11,7 +11,6 @@ from controller.clock import to_datetime, to_ms
 from controller.domain.decision import Lane
 from controller.domain.hash_range import HashRange
 from controller.domain.situation import Situation
-from controller.landing.history import RateHistory
 from controller.services.retrace import Decided, Retraced, SegmentLife, retrace, windows_of
 from controller.settings import Settings
 from controller.store.postgres import inspection
@@ -40,6 +39,8 @@ def stored_answer(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def retraced(tx: Connection, settings: Settings, rows: Sequence[Mapping[str, Any]]) -> Iterator[Retraced]:
     """These rows of `inspect.decision_inputs`, in the order of time, each made again from the recorded history."""
+    from controller.landing.history import RateHistory  # it loads pyarrow, which no other reading needs
+
     if not rows:
         return
     decisions = [

@@ -13,7 +13,7 @@ import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from controller.domain.decision import Lane
 from controller.domain.evaluator import code_version, decide
@@ -21,8 +21,10 @@ from controller.domain.load import METRICS, LoadRecord, LoadStats, next_record
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.replay import Document, Replay
 from controller.domain.situation import Situation
-from controller.landing.history import RateHistory
 from controller.services.retrace.memory import Memories, SegmentLife
+
+if TYPE_CHECKING:
+    from controller.landing.history import RateHistory
 
 DEFAULT_WINDOW_MS = 60_000
 
