@@ -228,8 +228,8 @@ class _Run:
 
     def _look(self, tick: int) -> bool:
         """Asks once; True where the rule acted, or where something that was under way came to its end."""
+        self.observation.advance(tick)  # on the layout that was measured
         came = self._commit_due(tick)
-        self.observation.advance(tick)
         situation = self._situation(tick)
         evaluation = self.rule.decide(situation)
         if evaluation.decisions and self.observation.is_lazy:

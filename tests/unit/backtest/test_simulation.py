@@ -269,3 +269,18 @@ def test_acts_of_one_tick_under_way_together_have_segments_of_their_own() -> Non
 
     assert run.segments.tolist() == [1, 1, 1, 2, 2, 4, 4, 8, 8]
     assert [sorted(one.ids) for one in run.stretches] == [[0], [1, 2], [3, 4, 5, 6], list(range(7, 15))]
+
+
+def test_what_is_left_alone_is_observed_at_the_tick_at_which_something_else_is_replaced() -> None:
+    seen: list[Situation] = []
+
+    def split_once(situation: Situation) -> Evaluation:
+        seen.append(situation)
+        return Evaluation((Split(0),) if len(seen) == 1 else ())
+
+    series = of_messages("count", [1_000.0, 2_000.0, 3_000.0], start_ms=worlds.START)
+    simulate(series, Rule("once", split_once), Conditions(initial_segments=2, actuation_seconds=60))
+
+    assert len(seen[1].layout.active) == 3
+    assert seen[1].loads[1].stats.msg_rate_in == 1_000.0
+    assert [one.msg_rate_in for one in seen[1].recent_loads[1]] == [500.0, 1_000.0]
