@@ -14,6 +14,7 @@ from controller.services.policy_candidates.promotion import (
     weigh,
 )
 from controller.services.policy_candidates.trials import CANDIDATE, IN_FORCE, Trial, Trials, Variant
+from controller.services.policy_candidates.tuning import TunedTopic, TuningRequest, tune
 
 __all__ = [
     "CANDIDATE",
@@ -24,11 +25,14 @@ __all__ = [
     "Proposal",
     "Trial",
     "Trials",
+    "TunedTopic",
+    "TuningRequest",
     "Variant",
     "Weighed",
     "promote",
     "promote_on",
     "propose",
+    "tune",
     "weigh",
     "withdraw",
 ]
