@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 import os
 import socket
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,7 +23,7 @@ from controller.dataplane.load_settings import LoadSettings
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.registry import PlaneSettings, build_log_client, build_planes
 from controller.domain.decision import Lane
-from controller.domain.errors import InvalidInput
+from controller.domain.errors import InvalidInput, Unsupported
 from controller.settings import Settings, load_settings
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from controller.services.load_collector import LoadCollector
     from controller.services.operation_runner import RunnerContext
     from controller.services.policy_backtest import PolicyBacktest
+    from controller.services.policy_candidates.trials import Trials, Variant
     from controller.services.segment_lists import SegmentLists
     from controller.services.subscription_lag import LookAtLag
     from controller.services.watches.layout_feed import LayoutFeed
@@ -405,3 +407,42 @@ def build_backtest(app: Application) -> PolicyBacktest:
         spark_conf=settings.spark_conf,
         parallel=settings.backtest_parallel_tasks,
     )
+
+
+def build_trials(app: Application) -> Trials:
+    """Trials of candidates: backtests in which a reseal has its price, so that the most restless policy does not win.
+
+    The price is that of the defaults and not of the policy in force: else whoever tunes it would lower its own measure.
+    """
+    from controller.domain.policy import AutoScalePolicy
+    from controller.services.policy_backtest import Loads
+    from controller.services.policy_candidates.trials import Trial
+
+    backtest = build_backtest(app)
+    reseal_seconds = AutoScalePolicy().reseal_price_segment_seconds
+
+    def run(
+        variants: Sequence[Variant],
+        topics: Iterable[str],
+        since: datetime,
+        until: datetime,
+        *,
+        asked_by: str,
+        request_key: str,
+    ) -> Trial:
+        try:
+            from controller.backtest.score import Prices
+            from spark_jobs.policy_backtest import Candidate, Question
+        except ImportError as error:
+            raise Unsupported(
+                f"a backtest needs {error.name}; install it, or this package with the extra 'backtest'"
+            ) from None
+        question = Question(
+            tuple(Candidate(one.name, one.rule, one.knobs) for one in variants),
+            Prices(reseal_seconds=reseal_seconds),
+        )
+        loads = Loads(since, until, tuple(topics))
+        answer = backtest.run(question, loads, asked_by=asked_by, request_key=request_key)
+        return Trial(answer.run_id, answer.results, answer.left_out)
+
+    return run

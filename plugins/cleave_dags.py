@@ -270,6 +270,13 @@ def request() -> dict[str, Any]:
     }
 
 
+def approver(task_id: str) -> str:
+    """Who answered that task's question; who asked for the run where nobody was asked."""
+    answer = get_current_context()["ti"].xcom_pull(task_ids=task_id)
+    user = (answer or {}).get("responded_by_user") or {}
+    return str(user.get("name") or user.get("id") or request()["actor"])
+
+
 def shares_left(result: dict[str, Any]) -> list[dict[str, int]]:
     """What a pass leaves to mapped tasks; the rest of its answer becomes the XCom `summary`.
 

@@ -684,6 +684,26 @@ BEGIN
     RETURN FOUND;
 END $$;
 
+CREATE FUNCTION cleave.policy_candidate_before_update() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF OLD.state <> 'shadow'
+       OR (NEW.candidate_id, NEW.topic_id, NEW.override, NEW.proposed_at, NEW.proposed_by, NEW.reason)
+          IS DISTINCT FROM (OLD.candidate_id, OLD.topic_id, OLD.override, OLD.proposed_at, OLD.proposed_by, OLD.reason) THEN
+        RAISE EXCEPTION 'Rows of policy_candidate are history: only what is in shadow changes, and only its state, evidence and outcome.'
+            USING ERRCODE = 'restrict_violation', CONSTRAINT = 'policy_candidate_is_history';
+    END IF;
+    IF NEW.state = 'promoted' AND NOT EXISTS (
+        SELECT FROM cleave.backtest_result c JOIN cleave.backtest_result l USING (run_id, topic_id)
+         WHERE run_id = NEW.run_id AND topic_id = NEW.topic_id AND c.policy = 'candidate' AND l.policy = 'in-force'
+        HAVING sum(c.cost) < sum(l.cost)) THEN
+        RAISE EXCEPTION 'Candidate % is promoted only on a backtest of its topic in which it cost less than the policy in force.',
+            NEW.candidate_id USING ERRCODE = 'check_violation', CONSTRAINT = 'policy_candidate_proved';
+    END IF;
+    RETURN NEW;
+END $$;
+
 CREATE FUNCTION cleave.raise_input(topics bigint[]) RETURNS void
     LANGUAGE sql
     AS $$
@@ -2226,6 +2246,33 @@ COMMENT ON CONSTRAINT namespace_policy_form ON cleave.namespace_policy IS 'A nam
 
 COMMENT ON CONSTRAINT namespace_policy_is_object ON cleave.namespace_policy IS 'A stored policy is a JSON object of knobs.';
 
+CREATE TABLE cleave.policy_candidate (
+    candidate_id bigint NOT NULL,
+    topic_id bigint NOT NULL,
+    override jsonb NOT NULL,
+    proposed_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    proposed_by text NOT NULL,
+    reason text NOT NULL,
+    state text DEFAULT 'shadow'::text NOT NULL,
+    run_id bigint,
+    ended_at timestamp with time zone,
+    ended_by text,
+    outcome text,
+    CONSTRAINT policy_candidate_ended CHECK ((((state = 'shadow'::text) = (ended_at IS NULL)) AND ((state = 'shadow'::text) = (ended_by IS NULL)) AND ((state = 'shadow'::text) = (outcome IS NULL)))),
+    CONSTRAINT policy_candidate_sets_something CHECK (((jsonb_typeof(override) = 'object'::text) AND (override <> '{}'::jsonb))),
+    CONSTRAINT policy_candidate_state_known CHECK ((state = ANY (ARRAY['shadow'::text, 'promoted'::text, 'refused'::text, 'withdrawn'::text])))
+);
+
+COMMENT ON TABLE cleave.policy_candidate IS 'Policies that were proposed for a topic: the knobs they set on top of what is in force, who proposed them, and what became of them.';
+
+COMMENT ON COLUMN cleave.policy_candidate.run_id IS 'The backtest that speaks for or against it.';
+
+COMMENT ON CONSTRAINT policy_candidate_ended ON cleave.policy_candidate IS 'What is not in shadow any more has ended at an instant, by somebody, for a reason.';
+
+COMMENT ON CONSTRAINT policy_candidate_sets_something ON cleave.policy_candidate IS 'A candidate is a JSON object of knobs and sets at least one.';
+
+COMMENT ON CONSTRAINT policy_candidate_state_known ON cleave.policy_candidate IS 'A candidate is in shadow, promoted, refused or withdrawn.';
+
 CREATE TABLE cleave.policy_default (
     knob text NOT NULL,
     value jsonb NOT NULL
@@ -2270,18 +2317,25 @@ COMMENT ON CONSTRAINT topic_state_known ON cleave.topic IS 'A topic is creating,
 
 CREATE VIEW cleave.memory_in_force AS
  SELECT topic_id,
-    (GREATEST(memory_seconds, (45)::double precision) / (45)::double precision) AS tick_seconds
+    (GREATEST(
+        CASE
+            WHEN (profile = 'adaptive'::text) THEN memory_seconds
+            ELSE candidate_seconds
+        END, (45)::double precision) / (45)::double precision) AS tick_seconds
    FROM ( SELECT t.topic_id,
             max((COALESCE(held.stored, d.value) #>> '{}'::text[])) FILTER (WHERE (d.knob = 'profile'::text)) AS profile,
-            max(COALESCE(cleave.knob_number(held.stored), cleave.knob_number(d.value))) FILTER (WHERE (d.knob = 'load_memory_seconds'::text)) AS memory_seconds
-           FROM ((((cleave.topic t
+            max(COALESCE(cleave.knob_number(held.stored), cleave.knob_number(d.value))) FILTER (WHERE (d.knob = 'load_memory_seconds'::text)) AS memory_seconds,
+            max((p.override ->> 'profile'::text)) AS candidate_profile,
+            max(COALESCE(cleave.knob_number((p.override -> d.knob)), cleave.knob_number(held.stored), cleave.knob_number(d.value))) FILTER (WHERE (d.knob = 'load_memory_seconds'::text)) AS candidate_seconds
+           FROM (((((cleave.topic t
              LEFT JOIN cleave.namespace_policy n ON ((n.namespace = t.namespace)))
+             LEFT JOIN cleave.policy_candidate p ON (((p.topic_id = t.topic_id) AND (p.state = 'shadow'::text))))
              CROSS JOIN cleave.cluster_policy c)
              CROSS JOIN cleave.policy_default d)
              CROSS JOIN LATERAL ( SELECT cleave.knob_stored(d.knob, t.policy, n.policy, c.policy) AS stored) held)
           WHERE ((d.knob = ANY (ARRAY['profile'::text, 'load_memory_seconds'::text])) AND (t.state <> 'deleted'::text))
           GROUP BY t.topic_id) topics
-  WHERE (profile = 'adaptive'::text);
+  WHERE (('adaptive'::text = profile) OR ('adaptive'::text = candidate_profile));
 
 CREATE TABLE cleave.message_delivery (
     topic_id bigint NOT NULL,
@@ -2472,6 +2526,15 @@ CREATE TABLE cleave.operation_step (
     detail jsonb DEFAULT '{}'::jsonb NOT NULL
 );
 
+ALTER TABLE cleave.policy_candidate ALTER COLUMN candidate_id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME cleave.policy_candidate_candidate_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE cleave.policy_change (
     change_id bigint NOT NULL,
     changed_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
@@ -2596,6 +2659,39 @@ COMMENT ON COLUMN cleave.segment_sketch.fresh_until IS 'From then on it plays no
 COMMENT ON CONSTRAINT segment_sketch_bins ON cleave.segment_sketch IS 'A sketch has 1 to 1024 bins.';
 
 COMMENT ON CONSTRAINT segment_sketch_counts ON cleave.segment_sketch IS 'A sketch counts something.';
+
+CREATE TABLE cleave.shadow_decision (
+    shadow_id bigint NOT NULL,
+    candidate_id bigint NOT NULL,
+    topic_id bigint NOT NULL,
+    decided_at timestamp with time zone NOT NULL,
+    epoch bigint NOT NULL,
+    lanes text[] NOT NULL,
+    decided_by text NOT NULL,
+    code_version text NOT NULL,
+    decisions jsonb NOT NULL,
+    refusals jsonb NOT NULL,
+    live_decisions jsonb NOT NULL,
+    live_refusals jsonb NOT NULL,
+    decision_id bigint,
+    outcome_digest text,
+    situation text NOT NULL
+);
+
+COMMENT ON TABLE cleave.shadow_decision IS 'What a candidate would have done and refused, beside what the live policy did at the same evaluation; nothing of it was carried out.';
+
+COMMENT ON COLUMN cleave.shadow_decision.decision_id IS 'The ledger''s row of the same evaluation; null where the live policy said nothing new.';
+
+COMMENT ON COLUMN cleave.shadow_decision.outcome_digest IS 'What it said, in short: the next row is written when this changes.';
+
+ALTER TABLE cleave.shadow_decision ALTER COLUMN shadow_id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME cleave.shadow_decision_shadow_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
 
 CREATE TABLE cleave.subscription (
     topic_id bigint NOT NULL,
@@ -3662,6 +3758,36 @@ UNION ALL
 
 COMMENT ON VIEW inspect.policies IS 'Stored policy documents at their level.';
 
+CREATE VIEW inspect.policy_candidates AS
+ SELECT c.candidate_id,
+    t.name AS topic,
+    c.topic_id,
+    c.state,
+    c.override,
+    c.proposed_at,
+    c.proposed_by,
+    c.reason,
+    c.ended_at,
+    c.ended_by,
+    c.outcome,
+    c.run_id,
+    ( SELECT (sum(b.cost) / NULLIF(sum(b.least_cost), (0)::double precision))
+           FROM cleave.backtest_result b
+          WHERE ((b.run_id = c.run_id) AND (b.topic_id = c.topic_id) AND (b.policy = 'candidate'::text))) AS regret,
+    ( SELECT (sum(b.cost) / NULLIF(sum(b.least_cost), (0)::double precision))
+           FROM cleave.backtest_result b
+          WHERE ((b.run_id = c.run_id) AND (b.topic_id = c.topic_id) AND (b.policy = 'in-force'::text))) AS live_regret,
+    ( SELECT count(*) AS count
+           FROM cleave.shadow_decision s
+          WHERE (s.candidate_id = c.candidate_id)) AS shadow_decisions,
+    ( SELECT max(s.decided_at) AS max
+           FROM cleave.shadow_decision s
+          WHERE (s.candidate_id = c.candidate_id)) AS last_decided_at
+   FROM (cleave.policy_candidate c
+     JOIN cleave.topic t USING (topic_id));
+
+COMMENT ON VIEW inspect.policy_candidates IS 'Policies proposed for a topic: the knobs they set on top of what is in force, who proposed them and why, what became of them, and both regrets in the backtest that is their evidence.';
+
 CREATE VIEW inspect.policy_effective AS
  SELECT t.name AS topic,
     t.topic_id,
@@ -3731,6 +3857,32 @@ CREATE VIEW inspect.segments AS
      JOIN cleave.segment s USING (topic_id));
 
 COMMENT ON VIEW inspect.segments IS 'Every segment there ever was, of deleted topics too, with its edges: the segments it came from (parents) and those that came from it.';
+
+CREATE VIEW inspect.shadow_decisions AS
+ SELECT s.shadow_id,
+    t.name AS topic,
+    s.topic_id,
+    s.candidate_id,
+    s.decided_at,
+    s.epoch,
+    s.lanes,
+    ARRAY( SELECT ((((((act.value ->> 'kind'::text) || ' '::text) || COALESCE((act.value ->> 'segment_id'::text), (((act.value ->> 'left_id'::text) || '+'::text) || (act.value ->> 'right_id'::text)), (act.value ->> 'segment_ids'::text))) || ' ('::text) || (act.value ->> 'reason'::text)) || ')'::text)
+           FROM jsonb_array_elements(s.decisions) act(value)) AS acts,
+    ARRAY( SELECT ((((((act.value ->> 'kind'::text) || ' '::text) || COALESCE((act.value ->> 'segment_id'::text), (((act.value ->> 'left_id'::text) || '+'::text) || (act.value ->> 'right_id'::text)), (act.value ->> 'segment_ids'::text))) || ' ('::text) || (act.value ->> 'reason'::text)) || ')'::text)
+           FROM jsonb_array_elements(s.live_decisions) act(value)) AS live_acts,
+    (s.decisions = s.live_decisions) AS acts_alike,
+    s.decisions,
+    s.refusals,
+    s.live_decisions,
+    s.live_refusals,
+    s.decision_id,
+    s.decided_by,
+    s.code_version,
+    (s.situation)::jsonb AS situation
+   FROM (cleave.shadow_decision s
+     JOIN cleave.topic t USING (topic_id));
+
+COMMENT ON VIEW inspect.shadow_decisions IS 'What candidates would have done, beside what the live policy did at the same evaluation; nothing of it was carried out. A row where a candidate said something new; decision_id is the ledger''s row of that evaluation, if it has one.';
 
 CREATE VIEW inspect.stuck_operations AS
  SELECT o.operation_id,
@@ -4163,6 +4315,9 @@ COMMENT ON CONSTRAINT operation_request_once ON cleave.operation IS 'A request k
 ALTER TABLE ONLY cleave.operation_step
     ADD CONSTRAINT operation_step_pkey PRIMARY KEY (operation_id, sequence);
 
+ALTER TABLE ONLY cleave.policy_candidate
+    ADD CONSTRAINT policy_candidate_pkey PRIMARY KEY (candidate_id);
+
 ALTER TABLE ONLY cleave.policy_change
     ADD CONSTRAINT policy_change_pkey PRIMARY KEY (change_id);
 
@@ -4193,6 +4348,9 @@ ALTER TABLE ONLY cleave.segment
 
 ALTER TABLE ONLY cleave.segment_sketch
     ADD CONSTRAINT segment_sketch_pkey PRIMARY KEY (topic_id, segment_id);
+
+ALTER TABLE ONLY cleave.shadow_decision
+    ADD CONSTRAINT shadow_decision_pkey PRIMARY KEY (shadow_id);
 
 ALTER TABLE ONLY cleave.subscription
     ADD CONSTRAINT subscription_pkey PRIMARY KEY (topic_id, name);
@@ -4292,6 +4450,12 @@ CREATE UNIQUE INDEX operation_parent_one_live ON cleave.operation_parent USING b
 
 COMMENT ON INDEX cleave.operation_parent_one_live IS 'A segment takes part in one live operation at a time; wait for it or look at inspect.operations.';
 
+CREATE INDEX policy_candidate_by_topic ON cleave.policy_candidate USING btree (topic_id, candidate_id);
+
+CREATE UNIQUE INDEX policy_candidate_one_in_shadow ON cleave.policy_candidate USING btree (topic_id) WHERE (state = 'shadow'::text);
+
+COMMENT ON INDEX cleave.policy_candidate_one_in_shadow IS 'A topic has at most one candidate in shadow: promote or withdraw that one first.';
+
 CREATE INDEX policy_change_of ON cleave.policy_change USING btree (level, name, change_id);
 
 CREATE INDEX segment_active ON cleave.segment USING btree (topic_id, range_start) WHERE (state = 'ACTIVE'::text);
@@ -4305,6 +4469,10 @@ CREATE INDEX segment_parent_by_parent ON cleave.segment_parent USING btree (topi
 CREATE INDEX segment_present ON cleave.segment USING btree (topic_id, segment_id) WHERE (pruned_epoch IS NULL);
 
 CREATE INDEX segment_unread ON cleave.segment USING btree (topic_id, sealed_epoch) WHERE ((state = 'SEALED'::text) AND (pruned_epoch IS NULL) AND (drained_at IS NULL));
+
+CREATE INDEX shadow_decision_by_age ON cleave.shadow_decision USING brin (decided_at);
+
+CREATE INDEX shadow_decision_newest ON cleave.shadow_decision USING btree (candidate_id, shadow_id);
 
 CREATE INDEX tombstone_due ON cleave.tombstone USING btree (not_before) WHERE (closed_at IS NULL);
 
@@ -4394,6 +4562,8 @@ CREATE TRIGGER operation_aborted AFTER UPDATE OF state ON cleave.operation FOR E
 
 CREATE TRIGGER operation_intended AFTER INSERT ON cleave.operation FOR EACH ROW EXECUTE FUNCTION cleave.on_operation_intended();
 
+CREATE TRIGGER policy_candidate_before_update BEFORE UPDATE ON cleave.policy_candidate FOR EACH ROW EXECUTE FUNCTION cleave.policy_candidate_before_update();
+
 CREATE TRIGGER policy_change_is_history BEFORE DELETE OR UPDATE ON cleave.policy_change FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
 
 CREATE TRIGGER segment_before_write BEFORE INSERT OR UPDATE ON cleave.segment FOR EACH ROW EXECUTE FUNCTION cleave.segment_before_write();
@@ -4411,6 +4581,8 @@ CREATE TRIGGER segment_load_insert AFTER INSERT ON cleave.segment_load REFERENCI
 CREATE TRIGGER segment_load_update AFTER UPDATE ON cleave.segment_load REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_load_change();
 
 CREATE TRIGGER segment_parent_is_history BEFORE DELETE OR UPDATE ON cleave.segment_parent FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
+
+CREATE TRIGGER shadow_decision_is_history BEFORE UPDATE ON cleave.shadow_decision FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
 
 CREATE TRIGGER subscription_generation BEFORE UPDATE OF generation ON cleave.subscription FOR EACH ROW EXECUTE FUNCTION cleave.on_generation();
 
@@ -4539,6 +4711,16 @@ ALTER TABLE ONLY cleave.operation_step
 ALTER TABLE ONLY cleave.operation
     ADD CONSTRAINT operation_topic_id_fkey FOREIGN KEY (topic_id) REFERENCES cleave.topic(topic_id);
 
+ALTER TABLE ONLY cleave.policy_candidate
+    ADD CONSTRAINT policy_candidate_evidence FOREIGN KEY (run_id) REFERENCES cleave.backtest_run(run_id);
+
+COMMENT ON CONSTRAINT policy_candidate_evidence ON cleave.policy_candidate IS 'The evidence for a candidate is a backtest that was run.';
+
+ALTER TABLE ONLY cleave.policy_candidate
+    ADD CONSTRAINT policy_candidate_of_topic FOREIGN KEY (topic_id) REFERENCES cleave.topic(topic_id);
+
+COMMENT ON CONSTRAINT policy_candidate_of_topic ON cleave.policy_candidate IS 'A candidate is of a topic that there is.';
+
 ALTER TABLE ONLY cleave.segment_drain
     ADD CONSTRAINT segment_drain_segment FOREIGN KEY (topic_id, segment_id) REFERENCES cleave.segment(topic_id, segment_id);
 
@@ -4566,6 +4748,11 @@ COMMENT ON CONSTRAINT segment_parent_parent ON cleave.segment_parent IS 'The par
 
 ALTER TABLE ONLY cleave.segment
     ADD CONSTRAINT segment_topic_id_fkey FOREIGN KEY (topic_id) REFERENCES cleave.topic(topic_id);
+
+ALTER TABLE ONLY cleave.shadow_decision
+    ADD CONSTRAINT shadow_decision_of_candidate FOREIGN KEY (candidate_id) REFERENCES cleave.policy_candidate(candidate_id);
+
+COMMENT ON CONSTRAINT shadow_decision_of_candidate ON cleave.shadow_decision IS 'A decision in shadow is a candidate''s.';
 
 ALTER TABLE ONLY cleave.subscription
     ADD CONSTRAINT subscription_topic_id_fkey FOREIGN KEY (topic_id) REFERENCES cleave.topic(topic_id);
@@ -4814,6 +5001,8 @@ GRANT SELECT ON TABLE cleave.load_source TO cleave_spark_loader;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.namespace_policy TO cleave_controller;
 
+GRANT SELECT,INSERT,UPDATE ON TABLE cleave.policy_candidate TO cleave_controller;
+
 GRANT SELECT ON TABLE cleave.policy_default TO cleave_controller;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE cleave.topic TO cleave_controller;
@@ -4857,6 +5046,8 @@ GRANT SELECT ON TABLE cleave.segment_load TO cleave_spark_loader;
 GRANT SELECT,INSERT ON TABLE cleave.segment_parent TO cleave_controller;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.segment_sketch TO cleave_controller;
+
+GRANT SELECT,INSERT,DELETE ON TABLE cleave.shadow_decision TO cleave_controller;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.subscription TO cleave_controller;
 
@@ -4982,6 +5173,9 @@ GRANT SELECT ON TABLE inspect.operations TO cleave_controller;
 GRANT SELECT ON TABLE inspect.policies TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.policies TO cleave_controller;
 
+GRANT SELECT ON TABLE inspect.policy_candidates TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.policy_candidates TO cleave_controller;
+
 GRANT SELECT ON TABLE inspect.policy_effective TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.policy_effective TO cleave_controller;
 
@@ -4990,6 +5184,9 @@ GRANT SELECT ON TABLE inspect.policy_history TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.segments TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.segments TO cleave_controller;
+
+GRANT SELECT ON TABLE inspect.shadow_decisions TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.shadow_decisions TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.stuck_operations TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.stuck_operations TO cleave_controller;

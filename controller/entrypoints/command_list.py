@@ -51,7 +51,7 @@ _COMMANDS = {
     "segments": ("segments:app", "Segments: split, merge, rebucket by hand."),
     "policy": (
         "policy:app",
-        "Auto-scaling policies of cluster, namespace, topic: get, set, remove, effective.",
+        "Auto-scaling policies of cluster, namespace, topic: get, set, remove, effective; and candidates: propose, promote.",
     ),
     "subscriptions": ("subscriptions:app", "Subscriptions: create, list, set, delete."),
     "consumers": (

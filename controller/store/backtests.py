@@ -14,6 +14,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
+from controller.domain.errors import NotFound
 from controller.domain.policy import AutoScalePolicy
 from controller.store.topics.policies import read_policy
 
@@ -182,3 +183,14 @@ def results_of(tx: Connection, run_id: int) -> tuple[list[BacktestResult], str]:
     rows = tx.execute(_RESULTS_OF, {"run_id": run_id})
     found = [BacktestResult(**row._mapping) for row in rows]
     return found, str(tx.execute(_ENGINE, {"run_id": run_id}).scalar_one())
+
+
+_INPUTS = text("SELECT inputs FROM cleave.backtest_run WHERE run_id = :run_id AND state = 'done'")
+
+
+def inputs_of(tx: Connection, run_id: int) -> Document:
+    """What the results of a run that is done were computed from. Raises NotFound."""
+    found: Document | None = tx.execute(_INPUTS, {"run_id": run_id}).scalar_one_or_none()
+    if found is None:
+        raise NotFound(f"there is no backtest {run_id} that is done; `cleave backtests list` has them")
+    return found

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from controller.landing.history import RateHistory
+from controller.landing.names import day_directory, format_tick
 from controller.landing.schemas import RATE_SCHEMA
 
 
@@ -14,6 +17,22 @@ def keep_rates(
     history: RateHistory, window_end_ms: int, rates: Mapping[tuple[int, int], float | Sequence[float]]
 ) -> None:
     """One window's rates by topic and segment: messages/s in, or all four metrics."""
+    scratch = history.scratch(f"run-{window_end_ms}")
+    scratch.write("rates", _table(window_end_ms, rates))
+    history.publish(scratch, window_end_ms)
+    scratch.discard()
+
+
+def keep_series(history: Path, windows: Mapping[int, Mapping[tuple[int, int], float]]) -> None:
+    """Many windows at once, by their ends: files with their final names, as `publish` leaves them."""
+    for window_end_ms, rates in windows.items():
+        table = _table(window_end_ms, rates)
+        directory = history / day_directory(window_end_ms) / f"window_end={format_tick(window_end_ms)}"
+        directory.mkdir(parents=True)
+        pq.write_table(table, directory / "series-part-0.parquet")
+
+
+def _table(window_end_ms: int, rates: Mapping[tuple[int, int], float | Sequence[float]]) -> pa.Table:
     rows = [
         {
             "topic_id": topic_id,
@@ -31,7 +50,4 @@ def keep_rates(
         }
         for (topic_id, segment_id), rate in rates.items()
     ]
-    scratch = history.scratch(f"run-{window_end_ms}")
-    scratch.write("rates", pa.Table.from_pylist(rows, RATE_SCHEMA))
-    history.publish(scratch, window_end_ms)
-    scratch.discard()
+    return pa.Table.from_pylist(rows, RATE_SCHEMA)

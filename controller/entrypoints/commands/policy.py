@@ -1,29 +1,37 @@
-"""`cleave policy`: get, set, remove at three levels, and what is effective for a topic."""
+"""`cleave policy`: get, set, remove at three levels, what is effective for a topic, and candidates that prove themselves."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
 from sqlalchemy import Connection
 
-from controller.bootstrap import Application, application
+from controller.bootstrap import Application, application, build_trials
 from controller.domain.errors import InvalidInput, InvalidPolicy
 from controller.domain.policy import KNOBS, AutoScalePolicy, PolicyOverride
-from controller.entrypoints import completion
-from controller.entrypoints.commands.options import AsJson, DryRun, Topic, topic_name
+from controller.entrypoints import backtest_rows, completion
+from controller.entrypoints.commands.options import AsJson, DryRun, Limit, Reason, Topic, topic_name
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.reading import reading
 from controller.entrypoints.rehearsal import stage
-from controller.entrypoints.running import manual_request
+from controller.entrypoints.running import manual_request, user_name
+from controller.services import policy_candidates
+from controller.store.decisions.candidates import CandidateRow, knobs_text
+from controller.store.postgres import inspection
 from controller.store.topics import inspected, policies, topics
 
 app = typer.Typer(no_args_is_help=True)
 
 CLUSTER = "cluster"
+EXIT_NOT_BETTER = 1
 Document = dict[str, Any]
 
 
@@ -72,14 +80,16 @@ def set_policy(
             autocompletion=completion.knobs,
         ),
     ],
-    replace: Annotated[bool, typer.Option("--replace", help="Forget the level's other knobs.")] = False,
+    replace_all: Annotated[bool, typer.Option("--replace", help="Forget the level's other knobs.")] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Set knobs at a level; the result is checked together with the levels above."""
     where, changes = level(where), parse_knobs(knobs)
     with application() as cleave:
-        _change(cleave, where, lambda before: {**({} if replace else before), **changes}, dry_run, as_json)
+        _change(
+            cleave, where, lambda before: {**({} if replace_all else before), **changes}, dry_run, as_json
+        )
 
 
 @app.command()
@@ -158,6 +168,144 @@ def effective(topic: Topic, as_json: AsJson = False) -> None:
     with reading() as tx:
         rows = inspected.effective_policy(tx, inspected.find_topic(tx, topic_name(topic)))
     emit(as_json, rows, rows_table(rows))
+
+
+@app.command()
+def propose(
+    topic: Topic,
+    knobs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="KNOB=VALUE...",
+            help="What the candidate sets on top of the policy in force, for instance target_use=0.8.",
+            autocompletion=completion.knobs,
+        ),
+    ],
+    reason: Reason = "asked for on the command line",
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Put a policy into shadow: it is asked beside the one in force, and never acts."""
+    name, override = topic_name(topic), _candidate_override(knobs)
+    with application() as cleave, stage(cleave, dry_run) as store:
+        proposal = policy_candidates.propose(store, name, override, actor=user_name(), reason=reason)
+    found = proposal.candidate
+    verb = "was in shadow" if proposal.was_there else "would be in shadow" if dry_run else "is in shadow"
+    title = f"{name}: candidate {found.candidate_id} ({found.knobs}) {verb}"
+    emit(as_json, _candidate_document(name, found) | {"dry_run": dry_run}, Text(title))
+
+
+@app.command()
+def candidates(
+    topic: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TOPIC]", help="Only this topic's; else those of all.", autocompletion=completion.topics
+        ),
+    ] = None,
+    limit: Limit = 30,
+    as_json: AsJson = False,
+) -> None:
+    """Policies that were proposed, newest first: what they set, what became of them, and both regrets."""
+    name = None if topic is None else topic_name(topic)
+    with reading() as tx:
+        if name is not None:
+            inspected.find_topic(tx, name)
+        rows = inspection.rows(tx, _CANDIDATES, topic=name, limit=limit)
+    shown = [{**row, "knobs": knobs_text(row["override"])} for row in rows]
+    emit(as_json, rows, rows_table(shown, _CANDIDATE_COLUMNS))
+
+
+@app.command()
+def withdraw(
+    topic: Topic,
+    reason: Reason = "asked for on the command line",
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take a topic's candidate out of shadow; what is in force stays."""
+    name = topic_name(topic)
+    with application() as cleave, stage(cleave, dry_run) as store:
+        found = policy_candidates.withdraw(store, name, actor=user_name(), reason=reason)
+    verb = "would be withdrawn" if dry_run else "is withdrawn"
+    title = f"{name}: candidate {found.candidate_id} ({found.knobs}) {verb}"
+    emit(as_json, _candidate_document(name, found) | {"dry_run": dry_run}, Text(title))
+
+
+@app.command()
+def promote(
+    topic: Topic,
+    days: Annotated[
+        int,
+        typer.Option(
+            min=policy_candidates.DAYS_NEEDED,
+            max=400,
+            help="Days of the topic's own past that both policies are weighed on.",
+        ),
+    ] = policy_candidates.DAYS,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Weigh a topic's candidate on its own past, and put it in force if it would have cost less; exit 1 if not."""
+    name = topic_name(topic)
+    with application() as cleave, stage(cleave, dry_run) as store:
+        trials = build_trials(replace(cleave, store=store))
+        key = f"cli-{os.urandom(8).hex()}"
+        weighed: policy_candidates.Weighed | None
+        if dry_run:
+            weighed = policy_candidates.weigh(
+                store, trials, name, days=days, actor=user_name(), request_key=key
+            )
+            found, is_better = weighed.candidate, weighed.is_better
+            said = f"would be {'promoted' if is_better else 'refused'}: {weighed.sentence}"
+        else:
+            done = policy_candidates.promote(
+                store, trials, name, days=days, actor=user_name(), request_key=key
+            )
+            weighed, found, is_better = done.weighed, done.candidate, done.is_promoted
+            said = f"{'was' if weighed is None else 'is'} {found.state}: {found.outcome}"
+    rows = backtest_rows.result_rows((weighed.live, weighed.proposed)) if weighed else []
+    document = _candidate_document(name, found) | {
+        "is_better": is_better,
+        "results": rows,
+        "dry_run": dry_run,
+    }
+    parts: list[RenderableType] = [Text(f"{name}: candidate {found.candidate_id} ({found.knobs}) {said}")]
+    if rows:
+        parts.append(rows_table(backtest_rows.cells(backtest_rows.summary(rows)), backtest_rows.SUMMARY))
+    emit(as_json, document, Group(*parts))
+    if not is_better:
+        raise typer.Exit(EXIT_NOT_BETTER)
+
+
+_CANDIDATES = """
+    SELECT * FROM inspect.policy_candidates WHERE CAST(:topic AS text) IS NULL OR topic = :topic
+     ORDER BY candidate_id DESC LIMIT :limit
+"""
+_CANDIDATE_COLUMNS = (
+    "candidate_id",
+    "topic",
+    "state",
+    "knobs",
+    "proposed_by",
+    "proposed_at",
+    "regret",
+    "live_regret",
+    "run_id",
+    "shadow_decisions",
+)
+
+
+def _candidate_override(knobs: list[str]) -> PolicyOverride:
+    changes = parse_knobs(knobs)
+    for knob, value in changes.items():
+        if value is None:
+            raise InvalidInput(f"{knob}=null: give the value that the candidate sets")
+    return PolicyOverride.from_document(changes)
+
+
+def _candidate_document(topic: str, found: CandidateRow) -> Document:
+    return {"topic": topic, **asdict(found), "state": found.state.value}
 
 
 def parse_knobs(pairs: list[str]) -> dict[str, Any]:

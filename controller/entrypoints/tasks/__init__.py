@@ -35,6 +35,7 @@ from controller.entrypoints.tasks.maintenance import (
     sweep_tombstones,
 )
 from controller.entrypoints.tasks.passes import merge_pass, split_pass
+from controller.entrypoints.tasks.policy_candidates import promote_policy, tune_policies, weigh_policy
 from controller.entrypoints.tasks.spark_connection import SparkConnection
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "merge_pass",
     "merge_segments",
     "policy_backtest",
+    "promote_policy",
     "propose_bundles",
     "rebucket_segment",
     "reconcile_share",
@@ -63,6 +65,8 @@ __all__ = [
     "split_pass_has_work",
     "split_segment",
     "sweep_tombstones",
+    "tune_policies",
     "unload_bundle",
     "verify_bundles",
+    "weigh_policy",
 ]

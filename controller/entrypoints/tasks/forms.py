@@ -101,6 +101,24 @@ class BacktestForm(BaseModel):
     engine: Literal["spark", "here"] | None = None
 
 
+class TuningForm(BaseModel):
+    """Which topics, and on how much of their past. No topics: all of them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    topics: Annotated[tuple[TopicName, ...] | None, BeforeValidator(_words)] = None
+    days: int = Field(14, ge=5, le=400)
+
+
+class PromotionForm(BaseModel):
+    """Whose candidate, and on how much of the topic's past it is weighed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    topic: TopicName
+    days: int = Field(14, ge=3, le=400)
+
+
 AnyForm = TypeVar("AnyForm", bound=BaseModel)
 
 

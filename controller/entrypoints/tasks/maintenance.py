@@ -18,7 +18,7 @@ from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.entrypoints.tasks.operations_here import run_where_no_worker_is
 from controller.services import garbage_collector, log_trimmer, reconciler, tombstone_sweeper
-from controller.store.decisions import ledger
+from controller.store.decisions import ledger, shadow_decisions
 from controller.store.journal import tombstones
 from controller.store.load import history
 from controller.store.postgres import inspection
@@ -140,7 +140,7 @@ def keep_partitions(
     *, dsn: str, extras: Extras, keep_days: int, dry_run: bool = False
 ) -> dict[str, list[str]]:
     """Make the ledger's days to come, and drop those that ended more than `keep_days` days ago; the history of load
-    records goes with them.
+    records and what candidates said in shadow go with them.
     """
     if dry_run:
         return {"made": [], "dropped": []}
@@ -149,7 +149,10 @@ def keep_partitions(
         oldest = database_now(tx) - timedelta(days=keep_days)
         dropped = ledger.drop_partitions(tx, oldest)
         forgotten = history.forget_before(tx, oldest)
-    log.info("ledger", made=made, dropped=dropped, load_records_forgotten=forgotten)
+        shadows = shadow_decisions.forget_before(tx, oldest)
+    log.info(
+        "ledger", made=made, dropped=dropped, load_records_forgotten=forgotten, shadows_forgotten=shadows
+    )
     return {"made": made, "dropped": dropped}
 
 

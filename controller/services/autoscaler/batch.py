@@ -16,7 +16,9 @@ from controller.domain.errors import CleaveError, LostRace, SegmentBusy, TopicNo
 from controller.domain.evaluator import code_version, decide
 from controller.domain.operation import Operation, Origin
 from controller.domain.planning import plan
-from controller.domain.situation import Situation
+from controller.domain.situation import Capabilities, Situation
+from controller.services.autoscaler import shadows as shadow
+from controller.services.autoscaler.shadows import Shadow
 from controller.services.autoscaler.verdicts import digest
 from controller.store.decisions import evaluations, ledger, reconnections, situations
 from controller.store.decisions.evaluations import FinishedEvaluation, PendingEvaluation
@@ -77,8 +79,7 @@ class Batch:
         """Decide about these topics, for the first time or again."""
         if not topic_ids:
             return
-        capabilities = {name: plane.capabilities for name, plane in self._planes.items()}
-        found = situations.load_situations(self._tx, topic_ids, capabilities)
+        found = situations.load_situations(self._tx, topic_ids, self._capabilities)
         for topic_id, situation in found.items():
             try:
                 self.verdicts[topic_id] = decide(situation, self._lanes)
@@ -106,10 +107,15 @@ class Batch:
         for topic_id in acting - locked.keys():
             self._leave(topic_id)
         self.evaluate([t for t, topic in locked.items() if not topic.is_unmoved(self.situations[t].layout)])
+        shadows = self._shadows()
         new = self._new_topics()
         self._decision_ids = dict(zip(new, ledger.reserve_ids(self._tx, len(new)), strict=True))
         self._intend([locked[topic_id] for topic_id in sorted(self._acting())])
         ledger.record(self._tx, [self._ledger_row(t) for t in new if t in self.verdicts])
+        written = {t: self._decision_ids[t] for t in new if t in self.verdicts}
+        shadow.record(
+            self._tx, shadows, self.verdicts, written, lanes=self._lanes, decided_by=self._decided_by
+        )
         reconnections.spend(
             self._tx, [s for t in self._operation_ids if (s := self._spending(t)).reconnections]
         )
@@ -124,6 +130,15 @@ class Batch:
             TopicOutcome(t, self.verdicts[t], self._decision_ids.get(t), self._operation_ids.get(t, ()))
             for t in self._new_topics()
         ]
+
+    def _shadows(self) -> list[Shadow]:
+        """What candidates say, asked before an intent is written: on the inputs that the live policy was asked on."""
+        live = {topic_id: self.situations[topic_id] for topic_id in self.verdicts}
+        return shadow.ask(self._tx, live, self._capabilities, self._lanes) if live else []
+
+    @property
+    def _capabilities(self) -> dict[str, Capabilities]:
+        return {name: plane.capabilities for name, plane in self._planes.items()}
 
     def _spending(self, topic_id: int) -> Spending:
         """Each client of a sealed segment reconnects to what follows it."""

@@ -167,6 +167,16 @@ def read_policy(cluster: str, namespace: str | None = None, topic: str | None = 
     return policy
 
 
+def in_force(tx: Connection, topic_id: int) -> AutoScalePolicy:
+    """The topic's policy in force, over all levels; see `read_policy`. Raises TopicNotFound."""
+    topic = topics.get_topic(tx, topic_id)
+    cluster, namespace = (
+        stored_document(tx),
+        stored_document(tx, namespace=topics.namespace_of(topic.name)),
+    )
+    return read_policy(json.dumps(cluster), json.dumps(namespace), json.dumps(topic.policy or {}))
+
+
 def demand_valid(tx: Connection, topic: str, override: PolicyOverride | None) -> None:
     """Raises InvalidPolicy where the override does not fit the levels above the topic of that name, which may not exist
     yet. They stand still until the transaction ends.

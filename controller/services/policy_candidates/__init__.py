@@ -1,0 +1,38 @@
+"""Policies that have to prove themselves: proposed into shadow, weighed on a topic's own past, promoted where they cost less.
+
+A topic's past is weighed by a backtest, which is another service. So whoever builds this one hands it in (`Trials`).
+"""
+
+from controller.services.policy_candidates.candidacy import Proposal, propose, withdraw
+from controller.services.policy_candidates.promotion import (
+    DAYS,
+    DAYS_NEEDED,
+    Promotion,
+    Weighed,
+    promote,
+    promote_on,
+    weigh,
+)
+from controller.services.policy_candidates.trials import CANDIDATE, IN_FORCE, Trial, Trials, Variant
+from controller.services.policy_candidates.tuning import TunedTopic, TuningRequest, tune
+
+__all__ = [
+    "CANDIDATE",
+    "DAYS",
+    "DAYS_NEEDED",
+    "IN_FORCE",
+    "Promotion",
+    "Proposal",
+    "Trial",
+    "Trials",
+    "TunedTopic",
+    "TuningRequest",
+    "Variant",
+    "Weighed",
+    "promote",
+    "promote_on",
+    "propose",
+    "tune",
+    "weigh",
+    "withdraw",
+]

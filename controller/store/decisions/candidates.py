@@ -1,0 +1,166 @@
+"""Candidates: policies that were proposed for a topic and have to prove themselves before they are in force.
+
+A candidate is the knobs that it sets on top of whatever is in force. While it is in shadow the autoscaler asks it beside
+the live policy (`shadow_decisions`). It ends promoted, refused or withdrawn, and is never changed after that. Who changes
+a candidate holds its topic's row, so nobody here waits for a candidate's row while others wait for the topic's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from controller.domain.policy import PolicyOverride
+from controller.store.postgres.prepared import Prepared
+
+
+class CandidateState(StrEnum):
+    """A candidate begins in shadow and leaves it once."""
+
+    SHADOW = "shadow"
+    PROMOTED = "promoted"
+    REFUSED = "refused"
+    WITHDRAWN = "withdrawn"
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateRow:
+    """A candidate as it is stored. `run_id`: the backtest that is its evidence; `outcome`: why it ended."""
+
+    candidate_id: int
+    topic_id: int
+    override: Mapping[str, Any]
+    proposed_at: datetime
+    proposed_by: str
+    reason: str
+    state: CandidateState
+    run_id: int | None
+    ended_at: datetime | None
+    ended_by: str | None
+    outcome: str | None
+
+    @property
+    def knobs(self) -> str:
+        """What it sets, as on the command line."""
+        return knobs_text(self.override)
+
+
+def knobs_text(override: Mapping[str, Any]) -> str:
+    """Knobs as they are written on the command line."""
+    return " ".join(f"{knob}={json.dumps(value).strip(chr(34))}" for knob, value in sorted(override.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class InShadow:
+    """A candidate to ask: its knobs, and what it said last, in short (`outcome_digest`)."""
+
+    candidate_id: int
+    topic_id: int
+    override: Mapping[str, Any]
+    outcome_digest: str | None
+
+
+_COLUMNS = "candidate_id, topic_id, override, proposed_at, proposed_by, reason, state, run_id, ended_at, ended_by, outcome"
+_PROPOSE = text(f"""
+    INSERT INTO cleave.policy_candidate (topic_id, override, proposed_by, reason, run_id)
+    VALUES (:topic_id, CAST(:override AS jsonb), :proposed_by, :reason, :run_id) RETURNING {_COLUMNS}
+""")  # noqa: S608  # column names of our own
+_NEWEST = text(f"""
+    SELECT {_COLUMNS} FROM cleave.policy_candidate WHERE topic_id = :topic_id ORDER BY candidate_id DESC LIMIT 1
+""")  # noqa: S608
+_END = text(f"""
+    UPDATE cleave.policy_candidate
+       SET state = :state, ended_at = clock_timestamp(), ended_by = :ended_by, outcome = :outcome,
+           run_id = coalesce(:run_id, run_id)
+     WHERE candidate_id = :candidate_id RETURNING {_COLUMNS}
+""")  # noqa: S608
+_REFUSED = text(f"""
+    SELECT {_COLUMNS} FROM cleave.policy_candidate
+     WHERE topic_id = :topic_id AND override = CAST(:override AS jsonb) AND state IN ('refused', 'withdrawn')
+       AND ended_at > :since
+     ORDER BY candidate_id DESC LIMIT 1
+""")  # noqa: S608
+_IN_SHADOW = Prepared(
+    "candidates_in_shadow",
+    """
+    SELECT c.candidate_id, c.topic_id, c.override,
+           (SELECT s.outcome_digest FROM cleave.shadow_decision s
+             WHERE s.candidate_id = c.candidate_id ORDER BY s.shadow_id DESC LIMIT 1) AS outcome_digest
+      FROM cleave.policy_candidate c
+     WHERE c.topic_id = ANY (:topic_ids) AND c.state = 'shadow'
+""",
+    {"topic_ids": "bigint[]"},
+)
+
+
+def propose(
+    tx: Connection,
+    topic_id: int,
+    override: PolicyOverride,
+    *,
+    proposed_by: str,
+    reason: str,
+    run_id: int | None = None,
+) -> CandidateRow:
+    """A new candidate in shadow. Raises Conflict where the topic has one."""
+    asked = {
+        "topic_id": topic_id,
+        "override": json.dumps(override.to_document(), sort_keys=True),
+        "proposed_by": proposed_by,
+        "reason": reason,
+        "run_id": run_id,
+    }
+    return _candidate(tx.execute(_PROPOSE, asked).one())
+
+
+def newest(tx: Connection, topic_id: int) -> CandidateRow | None:
+    """The topic's last candidate, in whatever state; None where there never was one."""
+    row = tx.execute(_NEWEST, {"topic_id": topic_id}).one_or_none()
+    return None if row is None else _candidate(row)
+
+
+def end(
+    tx: Connection,
+    candidate_id: int,
+    state: CandidateState,
+    *,
+    ended_by: str,
+    outcome: str,
+    run_id: int | None = None,
+) -> CandidateRow:
+    """Takes the candidate out of shadow. Raises InvariantViolated for one that is not in shadow any more, InvalidInput for a
+    promotion without a backtest that says that it costs less.
+    """
+    asked = {
+        "candidate_id": candidate_id,
+        "state": state.value,
+        "ended_by": ended_by,
+        "outcome": outcome,
+        "run_id": run_id,
+    }
+    return _candidate(tx.execute(_END, asked).one())
+
+
+def turned_down(
+    tx: Connection, topic_id: int, override: PolicyOverride, since: datetime
+) -> CandidateRow | None:
+    """The last candidate with just these knobs that was refused or withdrawn since then."""
+    document = json.dumps(override.to_document())
+    row = tx.execute(_REFUSED, {"topic_id": topic_id, "override": document, "since": since}).one_or_none()
+    return None if row is None else _candidate(row)
+
+
+def in_shadow(tx: Connection, topic_ids: Collection[int]) -> list[InShadow]:
+    """The candidates of these topics that are to be asked."""
+    rows = _IN_SHADOW.execute(tx, {"topic_ids": list(topic_ids)})
+    return [InShadow(**row._mapping) for row in rows]
+
+
+def _candidate(row: Any) -> CandidateRow:
+    return CandidateRow(**{**row._mapping, "state": CandidateState(row.state)})

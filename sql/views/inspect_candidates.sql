@@ -1,0 +1,30 @@
+-- Candidates for people: which policy was proposed for a topic, what became of it, and what it would have done.
+
+CREATE VIEW inspect.policy_candidates AS
+SELECT c.candidate_id, t.name AS topic, c.topic_id, c.state, c.override, c.proposed_at, c.proposed_by, c.reason,
+       c.ended_at, c.ended_by, c.outcome, c.run_id,
+       (SELECT sum(b.cost) / nullif(sum(b.least_cost), 0) FROM cleave.backtest_result b
+         WHERE b.run_id = c.run_id AND b.topic_id = c.topic_id AND b.policy = 'candidate') AS regret,
+       (SELECT sum(b.cost) / nullif(sum(b.least_cost), 0) FROM cleave.backtest_result b
+         WHERE b.run_id = c.run_id AND b.topic_id = c.topic_id AND b.policy = 'in-force') AS live_regret,
+       (SELECT count(*) FROM cleave.shadow_decision s WHERE s.candidate_id = c.candidate_id) AS shadow_decisions,
+       (SELECT max(s.decided_at) FROM cleave.shadow_decision s WHERE s.candidate_id = c.candidate_id) AS last_decided_at
+  FROM cleave.policy_candidate c
+  JOIN cleave.topic t USING (topic_id);
+COMMENT ON VIEW inspect.policy_candidates IS
+    'Policies proposed for a topic: the knobs they set on top of what is in force, who proposed them and why, what became of them, and both regrets in the backtest that is their evidence.';
+
+CREATE VIEW inspect.shadow_decisions AS
+SELECT s.shadow_id, t.name AS topic, s.topic_id, s.candidate_id, s.decided_at, s.epoch, s.lanes,
+       ARRAY(SELECT act ->> 'kind' || ' ' || coalesce(act ->> 'segment_id', (act ->> 'left_id') || '+' || (act ->> 'right_id'),
+                    act ->> 'segment_ids') || ' (' || (act ->> 'reason') || ')'
+               FROM jsonb_array_elements(s.decisions) AS act) AS acts,
+       ARRAY(SELECT act ->> 'kind' || ' ' || coalesce(act ->> 'segment_id', (act ->> 'left_id') || '+' || (act ->> 'right_id'),
+                    act ->> 'segment_ids') || ' (' || (act ->> 'reason') || ')'
+               FROM jsonb_array_elements(s.live_decisions) AS act) AS live_acts,
+       s.decisions = s.live_decisions AS acts_alike, s.decisions, s.refusals, s.live_decisions, s.live_refusals, s.decision_id,
+       s.decided_by, s.code_version, s.situation::jsonb AS situation
+  FROM cleave.shadow_decision s
+  JOIN cleave.topic t USING (topic_id);
+COMMENT ON VIEW inspect.shadow_decisions IS
+    'What candidates would have done, beside what the live policy did at the same evaluation; nothing of it was carried out. A row where a candidate said something new; decision_id is the ledger''s row of that evaluation, if it has one.';

@@ -1,0 +1,148 @@
+"""The DAGs `policy_tuning` and `policy_promote`, run as Airflow runs them, on a history of some days."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.domain.policy import PolicyOverride
+from controller.services import policy_candidates
+from controller.store.topics import policies
+from tests.integration.airflow.conftest import RunDag
+from tests.support.airflow_home import read_dags
+from tests.support.bench import TOPIC, Bench
+from tests.support.recorded import keep_series
+from tests.support.reports import milliseconds
+
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(300)]
+
+DAYS = 4
+RunApproved = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def past(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some days of a load of topic 1 that needs four segments for half of each day, and one for the other half."""
+    url = tmp_path_factory.mktemp("past") / "history"
+    now = datetime.now(UTC).replace(second=0, microsecond=0)
+    windows = {}
+    for minute in range(0, DAYS * 1_440, 2):
+        rate = 15_000.0 if minute % 1_440 < 720 else 200.0
+        windows[milliseconds(now - timedelta(minutes=minute))] = {(1, 0): rate, (1, 1): rate}
+    keep_series(url, windows)
+    return url
+
+
+@pytest.fixture
+def recorded(bench: Bench, past: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """The topic, whose id is 1 in a fresh database, under a policy that never gives back its four segments."""
+    monkeypatch.setenv("CLEAVE_HISTORY_URL", str(past))
+    monkeypatch.setenv("SPARK_MASTER", "none")
+    bench.create(2)
+    assert bench.topic_id == 1
+    with bench.store.transaction() as tx:
+        policies.set_topic(tx, bench.topic_id, PolicyOverride(profile="pip483", min_segments=4))
+    return bench
+
+
+@pytest.fixture
+def approved(run_dag: RunDag, dag_bag: Any) -> RunApproved:
+    """Runs the DAG `policy_promote` where somebody approves at once."""
+
+    def run(**conf: Any) -> Any:
+        fresh = read_dags(dag_bag.dags["policy_promote"].fileloc).dags["policy_promote"]
+        return fresh.test(run_conf=conf, mark_success_pattern="approve")
+
+    return run
+
+
+def propose(bench: Bench, **knobs: Any) -> None:
+    policy_candidates.propose(bench.store, TOPIC, PolicyOverride(**knobs), actor="ada", reason="to see")
+
+
+def result(run: Any, task_id: str) -> Any:
+    [instance] = [one for one in run.get_task_instances() if one.task_id == task_id]
+    return instance.xcom_pull(task_ids=task_id)
+
+
+def states(run: Any) -> dict[str, str]:
+    return {one.task_id: str(one.state) for one in run.get_task_instances()}
+
+
+def stored(bench: Bench) -> Any:
+    return bench.scalar("SELECT policy FROM cleave.topic WHERE topic_id = :t", t=bench.topic_id)
+
+
+def test_a_candidate_that_costs_less_is_promoted_once_it_is_approved(
+    recorded: Bench, approved: RunApproved
+) -> None:
+    propose(recorded, min_segments=1)
+
+    run = approved(topic=TOPIC.removeprefix("topic://"))
+
+    assert run.state == "success", states(run)
+    weighed, done = result(run, "weigh"), result(run, "promote")
+    assert weighed["regret"]["candidate"] < weighed["regret"]["in-force"]
+    assert weighed["knobs"] == "min_segments=1"
+    assert (done["state"], done["outcome"]) == ("promoted", weighed["sentence"])
+    assert stored(recorded) == {"profile": "pip483", "min_segments": 1}
+    [(state, run_id, key)] = recorded.rows(
+        "SELECT c.state, c.run_id, r.request_key FROM cleave.policy_candidate c JOIN cleave.backtest_run r USING (run_id)"
+    )
+    assert (state, run_id) == ("promoted", weighed["run_id"])
+    assert key == f"airflow/policy_promote/{run.run_id}/weigh/-1"
+
+
+def test_both_figures_are_what_the_approval_shows(dag_bag: Any) -> None:
+    approve = dag_bag.dags["policy_promote"].task_dict["approve"]
+
+    assert (approve.options, approve.defaults) == (["Approve", "Reject"], ["Reject"])
+    assert approve.upstream_task_ids == {"weigh"}
+    assert dag_bag.dags["policy_promote"].task_dict["promote"].upstream_task_ids == {"weigh", "approve"}
+    assert "['sentence']" in approve.body
+
+
+def test_a_candidate_that_costs_more_is_refused_and_nobody_is_asked(
+    recorded: Bench, approved: RunApproved
+) -> None:
+    propose(recorded, min_segments=2, max_segments=2)
+    before = stored(recorded)
+
+    run = approved(topic=TOPIC, days=4)
+
+    assert run.state == "failed"
+    assert states(run)["weigh"] == "failed"
+    assert "success" not in (states(run)["promote"], states(run)["approve"])
+    assert stored(recorded) == before
+    assert recorded.rows("SELECT state FROM cleave.policy_candidate") == [("refused",)]
+
+
+def test_a_policy_that_was_changed_during_the_approval_stays(recorded: Bench, run_dag: RunDag) -> None:
+    from controller.domain.errors import LostRace
+    from controller.entrypoints import tasks
+
+    propose(recorded, min_segments=1)
+    asked = {"dsn": recorded.url, "extras": {}, "actor": "ada"}
+    weighed = tasks.weigh_policy(**asked, request_key="key", params={"topic": TOPIC})
+    changed = PolicyOverride(profile="pip483", max_segments=9)
+    with recorded.store.transaction() as tx:
+        policies.set_topic(tx, recorded.topic_id, changed)
+
+    with pytest.raises(LostRace, match="was changed since"):
+        tasks.promote_policy(**asked, weighed=weighed)
+
+    assert stored(recorded) == changed.to_document()
+    assert recorded.rows("SELECT state FROM cleave.policy_candidate") == [("shadow",)]
+
+
+def test_a_night_without_enough_past_says_so(recorded: Bench, run_dag: RunDag) -> None:
+    run = run_dag("policy_tuning", topics=TOPIC, days=5)
+
+    assert run.state == "success"
+    [topic] = result(run, "tune")["tuned"]
+    assert (topic["topic"], topic["candidate_id"]) == (TOPIC, None)
+    assert topic["why"] == "2.5 recorded days to search in, and 3 are needed"

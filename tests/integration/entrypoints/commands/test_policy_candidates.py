@@ -1,0 +1,147 @@
+"""`cleave policy propose`, `candidates`, `withdraw` and `promote`: a policy proves itself on a topic's own past."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from tests.support.command_line import CommandLine
+from tests.support.recorded import keep_series
+from tests.support.reports import milliseconds
+
+DAYS = 4
+BETTER = ("profile=pip483", "split_cooldown_seconds=0", "merge_window_seconds=60", "merge_msg_rate_in=4000")
+WORSE = ("max_segments=2",)
+
+
+@pytest.fixture(scope="module")
+def past(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some days of load of topic 1, which swings from idle to several segments' worth each day: until now."""
+    url = tmp_path_factory.mktemp("past") / "history"
+    record(url, DAYS)
+    return url
+
+
+def record(history: Path, days: int) -> None:
+    now = datetime.now(UTC).replace(second=0, microsecond=0)
+    windows = {}
+    for minute in range(0, days * 1_440, 2):
+        rate = max(300.0, 20_000.0 * math.sin(minute / 1_440 * 2 * math.pi))
+        windows[milliseconds(now - timedelta(minutes=minute))] = {(1, 0): rate, (1, 1): rate}
+    keep_series(history, windows)
+
+
+@pytest.fixture
+def recorded(cleave: CommandLine, orders: str, past: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The topic, whose id is 1 in a fresh database, under `pip483`."""
+    monkeypatch.setenv("CLEAVE_HISTORY_URL", str(past))
+    with cleave.store.transaction() as tx:
+        assert tx.execute(text("SELECT topic_id FROM cleave.topic")).scalars().all() == [1]
+    cleave.ok("policy", "set", f"topic://{orders}", "profile=pip483")
+    return orders
+
+
+def override(cleave: CommandLine, topic: str) -> dict[str, object]:
+    return dict(cleave.json("policy", "get", f"topic://{topic}"))
+
+
+def test_a_better_candidate_is_promoted_on_the_topics_own_past(cleave: CommandLine, recorded: str) -> None:
+    made = cleave.json("policy", "propose", recorded, *BETTER[1:], "--reason", "fewer idle segments")
+    before = override(cleave, recorded)
+    said = cleave.rehearsed("policy", "promote", recorded)
+
+    answer = cleave.json("policy", "promote", recorded)
+
+    assert "would be promoted" in said
+    live, proposed = answer["results"]
+    assert (live["policy"], proposed["policy"]) == ("in-force", "candidate")
+    assert proposed["regret"] < live["regret"]
+    assert (answer["is_better"], answer["state"], answer["ended_by"]) == (True, "promoted", "ada")
+    assert override(cleave, recorded) == {**before, **made["override"]}
+    [row] = cleave.json("policy", "candidates", recorded)
+    assert (row["run_id"], row["regret"]) == (answer["run_id"], pytest.approx(proposed["regret"]))
+    assert row["live_regret"] == pytest.approx(live["regret"])
+    assert row["reason"] == "fewer idle segments"
+    assert cleave.json("backtests", "show", str(answer["run_id"]))["state"] == "done"
+
+
+def test_a_repeat_of_a_promotion_is_harmless(cleave: CommandLine, recorded: str) -> None:
+    cleave.ok("policy", "propose", recorded, *BETTER)
+    cleave.ok("policy", "promote", recorded)
+    cleave.ok("policy", "set", f"topic://{recorded}", "max_segments=9")
+    before = cleave.rows()
+
+    said = cleave.ok("policy", "promote", recorded)
+
+    assert "was promoted: regret" in said
+    assert cleave.rows() == before
+
+
+def test_a_worse_candidate_is_refused_and_the_policy_stays(cleave: CommandLine, recorded: str) -> None:
+    cleave.ok("policy", "propose", recorded, *WORSE)
+    before = override(cleave, recorded)
+
+    rehearsed = cleave("policy", "promote", recorded, "--dry-run")
+    answer = cleave("policy", "promote", recorded)
+    again = cleave("policy", "promote", recorded)
+
+    assert (rehearsed.code, answer.code, again.code) == (1, 1, 1)
+    assert "would be refused: regret" in rehearsed.out
+    assert "is refused: regret" in answer.out
+    assert "of the policy in force" in answer.out
+    assert "was refused: regret" in again.out
+    assert override(cleave, recorded) == before
+    [row] = cleave.json("policy", "candidates")
+    assert row["state"] == "refused"
+    assert row["regret"] > row["live_regret"] > 1
+
+
+def test_the_same_policy_is_no_better(cleave: CommandLine, recorded: str) -> None:
+    cleave.ok("policy", "propose", recorded, "profile=pip483")
+
+    assert cleave("policy", "promote", recorded).code == 1
+
+
+def test_too_short_a_past_is_refused_with_the_sentence(
+    cleave: CommandLine, recorded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLEAVE_HISTORY_URL", str(tmp_path / "short"))
+    record(tmp_path / "short", 1)
+    cleave.ok("policy", "propose", recorded, *BETTER)
+
+    answer = cleave("policy", "promote", recorded)
+
+    assert answer.code == 2
+    assert "has 1.0 recorded days among the last 14, and 3 are needed to judge a policy" in answer.err
+    assert cleave.json("policy", "candidates")[0]["state"] == "shadow"
+    monkeypatch.setenv("CLEAVE_HISTORY_URL", str(tmp_path / "none"))
+    assert "no load was recorded" in cleave("policy", "promote", recorded).err
+
+
+def test_candidates_are_proposed_listed_and_withdrawn(cleave: CommandLine, orders: str) -> None:
+    assert "would be in shadow" in cleave.rehearsed("policy", "propose", orders, "max_segments=9")
+    said = cleave.ok("policy", "propose", orders, "max_segments=9", "profile=adaptive")
+    again = cleave.ok("policy", "propose", orders, "profile=adaptive", "max_segments=9")
+
+    assert "(max_segments=9 profile=adaptive) is in shadow" in said
+    assert "was in shadow" in again
+    assert "max_segments=9" in cleave.ok("policy", "candidates", orders)
+    assert "in shadow" in cleave.refused("policy", "propose", orders, "max_segments=8")
+    assert "would be withdrawn" in cleave.rehearsed("policy", "withdraw", orders)
+    assert "is withdrawn" in cleave.ok("policy", "withdraw", orders, "--reason", "enough")
+    assert "is withdrawn" in cleave.ok("policy", "withdraw", orders)
+    assert "was withdrawn (enough)" in cleave.refused("policy", "promote", orders)
+
+
+def test_what_cannot_be_asked_is_refused(cleave: CommandLine, orders: str) -> None:
+    assert "null" in cleave.refused("policy", "propose", orders, "max_segments=null")
+    assert "'colour' cannot be set" in cleave.refused("policy", "propose", orders, "colour=red")
+    assert "max_segments" in cleave.refused("policy", "propose", orders, "max_segments=0")
+    assert "cleave policy propose" in cleave.refused("policy", "promote", orders)
+    assert "cleave policy propose" in cleave.refused("policy", "withdraw", orders)
+    assert "does not exist" in cleave.refused("policy", "candidates", "acme/shop/none")
+    assert "does not exist" in cleave.refused("policy", "promote", "acme/shop/none")
