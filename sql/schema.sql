@@ -801,7 +801,10 @@ BEGIN
             WHERE p.topic_id = g.topic_id AND p.child_id = g.segment_id) a
      CROSS JOIN LATERAL (
            SELECT sum(y.rates[1]) AS a, sum(y.rates[2]) AS b, sum(y.rates[3]) AS c, sum(y.rates[4]) AS d,
-                  bool_and(y.rates IS NOT NULL) AS whole, count(*) AS children
+                  bool_and(y.rates IS NOT NULL AND NOT EXISTS (
+                      SELECT FROM cleave.segment_parent z
+                       WHERE z.topic_id = x.topic_id AND z.child_id = x.child_id AND z.parent_id <> x.parent_id)) AS whole,
+                  count(*) AS children
              FROM cleave.segment_parent x
              LEFT JOIN tick_given y ON y.topic_id = x.topic_id AND y.segment_id = x.child_id
             WHERE a.parents = 1 AND x.topic_id = g.topic_id AND x.parent_id = a.parent_id) f

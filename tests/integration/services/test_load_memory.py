@@ -11,7 +11,7 @@ from sqlalchemy import make_url
 
 from controller.domain.load import LoadStats
 from controller.domain.policy import PolicyOverride
-from controller.domain.reshape import plan_merge, plan_split
+from controller.domain.reshape import plan_merge, plan_recut, plan_split
 from controller.domain.situation import TICKS_OF_MEMORY, Situation
 from controller.store.decisions.situations import load_situations
 from controller.store.postgres.engine import Store
@@ -157,6 +157,22 @@ def test_a_merged_segment_remembers_the_sum(run: Run) -> None:
     run.aggregate(minutes=2)
 
     assert remembered(run, 3) == [30, 70, 5]
+
+
+def test_after_a_recut_widths_say_what_each_carried(run: Run) -> None:
+    """The first child lies in one parent, the second in both: its load says nothing of the first one's share of that parent."""
+    split(run, 0)
+    minute(run, 0, 100, segment_id=1)
+    minute(run, 0, 300, segment_id=2)
+    run.aggregate()
+    run.bench.reshape(lambda layout, _: plan_recut(layout, (1, 2), (0x4000,)))
+    minute(run, 1, 50, segment_id=3)
+    minute(run, 1, 350, segment_id=4)
+    run.aggregate(minutes=1)
+
+    assert remembered(run, 3) == [50, 50]
+    assert remembered(run, 4) == [350, 350]
+    assert situation(run).strikes == {}
 
 
 def test_cuts_in_vain_are_counted_down_the_line(run: Run) -> None:
