@@ -120,8 +120,9 @@ class Memories:
     def _shares(self, i: int, given: Mapping[int, Rates]) -> list[float | None]:
         """Of each metric the part that this one of its parent's children measured; None where that is not known."""
         [parent] = self.segments[i].parent_ids
-        siblings = [n for n, life in self.segments.items() if parent in life.parent_ids]
-        if len(siblings) < 2 or any(n not in given for n in siblings):
+        siblings = {n: life for n, life in self.segments.items() if parent in life.parent_ids}
+        apart = all(life.parent_ids == (parent,) for life in siblings.values())
+        if len(siblings) < 2 or not apart or any(n not in given for n in siblings):
             return [None] * len(METRICS)
         totals = [sum(given[n][metric] for n in siblings) for metric in range(len(METRICS))]
         return [rate / total if total > 0 else None for rate, total in zip(given[i], totals, strict=True)]

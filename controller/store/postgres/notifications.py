@@ -31,7 +31,7 @@ import select
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
@@ -55,7 +55,7 @@ class Notification:
 
     channel: str
     payload: str
-    sender: int = 0
+    sender: int = field(default=0, compare=False)
     """The server process whose transaction sent it, as `engine.server_process` says."""
 
     @property

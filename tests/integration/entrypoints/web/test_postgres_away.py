@@ -82,7 +82,7 @@ def test_the_silent_are_hung_up_on_and_who_asks_is_told(bench: Bench) -> None:
             holders[-1].start()
         wait_until(lambda: set(ended) == set(SUBSCRIPTIONS), message="both are connected")
 
-        with away(bench.url, "cleave", "cleave-sessions", "cleave-watches"):
+        with away(bench.url, "cleave", "cleave-leader", "cleave-sessions", "cleave-watches"):
             with pytest.raises(StoreUnavailable, match="not currently accepting connections"):
                 servers.ask("POST", f"{PATH.format('billing')}-late", document={"incarnation": "1"})
             wait_until(
@@ -113,7 +113,7 @@ def test_nothing_else_is_settled_before_the_loop_has_looked_after_who_is_led(ben
             events = [line["event"] for line in lines]
             return [event for event in events if event in ("sessions not settled", "consumers wait")]
 
-        with capture_logs() as lines, away(bench.url, "cleave"):
+        with capture_logs() as lines, away(bench.url, "cleave-leader"):
             bench.execute("SELECT pg_notify('cleave_drains', '1')")
             wait_until(lambda: said().count("consumers wait") >= 3, message="three rounds")
 
