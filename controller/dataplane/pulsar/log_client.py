@@ -38,7 +38,13 @@ from controller.dataplane.pulsar.queue_reader import AGAIN_MS, QUEUE_PREFETCH_ME
 from controller.dataplane.pulsar.reader import PREFETCH_MESSAGES, PulsarReader
 from controller.dataplane.pulsar.stall import STALL_SECONDS
 from controller.dataplane.pulsar.versions import demand_buckets
-from controller.domain.errors import CleaveError, DataPlaneTimeout, InvalidInput, LostRace
+from controller.domain.errors import (
+    CleaveError,
+    DataPlaneTimeout,
+    DataPlaneUnavailable,
+    InvalidInput,
+    LostRace,
+)
 from controller.domain.hash_range import HashRange
 
 log = telemetry.get_logger(__name__)
@@ -247,8 +253,10 @@ class PulsarLogClient:
     def close(self) -> None:
         """Close the readers and give back connections."""
         self._ended.set()
+        with self._lock:
+            readers = [*self._readers, *self._others]
         with ThreadPoolExecutor(PARALLEL_CLOSES, thread_name_prefix="pulsar-close") as threads:
-            for closing in [threads.submit(reader.close) for reader in [*self._readers, *self._others]]:
+            for closing in [threads.submit(reader.close) for reader in readers]:
                 closing.result()
         if self._watch is not None:
             self._watch.join()
@@ -400,6 +408,7 @@ class PulsarLogClient:
         """Watch this reader from now on."""
         with self._lock:
             self._readers.add(reader)
+        self._demand_open(reader)
         self._begin_watch()
         return reader
 
@@ -407,7 +416,14 @@ class PulsarLogClient:
         """Watch this one from now on."""
         with self._lock:
             self._others.add(reader)
+        self._demand_open(reader)
         self._begin_watch()
+
+    def _demand_open(self, reader: PulsarReader | PulsarPositionReader | PulsarQueueReader) -> None:
+        """What was opened while everything else was closed would hold messages that nobody takes: `close` may not know of it."""
+        if self._ended.is_set():
+            reader.close()
+            raise DataPlaneUnavailable("these logs were closed meanwhile; open them anew")
 
     def _begin_watch(self) -> None:
         with self._lock:

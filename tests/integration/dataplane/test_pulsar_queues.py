@@ -12,6 +12,8 @@ from controller.client.queue_consumer import QueueConsumer
 from controller.client.servers import Servers
 from controller.dataplane.base import LogClient
 from controller.dataplane.pulsar.log_client import PulsarLogClient
+from controller.dataplane.pulsar.queue_reader import PulsarQueueReader
+from controller.domain.errors import DataPlaneUnavailable
 from controller.services import garbage_collector
 from tests.integration.dataplane.pulsar_house import PulsarHouse
 from tests.support.waiting import wait_until
@@ -71,3 +73,28 @@ def test_everything_is_done_by_somebody_through_a_split_and_a_merge(
 
     assert done == {(key, number) for key in KEYS for number in range(9)}
     assert report.operation_ids
+
+
+def test_what_is_opened_while_everything_is_closed_is_not_left_open(house: PulsarHouse) -> None:
+    """It would hold messages that nobody takes; the moment is drawn out here, by closing between its two halves."""
+    house.create(1)
+    house.cleave.ok("subscriptions", "create", house.topic, "jobs", "--kind", "queue")
+    logs = PulsarLogClient(house.access, call_timeout_seconds=25.0)
+    log = house.log_of(0)
+    watched = logs._watched
+
+    def late(reader: PulsarQueueReader) -> None:
+        logs._ended.set()  # as `close` begins
+        watched(reader)
+
+    logs._watched = late  # type: ignore[method-assign,assignment]
+    with pytest.raises(DataPlaneUnavailable, match="closed meanwhile"):
+        logs.open_queue_reader(log, "jobs", owner="a", on_arrival=lambda: None)
+    logs.close()
+
+    def consumers() -> list[object]:
+        path = f"persistent/{log.partition('://')[2]}/stats"
+        found: list[object] = house.admin("GET", path).json()["subscriptions"]["jobs"]["consumers"]
+        return found
+
+    wait_until(lambda: not consumers(), message="nobody consumes")
