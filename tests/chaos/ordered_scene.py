@@ -20,7 +20,7 @@ from typing import Any
 
 from controller.client.history import read_history
 from controller.client.history_check import Verdict, check
-from controller.devstack.ports import free_port, release_port
+from controller.devstack.ports import free_port, is_listening, release_port
 from controller.devstack.process import ChildProcess
 from controller.devstack.serving import SECRET
 from controller.domain.errors import Conflict, DataPlaneUnavailable, InvalidLayoutChange, Retryable
@@ -307,4 +307,10 @@ class OrderedScene:
         )
         self._running.callback(worker.stop)
         worker.start()
+        # An application that finds no worker at its first call ends; whoever runs it starts it again, and nobody does here.
+        wait_until(
+            lambda: is_listening(self._ports[name]),
+            timeout_seconds=ENDS_WITHIN_SECONDS,
+            message=f"{name} serves",
+        )
         return worker
