@@ -160,6 +160,8 @@ class RetryableOnly(RetryPolicy):
         context: Context | None = None,  # noqa: ARG002
     ) -> RetryDecision:
         """See the class."""
+        if isinstance(exception, SystemExit):
+            return RetryDecision.fail("it cannot succeed as it was asked")
         if isinstance(exception, Retryable):
             return RetryDecision.retry(timedelta(seconds=exception.delay_seconds), str(exception))
         if _is_worth_another_attempt(exception):
@@ -169,6 +171,15 @@ class RetryableOnly(RetryPolicy):
 
 def _is_worth_another_attempt(error: BaseException) -> bool:
     return isinstance(error, Retryable | AirflowException | OSError)
+
+
+def _end_with(line: str) -> BaseException:
+    """What fails a task for good and leaves that line in its log.
+
+    Airflow logs an exception with every frame of its own task runner, and an exit with what it was given. An exit is
+    final only by our retry policy.
+    """
+    return SystemExit(line) if HAS_RETRY_POLICIES else AirflowFailException(line)
 
 
 def _not_retried(error: BaseException) -> str:
@@ -199,15 +210,14 @@ def cleave_task(
         def told_apart(*args: Any, **kwargs: Any) -> Any:
             try:
                 return function(*args, **kwargs)
-            except Terminal as error:
+            except (Terminal, AirflowFailException) as error:
                 line = str(error)
             except Exception as error:
                 if HAS_RETRY_POLICIES or _is_worth_another_attempt(error):
                     raise
                 raise AirflowFailException(_not_retried(error)) from error
-            raise AirflowFailException(
-                line
-            )  # outside the handler: the log shows the line, not where it arose
+            # Outside the handler: the log shows the line, not where it arose.
+            raise _end_with(line)
 
         return decorate(told_apart)
 

@@ -22,6 +22,8 @@ TELLS_WHO_ASKED = Version(AIRFLOW) >= Version("3.1.2")
 """Whether a task learns who triggered its run."""
 RETRIES_THE_KILLED = Version(AIRFLOW) >= Version("3.1.2")
 """Whether a task whose process was killed is tried again; before, it fails."""
+SHOWS_NO_FRAMES = Version(AIRFLOW) >= Version("3.3")
+"""Whether a task can fail for good without Airflow logging the frames of its own task runner."""
 _is_prepared = False
 
 

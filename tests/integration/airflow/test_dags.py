@@ -130,6 +130,7 @@ def test_only_what_is_worth_it_is_tried_again_and_when_the_error_says(airflow_ho
     assert verdict(AirflowException("the API server is away")) == (sdk.RetryAction.DEFAULT, None)
     assert verdict(ConnectionResetError("by peer")) == (sdk.RetryAction.DEFAULT, None)
     assert verdict(KeyError("a mistake in the code")) == (sdk.RetryAction.FAIL, None)
+    assert verdict(SystemExit("segment 3 is sealed")) == (sdk.RetryAction.FAIL, None)
 
 
 @pytest.mark.parametrize(
@@ -159,14 +160,14 @@ def test_without_retry_policies_a_mistake_fails_its_task_from_within(
 
 
 def test_what_cannot_succeed_becomes_one_line_without_the_place_it_arose(airflow_home: None) -> None:
-    from cleave_airflow import AirflowFailException
-    from cleave_dags import cleave_task
+    from cleave_dags import HAS_RETRY_POLICIES, AirflowFailException, cleave_task
 
     @cleave_task()
     def refuse() -> None:
         raise InvalidInput("segment 3\n is sealed")
 
-    with pytest.raises(AirflowFailException, match=r"^segment 3 is sealed$") as caught:
+    ends_with = SystemExit if HAS_RETRY_POLICIES else AirflowFailException
+    with pytest.raises(ends_with, match=r"^segment 3 is sealed$") as caught:
         refuse.function()
 
     assert caught.value.__context__ is None
