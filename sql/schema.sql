@@ -3449,6 +3449,222 @@ CREATE VIEW inspect.load_now AS
 
 COMMENT ON VIEW inspect.load_now IS 'Load of each ACTIVE segment and the thresholds in force. hottest_ratio above 1 is hot; a stale reading is neither hot nor cold.';
 
+CREATE VIEW inspect.operations AS
+ SELECT o.operation_id,
+    t.name AS topic,
+    o.topic_id,
+    o.kind,
+    o.state,
+    (o.finished_at IS NULL) AS live,
+    o.origin,
+    o.actor,
+    o.reason,
+    o.decision_id,
+    ARRAY( SELECT p.segment_id
+           FROM cleave.operation_parent p
+          WHERE (p.operation_id = o.operation_id)
+          ORDER BY p.ordinal) AS parents,
+    ARRAY( SELECT ((c.segment_id || ':'::text) || inspect.hash_range_text(c.range_start, c.range_end))
+           FROM cleave.operation_child c
+          WHERE (c.operation_id = o.operation_id)
+          ORDER BY c.ordinal) AS children,
+    o.epoch,
+    o.attempts,
+    o.last_error,
+    o.claimed_by,
+    o.claim_term,
+    o.claim_expires_at,
+    o.not_before,
+    o.intended_at,
+    o.fenced_at,
+    o.committed_at,
+    o.finished_at,
+    o.deadline,
+    round(EXTRACT(epoch FROM (COALESCE(o.finished_at, clock_timestamp()) - o.intended_at)), 3) AS age_seconds,
+    round(EXTRACT(epoch FROM (o.committed_at - o.fenced_at)), 3) AS fenced_seconds,
+    o.request_key,
+    o.parameters
+   FROM (cleave.operation o
+     JOIN cleave.topic t USING (topic_id));
+
+COMMENT ON VIEW inspect.operations IS 'The journal: one row an act. fenced_seconds: from the close of its parents to its commit; age_seconds runs until it is finished.';
+
+CREATE VIEW inspect.stuck_operations AS
+ SELECT o.operation_id,
+    o.topic,
+    o.kind,
+    o.state,
+    why.reason AS stuck_because,
+    o.age_seconds,
+    o.attempts,
+    o.last_error,
+    o.claimed_by,
+    o.claim_expires_at,
+    o.not_before,
+    o.deadline,
+    o.parents,
+    o.children
+   FROM (inspect.operations o
+     CROSS JOIN LATERAL ( SELECT
+                CASE
+                    WHEN ((o.state = ANY (ARRAY['fencing'::text, 'fenced'::text])) AND (o.deadline < clock_timestamp())) THEN (('past its deadline behind the fence: '::text || cardinality(o.parents)) || ' segment(s) take no writes until it is committed'::text)
+                    WHEN (o.deadline < clock_timestamp()) THEN 'past its deadline'::text
+                    WHEN (o.attempts >= 3) THEN 'fails again and again'::text
+                    WHEN (o.claim_expires_at < (clock_timestamp() - '00:01:00'::interval)) THEN 'its runner died and nobody took it over'::text
+                    WHEN ((o.claimed_by IS NULL) AND (GREATEST(o.not_before, o.intended_at) < (clock_timestamp() - '00:01:00'::interval))) THEN 'nobody runs it: is a worker up? (inspect.leases)'::text
+                    ELSE NULL::text
+                END AS reason) why)
+  WHERE (o.live AND (why.reason IS NOT NULL));
+
+COMMENT ON VIEW inspect.stuck_operations IS 'Live operations that should have moved on, and why they are listed.';
+
+CREATE VIEW inspect.topics AS
+ SELECT name AS topic,
+    topic_id,
+    namespace,
+    state,
+    data_plane,
+    epoch,
+    ( SELECT count(*) AS count
+           FROM cleave.segment s
+          WHERE ((s.topic_id = t.topic_id) AND (s.state = 'ACTIVE'::text))) AS active_segments,
+    ( SELECT count(*) AS count
+           FROM cleave.segment s
+          WHERE ((s.topic_id = t.topic_id) AND (s.state = 'SEALED'::text) AND (s.pruned_epoch IS NULL))) AS sealed_segments,
+    ( SELECT count(*) AS count
+           FROM cleave.operation o
+          WHERE ((o.topic_id = t.topic_id) AND (o.finished_at IS NULL))) AS live_operations,
+    last_split_at,
+    last_merge_at,
+    last_rebucket_at,
+    created_at,
+    deleted_at,
+    properties,
+    policy,
+    next_segment_id
+   FROM cleave.topic t;
+
+COMMENT ON VIEW inspect.topics IS 'Every topic, deleted ones included: state, epoch and counts.';
+
+CREATE VIEW inspect.why_not AS
+ SELECT t.name AS topic,
+    t.topic_id,
+    lane.lane,
+    d.decided_at,
+    (r.refusal ->> 'reason'::text) AS reason,
+    ((r.refusal ->> 'segment_id'::text))::bigint AS segment_id,
+    ((r.refusal ->> 'other_id'::text))::bigint AS other_id,
+    (r.refusal ->> 'metric'::text) AS metric,
+    ((r.refusal ->> 'value'::text))::double precision AS value,
+    ((r.refusal ->> 'needed'::text))::double precision AS needed,
+    to_timestamp((((r.refusal ->> 'not_before'::text))::double precision / (1000)::double precision)) AS not_before,
+    (lane.version = e.input_version) AS is_current,
+    d.decision_id,
+        CASE
+            WHEN ((r.refusal ->> 'metric'::text) ~ '_(at|since)$'::text) THEN to_timestamp((((r.refusal ->> 'value'::text))::double precision / (1000)::double precision))
+            ELSE NULL::timestamp with time zone
+        END AS value_at,
+        CASE
+            WHEN ((r.refusal ->> 'metric'::text) ~ '_(at|since)$'::text) THEN to_timestamp((((r.refusal ->> 'needed'::text))::double precision / (1000)::double precision))
+            ELSE NULL::timestamp with time zone
+        END AS needed_at
+   FROM ((((cleave.topic t
+     JOIN cleave.evaluation e USING (topic_id))
+     CROSS JOIN LATERAL ( VALUES ('consumer'::text,e.consumer_version), ('load'::text,e.load_version), ('merge'::text,e.merge_version)) lane(lane, version))
+     CROSS JOIN LATERAL ( SELECT n.decision_id,
+            n.topic_id,
+            n.decided_at,
+            n.epoch,
+            n.input_version,
+            n.lanes,
+            n.decided_by,
+            n.code_version,
+            n.decisions,
+            n.refusals,
+            n.valid_until,
+            n.situation
+           FROM cleave.decision n
+          WHERE ((n.topic_id = t.topic_id) AND (n.lanes @> ARRAY[lane.lane]))
+          ORDER BY n.decision_id DESC
+         LIMIT 1) d)
+     CROSS JOIN LATERAL jsonb_array_elements(d.refusals) r(refusal))
+  WHERE ((t.state <> 'deleted'::text) AND (COALESCE((r.refusal ->> 'lane'::text), lane.lane) = lane.lane));
+
+COMMENT ON VIEW inspect.why_not IS 'Why nothing (more) happens to a topic, by lane, as of its newest evaluation; is_current: no input has changed since. Where the metric is an instant, value_at and needed_at are it as times.';
+
+CREATE VIEW inspect.fleet AS
+ WITH load AS (
+         SELECT l_1.topic_id,
+            count(*) FILTER (WHERE (l_1.is_hot AND (NOT l_1.is_stale))) AS hot_segments,
+            count(*) FILTER (WHERE l_1.is_stale) AS stale_segments,
+            max(l_1.hottest_ratio) FILTER (WHERE (NOT l_1.is_stale)) AS hottest_ratio,
+            (array_agg(l_1.hottest_metric ORDER BY l_1.hottest_ratio DESC NULLS LAST) FILTER (WHERE (NOT l_1.is_stale)))[1] AS hottest_metric,
+            sum(l_1.msg_rate_in) AS msg_rate_in,
+            sum(l_1.byte_rate_in) AS byte_rate_in,
+            sum(l_1.msg_rate_out) AS msg_rate_out,
+            sum(l_1.byte_rate_out) AS byte_rate_out
+           FROM inspect.load_now l_1
+          GROUP BY l_1.topic_id
+        ), refused AS (
+         SELECT w_1.topic_id,
+            array_agg(DISTINCT w_1.reason ORDER BY w_1.reason) AS reasons,
+            array_agg(DISTINCT w_1.reason ORDER BY w_1.reason) FILTER (WHERE (w_1.lane = 'load'::text)) AS load_reasons,
+            min(w_1.not_before) FILTER (WHERE (w_1.reason = 'reconnection-budget'::text)) AS budget_until
+           FROM inspect.why_not w_1
+          WHERE w_1.is_current
+          GROUP BY w_1.topic_id
+        ), stuck AS (
+         SELECT stuck_operations.topic,
+            min(stuck_operations.operation_id) AS operation_id,
+            min(stuck_operations.stuck_because) AS stuck_because
+           FROM inspect.stuck_operations
+          GROUP BY stuck_operations.topic
+        ), withheld AS (
+         SELECT o.topic_id,
+            count(*) AS buckets
+           FROM cleave.bucket_owner o
+          WHERE (o.release_asked_at < (clock_timestamp() - '00:01:00'::interval))
+          GROUP BY o.topic_id
+        )
+ SELECT t.topic,
+    t.topic_id,
+    t.namespace,
+    t.state,
+    t.data_plane,
+    t.epoch,
+    t.active_segments,
+    t.sealed_segments,
+    t.live_operations,
+    l.hottest_ratio,
+    l.hottest_metric,
+    COALESCE(l.hot_segments, (0)::bigint) AS hot_segments,
+    COALESCE(l.stale_segments, (0)::bigint) AS stale_segments,
+    l.msg_rate_in,
+    l.byte_rate_in,
+    l.msg_rate_out,
+    l.byte_rate_out,
+    COALESCE(r.reasons, '{}'::text[]) AS held_back_by,
+    r.budget_until,
+    need.urgency,
+    need.what AS needs,
+    t.last_split_at,
+    t.last_merge_at
+   FROM (((((inspect.topics t
+     LEFT JOIN load l USING (topic_id))
+     LEFT JOIN refused r USING (topic_id))
+     LEFT JOIN stuck s ON ((s.topic = t.topic)))
+     LEFT JOIN withheld w USING (topic_id))
+     CROSS JOIN LATERAL ( SELECT rule.urgency,
+            rule.applies,
+            rule.what
+           FROM ( VALUES (6,(s.stuck_because IS NOT NULL),((('operation '::text || s.operation_id) || ' is stuck: '::text) || s.stuck_because)), (5,('invalid-policy'::text = ANY (r.reasons)),'its policy cannot be followed'::text), (4,((l.hot_segments > 0) AND (r.reasons && ARRAY['disabled'::text, 'foreign-controller'::text, 'at-max-segments'::text, 'unsplittable'::text, 'width-one'::text])),('hot, and waiting does not help: '::text || array_to_string(r.reasons, ', '::text))), (4,(w.buckets > 0),(w.buckets || ' entry bucket(s) are not let go of'::text)), (3,((t.state = 'live'::text) AND (l.stale_segments > 0)),(('no fresh load of '::text || l.stale_segments) || ' segment(s)'::text)), (2,((l.hot_segments > 0) AND ('reconnection-budget'::text = ANY (r.reasons))),'hot, and waits for its budget of reconnections'::text), (2,(l.hot_segments > 0),('hot'::text || COALESCE((', and waits: '::text || array_to_string(r.load_reasons, ', '::text)), ''::text))), (1,(t.live_operations > 0),'an operation is under way'::text), (0,true,NULL::text)) rule(urgency, applies, what)
+          WHERE rule.applies
+          ORDER BY rule.urgency DESC
+         LIMIT 1) need)
+  WHERE (t.state <> 'deleted'::text);
+
+COMMENT ON VIEW inspect.fleet IS 'One row a topic: its load against the split thresholds, what holds it back, and what it needs. urgency: 6 stuck, 5 policy cannot be followed, 4 waiting does not help, 3 no fresh load, 2 hot and waiting, 1 under way, 0 nothing.';
+
 CREATE VIEW inspect.key_sketches AS
  SELECT l.topic,
     k.topic_id,
@@ -3692,46 +3908,6 @@ CREATE VIEW inspect.operation_steps AS
 
 COMMENT ON VIEW inspect.operation_steps IS 'What a runner did for an operation, step by step.';
 
-CREATE VIEW inspect.operations AS
- SELECT o.operation_id,
-    t.name AS topic,
-    o.topic_id,
-    o.kind,
-    o.state,
-    (o.finished_at IS NULL) AS live,
-    o.origin,
-    o.actor,
-    o.reason,
-    o.decision_id,
-    ARRAY( SELECT p.segment_id
-           FROM cleave.operation_parent p
-          WHERE (p.operation_id = o.operation_id)
-          ORDER BY p.ordinal) AS parents,
-    ARRAY( SELECT ((c.segment_id || ':'::text) || inspect.hash_range_text(c.range_start, c.range_end))
-           FROM cleave.operation_child c
-          WHERE (c.operation_id = o.operation_id)
-          ORDER BY c.ordinal) AS children,
-    o.epoch,
-    o.attempts,
-    o.last_error,
-    o.claimed_by,
-    o.claim_term,
-    o.claim_expires_at,
-    o.not_before,
-    o.intended_at,
-    o.fenced_at,
-    o.committed_at,
-    o.finished_at,
-    o.deadline,
-    round(EXTRACT(epoch FROM (COALESCE(o.finished_at, clock_timestamp()) - o.intended_at)), 3) AS age_seconds,
-    round(EXTRACT(epoch FROM (o.committed_at - o.fenced_at)), 3) AS fenced_seconds,
-    o.request_key,
-    o.parameters
-   FROM (cleave.operation o
-     JOIN cleave.topic t USING (topic_id));
-
-COMMENT ON VIEW inspect.operations IS 'The journal: one row an act. fenced_seconds: from the close of its parents to its commit; age_seconds runs until it is finished.';
-
 CREATE VIEW inspect.policies AS
  SELECT 'cluster'::text AS level,
     NULL::text AS name,
@@ -3887,35 +4063,6 @@ CREATE VIEW inspect.shadow_decisions AS
 
 COMMENT ON VIEW inspect.shadow_decisions IS 'What candidates would have done, beside what the live policy did at the same evaluation; nothing of it was carried out. A row where a candidate said something new; decision_id is the ledger''s row of that evaluation, if it has one.';
 
-CREATE VIEW inspect.stuck_operations AS
- SELECT o.operation_id,
-    o.topic,
-    o.kind,
-    o.state,
-    why.reason AS stuck_because,
-    o.age_seconds,
-    o.attempts,
-    o.last_error,
-    o.claimed_by,
-    o.claim_expires_at,
-    o.not_before,
-    o.deadline,
-    o.parents,
-    o.children
-   FROM (inspect.operations o
-     CROSS JOIN LATERAL ( SELECT
-                CASE
-                    WHEN ((o.state = ANY (ARRAY['fencing'::text, 'fenced'::text])) AND (o.deadline < clock_timestamp())) THEN (('past its deadline behind the fence: '::text || cardinality(o.parents)) || ' segment(s) take no writes until it is committed'::text)
-                    WHEN (o.deadline < clock_timestamp()) THEN 'past its deadline'::text
-                    WHEN (o.attempts >= 3) THEN 'fails again and again'::text
-                    WHEN (o.claim_expires_at < (clock_timestamp() - '00:01:00'::interval)) THEN 'its runner died and nobody took it over'::text
-                    WHEN ((o.claimed_by IS NULL) AND (GREATEST(o.not_before, o.intended_at) < (clock_timestamp() - '00:01:00'::interval))) THEN 'nobody runs it: is a worker up? (inspect.leases)'::text
-                    ELSE NULL::text
-                END AS reason) why)
-  WHERE (o.live AND (why.reason IS NOT NULL));
-
-COMMENT ON VIEW inspect.stuck_operations IS 'Live operations that should have moved on, and why they are listed.';
-
 CREATE VIEW inspect.subscriptions AS
  SELECT t.name AS topic,
     u.topic_id,
@@ -3959,34 +4106,6 @@ CREATE VIEW inspect.tombstones_open AS
 
 COMMENT ON VIEW inspect.tombstones_open IS 'Logs still to be deleted from a data plane; closed after two absences.';
 
-CREATE VIEW inspect.topics AS
- SELECT name AS topic,
-    topic_id,
-    namespace,
-    state,
-    data_plane,
-    epoch,
-    ( SELECT count(*) AS count
-           FROM cleave.segment s
-          WHERE ((s.topic_id = t.topic_id) AND (s.state = 'ACTIVE'::text))) AS active_segments,
-    ( SELECT count(*) AS count
-           FROM cleave.segment s
-          WHERE ((s.topic_id = t.topic_id) AND (s.state = 'SEALED'::text) AND (s.pruned_epoch IS NULL))) AS sealed_segments,
-    ( SELECT count(*) AS count
-           FROM cleave.operation o
-          WHERE ((o.topic_id = t.topic_id) AND (o.finished_at IS NULL))) AS live_operations,
-    last_split_at,
-    last_merge_at,
-    last_rebucket_at,
-    created_at,
-    deleted_at,
-    properties,
-    policy,
-    next_segment_id
-   FROM cleave.topic t;
-
-COMMENT ON VIEW inspect.topics IS 'Every topic, deleted ones included: state, epoch and counts.';
-
 CREATE VIEW inspect.uncovered_ranges AS
  SELECT t.name AS topic,
     t.topic_id,
@@ -4003,52 +4122,6 @@ CREATE VIEW inspect.uncovered_ranges AS
   WHERE (t.state = ANY (ARRAY['live'::text, 'deleting'::text]));
 
 COMMENT ON VIEW inspect.uncovered_ranges IS 'Hashes that no ACTIVE segment owns. Must be empty: a row here is an incident.';
-
-CREATE VIEW inspect.why_not AS
- SELECT t.name AS topic,
-    t.topic_id,
-    lane.lane,
-    d.decided_at,
-    (r.refusal ->> 'reason'::text) AS reason,
-    ((r.refusal ->> 'segment_id'::text))::bigint AS segment_id,
-    ((r.refusal ->> 'other_id'::text))::bigint AS other_id,
-    (r.refusal ->> 'metric'::text) AS metric,
-    ((r.refusal ->> 'value'::text))::double precision AS value,
-    ((r.refusal ->> 'needed'::text))::double precision AS needed,
-    to_timestamp((((r.refusal ->> 'not_before'::text))::double precision / (1000)::double precision)) AS not_before,
-    (lane.version = e.input_version) AS is_current,
-    d.decision_id,
-        CASE
-            WHEN ((r.refusal ->> 'metric'::text) ~ '_(at|since)$'::text) THEN to_timestamp((((r.refusal ->> 'value'::text))::double precision / (1000)::double precision))
-            ELSE NULL::timestamp with time zone
-        END AS value_at,
-        CASE
-            WHEN ((r.refusal ->> 'metric'::text) ~ '_(at|since)$'::text) THEN to_timestamp((((r.refusal ->> 'needed'::text))::double precision / (1000)::double precision))
-            ELSE NULL::timestamp with time zone
-        END AS needed_at
-   FROM ((((cleave.topic t
-     JOIN cleave.evaluation e USING (topic_id))
-     CROSS JOIN LATERAL ( VALUES ('consumer'::text,e.consumer_version), ('load'::text,e.load_version), ('merge'::text,e.merge_version)) lane(lane, version))
-     CROSS JOIN LATERAL ( SELECT n.decision_id,
-            n.topic_id,
-            n.decided_at,
-            n.epoch,
-            n.input_version,
-            n.lanes,
-            n.decided_by,
-            n.code_version,
-            n.decisions,
-            n.refusals,
-            n.valid_until,
-            n.situation
-           FROM cleave.decision n
-          WHERE ((n.topic_id = t.topic_id) AND (n.lanes @> ARRAY[lane.lane]))
-          ORDER BY n.decision_id DESC
-         LIMIT 1) d)
-     CROSS JOIN LATERAL jsonb_array_elements(d.refusals) r(refusal))
-  WHERE ((t.state <> 'deleted'::text) AND (COALESCE((r.refusal ->> 'lane'::text), lane.lane) = lane.lane));
-
-COMMENT ON VIEW inspect.why_not IS 'Why nothing (more) happens to a topic, by lane, as of its newest evaluation; is_current: no input has changed since. Where the metric is an instant, value_at and needed_at are it as times.';
 
 CREATE TABLE staging.broker_row (
     cluster text CONSTRAINT broker_load_cluster_not_null NOT NULL,
@@ -5134,6 +5207,21 @@ GRANT SELECT ON TABLE inspect.failing_messages TO cleave_controller;
 GRANT SELECT ON TABLE inspect.load_now TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.load_now TO cleave_controller;
 
+GRANT SELECT ON TABLE inspect.operations TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.operations TO cleave_controller;
+
+GRANT SELECT ON TABLE inspect.stuck_operations TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.stuck_operations TO cleave_controller;
+
+GRANT SELECT ON TABLE inspect.topics TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.topics TO cleave_controller;
+
+GRANT SELECT ON TABLE inspect.why_not TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.why_not TO cleave_controller;
+
+GRANT SELECT ON TABLE inspect.fleet TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.fleet TO cleave_controller;
+
 GRANT SELECT ON TABLE inspect.key_sketches TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.key_sketches TO cleave_controller;
 
@@ -5170,9 +5258,6 @@ GRANT SELECT ON TABLE inspect.operation_loads TO cleave_controller;
 GRANT SELECT ON TABLE inspect.operation_steps TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.operation_steps TO cleave_controller;
 
-GRANT SELECT ON TABLE inspect.operations TO cleave_inspector;
-GRANT SELECT ON TABLE inspect.operations TO cleave_controller;
-
 GRANT SELECT ON TABLE inspect.policies TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.policies TO cleave_controller;
 
@@ -5191,23 +5276,14 @@ GRANT SELECT ON TABLE inspect.segments TO cleave_controller;
 GRANT SELECT ON TABLE inspect.shadow_decisions TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.shadow_decisions TO cleave_controller;
 
-GRANT SELECT ON TABLE inspect.stuck_operations TO cleave_inspector;
-GRANT SELECT ON TABLE inspect.stuck_operations TO cleave_controller;
-
 GRANT SELECT ON TABLE inspect.subscriptions TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.subscriptions TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.tombstones_open TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.tombstones_open TO cleave_controller;
 
-GRANT SELECT ON TABLE inspect.topics TO cleave_inspector;
-GRANT SELECT ON TABLE inspect.topics TO cleave_controller;
-
 GRANT SELECT ON TABLE inspect.uncovered_ranges TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.uncovered_ranges TO cleave_controller;
-
-GRANT SELECT ON TABLE inspect.why_not TO cleave_inspector;
-GRANT SELECT ON TABLE inspect.why_not TO cleave_controller;
 
 GRANT INSERT ON TABLE staging.broker_row TO cleave_spark_loader;
 

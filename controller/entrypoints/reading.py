@@ -18,8 +18,15 @@ def reading() -> Iterator[Connection]:
         load_settings().database_url.get_secret_value(), application_name="cleave-read", pool_size=1
     )
     try:
-        with store.transaction() as tx:
-            tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+        with snapshot(store) as tx:
             yield tx
     finally:
         store.dispose()
+
+
+@contextmanager
+def snapshot(store: Store) -> Iterator[Connection]:
+    """The same on a store that is at hand."""
+    with store.transaction() as tx:
+        tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+        yield tx

@@ -41,6 +41,7 @@ STARTS = {
         "spark_jobs.policy_backtest",
         "controller.entrypoints.backtest_page",
     ],
+    "pages": ["controller.entrypoints.pages.app", "plotly.offline"],
     "pictures": ["controller.entrypoints.bundles.picture", "plotly.subplots", "plotly.graph_objects"],
     "devstack": [
         "controller.devstack.postgres",

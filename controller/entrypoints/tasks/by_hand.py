@@ -34,29 +34,28 @@ from controller.store.topics import layouts, topics
 
 Params = Mapping[str, object]
 Document = dict[str, Any]
+ReshapeForm = SplitForm | MergeForm | RebucketForm
 
 
 def split_segment(*, dsn: str, extras: Extras, params: Params, request_key: str, actor: str) -> Document:
     """At the midpoint, at cut points, or into equal parts; see `SplitForm`."""
     form = fill_in(SplitForm, params)
-    planner = segment_admin.splitting(form.segment, at=form.cut_points or (), parts=form.parts)
     with cleave_at(dsn, extras) as app:
-        return _reshape(app, form, planner, request_key, actor)
+        return _reshape(app, form, request_key, actor)
 
 
 def merge_segments(*, dsn: str, extras: Extras, params: Params, request_key: str, actor: str) -> Document:
     """Two neighbours into one; see `MergeForm`."""
     form = fill_in(MergeForm, params)
     with cleave_at(dsn, extras) as app:
-        return _reshape(app, form, segment_admin.merging(form.first, form.second), request_key, actor)
+        return _reshape(app, form, request_key, actor)
 
 
 def rebucket_segment(*, dsn: str, extras: Extras, params: Params, request_key: str, actor: str) -> Document:
     """The same range with another number of entry buckets; see `RebucketForm`."""
     form = fill_in(RebucketForm, params)
-    planner = segment_admin.rebucketing(form.segment, form.bucket_count)
     with cleave_at(dsn, extras) as app:
-        return _reshape(app, form, planner, request_key, actor)
+        return _reshape(app, form, request_key, actor)
 
 
 def create_topic(*, dsn: str, extras: Extras, params: Params, request_key: str, actor: str) -> Document:
@@ -102,7 +101,19 @@ def delete_topic(*, dsn: str, extras: Extras, params: Params, request_key: str, 
         )
 
 
-def _reshape(app: Application, form: Form, planner: Planner, request_key: str, actor: str) -> Document:
+def planner_of(form: ReshapeForm) -> Planner:
+    """What plans the reshape that the form asks for."""
+    match form:
+        case SplitForm():
+            return segment_admin.splitting(form.segment, at=form.cut_points or (), parts=form.parts)
+        case MergeForm():
+            return segment_admin.merging(form.first, form.second)
+        case RebucketForm():
+            return segment_admin.rebucketing(form.segment, form.bucket_count)
+
+
+def _reshape(app: Application, form: ReshapeForm, request_key: str, actor: str) -> Document:
+    planner = planner_of(form)
     if form.dry_run:
         document = preview_document(segment_admin.preview(app.store, app.planes, form.topic, planner))
         told = f"{document['kind']} would seal {document['parents']} and create"

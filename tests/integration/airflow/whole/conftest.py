@@ -11,7 +11,9 @@ from sqlalchemy import make_url
 
 from controller.devstack.airflow import AirflowStandalone
 from controller.devstack.postgres import PostgresServer
+from controller.services import tombstone_sweeper, topic_admin
 from tests.support.airflow_home import HAS_PARTITIONS, PROJECT
+from tests.support.bench import TOPIC, Bench
 from tests.support.processes import family, still_running
 
 USERS_DAGS = "tests/support/users_dags" if HAS_PARTITIONS else "tests/support/users_dags_before_3_2"
@@ -69,6 +71,23 @@ def airflow(
         everybody = family(airflow)
     assert still_running(everybody) == []
     postgres_server.drop_database(name)
+
+
+@pytest.fixture(scope="package")
+def tools(cleave_url: str) -> Iterator[Bench]:
+    """One for all, since requests to one database need keys of their own."""
+    bench = Bench(cleave_url)
+    yield bench
+    bench.close()
+
+
+@pytest.fixture
+def bench(tools: Bench) -> Iterator[Bench]:
+    """With a topic that is this test's alone."""
+    tools.topic_with(1)
+    yield tools
+    tools.finish(topic_admin.delete_topic(tools.store, TOPIC, tools.request()))
+    tombstone_sweeper.sweep(tools.store, tools.planes)
 
 
 def _bundle(folder: str) -> dict[str, object]:

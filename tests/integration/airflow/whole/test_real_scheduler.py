@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from controller.devstack.airflow import AirflowStandalone
 from controller.devstack.failure import DevstackFailed
 from controller.devstack.process import ChildProcess
 from controller.domain.operation import OperationState
-from controller.services import segment_admin, tombstone_sweeper, topic_admin
+from controller.services import segment_admin
 from controller.store import leases
 from tests.support.airflow_home import AIRFLOW, HAS_PARTITIONS, PROJECT, RETRIES_THE_KILLED, SHOWS_NO_FRAMES
 from tests.support.bench import TOPIC, Bench
@@ -25,23 +24,6 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]
 
 DAG = "cleave_manual_split"
-
-
-@pytest.fixture(scope="module")
-def tools(cleave_url: str) -> Iterator[Bench]:
-    """One for the module, since requests to one database need keys of their own."""
-    bench = Bench(cleave_url)
-    yield bench
-    bench.close()
-
-
-@pytest.fixture
-def bench(tools: Bench) -> Iterator[Bench]:
-    """With a topic that is this test's alone."""
-    tools.topic_with(1)
-    yield tools
-    tools.finish(topic_admin.delete_topic(tools.store, TOPIC, tools.request()))
-    tombstone_sweeper.sweep(tools.store, tools.planes)
 
 
 def task_instance(airflow: AirflowStandalone, run_id: str, task_id: str = "split") -> dict[str, Any]:

@@ -1,0 +1,162 @@
+"""The app of the pages: one route a page, what they need of scripts and styles, and the dry run of a form.
+
+Who may see them is for whoever mounts the app to say, with `dependencies`: nothing here is public but by their leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
+from pydantic import BaseModel
+from sqlalchemy import Connection
+
+from controller.domain.errors import CleaveError, InvalidInput, NotFound, Retryable
+from controller.entrypoints.pages import backtests, bundles, fleet, journal, rehearsals, segment, topic
+from controller.entrypoints.pages.desk import HERE, Desk, render
+
+router = APIRouter()
+_STATUS: tuple[tuple[type[CleaveError], int], ...] = ((NotFound, 404), (Retryable, 503), (InvalidInput, 400))
+_STATIC = {"pages.css": "text/css", "pages.js": "text/javascript"}
+LONGEST_HOURS = 24.0 * 400
+
+
+class Wish(BaseModel):
+    """A DAG and what its form would be filled in with."""
+
+    dag_id: str
+    conf: dict[str, Any]
+
+
+def _reading(request: Request) -> Iterator[Connection]:
+    desk: Desk = request.app.state.desk
+    with desk.reading() as tx:
+        yield tx
+
+
+Reading = Annotated[Connection, Depends(_reading)]
+Text = Annotated[str, Query(max_length=1_000)]
+Id = Annotated[int, Query(ge=0, lt=2**63)]
+Before = Annotated[int | None, Query(ge=0, lt=2**63)]
+
+
+def pages_app(desk: Desk, dependencies: Sequence[Any] = ()) -> FastAPI:
+    """The pages on that desk; `dependencies` (of FastAPI) stand before every route."""
+    app = FastAPI(
+        title="Cleave", docs_url=None, redoc_url=None, openapi_url=None, dependencies=list(dependencies)
+    )
+    app.state.desk = desk
+    app.include_router(router)
+    app.add_exception_handler(CleaveError, _refused)
+    app.add_exception_handler(RequestValidationError, _wrong_form)
+    return app
+
+
+@router.get("/")
+def the_fleet(
+    request: Request, tx: Reading, find: Text = "", after: Annotated[int, Query(ge=0, lt=2**31)] = 0
+) -> HTMLResponse:
+    """Which topics there are and what they need."""
+    return render(request, "fleet.html", **fleet.page(tx, find, after))
+
+
+@router.get("/topic")
+def one_topic(
+    request: Request, tx: Reading, name: Text, hours: Annotated[float, Query(gt=0, le=LONGEST_HOURS)] = 6.0
+) -> HTMLResponse:
+    """One topic over the last hours."""
+    return render(request, "topic.html", **topic.page(tx, name, hours, datetime.now(UTC)))
+
+
+@router.get("/segment")
+def one_segment(request: Request, tx: Reading, name: Text, segment_id: Id) -> HTMLResponse:
+    """One segment, by itself or beside the pictures of its topic."""
+    return render(request, "segment.html", **segment.page(tx, name, segment_id))
+
+
+@router.get("/decisions")
+def all_decisions(request: Request, tx: Reading, find: Text = "", before: Before = None) -> HTMLResponse:
+    """The ledger."""
+    return render(request, "decisions.html", **journal.decisions(tx, find, before))
+
+
+@router.get("/operations")
+def all_operations(
+    request: Request, tx: Reading, find: Text = "", state: Text = "", before: Before = None
+) -> HTMLResponse:
+    """The journal."""
+    return render(request, "operations.html", **journal.operations(tx, find, state, before))
+
+
+@router.get("/operation")
+def one_operation(request: Request, tx: Reading, operation_id: Id) -> HTMLResponse:
+    """One operation, step by step."""
+    return render(request, "operation.html", **journal.operation(tx, operation_id))
+
+
+@router.get("/run")
+def one_run(request: Request, tx: Reading, dag_id: Text, run_id: Text) -> HTMLResponse:
+    """What a run of a DAG asked for and decided: a tab of its page in Airflow."""
+    return render(request, "run.html", **journal.run(tx, dag_id, run_id))
+
+
+@router.get("/backtests")
+def all_backtests(request: Request, tx: Reading) -> HTMLResponse:
+    """Runs, and the candidates that wait for one."""
+    return render(request, "backtests.html", **backtests.page(tx))
+
+
+@router.get("/backtest")
+def one_backtest(request: Request, tx: Reading, run_id: Id) -> HTMLResponse:
+    """Policies side by side."""
+    return render(request, "backtest.html", **backtests.run(tx, run_id))
+
+
+@router.get("/bundles")
+def all_bundles(request: Request, tx: Reading, namespace: Text = "") -> HTMLResponse:
+    """Brokers, proposals, and the bundles of one namespace."""
+    return render(request, "bundles.html", **bundles.page(tx, namespace))
+
+
+@router.post("/preview")
+def preview(request: Request, wish: Wish) -> JSONResponse:
+    """What the form of a DAG would do; nothing is done."""
+    desk: Desk = request.app.state.desk
+    return JSONResponse(rehearsals.rehearse(desk.application(), wish.dag_id, wish.conf))
+
+
+@router.get("/static/{name}")
+def static(name: str) -> Response:
+    """Styles and scripts; the library of plots is the one that is installed here."""
+    if name == "plotly.js":
+        from plotly.offline import get_plotlyjs
+
+        a_day = {"Cache-Control": "private, max-age=86400"}
+        return Response(get_plotlyjs(), media_type="text/javascript", headers=a_day)
+    if name not in _STATIC:
+        raise NotFound(f"there is no file {name!r}")
+    return FileResponse(HERE / "static" / name, media_type=_STATIC[name])
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    status = next((code for kind, code in _STATUS if isinstance(error, kind)), 409)
+    return _reason(request, str(error), status)
+
+
+def _wrong_form(request: Request, error: Exception) -> Response:
+    problems = error.errors() if isinstance(error, RequestValidationError) else []
+    said = "; ".join(f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in problems)
+    return _reason(request, said, 400)
+
+
+def _reason(request: Request, reason: str, status: int) -> Response:
+    """The sentence, as a page or as JSON, whichever was asked for."""
+    if request.method == "POST":
+        return JSONResponse({"reason": reason}, status)
+    page = render(request, "refused.html", reason=reason, status=status)
+    page.status_code = status
+    return page

@@ -1,0 +1,209 @@
+"""The pictures of the pages, as documents that plotly draws in the browser: the ring now, the ring over time, load over time.
+
+Pure: rows of schema `inspect` in, figures out. Every axis has its name and unit; hashes are hexadecimal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+Row = Mapping[str, Any]
+Figure = dict[str, Any]
+
+RING = 0x10000
+_TICKS = [0, 0x2000, 0x4000, 0x6000, 0x8000, 0xA000, 0xC000, 0xE000, RING]
+_HASHES = {
+    "title": {"text": "hash (hexadecimal)"},
+    "range": [0, RING],
+    "tickvals": _TICKS,
+    "ticktext": [f"{min(tick, RING - 1):04x}" for tick in _TICKS],
+}
+_LOAD_SCALE = ((0.0, "#3b6fb6"), (0.4, "#7fb0a6"), (0.5, "#e8c75a"), (0.75, "#d1743b"), (1.0, "#a3262a"))
+"""From idle over the split threshold (the middle) to twice of it."""
+_UNKNOWN = "#9aa0a6"
+_LINES = ("#3b6fb6", "#d1743b", "#4d9a5b", "#a34d8f", "#b5a23a", "#4fa3a5", "#8b5a3c", "#6d6fb0")
+MOST_LINES = 32
+"""Segments whose load is drawn one by one; more could not be told apart."""
+
+
+def ring_now(segments: Sequence[Row]) -> Figure:
+    """One strip: each active segment as wide as its range, coloured by its load over its split threshold."""
+    trace = {
+        "type": "bar",
+        "orientation": "h",
+        "base": [one["range_start"] for one in segments],
+        "x": [one["range_end"] - one["range_start"] + 1 for one in segments],
+        "y": ["now"] * len(segments),
+        "marker": _coloured([one["hottest_ratio"] for one in segments]),
+        "text": [str(one["segment_id"]) for one in segments],
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "customdata": [one["segment_id"] for one in segments],
+        "hovertext": [_about(one) for one in segments],
+        "hoverinfo": "text",
+    }
+    return {
+        "data": [trace],
+        "layout": {
+            "height": 170,
+            "margin": {"l": 60, "r": 20, "t": 10, "b": 45},
+            "xaxis": _HASHES,
+            "yaxis": {"visible": False, "fixedrange": True},
+            "showlegend": False,
+        },
+    }
+
+
+def ring_over_time(segments: Sequence[Row], now: datetime) -> Figure:
+    """Which segment owned which part of the ring when: a rectangle each, coloured by the highest load that is recorded of it."""
+    spans = [(one["created_at"], one["sealed_at"] or now) for one in segments]
+    trace = {
+        "type": "bar",
+        "base": [one["range_start"] for one in segments],
+        "y": [one["range_end"] - one["range_start"] + 1 for one in segments],
+        "x": [(start + (end - start) / 2).isoformat() for start, end in spans],
+        "width": [max((end - start).total_seconds() * 1000, 1.0) for start, end in spans],
+        "marker": _coloured([one["peak_ratio"] for one in segments]),
+        "text": [str(one["segment_id"]) for one in segments],
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "textangle": 0,
+        "customdata": [one["segment_id"] for one in segments],
+        "hovertext": [_about(one) for one in segments],
+        "hoverinfo": "text",
+    }
+    return {
+        "data": [trace],
+        "layout": {
+            "height": 420,
+            "margin": {"l": 70, "r": 20, "t": 10, "b": 45},
+            "barmode": "overlay",
+            "xaxis": {"type": "date", "title": {"text": "time (UTC)"}},
+            "yaxis": _HASHES,
+            "showlegend": False,
+        },
+    }
+
+
+def load_over_time(records: Sequence[Row], threshold: float | None, metric: str, unit: str) -> Figure:
+    """A step line for each segment, and the threshold above which one is split."""
+    names = list(dict.fromkeys(one["segment_id"] for one in records))[:MOST_LINES]
+    traces: list[Figure] = []
+    for number, segment_id in enumerate(names):
+        mine = [one for one in records if one["segment_id"] == segment_id]
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "name": f"segment {segment_id}",
+                "x": [one["recorded_at"].isoformat() for one in mine],
+                "y": [one[metric] for one in mine],
+                "line": {"shape": "hv", "color": _LINES[number % len(_LINES)]},
+                "customdata": [segment_id] * len(mine),
+            }
+        )
+    layout: Figure = {
+        "height": 300,
+        "margin": {"l": 70, "r": 20, "t": 10, "b": 45},
+        "xaxis": {"type": "date", "title": {"text": "time (UTC)"}},
+        "yaxis": {"title": {"text": f"{metric} ({unit})"}, "rangemode": "tozero"},
+    }
+    if threshold is not None:
+        line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": threshold, "y1": threshold}
+        layout["shapes"] = [{**line, "line": {"dash": "dash", "color": "#a3262a"}}]
+        layout["annotations"] = [
+            {
+                "xref": "paper", "x": 1, "y": threshold, "text": "split threshold", "showarrow": False,
+                "yanchor": "bottom", "xanchor": "right",
+            }
+        ]  # fmt: skip
+    return {"data": traces, "layout": layout}
+
+
+def bundles_by_load(bundles: Sequence[Row]) -> Figure:
+    """The 32-bit ring of a namespace: each bundle as wide as its range, as high as its bytes per second, coloured by broker."""
+    brokers = sorted({one["broker"] or "nobody" for one in bundles})
+    traces = [
+        {
+            "type": "bar",
+            "name": broker,
+            "x": [(one["lower_bound"] + one["upper_bound"]) / 2 for one in mine],
+            "width": [one["upper_bound"] - one["lower_bound"] for one in mine],
+            "y": [float(one["byte_rate"] or 0.0) for one in mine],
+            "hovertext": [f"{one['bundle']}<br>{broker}" for one in mine],
+            "marker": {"color": _LINES[number % len(_LINES)], "line": {"color": "white", "width": 1}},
+        }
+        for number, broker in enumerate(brokers)
+        for mine in [[one for one in bundles if (one["broker"] or "nobody") == broker]]
+    ]
+    ticks = [part * 0x20000000 for part in range(9)]
+    return {
+        "data": traces,
+        "layout": {
+            "height": 260,
+            "margin": {"l": 80, "r": 20, "t": 10, "b": 45},
+            "barmode": "overlay",
+            "xaxis": {
+                "title": {"text": "hash of the topic's name (hexadecimal, 32 bits)"},
+                "range": [0, 0x100000000],
+                "tickvals": ticks,
+                "ticktext": [f"{min(tick, 0xFFFFFFFF):08x}" for tick in ticks],
+            },
+            "yaxis": {"title": {"text": "bytes in and out (bytes/s)"}, "rangemode": "tozero"},
+        },
+    }
+
+
+def regrets(rows: Sequence[Row]) -> Figure:
+    """Each policy's cost over the least that any can pay, the best first."""
+    trace = {
+        "type": "bar",
+        "orientation": "h",
+        "y": [one["policy"] for one in rows],
+        "x": [one["regret"] for one in rows],
+        "text": ["" if one["regret"] is None else f"{one['regret']:.2f}" for one in rows],
+        "marker": {"color": _LINES[0]},
+        "hoverinfo": "x+y",
+    }
+    return {
+        "data": [trace],
+        "layout": {
+            "height": 90 + 32 * len(rows),
+            "margin": {"l": 170, "r": 20, "t": 10, "b": 45},
+            "xaxis": {"title": {"text": "regret: cost ÷ least cost (1 is the best there could have been)"}},
+            "yaxis": {"autorange": "reversed", "title": {"text": "policy"}},
+            "showlegend": False,
+        },
+    }
+
+
+def _coloured(ratios: Sequence[Any]) -> Figure:
+    """Known loads by the scale, unknown ones grey: plotly leaves a bar without a number uncoloured."""
+    return {
+        "color": [_UNKNOWN if ratio is None else _shade(float(ratio)) for ratio in ratios],
+        "line": {"color": "rgba(255, 255, 255, 0.7)", "width": 1},
+    }
+
+
+def _shade(ratio: float) -> str:
+    """The colour of a load, 1 being the split threshold."""
+    place = min(max(ratio / 2, 0.0), 1.0)
+    for (low, first), (high, second) in pairwise(_LOAD_SCALE):
+        if place <= high:
+            share = (place - low) / (high - low)
+            return _between(first, second, share)
+    return _LOAD_SCALE[-1][1]
+
+
+def _between(first: str, second: str, share: float) -> str:
+    parts = [(int(first[i : i + 2], 16), int(second[i : i + 2], 16)) for i in (1, 3, 5)]
+    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in parts)
+
+
+def _about(one: Row) -> str:
+    ratio = one.get("hottest_ratio", one.get("peak_ratio"))
+    load = "load unknown" if ratio is None else f"{float(ratio):.2f} of the split threshold"
+    return f"segment {one['segment_id']} [{one['hash_range']}]<br>{load}"

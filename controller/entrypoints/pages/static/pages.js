@@ -1,0 +1,161 @@
+// What the pages do by themselves: follow Airflow's colours, draw figures, stay up to date, show a segment, send a form.
+"use strict";
+
+const AIRFLOW = document.documentElement.dataset.airflow; // where Airflow is, without a slash at the end
+const ROOT = document.documentElement.dataset.root; // where these pages are
+const REFRESH_MILLISECONDS = 5000;
+
+// Colours: Airflow's, if the page is in its frame; else what the system says.
+function outer() {
+  try { return window.parent !== window ? window.parent.document.documentElement : null; } catch { return null; }
+}
+function isDark() {
+  const above = outer();
+  if (above && /\b(dark|light)\b/.test(above.className)) return above.classList.contains("dark");
+  return matchMedia("(prefers-color-scheme: dark)").matches;
+}
+function colour() {
+  const theme = isDark() ? "dark" : "light";
+  if (document.documentElement.dataset.theme === theme) return;
+  document.documentElement.dataset.theme = theme;
+  if (window.Plotly) drawAll(document);
+}
+colour();
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", colour);
+if (outer()) new MutationObserver(colour).observe(outer(), { attributeFilter: ["class"] });
+
+// Figures: a <div data-figure> holds its document in a script; the colours are the page's.
+function styled(figure) {
+  const style = getComputedStyle(document.documentElement);
+  const [text, line] = ["--text", "--line"].map((name) => style.getPropertyValue(name).trim());
+  const axis = { gridcolor: line, linecolor: line, zerolinecolor: line };
+  const layout = { ...figure.layout, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: text, size: 12 } };
+  for (const name of ["xaxis", "yaxis"]) layout[name] = { ...axis, automargin: true, ...figure.layout[name] };
+  return { data: figure.data, layout: { ...layout, uirevision: "kept" } }; // what was zoomed stays zoomed
+}
+function draw(div) {
+  const { data, layout } = styled(JSON.parse(div.querySelector("script").textContent));
+  const plot = div.querySelector(".plot");
+  Plotly.react(plot, data, layout, { responsive: true, displaylogo: false }).then(() => {
+    if (plot.dataset.listens || !div.dataset.topic) return;
+    plot.dataset.listens = "yes";
+    plot.on("plotly_click", (event) => showSegment(div.dataset.topic, event.points[0].customdata));
+  });
+}
+function drawAll(within) { for (const div of within.querySelectorAll("[data-figure]")) draw(div); }
+
+// Live: the page is fetched anew and what is marked as live is put in place, unless somebody is about to use it.
+async function refresh() {
+  if (document.hidden) return;
+  let text;
+  try {
+    const answer = await fetch(location.href, { headers: { "X-Refresh": "1" } });
+    if (!answer.ok) throw new Error(answer.status);
+    text = await answer.text();
+  } catch { document.getElementById("state").textContent = "no answer; tried again every 5 s"; return; }
+  document.getElementById("state").textContent = "";
+  const fresh = new DOMParser().parseFromString(text, "text/html");
+  for (const old of document.querySelectorAll("[data-live]")) {
+    const next = fresh.getElementById(old.id);
+    if (!next || old.contains(document.activeElement) || !document.getSelection().isCollapsed) continue;
+    if (old.dataset.figure !== undefined) {
+      const [was, is] = [old, next].map((div) => div.querySelector("script"));
+      if (was.textContent !== is.textContent) { was.textContent = is.textContent; draw(old); }
+    } else if (old.innerHTML !== next.innerHTML) {
+      const open = [...old.querySelectorAll("details[open]")].map((one) => one.id);
+      old.innerHTML = next.innerHTML;
+      for (const id of open) if (id) old.querySelector(`#${CSS.escape(id)}`)?.setAttribute("open", "");
+    }
+  }
+}
+
+// A segment, beside the pictures.
+async function showSegment(topic, id) {
+  const panel = document.getElementById("segment");
+  if (!panel || id === undefined) return;
+  const answer = await fetch(`${ROOT}/segment?${new URLSearchParams({ name: topic, segment_id: id })}`);
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  panel.replaceChildren(...page.querySelector("main").childNodes);
+  panel.hidden = false;
+  for (const input of document.querySelectorAll("form.act input[data-segment]")) input.value = id;
+}
+
+// Forms: the parameters of a DAG. Empty fields are left out, as in Airflow's own form.
+function filledIn(form) {
+  const conf = {};
+  for (const field of form.elements) {
+    if (!field.name || (field.type !== "checkbox" && field.value === "")) continue;
+    if (field.type === "checkbox") conf[field.name] = field.checked;
+    else if (field.dataset.type === "integer") conf[field.name] = Number(field.value);
+    else if (field.dataset.type === "words") conf[field.name] = field.value.split(/[\s,]+/).filter(Boolean);
+    else if (field.dataset.type === "integers") conf[field.name] = field.value.split(/[\s,]+/).map(Number);
+    else if (field.dataset.type === "knobs") { if (field.value !== field.defaultValue) (conf[field.dataset.into] ??= {})[field.name] = field.value; }
+    else conf[field.name] = field.value;
+  }
+  return conf;
+}
+function say(form, text, kind = "") {
+  const place = form.querySelector("[data-answer]");
+  place.className = kind;
+  place.replaceChildren(text);
+}
+async function post(url, body) {
+  const answer = await fetch(url, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+  const document = await answer.json().catch(() => ({}));
+  if (answer.ok) return document;
+  const why = document.reason ?? document.detail ?? answer.statusText;
+  throw new Error(answer.status === 403 ? "you may not run this DAG" : typeof why === "string" ? why : JSON.stringify(why));
+}
+async function preview(form) {
+  try {
+    const told = await post(`${ROOT}/preview`, { dag_id: form.dataset.dag, conf: filledIn(form) });
+    say(form, told.sentence);
+  } catch (error) { say(form, error.message, "bad"); }
+}
+async function run(form) {
+  try {
+    const conf = filledIn(form);
+    const note = `Asked for on Cleave's pages: ${Object.entries(conf).map(([name, value]) => `${name} ${JSON.stringify(value)}`).join(", ")}`;
+    const asked = await post(`${AIRFLOW}/api/v2/dags/${form.dataset.dag}/dagRuns`, { logical_date: null, conf, note: note.slice(0, 1000) });
+    const link = document.createElement("a");
+    link.href = `${AIRFLOW}/dags/${asked.dag_id}/runs/${encodeURIComponent(asked.dag_run_id)}`;
+    link.dataset.airflow = "";
+    link.textContent = asked.dag_run_id;
+    say(form, "asked for in the run ");
+    form.querySelector("[data-answer]").append(link);
+  } catch (error) { say(form, error.message, "bad"); }
+}
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  if (!form.matches("form.act")) return;
+  event.preventDefault();
+  if (event.submitter?.value === "preview") preview(form); else run(form);
+});
+
+// Links into Airflow: this page is in a frame that may not lead its parent elsewhere, but the parent's router may be asked.
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("a");
+  if (!link) return;
+  if (link.dataset.segment !== undefined && document.getElementById("segment")) {
+    event.preventDefault();
+    showSegment(link.dataset.topic, link.dataset.segment);
+  } else if (link.dataset.airflow !== undefined && outer() && !event.ctrlKey && !event.metaKey) {
+    event.preventDefault();
+    window.parent.history.pushState({}, "", link.href);
+    window.parent.dispatchEvent(new PopStateEvent("popstate", { state: {} }));
+  }
+});
+
+// Keys: the digits lead to the pages, a slash into the search, Escape closes the segment.
+document.addEventListener("keydown", (event) => {
+  if (event.target.matches("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) return;
+  const link = document.querySelector(`header a[data-key="${CSS.escape(event.key)}"]`);
+  if (link) location.href = link.href;
+  else if (event.key === "/") { document.querySelector("input[type=search]")?.focus(); event.preventDefault(); }
+  else if (event.key === "Escape") { const panel = document.getElementById("segment"); if (panel) panel.hidden = true; }
+});
+
+addEventListener("DOMContentLoaded", () => {
+  if (window.Plotly) drawAll(document);
+  if (document.querySelector("[data-live]")) setInterval(refresh, REFRESH_MILLISECONDS);
+});

@@ -1,0 +1,39 @@
+"""Takes the pictures of the pages: `python -m docs.pictures.take http://127.0.0.1:PORT [TOPIC]`, of an Airflow that runs.
+
+`make demo KEEP=1` leaves one running, and says where. Needs Playwright and a Chromium (tests/support/browser.py).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from urllib.parse import urlencode
+
+from tests.support.browser import browser
+
+HERE = Path(__file__).parent
+DEMO_TOPIC = "topic://demo/shop/orders"
+SETTLED_MILLISECONDS = 2_500
+"""Until fonts are there and plots are drawn."""
+
+
+def take(airflow: str, topic: str) -> None:
+    """One file a picture, beside this one."""
+    with browser() as started:
+        for theme in ("light", "dark"):
+            page = started.new_page(
+                color_scheme=theme, viewport={"width": 1280, "height": 860}, device_scale_factor=1.5
+            )
+            page.goto(airflow)  # the login, where anybody may
+            page.goto(f"{airflow}/plugin/cleave/cleave/topic?{urlencode({'name': topic, 'hours': 1})}")
+            frame = page.frame_locator("iframe")
+            frame.locator("#history .plot .point").first.click(force=True)
+            page.wait_for_timeout(SETTLED_MILLISECONDS)
+            page.screenshot(path=HERE / f"topic-{theme}.png")
+            if theme == "light":
+                frame.locator("#history").screenshot(path=HERE / "ring-over-time.png")
+            page.close()
+
+
+if __name__ == "__main__":
+    take(sys.argv[1].rstrip("/"), sys.argv[2] if len(sys.argv) > 2 else DEMO_TOPIC)

@@ -1,0 +1,335 @@
+"""What each page says of a topic with a history, and what it answers to what it cannot show."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from fastapi.routing import APIRoute
+from fastapi.testclient import TestClient
+
+from controller.domain.decision import Lane
+from controller.domain.policy import PolicyOverride
+from controller.entrypoints.pages.app import pages_app
+from controller.entrypoints.pages.desk import Desk
+from controller.services import autoscaler, policy_candidates, segment_admin
+from controller.store import backtests
+from controller.store.topics import policies, subscriptions
+from controller.store.topics.subscriptions import SubscriptionKind
+from tests.support.bench import TOPIC, Bench
+from tests.support.reports import report_load
+
+pytestmark = pytest.mark.integration
+NAME = quote(TOPIC, safe="")
+
+
+def report(bench: Bench, rates: dict[int, float], **options: Any) -> None:
+    """The load of the topic's segments."""
+    with bench.store.transaction() as tx:
+        report_load(tx, bench.topic_id, rates, **options)
+
+
+def decide(bench: Bench) -> None:
+    """One pass over all lanes; what it wants is intended and not run."""
+    autoscaler.run_pass(bench.store, bench.planes, set(Lane), decided_by="the test", limit=10)
+
+
+def set_policy(bench: Bench, **knobs: Any) -> None:
+    """Of the topic."""
+    with bench.store.transaction() as tx:
+        policies.set_topic(tx, bench.topic_id, PolicyOverride(**knobs), actor="ann")
+
+
+def figure(page: str, name: str) -> dict[str, Any]:
+    """The document of a picture."""
+    found = re.search(
+        rf'id="{name}" data-figure.*?<script type="application/json">(.*?)</script>', page, re.DOTALL
+    )
+    assert found is not None
+    document: dict[str, Any] = json.loads(found[1])
+    return document
+
+
+def needs(bench: Bench) -> tuple[int, str | None]:
+    """Of the only topic."""
+    [row] = bench.rows("SELECT urgency, needs FROM inspect.fleet")
+    return row[0], row[1]
+
+
+def test_the_fleet_lists_a_topic_with_what_it_carries(bench: Bench, pages: TestClient) -> None:
+    bench.create(2)
+    report(bench, {0: 12.5, 1: 4.0})
+
+    page = pages.get("/").text
+
+    assert f'href="/topic?name={quote(TOPIC)}"' in page
+    assert "16.5 msg/s" in page
+    assert bench.topic_name not in pages.get("/", params={"find": "no such"}).text
+    assert bench.topic_name in pages.get("/", params={"find": bench.topic_name[-4:]}).text
+
+
+def test_what_a_topic_needs_is_said_the_most_urgent_first(bench: Bench) -> None:
+    bench.create(1)
+    assert needs(bench) == (3, "no fresh load of 1 segment(s)")
+    report(bench, {0: 1.0})
+    assert needs(bench) == (0, None)
+    set_policy(bench, split_msg_rate_in=10.0, merge_msg_rate_in=1.0, max_segments=1)
+    report(bench, {0: 100.0})
+    assert needs(bench) == (2, "hot")
+
+    decide(bench)
+    assert needs(bench) == (4, "hot, and waiting does not help: at-max-segments")
+
+    set_policy(bench, split_msg_rate_in=10.0, merge_msg_rate_in=1.0)
+    operation = bench.intend(segment_admin.splitting(0)).operation
+    bench.execute("UPDATE cleave.operation SET attempts = 3 WHERE state = 'intended'")
+    assert needs(bench) == (6, f"operation {operation.operation_id} is stuck: fails again and again")
+
+
+def test_a_bucket_that_is_not_let_go_of_and_a_policy_that_cannot_be_followed_need_somebody(
+    bench: Bench,
+) -> None:
+    bench.create(1)
+    report(bench, {0: 1.0})
+    with bench.store.transaction() as tx:
+        subscriptions.insert_subscription(tx, bench.topic_id, "billing", SubscriptionKind.STREAM, 0)
+    bench.execute(
+        "INSERT INTO cleave.bucket_owner (topic_id, subscription, segment_id, bucket_start, bucket_end, consumer, generation,"
+        " release_asked_at) VALUES (:t, 'billing', 0, 0, 65535, 'c1', 1, clock_timestamp() - interval '2 minutes')",
+        t=bench.topic_id,
+    )
+    assert needs(bench) == (4, "1 entry bucket(s) are not let go of")
+
+    bench.execute(
+        """UPDATE cleave.topic SET policy = '{"max_segments": "many"}', row_version = row_version + 1"""
+    )
+    decide(bench)
+    assert needs(bench) == (5, "its policy cannot be followed")
+
+
+def test_a_topic_s_page_has_its_ring_its_history_and_its_load(bench: Bench, pages: TestClient) -> None:
+    bench.create(1)
+    report(bench, {0: 30.0})
+    bench.reshape(segment_admin.splitting(0, at=(0x4000,)))
+    report(bench, {1: 25.0, 2: 5.0}, cold_for=timedelta(seconds=9))
+
+    page = pages.get("/topic", params={"name": TOPIC}).text
+
+    [ring] = figure(page, "ring")["data"]
+    assert (ring["base"], ring["customdata"]) == ([0, 0x4000], [1, 2])
+    [history] = figure(page, "history")["data"]
+    assert sorted(history["customdata"]) == [0, 1, 2]
+    assert {trace["name"] for trace in figure(page, "load")["data"]} == {
+        "segment 0",
+        "segment 1",
+        "segment 2",
+    }
+    assert figure(page, "load")["layout"]["yaxis"]["title"]["text"] == "msg_rate_in (messages/s)"
+    assert "4000-ffff" in page
+
+
+def test_it_says_why_it_is_left_alone_and_how_far_from_acting(bench: Bench, pages: TestClient) -> None:
+    bench.create(1)
+    set_policy(bench, split_msg_rate_in=10.0, merge_msg_rate_in=1.0, max_segments=1)
+    report(bench, {0: 100.0})
+    decide(bench)
+
+    page = pages.get("/topic", params={"name": TOPIC.removeprefix("topic://")}).text
+
+    assert "<b>at-max-segments</b>" in page
+    assert "segments 1, needs below 1 (is at it)" in page
+    assert "max_segments" in page
+
+
+def test_it_says_of_buckets_that_nobody_reads_them_and_why(bench: Bench, pages: TestClient) -> None:
+    bench.create(1)
+    with bench.store.transaction() as tx:
+        subscriptions.insert_subscription(tx, bench.topic_id, "billing", SubscriptionKind.STREAM, 0)
+
+    page = pages.get("/topic", params={"name": TOPIC}).text
+
+    assert "no consumer is registered" in page
+
+
+def test_a_segment_knows_where_it_came_from_and_who_made_it(bench: Bench, pages: TestClient) -> None:
+    bench.create(1)
+    intent = bench.intend(segment_admin.splitting(0), bench.request())
+    bench.finish(intent)
+
+    parent = pages.get("/segment", params={"name": TOPIC, "segment_id": 0}).text
+    child = pages.get("/segment", params={"name": TOPIC, "segment_id": 1}).text
+
+    assert 'data-segment="1"' in parent
+    assert 'data-segment="0"' in child
+    assert f'operation_id={intent.operation.operation_id}"' in child
+    assert intent.operation.actor in child
+
+
+def test_decisions_and_operations_are_listed_filtered_and_paged(bench: Bench, pages: TestClient) -> None:
+    bench.create(1)
+    set_policy(bench, split_msg_rate_in=10.0, merge_msg_rate_in=1.0)
+    report(bench, {0: 100.0})
+    decide(bench)
+
+    assert "split 0 (msgRateIn)" in pages.get("/decisions").text
+    assert "split 0 (msgRateIn)" not in pages.get("/decisions", params={"find": "elsewhere"}).text
+    live = pages.get("/operations", params={"state": "live", "find": TOPIC}).text
+    done = pages.get("/operations", params={"state": "done"}).text
+    assert ("intended" in re.sub("<option.*?</option>", "", live), "create" in done) == (True, True)
+    [(newest,)] = bench.rows("SELECT max(operation_id) FROM cleave.operation")
+    older = pages.get("/operations", params={"before": newest}).text
+    assert f'operation_id={newest}"' not in older
+
+
+def test_an_operation_that_a_dag_asked_for_leads_to_its_run(bench: Bench, pages: TestClient) -> None:
+    bench.create(1)
+    key = "airflow/cleave_manual_split/manual__2026-11-23T05:00:00+00:00/split/-1"
+    operation = bench.finish(bench.intend(segment_admin.splitting(0), bench.request(key)))
+
+    page = pages.get("/operation", params={"operation_id": operation.operation_id}).text
+
+    assert "/dags/cleave_manual_split/runs/manual__2026-11-23T05%3A00%3A00%2B00%3A00" in page
+    assert "fence" in page
+    of_run = {"dag_id": "cleave_manual_split", "run_id": "manual__2026-11-23T05:00:00+00:00"}
+    assert f"operation_id={operation.operation_id}" in pages.get("/run", params=of_run).text
+    assert "asked for none" in pages.get("/run", params={**of_run, "run_id": "manual__2026"}).text
+
+
+def test_a_backtest_s_page_has_each_policy_beside_the_best(bench: Bench, pages: TestClient) -> None:
+    bench.create(1)
+    with bench.store.transaction() as tx:
+        asked = {"policies": [{"name": "adaptive"}], "loads": [], "prices": {}}
+        request = backtests.BacktestRequest("key", "ann", "code", asked)
+        begun = backtests.begin(tx, request)
+        results = [
+            backtests.BacktestResult("load", policy, 0, bench.topic_id, cost, 10.0, _FIGURES)
+            for policy, cost in (("adaptive", 12.0), ("pip483", 20.0))
+        ]
+        backtests.finish(tx, begun.run_id, request, "here", results)
+    policy_candidates.propose(
+        bench.store, TOPIC, PolicyOverride(max_segments=4), actor="ann", reason="it is enough"
+    )
+
+    page = pages.get("/backtest", params={"run_id": begun.run_id}).text
+    runs = pages.get("/backtests").text
+
+    [bars] = figure(page, "regrets")["data"]
+    assert (bars["y"], bars["x"]) == (["adaptive", "pip483"], [pytest.approx(1.2), pytest.approx(2.0)])
+    assert f"run_id={begun.run_id}" in runs
+    assert "max_segments=4" in runs
+    assert 'data-dag="policy_promote"' in runs
+
+
+_FIGURES = dict.fromkeys(("segment_hours", "over_provisioned_hours", "excess_hours", "overload_seconds", "overloaded_segment_seconds", "reshapes", "rings_resealed", "reconnections", "reversals", "useless_splits", "silent_seconds"), 0.0)  # fmt: skip
+
+
+def test_without_a_broker_the_bundles_page_says_what_is_missing(pages: TestClient) -> None:
+    page = pages.get("/bundles").text
+
+    assert "No broker was seen yet" in page
+
+
+def test_a_preview_says_what_would_be_sealed_and_created_and_changes_nothing(
+    bench: Bench, pages: TestClient
+) -> None:
+    bench.create(1)
+    before = bench.scalar("SELECT count(*) FROM cleave.operation")
+    wish = {"dag_id": "cleave_manual_split", "conf": {"topic": TOPIC, "segment": 0, "parts": 2}}
+
+    told = pages.post("/preview", json=wish)
+
+    assert told.json()["sentence"] == "split at epoch 0 would seal 0 and create 1 [0000-7fff], 2 [8000-ffff]"
+    assert bench.scalar("SELECT count(*) FROM cleave.operation") == before
+
+
+@pytest.mark.parametrize(
+    ("wish", "status", "words"),
+    [
+        ({"dag_id": "cleave_manual_split", "conf": {"topic": TOPIC, "segment": 7}}, 404, "segment 7"),
+        (
+            {"dag_id": "cleave_manual_split", "conf": {"topic": TOPIC, "segment": 0, "at": 1}},
+            400,
+            "no such parameter",
+        ),
+        ({"dag_id": "cleave_delete_topic", "conf": {}}, 400, "has no preview"),
+        ({"conf": {}}, 400, "dag_id"),
+    ],
+)
+def test_a_wish_that_cannot_be_previewed_is_refused_with_its_reason(
+    bench: Bench, pages: TestClient, wish: dict[str, Any], status: int, words: str
+) -> None:
+    bench.create(1)
+
+    answer = pages.post("/preview", json=wish)
+
+    assert (answer.status_code, words in answer.json()["reason"]) == (status, True)
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("/topic?name=acme/shop/none", 404, "does not exist"),
+        ("/topic", 400, "name: Field required"),
+        (f"/topic?name={NAME}&hours=nan", 400, "hours"),
+        (f"/topic?name={NAME}&hours=0", 400, "hours"),
+        (f"/segment?name={NAME}&segment_id=99", 404, "no segment 99"),
+        (f"/segment?name={NAME}&segment_id=-1", 400, "segment_id"),
+        ("/operation?operation_id=9999", 404, "no operation 9999"),
+        ("/operation?operation_id=99999999999999999999", 400, "operation_id"),
+        ("/backtest?run_id=9999", 404, "no backtest 9999"),
+        ("/static/app.py", 404, "app.py"),
+        ("/?after=-1", 400, "after"),
+    ],
+)
+def test_what_is_not_there_is_a_page_with_one_sentence(
+    bench: Bench, pages: TestClient, path: str, status: int, words: str
+) -> None:
+    bench.create(1)
+
+    answer = pages.get(path)
+
+    assert (answer.status_code, words in answer.text) == (status, True)
+
+
+def test_what_people_wrote_is_shown_and_never_run(bench: Bench, pages: TestClient) -> None:
+    bench.create(1)
+    bench.execute(
+        "UPDATE cleave.operation SET reason = :r, actor = :r", r="</script><script>alert(1)</script>"
+    )
+
+    for page in (pages.get("/operations").text, pages.get("/topic", params={"name": TOPIC}).text):
+        assert "alert(1)" in page
+        assert "<script>alert" not in page
+
+
+def test_a_database_that_is_away_is_said_in_one_sentence_without_its_address() -> None:
+    desk = Desk(lambda: {"dsn": "postgresql://somebody:secret@127.0.0.1:1/cleave", "extras": {}})
+
+    answer = TestClient(pages_app(desk)).get("/")
+
+    assert answer.status_code == 503
+    assert "secret" not in answer.text
+
+
+def test_nothing_is_answered_but_by_leave_of_whoever_mounts_them(bench: Bench) -> None:
+    from fastapi import Depends, HTTPException
+
+    def refuse() -> None:
+        raise HTTPException(401)
+
+    app = pages_app(Desk(lambda: {"dsn": bench.url, "extras": {}}), [Depends(refuse)])
+    client = TestClient(app)
+    paths = [
+        (method, route.path)
+        for route in app.routes
+        if isinstance(route, APIRoute)
+        for method in route.methods
+    ]
+
+    assert len(paths) >= 11
+    for method, path in paths:
+        assert client.request(method, path.replace("{name}", "pages.js")).status_code == 401

@@ -1,0 +1,49 @@
+"""A real browser, headless, on pages of this machine: Debian's Chromium or whichever is there, driven by Playwright."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_QUIET = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+"""It talks to nobody but the pages; without a sandbox, since tests may run as root."""
+
+
+def executable() -> str:
+    """Where the browser is; without one the test is skipped, and failed where CI=true."""
+    for name in _NAMES:
+        if (found := shutil.which(name)) is not None:
+            return found
+    missing = f"no browser: install one of {', '.join(_NAMES)} (Debian: apt-get install chromium)"
+    if os.environ.get("CI", "").lower() in ("1", "true"):
+        pytest.fail(missing)
+    pytest.skip(missing)
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    """One browser, closed at the end."""
+    from playwright.sync_api import sync_playwright
+
+    where = executable()
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=where, args=list(_QUIET))
+        yield started
+        started.close()
