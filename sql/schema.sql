@@ -4453,6 +4453,8 @@ CREATE UNIQUE INDEX operation_parent_one_live ON cleave.operation_parent USING b
 
 COMMENT ON INDEX cleave.operation_parent_one_live IS 'A segment takes part in one live operation at a time; wait for it or look at inspect.operations.';
 
+CREATE INDEX policy_candidate_by_evidence ON cleave.policy_candidate USING btree (run_id) WHERE (run_id IS NOT NULL);
+
 CREATE INDEX policy_candidate_by_topic ON cleave.policy_candidate USING btree (topic_id, candidate_id);
 
 CREATE UNIQUE INDEX policy_candidate_one_in_shadow ON cleave.policy_candidate USING btree (topic_id) WHERE (state = 'shadow'::text);
@@ -4945,9 +4947,9 @@ GRANT ALL ON FUNCTION inspect.lineage(topic text, segment bigint) TO cleave_cont
 GRANT ALL ON FUNCTION inspect.times_32(a bigint, b bigint) TO cleave_inspector;
 GRANT ALL ON FUNCTION inspect.times_32(a bigint, b bigint) TO cleave_controller;
 
-GRANT SELECT,INSERT ON TABLE cleave.backtest_result TO cleave_controller;
+GRANT SELECT,INSERT,DELETE ON TABLE cleave.backtest_result TO cleave_controller;
 
-GRANT SELECT,INSERT,UPDATE ON TABLE cleave.backtest_run TO cleave_controller;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.backtest_run TO cleave_controller;
 
 GRANT SELECT ON TABLE cleave.broker_load TO cleave_controller;
 GRANT SELECT ON TABLE cleave.broker_load TO cleave_spark_loader;
