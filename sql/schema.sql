@@ -2639,6 +2639,19 @@ CREATE TABLE cleave.segment_parent (
 
 COMMENT ON CONSTRAINT segment_parent_older ON cleave.segment_parent IS 'A parent is older than its child: its id is smaller.';
 
+CREATE TABLE cleave.segment_producers (
+    topic_id bigint NOT NULL,
+    segment_id bigint NOT NULL,
+    producers integer NOT NULL,
+    counted_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT segment_producers_counted CHECK ((producers >= 0))
+)
+WITH (fillfactor='70');
+
+COMMENT ON TABLE cleave.segment_producers IS 'How many producers were connected to each segment when that last changed, where anybody can count them.';
+
+COMMENT ON CONSTRAINT segment_producers_counted ON cleave.segment_producers IS 'There are no fewer producers than none.';
+
 CREATE TABLE cleave.segment_sketch (
     topic_id bigint NOT NULL,
     segment_id bigint NOT NULL,
@@ -4349,6 +4362,9 @@ ALTER TABLE ONLY cleave.segment_parent
 ALTER TABLE ONLY cleave.segment
     ADD CONSTRAINT segment_pkey PRIMARY KEY (topic_id, segment_id);
 
+ALTER TABLE ONLY cleave.segment_producers
+    ADD CONSTRAINT segment_producers_pkey PRIMARY KEY (topic_id, segment_id);
+
 ALTER TABLE ONLY cleave.segment_sketch
     ADD CONSTRAINT segment_sketch_pkey PRIMARY KEY (topic_id, segment_id);
 
@@ -5049,6 +5065,8 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.segment_load TO cleave_control
 GRANT SELECT ON TABLE cleave.segment_load TO cleave_spark_loader;
 
 GRANT SELECT,INSERT ON TABLE cleave.segment_parent TO cleave_controller;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.segment_producers TO cleave_controller;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.segment_sketch TO cleave_controller;
 

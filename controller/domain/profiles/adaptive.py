@@ -99,13 +99,13 @@ class _Planner:
         policy, situation = ground.policy, ground.situation
         self._scale = tuple(1 / limit for limit in policy.thresholds.split.rates)
         self._tick_seconds = max(policy.load_memory_seconds, TICKS_OF_MEMORY) / TICKS_OF_MEMORY
-        self._clients = situation.clients
+        self._clients = situation.reconnections
         can = situation.capabilities
         whole_ring = can.recut and not can.midpoint_only
         self._prices = Prices(
             target=policy.target_use,
             reseal=policy.reseal_price_segment_seconds,
-            reconnections=policy.reconnection_price_segment_seconds * situation.clients,
+            reconnections=policy.reconnection_price_segment_seconds * situation.reconnections,
             tick_seconds=self._tick_seconds,
             memory_ticks=TICKS_OF_MEMORY,
             most_parts=2 if can.midpoint_only else max(2, can.max_children),
