@@ -155,11 +155,14 @@ _QUEUES = Prepared(
 """,
     {"topic_ids": "bigint[]"},
 )
-# As many as the segment with most has: one that was just made has not all of them yet.
+# As many as the segment with most has: one that was just made has not all of them yet. Those that hand in counts of their keys
+# count for a while.
 _PRODUCERS = Prepared(
     "situation_producers",
     """
-    SELECT p.topic_id, max(p.producers) AS producers FROM cleave.segment_producers p
+    SELECT p.topic_id, max(greatest(p.connected, CASE WHEN p.counted_at > clock_timestamp() - interval '5 minutes' THEN p.counting END))
+               AS producers
+      FROM cleave.segment_producers p
      WHERE p.topic_id = ANY (:topic_ids)
        AND (SELECT s.state FROM cleave.segment s
              WHERE s.topic_id = p.topic_id AND s.segment_id = p.segment_id) = 'ACTIVE'
@@ -351,7 +354,7 @@ def _clients(
     count = max(1, len(segments[row.topic_id]))
     shared_out = sum(-(-one.consumers // count) for one in consumers[row.topic_id])
     clients = shared_out + sum(int(one.consumers) for one in queues[row.topic_id])
-    connected = sum(one.producers for one in producers[row.topic_id])
+    connected = sum(one.producers or 0 for one in producers[row.topic_id])
     if not clients + connected:
         return _NOBODY
     of_topic = _refilled(

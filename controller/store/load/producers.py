@@ -1,4 +1,4 @@
-"""How many producers each segment has, as last counted. Decisions read it in `decisions/situations.py`, as a part of what sealing a
+"""How many producers each segment has, as its broker last said. Decisions read it in `decisions/situations.py`, as a part of what sealing a
 segment costs.
 """
 
@@ -12,14 +12,14 @@ SegmentKey = tuple[int, int]
 """Topic and segment."""
 
 _RECORD = text("""
-    INSERT INTO cleave.segment_producers AS p (topic_id, segment_id, producers)
+    INSERT INTO cleave.segment_producers AS p (topic_id, segment_id, connected)
     SELECT g.topic_id, g.segment_id, g.producers
       FROM unnest(CAST(:topic_id AS bigint[]), CAST(:segment_id AS bigint[]), CAST(:producers AS integer[]))
            AS g (topic_id, segment_id, producers)
       JOIN cleave.segment s ON s.topic_id = g.topic_id AND s.segment_id = g.segment_id AND s.state = 'ACTIVE'
      ORDER BY g.topic_id, g.segment_id
         ON CONFLICT (topic_id, segment_id) DO UPDATE
-       SET producers = excluded.producers, counted_at = clock_timestamp() WHERE p.producers <> excluded.producers
+       SET connected = excluded.connected WHERE p.connected IS DISTINCT FROM excluded.connected
 """)
 
 

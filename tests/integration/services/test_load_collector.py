@@ -113,16 +113,16 @@ def test_how_many_producers_there_are_is_written_down_where_it_changed(bench: Be
     bench.topic_with(segments=2)
     plane = Attended(bench.plane)
     watch = collector(bench, tmp_path, {bench.plane.name: plane})
-    known = "SELECT segment_id, producers, counted_at FROM cleave.segment_producers ORDER BY segment_id"
+    known = "SELECT segment_id, connected, xmin::text FROM cleave.segment_producers ORDER BY segment_id"
     plane.producers = {bench.log_of(0): 3}  # of the other one nobody knows
     watch.tick()
-    [(segment_id, count, at)] = bench.rows(known)
+    [(segment_id, count, written_by)] = bench.rows(known)
     assert (segment_id, count) == (0, 3)
 
     plane.producers |= {bench.log_of(1): 0}
     watch.tick()
     collector(bench, tmp_path, {bench.plane.name: plane}, name="c2").tick()  # one that was just started
-    assert bench.rows(known)[0] == (0, 3, at)
+    assert bench.rows(known)[0] == (0, 3, written_by)
     assert [row[:2] for row in bench.rows(known)] == [(0, 3), (1, 0)]
 
     bench.reshape(segment_admin.splitting(0))
