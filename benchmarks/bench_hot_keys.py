@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections import Counter
 from collections.abc import Mapping
 from random import Random
 from typing import Any
@@ -128,14 +127,15 @@ def by_midpoint(slots: Slots) -> dict[str, float]:
     """The hottest one is halved each minute; a split that leaves nearly all load on one side is in vain."""
     layout, in_vain, acts = SegmentLayout.initial(1, now=0), 0, 0
     while True:
-        hot: Counter[int] = Counter()
+        hot: dict[int, float] = {}
         for segment in layout.active:
             load = sum(within(segment, slots).values())
             if load > 1 and segment.hash_range.width > 1:
-                hot[segment.segment_id] = load  # type: ignore[assignment]
+                hot[segment.segment_id] = load
         if not hot or len(layout.active) >= POLICY.max_segments:
             return {"segments": len(layout.active), "minutes": acts, "in_vain": in_vain, "acts": acts}
-        [(hottest, load)] = hot.most_common(1)
+        hottest = max(hot, key=hot.__getitem__)
+        load = hot[hottest]
         layout = layout.split(hottest, acts)
         acts += 1
         shares = [sum(within(s, slots).values()) / load for s in layout.active if hottest in s.parent_ids]

@@ -29,11 +29,13 @@ from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
 
 if TYPE_CHECKING:
+    from controller.landing.area import LandingArea
     from controller.services.asset_events import AssetEventPoster
     from controller.services.consumer_sessions.leader import SessionLeader
     from controller.services.consumer_watch import ConsumerWatch
     from controller.services.dead_letters import DeadLetterLogs
     from controller.services.delivery_counts import DeliveryCounts
+    from controller.services.key_count_landing import KeyCountLanding
     from controller.services.load_aggregation import LoadAggregation
     from controller.services.load_collector import LoadCollector
     from controller.services.operation_runner import RunnerContext
@@ -162,6 +164,7 @@ class ConsumerServices:
     deliveries: DeliveryCounts
     dead_letters: DeadLetterLogs
     lists: SegmentLists
+    key_counts: KeyCountLanding
 
 
 class ConsumerServer(Protocol):
@@ -217,6 +220,7 @@ def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> t
     from controller.services.consumer_sessions.timing import ConsumerTiming
     from controller.services.dead_letters import DeadLetterLogs
     from controller.services.delivery_counts import DeliveryCounts
+    from controller.services.key_count_landing import KeyCountLanding
     from controller.services.segment_lists import SegmentLists
     from controller.services.watches import feeds, layout_feed, topic_feed
     from controller.store.postgres.notifications import Listener
@@ -240,6 +244,9 @@ def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> t
     layouts = layout_feed.LayoutFeed(app.store, watched.interrupt, shard_count=settings.worker_shards)
     topics = topic_feed.TopicFeed(app.store, watched.interrupt, clock=SystemClock())
     telling = feeds.Feeds(watched, (layouts, topics), clock=SystemClock())
+    key_counts = KeyCountLanding(
+        app.store, key_count_area(settings), worker=_file_name_part(process_name()), clock=SystemClock()
+    )
     services = ConsumerServices(
         leader,
         layouts,
@@ -248,8 +255,22 @@ def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> t
         deliveries=DeliveryCounts(app.store),
         dead_letters=DeadLetterLogs(app.store, app.planes),
         lists=SegmentLists(app.store),
+        key_counts=key_counts,
     )
-    return leader, telling, served.serve(services)
+    return leader, telling, key_counts, served.serve(services)
+
+
+def key_count_area(settings: Settings) -> LandingArea:
+    """Where counts of keys land."""
+    from controller.landing.area import LandingArea
+    from controller.landing.schemas import KEY_COUNT_SCHEMA
+
+    return LandingArea(settings.key_counts_location, KEY_COUNT_SCHEMA)
+
+
+def _file_name_part(process: str) -> str:
+    """Two on one host must not write the same file."""
+    return process.replace(":", "-").lstrip("-")
 
 
 def _work_loop(
@@ -355,7 +376,7 @@ def build_collector(app: Application, prefix: str = "") -> LoadCollector:
         app.store,
         app.planes,
         LandingArea(settings.landing_url),
-        name=process_name().replace(":", "-").lstrip("-"),  # two on one host must not write the same file
+        name=_file_name_part(process_name()),
         interval_seconds=settings.collect_interval_seconds,
         clock=SystemClock(),
         prefix=prefix,
@@ -381,12 +402,13 @@ def build_aggregation(settings: Settings) -> LoadAggregation:
     """The load aggregation of the landing area that the settings name."""
     from controller.landing.area import LandingArea
     from controller.landing.history import RateHistory
-    from controller.services.load_aggregation import LoadAggregation
+    from controller.services.load_aggregation import KeyCountIntake, LoadAggregation
 
     return LoadAggregation(
         settings.loader_dsn,
         LandingArea(settings.landing_url),
         RateHistory(settings.history_location),
+        key_counts=KeyCountIntake(key_count_area(settings), settings.key_sketch_seconds),
         spark_master=settings.spark_master,
         spark_conf=settings.spark_conf,
         window_seconds=settings.rate_window_seconds,

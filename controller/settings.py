@@ -124,9 +124,11 @@ class Settings(BaseSettings):
     """Topics one batch of a fleet pass evaluates in a transaction."""
 
     landing_keep_days: int = Field(7, ge=1)
-    """Days of raw samples to keep; older ones are deleted by the maintenance."""
+    """Days of raw samples and of counts of keys to keep; older ones are deleted by the maintenance."""
     history_keep_days: int = Field(400, ge=1)
     """Days of rates to keep for replay, and of cycles of bundle balancing with their proposals."""
+    backtest_keep_days: int = Field(90, ge=1)
+    """Days of backtests to keep; what a candidate policy was promoted or refused on is kept for good."""
 
     pulsar_cluster: str = "standalone"
     """Pulsar's own name of the cluster, for the balancing of its bundles."""
@@ -193,6 +195,11 @@ class Settings(BaseSettings):
     def history_location(self) -> str:
         """Where load records are kept by day."""
         return self.history_url or f"{self.landing_url.rstrip('/')}-history"
+
+    @property
+    def key_counts_location(self) -> str:
+        """Where counts of keys land that producers hand in."""
+        return f"{self.landing_url.rstrip('/')}-key-counts"
 
     @property
     def spark_label(self) -> str:

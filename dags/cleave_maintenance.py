@@ -5,7 +5,7 @@ what can be; *collect_garbage* prunes sealed segments past their retention (`CLE
 property `retention_minutes`) that every subscription has read; *keep_landing* compacts and expires files, and finishes
 the history of aggregation runs that were killed; *sweep_tombstones* deletes logs nobody needs, and of the embedded logs
 what everybody has read and what is old enough (`CLEAVE_EMBEDDED_RETENTION_SECONDS`); *keep_partitions* makes the
-ledger's tables for the days to come and drops old ones. A large fleet is gone through in rounds of a few shares.
+ledger's tables for the days to come, drops old ones, and forgets old backtests (`CLEAVE_BACKTEST_KEEP_DAYS`). A large fleet is gone through in rounds of a few shares.
 
 *Dry run* lists in the log what would be done.
 """

@@ -110,6 +110,34 @@ SELECT p.topic_id, p.segment_id, {_each("p.{m}")}, p.source, p.modified_at_ms, p
 """
 
 
+_SKETCHES = """
+WITH told AS (
+  SELECT topic_id, segment_id, source, producers, bins
+    FROM {counts}
+   WHERE instant >= timestamp_millis(:since_ms + 1) AND instant < timestamp_millis(:until_ms + 1)
+), summed AS (
+  SELECT topic_id, segment_id, bin, sum(messages) AS messages
+    FROM (SELECT topic_id, segment_id, posexplode(bins) AS (bin, messages) FROM told)
+   GROUP BY topic_id, segment_id, bin
+), whole AS (
+  SELECT topic_id, segment_id, sum(messages) AS messages,
+         transform(array_sort(collect_list(struct(bin, messages))), one -> one.messages) AS bins
+    FROM summed GROUP BY topic_id, segment_id
+), tellers AS (  -- a worker tells of the same producers again and again, workers of different ones
+  SELECT topic_id, segment_id, sum(producers) AS producers
+    FROM (SELECT topic_id, segment_id, source, max(producers) AS producers FROM told GROUP BY topic_id, segment_id, source)
+   GROUP BY topic_id, segment_id
+)
+SELECT w.topic_id, w.segment_id, t.producers, w.messages, w.bins
+  FROM whole w JOIN tellers t ON t.topic_id = w.topic_id AND t.segment_id = w.segment_id
+"""
+
+
+def build_sketches(counts: DataFrame, since_ms: int, until_ms: int) -> DataFrame:
+    """Counts of keys whose instants lie in (since, until], added up for each segment: topic_id, segment_id, producers, messages, bins."""
+    return counts.sparkSession.sql(_SKETCHES, {"since_ms": since_ms, "until_ms": until_ms}, counts=counts)
+
+
 def build_rates(samples: DataFrame, window: LoadWindow) -> DataFrame:
     """Rates of every segment observed in the window: topic_id, segment_id, four rates per second,
     observed_at_ms, covered_ms, and the source that was heard last.

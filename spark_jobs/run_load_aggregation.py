@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from controller.domain.load import METRICS
 from controller.domain.load_window import LoadWindow
-from spark_jobs.load_aggregation import build_changes, build_heard, build_rates
+from spark_jobs.load_aggregation import build_changes, build_heard, build_rates, build_sketches
 from spark_jobs.session import with_session
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ SAMPLES = (
     "topic_id BIGINT, segment_id BIGINT, source STRING, instant TIMESTAMP,"
     " msg_in BIGINT, byte_in BIGINT, msg_out BIGINT, byte_out BIGINT"
 )
+KEY_COUNTS = "topic_id BIGINT, segment_id BIGINT, source STRING, instant TIMESTAMP, producers BIGINT, bins ARRAY<BIGINT>"
 _STATS = ", ".join(f"{metric} DOUBLE" for metric in METRICS)
 _LIMITS = ", ".join(f"{side}_{metric} DOUBLE" for side in ("split", "merge") for metric in METRICS)
 RATES = (
@@ -52,6 +53,12 @@ def compute(
     before = {name: spark.read.schema(s).parquet(f"{scratch_url}/{name}") for name, s in BASELINE.items()}
     rates = spark.read.schema(RATES).parquet(f"{scratch_url}/rates")
     return build_changes(rates, spark.createDataFrame(heard), window=window, **before), heard
+
+
+def add_up(spark: SparkSession, count_urls: Sequence[str], since_ms: int, until_ms: int) -> pa.Table:
+    """Sketches of segments from the counts that producers handed in."""
+    counts = spark.read.schema(KEY_COUNTS).parquet(*count_urls).na.drop()
+    return build_sketches(counts, since_ms, until_ms).toArrow()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

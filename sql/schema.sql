@@ -189,6 +189,23 @@ BEGIN
     RETURN NULL;
 END $$;
 
+CREATE FUNCTION cleave.keep_sketch(of_topic bigint, of_segment bigint, counted real[], fresh_for double precision, half_life double precision) RETURNS void
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    INSERT INTO cleave.segment_sketch AS k (topic_id, segment_id, bins, messages, fresh_until)
+    SELECT s.topic_id, s.segment_id, counted, (SELECT sum(bin::float8) FROM unnest(counted) AS bin),
+           clock_timestamp() + make_interval(secs => fresh_for)
+      FROM cleave.segment s WHERE s.topic_id = of_topic AND s.segment_id = of_segment AND s.state = 'ACTIVE'
+    ON CONFLICT (topic_id, segment_id) DO UPDATE
+       SET (bins, messages, sampled_at, fresh_until) = (
+           SELECT added.bins, (SELECT sum(bin::float8) FROM unnest(added.bins) AS bin), excluded.sampled_at, excluded.fresh_until
+             FROM (SELECT cleave.add_sketch(k.bins, power(0.5, least(greatest(extract(epoch FROM excluded.sampled_at - k.sampled_at), 0)
+                                                                     / half_life, 60)), excluded.bins) AS bins) added)
+$$;
+
+COMMENT ON FUNCTION cleave.keep_sketch(of_topic bigint, of_segment bigint, counted real[], fresh_for double precision, half_life double precision) IS 'Adds what was counted to the sketch of an ACTIVE segment.';
+
 CREATE FUNCTION cleave.knob_number(value jsonb) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN (jsonb_typeof(value) = 'number'::text) THEN CASE WHEN (abs((value)::numeric) > '179769313486231570000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000'::numeric) THEN NULL::double precision WHEN (abs((value)::numeric) < 0.000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000001) THEN (0)::double precision ELSE (value)::double precision END WHEN (value = ANY (ARRAY['"Infinity"'::jsonb, '"-Infinity"'::jsonb, '"NaN"'::jsonb])) THEN ((value #>> '{}'::text[]))::double precision ELSE NULL::double precision END;
@@ -397,6 +414,33 @@ BEGIN
     DELETE FROM staging.source_row s WHERE s.run_id = run;
     RETURN QUERY SELECT updated + added, staged - updated - added, true;
 END $$;
+
+CREATE FUNCTION cleave.merge_sketches(run text, fresh_for double precision, half_life double precision) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    given staging.sketch_row;
+    kept  bigint := 0;
+BEGIN
+    FOR given IN
+        SELECT g.* FROM staging.sketch_row g
+          JOIN cleave.segment s ON s.topic_id = g.topic_id AND s.segment_id = g.segment_id AND s.state = 'ACTIVE'
+         WHERE g.run_id = run AND cardinality(g.bins) = least(1024, s.range_end - s.range_start + 1)
+           AND 0 <= ALL (g.bins) AND 0 < ANY (g.bins)
+         ORDER BY g.topic_id, g.segment_id
+    LOOP
+        PERFORM cleave.keep_sketch(given.topic_id, given.segment_id, given.bins::real[], fresh_for, half_life);
+        INSERT INTO cleave.segment_producers AS p (topic_id, segment_id, counting, counted_at)
+        VALUES (given.topic_id, given.segment_id, given.producers, clock_timestamp())
+            ON CONFLICT (topic_id, segment_id) DO UPDATE SET counting = excluded.counting, counted_at = excluded.counted_at;
+        kept := kept + 1;
+    END LOOP;
+    DELETE FROM staging.sketch_row r WHERE r.run_id = run;
+    RETURN kept;
+END $$;
+
+COMMENT ON FUNCTION cleave.merge_sketches(run text, fresh_for double precision, half_life double precision) IS 'Adds a run''s counts of keys to the sketches of their segments.';
 
 CREATE FUNCTION cleave.namespace_bundles_before_update() RETURNS trigger
     LANGUAGE plpgsql
@@ -2639,6 +2683,24 @@ CREATE TABLE cleave.segment_parent (
 
 COMMENT ON CONSTRAINT segment_parent_older ON cleave.segment_parent IS 'A parent is older than its child: its id is smaller.';
 
+CREATE TABLE cleave.segment_producers (
+    topic_id bigint NOT NULL,
+    segment_id bigint NOT NULL,
+    connected integer,
+    counting integer,
+    counted_at timestamp with time zone,
+    CONSTRAINT segment_producers_some CHECK ((COALESCE(LEAST(connected, counting), '-1'::integer) >= 0))
+)
+WITH (fillfactor='70');
+
+COMMENT ON TABLE cleave.segment_producers IS 'How many producers each segment has, as far as anybody can count them.';
+
+COMMENT ON COLUMN cleave.segment_producers.connected IS 'As its broker said when that last changed; null where no broker tells.';
+
+COMMENT ON COLUMN cleave.segment_producers.counting IS 'How many had sent to it of those that hand in counts of their keys, at counted_at.';
+
+COMMENT ON CONSTRAINT segment_producers_some ON cleave.segment_producers IS 'There are no fewer producers than none, and a row says how many.';
+
 CREATE TABLE cleave.segment_sketch (
     topic_id bigint NOT NULL,
     segment_id bigint NOT NULL,
@@ -4237,6 +4299,14 @@ CREATE TABLE staging.namespace_row (
     seen_row_version bigint NOT NULL
 );
 
+CREATE TABLE staging.sketch_row (
+    run_id text NOT NULL,
+    topic_id bigint NOT NULL,
+    segment_id bigint NOT NULL,
+    producers bigint NOT NULL,
+    bins bigint[] NOT NULL
+);
+
 CREATE TABLE staging.source_row (
     run_id text NOT NULL,
     source text NOT NULL,
@@ -4422,6 +4492,9 @@ ALTER TABLE ONLY cleave.segment_parent
 ALTER TABLE ONLY cleave.segment
     ADD CONSTRAINT segment_pkey PRIMARY KEY (topic_id, segment_id);
 
+ALTER TABLE ONLY cleave.segment_producers
+    ADD CONSTRAINT segment_producers_pkey PRIMARY KEY (topic_id, segment_id);
+
 ALTER TABLE ONLY cleave.segment_sketch
     ADD CONSTRAINT segment_sketch_pkey PRIMARY KEY (topic_id, segment_id);
 
@@ -4526,6 +4599,8 @@ CREATE UNIQUE INDEX operation_parent_one_live ON cleave.operation_parent USING b
 
 COMMENT ON INDEX cleave.operation_parent_one_live IS 'A segment takes part in one live operation at a time; wait for it or look at inspect.operations.';
 
+CREATE INDEX policy_candidate_by_evidence ON cleave.policy_candidate USING btree (run_id) WHERE (run_id IS NOT NULL);
+
 CREATE INDEX policy_candidate_by_topic ON cleave.policy_candidate USING btree (topic_id, candidate_id);
 
 CREATE UNIQUE INDEX policy_candidate_one_in_shadow ON cleave.policy_candidate USING btree (topic_id) WHERE (state = 'shadow'::text);
@@ -4585,6 +4660,8 @@ CREATE INDEX load_row_run ON staging.load_row USING btree (run_id);
 CREATE INDEX namespace_bundles_row_run ON staging.namespace_bundles_row USING btree (run_id);
 
 CREATE INDEX namespace_row_run ON staging.namespace_row USING btree (run_id);
+
+CREATE INDEX sketch_row_run ON staging.sketch_row USING btree (run_id);
 
 CREATE INDEX source_row_run ON staging.source_row USING btree (run_id);
 
@@ -4886,6 +4963,9 @@ REVOKE ALL ON FUNCTION cleave.merge_load(run text, run_window_end timestamp with
 GRANT ALL ON FUNCTION cleave.merge_load(run text, run_window_end timestamp with time zone, run_engine text, run_samples bigint, run_segments bigint, run_quarantined text[]) TO cleave_spark_loader;
 GRANT ALL ON FUNCTION cleave.merge_load(run text, run_window_end timestamp with time zone, run_engine text, run_samples bigint, run_segments bigint, run_quarantined text[]) TO cleave_controller;
 
+REVOKE ALL ON FUNCTION cleave.merge_sketches(run text, fresh_for double precision, half_life double precision) FROM PUBLIC;
+GRANT ALL ON FUNCTION cleave.merge_sketches(run text, fresh_for double precision, half_life double precision) TO cleave_spark_loader;
+
 REVOKE ALL ON FUNCTION cleave.remember_loads(run text, run_window_end timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION embedded.acknowledge(of_log_id bigint, of_subscription text, of_generation bigint, upto bigint, messages bigint, bytes bigint) FROM PUBLIC;
@@ -5018,9 +5098,9 @@ GRANT ALL ON FUNCTION inspect.lineage(topic text, segment bigint) TO cleave_cont
 GRANT ALL ON FUNCTION inspect.times_32(a bigint, b bigint) TO cleave_inspector;
 GRANT ALL ON FUNCTION inspect.times_32(a bigint, b bigint) TO cleave_controller;
 
-GRANT SELECT,INSERT ON TABLE cleave.backtest_result TO cleave_controller;
+GRANT SELECT,INSERT,DELETE ON TABLE cleave.backtest_result TO cleave_controller;
 
-GRANT SELECT,INSERT,UPDATE ON TABLE cleave.backtest_run TO cleave_controller;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.backtest_run TO cleave_controller;
 
 GRANT SELECT ON TABLE cleave.broker_load TO cleave_controller;
 GRANT SELECT ON TABLE cleave.broker_load TO cleave_spark_loader;
@@ -5120,6 +5200,8 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.segment_load TO cleave_control
 GRANT SELECT ON TABLE cleave.segment_load TO cleave_spark_loader;
 
 GRANT SELECT,INSERT ON TABLE cleave.segment_parent TO cleave_controller;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.segment_producers TO cleave_controller;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.segment_sketch TO cleave_controller;
 
@@ -5296,6 +5378,8 @@ GRANT INSERT ON TABLE staging.load_row TO cleave_spark_loader;
 GRANT INSERT ON TABLE staging.namespace_bundles_row TO cleave_spark_loader;
 
 GRANT INSERT ON TABLE staging.namespace_row TO cleave_spark_loader;
+
+GRANT INSERT ON TABLE staging.sketch_row TO cleave_spark_loader;
 
 GRANT INSERT ON TABLE staging.source_row TO cleave_spark_loader;
 

@@ -1,11 +1,12 @@
 """What a rule is shown of the load: the records that the aggregation would keep, and the last ticks of each segment.
 
-Records: see `records`. A new segment is measured at the report after it was made, and has no record until then. What is remembered: see `load_memory`.
+Records: see `records`. A new segment is measured at the report after it was made, and has no record until then. What is
+remembered: see `domain.load_memory`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -13,7 +14,6 @@ import numpy as np
 
 from controller.backtest.arrays import Floats, Mask, Wholes, any_along, is_nan
 from controller.backtest.averages import FollowedAverages, SteadyAverages, all_rates
-from controller.backtest.load_memory import LoadMemory
 from controller.backtest.load_series import LoadSeries
 from controller.backtest.records import RecordArrays
 from controller.backtest.rule import Rule
@@ -22,6 +22,7 @@ from controller.domain.errors import InvariantViolated
 from controller.domain.hash_range import HashRange
 from controller.domain.layout import SegmentLayout
 from controller.domain.load import METRICS, LoadRecord, LoadStats
+from controller.domain.load_memory import LoadMemory, Origin, origins_of
 from controller.domain.policy import AutoScalePolicy
 
 _FIRST_LOOK_AHEAD = 64
@@ -75,7 +76,7 @@ class Observation:
             )
         elif minutes:
             self.followed = FollowedAverages(minutes, self.report_ms, self.metrics)
-        self.memory = LoadMemory(rule.memory_ticks, policy.load_memory_seconds)
+        self.memory, self.origins = LoadMemory(rule.memory_ticks), dict[int, Origin]()
         self.sketched: dict[int, tuple[float, ...]] = {}
         self.ids: tuple[int, ...] = ()
         self.ranges: tuple[HashRange, ...] = ()
@@ -144,7 +145,12 @@ class Observation:
                 segment_id: LoadStats(*all_rates(self.metrics, own))
                 for segment_id, *own in zip(self.ids, *values, strict=True)
             }
-            self.memory.observe(self.start_ms + (report + 1) * self.report_ms, measured)
+            self.memory.remember(
+                self.start_ms + (report + 1) * self.report_ms,
+                measured,
+                self.rule.policy.load_memory_seconds,
+                self.origins,
+            )
 
     def relayout(self, layout: SegmentLayout, tick: int) -> None:
         """Goes on with the active segments of another layout; what was measured up to `tick` has been taken in."""
@@ -170,7 +176,14 @@ class Observation:
         elif self.followed is not None:
             self.followed.move(new, old, count)
         elif self.rule.memory_ticks:
-            self.memory.relayout(layout)
+            self._pass_on(layout, [i for i in self.ids if i not in places])
+
+    def _pass_on(self, layout: SegmentLayout, made: Collection[int]) -> None:
+        """What is remembered waits for the heirs to be measured; what nobody will ask for is forgotten."""
+        origins = self.origins | origins_of(made, layout.segments)
+        waiting = {i for i in self.ids if i not in self.memory.known}
+        self.origins = {i: origin for i, origin in origins.items() if i in waiting}
+        self.memory.keep({*self.ids, *(parent for one in self.origins.values() for parent in one.parent_ids)})
 
     def records(self, tick: int) -> dict[int, LoadRecord]:
         """The record of every segment that has one."""
@@ -221,7 +234,7 @@ class Observation:
             }
         if self.followed is not None:
             return self.followed.shown(self.ids)
-        return self.memory.recent_loads()
+        return self.memory.recent_loads(self.ids)
 
     def at_ticks(self, ticks: int) -> tuple[Floats, Floats]:
         """The topic's load at the end of each tick: in capacities, and in merge thresholds."""
@@ -249,7 +262,7 @@ class Observation:
 
     def strikes(self) -> Mapping[int, int]:
         """How many splits in a row left nearly all of the load in a segment, where any did."""
-        return self.memory.strikes()
+        return self.memory.strikes(self.ids)
 
     def next_news(self, tick: int, limit: int) -> int:
         """The first tick after `tick`, before `limit`, that brings the rule something new; else `limit`."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from controller.backtest.arrays import Mask
 from controller.backtest.simulation import Simulation, Stretch, Verdict
-from controller.domain.decision import Decision, Lane, Merge, Recut, Refusal
+from controller.domain.decision import Lane, Refusal, sealed_by
 
 
 def longest_silence_seconds(simulation: Simulation) -> float:
@@ -101,7 +101,7 @@ class _Words:
         self.ids = ids
         place = {segment_id: index for index, segment_id in enumerate(ids)}
         evaluation = span.verdict.evaluation
-        self.touched = span.busy | {i for act in evaluation.decisions for i in _touched(act)}
+        self.touched = span.busy | {i for act in evaluation.decisions for i in sealed_by(act)}
         self.alone = {refusal.segment_id for refusal in evaluation.refusals if _is_alone(refusal)}
         self.of_topic = {refusal.lane for refusal in evaluation.refusals if refusal.segment_id is None}
         self.named = {refusal.segment_id for refusal in evaluation.refusals} | {
@@ -139,13 +139,3 @@ class _Words:
 
 def _is_alone(refusal: Refusal) -> bool:
     return refusal.segment_id is not None and refusal.other_id is None
-
-
-def _touched(act: Decision) -> tuple[int, ...]:
-    match act:
-        case Merge(left_id, right_id):
-            return left_id, right_id
-        case Recut(segment_ids):
-            return segment_ids
-        case _:
-            return (act.segment_id,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from controller.client.event_watch import EventWatch
@@ -32,6 +32,11 @@ class HttpSource:
         path = f"{topic_path(self._names[topic_id])}/layout/watch"
         # A refusal is a change: the owner's next look says which.
         return EventWatch(self._servers, path, lambda _event, _data: on_change(), on_refusal=on_change)
+
+    def hand_in(self, topic: str, producer: str, counts: Sequence[tuple[int, int, int]]) -> None:
+        """See `TakesKeyCounts`; any worker takes them."""
+        document = {"producer": producer, "counts": counts}
+        self._servers.ask("POST", f"{topic_path(topic)}/key-counts", document=document)
 
 
 def _snapshot(document: Mapping[str, Any]) -> TopicSnapshot:

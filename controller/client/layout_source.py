@@ -6,9 +6,9 @@ no larger for a topic that was reshaped ten thousand times. A watcher that is to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from controller.domain.layout import SegmentLayout
 
@@ -42,3 +42,11 @@ class LayoutSource(Protocol):
 
         It may be called for nothing, and must not block.
         """
+
+
+@runtime_checkable
+class TakesKeyCounts(Protocol):
+    """A source that hands on what a producer counted of its keys."""
+
+    def hand_in(self, topic: str, producer: str, counts: Sequence[tuple[int, int, int]]) -> None:
+        """First hash, how many hashes, messages; since the last time. Raises StoreUnavailable, and what a worker refuses it with."""

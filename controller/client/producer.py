@@ -24,7 +24,8 @@ from types import TracebackType
 from typing import Self
 
 from controller import telemetry
-from controller.client.layout_source import LayoutSource, TopicSnapshot
+from controller.client.key_counts import KeyCounts
+from controller.client.layout_source import LayoutSource, TakesKeyCounts, TopicSnapshot
 from controller.client.layout_watch import LayoutWatch
 from controller.client.patience import Backoff, patiently
 from controller.dataplane.base import EagerLogClient, LogClient, OutgoingMessage
@@ -155,17 +156,23 @@ class Producer:
         batch_delay_seconds: float | None = None,
         max_pending_messages: int = 20_000,
         send_timeout_seconds: float = 30.0,
+        key_counts_seconds: float | None = None,
         on_stored: Callable[[Sequence[OutgoingMessage]], None] = lambda _messages: None,
     ) -> None:
         """`batch_*` say when a lane is sent without `flush`: without `batch_delay_seconds` only when it is full.
         `max_pending_messages` says when `send` blocks.
 
         `send_timeout_seconds` bounds how long a batch is tried again, and how long `send` and `flush` wait for a layout, before they
-        raise. `on_stored` is told, in the order of each key, what the data plane has acknowledged: in threads of the producer's,
+        raise. With `key_counts_seconds` it counts which parts of the ring its keys lie in and hands that in so often, for cuts where
+        the load lies; the source has to be one of Cleave's workers. `on_stored` is told, in the order of each key, what the data plane has acknowledged: in threads of the producer's,
         one call after the other. It must not wait for this producer.
         """
         if batch_delay_seconds is not None and not 0 < batch_delay_seconds < math.inf:
             raise InvalidInput(f"a batch delay of {batch_delay_seconds} s; give more than 0, or None")
+        if key_counts_seconds is not None and not 0 < key_counts_seconds < math.inf:
+            raise InvalidInput(f"key counts every {key_counts_seconds} s; give more than 0, or None")
+        if key_counts_seconds is not None and not isinstance(source, TakesKeyCounts):
+            raise InvalidInput("counts of keys are handed in to Cleave's workers; give an HttpSource")
         self._logs = logs
         self._eager = logs if isinstance(logs, EagerLogClient) else None
         # Batches are numbered from 1 in each process, so each needs a name that nobody used before.
@@ -178,7 +185,7 @@ class Producer:
         self._turn = itertools.count()
         self._unrouted: deque[OutgoingMessage] = deque()
         self._lanes: dict[tuple[int, int], _Lane] = {}
-        self._routes: dict[str | bytes, tuple[_Lane, bytes, int]] = {}
+        self._routes: dict[str | bytes, tuple[_Lane, bytes, int, int]] = {}
         self._fenced: set[int] = set()
         self._pending = 0
         self._has_failed = False
@@ -194,6 +201,10 @@ class Producer:
         self._closing, self._waits = threading.Event(), threading.Event()
         self._sends = ThreadPoolExecutor(PARALLEL_SENDS, thread_name_prefix="cleave-send")
         self._sender = threading.Thread(target=self._send_what_waited, name="cleave-sender", daemon=True)
+        self._key_counts: KeyCounts | None = None
+        if key_counts_seconds is not None and isinstance(source, TakesKeyCounts):
+            hand_in = partial(source.hand_in, topic, self.producer_id)
+            self._key_counts = KeyCounts(hand_in, key_counts_seconds, self._lock)
         if batch_delay_seconds is not None:
             self._sender.start()
 
@@ -261,6 +272,8 @@ class Producer:
         """
         self._closing.set()
         self._waits.set()
+        if self._key_counts is not None:
+            self._key_counts.close()
         if self._sender.is_alive():
             self._sender.join()
         self._sends.shutdown(wait=True)  # what was begun must be ended
@@ -398,22 +411,27 @@ class Producer:
             segment, bucket_hash = self._next_place()
             lane = self._lane(segment, bucket_hash)
             lane.put(OutgoingMessage(payload, None, bucket_hash))
+            if self._key_counts is not None:
+                self._key_counts.count(None)
             return lane
         route = self._routes.get(key)
         if route is None:
             route = self._route(key)
-        lane, coded, bucket_hash = route
+        lane, coded, bucket_hash, segment_hash = route
         lane.put(OutgoingMessage(payload, coded, bucket_hash))
+        if self._key_counts is not None:
+            self._key_counts.count(segment_hash)
         return lane
 
-    def _route(self, key: str | bytes) -> tuple[_Lane, bytes, int]:
-        """The lane of a key, the key's bytes and its bucket hash."""
+    def _route(self, key: str | bytes) -> tuple[_Lane, bytes, int, int]:
+        """The lane of a key, the key's bytes, its bucket hash and its segment hash."""
         coded = key_bytes(key)
         hashes = key_hash(coded)
         segment = self._snapshot.layout.segment_for(hashes.segment_hash)
         if len(self._routes) >= MOST_ROUTES:
             self._routes.clear()
-        route = self._routes[key] = (self._lane(segment, hashes.bucket_hash), coded, hashes.bucket_hash)
+        lane = self._lane(segment, hashes.bucket_hash)
+        route = self._routes[key] = (lane, coded, hashes.bucket_hash, hashes.segment_hash)
         return route
 
     def _next_place(self) -> tuple[Segment, int]:

@@ -37,7 +37,7 @@ class Counters:
 
     *In* counts what was stored (a broker also counts what it refused because the log was being terminated), *out* what
     was delivered, summed over subscriptions. `source` names the reporter (a broker, or this server); `instant_ms` is
-    the reporter's reading time.
+    the reporter's reading time. `producers` are those connected to the log just then, None where the reporter cannot tell.
     """
 
     backing_topic: str
@@ -47,6 +47,7 @@ class Counters:
     byte_in: int
     msg_out: int
     byte_out: int
+    producers: int | None = None
 
 
 class DataPlane(Protocol):

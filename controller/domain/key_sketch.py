@@ -38,6 +38,23 @@ def count_hashes(hash_range: HashRange, hashes: Iterable[int]) -> list[int]:
     return counts
 
 
+def add_counts(bins: list[float], hash_range: HashRange, counts: Iterable[tuple[int, int, float]]) -> None:
+    """Adds to the sketch of a range what was counted: first hash, how many hashes, messages. What lies beyond the range is left
+    out; within a count messages are taken as even.
+    """
+    width = hash_range.width
+    starts = [*bin_starts(hash_range, len(bins)), hash_range.end + 1]
+    for first, hashes, messages in counts:
+        low, high = max(first, hash_range.start), min(first + hashes - 1, hash_range.end)
+        if low > high:
+            continue
+        place = ((low - hash_range.start) * len(bins)) // width
+        while low <= high:
+            end = min(high, starts[place + 1] - 1)
+            bins[place] += messages * (end - low + 1) / hashes
+            low, place = end + 1, place + 1
+
+
 def as_bins(hash_range: HashRange, sketch: Sequence[float], load: float) -> list[Bin]:
     """The load of the segment spread as its sketch says; evenly where that counted nothing."""
     total = sum(sketch)

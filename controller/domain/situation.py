@@ -67,7 +67,7 @@ class Situation:
     `consumers_changed_at`: when one last came or went; None where nobody knows. `foreign_controller`: the broker's own
     auto-scaler acts on the topic too, so nothing may be decided.
 
-    `clients`: producers and consumers connected to each segment, as far as anybody counts them.
+    `clients`: consumers connected to each segment, and `producers` likewise, as far as anybody counts them.
     `reconnections_left`: how many of them may be made to reconnect now, None for no limit. `strikes`: how many cuts in a
     row left nearly all of the load in this segment, by its id. `sketches`: where in a segment its load lies, by its id
     (see `key_sketch`).
@@ -84,10 +84,16 @@ class Situation:
     foreign_controller: bool = False
     consumers_changed_at: int | None = None
     clients: int = 0
+    producers: int = 0
     reconnections_left: float | None = None
     strikes: Mapping[int, int] = field(default_factory=dict)
     sketches: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     now: int
+
+    @property
+    def reconnections(self) -> int:
+        """Clients that have to reconnect when one segment is sealed."""
+        return self.clients + self.producers
 
     def to_json(self) -> str:
         """Canonical text: sorted keys, no spaces, integral numbers as integers.
@@ -124,6 +130,8 @@ class Situation:
             document["consumers_changed_at"] = self.consumers_changed_at
         if self.clients:
             document["clients"] = self.clients
+        if self.producers:
+            document["producers"] = self.producers
         if self.reconnections_left is not None:
             document["reconnections_left"] = write_knob(float(self.reconnections_left))
         strikes = {str(s.segment_id): n for s in active if (n := self.strikes.get(s.segment_id, 0))}
@@ -164,6 +172,7 @@ class Situation:
             foreign_controller=_read_truth(document.get("foreign_controller", False), "foreign_controller"),
             consumers_changed_at=_read_instant(document.get("consumers_changed_at"), "consumers_changed_at"),
             clients=whole(document.get("clients", 0), "clients"),
+            producers=whole(document.get("producers", 0), "producers"),
             reconnections_left=_read_number(document.get("reconnections_left"), "reconnections_left"),
             sketches={
                 int(key): tuple(map(float, sketch)) for key, sketch in document.get("sketches", {}).items()

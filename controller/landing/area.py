@@ -1,4 +1,5 @@
-"""The landing area: counter samples as they came, one Parquet file a collector and tick.
+"""A landing area: what came in, as it came, one Parquet file a collector and tick. Counter samples have one, and so have counts of
+keys.
 
 The collector appends, the aggregation asks for the files of a window and sets aside those it cannot read. A
 listing never shows a sample twice: a small file that a compacted one stands for is left out of it.
@@ -54,17 +55,18 @@ class Replacement:
 
 
 class LandingArea:
-    """Samples below `url`: `day=YYYY-MM-DD/<tick>-<collector>.parquet`."""
+    """Samples below `url`: `day=YYYY-MM-DD/<tick>-<collector>.parquet`. Each file has the columns of `schema`."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, schema: pa.Schema = SAMPLE_SCHEMA) -> None:
         """A path or URL, see `Location`; nothing is touched before the first use."""
         self.location = Location(url)
+        self.schema = schema
 
     def append(self, tick_ms: int, collector: str, samples: pa.Table) -> str:
         """Land one tick of one collector, whole or not at all; returns the file's path in the area."""
         path = tick_path(tick_ms, collector)
         with self.location.writing(path) as stream:
-            pq.write_table(samples.select(SAMPLE_SCHEMA.names).cast(SAMPLE_SCHEMA), stream)
+            pq.write_table(samples.select(self.schema.names).cast(self.schema), stream)
         return path
 
     def files(self, from_ms: int, to_ms: int) -> tuple[list[LandedFile], list[RejectedFile]]:
@@ -190,9 +192,9 @@ class LandingArea:
             content = stream if not deeply else pa.BufferReader(stream.read())
             try:
                 parquet = pq.ParquetFile(content)
-                reason = difference(parquet.schema_arrow)
+                reason = difference(parquet.schema_arrow, self.schema)
                 if deeply and reason is None:
-                    for _ in parquet.iter_batches(columns=SAMPLE_SCHEMA.names):
+                    for _ in parquet.iter_batches(columns=self.schema.names):
                         pass
             except (OSError, pa.ArrowException) as error:
                 stream.seek(0)

@@ -1,4 +1,4 @@
-"""Columns of the files: raw counter samples, and rates kept as history.
+"""Columns of the files: raw counter samples, counts of keys, and rates kept as history.
 
 A file of samples may carry more columns (they are not read), and it must carry these with exactly these types.
 """
@@ -22,6 +22,20 @@ SAMPLE_SCHEMA = pa.schema(
 )
 """Monotonic counters of one segment as one source had them at one instant (the source's reading time)."""
 
+KEY_COUNT_SCHEMA = pa.schema(
+    [
+        pa.field("topic_id", pa.int64(), nullable=False),
+        pa.field("segment_id", pa.int64(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("instant", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("producers", pa.int64(), nullable=False),
+        pa.field("bins", pa.list_(pa.int64()), nullable=False),
+    ]
+)
+"""Messages by where in a segment's range their keys lie (see `domain.key_sketch`), as producers counted them since the instant
+before, and how many producers these were. One row a segment, source (a worker that they told) and instant.
+"""
+
 RATE_SCHEMA = pa.schema(
     [
         ("topic_id", pa.int64()),
@@ -38,9 +52,9 @@ RATE_SCHEMA = pa.schema(
 """Rates of one segment over one window, per second; `covered_ms` of the window was observed."""
 
 
-def difference(schema: pa.Schema) -> str | None:
-    """How a file's schema differs from SAMPLE_SCHEMA, for people; None where it does not."""
-    for field in SAMPLE_SCHEMA:
+def difference(schema: pa.Schema, wanted: pa.Schema = SAMPLE_SCHEMA) -> str | None:
+    """How a file's schema differs from the one wanted, for people; None where it does not."""
+    for field in wanted:
         index = schema.get_field_index(field.name)
         if index < 0:
             return f"column {field.name} is missing"

@@ -1,6 +1,7 @@
 """Load collector: samples the counters of every watched segment each tick and lands them as one Parquet file.
 
-It computes nothing. The aggregation makes rates of the samples, so a missed tick costs resolution and no correctness.
+It computes nothing. The aggregation makes rates of the samples, so a missed tick costs resolution and no correctness. How many
+producers a segment has is no counter: what changed of that is written down at once.
 One slow or broken data plane does not hold up the others. A tick that comes late is skipped and counted, and not made
 up for.
 """
@@ -22,6 +23,7 @@ from controller.dataplane.observation import SamplesByPage
 from controller.domain.errors import CleaveError, InvalidInput, Retryable
 from controller.landing.area import LandingArea
 from controller.landing.schemas import SAMPLE_SCHEMA
+from controller.store.load import producers
 from controller.store.postgres.engine import Store
 from controller.store.topics import watched_logs as watch_list
 from controller.store.topics.watched_logs import WatchedLog
@@ -79,6 +81,8 @@ class LoadCollector:
         self._stopping = threading.Event()
         self._turns: dict[str, int] = {}
         """Where the next tick begins with a data plane that was too slow for the last one."""
+        self._producers: dict[producers.SegmentKey, int] = {}
+        """As written down."""
 
     def stop(self) -> None:
         """Finish the tick in hand and leave; safe in a signal handler."""
@@ -115,6 +119,7 @@ class LoadCollector:
                 if not answer.is_whole:
                     failed.append(name)
         path = self._area.append(instant_ms, self._name, _table(samples)) if samples else None
+        self._note_producers(samples)
         telemetry.COLLECTOR_TICKS.labels("partial" if failed else "whole").inc()
         log.info("tick", watched=len(watched), sampled=len(samples), failed=failed)
         return Tick(instant_ms, len(watched), len(samples), tuple(failed), path)
@@ -150,6 +155,19 @@ class LoadCollector:
             log.warning("data plane did not answer", data_plane=name, sampled=len(found), error=str(error))
             return _Answer(found, is_whole=False)
         return _Answer(found, is_whole=True)
+
+    def _note_producers(self, samples: Sequence[tuple[WatchedLog, Counters]]) -> None:
+        """What is not as it was written down. Of segments that are gone nothing is remembered."""
+        counted = {
+            (one.topic_id, one.segment_id): counters.producers
+            for one, counters in samples
+            if counters.producers is not None
+        }
+        changed = {key: count for key, count in counted.items() if self._producers.get(key) != count}
+        if changed:
+            with self._store.transaction() as tx:
+                producers.record(tx, changed)
+        self._producers = counted
 
     def _until_next_tick(self) -> float:
         """Seconds to the next multiple of the interval, so that collectors tick together."""

@@ -45,6 +45,16 @@ _RESULTS = text("""
                   CAST(:cost AS float8[]), CAST(:least_cost AS float8[]), CAST(:figures AS jsonb[]))
            AS given (load, policy, seed, topic_id, cost, least_cost, figures)
 """)
+_FORGET_RESULTS = text("""
+    DELETE FROM cleave.backtest_result b
+     USING cleave.backtest_run r
+     WHERE r.run_id = b.run_id AND r.asked_at < :older_than
+       AND NOT EXISTS (SELECT FROM cleave.policy_candidate c WHERE c.run_id = b.run_id AND c.topic_id = b.topic_id)
+""")
+_FORGET_RUNS = text("""
+    DELETE FROM cleave.backtest_run r
+     WHERE r.asked_at < :older_than AND NOT EXISTS (SELECT FROM cleave.policy_candidate c WHERE c.run_id = r.run_id)
+""")
 
 _SUBJECTS = text("""
     SELECT t.topic_id, t.name, CAST(c.policy AS text) AS cluster, CAST(n.policy AS text) AS namespace,
@@ -119,6 +129,15 @@ def finish(
 def fail(tx: Connection, run_id: int, error: str) -> None:
     """Ends the run with what went wrong; does nothing where it has ended."""
     tx.execute(_FAIL, {"run_id": run_id, "error": error})
+
+
+def forget_before(tx: Connection, older_than: datetime) -> int:
+    """Deletes runs that were asked for before that instant, with their results; returns how many runs.
+
+    What a candidate rests on stays: its run, and the results of its topic.
+    """
+    tx.execute(_FORGET_RESULTS, {"older_than": older_than})
+    return tx.execute(_FORGET_RUNS, {"older_than": older_than}).rowcount
 
 
 def _asked(request: BacktestRequest) -> dict[str, str]:

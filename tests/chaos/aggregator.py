@@ -23,6 +23,7 @@ from controller.landing.location import Location
 from controller.landing.names import LandedFile
 from controller.landing.schemas import RATE_SCHEMA
 from controller.services.load_aggregation import SqlTwinEngine
+from controller.services.load_aggregation.counted import Counted
 from controller.store.load import records as loads
 from controller.store.postgres.engine import Store
 from tests.support.aggregation import Run
@@ -33,10 +34,15 @@ class InParts(SqlTwinEngine):
     """Writes each segment's rates into a file of its own, as executors do."""
 
     def compute(
-        self, area: LandingArea, files: tuple[LandedFile, ...], scratch: Scratch, window: LoadWindow
+        self,
+        area: LandingArea,
+        files: tuple[LandedFile, ...],
+        scratch: Scratch,
+        window: LoadWindow,
+        counted: Counted | None = None,
     ) -> None:
         """Compute, then deal out."""
-        super().compute(area, files, scratch, window)
+        super().compute(area, files, scratch, window, counted)
         rates = scratch.read("rates", RATE_SCHEMA)
         for path in scratch.rate_files():
             scratch._location.delete(path)

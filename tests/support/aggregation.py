@@ -14,8 +14,14 @@ from controller.clock import to_ms
 from controller.domain.load_window import LoadWindow
 from controller.landing.area import LandingArea
 from controller.landing.history import RateHistory
-from controller.landing.schemas import SAMPLE_SCHEMA
-from controller.services.load_aggregation import AggregationResult, Engine, SqlTwinEngine, aggregate
+from controller.landing.schemas import KEY_COUNT_SCHEMA, SAMPLE_SCHEMA
+from controller.services.load_aggregation import (
+    AggregationResult,
+    Engine,
+    KeyCountIntake,
+    SqlTwinEngine,
+    aggregate,
+)
 from controller.store.postgres.engine import Store
 from tests.support.bench import Bench
 
@@ -34,11 +40,15 @@ class Run:
     topic_id: int
     area: LandingArea = field(init=False)
     history: RateHistory = field(init=False)
+    key_counts: KeyCountIntake = field(init=False)
     files: int = 0
 
     def __post_init__(self) -> None:
         self.area = LandingArea(str(self.directory / "landing"))
         self.history = RateHistory(str(self.directory / "history"))
+        self.key_counts = KeyCountIntake(
+            LandingArea(str(self.directory / "key-counts"), KEY_COUNT_SCHEMA), fresh_seconds=600.0
+        )
 
     def land(self, *samples: tuple[float, int], segment_id: int = 0, source: str = BROKER) -> str:
         """One file of samples: seconds after END_MS, and the counter of messages in; bytes are a hundredfold."""
@@ -75,6 +85,7 @@ class Run:
             engine or SqlTwinEngine(self.store),
             LoadWindow(END_MS + minutes * MINUTE_MS),
             run_id=run_id or secrets.token_hex(6),
+            key_counts=self.key_counts,
         )
 
     def record(self, segment_id: int = 0) -> dict[str, Any] | None:

@@ -236,6 +236,7 @@ class PulsarDataPlane:
     def _counters(self, name: str, answer: Answer) -> Counters:
         stats = answer.document
         try:
+            publishers = stats.get("publishers")
             return Counters(
                 name,
                 source=str(stats.get("ownerBroker") or answer.broker),
@@ -244,6 +245,7 @@ class PulsarDataPlane:
                 byte_in=int(stats["bytesInCounter"]),
                 msg_out=int(stats["msgOutCounter"]),
                 byte_out=int(stats["bytesOutCounter"]),
+                producers=len(publishers) if isinstance(publishers, list) else None,
             )
         except (AttributeError, KeyError, TypeError):
             raise asks.unreadable(f"sample {name}", stats) from None

@@ -121,7 +121,14 @@ class CounterScraper:
             one = series[topic] = Series(counters) if known is None else known.next(counters, read.instant_ms)
             name = read.source if one.since_ms is None else f"{read.source}~{one.since_ms}"
             mine = Counters(
-                topic, name, read.instant_ms, counters.msg_in, counters.byte_in, one.msg_out, one.byte_out
+                topic,
+                name,
+                read.instant_ms,
+                counters.msg_in,
+                counters.byte_in,
+                one.msg_out,
+                one.byte_out,
+                counters.producers,
             )
             other = found.get(topic)
             if other is None or other.instant_ms <= mine.instant_ms:

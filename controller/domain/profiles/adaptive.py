@@ -60,6 +60,9 @@ TICKS_BETWEEN_LOOKS = 5
 TARGET_AT_THE_CAP = 1.05
 """What a segment may carry when the topic may have no more of them."""
 
+_MOST_LOAD = float(RING_SIZE)
+"""More parts than hashes there cannot be, and infinity is no number of parts."""
+
 _METRIC_NAMES = ("msgRateIn", "byteRateIn", "msgRateOut", "byteRateOut")
 
 
@@ -96,13 +99,13 @@ class _Planner:
         policy, situation = ground.policy, ground.situation
         self._scale = tuple(1 / limit for limit in policy.thresholds.split.rates)
         self._tick_seconds = max(policy.load_memory_seconds, TICKS_OF_MEMORY) / TICKS_OF_MEMORY
-        self._clients = situation.clients
+        self._clients = situation.reconnections
         can = situation.capabilities
         whole_ring = can.recut and not can.midpoint_only
         self._prices = Prices(
             target=policy.target_use,
             reseal=policy.reseal_price_segment_seconds,
-            reconnections=policy.reconnection_price_segment_seconds * situation.clients,
+            reconnections=policy.reconnection_price_segment_seconds * situation.reconnections,
             tick_seconds=self._tick_seconds,
             memory_ticks=TICKS_OF_MEMORY,
             most_parts=2 if can.midpoint_only else max(2, can.max_children),
@@ -168,9 +171,7 @@ class _Planner:
         load = max(shares)
         if math.isnan(load):
             load = max((share for share in shares if not math.isnan(share)), default=math.nan)
-        return min(
-            load, RING_SIZE * 1.0
-        )  # more parts than hashes there cannot be, and infinity is no number of parts
+        return min(load, _MOST_LOAD)
 
     def _ticks(self, segment_id: int, load: float) -> list[float]:
         """The loads remembered, newest first; a segment without memory has its present one."""
@@ -190,7 +191,7 @@ class _Planner:
             share = stats.byte_rate_out * d
             if share > most:
                 most = share
-            ticks.append(most if 0 <= most < RING_SIZE else min(max(load, 0.0), RING_SIZE * 1.0))
+            ticks.append(most if 0 <= most < RING_SIZE else min(max(load, 0.0), _MOST_LOAD))
         return ticks
 
     def _is_unsplittable(self, i: int, load: float) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
-from controller.bootstrap import build_aggregation
+from controller.bootstrap import build_aggregation, key_count_area
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.landing.area import LandingArea
 from controller.landing.compaction import compact
@@ -36,8 +36,8 @@ def aggregate_load(*, dsn: str, extras: Extras, run_id: str, dry_run: bool = Fal
 
 
 def keep_landing(*, dsn: str, extras: Extras, dry_run: bool = False) -> dict[str, Any]:
-    """Compact the small files of past hours, finish and clear up after runs that died, and delete days older than
-    `landing_keep_days` and `history_keep_days`.
+    """Compact the small files of past hours, finish and clear up after runs that died, and delete days of samples and counts of
+    keys older than `landing_keep_days`, of rates older than `history_keep_days`.
     """
     with cleave_at(dsn, extras) as app:
         settings = app.settings
@@ -59,5 +59,9 @@ def keep_landing(*, dsn: str, extras: Extras, dry_run: bool = False) -> dict[str
         "left_out": [one.path for one in (*compacted.rejected, *compacted.unreadable)],
         "published": list(published),
         "swept": swept,
-        "expired": [*area.expire(oldest_landing), *history.expire(oldest_history)],
+        "expired": [
+            *area.expire(oldest_landing),
+            *key_count_area(settings).expire(oldest_landing),
+            *history.expire(oldest_history),
+        ],
     }

@@ -18,6 +18,7 @@ from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.entrypoints.tasks.operations_here import run_where_no_worker_is
 from controller.services import garbage_collector, log_trimmer, reconciler, tombstone_sweeper
+from controller.store import backtests
 from controller.store.decisions import ledger, shadow_decisions
 from controller.store.journal import tombstones
 from controller.store.load import history
@@ -140,18 +141,28 @@ def keep_partitions(
     *, dsn: str, extras: Extras, keep_days: int, dry_run: bool = False
 ) -> dict[str, list[str]]:
     """Make the ledger's days to come, and drop those that ended more than `keep_days` days ago; the history of load
-    records and what candidates said in shadow go with them.
+    records and what candidates said in shadow go with them. Backtests go after `backtest_keep_days`.
     """
     if dry_run:
         return {"made": [], "dropped": []}
-    with cleave_at(dsn, extras) as app, app.store.transaction() as tx:
-        made = ledger.ensure_partitions(tx, DAYS_AHEAD)
-        oldest = database_now(tx) - timedelta(days=keep_days)
-        dropped = ledger.drop_partitions(tx, oldest)
-        forgotten = history.forget_before(tx, oldest)
-        shadows = shadow_decisions.forget_before(tx, oldest)
+    with cleave_at(dsn, extras) as app:
+        with app.store.transaction() as tx:
+            now = database_now(tx)
+            made = ledger.ensure_partitions(tx, DAYS_AHEAD)
+            oldest = now - timedelta(days=keep_days)
+            dropped = ledger.drop_partitions(tx, oldest)
+            forgotten = history.forget_before(tx, oldest)
+            shadows = shadow_decisions.forget_before(tx, oldest)
+        with app.store.transaction() as tx:
+            oldest = now - timedelta(days=app.settings.backtest_keep_days)
+            runs = backtests.forget_before(tx, oldest)
     log.info(
-        "ledger", made=made, dropped=dropped, load_records_forgotten=forgotten, shadows_forgotten=shadows
+        "ledger",
+        made=made,
+        dropped=dropped,
+        load_records_forgotten=forgotten,
+        shadows_forgotten=shadows,
+        backtests_forgotten=runs,
     )
     return {"made": made, "dropped": dropped}
 

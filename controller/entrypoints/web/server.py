@@ -9,6 +9,7 @@ import uvicorn
 from controller.bootstrap import ConsumerServices
 from controller.domain.errors import InvalidInput
 from controller.entrypoints.web import deliveries as routes_of_deliveries
+from controller.entrypoints.web import key_counts as routes_of_key_counts
 from controller.entrypoints.web.access import demand_secret
 from controller.entrypoints.web.app import create_app
 from controller.settings import Settings
@@ -49,6 +50,7 @@ class WebServer:
         """Itself, with what it is to serve."""
         app = create_app(services, self._secret, most_at_once=self._most_at_once)
         app.include_router(routes_of_deliveries.router)
+        app.include_router(routes_of_key_counts.router)
         self._server = uvicorn.Server(
             uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2)
         )

@@ -147,7 +147,7 @@ class Batch:
         policy = situation.policy
         return Spending(
             topic_id,
-            float(situation.clients * sealed),
+            float(situation.reconnections * sealed),
             policy.reconnections_per_minute,
             policy.cluster_reconnections_per_minute,
         )

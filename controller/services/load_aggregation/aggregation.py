@@ -9,6 +9,7 @@ from controller.clock import Clock
 from controller.domain.load_window import LoadWindow
 from controller.landing.area import LandingArea
 from controller.landing.history import RateHistory
+from controller.services.load_aggregation.counted import KeyCountIntake
 from controller.services.load_aggregation.engine_choice import choose_engine
 from controller.services.load_aggregation.run import AggregationResult, aggregate
 from controller.store.postgres.engine import Store
@@ -22,6 +23,7 @@ class LoadAggregation:
     """The database, with the loader's login."""
     area: LandingArea
     history: RateHistory
+    key_counts: KeyCountIntake
     spark_master: str
     spark_conf: Mapping[str, str]
     window_seconds: float
@@ -33,6 +35,8 @@ class LoadAggregation:
         store = Store(self.loader_dsn, application_name="cleave-load-aggregation", pool_size=1)
         try:
             engine = choose_engine(self.spark_master, self.spark_conf, store)
-            return aggregate(store, self.area, self.history, engine, window, run_id=run_id)
+            return aggregate(
+                store, self.area, self.history, engine, window, run_id=run_id, key_counts=self.key_counts
+            )
         finally:
             store.dispose()

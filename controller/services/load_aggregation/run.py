@@ -7,7 +7,6 @@ Everything runs with the loader's rights: it reads load and thresholds, appends 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from secrets import token_hex
 from typing import Protocol
@@ -18,13 +17,14 @@ from controller import telemetry
 from controller.clock import to_datetime, to_ms
 from controller.domain.errors import Retryable
 from controller.domain.load_window import LoadWindow
-from controller.landing.area import Examination, LandingArea, RejectedFile
+from controller.landing.area import Examination, LandingArea
 from controller.landing.history import RateHistory, Scratch
 from controller.landing.names import LandedFile
 from controller.landing.schemas import RATE_SCHEMA
+from controller.services.load_aggregation.counted import Counted, KeyCountIntake, leave_out
 from controller.services.load_aggregation.recovery import publish_left_over
 from controller.store.load import records as loads
-from controller.store.load.records import CHANGE_SCHEMA, SOURCE_SCHEMA, Baseline, LoadRun
+from controller.store.load.records import CHANGE_SCHEMA, SOURCE_SCHEMA, Baseline, LoadRun, RunSketches
 from controller.store.postgres.arrow_copy import MergeResult
 from controller.store.postgres.engine import Store
 
@@ -36,13 +36,19 @@ TICK_SLACK_MS = 60_000
 
 class Engine(Protocol):
     """Computes one run. Reads `records`, `sources` and `thresholds` (`store/load/records.py`) from the scratch
-    directory and writes `rates` (RATE_SCHEMA), `changes` (CHANGE_SCHEMA) and `heard` (SOURCE_SCHEMA) to it.
+    directory and writes `rates` (RATE_SCHEMA), `changes` (CHANGE_SCHEMA) and `heard` (SOURCE_SCHEMA) to it; where counts of
+    keys are given, also `sketches` (SKETCH_SCHEMA).
     """
 
     name: str
 
     def compute(
-        self, area: LandingArea, files: tuple[LandedFile, ...], scratch: Scratch, window: LoadWindow
+        self,
+        area: LandingArea,
+        files: tuple[LandedFile, ...],
+        scratch: Scratch,
+        window: LoadWindow,
+        counted: Counted | None = None,
     ) -> None:
         """Raises Retryable when the engine is away, Terminal when it can never do this."""
 
@@ -65,9 +71,17 @@ class AggregationResult:
 
 
 def aggregate(
-    store: Store, area: LandingArea, history: RateHistory, engine: Engine, window: LoadWindow, *, run_id: str
+    store: Store,
+    area: LandingArea,
+    history: RateHistory,
+    engine: Engine,
+    window: LoadWindow,
+    *,
+    run_id: str,
+    key_counts: KeyCountIntake | None = None,
 ) -> AggregationResult:
-    """Aggregate one window, and publish what a run that died merged. `store` logs in as the loader.
+    """Aggregate one window, and publish what a run that died merged. `store` logs in as the loader. Of `key_counts` those are
+    added to what is known of where load lies that came since the last run.
 
     Raises StoreUnavailable, what the engine raises, and OSError when the storage does not answer.
     """
@@ -80,22 +94,25 @@ def aggregate(
         return AggregationResult(
             run_id, engine.name, window.end_ms, len(usable.files), 0, 0, 0, 0, False, left_out
         )
+    counted = None if key_counts is None else key_counts.since_last_run(baseline, window)
     scratch = history.scratch(
         f"{run_id}-{token_hex(4)}"
     )  # two attempts of one run keep out of each other's way
     try:
         for name in ("records", "sources", "thresholds"):
             scratch.write(name, getattr(baseline, name))
-        usable, broken = _compute(engine, area, usable, scratch, window)
+        usable, broken = _compute(engine, area, usable, scratch, window, counted)
         left_out += broken
         segments = scratch.rate_rows()
         changes, heard = scratch.read("changes", CHANGE_SCHEMA), scratch.read("heard", SOURCE_SCHEMA)
-        remembered = loads.ticks(_rates_to_remember(scratch, baseline), baseline.memories)
+        rates = _rates_to_remember(scratch, baseline)
+        remembered = loads.ticks(rates, baseline.memories)
+        sketches = None if counted is None else counted.sketches(scratch, rates, baseline)
     except BaseException:
         scratch.discard()
         raise
     run = LoadRun(run_id, to_datetime(window.end_ms), engine.name, usable.rows, segments, left_out)
-    merged = _merge_and_publish(store, history, scratch, run, changes, heard, remembered)
+    merged = _merge_and_publish(store, history, scratch, run, changes, heard, remembered, sketches)
     return AggregationResult(
         run_id, engine.name, window.end_ms, len(usable.files), usable.rows, segments,
         merged.written, merged.outrun, merged.applied, left_out,
@@ -110,12 +127,13 @@ def _merge_and_publish(
     changes: pa.Table,
     heard: pa.Table,
     remembered: pa.Table,
+    sketches: RunSketches | None,
 ) -> MergeResult:
     """After an error the scratch directory stays. The next run sees whether the merge was committed."""
     window_end_ms = to_ms(run.window_end)
     scratch.finish(run.run_id, window_end_ms)
     with store.transaction() as tx:
-        merged = loads.stage_and_merge(tx, run, changes, heard, remembered)
+        merged = loads.stage_and_merge(tx, run, changes, heard, remembered, sketches)
     if merged.applied:
         history.publish(scratch, window_end_ms)
     scratch.discard()
@@ -131,7 +149,7 @@ def _usable(area: LandingArea, window: LoadWindow) -> tuple[Examination, tuple[s
     """The window's files that can be read, and the paths of the others; Retryable where not one can be read."""
     files, foreign = area.files(window.read_from_ms - TICK_SLACK_MS, window.end_ms + TICK_SLACK_MS)
     usable = area.examine(files)
-    left_out = _leave_out(area, usable, foreign)
+    left_out = leave_out(area, usable, foreign)
     if usable.unreadable and not usable.files:
         raise Retryable(
             f"no sample file of the window can be read ({usable.unreadable[0].path}: "
@@ -141,20 +159,13 @@ def _usable(area: LandingArea, window: LoadWindow) -> tuple[Examination, tuple[s
     return usable, left_out
 
 
-def _leave_out(
-    area: LandingArea, examined: Examination, foreign: Sequence[RejectedFile] = ()
-) -> tuple[str, ...]:
-    """Sets aside what is no sample file, and logs what the storage cannot read; returns the paths of both."""
-    for one in (*foreign, *examined.rejected):
-        log.warning("file set aside", path=one.path, reason=one.reason)
-    for one in examined.unreadable:
-        log.warning("file left out", path=one.path, reason=one.reason)
-    moved = area.quarantine([*foreign, *examined.rejected])
-    return (*moved, *(one.path for one in examined.unreadable))
-
-
 def _compute(
-    engine: Engine, area: LandingArea, usable: Examination, scratch: Scratch, window: LoadWindow
+    engine: Engine,
+    area: LandingArea,
+    usable: Examination,
+    scratch: Scratch,
+    window: LoadWindow,
+    counted: Counted | None,
 ) -> tuple[Examination, tuple[str, ...]]:
     """Have the engine compute; returns the files it computed from, and those whose fault showed only when they were
     read whole.
@@ -163,15 +174,17 @@ def _compute(
     engine is blamed.
     """
     try:
-        engine.compute(area, usable.files, scratch, window)
+        engine.compute(area, usable.files, scratch, window, counted)
     except Retryable:
         raise
     except Exception:
         whole = area.examine(usable.files, deeply=True)
-        broken = _leave_out(area, whole)
+        broken = leave_out(area, whole)
+        if counted is not None:
+            broken += counted.leave_out_broken()
         if not broken or not whole.files:
             raise
-        engine.compute(area, whole.files, scratch, window)
+        engine.compute(area, whole.files, scratch, window, counted)
         return whole, broken
     return usable, ()
 

@@ -13,6 +13,7 @@ from controller.domain.load_window import LoadWindow
 from controller.landing.area import LandingArea
 from controller.landing.history import Scratch
 from controller.landing.names import LandedFile
+from controller.services.load_aggregation.counted import Counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,15 +28,23 @@ class SparkEngine:
         self._master, self._conf = master, conf
 
     def compute(
-        self, area: LandingArea, files: tuple[LandedFile, ...], scratch: Scratch, window: LoadWindow
+        self,
+        area: LandingArea,
+        files: tuple[LandedFile, ...],
+        scratch: Scratch,
+        window: LoadWindow,
+        counted: Counted | None = None,
     ) -> None:
         """See `Engine.compute`. The executors write the rates; what changed comes back as Arrow."""
-        from spark_jobs.run_load_aggregation import compute
+        from spark_jobs.run_load_aggregation import add_up, compute
         from spark_jobs.session import with_session
 
         def run(spark: SparkSession) -> None:
             changes, heard = compute(spark, area.urls(files), scratch.url, window)
             scratch.write("changes", changes.toArrow())
             scratch.write("heard", heard)
+            if counted is not None:
+                urls = counted.area.urls(counted.files)
+                scratch.write("sketches", add_up(spark, urls, counted.since_ms, counted.until_ms))
 
         with_session(self._master, run, self._conf)

@@ -10,6 +10,7 @@ from controller.landing.area import LandingArea
 from controller.landing.history import Scratch
 from controller.landing.names import LandedFile
 from controller.landing.schemas import RATE_SCHEMA
+from controller.services.load_aggregation.counted import Counted
 from controller.store.load import twin as load_twin
 from controller.store.load.records import RECORD_SCHEMA, SOURCE_SCHEMA, THRESHOLD_SCHEMA, Baseline
 from controller.store.postgres.engine import Store
@@ -29,7 +30,12 @@ class SqlTwinEngine:
         self._store = store
 
     def compute(
-        self, area: LandingArea, files: tuple[LandedFile, ...], scratch: Scratch, window: LoadWindow
+        self,
+        area: LandingArea,
+        files: tuple[LandedFile, ...],
+        scratch: Scratch,
+        window: LoadWindow,
+        counted: Counted | None = None,
     ) -> None:
         """See `Engine.compute`."""
         log.warning(
@@ -44,6 +50,10 @@ class SqlTwinEngine:
         samples = area.batches(files, load_twin.COLUMNS)
         with self._store.transaction() as tx:
             rates, changes, heard = load_twin.aggregate(tx, samples, window, baseline, RATE_SCHEMA)
+            if counted is not None:
+                counts = counted.area.batches(counted.files, load_twin.KEY_COUNT_COLUMNS)
+                sketches = load_twin.add_up(tx, counts, counted.since_ms, counted.until_ms)
+                scratch.write("sketches", sketches)
         scratch.write("rates", rates.cast(RATE_SCHEMA))
         scratch.write("changes", changes)
         scratch.write("heard", heard)

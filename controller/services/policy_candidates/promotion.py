@@ -134,22 +134,13 @@ def promote_on(store: Store, topic: str, run_id: int, *, actor: str) -> Promotio
         if found.state is not CandidateState.SHADOW:
             return Promotion(topic, _ended(found, topic))
         weighed = _evidence(tx, topic, found, run_id)
-        if not weighed.is_better:
-            ended = candidates.end(
-                tx,
-                found.candidate_id,
-                CandidateState.REFUSED,
-                ended_by=actor,
-                outcome=weighed.sentence,
-                run_id=run_id,
-            )
-            return Promotion(topic, ended, weighed)
-        override = promoted(tx, row.topic_id, PolicyOverride.from_document(found.override))
-        policies.set_topic(tx, row.topic_id, override, actor=actor)
+        if weighed.is_better:
+            override = promoted(tx, row.topic_id, PolicyOverride.from_document(found.override))
+            policies.set_topic(tx, row.topic_id, override, actor=actor)
         ended = candidates.end(
             tx,
             found.candidate_id,
-            CandidateState.PROMOTED,
+            CandidateState.PROMOTED if weighed.is_better else CandidateState.REFUSED,
             ended_by=actor,
             outcome=weighed.sentence,
             run_id=run_id,

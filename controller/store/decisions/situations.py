@@ -155,6 +155,21 @@ _QUEUES = Prepared(
 """,
     {"topic_ids": "bigint[]"},
 )
+# As many as the segment with most has: one that was just made has not all of them yet. Those that hand in counts of their keys
+# count for a while.
+_PRODUCERS = Prepared(
+    "situation_producers",
+    """
+    SELECT p.topic_id, max(greatest(p.connected, CASE WHEN p.counted_at > clock_timestamp() - interval '5 minutes' THEN p.counting END))
+               AS producers
+      FROM cleave.segment_producers p
+     WHERE p.topic_id = ANY (:topic_ids)
+       AND (SELECT s.state FROM cleave.segment s
+             WHERE s.topic_id = p.topic_id AND s.segment_id = p.segment_id) = 'ACTIVE'
+     GROUP BY p.topic_id
+""",
+    {"topic_ids": "bigint[]"},
+)
 # A committed reshape is in the layout and in the cooldown stamps already; an aborting one still holds its parents.
 _IN_FLIGHT = Prepared(
     "situation_in_flight",
@@ -197,7 +212,7 @@ def load_situations(
 
     `capabilities` are by data plane; a topic on a plane that is not named is left out, as are topics that are
     not live. `instead` are policies by topic to ask with in place of the ones in force. `recent_loads`, `sketches`,
-    `clients` and `reconnections_left` are filled for topics whose profile looks at them; `sketches` where they can be cut
+    `clients`, `producers` and `reconnections_left` are filled for topics whose profile looks at them; `sketches` where they can be cut
     by them.
     """
     of_topics: dict[str, object] = {"topic_ids": list(topic_ids)}
@@ -212,6 +227,7 @@ def load_situations(
     adaptive: dict[str, object] = {"topic_ids": [t for t, p in policies.items() if p.profile == "adaptive"]}
     memories = _grouped(tx, adaptive, _MEMORIES) if adaptive["topic_ids"] else defaultdict(list)
     queues = _grouped(tx, adaptive, _QUEUES) if adaptive["topic_ids"] else defaultdict(list)
+    producers = _grouped(tx, adaptive, _PRODUCERS) if adaptive["topic_ids"] else defaultdict(list)
     expected = _grouped(tx, adaptive, _EXPECTED) if adaptive["topic_ids"] else defaultdict(list)
     anywhere: dict[str, object] = {
         "topic_ids": [
@@ -238,7 +254,7 @@ def load_situations(
             consumers_changed_at=_ms(row.consumers_changed_at),
             sketches={k.segment_id: tuple(k.bins) for k in sketches[row.topic_id]},
             strikes={m.segment_id: m.strikes for m in memories[row.topic_id] if m.strikes},
-            **_clients(row, policies[row.topic_id], segments, consumers, queues),
+            **_clients(row, policies[row.topic_id], segments, consumers, queues, producers),
             now=to_ms(row.now),
         )
         for row in topics
@@ -322,25 +338,30 @@ def _layout(topic: Row[Any], segments: list[Row[Any]]) -> SegmentLayout:
 
 class _Clients(TypedDict):
     clients: int
+    producers: int
     reconnections_left: float | None
 
 
+_NOBODY = _Clients(clients=0, producers=0, reconnections_left=None)
+
+
 def _clients(
-    row: Row[Any], policy: AutoScalePolicy, segments: Rows, consumers: Rows, queues: Rows
+    row: Row[Any], policy: AutoScalePolicy, segments: Rows, consumers: Rows, queues: Rows, producers: Rows
 ) -> _Clients:
     """Clients on each segment, and how many of the topic's and of the cluster's may be made to reconnect by now."""
     if policy.profile != "adaptive":
-        return _Clients(clients=0, reconnections_left=None)
+        return _NOBODY
     count = max(1, len(segments[row.topic_id]))
     shared_out = sum(-(-one.consumers // count) for one in consumers[row.topic_id])
     clients = shared_out + sum(int(one.consumers) for one in queues[row.topic_id])
-    if not clients:
-        return _Clients(clients=0, reconnections_left=None)
+    connected = sum(one.producers or 0 for one in producers[row.topic_id])
+    if not clients + connected:
+        return _NOBODY
     of_topic = _refilled(
         row.reconnections_left, row.reconnections_at, policy.reconnections_per_minute, row.now
     )
     of_cluster = _refilled(row.cluster_left, row.cluster_at, policy.cluster_reconnections_per_minute, row.now)
-    return _Clients(clients=clients, reconnections_left=min(of_topic, of_cluster))
+    return _Clients(clients=clients, producers=connected, reconnections_left=min(of_topic, of_cluster))
 
 
 def _refilled(left: float | None, at: datetime | None, per_minute: float, now: datetime) -> float:

@@ -26,6 +26,7 @@ from controller.domain.segment import Segment
 from controller.store.decisions import evaluations
 from controller.store.journal import adoptions, seeks, steps, tombstones
 from controller.store.journal.steps import GIVEN, HELD, JOURNAL, STEP_TYPES, StepRecord, fenced_out
+from controller.store.load.forgetting import FORGET_LOADS
 from controller.store.mirrors import commits as mirror_commits
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.prepared import Prepared
@@ -148,13 +149,6 @@ _PRUNE = """
  RETURNING segment_id, backing_topic
 """
 _HAS_HISTORY = "SELECT EXISTS (SELECT FROM cleave.layout_change WHERE topic_id = :topic_id)"
-_FORGET_LOADS = """
-    WITH forgotten AS (
-        DELETE FROM cleave.load_memory WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids)),
-    unsketched AS (
-        DELETE FROM cleave.segment_sketch WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids))
-    DELETE FROM cleave.segment_load WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids)
-"""
 _FORGET_SUBSCRIPTION = (
     "DELETE FROM cleave.subscription WHERE topic_id = :topic_id AND name = :name AND state = 'deleting'"
 )
@@ -323,7 +317,7 @@ def _prune(tx: Connection, topic: TopicRow, record: StepRecord) -> int | None:
     if len(logs) != len(ready):
         raise InvariantViolated(f"segments {ready} of topic {topic.name} are not all sealed and unpruned")
     _bury(tx, topic, operation, logs, "the segment was pruned")
-    tx.execute(text(_FORGET_LOADS), of_segments)
+    tx.execute(text(FORGET_LOADS), of_segments)
     topics.update_topic(tx, topic, epoch=epoch)
     return epoch
 

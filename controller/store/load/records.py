@@ -14,6 +14,7 @@ from datetime import datetime
 import pyarrow as pa
 from sqlalchemy import Connection, text
 
+from controller.store.load import sketches
 from controller.store.postgres.arrow_copy import MergeResult, append, fetch
 
 _RATES = [(name, pa.float64()) for name in ("msg_rate_in", "byte_rate_in", "msg_rate_out", "byte_rate_out")]
@@ -41,6 +42,13 @@ MEMORY_SCHEMA = pa.schema([("topic_id", pa.int64()), ("tick_seconds", pa.float64
 
 TICK_SCHEMA = pa.schema([*_IDS, *_RATES, ("tick_seconds", pa.float64())])
 """The rates of one window, for the memory."""
+
+SKETCH_SCHEMA = pa.schema(
+    [*_IDS, ("producers", pa.int64()), ("messages", pa.int64()), ("bins", pa.list_(pa.int64()))]
+)
+"""What producers counted of a segment's keys: how many producers, how many messages in all and in each bin of its range."""
+
+_STAGED_SKETCH = pa.schema([one for one in SKETCH_SCHEMA if one.name != "messages"])
 
 CHANGE_SCHEMA = pa.schema(
     [*_IDS, *_RATES, ("source", pa.string()), *_INSTANTS, ("seen_row_version", pa.int64())]
@@ -71,6 +79,14 @@ class LoadRun:
     quarantined: Sequence[str] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class RunSketches:
+    """What producers counted, as SKETCH_SCHEMA; it plays a part in decisions for `fresh_seconds`."""
+
+    rows: pa.Table
+    fresh_seconds: float
+
+
 def watermark(tx: Connection) -> datetime | None:
     """End of the last window merged; None before the first."""
     found: datetime | None = tx.execute(text("SELECT max(window_end) FROM cleave.load_run")).scalar_one()
@@ -95,15 +111,20 @@ def ticks(rates: pa.Table, memories: pa.Table) -> pa.Table:
 
 
 def stage_and_merge(
-    tx: Connection, run: LoadRun, changes: pa.Table, sources: pa.Table, remembered: pa.Table | None = None
+    tx: Connection,
+    run: LoadRun,
+    changes: pa.Table,
+    heard: pa.Table,
+    remembered: pa.Table | None = None,
+    counted: RunSketches | None = None,
 ) -> MergeResult:
-    """Writes a run's result: `changes` as CHANGE_SCHEMA, `sources` (those heard of) as SOURCE_SCHEMA, `remembered` as `ticks`
-    gives it.
+    """Writes a run's result: `changes` as CHANGE_SCHEMA, `heard` as SOURCE_SCHEMA, `remembered` as `ticks` gives it, and what
+    producers counted.
 
     A run that was merged before, or whose window is not beyond the watermark, changes nothing.
     """
     append(tx, "staging.load_row", run.run_id, changes, CHANGE_SCHEMA)
-    append(tx, "staging.source_row", run.run_id, sources, SOURCE_SCHEMA)
+    append(tx, "staging.source_row", run.run_id, heard, SOURCE_SCHEMA)
     if remembered is not None:
         append(tx, "staging.tick_row", run.run_id, remembered, TICK_SCHEMA)
     row = tx.execute(
@@ -119,4 +140,7 @@ def stage_and_merge(
             "quarantined": list(run.quarantined),
         },
     ).one()
+    if row.applied and counted is not None and counted.rows.num_rows:
+        append(tx, "staging.sketch_row", run.run_id, counted.rows, _STAGED_SKETCH)
+        sketches.merge(tx, run.run_id, fresh_seconds=counted.fresh_seconds)
     return MergeResult(row.written, row.outrun, row.applied)

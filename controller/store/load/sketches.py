@@ -61,16 +61,10 @@ _DUE = text("""
      ORDER BY load.is_hot IS TRUE DESC, l.topic_id IS NULL DESC, k.sampled_at NULLS FIRST, s.topic_id, s.segment_id
      LIMIT :limit
 """)
-_WRITE = text("""
-    INSERT INTO cleave.segment_sketch AS k (topic_id, segment_id, bins, messages, fresh_until)
-    SELECT s.topic_id, s.segment_id, CAST(:bins AS real[]), :messages, clock_timestamp() + make_interval(secs => :fresh_for)
-      FROM cleave.segment s WHERE s.topic_id = :topic_id AND s.segment_id = :segment_id AND s.state = 'ACTIVE'
-    ON CONFLICT (topic_id, segment_id) DO UPDATE
-       SET (bins, messages, sampled_at, fresh_until) = (
-           SELECT added.bins, (SELECT sum(CAST(bin AS float8)) FROM unnest(added.bins) AS bin), excluded.sampled_at, excluded.fresh_until
-             FROM (SELECT cleave.add_sketch(k.bins, power(0.5, least(greatest(extract(epoch FROM excluded.sampled_at - k.sampled_at), 0)
-                                                                     / :half_life, 60)), excluded.bins) AS bins) added)
-""")
+_KEEP = text(
+    "SELECT cleave.keep_sketch(:topic_id, :segment_id, CAST(:bins AS real[]), :fresh_for, :half_life)"
+)
+_MERGE = text("SELECT cleave.merge_sketches(:run_id, :fresh_for, :half_life)")
 _FORGET = text("""
     DELETE FROM cleave.segment_sketch WHERE sampled_at < clock_timestamp() - make_interval(secs => :kept)
 """)
@@ -135,14 +129,21 @@ def write(tx: Connection, sketches: Sequence[Sketch], *, fresh_seconds: float) -
     """Add these to what is known of their segments; what is not ACTIVE any more is left out. Forgets what nobody can use."""
     for one in sorted(sketches, key=lambda sketch: (sketch.topic_id, sketch.segment_id)):
         tx.execute(
-            _WRITE,
+            _KEEP,
             {
                 "topic_id": one.topic_id,
                 "segment_id": one.segment_id,
                 "bins": list(one.bins),
-                "messages": sum(one.bins),
                 "fresh_for": fresh_seconds,
                 "half_life": HALF_LIFE_SECONDS,
             },
         )
     tx.execute(_FORGET, {"kept": max(KEPT_SECONDS, fresh_seconds)})
+
+
+def merge(tx: Connection, run_id: str, *, fresh_seconds: float) -> int:
+    """Add what a run of the aggregation has staged, for a loader; returns how many segments have a sketch of it."""
+    kept: int = tx.execute(
+        _MERGE, {"run_id": run_id, "fresh_for": fresh_seconds, "half_life": HALF_LIFE_SECONDS}
+    ).scalar_one()
+    return kept

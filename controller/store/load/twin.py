@@ -7,18 +7,21 @@ Meant for small fleets and for tests: some seconds for a million samples.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 from sqlalchemy import Connection, text
 
 from controller.domain.load import FLOOR_FRACTION, METRICS
 from controller.domain.load_window import LoadWindow
-from controller.store.load.records import CHANGE_SCHEMA, SOURCE_SCHEMA, Baseline
+from controller.store.load.records import CHANGE_SCHEMA, SKETCH_SCHEMA, SOURCE_SCHEMA, Baseline
 from controller.store.postgres.arrow_copy import copy_in, copy_out
 
 COLUMNS = ("topic_id", "segment_id", "source", "instant", "msg_in", "byte_in", "msg_out", "byte_out")
 """What is read of a sample."""
+
+KEY_COUNT_COLUMNS = ("topic_id", "segment_id", "source", "instant", "producers", "bins")
+"""What is read of a count of keys."""
 
 _COUNTERS = ("msg_in", "byte_in", "msg_out", "byte_out")
 
@@ -109,6 +112,24 @@ SELECT topic_id, segment_id, {_each("{m}")}, source, modified_at_ms, cold_since_
 """  # noqa: S608  # our own names only
 
 
+_SKETCHES = """
+CREATE TEMPORARY TABLE twin_sketch ON COMMIT DROP AS
+WITH told AS (
+  SELECT * FROM twin_key_count WHERE instant_ms > :since_ms AND instant_ms <= :until_ms
+), summed AS (
+  SELECT topic_id, segment_id, bin, CAST(sum(messages) AS bigint) AS messages
+    FROM told CROSS JOIN LATERAL unnest(bins) WITH ORDINALITY AS one (messages, bin)
+   GROUP BY topic_id, segment_id, bin
+)
+SELECT topic_id, segment_id, producers, CAST(sum(messages) AS bigint) AS messages, array_agg(messages ORDER BY bin) AS bins
+  FROM summed
+  JOIN (SELECT topic_id, segment_id, CAST(sum(most) AS bigint) AS producers
+          FROM (SELECT topic_id, segment_id, max(producers) AS most FROM told GROUP BY topic_id, segment_id, source) of_source
+         GROUP BY topic_id, segment_id) tellers USING (topic_id, segment_id)
+ GROUP BY topic_id, segment_id, producers
+"""
+
+
 def aggregate(
     tx: Connection,
     samples: Iterable[pa.RecordBatch],
@@ -123,7 +144,7 @@ def aggregate(
         "end_ms": window.end_ms,
         "length_ms": window.length_ms,
     }
-    _load(tx, "twin_sample", _SAMPLE, (_in_ms(batch) for batch in samples))
+    _load(tx, "twin_sample", _SAMPLE, (_in_ms(batch, COLUMNS) for batch in samples))
     _load(tx, "twin_record", _RECORD, baseline.records.to_batches())
     _load(tx, "twin_source", 'source text COLLATE "C", observed_at_ms bigint', baseline.sources.to_batches())
     _load(tx, "twin_threshold", _THRESHOLD, baseline.thresholds.to_batches())
@@ -140,10 +161,20 @@ def aggregate(
     return found
 
 
-def _in_ms(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The instant as whole milliseconds, rounded down; rows with a missing value are no samples."""
-    batch = batch.select(COLUMNS).drop_null()
-    position = COLUMNS.index("instant")
+def add_up(tx: Connection, counts: Iterable[pa.RecordBatch], since_ms: int, until_ms: int) -> pa.Table:
+    """Counts of keys whose instants lie in (since, until], added up for each segment, as SKETCH_SCHEMA; they have KEY_COUNT_COLUMNS."""
+    columns = 'topic_id bigint, segment_id bigint, source text COLLATE "C", instant_ms bigint, producers bigint, bins bigint[]'
+    _load(tx, "twin_key_count", columns, (_in_ms(batch, KEY_COUNT_COLUMNS) for batch in counts))
+    tx.execute(text(_SKETCHES), {"since_ms": since_ms, "until_ms": until_ms})
+    found = _fetch(tx, "twin_sketch", SKETCH_SCHEMA)
+    tx.execute(text("DROP TABLE twin_key_count, twin_sketch"))
+    return found
+
+
+def _in_ms(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+    """The instant as whole milliseconds, rounded down; rows with a missing value do not count."""
+    batch = batch.select(columns).drop_null()
+    position = columns.index("instant")
     instants = batch.column(position).cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
     return batch.set_column(position, "instant_ms", instants)
 

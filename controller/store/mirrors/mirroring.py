@@ -20,6 +20,7 @@ from controller.domain.mirroring import LayoutStep, acts_seen, steps_between
 from controller.domain.operation import Operation
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment, backing_topic_name
+from controller.store.load.forgetting import FORGET_LOADS
 from controller.store.postgres.tables import SEGMENT, SEGMENT_PARENT
 from controller.store.topics import layouts, topics
 from controller.store.topics.topics import TopicRow
@@ -38,13 +39,6 @@ _PRUNE = """
        SET state = 'SEALED', sealed_epoch = coalesce(sealed_epoch, :epoch), sealed_at = coalesce(sealed_at, clock_timestamp()),
            pruned_epoch = :epoch, pruned_at = clock_timestamp()
      WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids)
-"""
-_FORGET_LOADS = """
-    WITH forgotten AS (
-        DELETE FROM cleave.load_memory WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids)),
-    unsketched AS (
-        DELETE FROM cleave.segment_sketch WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids))
-    DELETE FROM cleave.segment_load WHERE topic_id = :topic_id AND segment_id = ANY (:segment_ids)
 """
 _KNOWN = "SELECT segment_id FROM cleave.segment WHERE topic_id = :topic_id"
 _OURS = """
@@ -108,7 +102,7 @@ def follow_layout(tx: Connection, topic: TopicRow, layout: SegmentLayout) -> tup
     if gone:
         pruned = {"topic_id": topic.topic_id, "segment_ids": gone, "epoch": layout.epoch}
         tx.execute(text(_PRUNE), pruned)
-        tx.execute(text(_FORGET_LOADS), pruned)
+        tx.execute(text(FORGET_LOADS), pruned)
     _write_history(tx, topic, layout, steps, ours)
     return steps
 

@@ -28,7 +28,15 @@ _END_SEGMENTS = """
 """
 _FORGET = tuple(
     f"DELETE FROM cleave.{table} WHERE topic_id = :topic_id"  # noqa: S608 - our own names
-    for table in ("segment_load", "load_memory", "segment_sketch", "subscription", "evaluation", "mirror")
+    for table in (
+        "segment_load",
+        "load_memory",
+        "segment_sketch",
+        "segment_producers",
+        "subscription",
+        "evaluation",
+        "mirror",
+    )
 )
 
 

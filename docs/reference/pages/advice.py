@@ -36,8 +36,9 @@ TOPICS: Mapping[str, str] = {
     "`reseal_price_segment_seconds`, to have it sooner.",
     "saving-below-price": "Nothing: fewer segments have not been enough for long enough. Lower "
     "`reseal_price_segment_seconds` to give capacity back sooner.",
-    "unsplittable": "The load is on one key, or on few that lie together. Give that key's messages more keys (a salt), read it "
-    "with more entry buckets, or give it a topic of its own.",
+    "unsplittable": "The load is on one key, or on several that share a slot. Give a single key's messages more keys (a salt), or a "
+    "topic of their own. Several keys can be dealt over more consumers: give the segment more entry buckets. For one key those "
+    "change nothing.",
     "reconnection-budget": "Wait until `not_before`, or raise `reconnections_per_minute` (of the cluster: "
     "`cluster_reconnections_per_minute`).",
     "in-flight": "Wait for the operation. If it does not end, `cleave operations --stuck` says why.",

@@ -38,7 +38,7 @@ KNOBS = {
     "below it when the overload has cost as much as a reshape.",
     "reseal_price_segment_seconds": "`adaptive`: what sealing the whole ring and starting anew counts for, in segments kept "
     "for a second. The one dial: higher means fewer reshapes and more segments.",
-    "reconnection_price_segment_seconds": "`adaptive`: added to that price for each connected client of a sealed segment.",
+    "reconnection_price_segment_seconds": "`adaptive`: added to that price for each producer and consumer connected to a sealed segment, as far as they can be counted.",
     "load_memory_seconds": "`adaptive`: how far back it looks for what a reshape would have saved; 45 ticks, of a second at "
     "least.",
     "reconnections_per_minute": "`adaptive`: clients of the topic that may be made to reconnect.",

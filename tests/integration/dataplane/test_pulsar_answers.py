@@ -237,6 +237,9 @@ class TestAnswers:
         broker.behaves(broker.refuses(500, "boom"), broker.says(200, counters))
         assert len(plane.sample([LOG, f"{LOG}0", f"{LOG}1"])) == 2
 
+        broker.behaves(broker.says(200, {**counters, "publishers": [{}, {}]}), broker.says(200, counters))
+        assert {one.producers for one in plane.sample([LOG, f"{LOG}0"]).values()} == {2, None}
+
         broker.behaves(broker.refuses(500, "boom"))
         with pytest.raises(DataPlaneUnavailable, match="boom"):
             plane.sample([LOG])

@@ -13,7 +13,7 @@ from controller.clock import to_ms
 from controller.entrypoints.tasks import keep_landing
 from controller.landing.area import LandingArea
 from controller.landing.history import RateHistory
-from controller.landing.schemas import RATE_SCHEMA, SAMPLE_SCHEMA
+from controller.landing.schemas import KEY_COUNT_SCHEMA, RATE_SCHEMA, SAMPLE_SCHEMA
 from controller.store.postgres.engine import Store
 
 TODAY = datetime.now(UTC)
@@ -55,10 +55,14 @@ def test_days_past_their_keeping_are_deleted_and_younger_ones_stay(database: str
     old, young = TODAY - timedelta(days=9), TODAY - timedelta(days=2)
     land(area, old, 1)
     land(area, young, 2)
+    counts = LandingArea(str(tmp_path / "landing-key-counts"), KEY_COUNT_SCHEMA)
+    for day in (old, young):
+        counts.append(to_ms(day), "worker", KEY_COUNT_SCHEMA.empty_table())
 
     done = keep_landing(dsn=database, extras=extras(tmp_path, landing_keep_days=7))
 
-    assert done["expired"] == [f"day={old:%Y-%m-%d}"]
+    assert done["expired"] == [f"day={old:%Y-%m-%d}"] * 2
+    assert counts.location.directories() == [f"day={young:%Y-%m-%d}"]
     assert counters_of(area, young) == [2]
 
 

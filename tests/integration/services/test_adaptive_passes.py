@@ -16,6 +16,7 @@ from controller.domain.reshape import plan_merge
 from controller.domain.situation import Capabilities, Situation
 from controller.services import autoscaler
 from controller.store.decisions import evaluations
+from controller.store.load import producers
 from controller.store.topics import policies
 from tests.support.bench import Bench
 from tests.support.passes import HOT, LOAD, WARM, decisions, register, report, run
@@ -108,6 +109,25 @@ def test_acts_spend_the_budget_and_what_it_holds_back_is_due_when_there_is_some(
     [second] = run(bench, LOAD).outcomes
 
     assert bench.operation(second.operation_ids[0]).parent_ids == (0,)
+
+
+def test_connected_producers_are_disturbed_like_consumers_and_stand_in_the_ledger(bench: Bench) -> None:
+    adaptive(bench, 2, reconnections_per_minute=6.0)
+    for name in "ab":  # one on each segment
+        register(bench, name)
+    with bench.store.transaction() as tx:
+        producers.record(tx, {(bench.topic_id, 0): 3, (bench.topic_id, 1): 2, (bench.topic_id, 99): 50})
+    report(bench, {0: HOT, 1: 3 * HOT})
+
+    [outcome] = run(bench, LOAD).outcomes
+
+    [refusal] = outcome.evaluation.refusals
+    assert (refusal.segment_id, refusal.reason) == (0, RefusalReason.RECONNECTION_BUDGET)
+    assert (refusal.value, refusal.needed) == (4, 2)
+    [row] = decisions(bench)
+    situation = Situation.from_json(row.situation)
+    assert (situation.clients, situation.producers) == (1, 3)
+    assert json.loads(decide(situation, row.lanes).to_json())["refusals"] == row.refusals
 
 
 def test_the_clusters_budget_holds_back_as_well(bench: Bench) -> None:

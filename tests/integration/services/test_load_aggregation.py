@@ -23,6 +23,7 @@ from controller.landing.history import Scratch
 from controller.landing.names import LandedFile
 from controller.landing.schemas import SAMPLE_SCHEMA
 from controller.services.load_aggregation import AggregationResult, SqlTwinEngine, upcoming
+from controller.services.load_aggregation.counted import Counted
 from controller.store.postgres.engine import Store
 from controller.store.topics import policies
 from tests.support.aggregation import BROKER, END_MS, MINUTE_MS, OTHER, Run
@@ -329,10 +330,15 @@ class Overtaken(SqlTwinEngine):
         self._run, self._minutes = run, minutes
 
     def compute(
-        self, area: LandingArea, files: tuple[LandedFile, ...], scratch: Scratch, window: LoadWindow
+        self,
+        area: LandingArea,
+        files: tuple[LandedFile, ...],
+        scratch: Scratch,
+        window: LoadWindow,
+        counted: Counted | None = None,
     ) -> None:
         """Compute, then let the other merge."""
-        super().compute(area, files, scratch, window)
+        super().compute(area, files, scratch, window, counted)
         assert self._run.aggregate("the other", minutes=self._minutes).applied
 
 
@@ -374,10 +380,15 @@ class Away(SqlTwinEngine):
     """An engine that is away after it wrote half of its files."""
 
     def compute(
-        self, area: LandingArea, files: tuple[LandedFile, ...], scratch: Scratch, window: LoadWindow
+        self,
+        area: LandingArea,
+        files: tuple[LandedFile, ...],
+        scratch: Scratch,
+        window: LoadWindow,
+        counted: Counted | None = None,
     ) -> None:
         """Half of it."""
-        super().compute(area, files, scratch, window)
+        super().compute(area, files, scratch, window, counted)
         raise Retryable("the engine is away")
 
 

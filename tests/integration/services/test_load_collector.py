@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from prometheus_client import REGISTRY
 
 from controller.bootstrap import Application, build_collector
 from controller.clock import SystemClock
-from controller.dataplane.base import DataPlane
+from controller.dataplane.base import Counters, DataPlane
 from controller.domain.errors import InvalidInput
 from controller.landing.area import LandingArea
 from controller.landing.schemas import SAMPLE_SCHEMA
@@ -91,6 +92,42 @@ def test_a_tick_lands_the_counters_of_every_segment_in_one_file(bench: Bench, tm
     assert len({row["source"] for row in rows}) == 1
     assert ticks("whole") == before + 1
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [Path(tick.path or "").name]
+
+
+class Attended:
+    """A data plane that knows how many producers each log has."""
+
+    def __init__(self, plane: DataPlane) -> None:
+        self._plane = plane
+        self.producers: dict[str, int | None] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plane, name)
+
+    def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
+        found = self._plane.sample(backing_topics)
+        return {name: replace(one, producers=self.producers.get(name)) for name, one in found.items()}
+
+
+def test_how_many_producers_there_are_is_written_down_where_it_changed(bench: Bench, tmp_path: Path) -> None:
+    bench.topic_with(segments=2)
+    plane = Attended(bench.plane)
+    watch = collector(bench, tmp_path, {bench.plane.name: plane})
+    known = "SELECT segment_id, connected, xmin::text FROM cleave.segment_producers ORDER BY segment_id"
+    plane.producers = {bench.log_of(0): 3}  # of the other one nobody knows
+    watch.tick()
+    [(segment_id, count, written_by)] = bench.rows(known)
+    assert (segment_id, count) == (0, 3)
+
+    plane.producers |= {bench.log_of(1): 0}
+    watch.tick()
+    collector(bench, tmp_path, {bench.plane.name: plane}, name="c2").tick()  # one that was just started
+    assert bench.rows(known)[0] == (0, 3, written_by)
+    assert [row[:2] for row in bench.rows(known)] == [(0, 3), (1, 0)]
+
+    bench.reshape(segment_admin.splitting(0))
+    bench.settle(collects=True)
+    assert [row[:2] for row in bench.rows(known)] == [(1, 0)]
 
 
 def test_sealed_segments_are_watched_for_a_while(bench: Bench, tmp_path: Path) -> None:

@@ -1,15 +1,21 @@
-"""What a profile that looks back is shown: loads remembered tick by tick, through reshapes and gaps."""
+"""What a profile that looks back is shown: loads remembered tick by tick, through reshapes and gaps. The rule that backtests
+and retraced decisions go by remembers the same of the same windows.
+"""
 
 from __future__ import annotations
 
+import math
 import secrets
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from sqlalchemy import make_url
 
-from controller.domain.load import LoadStats
+from controller.clock import to_ms
+from controller.domain.load import METRICS, LoadStats
+from controller.domain.load_memory import LoadMemory, origins_of
 from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import plan_merge, plan_recut, plan_split
 from controller.domain.situation import TICKS_OF_MEMORY, Situation
@@ -208,3 +214,74 @@ def test_a_run_that_came_too_late_is_no_tick(run: Run) -> None:
 
     assert remembered(run) == [100]
     assert run.bench.scalar("SELECT count(*) FROM staging.tick_row") == 0
+
+
+def land_minute(run: Run, index: int, counted: dict[int, int], silent: frozenset[int]) -> None:
+    """A minute's traffic into the active segments, uneven; the sealed ones are reported as well."""
+    begin = 60 * index - 60
+    for id_, segment in run.bench.layout.segments.items():
+        if id_ in silent:
+            continue
+        heavy = 12 if segment.hash_range.contains(0x8000) else 1
+        more = heavy * (1_000 + 700 * id_ + 130 * index) if segment.is_active else 0
+        run.land(*((begin + 10 * n, counted[id_] + n * more) for n in range(7)), segment_id=id_)
+        counted[id_] += 6 * more
+
+
+def recorded(run: Run, memory_seconds: int) -> LoadMemory:
+    """The memory from all windows that were kept."""
+    rows = run.bench.rows("SELECT window_end, applied_at FROM inspect.load_runs ORDER BY window_end")
+    lives = {
+        segment_id: (to_ms(created), None if sealed is None else to_ms(sealed))
+        for segment_id, created, sealed in run.bench.rows(
+            "SELECT segment_id, created_at, sealed_at FROM inspect.segments"
+        )
+    }
+    layout = run.bench.layout.segments
+    origins = origins_of(layout, layout)
+    memory = LoadMemory()
+    for end, applied in rows:
+        window = run.history.read(to_ms(end), to_ms(end)).to_pylist()
+        measured = {row["segment_id"]: LoadStats(*(row[metric] for metric in METRICS)) for row in window}
+        active = [i for i, (begin, seal) in lives.items() if begin <= to_ms(applied) < (seal or math.inf)]
+        heirs = {i: origins[i] for i in active if i in origins}
+        memory.remember(to_ms(end), measured, memory_seconds, heirs)
+    return memory
+
+
+@pytest.mark.parametrize("memory_seconds", [2_700, 450, 1_999])
+def test_the_rule_of_backtests_remembers_what_is_stored(run: Run, memory_seconds: int) -> None:
+    """Split into three, merged, cut anew, split in vain; a sibling that says nothing, a parent whose last traffic comes after
+    its end; short and long gaps.
+    """
+    with run.bench.store.transaction() as tx:
+        override = PolicyOverride(profile="adaptive", load_memory_seconds=memory_seconds)
+        policies.set_topic(tx, run.topic_id, override, actor="t")
+    acts = {
+        2: lambda layout, _: plan_split(layout, 0, (0x3000, 0x9000)),
+        4: lambda layout, _: plan_split(layout, 2),
+        6: lambda layout, _: plan_merge(layout, 1, 4),
+        8: lambda layout, _: plan_recut(layout, (5, 3), (0x7000, 0xC000)),
+        11: lambda layout, _: plan_split(layout, 7),
+        24: lambda layout, _: plan_split(layout, 8, (0x8800,)),
+    }
+    silent = {5: frozenset({4}), 12: frozenset({10})}
+    counted: dict[int, int] = defaultdict(int)
+    struck: set[int] = set()
+    for index in (*range(1, 10), 11, 12, 13, 24, 25, 26):
+        land_minute(run, index, counted, silent.get(index, frozenset()))
+        if index in acts:  # after its traffic and before this is counted
+            run.bench.reshape(acts[index])
+        run.aggregate(minutes=index)
+        stored = situation(run)
+        memory = recorded(run, memory_seconds)
+        known = memory.recent_loads(one.segment_id for one in run.bench.layout.active)
+
+        assert stored.strikes == memory.strikes(known)
+        assert stored.recent_loads.keys() == known.keys()
+        for segment_id, ticks in stored.recent_loads.items():
+            assert len(known[segment_id]) == len(ticks), (index, segment_id)
+            for one, other in zip(known[segment_id], ticks, strict=True):
+                assert one.rates == pytest.approx(other.rates, rel=1e-12), (index, segment_id)
+        struck |= stored.strikes.keys()
+    assert struck

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +18,8 @@ from controller.entrypoints.tasks.maintenance import keep_partitions
 from controller.services import policy_candidates
 from controller.services.autoscaler import shadows
 from controller.services.policy_candidates import Proposal
+from controller.store import backtests
+from controller.store.backtests import BacktestRequest, BacktestResult
 from controller.store.decisions import candidates, shadow_decisions
 from controller.store.decisions.candidates import CandidateState
 from controller.store.topics import policies
@@ -232,6 +235,33 @@ def test_maintenance_forgets_what_is_older_than_the_ledger(bench: Bench) -> None
     keep_partitions(dsn=bench.url, extras={}, keep_days=90)
 
     assert bench.rows("SELECT count(*) FROM cleave.shadow_decision") == [(1,)]
+
+
+def test_maintenance_forgets_old_backtests_but_for_what_a_candidate_rests_on(bench: Bench) -> None:
+    topic(bench)
+    propose(bench)
+    ids = {key: backtest(bench, key) for key in ("young", "old", "evidence")}
+    bench.execute(
+        "UPDATE cleave.backtest_run SET asked_at = clock_timestamp() - interval '31 days' WHERE request_key <> 'young'"
+    )
+    bench.execute("UPDATE cleave.policy_candidate SET run_id = :run", run=ids["evidence"])
+
+    keep_partitions(dsn=bench.url, extras={"backtest_keep_days": 30}, keep_days=90)
+
+    kept = bench.rows("SELECT run_id, load FROM cleave.backtest_result ORDER BY run_id, load")
+    assert kept == [(ids["young"], "another"), (ids["young"], TOPIC), (ids["evidence"], TOPIC)]
+    assert bench.scalar("SELECT count(*) FROM cleave.backtest_run") == 2
+
+
+def backtest(bench: Bench, request_key: str) -> int:
+    """A run that is done, with a result of the topic and one of another."""
+    request = BacktestRequest(request_key, "ada", "none-1", {"policies": [], "loads": [], "prices": {}})
+    of_topic = BacktestResult(TOPIC, "in-force", 0, bench.topic_id, 2.0, 1.0, {})
+    with bench.store.transaction() as tx:
+        run_id = backtests.begin(tx, request).run_id
+        others = replace(of_topic, load="another", topic_id=bench.topic_id + 1)
+        backtests.finish(tx, run_id, request, "here", [of_topic, others])
+    return run_id
 
 
 def test_a_topic_has_one_candidate_at_a_time(bench: Bench) -> None:

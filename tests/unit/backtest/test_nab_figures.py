@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.backtest.load_series import LoadSeries
+from controller.backtest.load_series import LoadSeries, of_messages
 from controller.backtest.nab import trace
 from controller.backtest.optimum import lower_bound
 from controller.backtest.rivals.registry import RULES, rule_named
@@ -81,6 +81,6 @@ def test_the_regret_of_a_rule(
 
 def test_a_rule_that_is_not_there_is_refused_with_the_names_that_are() -> None:
     with pytest.raises(InvalidInput, match="rule 'hpa' is unknown") as refused:
-        rule_named("hpa", None, POLICY)  # type: ignore[arg-type]
+        rule_named("hpa", of_messages("none", [0.0]), POLICY)
 
     assert all(name in str(refused.value) for name in RULES)

@@ -21,82 +21,47 @@ def of(reason: str, now: int | None = NOON, **figures: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("reason", "figures", "sentence"),
+    ("reason", "metric", "value", "needed", "sentence"),
     [
-        (
-            "not-cold",
-            {"metric": "msg_rate_in", "value": 1500.0, "needed": 1000},
-            "msg_rate_in 1,500, needs below 1,000 (500 too high, 1.50 times that)",
-        ),
-        (
-            "lower-score",
-            {"metric": "msg_rate_in", "value": 1.2, "needed": 2.5},
-            "msg_rate_in 1.2, needs above 2.5 (1.3 too low, 0.48 times that)",
-        ),
-        (
-            "lower-score",
-            {"metric": "warmth", "value": 0.5, "needed": 0.25},
-            "warmth 0.5, needs below 0.25 (0.25 too high, 2.00 times that)",
-        ),
-        (
-            "at-max-segments",
-            {"metric": "segments", "value": 64, "needed": 64},
-            "segments 64, needs below 64 (is at it)",
-        ),
-        (
-            "at-min-segments",
-            {"metric": "segments", "value": 1, "needed": 2},
-            "segments 1, needs above 2 (1 too low, 0.50 times that)",
-        ),
-        (
-            "width-one",
-            {"metric": "width", "value": 1, "needed": 2},
-            "width 1, needs at least 2 (1 too low, 0.50 times that)",
-        ),
-        (
-            "no-load-record",
-            {"metric": "segments_without_record", "value": 3, "needed": 0},
-            "segments_without_record 3, needs at most 0 (3 too high)",
-        ),
-        ("in-flight", {"metric": "operation_id", "value": 12}, "operation 12 holds it"),
-        (
-            "split-cooldown",
-            {
-                "metric": "last_split_at",
-                "value": NOON - 20_000,
-                "needed": NOON + 40_000,
-                "not_before": NOON + 40_000,
-            },
-            "last_split_at 2025-11-22 11:59:40Z, needs 2025-11-22 12:00:40Z (40 s left of 60 s)",
-        ),
-        (
-            "stale-load",
-            {"metric": "observed_at", "value": NOON - 600_000, "needed": NOON - 300_000},
-            "observed_at 2025-11-22 11:50:00Z, counted until 2025-11-22 11:55:00Z (5 min too old)",
-        ),
-        ("cold-window", {"metric": "cold_since"}, "cold_since is not known"),
-        (
-            "invalid-policy",
-            {"metric": "max_segments", "value": 0, "needed": 1},
-            "max_segments 0, needs 1 (1 too low, 0.00 times that)",
-        ),
-        (
-            "invalid-policy",
-            {"metric": "split_msg_rate_in", "value": "NaN", "needed": 0},
-            "split_msg_rate_in NaN, needs 0",
-        ),
-        ("other-act", {}, ""),
-        (
-            "a-reason-of-a-newer-program",
-            {"metric": "regret", "value": 3600.0, "needed": 7200, "not_before": NOON + 60_000},
-            "regret 3,600, needs 7,200 (3,600 too low, 0.50 times that); 60 s left",
-        ),
+        ("not-cold", "msg_rate_in", 1500.0, 1000, "1,500, needs below 1,000 (500 too high, 1.50 times that)"),
+        ("lower-score", "msg_rate_in", 1.2, 2.5, "1.2, needs above 2.5 (1.3 too low, 0.48 times that)"),
+        ("lower-score", "warmth", 0.5, 0.25, "0.5, needs below 0.25 (0.25 too high, 2.00 times that)"),
+        ("at-max-segments", "segments", 64, 64, "64, needs below 64 (is at it)"),
+        ("at-min-segments", "segments", 1, 2, "1, needs above 2 (1 too low, 0.50 times that)"),
+        ("width-one", "width", 1, 2, "1, needs at least 2 (1 too low, 0.50 times that)"),
+        ("no-load-record", "segments_without_record", 3, 0, "3, needs at most 0 (3 too high)"),
+        ("invalid-policy", "max_segments", 0, 1, "0, needs 1 (1 too low, 0.00 times that)"),
+        ("invalid-policy", "split_msg_rate_in", "NaN", 0, "NaN, needs 0"),
     ],
 )
-def test_the_sentence_has_value_bound_distance_and_what_time_is_left(
-    reason: str, figures: dict[str, Any], sentence: str
+def test_the_sentence_has_value_bound_and_distance(
+    reason: str, metric: str, value: float | str, needed: float, sentence: str
 ) -> None:
-    assert of(reason, **figures) == sentence
+    assert of(reason, metric=metric, value=value, needed=needed) == f"{metric} {sentence}"
+
+
+def test_of_instants_it_has_what_time_is_left() -> None:
+    began, ends = NOON - 20_000, NOON + 40_000
+    gate = {"metric": "last_split_at", "value": began, "needed": ends, "not_before": ends}
+    stale = {"metric": "observed_at", "value": NOON - 600_000, "needed": NOON - 300_000}
+
+    assert of("split-cooldown", **gate) == (
+        "last_split_at 2025-11-22 11:59:40Z, needs 2025-11-22 12:00:40Z (40 s left of 60 s)"
+    )
+    assert of("stale-load", **stale) == (
+        "observed_at 2025-11-22 11:50:00Z, counted until 2025-11-22 11:55:00Z (5 min too old)"
+    )
+    assert of("cold-window", metric="cold_since") == "cold_since is not known"
+
+
+def test_what_has_no_bound_or_is_of_a_newer_program_is_told_as_well() -> None:
+    newer = {"metric": "regret", "value": 3600.0, "needed": 7200, "not_before": NOON + 60_000}
+
+    assert of("in-flight", metric="operation_id", value=12) == "operation 12 holds it"
+    assert of("other-act") == ""
+    assert of("a-reason-of-a-newer-program", **newer) == (
+        "regret 3,600, needs 7,200 (3,600 too low, 0.50 times that); 60 s left"
+    )
 
 
 def test_without_a_moment_only_the_instants_are_told() -> None:

@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from controller.domain.errors import InvalidInput
 from controller.domain.hash_range import HashRange
-from controller.domain.key_sketch import MOST_BINS, as_bins, bin_count, bin_starts, count_hashes, share_within
+from controller.domain.key_sketch import (
+    MOST_BINS,
+    add_counts,
+    as_bins,
+    bin_count,
+    bin_starts,
+    count_hashes,
+    share_within,
+)
 from tests.unit.domain.strategies import hash_ranges
 
 
@@ -27,6 +35,28 @@ def test_a_hash_counts_in_the_bin_that_holds_it(hash_range: HashRange, data: st.
 def test_a_hash_of_another_segment_is_refused() -> None:
     with pytest.raises(InvalidInput, match="hash 8 is not in 0000-0007"):
         count_hashes(HashRange(0, 7), [8])
+
+
+@given(hash_ranges(), st.data())
+def test_counts_of_single_hashes_make_the_same_sketch(hash_range: HashRange, data: st.DataObject) -> None:
+    hashes = data.draw(st.lists(st.integers(0, 65_535), max_size=20))
+    bins = [0.0] * bin_count(hash_range)
+    add_counts(bins, hash_range, [(one, 1, 1) for one in hashes])
+
+    assert bins == count_hashes(hash_range, [one for one in hashes if hash_range.contains(one)])
+
+
+@given(hash_ranges(), st.data())
+def test_a_count_over_many_hashes_is_even_and_only_what_is_inside_counts(
+    hash_range: HashRange, data: st.DataObject
+) -> None:
+    first = data.draw(st.integers(0, 65_535))
+    width = data.draw(st.integers(1, 65_536 - first))
+    bins, hashes = [0.0] * bin_count(hash_range), [0.0] * bin_count(hash_range)
+    add_counts(bins, hash_range, [(first, width, width)])
+    add_counts(hashes, hash_range, [(one, 1, 1) for one in range(first, first + width)])
+
+    assert bins == pytest.approx(hashes)
 
 
 def test_the_load_lies_as_the_sketch_says_and_evenly_where_it_says_nothing() -> None:

@@ -41,11 +41,12 @@ def fits(shown: Any, said: Any) -> bool:
 
 
 @pytest.fixture
-def http(database: str) -> Iterator[httpx.Client]:
+def http(database: str, tmp_path: Path) -> Iterator[httpx.Client]:
     """A client of a leader with the settings that the page is of."""
     bench = Bench(database)
     bench.topic_with(segments=1)
-    with serving_leader(bench.url, consumer_grace_seconds=60.0) as address:
+    landing = str(tmp_path / "landing")
+    with serving_leader(bench.url, consumer_grace_seconds=60.0, landing_url=landing) as address:
         headers = {"Authorization": f"Bearer {token_for()}"}
         with httpx.Client(base_url=address, headers=headers, timeout=30.0) as http:
             yield http
@@ -54,7 +55,7 @@ def http(database: str) -> Iterator[httpx.Client]:
 
 def test_each_exchange_of_the_page_is_what_is_said(http: httpx.Client) -> None:
     shown = blocks()
-    assert len(shown) == 35
+    assert len(shown) == 37
     asked, answer = "", httpx.Response(500)
     for block in shown:
         head, _, body = block.partition("\n")

@@ -44,9 +44,9 @@ def test_the_recorded_page_gives_what_was_sent_and_read() -> None:
 
     out = dict.fromkeys((b"named", b"excl", b"sh", b"ks", b"multi"), (100, 13500))
     assert page.topics == {
-        LOW: TopicCounters(100, 13_500, out),
-        HIGH: TopicCounters(100, 13_500, {b"multi": (100, 13_500)}),
-        **{name: TopicCounters(1, 36) for name in ODD},
+        LOW: TopicCounters(100, 13_500, 1, out),
+        HIGH: TopicCounters(100, 13_500, 1, {b"multi": (100, 13_500)}),
+        **{name: TopicCounters(1, 36, 1) for name in ODD},
     }
     assert page.started_at_ms == 1_795_288_128_510
 
@@ -114,7 +114,7 @@ def test_multiplied_pages_have_their_topics_and_no_others() -> None:
     page = read(b"".join(multiplied(12)), [topic(n) for n in range(5, 15)])
 
     assert list(page.topics) == [topic(n) for n in range(5, 12)]
-    assert page.topics[topic(7)] == TopicCounters(100, 13_500, {b"multi": (100, 13_500)})
+    assert page.topics[topic(7)] == TopicCounters(100, 13_500, 1, {b"multi": (100, 13_500)})
 
 
 @pytest.mark.parametrize(

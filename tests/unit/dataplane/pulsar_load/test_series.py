@@ -8,7 +8,7 @@ from controller.dataplane.pulsar_load.series import Series
 
 def counters(msg_in: int, **out: int) -> TopicCounters:
     """Ten bytes a message."""
-    return TopicCounters(msg_in, msg_in * 10, {name.encode(): (n, n * 10) for name, n in out.items()})
+    return TopicCounters(msg_in, msg_in * 10, None, {name.encode(): (n, n * 10) for name, n in out.items()})
 
 
 def after(*readings: TopicCounters) -> Series:

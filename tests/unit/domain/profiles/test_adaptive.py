@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
@@ -230,10 +230,14 @@ def test_after_cuts_in_vain_a_segment_is_left_alone_for_an_hour() -> None:
     assert decide(struck(MOST_STRIKES, STOP_MS)).decisions
 
 
-def test_the_budget_goes_to_what_does_most_for_each_client_and_the_rest_waits() -> None:
+@pytest.mark.parametrize(("clients", "producers"), [(40, 0), (0, 40), (25, 15)])
+def test_the_budget_goes_to_what_does_most_for_each_client_and_the_rest_waits(
+    clients: int, producers: int
+) -> None:
     policy = replace(POLICY, reconnections_per_minute=60.0)
-    hot = replace(ring(1.5, 0.8, 3.0, 0.8, policy=policy), clients=40, reconnections_left=50.0)
-    evaluation = decide(hot)
+    connected = {"clients": clients, "producers": producers}
+    hot = replace(ring(1.5, 0.8, 3.0, 0.8, policy=policy), **connected, reconnections_left=50.0)
+    evaluation = decide(Situation.from_json(hot.to_json()))
 
     assert [sealed_by(act) for act in evaluation.decisions] == [(2,)]
     [refusal] = [r for r in evaluation.refusals if r.segment_id == 0]
@@ -299,6 +303,7 @@ def adaptive_situations(draw: st.DrawFn) -> Situation:
         policy=policy,
         recent_loads=memories,
         clients=draw(st.sampled_from([0, 3])),
+        producers=draw(st.sampled_from([0, 2])),
         reconnections_left=draw(st.sampled_from([None, -4.0, 10.0])),
         strikes={i: draw(st.integers(1, 3)) for i in list(drawn.loads)[:1]},
         sketches={i: tuple(draw(st.lists(st.floats(0, 9), min_size=1, max_size=1 if s.hash_range.width < 8 else 8)))
@@ -477,9 +482,9 @@ def test_hot_keys_are_isolated_by_few_acts_and_then_nothing_is_done_in_vain(seed
     """A thousand keys by Zipf's law with exponent 1.5, sixteen segments' worth of load in all."""
     random = Random(seed)
     shares = [1 / rank**1.5 for rank in range(1, 1_001)]
-    slots: Counter[int] = Counter()
+    slots: dict[int, float] = defaultdict(float)
     for share in shares:
-        slots[random.randrange(65_536)] += share / sum(shares) * 16  # type: ignore[assignment]
+        slots[random.randrange(65_536)] += share / sum(shares) * 16
     layout, acts, late = SegmentLayout.initial(1, now=0), 0, 0
     memory: dict[int, tuple[LoadStats, ...]] = {}
     for tick in range(1, 91):

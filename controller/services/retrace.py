@@ -3,7 +3,7 @@ rates that were kept, window by window, and the rest of its situation is the led
 
 So a difference means that what is kept is not what was decided on: a backtest of this history would not be of this topic.
 Two rules are gone through again, that of load records (`domain.load.next_record`, and of silence) and that of the memory
-of loads. What was there before the first window is taken from the first decision.
+of loads (`domain.load_memory`). What was there before the first window is taken from the first decision.
 """
 
 from __future__ import annotations
@@ -17,16 +17,31 @@ from typing import TYPE_CHECKING, Any
 
 from controller.domain.decision import Lane
 from controller.domain.evaluator import code_version, decide
+from controller.domain.hash_range import HashRange
 from controller.domain.load import METRICS, LoadRecord, LoadStats, next_record
+from controller.domain.load_memory import LoadMemory, origins_of
 from controller.domain.policy import AutoScalePolicy
 from controller.domain.replay import Document, Replay
 from controller.domain.situation import Situation
-from controller.services.retrace.memory import Memories, SegmentLife
 
 if TYPE_CHECKING:
     from controller.landing.history import RateHistory
 
 DEFAULT_WINDOW_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLife:
+    """A segment and its time; `sealed_at` None while it is active. Instants are milliseconds since the Unix epoch."""
+
+    hash_range: HashRange
+    parent_ids: tuple[int, ...]
+    created_at: int
+    sealed_at: int | None
+
+    def is_active_at(self, instant: int) -> bool:
+        """Whether it was."""
+        return self.created_at <= instant and (self.sealed_at is None or instant < self.sealed_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,15 +183,21 @@ class _Walk:
         self.decisions = decisions
         self.situations = [Situation.from_json(one.situation) for one in decisions]
         self.loads = _Loads(window_ms)
-        self.memory = Memories(segments)
+        self.segments, self.origins = segments, origins_of(segments, segments)
+        self.memory = LoadMemory()
 
     def take(self, window: Window, number: int) -> None:
         """One window, under the policy of the decision that comes next."""
         policy = self.situations[number].policy
         self.loads.observe(window, policy)
         if policy.profile == "adaptive":
-            measured = {i: rates.stats for i, rates in window.rates.items()}
-            self.memory.remember(window.end_ms, window.applied_at, measured, policy.load_memory_seconds)
+            measured = {i: rates.stats for i, rates in window.rates.items() if i in self.segments}
+            heirs = {
+                i: self.origins[i]
+                for i in measured
+                if i in self.origins and self.segments[i].is_active_at(window.applied_at)
+            }
+            self.memory.remember(window.end_ms, measured, policy.load_memory_seconds, heirs)
 
     def set_out(self) -> None:
         """The records of the first decision are where the history goes on from."""
@@ -196,7 +217,7 @@ class _Walk:
         loads = {i: self.loads.seen(record) for i, record in self.loads.records.items() if i in active}
         recent = situation.recent_loads
         if situation.policy.profile == "adaptive":
-            recent = {i: ticks for i, ticks in self.memory.recent_loads().items() if i in active}
+            recent = self.memory.recent_loads(active)
         again = replace(situation, loads=loads, recent_loads=recent)
         replayed = decide(again, decided.lanes).to_document()
         replay = Replay(decided.stored, replayed, code_version(situation.policy))

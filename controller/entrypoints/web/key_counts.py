@@ -1,0 +1,41 @@
+"""The route by which a producer hands in what it counted of its keys. Every worker takes counts.
+
+The protocol as a client sees it: docs/reference/client-protocol.md.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter
+from fastapi import Request as HttpRequest
+from pydantic import BaseModel, Field
+from starlette.concurrency import run_in_threadpool
+
+from controller.bootstrap import ConsumerServices
+from controller.domain.hash_range import RING_SIZE
+from controller.entrypoints.web.app import CONSUMER_PATH, PRINTABLE, Topic
+
+router = APIRouter()
+
+PATH = CONSUMER_PATH.partition("/subscriptions/")[0] + "/key-counts"
+MOST_COUNTS = 4_096
+Count = tuple[
+    Annotated[int, Field(ge=0, lt=RING_SIZE)],
+    Annotated[int, Field(ge=1, le=RING_SIZE)],
+    Annotated[int, Field(ge=0, lt=2**40)],
+]
+
+
+class KeyCounts(BaseModel):
+    """Messages by hash since the producer last told: first hash, how many hashes, messages."""
+
+    producer: Annotated[str, Field(min_length=1, max_length=200, pattern=PRINTABLE)]
+    counts: Annotated[list[Count], Field(max_length=MOST_COUNTS)]
+
+
+@router.post(PATH, status_code=204)
+async def key_counts(request: HttpRequest, topic: Topic, said: KeyCounts) -> None:
+    """What a producer counted."""
+    served: ConsumerServices = request.app.state.served
+    await run_in_threadpool(served.key_counts.add, topic, said.producer, said.counts)

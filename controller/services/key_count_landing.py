@@ -1,0 +1,113 @@
+"""Key count landing: what producers counted of their keys, added up for each segment and landed as one Parquet file now and then.
+
+Any worker takes counts. Those of the producers that tell one worker are added up here, those of several workers by the
+aggregation, which hands them to decisions. What is not landed when a worker dies is lost: the next counts say the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
+
+from controller import telemetry
+from controller.clock import Clock
+from controller.domain.errors import CleaveError
+from controller.domain.hash_range import HashRange
+from controller.domain.key_sketch import add_counts, bin_count
+from controller.store.postgres.engine import Store
+from controller.store.topics.published import published_layout
+
+if TYPE_CHECKING:
+    from controller.landing.area import LandingArea
+
+log = telemetry.get_logger(__name__)
+
+LANDS_EVERY_SECONDS = 10.0
+MOST_SEGMENTS = 2_000
+"""Counts of more are not taken until the next landing: 8 KiB are held for each."""
+
+Count = tuple[int, int, int]
+"""First hash, how many hashes, messages."""
+
+
+@dataclass(slots=True)
+class _Counted:
+    hash_range: HashRange
+    bins: list[float]
+    producers: set[str] = field(default_factory=set)
+
+
+class KeyCountLanding:
+    """Counts of one worker. `add` is for any thread."""
+
+    def __init__(self, store: Store, area: LandingArea, *, worker: str, clock: Clock) -> None:
+        """`worker` stands in file names, and tells the counts of several apart."""
+        self._store, self._area, self._worker, self._clock = store, area, worker, clock
+        self._lock = threading.Lock()
+        self._counted: dict[tuple[int, int], _Counted] = {}
+        self._stopping = threading.Event()
+
+    def add(self, topic: str, producer: str, counts: Sequence[Count]) -> None:
+        """What this producer counted since it was last heard of. Raises TopicNotFound, TopicNotLive, StoreUnavailable."""
+        with self._store.transaction() as tx:
+            published = published_layout(tx, topic)
+        with self._lock:
+            for segment in published.layout.active:
+                key = published.topic_id, segment.segment_id
+                counted = self._counted.get(key)
+                if counted is None:
+                    if len(self._counted) >= MOST_SEGMENTS:
+                        log.warning("counts of keys not taken", topic=topic, segments=MOST_SEGMENTS)
+                        return
+                    counted = _Counted(segment.hash_range, [0.0] * bin_count(segment.hash_range))
+                before = sum(counted.bins)
+                add_counts(counted.bins, counted.hash_range, counts)
+                if sum(counted.bins) > before:
+                    counted.producers.add(producer)
+                    self._counted[key] = counted
+
+    def run(self) -> None:
+        """Land what has come, until `stop`."""
+        while not self._stopping.wait(LANDS_EVERY_SECONDS):
+            try:
+                self.land()
+            except (CleaveError, OSError) as error:
+                log.warning("counts of keys not landed", error=str(error))
+
+    def stop(self) -> None:
+        """Leave after the landing in hand."""
+        self._stopping.set()
+
+    def land(self) -> str | None:
+        """Writes what has come since the last time; where, None where nothing has. Raises OSError when storage is away."""
+        with self._lock:
+            counted, self._counted = self._counted, {}
+        if not counted:
+            return None
+        import pyarrow as pa
+
+        from controller.landing.schemas import KEY_COUNT_SCHEMA
+
+        instant_ms = self._clock.now_ms()
+        rows = [
+            {
+                "topic_id": topic_id,
+                "segment_id": segment_id,
+                "source": self._worker,
+                "instant": instant_ms * 1000,
+                "producers": len(one.producers),
+                "bins": _whole(one.bins),
+            }
+            for (topic_id, segment_id), one in counted.items()
+        ]
+        columns = {name: [row[name] for row in rows] for name in KEY_COUNT_SCHEMA.names}
+        return self._area.append(instant_ms, self._worker, pa.table(columns).cast(KEY_COUNT_SCHEMA))
+
+
+def _whole(bins: Sequence[float]) -> list[int]:
+    """In whole messages, with the same sum: what is left over in one bin goes on to the next."""
+    below = [round(total) for total in accumulate(bins, initial=0.0)]
+    return [high - low for low, high in pairwise(below)]

@@ -1,0 +1,161 @@
+"""What producers count of their keys becomes the sketches of their segments: over workers, files and the aggregation."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url
+
+from controller.clock import SystemClock
+from controller.domain.errors import TopicNotFound
+from controller.domain.policy import PolicyOverride
+from controller.domain.reshape import plan_split
+from controller.domain.situation import Situation
+from controller.services.key_count_landing import KeyCountLanding
+from controller.services.load_aggregation.counted import MOST_OF_IT
+from controller.store.decisions.situations import load_situations
+from controller.store.postgres.engine import Store
+from controller.store.topics import policies
+from tests.support.aggregation import END_MS, Run
+from tests.support.bench import TOPIC, Bench
+
+
+class At(SystemClock):
+    """A clock that stands at an instant, seconds after END_MS."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def now_ms(self) -> int:
+        return END_MS + round(1000 * self._seconds)
+
+
+@pytest.fixture
+def run(bench: Bench, tmp_path: Path) -> Iterator[Run]:
+    """A live topic of two segments that is decided on by `adaptive`; the loader logs in as itself."""
+    bench.topic_with(segments=2, subscriptions=())
+    with bench.store.transaction() as tx:
+        policies.set_topic(tx, bench.topic_id, PolicyOverride(profile="adaptive"), actor="t")
+    login = f"loader_{secrets.token_hex(4)}"
+    bench.execute(f"CREATE ROLE {login} LOGIN PASSWORD 'x' IN ROLE cleave_spark_loader")
+    store = Store(make_url(bench.url).set(username=login, password="x"), pool_size=2)
+    yield Run(bench, store, tmp_path, bench.topic_id)
+    store.dispose()
+    bench.execute(f"DROP ROLE {login}")
+
+
+def tell(
+    run: Run, *told: tuple[str, list[tuple[int, int, int]]], worker: str = "w1", at: float = -10.0
+) -> None:
+    """These producers' counts, told to a worker that lands them at once."""
+    landing = KeyCountLanding(run.bench.store, run.key_counts.area, worker=worker, clock=At(at))
+    for producer, counts in told:
+        landing.add(TOPIC, producer, counts)
+    assert landing.land() is not None
+
+
+def stored(run: Run, per_second: int, *, minutes: int = 0) -> None:
+    """Messages in both segments, sampled over the minute."""
+    for segment_id in (0, 1):
+        begin = 60 * minutes - 60
+        run.land(
+            *((at, 10**7 * (minutes + 1) + per_second * (at - begin)) for at in range(begin, begin + 61, 10)),
+            segment_id=segment_id,
+            source=f"minute-{minutes}",
+        )
+
+
+def situation(run: Run) -> Situation:
+    capabilities = {run.bench.plane.name: run.bench.plane.capabilities}
+    with run.bench.store.transaction() as tx:
+        return load_situations(tx, [run.topic_id], capabilities)[run.topic_id]
+
+
+def test_counts_of_several_producers_and_workers_add_up(run: Run) -> None:
+    tell(run, ("a", [(0, 1, 300), (31, 1, 100)]), ("b", [(0, 1, 200)]))
+    tell(run, ("a", [(0, 1, 50)]), at=-5.0)
+    tell(run, ("c", [(65_535, 1, 60), (32, 64, 64)]), worker="w2")
+    stored(run, 10)
+    run.aggregate()
+
+    now = situation(run)
+    assert now.sketches == {0: (650.0, 32.0, 32.0, *[0.0] * 1021)}
+    assert now.producers == 3  # two that told one worker, one that told another
+    assert now.to_json() == Situation.from_json(now.to_json()).to_json()
+
+
+def test_each_count_is_added_once(run: Run) -> None:
+    tell(run, ("a", [(0, 1, 1_000)]))
+    stored(run, 10)
+    run.aggregate("first")
+    run.aggregate("first")
+    run.aggregate("of the same window")
+    assert sum(situation(run).sketches[0]) == 1_000
+
+    stored(run, 10, minutes=1)
+    run.aggregate(minutes=1)
+    assert sum(situation(run).sketches[0]) == pytest.approx(1_000, rel=0.3)  # it fades, and nothing is added
+    assert run.bench.scalar("SELECT count(*) FROM staging.sketch_row") == 0
+
+
+def test_counts_of_a_few_producers_only_do_not_tell_where_the_load_lies(run: Run) -> None:
+    messages = round(10 * 60 * MOST_OF_IT)
+    tell(run, ("a", [(0, 1, messages - 1)]), ("b", [(40_000, 1, messages + 1)]))
+    stored(run, 10)
+    run.aggregate()
+
+    assert situation(run).sketches.keys() == {1}
+
+
+def test_topics_that_nobody_cuts_by_sketches_have_none(run: Run) -> None:
+    with run.bench.store.transaction() as tx:
+        policies.set_topic(tx, run.topic_id, PolicyOverride(profile="pip483"), actor="t")
+    tell(run, ("a", [(0, 1, 10_000)]))
+    stored(run, 10)
+    run.aggregate()
+
+    assert run.bench.scalar("SELECT count(*) FROM cleave.segment_sketch") == 0
+
+
+def test_counts_of_a_segment_that_was_divided_meanwhile_are_left_out(run: Run) -> None:
+    tell(run, ("a", [(0, 1, 10_000), (40_000, 1, 10_000)]))
+    stored(run, 10)
+    run.bench.reshape(lambda layout, _: plan_split(layout, 0))
+    run.aggregate()
+
+    assert situation(run).sketches.keys() == {1}
+    assert run.bench.rows("SELECT segment_id, counting FROM cleave.segment_producers") == [(1, 1)]
+
+
+def test_a_producer_that_tells_no_more_counts_for_a_while(run: Run) -> None:
+    tell(run, ("a", [(0, 1, 10_000)]))
+    stored(run, 10)
+    run.aggregate()
+    assert situation(run).producers == 1
+
+    run.bench.execute("UPDATE cleave.segment_producers SET counted_at = counted_at - interval '6 minutes'")
+    assert situation(run).producers == 0
+
+
+def test_a_topic_that_is_not_there_is_refused(run: Run) -> None:
+    landing = KeyCountLanding(run.bench.store, run.key_counts.area, worker="w1", clock=At(0))
+
+    with pytest.raises(TopicNotFound):
+        landing.add("topic://t/n/none", "a", [(0, 1, 1)])
+    assert landing.land() is None
+
+
+def test_a_file_that_is_damaged_is_set_aside_and_the_rest_goes_on(run: Run, tmp_path: Path) -> None:
+    tell(run, ("a", [(0, 1, 10_000)]))
+    tell(run, ("b", [(40_000, 1, 10_000)]), worker="w2")
+    [broken] = (tmp_path / "key-counts").rglob("*w2.parquet")
+    broken.write_bytes(broken.read_bytes()[:-40] + b"x" * 40)
+    stored(run, 10)
+    result = run.aggregate()
+
+    assert result.applied
+    assert situation(run).sketches.keys() == {0}
+    assert not broken.exists()
