@@ -74,6 +74,14 @@ class Settings(BaseSettings):
     """Requests and streams that a worker serves at once; each consumer and each watch holds a stream. Beyond it the answer is 503. The
     process needs as many open files, and some hundred more.
     """
+    serve_data_plane: str = "embedded"
+    """Data plane of topics that are created over HTTP with no other one named, as by Pulsar's admin client."""
+    serve_wait_seconds: float = Field(55.0, ge=0.0, le=3600.0)
+    """Pulsar's admin calls answer when what they ask for is done, and with 503 after so long; the operation goes on. Pulsar's own
+    client waits 60 s.
+    """
+    scalable_topics_enabled: bool = True
+    """False answers Pulsar's admin calls of scalable topics with 503, as a broker on which they are off."""
     consumer_grace_seconds: float = Field(60.0, ge=2.0, le=3600.0)
     """A consumer that lost its connection may come back for so long and finds what it read as it was."""
 

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import FastAPI
 
 from controller.bootstrap import ConsumerServices
 from controller.entrypoints.web import deliveries, layouts, sessions
+from controller.entrypoints.web.acting import ACTS_AT_ONCE
 from controller.entrypoints.web.audit import Audited
 from controller.entrypoints.web.limits import FewAtOnce, SmallRequests
+from controller.entrypoints.web.pulsar import namespaces, scalable, segments
 from controller.entrypoints.web.refusals import answer_errors
 from controller.store import audit
 from controller.store.audit import AuditRow
 
-ROUTERS = (layouts.router, sessions.router, deliveries.router)
+ROUTERS = (
+    layouts.router,
+    sessions.router,
+    deliveries.router,
+    scalable.router,
+    namespaces.router,
+    segments.router,
+)
 
 
 def create_app(served: ConsumerServices, secret: str, *, most_at_once: int) -> FastAPI:
     """The app that a worker serves, with so many requests and streams under way at once."""
     app = FastAPI(title="Cleave", docs_url=None, redoc_url=None)
     app.state.served, app.state.secret = served, secret
+    app.state.turns = asyncio.Semaphore(ACTS_AT_ONCE)
     answer_errors(app)
     for router in ROUTERS:
         app.include_router(router)

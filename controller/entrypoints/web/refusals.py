@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 from fastapi import FastAPI
 from fastapi import Request as HttpRequest
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse, Response
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from controller.domain.errors import (
@@ -40,6 +41,33 @@ _STATUS: tuple[tuple[type[CleaveError], int], ...] = (
     (Unsupported, 422),
     (Retryable, 503),
 )
+
+
+class Refusal(BaseModel):
+    """Why a request was not answered; `kind` is a name of docs/reference/errors.md."""
+
+    reason: str = Field(
+        examples=["topic topic://acme/shop/orders does not exist; create it or check the name"]
+    )
+    kind: str = Field(examples=["TopicNotFound"])
+
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Refusal, "description": said}
+    for status, said in {
+        400: "A name in the path is none.",
+        401: "No token, or one that is not valid.",
+        403: "The token does not give the right.",
+        404: "The named thing does not exist.",
+        405: "No such verb here.",
+        409: "It is in a state that forbids the request, or was changed meanwhile.",
+        412: "A value can never be right.",
+        413: "The body is too large, or its length is not said.",
+        422: "The data plane, or this process, cannot do it.",
+        503: "Not now: ask again after `Retry-After` seconds.",
+    }.items()
+}
+"""What a route that people ask may answer instead of what was asked for."""
 
 
 class AskLeader(Exception):

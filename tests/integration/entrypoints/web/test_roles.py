@@ -36,12 +36,15 @@ TOKENS = {
     "broker": token_of(Role.BROKER),
 }
 CLIENTS = "/api/v1/topics/{tenant}/{namespace}/{topic}"
+SCALABLE = "/admin/v2/scalable/{tenant}/{namespace}"
+SEGMENT = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"
 NAMED = {
     "tenant": "acme",
     "namespace": "shop",
     "topic": "none",
     "subscription": "billing",
     "consumer": "a",
+    "descriptor": "0000-ffff-0",
 }
 """What stands in a path; the topic does not exist, so that nothing is changed."""
 
@@ -76,6 +79,41 @@ RIGHTS: dict[tuple[str, str], Right] = {
             ),
         )
     },
+    ("GET", SCALABLE): Right.READ,
+    ("PUT", f"{SCALABLE}/{{topic}}"): Right.ADMINISTER,
+    ("GET", f"{SCALABLE}/{{topic}}"): Right.READ,
+    ("DELETE", f"{SCALABLE}/{{topic}}"): Right.ADMINISTER,
+    ("GET", f"{SCALABLE}/{{topic}}/stats"): Right.READ,
+    ("GET", f"{SCALABLE}/{{topic}}/segments/{{segment_id}}/stats"): Right.READ,
+    ("POST", f"{SCALABLE}/{{topic}}/migrate"): Right.ADMINISTER,
+    ("POST", f"{SCALABLE}/{{topic}}/split/{{segment_id}}"): Right.OPERATE,
+    ("POST", f"{SCALABLE}/{{topic}}/merge/{{first_id}}/{{second_id}}"): Right.OPERATE,
+    ("POST", f"{SCALABLE}/{{topic}}/rebucket/{{segment_id}}"): Right.OPERATE,
+    **{
+        (method, path): right
+        for path in (
+            f"{SCALABLE}/{{topic}}/autoScalePolicy",
+            "/admin/v2/namespaces/{tenant}/{namespace}/scalableTopicAutoScalePolicy",
+        )
+        for method, right in (("GET", Right.READ), ("POST", Right.OPERATE), ("DELETE", Right.OPERATE))
+    },
+    **{
+        (method, f"{SCALABLE}/{{topic}}/subscriptions/{{subscription}}{act}"): Right.ADMINISTER
+        for method, act in (("PUT", ""), ("DELETE", ""), ("POST", "/seek"), ("POST", "/skip-all"))
+    },
+    **{
+        (method, f"{SEGMENT}{act}"): Right.ADMINISTER
+        for method, act in (
+            ("PUT", ""),
+            ("DELETE", ""),
+            ("POST", "/terminate"),
+            *(
+                (method, f"/subscription/{{subscription}}{act}")
+                for method, act in (("PUT", ""), ("DELETE", ""), ("POST", "/seek"), ("POST", "/skip-all"))
+            ),
+        )
+    },
+    ("GET", f"{SEGMENT}/subscription/{{subscription}}/backlog"): Right.READ,
 }
 """What each route is for."""
 
