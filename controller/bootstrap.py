@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 OTHER_CONNECTIONS = 10
 """Besides its operations a process may at once evaluate, look for what is due, mirror, sample keys, hold its leases,
 lead consumers, feed layouts and be asked."""
+API_TRANSACTIONS = 12
+"""At once, for what people ask of a worker over HTTP and for the audit of it."""
 OPERATIONS_TOGETHER = 64
 """Fresh reshapes a thread claims at once where the data plane takes calls set-wise; of others it claims one."""
 
@@ -155,7 +157,10 @@ def application(settings: Settings | None = None, *, name: str = "cleave") -> It
 
 @dataclass(frozen=True, slots=True)
 class ConsumerServices:
-    """What a worker that serves consumers answers them with."""
+    """What a worker that serves answers its consumers and its operators with.
+
+    `api` is for what people ask: with connections of its own, so that they keep the worker from nothing. Whoever serves closes it.
+    """
 
     leader: SessionLeader
     layouts: LayoutFeed
@@ -165,6 +170,7 @@ class ConsumerServices:
     dead_letters: DeadLetterLogs
     lists: SegmentLists
     key_counts: KeyCountLanding
+    api: Application
 
 
 class ConsumerServer(Protocol):
@@ -256,6 +262,9 @@ def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> t
         dead_letters=DeadLetterLogs(app.store, app.planes),
         lists=SegmentLists(app.store),
         key_counts=key_counts,
+        api=Application(
+            settings, Store(app.store.url, application_name="cleave-api", pool_size=API_TRANSACTIONS)
+        ),
     )
     return leader, telling, key_counts, served.serve(services)
 

@@ -59,17 +59,29 @@ class Settings(BaseSettings):
     """Where load records are kept by day for replay; `<landing_url>-history` where unset."""
 
     api_secret: SecretStr | None = None
-    """Signs the tokens of applications that consume; 32 characters or more, the same for every worker. Unset: none served."""
+    """Signs the tokens of applications and people; 32 characters or more, the same for every worker. Unset: none served."""
     serve_host: str = "127.0.0.1"
-    """Address on which a worker serves its consumers."""
+    """Address on which a worker serves its consumers and its operators."""
     serve_port: int = Field(0, ge=0, le=65_535)
     """Port of it; 0 takes a free one, which `cleave doctor` and `inspect.leases` tell."""
     serve_url: str | None = None
     """Where consumers reach this worker, if not at that address: behind a proxy, or under another name."""
+    serve_cert_file: str | None = None
+    """Certificate that this worker shows, PEM, with those between it and the authority; with its key: HTTPS instead of HTTP."""
+    serve_key_file: str | None = None
+    """The key of the certificate, PEM."""
     serve_connections: int = Field(10_000, ge=1, le=1_000_000)
     """Requests and streams that a worker serves at once; each consumer and each watch holds a stream. Beyond it the answer is 503. The
     process needs as many open files, and some hundred more.
     """
+    serve_data_plane: str = "embedded"
+    """Data plane of topics that are created over HTTP with no other one named, as by Pulsar's admin client."""
+    serve_wait_seconds: float = Field(55.0, ge=0.0, le=3600.0)
+    """Pulsar's admin calls answer when what they ask for is done, and with 503 after so long; the operation goes on. Pulsar's own
+    client waits 60 s.
+    """
+    scalable_topics_enabled: bool = True
+    """False answers Pulsar's admin calls of scalable topics with 503, as a broker on which they are off."""
     consumer_grace_seconds: float = Field(60.0, ge=2.0, le=3600.0)
     """A consumer that lost its connection may come back for so long and finds what it read as it was."""
 

@@ -1782,6 +1782,40 @@ CREATE FUNCTION inspect.times_32(a bigint, b bigint) RETURNS bigint
 
 COMMENT ON FUNCTION inspect.times_32(a bigint, b bigint) IS 'The low 32 bits of a product; a part of hash_of.';
 
+CREATE TABLE cleave.audit (
+    audit_id bigint NOT NULL,
+    asked_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    subject text,
+    role text,
+    address text,
+    method text NOT NULL,
+    path text NOT NULL,
+    act text NOT NULL,
+    status integer NOT NULL,
+    reason text,
+    request_key text,
+    CONSTRAINT audit_status_of_http CHECK (((status >= 100) AND (status <= 599)))
+);
+
+COMMENT ON TABLE cleave.audit IS 'Every change that was asked for over HTTP, done or refused, and every access that was denied: who, what, from where, result.';
+
+COMMENT ON COLUMN cleave.audit.subject IS 'Who holds the token; null where it was none, or not valid.';
+
+COMMENT ON COLUMN cleave.audit.act IS 'The name of the call.';
+
+COMMENT ON COLUMN cleave.audit.reason IS 'Why it was refused; null where it was done.';
+
+COMMENT ON CONSTRAINT audit_status_of_http ON cleave.audit IS 'The result of a request is a status of HTTP.';
+
+ALTER TABLE cleave.audit ALTER COLUMN audit_id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME cleave.audit_audit_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE cleave.backtest_result (
     run_id bigint NOT NULL,
     load text NOT NULL,
@@ -3025,6 +3059,28 @@ CREATE VIEW inspect.assignments AS
   WHERE (t.state <> 'deleted'::text);
 
 COMMENT ON VIEW inspect.assignments IS 'Per subscription and segment: readable, withheld until the segments in waits_for are drained, or drained.';
+
+CREATE VIEW inspect.audit AS
+ SELECT audit_id,
+    asked_at,
+    subject,
+    role,
+    address,
+    act,
+    method,
+    path,
+    status,
+        CASE
+            WHEN (status < 400) THEN 'done'::text
+            WHEN (status = ANY (ARRAY[401, 403])) THEN 'denied'::text
+            WHEN (status < 500) THEN 'refused'::text
+            ELSE 'failed'::text
+        END AS result,
+    reason,
+    request_key
+   FROM cleave.audit a;
+
+COMMENT ON VIEW inspect.audit IS 'Every change that was asked for over HTTP and every access that was denied: who, what, from where, result. A denial that repeats itself is there once a minute.';
 
 CREATE VIEW inspect.backtest_results AS
  SELECT b.run_id,
@@ -4326,6 +4382,9 @@ CREATE TABLE staging.tick_row (
 
 ALTER TABLE ONLY cleave.decision ATTACH PARTITION cleave.decision_default DEFAULT;
 
+ALTER TABLE ONLY cleave.audit
+    ADD CONSTRAINT audit_pkey PRIMARY KEY (audit_id);
+
 ALTER TABLE ONLY cleave.backtest_result
     ADD CONSTRAINT backtest_result_pkey PRIMARY KEY (run_id, load, policy, seed);
 
@@ -4672,6 +4731,8 @@ ALTER INDEX cleave.decision_by_id ATTACH PARTITION cleave.decision_default_decis
 ALTER INDEX cleave.decision_pkey ATTACH PARTITION cleave.decision_default_pkey;
 
 ALTER INDEX cleave.decision_of_topic ATTACH PARTITION cleave.decision_default_topic_id_decision_id_idx;
+
+CREATE TRIGGER audit_is_history BEFORE UPDATE ON cleave.audit FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
 
 CREATE TRIGGER backtest_result_is_history BEFORE UPDATE ON cleave.backtest_result FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
 
@@ -5098,6 +5159,8 @@ GRANT ALL ON FUNCTION inspect.lineage(topic text, segment bigint) TO cleave_cont
 GRANT ALL ON FUNCTION inspect.times_32(a bigint, b bigint) TO cleave_inspector;
 GRANT ALL ON FUNCTION inspect.times_32(a bigint, b bigint) TO cleave_controller;
 
+GRANT SELECT,INSERT ON TABLE cleave.audit TO cleave_controller;
+
 GRANT SELECT,INSERT,DELETE ON TABLE cleave.backtest_result TO cleave_controller;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.backtest_run TO cleave_controller;
@@ -5240,6 +5303,9 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE embedded.unsettled TO cleave_controll
 
 GRANT SELECT ON TABLE inspect.assignments TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.assignments TO cleave_controller;
+
+GRANT SELECT ON TABLE inspect.audit TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.audit TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.backtest_results TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.backtest_results TO cleave_controller;

@@ -28,6 +28,16 @@ class PlaneSettings:
     """How its brokers are read for load."""
 
 
+def configured(planes: Mapping[str, DataPlane], name: str, topic: str) -> DataPlane:
+    """The topic's data plane. Raises Unsupported where it is not configured in this process."""
+    if name not in planes:
+        raise Unsupported(
+            f"topic {topic} lives on data plane {name!r}, which is not configured here "
+            f"(configured: {', '.join(sorted(planes)) or 'none'})"
+        )
+    return planes[name]
+
+
 def _embedded(settings: PlaneSettings) -> DataPlane | None:
     if settings.embedded_url is None:
         return None

@@ -18,6 +18,7 @@ from controller.bootstrap import application, build_worker
 from controller.client.servers import Servers
 from controller.devstack.failure import DevstackFailed
 from controller.entrypoints.web import access
+from controller.entrypoints.web.access import Role
 from controller.entrypoints.web.server import WebServer
 from controller.services.worker.worker import Worker
 from controller.settings import Settings
@@ -51,6 +52,11 @@ class ServingWorker:
 def token_for(*topics: str, life_seconds: float = 24 * 3600.0) -> str:
     """A client's token for topics, all of them where none is named."""
     return access.sign(SECRET, topics or ("topic://*",), life_seconds)
+
+
+def token_of(role: Role, *namespaces: str, subject: str | None = None) -> str:
+    """A token of another role than a client's."""
+    return access.sign(SECRET, (), 24 * 3600.0, role=role, namespaces=namespaces, subject=subject)
 
 
 def client_of(*addresses: str, topics: tuple[str, ...] = ()) -> Servers:

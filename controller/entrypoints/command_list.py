@@ -110,7 +110,7 @@ _COMMANDS = {
     ),
     "token": (
         "token:token",
-        "Print a token with which an application produces to and consumes these topics, signed with CLEAVE_API_SECRET.",
+        "Print a token for these topics, or of another role, signed with CLEAVE_API_SECRET.",
     ),
     "migrate": ("processes:migrate", "Bring the database to this version's schema: roles, tables, views."),
     "worker": (

@@ -15,14 +15,16 @@ from dataclasses import dataclass, field
 from controller import telemetry
 from controller.dataplane.base import DataPlane, LogState
 from controller.dataplane.layout_keeper import LayoutKeeper
-from controller.domain.errors import CleaveError, Retryable, StoreUnavailable
+from controller.domain.errors import CleaveError, Conflict, Retryable, StoreUnavailable, Unsupported
 from controller.domain.layout import SegmentLayout
 from controller.domain.operation import Origin
-from controller.store.journal import topic_intents
+from controller.domain.segment import SegmentState
+from controller.store.journal import operations, topic_intents
 from controller.store.journal.operations import Request
+from controller.store.journal.request_keys import Intent
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards
-from controller.store.topics import backing_logs, drains, layouts
+from controller.store.topics import backing_logs, drains, layouts, topics
 from controller.store.topics.backing_logs import BackingLog, Books
 from controller.store.topics.retention import ExpiredTopic, expired_topics
 
@@ -68,11 +70,11 @@ def collect(
     StoreUnavailable only; whatever else fails keeps the topic's segments for the next round.
     """
     with store.transaction() as tx:
-        topics = expired_topics(
+        expired = expired_topics(
             tx, default_minutes=retention_minutes, limit=limit, after=after, shards=shards
         )
-    report = CollectionReport(next_after=topics[-1].topic_id if len(topics) == limit else None)
-    for topic in topics:
+    report = CollectionReport(next_after=expired[-1].topic_id if len(expired) == limit else None)
+    for topic in expired:
         try:
             _collect_topic(store, planes, topic, actor, dry_run, report)
         except StoreUnavailable:
@@ -95,13 +97,7 @@ def _collect_topic(
         raise Retryable(f"data plane {topic.data_plane!r} is not configured here; collect where it is")
     if isinstance(plane, LayoutKeeper):
         return  # its broker collects sealed segments by itself, and the mirror follows
-    with store.transaction() as tx:
-        layout = layouts.load_layout(tx, topic.topic_id)
-        books = backing_logs.read_books(tx, [topic.topic_id])[topic.topic_id]
-        done = {name: drains.drained(tx, topic.topic_id, name) for name in books.subscriptions}
-    if books.has_checkpoints:
-        raise Retryable("a checkpoint subscription may still return to any position")
-    looking = _Looking(plane, layout, books, done)
+    looking = _look(store, plane, topic)
     chosen = _choose(looking, topic, report.kept)
     if not chosen:
         return
@@ -120,6 +116,46 @@ def _collect_topic(
     with store.transaction() as tx:
         intent = topic_intents.intend_prune(tx, topic.topic_id, chosen, request)
     report.operation_ids.append(intent.operation.operation_id)
+
+
+def collect_segment(
+    store: Store, planes: Mapping[str, DataPlane], topic: str, segment_id: int, request: Request
+) -> Intent:
+    """Intend to prune one sealed segment now, whatever its retention.
+
+    Raises TopicNotFound, SegmentNotFound, SegmentBusy, Unsupported, or Conflict with the reason for which it stays: it is active,
+    somebody has not read it to its end, or an ancestor is still there.
+    """
+    with store.transaction() as tx:
+        row = topics.find_topic(tx, topic)
+        if operations.find_by_request_key(tx, request.request_key) is not None:
+            return topic_intents.intend_prune(tx, row.topic_id, [segment_id], request)
+    plane = planes.get(row.data_plane)
+    if plane is None or isinstance(plane, LayoutKeeper):
+        raise Unsupported(
+            f"segments of {topic} are collected by its broker, or where {row.data_plane!r} is configured"
+        )
+    one = ExpiredTopic(row.topic_id, row.name, row.data_plane, (segment_id,))
+    looking = _look(store, plane, one)
+    if looking.layout.segment(segment_id).state is SegmentState.ACTIVE:
+        raise Conflict(f"segment {segment_id} of topic {topic} is active; split or merge it first")
+    kept: list[KeptSegment] = []
+    if not _choose(looking, one, kept) or not _confirm(store, one, [segment_id], looking):
+        why = kept[0].reason if kept else "it is read again"
+        raise Conflict(f"segment {segment_id} of topic {topic} stays: {why}")
+    with store.transaction() as tx:
+        return topic_intents.intend_prune(tx, row.topic_id, [segment_id], request)
+
+
+def _look(store: Store, plane: DataPlane, topic: ExpiredTopic) -> _Looking:
+    """Raises Retryable for a topic that is read by checkpoints."""
+    with store.transaction() as tx:
+        layout = layouts.load_layout(tx, topic.topic_id)
+        books = backing_logs.read_books(tx, [topic.topic_id])[topic.topic_id]
+        done = {name: drains.drained(tx, topic.topic_id, name) for name in books.subscriptions}
+    if books.has_checkpoints:
+        raise Retryable("a checkpoint subscription may still return to any position")
+    return _Looking(plane, layout, books, done)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.dataplane.base import DataPlane
-from controller.dataplane.layout_keeper import naming
+from controller.dataplane.layout_keeper import LayoutKeeper, naming
+from controller.dataplane.registry import configured
 from controller.domain import reshape
 from controller.domain.errors import Conflict, InvalidInput, InvalidLayoutChange, SegmentNotFound, Unsupported
 from controller.domain.layout import SegmentLayout
@@ -62,6 +63,11 @@ def rebucketing(segment_id: int, bucket_count: int) -> Planner:
     return lambda layout, max_buckets: reshape.plan_rebucket(layout, segment_id, bucket_count, max_buckets)
 
 
+def replacing(segment_id: int) -> Planner:
+    """Its log is closed, and a successor of the same range and buckets takes over."""
+    return lambda layout, _max_buckets: reshape.plan_heal(layout, segment_id)
+
+
 def recutting(segment_ids: Sequence[int], cut_points: Sequence[int]) -> Planner:
     """Neighbours cut anew at other points."""
     return lambda layout, max_buckets: reshape.plan_recut(layout, segment_ids, cut_points, max_buckets)
@@ -73,7 +79,7 @@ def preview(store: Store, planes: Mapping[str, DataPlane], topic: str, planner: 
         view = reshape_intents.look(tx, topic)
     view.demand_current()
     layout, planned = _plan(store, view, planner)
-    _demand_capable(_plane(planes, view.name, view.data_plane), layout, planned)
+    _demand_capable(configured(planes, view.data_plane, view.name), layout, planned)
     return Preview(view.name, view.layout.epoch, planned)
 
 
@@ -120,7 +126,7 @@ def _draft(
     store: Store, planes: Mapping[str, DataPlane], view: TopicView, planner: Planner, request: Request
 ) -> ReshapeDraft:
     view.demand_current()
-    plane = _plane(planes, view.name, view.data_plane)
+    plane = configured(planes, view.data_plane, view.name)
     layout, planned = _plan(store, view, planner)
     _demand_capable(plane, layout, planned)
     return ReshapeDraft(view, planned, request, naming(plane))
@@ -139,17 +145,12 @@ def _plan(store: Store, view: TopicView, planner: Planner) -> tuple[SegmentLayou
         return layout, planner(layout, max_buckets)
 
 
-def _plane(planes: Mapping[str, DataPlane], topic: str, name: str) -> DataPlane:
-    if name not in planes:
-        raise Unsupported(
-            f"topic {topic} lives on data plane {name!r}, which is not configured here "
-            f"(configured: {', '.join(sorted(planes)) or 'none'})"
-        )
-    return planes[name]
-
-
 def _demand_capable(plane: DataPlane, layout: SegmentLayout, planned: Reshape) -> None:
     can = plane.capabilities
+    if planned.kind is ReshapeKind.HEAL and isinstance(plane, LayoutKeeper):
+        raise Unsupported(
+            f"data plane {plane.name!r} makes the layout itself; replace no segment of it from here"
+        )
     if planned.kind is ReshapeKind.RECUT and not can.recut:
         raise Unsupported(f"data plane {plane.name!r} cannot re-cut segments; split and merge them instead")
     if planned.kind is not ReshapeKind.SPLIT:

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from controller.dataplane.base import BucketCountingDataPlane, DataPlane
+from controller.dataplane.registry import configured
 from controller.domain.entry_buckets import bucket_ranges
 from controller.domain.errors import CleaveError
 from controller.domain.segment import Segment
@@ -42,13 +43,13 @@ LookAtLag = Callable[[str, str], list[BucketLag]]
 
 
 def lag(store: Store, planes: Mapping[str, DataPlane], topic: str, subscription: str) -> list[BucketLag]:
-    """By range and bucket. Raises TopicNotFound, SubscriptionNotFound."""
+    """By range and bucket. Raises TopicNotFound, SubscriptionNotFound, Unsupported."""
     with store.transaction() as tx:
         row = topics.find_topic(tx, topic)
         found = to_read.to_read(tx, row.topic_id, subscription)
         kind = subscriptions.get_subscription(tx, row.topic_id, subscription).kind
         owned = bucket_owners.owners(tx, SubscriptionKey(row.topic_id, subscription))
-    plane = planes[row.data_plane]
+    plane = configured(planes, row.data_plane, topic)
     owners: dict[int, dict[int, str]] = {}
     for one in owned:
         if one.consumer is not None:

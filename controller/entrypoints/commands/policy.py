@@ -12,21 +12,20 @@ from typing import Annotated, Any
 import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
-from sqlalchemy import Connection
 
 from controller.bootstrap import Application, application, build_trials
-from controller.domain.errors import InvalidInput, InvalidPolicy
-from controller.domain.policy import KNOBS, AutoScalePolicy, PolicyOverride
+from controller.domain.errors import InvalidInput
+from controller.domain.policy import KNOBS, PolicyOverride
 from controller.entrypoints import backtest_rows, completion
 from controller.entrypoints.commands.options import AsJson, DryRun, Limit, Reason, Topic, topic_name
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.reading import reading
 from controller.entrypoints.rehearsal import stage
-from controller.entrypoints.running import manual_request, user_name
-from controller.services import policy_candidates
+from controller.entrypoints.running import user_name
+from controller.services import policy_admin, policy_candidates
 from controller.store.decisions.candidates import CandidateRow, knobs_text
 from controller.store.postgres import inspection
-from controller.store.topics import inspected, policies, topics
+from controller.store.topics import inspected
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -61,7 +60,7 @@ Where = Annotated[
 def get(where: Where, as_json: AsJson = False) -> None:
     """Show what is stored at a level (not what is effective)."""
     where = level(where)
-    kind, name = _kind(where), None if where == CLUSTER else where
+    kind, name = policy_admin.kind_of(where), None if where == CLUSTER else where
     with reading() as tx:
         if kind == "topic":
             inspected.find_topic(tx, where)
@@ -100,20 +99,13 @@ def remove(where: Where, dry_run: DryRun = False, as_json: AsJson = False) -> No
         _change(cleave, where, lambda _before: {}, dry_run, as_json)
 
 
-def _kind(where: str) -> str:
-    """The kind of a level: cluster, namespace or topic, as `inspect.policies` has it."""
-    return CLUSTER if where == CLUSTER else "topic" if "://" in where else "namespace"
-
-
 def _change(
     cleave: Application, where: str, change: Callable[[Document], Document], dry_run: bool, as_json: bool
 ) -> None:
     """Write a level's document anew, or only rehearse that, and print what is different."""
-    actor = manual_request(cleave, "policy").actor
-    with stage(cleave, dry_run) as store, store.transaction() as tx:
-        before = _read(tx, where)
-        _write(tx, where, change(before), actor)
-        after = _read(tx, where)
+    with stage(cleave, dry_run) as store:
+        changed = policy_admin.change(store, where, change, actor=user_name())
+    before, after = changed.before, changed.after
     knobs = [knob for knob in {**before, **after} if before.get(knob) != after.get(knob)]
     rows = [{"knob": knob, "was": before.get(knob), "value": after.get(knob)} for knob in knobs]
     verb = "would change" if dry_run else "changed"
@@ -121,7 +113,7 @@ def _change(
     emit(
         as_json,
         {
-            "level": _kind(where),
+            "level": policy_admin.kind_of(where),
             "name": None if where == CLUSTER else where,
             "dry_run": dry_run,
             "before": before,
@@ -129,37 +121,6 @@ def _change(
         },
         rows_table(rows, title=title),
     )
-
-
-def _read(tx: Connection, where: str) -> Document:
-    """As it is stored where it cannot be read as a policy: so it can be seen and set right."""
-    if where == CLUSTER:
-        document = policies.stored_document(tx)
-        return _as_written(lambda: AutoScalePolicy.from_document(document).to_document(), document)
-    if "://" in where:
-        document = policies.stored_document(tx, topic_id=topics.find_topic(tx, where).topic_id)
-    else:
-        document = policies.stored_document(tx, namespace=where)
-    return _as_written(lambda: PolicyOverride.from_document(document).to_document(), document)
-
-
-def _as_written(read: Callable[[], Document], stored: Document) -> Document:
-    try:
-        return read()
-    except InvalidPolicy:
-        return stored
-
-
-def _write(tx: Connection, where: str, document: Document, actor: str) -> None:
-    if where == CLUSTER:
-        policies.set_cluster(tx, AutoScalePolicy.from_document(document), actor=actor)
-    elif "://" in where:
-        override = PolicyOverride.from_document(document)
-        policies.set_topic(
-            tx, topics.find_topic(tx, where).topic_id, override if document else None, actor=actor
-        )
-    else:
-        policies.set_namespace(tx, where, PolicyOverride.from_document(document), actor=actor)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`cleave token`: what an application shows the workers when it produces or consumes."""
+"""`cleave token`: what an application shows the workers when it produces or consumes, and a person or a broker who asks them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from controller.domain.errors import InvalidInput
 from controller.entrypoints.commands.options import AsJson, topic_name
 from controller.entrypoints.output import emit, say
 from controller.entrypoints.web import access
+from controller.entrypoints.web.access import Role
 from controller.settings import load_settings
 
 LONGEST_DAYS = 3660
@@ -19,12 +20,26 @@ LONGEST_DAYS = 3660
 
 def token(
     topics: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="TOPIC...",
-            help="What the token is for: topics, or patterns in quotes such as 'acme/shop/*'.",
+            metavar="[TOPIC...]",
+            help="What a client's token is for: topics, or patterns in quotes such as 'acme/shop/*'.",
         ),
-    ],
+    ] = None,
+    role: Annotated[
+        Role,
+        typer.Option(
+            help="client consumes; reader sees everything; operator also splits, merges and sets policies in its namespaces; "
+            "admin may do everything but consume; broker writes load.",
+        ),
+    ] = Role.CLIENT,
+    namespace: Annotated[
+        list[str] | None,
+        typer.Option(help="A namespace of an operator, or a pattern in quotes such as 'acme/*'; repeatable."),
+    ] = None,
+    subject: Annotated[
+        str | None, typer.Option(help="Who holds it, for the journal and the audit; the role's name without.")
+    ] = None,
     days: Annotated[
         int,
         typer.Option(
@@ -33,7 +48,7 @@ def token(
     ] = 30,
     as_json: AsJson = False,
 ) -> None:
-    """Print a token with which an application produces to and consumes these topics, signed with CLEAVE_API_SECRET."""
+    """Print a token for these topics, or of another role, signed with CLEAVE_API_SECRET."""
     secret = load_settings().api_secret
     if secret is None:
         raise InvalidInput(
@@ -41,13 +56,36 @@ def token(
         )
     if not 1 <= days <= LONGEST_DAYS:
         raise InvalidInput(f"--days {days} is no life of a token; give 1 to {LONGEST_DAYS}")
-    names = [topic_name(one) for one in topics]
+    names = [topic_name(one) for one in topics or []]
     for name in names:
         topic_path(name)  # raises for what no topic is called
+    namespaces = [_namespace(one) for one in namespace or []]
     life = timedelta(days=days)
-    signed = access.sign(secret.get_secret_value(), names, life.total_seconds())
-    if as_json:
-        expires_at = datetime.now(UTC).replace(microsecond=0) + life
-        emit(True, {"token": signed, "topics": names, "expires_at": expires_at}, "")
-    else:
+    signed = access.sign(
+        secret.get_secret_value(),
+        names,
+        life.total_seconds(),
+        role=role,
+        namespaces=namespaces,
+        subject=subject,
+    )
+    if not as_json:
         say(signed)
+        return
+    expires_at = datetime.now(UTC).replace(microsecond=0) + life
+    document = {
+        "token": signed,
+        "subject": subject or role.value,
+        "role": role.value,
+        "topics": names,
+        "namespaces": namespaces,
+        "expires_at": expires_at,
+    }
+    emit(True, document, "")
+
+
+def _namespace(text: str) -> str:
+    """As it is, if it is one or a pattern of some. Raises InvalidInput."""
+    if text == "*" or (text.count("/") == 1 and all(text.split("/")) and " " not in text):
+        return text
+    raise InvalidInput(f"{text!r} is no namespace; write tenant/namespace, 'tenant/*', or '*' for all")

@@ -1,52 +1,151 @@
 """Who may ask what: bearer tokens, signed with the secret that the workers share.
 
-A token names a role and, for clients, the topics it is for, as patterns (`topic://acme/orders/*`). It may run out; it cannot be
-called back before that, so give it a life (`cleave token --days`).
+A token names a role, who holds it, and what it is for: topics for a client, namespaces for an operator, both as patterns
+(`topic://acme/orders/*`, `acme/*`). It may run out; it cannot be called back before that, so give it a life (`cleave token --days`).
+What no role is given is denied.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
 
 import jwt
 
 from controller.domain.errors import AccessDenied, AccessForbidden, InvalidInput
+from controller.domain.shown import shown
 
-CLIENT = "client"
-"""May look up and consume the topics that its token names, and nothing else."""
+
+class Role(StrEnum):
+    """What its holder is."""
+
+    CLIENT = "client"
+    """An application: it looks up and consumes the topics that its token names."""
+    READER = "reader"
+    """Sees everything and changes nothing."""
+    OPERATOR = "operator"
+    """A reader who splits, merges and sets policies in the namespaces that its token names."""
+    ADMIN = "admin"
+    """Sees and changes everything; it consumes nothing."""
+    BROKER = "broker"
+    """Writes load, and may do nothing else."""
+
+
+class Right(StrEnum):
+    """What a route demands."""
+
+    LOOK_UP = "look up"
+    CONSUME = "consume"
+    READ = "read"
+    OPERATE = "operate"
+    ADMINISTER = "administer"
+    WRITE_LOAD = "write load"
+
+
+CLIENT = Role.CLIENT
+_PEOPLE = frozenset({Role.READER, Role.OPERATOR, Role.ADMIN})
+_ROLES_WITH: Mapping[Right, frozenset[Role]] = MappingProxyType(
+    {
+        Right.LOOK_UP: _PEOPLE | {Role.CLIENT},
+        Right.CONSUME: frozenset({Role.CLIENT}),
+        Right.READ: _PEOPLE,
+        Right.OPERATE: frozenset({Role.OPERATOR, Role.ADMIN}),
+        Right.ADMINISTER: frozenset({Role.ADMIN}),
+        Right.WRITE_LOAD: frozenset({Role.BROKER}),
+    }
+)
 _ALGORITHM = "HS256"
 SHORTEST_SECRET = 32
 """Characters; a shorter secret could be guessed from a token."""
+LONGEST_SUBJECT = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a token allows."""
+    """What a token allows, and to whom."""
 
-    role: str
-    topics: tuple[str, ...]
+    role: Role
+    topics: tuple[str, ...] = ()
+    namespaces: tuple[str, ...] = ()
+    subject: str = ""
 
     def allows(self, topic: str) -> bool:
-        """Whether the token is for this topic (`topic://tenant/namespace/name`)."""
-        return self.role == CLIENT and any(fnmatch.fnmatchcase(topic, pattern) for pattern in self.topics)
+        """Whether its holder may know of this topic (`topic://tenant/namespace/name`)."""
+        return self.may(Right.LOOK_UP, topic=topic)
 
-    def demand(self, topic: str) -> None:
-        """Raises AccessForbidden unless the token is for this topic."""
-        if not self.allows(topic):
-            raise AccessForbidden(f"this token is not for {topic}; ask for one that names it")
+    def may(self, right: Right, *, topic: str | None = None, namespace: str | None = None) -> bool:
+        """Whether it gives the right, on that topic or in that namespace (`tenant/namespace`) where one is asked for."""
+        if self.role not in _ROLES_WITH[right]:
+            return False
+        if self.role is Role.CLIENT:
+            return topic is None or _fits(topic, self.topics)
+        if self.role is Role.OPERATOR and right is Right.OPERATE:
+            return namespace is not None and _fits(namespace, self.namespaces)
+        return True
+
+    def demand(self, right: Right, *, topic: str | None = None, namespace: str | None = None) -> None:
+        """Raises AccessForbidden unless it gives the right there."""
+        if not self.may(right, topic=topic, namespace=namespace):
+            where = topic or namespace
+            raise AccessForbidden(
+                f"this token, of role {self.role}, is not for {where}; ask for one that names it"
+                if where and self.role in _ROLES_WITH[right]
+                else f"this token, of role {self.role}, does not give the right to {right}; ask for one that does"
+            )
 
 
-def sign(secret: str, topics: Sequence[str], life_seconds: float) -> str:
-    """A client's token. Raises InvalidInput for a short secret or no topics."""
+def _fits(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def sign(
+    secret: str,
+    topics: Sequence[str],
+    life_seconds: float,
+    *,
+    role: Role = Role.CLIENT,
+    namespaces: Sequence[str] = (),
+    subject: str | None = None,
+) -> str:
+    """A token of the role; who holds it is the role itself where nobody is named.
+
+    Raises InvalidInput for a short secret, a client without topics, an operator without namespaces, or what the role has no use for.
+    """
     demand_secret(secret)
-    if not topics:
-        raise InvalidInput("a token for no topic; name topics or patterns, such as topic://acme/orders/*")
+    _demand_whole(role, topics, namespaces)
+    holder = role.value if subject is None else subject
+    if not 0 < len(holder) <= LONGEST_SUBJECT or not holder.isprintable():
+        raise InvalidInput(
+            f"{shown(holder)} is no subject; give a name of 1 to {LONGEST_SUBJECT} printable characters"
+        )
     now = time.time()
-    claims = {"role": CLIENT, "topics": list(topics), "iat": int(now), "exp": int(now + life_seconds)}
+    claims: dict[str, Any] = {
+        "sub": holder,
+        "role": role.value,
+        "iat": int(now),
+        "exp": int(now + life_seconds),
+    }
+    if topics:
+        claims["topics"] = list(topics)
+    if namespaces:
+        claims["namespaces"] = list(namespaces)
     return jwt.encode(claims, secret, algorithm=_ALGORITHM)
+
+
+def _demand_whole(role: Role, topics: Sequence[str], namespaces: Sequence[str]) -> None:
+    if role is Role.CLIENT and not topics:
+        raise InvalidInput("a token for no TOPIC; name topics or patterns, such as topic://acme/orders/*")
+    if role is Role.OPERATOR and not namespaces:
+        raise InvalidInput("an operator of no namespace; name namespaces or patterns, such as acme/*")
+    if topics and role is not Role.CLIENT:
+        raise InvalidInput(f"a token of role {role} is for no topics; leave them out")
+    if namespaces and role is not Role.OPERATOR:
+        raise InvalidInput(f"a token of role {role} is for no namespaces; leave them out")
 
 
 def read(secret: str, authorization: str | None) -> Grant:
@@ -60,10 +159,23 @@ def read(secret: str, authorization: str | None) -> Grant:
         raise AccessDenied("the token has run out; ask for a new one") from None
     except jwt.InvalidTokenError:
         raise AccessDenied("the token is not valid here; ask for one of this installation") from None
-    topics = claims.get("topics")
-    if not isinstance(topics, list) or not all(isinstance(one, str) for one in topics):
-        raise AccessDenied("the token names no topics; ask for a new one")
-    return Grant(str(claims.get("role")), tuple(topics))
+    try:
+        role = Role(str(claims.get("role")))
+    except ValueError:
+        raise AccessDenied("the token names no role that is known here; ask for a new one") from None
+    grant = Grant(
+        role, _names(claims, "topics"), _names(claims, "namespaces"), str(claims.get("sub") or role)
+    )
+    if (role is Role.CLIENT and not grant.topics) or (role is Role.OPERATOR and not grant.namespaces):
+        raise AccessDenied(f"the token of a {role} does not name what it is for; ask for a new one")
+    return grant
+
+
+def _names(claims: Mapping[str, Any], claim: str) -> tuple[str, ...]:
+    names = claims.get(claim, [])
+    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+        raise AccessDenied(f"the {claim} of the token are no names; ask for a new one")
+    return tuple(names)
 
 
 def demand_secret(secret: str) -> None:

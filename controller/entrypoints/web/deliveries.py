@@ -15,11 +15,14 @@ from starlette.concurrency import run_in_threadpool
 
 from controller.bootstrap import ConsumerServices
 from controller.domain.deliveries import DeliveryEvent
-from controller.entrypoints.web.app import CONSUMER_PATH, AtLeader, Life, Name, Topic
+from controller.entrypoints.web.asked import Topic
+from controller.entrypoints.web.demands import CONSUME
+from controller.entrypoints.web.paths import CONSUMER_PATH, Name
+from controller.entrypoints.web.sessions import AtLeader, Life
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.deliveries import Ownership
 
-router = APIRouter()
+router = APIRouter(dependencies=[CONSUME])
 Whole = Annotated[int, Field(ge=-1, lt=2**63)]
 Position = Annotated[list[Whole], Field(min_length=1, max_length=8)]
 

@@ -14,11 +14,13 @@ from starlette.concurrency import run_in_threadpool
 
 from controller.bootstrap import ConsumerServices
 from controller.domain.hash_range import RING_SIZE
-from controller.entrypoints.web.app import CONSUMER_PATH, PRINTABLE, Topic
+from controller.entrypoints.web.asked import Topic
+from controller.entrypoints.web.demands import CONSUME
+from controller.entrypoints.web.paths import PRINTABLE, TOPIC_PATH
 
-router = APIRouter()
+router = APIRouter(dependencies=[CONSUME])
 
-PATH = CONSUMER_PATH.partition("/subscriptions/")[0] + "/key-counts"
+PATH = TOPIC_PATH + "/key-counts"
 MOST_COUNTS = 4_096
 Count = tuple[
     Annotated[int, Field(ge=0, lt=RING_SIZE)],

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import socket
+import ssl
 
 import uvicorn
 
 from controller.bootstrap import ConsumerServices
 from controller.domain.errors import InvalidInput
-from controller.entrypoints.web import deliveries as routes_of_deliveries
-from controller.entrypoints.web import key_counts as routes_of_key_counts
 from controller.entrypoints.web.access import demand_secret
 from controller.entrypoints.web.app import create_app
 from controller.settings import Settings
@@ -24,6 +23,7 @@ class WebServer:
     def __init__(self, settings: Settings, secret: str) -> None:
         """Raises InvalidInput for an address that cannot be had, or a secret that is too short."""
         demand_secret(secret)
+        self._cert, self._key = _cert_and_key(settings)
         self._secret, self._most_at_once = secret, settings.serve_connections
         host, port = settings.serve_host, settings.serve_port
         if host in ("0.0.0.0", "::", "") and settings.serve_url is None:  # noqa: S104 - refused
@@ -42,29 +42,57 @@ class WebServer:
             raise InvalidInput(
                 f"consumers cannot be served at {host}:{port}: {error}; set CLEAVE_SERVE_HOST and CLEAVE_SERVE_PORT"
             ) from error
-        own = f"http://{f'[{host}]' if is_long else host}:{self._socket.getsockname()[1]}"
+        own = f"http{'s' if self._cert else ''}://{f'[{host}]' if is_long else host}:{self._socket.getsockname()[1]}"
         self.address = (settings.serve_url or own).rstrip("/")
         self._server: uvicorn.Server | None = None
+        self._services: ConsumerServices | None = None
 
     def serve(self, services: ConsumerServices) -> WebServer:
         """Itself, with what it is to serve."""
+        self._services = services
         app = create_app(services, self._secret, most_at_once=self._most_at_once)
-        app.include_router(routes_of_deliveries.router)
-        app.include_router(routes_of_key_counts.router)
-        self._server = uvicorn.Server(
-            uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2)
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=2,
+            ssl_certfile=self._cert,
+            ssl_keyfile=self._key,
         )
+        self._server = uvicorn.Server(config)
         return self
 
     def run(self) -> None:
         """Until `stop`."""
-        if self._server is not None:
+        if self._server is None or self._services is None:
+            return
+        try:
             self._server.run(sockets=[self._socket])
+        finally:
+            self._services.api.close()
 
     def stop(self) -> None:
         """Finish what is being answered and leave; streams were ended by whoever pushes into them."""
         if self._server is not None:
             self._server.should_exit = True
+
+
+def _cert_and_key(settings: Settings) -> tuple[str | None, str | None]:
+    """None where HTTP is served. Raises InvalidInput for one without the other, or files that do not belong together."""
+    cert, key = settings.serve_cert_file, settings.serve_key_file
+    if cert is None and key is None:
+        return None, None
+    if cert is None or key is None:
+        raise InvalidInput(
+            "CLEAVE_SERVE_CERT_FILE and CLEAVE_SERVE_KEY_FILE go together; set both, or neither"
+        )
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")  # else it would ask
+    except OSError as error:
+        raise InvalidInput(
+            f"certificate {cert} with key {key} cannot be used: {error}; give two PEM files that belong together"
+        ) from error
+    return cert, key
 
 
 def web_server(settings: Settings) -> WebServer | None:

@@ -11,8 +11,9 @@ import jwt
 import pytest
 
 from controller.devstack.serving import SECRET, serving_leader
-from controller.domain.errors import CleaveError
+from controller.domain.errors import AccessDenied, CleaveError
 from controller.entrypoints.web import access
+from controller.entrypoints.web.access import Right, Role
 from tests.support.command_line import CommandLine
 
 
@@ -73,6 +74,14 @@ def test_a_secret_that_could_be_guessed_signs_nothing(
         (["acme/shop/orders", "--days", "999999999"], "--days 999999999 is no life"),
         (["topic://acme/shop"], "'topic://acme/shop' is not a scalable topic"),
         (["kafka://a/b/c"], "is not a scalable topic"),
+        ([], "a token for no TOPIC"),
+        (["--role", "operator"], "an operator of no namespace"),
+        (["--role", "operator", "--namespace", "acme"], "'acme' is no namespace"),
+        (["--role", "operator", "--namespace", "acme/shop/orders"], "is no namespace"),
+        (["acme/shop/orders", "--role", "admin"], "a token of role admin is for no topics"),
+        (["--role", "reader", "--namespace", "acme/*"], "a token of role reader is for no namespaces"),
+        (["acme/shop/orders", "--subject", ""], "'' is no subject"),
+        (["acme/shop/orders", "--subject", "a\nb"], "is no subject"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(
@@ -81,11 +90,41 @@ def test_what_makes_no_sense_is_refused_in_one_line(
     assert reason in cleave.refused("token", *arguments)
 
 
-def test_a_topic_must_be_named(cleave: CommandLine, secret: str) -> None:
-    answer = cleave("token")
+@pytest.mark.parametrize("role", [role for role in Role if role is not Role.CLIENT])
+def test_a_token_of_another_role_says_who_and_for_what(cleave: CommandLine, secret: str, role: Role) -> None:
+    where = ["--namespace", "acme/shop", "--namespace", "stock/*"] if role is Role.OPERATOR else []
+    told = cleave.json("token", "--role", role.value, "--subject", "ada", *where)
 
-    assert answer.code == 2
-    assert "TOPIC" in answer.err
+    grant = access.read(secret, f"Bearer {told['token']}")
+    assert (grant.role, grant.subject, grant.topics) == (role, "ada", ())
+    assert list(grant.namespaces) == where[1::2] == told["namespaces"]
+    assert not grant.may(Right.CONSUME, topic="topic://acme/shop/orders")
+
+
+def test_a_token_from_before_there_were_roles_is_a_clients(secret: str) -> None:
+    claims = {"role": "client", "topics": ["topic://acme/*"], "exp": int(time.time()) + 60}
+
+    grant = access.read(secret, f"Bearer {jwt.encode(claims, secret, algorithm='HS256')}")
+
+    assert (grant.role, grant.subject) == (Role.CLIENT, "client")
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"role": "emperor"},
+        {"topics": ["topic://*"]},
+        {"role": "client"},
+        {"role": "operator"},
+        {"role": "client", "topics": "topic://*"},
+        {"role": "operator", "namespaces": [1]},
+    ],
+)
+def test_a_token_that_says_too_little_opens_nothing(secret: str, claims: dict[str, object]) -> None:
+    signed = jwt.encode({**claims, "exp": int(time.time()) + 60}, secret, algorithm="HS256")
+
+    with pytest.raises(AccessDenied):
+        access.read(secret, f"Bearer {signed}")
 
 
 def test_what_it_signs_with_is_the_workers_secret_alone(cleave: CommandLine, secret: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from controller.devstack.serving import SECRET, client_of, serving_leader, token_for
 from controller.domain.errors import InvalidInput, StoreUnavailable
-from controller.entrypoints.web.app import LARGEST_BODY_BYTES
+from controller.entrypoints.web.limits import LARGEST_BODY_BYTES
 from controller.entrypoints.web.server import WebServer
 from controller.settings import Settings
 from tests.support.bench import Bench

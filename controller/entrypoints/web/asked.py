@@ -1,0 +1,25 @@
+"""What is asked for, and what this worker answers with."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends
+from fastapi import Request as HttpRequest
+
+from controller.bootstrap import ConsumerServices
+from controller.entrypoints.web.paths import Name
+
+
+def served_by(request: HttpRequest) -> ConsumerServices:
+    """What this worker answers with."""
+    found: ConsumerServices = request.app.state.served
+    return found
+
+
+async def _topic(tenant: Name, namespace: Name, topic: Name) -> str:
+    return f"topic://{tenant}/{namespace}/{topic}"
+
+
+Topic = Annotated[str, Depends(_topic)]
+"""The full name of the topic that the path names."""

@@ -1,0 +1,70 @@
+"""The right that each route demands. A route declares exactly one: `dependencies=[READ]` on it or on its router.
+
+It is looked at before anything else of a request. Where the path names a topic or a namespace, the right is demanded there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Annotated
+
+from fastapi import Depends, Security
+from fastapi import Request as HttpRequest
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from controller.entrypoints.web import access
+from controller.entrypoints.web.access import Grant, Right
+
+_BEARER = HTTPBearer(auto_error=False, bearerFormat="JWT", description="A token of `cleave token`.")
+_DEMANDS: dict[Callable[..., object], Right] = {}
+
+
+def _demanding(right: Right) -> Callable[..., Awaitable[Grant]]:
+    async def demanded(
+        request: HttpRequest,
+        _token: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)],
+    ) -> Grant:
+        request.state.right = right
+        grant = access.read(request.app.state.secret, request.headers.get("authorization"))
+        request.state.grant = grant
+        path = request.path_params
+        names = [str(path[one]) for one in ("tenant", "namespace", "topic") if one in path]
+        namespace = "/".join(names[:2]) if len(names) >= 2 else None
+        topic = f"topic://{'/'.join(names)}" if len(names) == 3 else None
+        grant.demand(right, topic=topic, namespace=namespace)
+        return grant
+
+    _DEMANDS[demanded] = right
+    return demanded
+
+
+LOOK_UP = Depends(_demanding(Right.LOOK_UP))
+"""Of one topic, or of what the token may know in a namespace."""
+CONSUME = Depends(_demanding(Right.CONSUME))
+READ = Depends(_demanding(Right.READ))
+OPERATE = Depends(_demanding(Right.OPERATE))
+ADMINISTER = Depends(_demanding(Right.ADMINISTER))
+WRITE_LOAD = Depends(_demanding(Right.WRITE_LOAD))
+
+
+async def grant_of(request: HttpRequest) -> Grant:
+    """What the token of the request allows; the route has demanded its right before."""
+    found: Grant = request.state.grant
+    return found
+
+
+Holder = Annotated[Grant, Depends(grant_of)]
+
+
+def rights_of(route: APIRoute) -> list[Right]:
+    """What the route declares."""
+    return [_DEMANDS[call] for call in _calls(route.dependant) if call in _DEMANDS]
+
+
+def _calls(dependant: Dependant) -> Iterator[Callable[..., object]]:
+    if dependant.call is not None:
+        yield dependant.call
+    for one in dependant.dependencies:
+        yield from _calls(one)

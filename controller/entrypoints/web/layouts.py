@@ -1,0 +1,186 @@
+"""The routes by which clients learn what there is: a topic's layout and segments, the topics of a namespace. Every worker answers.
+
+The protocol as a client sees it: docs/reference/client-protocol.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+from fastapi import Request as HttpRequest
+from fastapi.responses import Response
+from pydantic import BaseModel, Field
+from starlette.concurrency import run_in_threadpool
+
+from controller.bootstrap import ConsumerServices
+from controller.entrypoints.web.asked import Topic, served_by
+from controller.entrypoints.web.demands import CONSUME, LOOK_UP, Holder
+from controller.entrypoints.web.paths import NAMESPACE_PATH, PRINTABLE, TOPIC_PATH, Name
+from controller.entrypoints.web.refusals import json_answer
+from controller.entrypoints.web.streams import EventStream, response
+from controller.services.segment_lists import SegmentList
+from controller.services.watches.layout_feed import FedLayout
+from controller.services.watches.topic_feed import Names, TopicChanges, TopicFilter, snapshot_hash
+
+router = APIRouter()
+
+
+class DrainedQueue(BaseModel):
+    """Sealed segments that a queue's consumers have settled, as of what came with their list."""
+
+    as_of: Annotated[str, Field(min_length=1, max_length=100, pattern=PRINTABLE)]
+    segment_ids: Annotated[
+        list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1, max_length=10_000)
+    ]
+
+
+@router.get(TOPIC_PATH + "/layout", dependencies=[LOOK_UP])
+async def layout(request: HttpRequest, topic: Topic) -> Response:
+    """The ACTIVE segments as they are now."""
+    return json_answer(layout_document(await run_in_threadpool(served_by(request).layouts.look, topic)))
+
+
+@router.get(TOPIC_PATH + "/layout/watch", dependencies=[LOOK_UP])
+async def watch(
+    request: HttpRequest, topic: Topic, epoch: Annotated[int, Query(ge=-1, lt=2**63)] = -1
+) -> Response:
+    """The layout whenever it changes, as events. `epoch` is the last one known: it is not sent again."""
+    served = served_by(request)
+    topic_id, _ = await run_in_threadpool(served.layouts.find, topic)
+    stream: EventStream[FedLayout] = EventStream(
+        "layout", lambda found: None if found.published.layout.epoch == epoch else layout_document(found)
+    )
+
+    async def events() -> AsyncIterator[bytes]:
+        served.layouts.watch(topic_id, stream)
+        try:
+            async for event in stream.events(served.leader.timing.heartbeat_seconds):
+                yield event
+        finally:
+            served.layouts.forget(topic_id, stream)
+
+    return response(events())
+
+
+@dataclass(frozen=True, slots=True)
+class Visible:
+    """The topics that are asked for, and which of them the token may know of."""
+
+    served: ConsumerServices
+    wanted: TopicFilter
+    is_allowed: Callable[[str], bool]
+
+
+def _visible(
+    request: HttpRequest,
+    tenant: Name,
+    namespace: Name,
+    grant: Holder,
+    wanted: Annotated[list[str], Query(alias="property", max_length=20)] = [],  # noqa: B006 - FastAPI copies it
+) -> Visible:
+    return Visible(served_by(request), TopicFilter.of(f"{tenant}/{namespace}", wanted), grant.allows)
+
+
+Topics = Annotated[Visible, Depends(_visible)]
+
+
+@router.get(NAMESPACE_PATH + "/topics", dependencies=[LOOK_UP])
+async def topics(visible: Topics) -> Response:
+    """The live topics of the namespace that have all these properties (`property=key=value`), as far as the token is for them."""
+    names = await run_in_threadpool(visible.served.topics.look, visible.wanted)
+    allowed = [name for name in names if visible.is_allowed(name)]
+    return json_answer({"hash": snapshot_hash(allowed), "topics": allowed})
+
+
+@router.get(NAMESPACE_PATH + "/topics/watch", dependencies=[LOOK_UP])
+async def watch_topics(
+    visible: Topics, known_hash: Annotated[str, Query(alias="hash", max_length=64)] = ""
+) -> Response:
+    """The same, then what changes, as events. `hash` is that of the set which is known: it is not sent again."""
+    feed, wanted = visible.served.topics, visible.wanted
+    changes = TopicChanges(visible.is_allowed, known_hash)
+    stream: EventStream[Names] = EventStream("topics", changes.document)
+
+    async def events() -> AsyncIterator[bytes]:
+        feed.watch(wanted, stream)
+        try:
+            async for event in stream.events(visible.served.leader.timing.heartbeat_seconds):
+                yield event
+        finally:
+            feed.forget(wanted, stream)
+
+    return response(events())
+
+
+@router.get(TOPIC_PATH + "/segments", dependencies=[LOOK_UP])
+async def segments(request: HttpRequest, topic: Topic) -> Response:
+    """Every segment that is not pruned, sealed ones included: for consumers that keep positions themselves."""
+    return json_answer(segments_document(await run_in_threadpool(served_by(request).lists.whole, topic)))
+
+
+@router.get(TOPIC_PATH + "/subscriptions/{subscription}/queue", dependencies=[CONSUME])
+async def queue(request: HttpRequest, topic: Topic, subscription: Name) -> Response:
+    """The segments in which a queue has, or will have, something to read."""
+    found = await run_in_threadpool(served_by(request).lists.of_queue, topic, subscription)
+    return json_answer(segments_document(found))
+
+
+@router.post(
+    TOPIC_PATH + "/subscriptions/{subscription}/queue/drained", status_code=204, dependencies=[CONSUME]
+)
+async def queue_drained(request: HttpRequest, topic: Topic, subscription: Name, said: DrainedQueue) -> None:
+    """Sealed segments that a queue's consumers have settled to their end."""
+    lists = served_by(request).lists
+    await run_in_threadpool(lists.drained, topic, subscription, said.as_of, said.segment_ids)
+
+
+def layout_document(found: FedLayout) -> dict[str, object]:
+    """As clients are told."""
+    published = found.published
+    return {
+        "topic_id": published.topic_id,
+        "topic": published.name,
+        "data_plane": published.data_plane,
+        "epoch": published.layout.epoch,
+        "next_segment_id": published.layout.next_segment_id,
+        "leader": found.leader,
+        "segments": [
+            {
+                "segment_id": segment.segment_id,
+                "range_start": segment.hash_range.start,
+                "range_end": segment.hash_range.end,
+                "bucket_splits": segment.bucket_splits,
+                "created_epoch": segment.created_epoch,
+                "created_at_ms": segment.created_at_ms,
+                "backing_topic": published.backing_topics[segment.segment_id],
+            }
+            for segment in published.layout.active
+        ],
+    }
+
+
+def segments_document(found: SegmentList) -> dict[str, object]:
+    """As consumers without a session are told."""
+    layout = found.layout
+    document: dict[str, object] = {
+        "topic_id": found.topic_id,
+        "topic": found.topic,
+        "data_plane": found.data_plane,
+        "epoch": layout.epoch,
+        "segments": [
+            {
+                "segment_id": segment.segment_id,
+                "range_start": segment.hash_range.start,
+                "range_end": segment.hash_range.end,
+                "state": segment.state,
+                "parent_ids": segment.parent_ids,
+                "created_epoch": segment.created_epoch,
+                "backing_topic": found.backing_topics[segment.segment_id],
+            }
+            for _, segment in sorted(layout.segments.items())
+        ],
+    }
+    return document if found.as_of is None else {**document, "as_of": found.as_of}

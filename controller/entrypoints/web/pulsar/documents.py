@@ -1,0 +1,269 @@
+"""Pulsar's documents from ours, and back: the policy override, the topic's metadata, its statistics and those of a segment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from controller.domain.layout import SegmentLayout
+from controller.domain.segment import Segment, backing_topic_name
+
+Document = dict[str, Any]
+
+
+class _Camel(BaseModel):
+    """Fields are named as Pulsar names them."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+
+class AutoScalePolicy(_Camel):
+    """What a namespace or a topic overrides of the policy; a field that is null or absent is inherited (PIP-483)."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [{"enabled": True, "maxSegments": 16, "splitMsgRateInThreshold": 10000.0}]
+        },
+    )
+
+    enabled: bool | None = None
+    max_segments: int | None = None
+    min_segments: int | None = None
+    max_dag_depth: int | None = None
+    split_cooldown_seconds: int | None = None
+    rebucket_cooldown_seconds: int | None = None
+    merge_cooldown_seconds: int | None = None
+    merge_window_seconds: int | None = None
+    split_vs_rebucket_min_msg_rate_in: float | None = None
+    split_msg_rate_in_threshold: float | None = None
+    split_bytes_rate_in_threshold: int | None = None
+    split_msg_rate_out_threshold: float | None = None
+    split_bytes_rate_out_threshold: int | None = None
+    merge_msg_rate_in_threshold: float | None = None
+    merge_bytes_rate_in_threshold: int | None = None
+    merge_msg_rate_out_threshold: float | None = None
+    merge_bytes_rate_out_threshold: int | None = None
+
+
+_KNOB_OF = {
+    name: name.removesuffix("_threshold").replace("_bytes_", "_byte_")
+    for name in AutoScalePolicy.model_fields
+}
+"""The knob behind each of Pulsar's fields."""
+_FIELD_OF = {knob: name for name, knob in _KNOB_OF.items()}
+
+
+def knobs_of(given: AutoScalePolicy, before: Mapping[str, Any]) -> Document:
+    """The level's document with what is given in place of every knob that Pulsar has; knobs it does not know stay as `before`."""
+    kept = {knob: value for knob, value in before.items() if knob not in _FIELD_OF}
+    said = given.model_dump(exclude_none=True, by_alias=False)
+    return {**kept, **{_KNOB_OF[name]: value for name, value in said.items()}}
+
+
+def policy_of(stored: Mapping[str, Any]) -> AutoScalePolicy | None:
+    """What Pulsar knows of a level's document; None where that is nothing. Bytes a second are whole, as in Pulsar."""
+    said: dict[str, Any] = {
+        _FIELD_OF[knob]: round(value) if "_byte_" in knob else value
+        for knob, value in stored.items()
+        if knob in _FIELD_OF and isinstance(value, int | float)
+    }
+    return AutoScalePolicy.model_construct(**said) if said else None
+
+
+class HashRange(_Camel):
+    """Both ends belong to it."""
+
+    start: int = Field(ge=0, le=65_535)
+    end: int = Field(ge=0, le=65_535)
+
+
+class SegmentMetadata(_Camel):
+    """A segment as Pulsar stores it; -1 stands for no seal."""
+
+    segment_id: int
+    hash_range: HashRange
+    state: str = Field(examples=["ACTIVE"])
+    parent_ids: list[int]
+    child_ids: list[int]
+    created_at_epoch: int
+    sealed_at_epoch: int
+    created_at_ms: int
+    sealed_at_ms: int
+    legacy_topic_name: str | None
+    entry_bucket_splits: list[int]
+    merge_depth: int
+
+
+class TopicMetadata(_Camel):
+    """The record of PIP-468 with the fields that Pulsar 5 added."""
+
+    epoch: int
+    next_segment_id: int
+    segments: dict[str, SegmentMetadata]
+    properties: dict[str, Any]
+    auto_scale_policy: AutoScalePolicy | None
+
+
+class SegmentLoad(_Camel):
+    """The latest load record, per second, and how it stands to the thresholds in force."""
+
+    msg_rate_in: float
+    byte_rate_in: float
+    msg_rate_out: float
+    byte_rate_out: float
+    modified_at: datetime
+    observed_at: datetime | None
+    cold_since: datetime | None
+    is_stale: bool
+    is_hot: bool | None
+    is_cold: bool | None
+
+
+class SegmentStats(_Camel):
+    """`name` and `state` are Pulsar's; the rest is beyond it. `load` is null where none was recorded, as of a sealed segment."""
+
+    name: str = Field(examples=["segment://acme/shop/orders/0000-7fff-0"])
+    state: str = Field(examples=["ACTIVE"])
+    backing_topic: str
+    load: SegmentLoad | None
+
+
+class SubscriptionStats(_Camel):
+    """`consumerCount` is Pulsar's."""
+
+    consumer_count: int
+    type: str = Field(examples=["STREAM"])
+    consumers: list[str]
+
+
+class KnobInForce(_Camel):
+    """A knob and the level that it comes from."""
+
+    value: Any
+    level: str = Field(examples=["topic", "namespace", "cluster", "default"])
+
+
+class TopicStats(_Camel):
+    """Pulsar's statistics, with each segment's load and the policy in force."""
+
+    epoch: int
+    total_segments: int
+    active_segments: int
+    sealed_segments: int
+    segments: dict[str, SegmentStats]
+    subscriptions: dict[str, SubscriptionStats]
+    effective_policy: dict[str, KnobInForce]
+
+
+class SegmentSubscription(_Camel):
+    """`backlog`: unread messages, null where there is no cursor."""
+
+    backlog: int | None
+
+
+class OneSegmentStats(SegmentStats):
+    """A segment by itself, with what each subscription has left to read in it."""
+
+    segment_id: int
+    hash_range: HashRange
+    parent_ids: list[int]
+    child_ids: list[int]
+    created_at_epoch: int
+    sealed_at_epoch: int
+    subscriptions: dict[str, SegmentSubscription]
+
+
+def metadata_of(
+    layout: SegmentLayout, properties: Mapping[str, Any], stored: Mapping[str, Any] | None
+) -> Document:
+    """`TopicMetadata`'s."""
+    policy = policy_of(stored or {})
+    said = None if policy is None else policy.model_dump(exclude_none=True, by_alias=True)
+    return layout.to_metadata({"properties": dict(properties), "autoScalePolicy": said})
+
+
+def stats_of(
+    topic: str,
+    layout: SegmentLayout,
+    backing_topics: Mapping[int, str],
+    loads: Sequence[Mapping[str, Any]],
+    subscriptions: Sequence[Mapping[str, Any]],
+    policy: Sequence[Mapping[str, Any]],
+) -> Document:
+    """`TopicStats`', from rows of `inspect.load_now`, `inspect.subscriptions` and `inspect.policy_effective`."""
+    load_of = {row["segment_id"]: row for row in loads}
+    active = len(layout.active)
+    return {
+        "epoch": layout.epoch,
+        "totalSegments": len(layout.segments),
+        "activeSegments": active,
+        "sealedSegments": len(layout.segments) - active,
+        "segments": {
+            str(i): segment_stats(topic, one, backing_topics[i], load_of.get(i))
+            for i, one in sorted(layout.segments.items())
+        },
+        "subscriptions": {
+            row["subscription"]: {
+                "consumerCount": row["consumers"],
+                "type": row["kind"],
+                "consumers": row["consumer_names"],
+            }
+            for row in subscriptions
+        },
+        "effectivePolicy": {
+            to_camel(_FIELD_OF.get(row["knob"], row["knob"])): {"value": row["value"], "level": row["level"]}
+            for row in policy
+        },
+    }
+
+
+def segment_stats(
+    topic: str, segment: Segment, backing_topic: str, load: Mapping[str, Any] | None
+) -> Document:
+    """`SegmentStats`'."""
+    return {
+        "name": backing_topic_name(topic, segment),
+        "state": segment.state.value,
+        "backingTopic": backing_topic,
+        "load": None if load is None or load["modified_at"] is None else _load(load),
+    }
+
+
+def one_segment_stats(
+    topic: str,
+    segment: Segment,
+    backing_topic: str,
+    load: Mapping[str, Any] | None,
+    backlogs: Mapping[str, int | None],
+) -> Document:
+    """`OneSegmentStats`'."""
+    return {
+        **segment_stats(topic, segment, backing_topic, load),
+        "segmentId": segment.segment_id,
+        "hashRange": {"start": segment.hash_range.start, "end": segment.hash_range.end},
+        "parentIds": list(segment.parent_ids),
+        "childIds": list(segment.child_ids),
+        "createdAtEpoch": segment.created_epoch,
+        "sealedAtEpoch": -1 if segment.sealed_epoch is None else segment.sealed_epoch,
+        "subscriptions": {name: {"backlog": backlog} for name, backlog in backlogs.items()},
+    }
+
+
+def _load(row: Mapping[str, Any]) -> Document:
+    rates = {
+        f"{of}Rate{way}": row[f"{of}_rate_{way.lower()}"] for of in ("msg", "byte") for way in ("In", "Out")
+    }
+    return {
+        **rates,
+        "modifiedAt": row["modified_at"],
+        "observedAt": row["observed_at"],
+        "coldSince": row["cold_since"],
+        "isStale": row["is_stale"],
+        "isHot": row["is_hot"],
+        "isCold": row["is_cold"],
+    }

@@ -1,0 +1,134 @@
+"""Answers that are errors: each of ours has its status, and all of them have a reason and a kind as JSON."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import msgspec
+from fastapi import FastAPI
+from fastapi import Request as HttpRequest
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import RedirectResponse, Response
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from controller.domain.errors import (
+    AccessDenied,
+    AccessForbidden,
+    CleaveError,
+    Conflict,
+    FencedOut,
+    InvalidInput,
+    LostRace,
+    NotFound,
+    Retryable,
+    SessionExpired,
+    Unsupported,
+)
+from controller.domain.shown import shown
+from controller.entrypoints.web.paths import NAMES, PREFIX
+
+_STATUS: tuple[tuple[type[CleaveError], int], ...] = (
+    (AccessDenied, 401),
+    (AccessForbidden, 403),
+    (NotFound, 404),
+    (SessionExpired, 409),
+    (LostRace, 409),
+    (Conflict, 409),
+    (FencedOut, 410),
+    (InvalidInput, 412),
+    (Unsupported, 422),
+    (Retryable, 503),
+)
+
+
+class Refusal(BaseModel):
+    """Why a request was not answered; `kind` is a name of docs/reference/errors.md."""
+
+    reason: str = Field(
+        examples=["topic topic://acme/shop/orders does not exist; create it or check the name"]
+    )
+    kind: str = Field(examples=["TopicNotFound"])
+
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Refusal, "description": said}
+    for status, said in {
+        400: "A name in the path is none.",
+        401: "No token, or one that is not valid.",
+        403: "The token does not give the right.",
+        404: "The named thing does not exist.",
+        405: "No such verb here.",
+        409: "It is in a state that forbids the request, or was changed meanwhile.",
+        412: "A value can never be right.",
+        413: "The body is too large, or its length is not said.",
+        422: "The data plane, or this process, cannot do it.",
+        503: "Not now: ask again after `Retry-After` seconds.",
+    }.items()
+}
+"""What a route that people ask may answer instead of what was asked for."""
+
+
+class AskLeader(Exception):
+    """Another worker leads the topic, at this address."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.address = address
+
+
+def answer_errors(app: FastAPI) -> None:
+    """Have the app answer whatever is raised in a request."""
+    app.add_exception_handler(CleaveError, _refusal)
+    app.add_exception_handler(RequestValidationError, _wrong_form)
+    app.add_exception_handler(HTTPException, _no_such_call)
+    app.add_exception_handler(AskLeader, _send_there)
+
+
+def json_answer(document: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A document as an answer, instants and the like as JSON has them."""
+    return Response(msgspec.json.encode(document), status, headers=headers, media_type="application/json")
+
+
+async def _refusal(request: HttpRequest, error: Exception) -> Response:
+    refused = cast(CleaveError, error)
+    request.state.refusal = refused.message
+    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+    headers = {}
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(refused, Retryable):
+        headers["Retry-After"] = str(math.ceil(refused.delay_seconds))
+    return json_answer({"reason": refused.message, "kind": type(error).__name__}, status, headers)
+
+
+async def _wrong_form(request: HttpRequest, error: Exception) -> Response:
+    first = cast(RequestValidationError, error).errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    is_name = first["loc"][0] == "path"
+    reason = (
+        f"{where} = {shown(first.get('input'))} is no name: {NAMES}"
+        if is_name
+        else f"{where}: {first['msg']}"
+    )
+    request.state.refusal = reason
+    return json_answer({"reason": reason, "kind": "InvalidInput"}, 400 if is_name else 412)
+
+
+async def _no_such_call(request: HttpRequest, error: Exception) -> Response:
+    """A name with a slash in it makes a path that is none, whether it was written as %2F or not."""
+    status = cast(HTTPException, error).status_code
+    if status == 404 and request.url.path.startswith(f"{PREFIX}/"):
+        reason = f"{shown(request.url.path)} names no call here: {NAMES}, or the path is misspelt"
+        return json_answer({"reason": reason, "kind": "InvalidInput"}, 400)
+    kind = "NotFound" if status == 404 else "InvalidInput"
+    return json_answer(
+        {"reason": f"{request.method} {shown(request.url.path)}: no such call", "kind": kind}, status
+    )
+
+
+async def _send_there(request: HttpRequest, error: Exception) -> Response:
+    address = cast(AskLeader, error).address
+    query = f"?{request.url.query}" if request.url.query else ""
+    return RedirectResponse(f"{address}{request.url.path}{query}", 307)

@@ -1,0 +1,190 @@
+"""The routes of a consumer's session, and why nothing comes. Sessions are the leader's: another worker sends the client there
+(307), or says that nobody leads the topic just now (503).
+
+The protocol as a client sees it: docs/reference/client-protocol.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Depends, Query
+from fastapi import Request as HttpRequest
+from fastapi.responses import Response
+from pydantic import BaseModel, Field
+from starlette.concurrency import run_in_threadpool
+
+from controller.bootstrap import ConsumerServices
+from controller.domain.errors import StoreUnavailable
+from controller.entrypoints.web.asked import Topic, served_by
+from controller.entrypoints.web.demands import CONSUME, LOOK_UP
+from controller.entrypoints.web.paths import CONSUMER_PATH, PRINTABLE, TOPIC_PATH, Name
+from controller.entrypoints.web.refusals import AskLeader, json_answer
+from controller.entrypoints.web.streams import EventStream, response
+from controller.services.consumer_sessions.leader import SessionLeader
+from controller.services.consumer_sessions.requests import (
+    Attach,
+    Detach,
+    Drained,
+    Goodbye,
+    Pulse,
+    PushedAssignment,
+    ReadSegment,
+    Register,
+    Release,
+    ReleasedBucket,
+    Request,
+)
+from controller.store.topics.bucket_owners import SubscriptionKey
+
+ANSWER_SECONDS = 10.0
+"""A leader that has not answered by then is asked again."""
+Asked = TypeVar("Asked", bound=Request)
+router = APIRouter()
+
+
+class Life(BaseModel):
+    """Which life of the consumer asks."""
+
+    incarnation: Annotated[str, Field(min_length=1, max_length=200, pattern=PRINTABLE)]
+
+
+class LetGo(BaseModel):
+    """A bucket that was let go of, as of the generation at which it was got."""
+
+    segment_id: Annotated[int, Field(ge=0, lt=2**63)]
+    bucket_start: Annotated[int, Field(ge=0, le=65_535)]
+    generation: Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class Released(Life):
+    """Buckets that are settled, their readers closed."""
+
+    buckets: Annotated[list[LetGo], Field(max_length=65_536)]
+
+
+class ReadToItsEnd(BaseModel):
+    """A sealed segment, as of the generation at which the consumer got what it read of it."""
+
+    segment_id: Annotated[int, Field(ge=0, lt=2**63)]
+    generation: Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class DrainedSegments(Life):
+    """Sealed segments that are read to their end."""
+
+    segments: Annotated[list[ReadToItsEnd], Field(min_length=1, max_length=10_000)]
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Which consumer of which subscription asks, at its leader."""
+
+    served: ConsumerServices
+    key: SubscriptionKey
+    consumer: str
+
+    async def ask(self, kind: type[Asked], **more: Any) -> None:
+        """Put it into the leader's mailbox and wait for the answer."""
+        await _answered(self.served.leader, kind(key=self.key, consumer=self.consumer, **more))
+
+
+async def _asking(request: HttpRequest, topic: Topic, subscription: Name, consumer: Name) -> Asking:
+    """At the leader; a client that asks another worker is sent there."""
+    served = served_by(request)
+    topic_id, leader = await run_in_threadpool(served.layouts.find, topic)
+    if not served.leader.leads(topic_id):
+        if leader is None:
+            raise StoreUnavailable(f"nobody leads {topic} just now; ask again in a moment")
+        raise AskLeader(leader)
+    return Asking(served, SubscriptionKey(topic_id, subscription), consumer)
+
+
+AtLeader = Annotated[Asking, Depends(_asking)]
+
+
+@router.get(TOPIC_PATH + "/subscriptions/{subscription}/why", dependencies=[LOOK_UP])
+async def why(request: HttpRequest, topic: Topic, subscription: Name) -> Response:
+    """Of each bucket that the subscription has to read who has it, or why nobody reads it."""
+    return json_answer(await run_in_threadpool(served_by(request).layouts.why, topic, subscription))
+
+
+@router.get(TOPIC_PATH + "/subscriptions/{subscription}/lag", dependencies=[LOOK_UP])
+async def lag(request: HttpRequest, topic: Topic, subscription: Name) -> Response:
+    """Unacknowledged messages of each bucket that the subscription has to read, whether anybody reads it or not."""
+    return json_answer(await run_in_threadpool(served_by(request).lag, topic, subscription))
+
+
+@router.post(CONSUMER_PATH, dependencies=[CONSUME])
+async def register(asking: AtLeader, life: Life) -> Response:
+    """Begin a session, or go on with it; the answer says how long silence may last. Then hold the assignment stream open."""
+    await asking.ask(Register, incarnation=life.incarnation)
+    timing = asking.served.leader.timing
+    return json_answer(
+        {
+            "topic_id": asking.key.topic_id,
+            "heartbeat_seconds": timing.heartbeat_seconds,
+            "silent_seconds": timing.silent_seconds,
+            "grace_seconds": timing.grace_seconds,
+        }
+    )
+
+
+@router.get(CONSUMER_PATH + "/assignment", dependencies=[CONSUME])
+async def assignment(
+    asking: AtLeader, incarnation: Annotated[str, Query(min_length=1, max_length=200, pattern=PRINTABLE)]
+) -> Response:
+    """What the consumer owns, whenever it changes, as events. Holding this stream open is being connected."""
+    stream: EventStream[PushedAssignment] = EventStream("assignment", lambda pushed: pushed)
+    await asking.ask(Attach, incarnation=incarnation, stream=stream)
+    served = asking.served
+
+    async def events() -> AsyncIterator[bytes]:
+        try:
+            async for event in stream.events(served.leader.timing.heartbeat_seconds):
+                yield event
+        finally:
+            gone = Detach(key=asking.key, consumer=asking.consumer, incarnation=incarnation, stream=stream)
+            served.leader.submit(gone)
+
+    return response(events())
+
+
+@router.post(CONSUMER_PATH + "/pulse", status_code=204, dependencies=[CONSUME])
+async def pulse(asking: AtLeader, life: Life) -> None:
+    """The answer to a heartbeat: the consumer hears."""
+    await asking.ask(Pulse, incarnation=life.incarnation)
+
+
+@router.post(CONSUMER_PATH + "/released", status_code=204, dependencies=[CONSUME])
+async def released(asking: AtLeader, said: Released) -> None:
+    """Buckets that the consumer was asked to release and has let go of."""
+    buckets = tuple(ReleasedBucket(one.segment_id, one.bucket_start, one.generation) for one in said.buckets)
+    await asking.ask(Release, incarnation=said.incarnation, buckets=buckets)
+
+
+@router.post(CONSUMER_PATH + "/drained", status_code=204, dependencies=[CONSUME])
+async def drained(asking: AtLeader, said: DrainedSegments) -> None:
+    """Sealed segments that are read and acknowledged to their end."""
+    segments = tuple(ReadSegment(one.segment_id, one.generation) for one in said.segments)
+    await asking.ask(Drained, incarnation=said.incarnation, segments=segments)
+
+
+@router.delete(CONSUMER_PATH, status_code=204, dependencies=[CONSUME])
+async def goodbye(
+    asking: AtLeader, incarnation: Annotated[str, Query(min_length=1, max_length=200, pattern=PRINTABLE)]
+) -> None:
+    """The consumer leaves for good. What it read goes to others at once."""
+    await asking.ask(Goodbye, incarnation=incarnation)
+
+
+async def _answered(leader: SessionLeader, request: Request) -> None:
+    leader.submit(request)
+    try:
+        await asyncio.wait_for(asyncio.wrap_future(request.done), ANSWER_SECONDS)
+    except (TimeoutError, CancelledError):
+        raise StoreUnavailable("the leader has not answered in time; ask again") from None

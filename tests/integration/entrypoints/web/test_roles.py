@@ -1,0 +1,160 @@
+"""Each role at each route of a real worker: what it may ask is answered, and everything else is denied.
+
+The routes are the app's own, so one that is added without a right, or without a line here, fails.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+
+from controller.devstack.serving import serving_leader, token_for, token_of
+from controller.entrypoints.web.access import Right, Role
+from controller.entrypoints.web.app import create_app
+from controller.entrypoints.web.demands import rights_of
+
+MAY: dict[Right, set[str]] = {
+    Right.LOOK_UP: {"client", "reader", "operator", "stranger", "admin"},
+    Right.CONSUME: {"client"},
+    Right.READ: {"reader", "operator", "stranger", "admin"},
+    Right.OPERATE: {"operator", "admin"},
+    Right.ADMINISTER: {"admin"},
+    Right.WRITE_LOAD: {"broker"},
+}
+"""Who may what; `stranger` is the operator of another namespace."""
+TOKENS = {
+    "client": token_for("topic://acme/shop/*"),
+    "reader": token_of(Role.READER),
+    "operator": token_of(Role.OPERATOR, "acme/shop"),
+    "stranger": token_of(Role.OPERATOR, "acme/stock"),
+    "admin": token_of(Role.ADMIN),
+    "broker": token_of(Role.BROKER),
+}
+CLIENTS = "/api/v1/topics/{tenant}/{namespace}/{topic}"
+SCALABLE = "/admin/v2/scalable/{tenant}/{namespace}"
+SEGMENT = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"
+NAMED = {
+    "tenant": "acme",
+    "namespace": "shop",
+    "topic": "none",
+    "subscription": "billing",
+    "consumer": "a",
+    "descriptor": "0000-ffff-0",
+}
+"""What stands in a path; the topic does not exist, so that nothing is changed."""
+
+
+def app() -> FastAPI:
+    """The app, for its routes."""
+    return create_app(None, "x" * 32, most_at_once=1)  # type: ignore[arg-type]
+
+
+ROUTES = [
+    (method, route.path) for route in app().routes if isinstance(route, APIRoute) for method in route.methods
+]
+RIGHTS: dict[tuple[str, str], Right] = {
+    ("GET", f"{CLIENTS}/layout"): Right.LOOK_UP,
+    ("GET", f"{CLIENTS}/layout/watch"): Right.LOOK_UP,
+    ("GET", "/api/v1/namespaces/{tenant}/{namespace}/topics"): Right.LOOK_UP,
+    ("GET", "/api/v1/namespaces/{tenant}/{namespace}/topics/watch"): Right.LOOK_UP,
+    ("GET", f"{CLIENTS}/segments"): Right.LOOK_UP,
+    ("GET", f"{CLIENTS}/subscriptions/{{subscription}}/queue"): Right.CONSUME,
+    ("POST", f"{CLIENTS}/subscriptions/{{subscription}}/queue/drained"): Right.CONSUME,
+    ("GET", f"{CLIENTS}/subscriptions/{{subscription}}/why"): Right.LOOK_UP,
+    ("GET", f"{CLIENTS}/subscriptions/{{subscription}}/lag"): Right.LOOK_UP,
+    **{
+        (method, f"{CLIENTS}/subscriptions/{{subscription}}/consumers/{{consumer}}{act}"): Right.CONSUME
+        for method, act in (
+            ("POST", ""),
+            ("GET", "/assignment"),
+            ("DELETE", ""),
+            *(
+                ("POST", f"/{name}")
+                for name in ("pulse", "released", "drained", "opened", "closed", "deliveries", "dead-letters")
+            ),
+        )
+    },
+    ("GET", SCALABLE): Right.READ,
+    ("PUT", f"{SCALABLE}/{{topic}}"): Right.ADMINISTER,
+    ("GET", f"{SCALABLE}/{{topic}}"): Right.READ,
+    ("DELETE", f"{SCALABLE}/{{topic}}"): Right.ADMINISTER,
+    ("GET", f"{SCALABLE}/{{topic}}/stats"): Right.READ,
+    ("GET", f"{SCALABLE}/{{topic}}/segments/{{segment_id}}/stats"): Right.READ,
+    ("POST", f"{SCALABLE}/{{topic}}/migrate"): Right.ADMINISTER,
+    ("POST", f"{SCALABLE}/{{topic}}/split/{{segment_id}}"): Right.OPERATE,
+    ("POST", f"{SCALABLE}/{{topic}}/merge/{{first_id}}/{{second_id}}"): Right.OPERATE,
+    ("POST", f"{SCALABLE}/{{topic}}/rebucket/{{segment_id}}"): Right.OPERATE,
+    **{
+        (method, path): right
+        for path in (
+            f"{SCALABLE}/{{topic}}/autoScalePolicy",
+            "/admin/v2/namespaces/{tenant}/{namespace}/scalableTopicAutoScalePolicy",
+        )
+        for method, right in (("GET", Right.READ), ("POST", Right.OPERATE), ("DELETE", Right.OPERATE))
+    },
+    **{
+        (method, f"{SCALABLE}/{{topic}}/subscriptions/{{subscription}}{act}"): Right.ADMINISTER
+        for method, act in (("PUT", ""), ("DELETE", ""), ("POST", "/seek"), ("POST", "/skip-all"))
+    },
+    **{
+        (method, f"{SEGMENT}{act}"): Right.ADMINISTER
+        for method, act in (
+            ("PUT", ""),
+            ("DELETE", ""),
+            ("POST", "/terminate"),
+            *(
+                (method, f"/subscription/{{subscription}}{act}")
+                for method, act in (("PUT", ""), ("DELETE", ""), ("POST", "/seek"), ("POST", "/skip-all"))
+            ),
+        )
+    },
+    ("GET", f"{SEGMENT}/subscription/{{subscription}}/backlog"): Right.READ,
+}
+"""What each route is for."""
+
+
+@pytest.fixture(scope="module")
+def http(postgres_server: object, migrated_template: str) -> Iterator[httpx.Client]:
+    """A client of a worker with nothing in its database."""
+    name = "cleave_roles"
+    url = postgres_server.create_database(name, template=migrated_template)  # type: ignore[attr-defined]
+    with serving_leader(url) as address, httpx.Client(base_url=address, timeout=30.0) as http:
+        yield http
+    postgres_server.drop_database(name)  # type: ignore[attr-defined]
+
+
+def test_each_route_declares_the_right_that_it_is_for() -> None:
+    declared = {
+        (method, route.path): rights_of(route)
+        for route in app().routes
+        if isinstance(route, APIRoute)
+        for method in route.methods
+    }
+
+    assert declared == {route: [right] for route, right in RIGHTS.items()}
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES, ids=str)
+def test_each_role_gets_what_it_may_and_nothing_else(http: httpx.Client, method: str, path: str) -> None:
+    named = re.sub(r"{(\w+?)(:\w+)?}", lambda found: NAMED.get(found[1], "7"), path)
+    answers = {
+        name: status(http, method, named, {"Authorization": f"Bearer {token}"})
+        for name, token in TOKENS.items()
+    }
+
+    allowed = {name for name, answer in answers.items() if answer not in (401, 403)}
+    assert allowed == MAY[RIGHTS[method, path]], answers
+    assert {answers[name] for name in TOKENS.keys() - allowed} <= {403}
+    assert status(http, method, named, {}) == 401
+    assert 500 not in answers.values()
+
+
+def status(http: httpx.Client, method: str, path: str, headers: dict[str, str]) -> int:
+    """Of an answer that may be a stream without an end. No topic has 0 segments, and so none is made."""
+    with http.stream(method, path, headers=headers, params={"numInitialSegments": 0}) as answer:
+        return answer.status_code
