@@ -2468,17 +2468,23 @@ CREATE TABLE cleave.operation (
     committed_at timestamp with time zone,
     finished_at timestamp with time zone,
     deadline timestamp with time zone NOT NULL,
+    abort_reason text,
     CONSTRAINT operation_claim_whole CHECK (((claimed_by IS NULL) = (claim_expires_at IS NULL))),
     CONSTRAINT operation_finished_dated CHECK (((state = ANY (ARRAY['done'::text, 'aborted'::text])) = (finished_at IS NOT NULL))),
+    CONSTRAINT operation_given_up_by_hand CHECK (((abort_reason IS NULL) OR (kind = 'seek'::text))),
     CONSTRAINT operation_kind_known CHECK ((kind = ANY (ARRAY['create'::text, 'split'::text, 'merge'::text, 'rebucket'::text, 'recut'::text, 'heal'::text, 'prune'::text, 'seek'::text, 'adopt'::text, 'attach'::text, 'detach'::text, 'delete'::text, 'subscription_create'::text, 'subscription_delete'::text]))),
     CONSTRAINT operation_origin_known CHECK ((origin = ANY (ARRAY['auto'::text, 'manual'::text, 'api'::text, 'reconciler'::text]))),
     CONSTRAINT operation_state_known CHECK ((state = ANY (ARRAY['intended'::text, 'prepared'::text, 'fencing'::text, 'fenced'::text, 'committed'::text, 'done'::text, 'aborting'::text, 'aborted'::text])))
 )
 WITH (fillfactor='50');
 
+COMMENT ON COLUMN cleave.operation.abort_reason IS 'Who wants it given up, and why; null where nobody does.';
+
 COMMENT ON CONSTRAINT operation_claim_whole ON cleave.operation IS 'A claim has a holder and an expiry, or neither.';
 
 COMMENT ON CONSTRAINT operation_finished_dated ON cleave.operation IS 'An operation carries the time it finished exactly when it is done or aborted.';
+
+COMMENT ON CONSTRAINT operation_given_up_by_hand ON cleave.operation IS 'Only a seek is given up by hand.';
 
 COMMENT ON CONSTRAINT operation_kind_known ON cleave.operation IS 'Unknown kind of operation: a newer version wrote it; upgrade this program.';
 
