@@ -22,6 +22,7 @@ from controller.client.history import read_history
 from controller.client.history_check import Verdict, check
 from controller.devstack.ports import free_port, is_listening, release_port
 from controller.devstack.process import ChildProcess
+from controller.devstack.pulsar.standalone import PulsarStandalone
 from controller.devstack.serving import SECRET
 from controller.domain.errors import Conflict, DataPlaneUnavailable, InvalidLayoutChange, Retryable
 from controller.domain.layout import SegmentLayout
@@ -41,6 +42,7 @@ BUCKETS = (1, 2, 4)
 REFUSED = (Conflict, InvalidLayoutChange, Retryable)
 ENDS_WITHIN_SECONDS = 240.0
 LOOK_EVERY, MOST_UNREAD = 20, 20_000
+DRAINED = "SELECT count(*) FROM cleave.segment_drain WHERE subscription = 'billing'"
 
 
 @dataclass
@@ -56,10 +58,22 @@ class OrderedScene:
     """`run`, then `judge`. Whatever is started ends with `running`."""
 
     def __init__(
-        self, bench: Bench, directory: Path, running: ExitStack, *, seed: int, rate: int, consumers: int
+        self,
+        bench: Bench,
+        directory: Path,
+        running: ExitStack,
+        *,
+        seed: int,
+        rate: int,
+        consumers: int,
+        broker: PulsarStandalone | None = None,
+        prefetch: int = 0,
     ) -> None:
-        """`rate`: messages a second, all producers together."""
+        """`rate`: messages a second, all producers together. `broker` is killed now and then, where one is given. `prefetch`: messages
+        that wait at a consumer of a broker's, of each bucket; 0 for what is usual.
+        """
         self.bench, self._directory, self._running = bench, directory, running
+        self._broker, self._prefetch = broker, prefetch
         self._chooser, self._rate = random.Random(seed), rate
         self.acts: Counter[str] = Counter()
         bench.execute(
@@ -88,10 +102,12 @@ class OrderedScene:
 
     def run(self, operations: int, *, strike_every: int) -> None:
         """So many reshapes, each waited for; a strike after each `strike_every`."""
-        strikes = (
+        strikes = [
             self._kill_consumer, self._pause_consumer, self._outlast_grace, self._kill_producer, self._pause_producer,
             self._kill_worker, self._pause_worker, self._change_subscriptions, self._collect, self._seek,
-        )  # fmt: skip
+        ]  # fmt: skip
+        if self._broker is not None:
+            strikes.append(self._kill_broker)
         order: list[Callable[[], None]] = []
         for number in range(1, operations + 1):
             self._reshape()
@@ -194,6 +210,15 @@ class OrderedScene:
             while time.monotonic() < began + 2 * LEASE_SECONDS:
                 self._reshape()
 
+    def _kill_broker(self) -> None:
+        """By SIGKILL, right after a segment was read to its end: what it forgets of the acknowledgements must cost nothing."""
+        broker, before = self._broker, self.bench.scalar(DRAINED)
+        assert broker is not None
+        self._reshape()
+        self._wait("a segment is drained", lambda: self.bench.scalar(DRAINED) > before)
+        broker.kill()
+        broker.start()
+
     def _change_subscriptions(self) -> None:
         """One that nobody reads comes, and goes."""
         self._audits += 1
@@ -279,6 +304,7 @@ class OrderedScene:
                 subscription="billing",
                 pulsar=self.bench.pulsar,
                 rate=self._rate // 2,
+                prefetch=self._prefetch,
                 address=",".join(f"http://127.0.0.1:{port}" for port in self._ports.values()),
             )
         )

@@ -64,10 +64,12 @@ class TrafficProcess:
         subscription: str = "",
         pulsar: OnPulsar | None = None,
         rate: int = 0,
+        prefetch: int = 0,
         address: str = "",
         results: str = "",
     ) -> None:
-        """`rate`: messages a second of a producer at most; 0 for as fast as it goes. `address`: where a consumer asks for its
+        """`rate`: messages a second of a producer at most; 0 for as fast as it goes. `prefetch`: messages that wait at a broker's
+        consumer, of each segment or bucket; 0 for what is usual. `address`: where a consumer asks for its
         share, or several with commas between. `results`: the application's database, of one that settles.
         """
         self.role = role
@@ -77,7 +79,8 @@ class TrafficProcess:
         where = ["--admin-url", pulsar.admin_url, "--service-url", pulsar.service_url] if pulsar else []
         where += ["--address", address, "--token", token_for(topic)] if address else []
         where += ["--results", results] if results else []
-        command = [sys.executable, "-m", "tests.support.traffic", *where, "--rate", str(rate)]
+        command = [sys.executable, "-m", "tests.support.traffic", *where]
+        command += ["--rate", str(rate), "--prefetch", str(prefetch)]
         self._child = ChildProcess(
             [*command, role, name, url, topic, self.history, subscription],
             log=self._log,
@@ -260,13 +263,19 @@ def main() -> None:
     parser.add_argument("--token")
     parser.add_argument("--results")
     parser.add_argument("--rate", type=int, default=0)
+    parser.add_argument("--prefetch", type=int, default=0)
     given = parser.parse_args()
     faulthandler.register(signal.SIGUSR1)
     ending: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: ending.append(number))
     logs: LogClient
     if given.admin_url:
-        logs = PulsarLogClient(OnPulsar(given.admin_url, given.service_url, given.topic).access)
+        sizes = (
+            {"prefetch_messages": given.prefetch, "bucket_prefetch_messages": given.prefetch}
+            if given.prefetch
+            else {}
+        )
+        logs = PulsarLogClient(OnPulsar(given.admin_url, given.service_url, given.topic).access, **sizes)
     else:
         logs = EmbeddedLogClient(given.url)
     path = Path(given.history)
