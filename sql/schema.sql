@@ -2931,11 +2931,11 @@ CREATE VIEW inspect.assignments AS
     done.drained AS is_drained,
         CASE
             WHEN done.drained THEN 'drained'::text
-            WHEN ((u.kind = 'STREAM'::text) AND u.parents_block AND (cardinality(wait.for_segments) > 0)) THEN 'withheld'::text
+            WHEN ((u.kind <> 'QUEUE'::text) AND u.parents_block AND (cardinality(wait.for_segments) > 0)) THEN 'withheld'::text
             ELSE 'readable'::text
         END AS barrier,
         CASE
-            WHEN (done.drained OR (u.kind <> 'STREAM'::text) OR (NOT u.parents_block)) THEN '{}'::bigint[]
+            WHEN (done.drained OR (u.kind = 'QUEUE'::text) OR (NOT u.parents_block)) THEN '{}'::bigint[]
             ELSE wait.for_segments
         END AS waits_for,
     ARRAY( SELECT c.name
@@ -3076,7 +3076,7 @@ CREATE VIEW inspect.buckets AS
             ( SELECT min(c.registered_at) AS min
                    FROM cleave.consumer c
                   WHERE ((c.topic_id = a.topic_id) AND (c.subscription = a.subscription))) AS first_registered_at) free)
-  WHERE ((NOT a.is_drained) AND (a.kind = 'STREAM'::text));
+  WHERE ((NOT a.is_drained) AND (a.kind <> 'QUEUE'::text));
 
 COMMENT ON VIEW inspect.buckets IS 'Per entry bucket that a subscription has to read: its owner, or why nobody reads it, since when, and who holds what it waits for.';
 

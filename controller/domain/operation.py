@@ -193,7 +193,7 @@ ABORTABLE_SEEK = frozenset({OperationState.INTENDED})
 SUBSCRIPTION = "subscription"
 """The parameter that names the subscription which an operation is about."""
 SOUGHT_MS, RELEASE_SECONDS = "sought_ms", "release_seconds"
-"""Parameters of a seek: where to (`SeekTarget.instant_ms`), and how long consumers have to let go."""
+"""Parameters of a seek: where to (`SeekTarget.sought`), and how long consumers have to let go."""
 ADOPTED = "adopted"
 """The parameter that lists the plain topics an adoption takes over, in the order of their partitions."""
 MIRRORED = "on_broker"

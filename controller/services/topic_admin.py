@@ -168,8 +168,8 @@ def seek_subscription(
     """Intend to have the subscription go on from somewhere else, on every segment that has messages.
 
     Its consumers let go of what they read first, for which they have `release_seconds` (0 or more); nothing they had read before
-    counts afterwards. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, InvalidInput, Conflict for a checkpoint
-    subscription, Unsupported where a broker keeps the layout.
+    counts afterwards. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, InvalidInput, Conflict unless a checkpoint
+    subscription is sought to what is kept and any other is not, Unsupported where a broker keeps the layout.
     """
     if not 0 <= release_seconds <= MOST_RELEASE_SECONDS:
         raise InvalidInput(

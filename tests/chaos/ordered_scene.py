@@ -41,7 +41,6 @@ FEWEST, MOST = 2, 8
 BUCKETS = (1, 2, 4)
 REFUSED = (Conflict, InvalidLayoutChange, Retryable)
 ENDS_WITHIN_SECONDS = 240.0
-LOOK_EVERY, MOST_UNREAD = 20, 20_000
 DRAINED = "SELECT count(*) FROM cleave.segment_drain WHERE subscription = 'billing'"
 
 
@@ -68,10 +67,15 @@ class OrderedScene:
         consumers: int,
         broker: PulsarStandalone | None = None,
         prefetch: int = 0,
+        look_every: int = 20,
+        most_unread: int = 20_000,
     ) -> None:
         """`rate`: messages a second, all producers together. `broker` is killed now and then, where one is given. `prefetch`: messages
-        that wait at a consumer of a broker's, of each bucket; 0 for what is usual.
+        that wait at a consumer of a broker's, of each bucket; 0 for what is usual. After every `look_every` reshapes consumers have the
+        time to come down to `most_unread` messages: each sealed segment is read to its end before its children, and on a broker that
+        takes longer than a reshape.
         """
+        self._look_every, self._most_unread = look_every, most_unread
         self.bench, self._directory, self._running = bench, directory, running
         self._broker, self._prefetch = broker, prefetch
         self._chooser, self._rate = random.Random(seed), rate
@@ -112,9 +116,9 @@ class OrderedScene:
         for number in range(1, operations + 1):
             self._reshape()
             if (
-                number % LOOK_EVERY == 0
+                number % self._look_every == 0
             ):  # a layout is not changed for ever under consumers that are far behind
-                self._wait("the consumers catch up", lambda: self._unread_at_most(MOST_UNREAD))
+                self._wait("the consumers catch up", lambda: self._unread_at_most(self._most_unread))
             if number % strike_every == 0:
                 if not order:  # each in its turn, so that a short run has seen all of them
                     order = self._chooser.sample(strikes, len(strikes))

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,15 +36,12 @@ def check_run(
     messages: int,
     rate: int,
     strike_every: int,
-    broker: PulsarStandalone | None = None,
-    prefetch: int = 0,
+    **options: Any,
 ) -> None:
     """At least so many operations and messages under strikes, and the histories of all compared."""
     print(f"seed {SEED}")  # noqa: T201 - shown where the test fails
     with ExitStack() as running:
-        scene = OrderedScene(
-            bench, directory, running, seed=SEED, rate=rate, consumers=3, broker=broker, prefetch=prefetch
-        )
+        scene = OrderedScene(bench, directory, running, seed=SEED, rate=rate, consumers=3, **options)
         began = time.monotonic()
         scene.run(operations, strike_every=strike_every)
         while scene.sent < messages:
@@ -109,4 +107,6 @@ def test_a_hundred_thousand_messages_over_two_hundred_operations_on_a_broker_tha
             strike_every=6,
             broker=killable_broker,
             prefetch=1,
+            look_every=5,
+            most_unread=3_000,
         )

@@ -35,7 +35,9 @@ def seek(
     subscription: Annotated[str, typer.Argument(help="Name of the subscription.")],
     to: Annotated[
         str | None,
-        typer.Option(help="earliest, latest (skip everything), or an instant such as 2026-11-22T10:00:00Z."),
+        typer.Option(
+            help="earliest, latest (skip everything), or an instant such as 2026-11-22T10:00:00Z; of a checkpoint group: kept."
+        ),
     ] = None,
     give_up: Annotated[
         bool,

@@ -11,7 +11,7 @@ import math
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
 from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query
@@ -59,6 +59,7 @@ from controller.services.segment_lists import SegmentList
 from controller.services.watches.layout_feed import FedLayout
 from controller.services.watches.topic_feed import Names, TopicChanges, TopicFilter, snapshot_hash
 from controller.store.topics.bucket_owners import SubscriptionKey
+from controller.store.topics.subscriptions import SubscriptionKind
 
 ANSWER_SECONDS = 10.0
 """A leader that has not answered by then is asked again."""
@@ -84,6 +85,12 @@ class Life(BaseModel):
     """Which life of the consumer asks."""
 
     incarnation: Annotated[str, Field(min_length=1, max_length=200, pattern=PRINTABLE)]
+
+
+class Registration(Life):
+    """A consumer that begins, and the kind that its subscription must have."""
+
+    reads: Literal[SubscriptionKind.STREAM, SubscriptionKind.CHECKPOINT] = SubscriptionKind.STREAM
 
 
 class LetGo(BaseModel):
@@ -355,9 +362,9 @@ async def lag(request: HttpRequest, topic: Topic, subscription: Name) -> Respons
 
 
 @router.post(CONSUMER_PATH)
-async def register(asking: AtLeader, life: Life) -> Response:
+async def register(asking: AtLeader, said: Registration) -> Response:
     """Begin a session, or go on with it; the answer says how long silence may last. Then hold the assignment stream open."""
-    await asking.ask(Register, incarnation=life.incarnation)
+    await asking.ask(Register, incarnation=said.incarnation, reads=said.reads)
     timing = asking.served.leader.timing
     return _json(
         {

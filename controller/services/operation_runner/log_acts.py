@@ -222,18 +222,18 @@ class LogActs:
 
     def _move_cursors(self, operation: Operation) -> Detail:
         """Each cursor, and then which of the sealed logs have nothing to read after that. A segment that comes into being meanwhile
-        begins where it should: all that is in it is younger than the request.
+        begins where it should: all that is in it is younger than the request. The cursors of a checkpoint group stay: they hold messages.
         """
         name = str(operation.parameters[SUBSCRIPTION])
-        instant_ms = operation.parameters[SOUGHT_MS]
+        sought = operation.parameters[SOUGHT_MS]
         logs = self._sought_logs(operation)
 
         def move(one: SoughtLog) -> int | None:
             """The backlog afterwards; None where there is no such log or cursor."""
             try:
-                if isinstance(instant_ms, int):
-                    self._plane.seek(one.backing_topic, name, instant_ms)
-                else:
+                if isinstance(sought, int):
+                    self._plane.seek(one.backing_topic, name, sought)
+                elif sought is None:
                     self._plane.skip_all(one.backing_topic, name)
             except NotFound:
                 return None

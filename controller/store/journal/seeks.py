@@ -106,8 +106,8 @@ def intend_seek(
     """The subscription is to go on from there; its consumers have `release_seconds` to let go of what they read.
 
     From the commit on nothing is handed out before the seek is done: the subscription's row is locked here, as by whoever hands
-    out. Raises TopicNotLive, SubscriptionNotFound, Conflict for a checkpoint subscription, Unsupported where a broker keeps the
-    layout.
+    out. Raises TopicNotLive, SubscriptionNotFound, Conflict unless a checkpoint subscription is sought to what is kept and any other
+    is not, Unsupported where a broker keeps the layout.
     """
 
     def act() -> Operation:
@@ -117,13 +117,17 @@ def intend_seek(
                 f"the broker keeps the layout and the consumers of {topic.name}; seek there, with its own admin client"
             )
         bucket_owners.lock(tx, SubscriptionKey(topic_id, subscription))
-        if subscriptions.get_subscription(tx, topic_id, subscription).kind is SubscriptionKind.CHECKPOINT:
+        kind = subscriptions.get_subscription(tx, topic_id, subscription).kind
+        if (kind is SubscriptionKind.CHECKPOINT) is not target.is_kept:
             raise Conflict(
-                f"subscription {subscription} of {topic.name} is read by checkpoints, which its applications keep; restore one"
+                f"subscription {subscription} of {topic.name} acknowledges, and keeps no checkpoints; say where to go on from"
+                if target.is_kept
+                else f"subscription {subscription} of {topic.name} is read by checkpoints, which its applications keep; put back "
+                "older ones, then seek to kept"
             )
         parameters = {
             SUBSCRIPTION: subscription,
-            SOUGHT_MS: target.instant_ms,
+            SOUGHT_MS: target.sought,
             RELEASE_SECONDS: release_seconds,
         }
         drains.tell(tx, topic_id)
