@@ -130,12 +130,21 @@ class Cursors:
 
     def is_drained(self, backing_topic: str, subscription: str, deadline: Deadline) -> bool:
         """Whether the topic is terminated and the subscription has acknowledged all of it."""
-        internal = self._internal(backing_topic, deadline)
-        self._cursor(internal, backing_topic, subscription)
-        if internal["state"] != "Terminated":
-            return False
+        return self.left(backing_topic, subscription, deadline) == 0
+
+    def left(
+        self, backing_topic: str, subscription: str, deadline: Deadline, *, is_terminated: bool = False
+    ) -> int | None:
+        """Entries of a terminated topic that the subscription has not acknowledged; None while more may be appended. With
+        `is_terminated` it is known to be. Raises SegmentNotFound, SubscriptionNotFound.
+        """
+        if not is_terminated:
+            internal = self._internal(backing_topic, deadline)
+            self._cursor(internal, backing_topic, subscription)
+            if internal["state"] != "Terminated":
+                return None
         seen = self._subscription(backing_topic, subscription, deadline, "?getPreciseBacklog=true")
-        return int(seen["msgBacklog"]) == 0
+        return int(seen["msgBacklog"])
 
     def is_terminated(self, backing_topic: str, deadline: Deadline) -> bool:
         """Whether nothing can be appended any more."""
