@@ -2546,17 +2546,23 @@ CREATE TABLE cleave.operation (
     committed_at timestamp with time zone,
     finished_at timestamp with time zone,
     deadline timestamp with time zone NOT NULL,
+    abort_reason text,
     CONSTRAINT operation_claim_whole CHECK (((claimed_by IS NULL) = (claim_expires_at IS NULL))),
     CONSTRAINT operation_finished_dated CHECK (((state = ANY (ARRAY['done'::text, 'aborted'::text])) = (finished_at IS NOT NULL))),
+    CONSTRAINT operation_given_up_by_hand CHECK (((abort_reason IS NULL) OR (kind = 'seek'::text))),
     CONSTRAINT operation_kind_known CHECK ((kind = ANY (ARRAY['create'::text, 'split'::text, 'merge'::text, 'rebucket'::text, 'recut'::text, 'heal'::text, 'prune'::text, 'seek'::text, 'adopt'::text, 'attach'::text, 'detach'::text, 'delete'::text, 'subscription_create'::text, 'subscription_delete'::text]))),
     CONSTRAINT operation_origin_known CHECK ((origin = ANY (ARRAY['auto'::text, 'manual'::text, 'api'::text, 'reconciler'::text]))),
     CONSTRAINT operation_state_known CHECK ((state = ANY (ARRAY['intended'::text, 'prepared'::text, 'fencing'::text, 'fenced'::text, 'committed'::text, 'done'::text, 'aborting'::text, 'aborted'::text])))
 )
 WITH (fillfactor='50');
 
+COMMENT ON COLUMN cleave.operation.abort_reason IS 'Who wants it given up, and why; null where nobody does.';
+
 COMMENT ON CONSTRAINT operation_claim_whole ON cleave.operation IS 'A claim has a holder and an expiry, or neither.';
 
 COMMENT ON CONSTRAINT operation_finished_dated ON cleave.operation IS 'An operation carries the time it finished exactly when it is done or aborted.';
+
+COMMENT ON CONSTRAINT operation_given_up_by_hand ON cleave.operation IS 'Only a seek is given up by hand.';
 
 COMMENT ON CONSTRAINT operation_kind_known ON cleave.operation IS 'Unknown kind of operation: a newer version wrote it; upgrade this program.';
 
@@ -3021,11 +3027,11 @@ CREATE VIEW inspect.assignments AS
     done.drained AS is_drained,
         CASE
             WHEN done.drained THEN 'drained'::text
-            WHEN ((u.kind = 'STREAM'::text) AND u.parents_block AND (cardinality(wait.for_segments) > 0)) THEN 'withheld'::text
+            WHEN ((u.kind <> 'QUEUE'::text) AND u.parents_block AND (cardinality(wait.for_segments) > 0)) THEN 'withheld'::text
             ELSE 'readable'::text
         END AS barrier,
         CASE
-            WHEN (done.drained OR (u.kind <> 'STREAM'::text) OR (NOT u.parents_block)) THEN '{}'::bigint[]
+            WHEN (done.drained OR (u.kind = 'QUEUE'::text) OR (NOT u.parents_block)) THEN '{}'::bigint[]
             ELSE wait.for_segments
         END AS waits_for,
     ARRAY( SELECT c.name
@@ -3188,7 +3194,7 @@ CREATE VIEW inspect.buckets AS
             ( SELECT min(c.registered_at) AS min
                    FROM cleave.consumer c
                   WHERE ((c.topic_id = a.topic_id) AND (c.subscription = a.subscription))) AS first_registered_at) free)
-  WHERE ((NOT a.is_drained) AND (a.kind = 'STREAM'::text));
+  WHERE ((NOT a.is_drained) AND (a.kind <> 'QUEUE'::text));
 
 COMMENT ON VIEW inspect.buckets IS 'Per entry bucket that a subscription has to read: its owner, or why nobody reads it, since when, and who holds what it waits for.';
 

@@ -19,6 +19,7 @@ from typing import Generic, Protocol, Self, TypeVar
 
 from controller.client.checkpoint import Checkpoint
 from controller.client.checkpoint_consumer import CheckpointBatch, CheckpointConsumer
+from controller.client.checkpoint_group import CheckpointGroupConsumer
 from controller.client.producer import Producer
 from controller.client.queue_consumer import QueueConsumer, QueuedMessage
 from controller.client.stream_consumer import Batch, StreamConsumer
@@ -218,8 +219,18 @@ class AsyncQueueConsumer(AsyncConsumer[QueueConsumer, QueuedMessage]):
         return consumer.holds(item)
 
 
-class AsyncCheckpointConsumer(AsyncConsumer[CheckpointConsumer, CheckpointBatch]):
-    """`CheckpointConsumer`, awaited; for one task, since a checkpoint is a place behind all that was given out."""
+class Placed(Receiving, Protocol):
+    """One that knows its place."""
+
+    def receive(self, timeout_seconds: float) -> CheckpointBatch | None: ...
+    def checkpoint(self) -> Checkpoint: ...
+
+
+PlacedConsumer = TypeVar("PlacedConsumer", bound=Placed)
+
+
+class AsyncPlacedConsumer(AsyncConsumer[PlacedConsumer, CheckpointBatch], Generic[PlacedConsumer]):
+    """What the two below share; for one task, since a checkpoint is a place behind all that was given out."""
 
     _before: Checkpoint
     """Where the consumer was before what is taken and not given out."""
@@ -227,6 +238,25 @@ class AsyncCheckpointConsumer(AsyncConsumer[CheckpointConsumer, CheckpointBatch]
     async def checkpoint(self) -> Checkpoint:
         """See `CheckpointConsumer.checkpoint`. What a cancelled `receive` has taken lies behind it."""
         return await self.call(lambda consumer: self._before if self._taken else consumer.checkpoint())
+
+    def _receive(self, consumer: PlacedConsumer, seconds: float) -> CheckpointBatch | None:
+        self._before = consumer.checkpoint()
+        return consumer.receive(seconds)
+
+
+class AsyncCheckpointGroupConsumer(AsyncPlacedConsumer[CheckpointGroupConsumer]):
+    """`CheckpointGroupConsumer`, awaited. `kept_values` and `on_wanted` are called in the client's thread."""
+
+    async def kept(self, checkpoint: Checkpoint) -> None:
+        """See `CheckpointGroupConsumer.kept`."""
+        await self.call(lambda consumer: consumer.kept(checkpoint))
+
+    def _is_own(self, consumer: CheckpointGroupConsumer, item: CheckpointBatch) -> bool:
+        return consumer.holds(item)
+
+
+class AsyncCheckpointConsumer(AsyncPlacedConsumer[CheckpointConsumer]):
+    """`CheckpointConsumer`, awaited."""
 
     async def restore(self, checkpoint: Checkpoint | bytes) -> None:
         """See `CheckpointConsumer.restore`."""
@@ -236,10 +266,6 @@ class AsyncCheckpointConsumer(AsyncConsumer[CheckpointConsumer, CheckpointBatch]
             self._taken.clear()
 
         await self.call(restore)
-
-    def _receive(self, consumer: CheckpointConsumer, seconds: float) -> CheckpointBatch | None:
-        self._before = consumer.checkpoint()
-        return consumer.receive(seconds)
 
     def _is_own(self, consumer: CheckpointConsumer, item: CheckpointBatch) -> bool:  # noqa: ARG002
         return True

@@ -56,6 +56,8 @@ class CheckpointBatch:
 
     segment_id: int
     messages: Sequence[LogMessage]
+    origin: object = None
+    """In a group, the ownership it came from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +180,8 @@ class CheckpointConsumer:
 
     def _begin(self, start: Checkpoint | Start | datetime) -> None:
         """Take up this place, all of it or, when an error is raised, nothing."""
-        if isinstance(start, datetime) and start.tzinfo is None:
-            raise InvalidInput(f"instant {start.isoformat()} has no time zone; give one")
+        if isinstance(start, datetime):
+            instant_of(start)
         found, positions, done = self._places(start)
         self._readers.follow({})
         self._positions, self._done = positions, done
@@ -206,7 +208,9 @@ class CheckpointConsumer:
     ) -> tuple[dict[int, Position | None], set[int]]:
         """The place of `start` in each segment."""
         done = {i for i, one in found.segments.items() if start is Start.LATEST and one.is_sealed}
-        instant_ms = to_ms(start) if isinstance(start, datetime) else 0 if start is Start.EARLIEST else None
+        instant_ms = (
+            instant_of(start) if isinstance(start, datetime) else 0 if start is Start.EARLIEST else None
+        )
         looked_at = [one for i, one in sorted(found.segments.items()) if i not in done]
 
         def locate(one: ListedSegment) -> Position:
@@ -331,14 +335,14 @@ class CheckpointConsumer:
         waits_for = self._waits_for(segment_id)
         if waits_for:
             return f"after segment(s) {', '.join(map(str, waits_for))}"
-        one = next((one for one in self._readers.all if one.segment_id == segment_id), None)
-        if one is not None and one.error is not None:
-            return f"out of reach: {one.error}"
-        if one is None or one.reader is None:
-            return "being opened"
-        if self._is_paused:
-            return "paused"
-        return "has something to read" if one.rung.is_set() else "no data"
+        return self._readers.reason(segment_id, is_paused=self._is_paused)
+
+
+def instant_of(start: datetime) -> int:
+    """Milliseconds since the Unix epoch. Raises InvalidInput without a time zone."""
+    if start.tzinfo is None:
+        raise InvalidInput(f"instant {start.isoformat()} has no time zone; give one")
+    return to_ms(start)
 
 
 def _follows(one: ListedSegment, gone: ListedSegment) -> bool:

@@ -179,6 +179,17 @@ class SegmentReaders(Generic[Reader]):
         if one is not None:
             one.close()
 
+    def reason(self, segment_id: int, *, is_paused: bool) -> str:
+        """Why nothing of a segment that is to be read is handed out just now."""
+        one = self._held.get(segment_id)
+        if one is not None and one.error is not None:
+            return f"out of reach: {one.error}"
+        if one is None or one.reader is None:
+            return "being opened"
+        if is_paused:
+            return "paused"
+        return "has something to read" if one.rung.is_set() else "no data"
+
     def demand_reached(self) -> None:
         """Raises why a log was out of reach when it was last tried, or can never be read."""
         for one in self._held.values():

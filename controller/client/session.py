@@ -89,11 +89,13 @@ class Session:
         *,
         on_change: Callable[[], None],
         on_lost: Callable[[], None] = lambda: None,
+        reads: str = "STREAM",
     ) -> None:
-        """Registers at once. `on_lost` is called, in its thread, while all that was assigned may be another's for good. Raises NotFound,
+        """Registers at once. `reads`: the kind that the subscription must have, STREAM or CHECKPOINT. `on_lost` is called, in its thread, while all that was assigned may be another's for good. Raises NotFound,
         TopicNotLive, Conflict, StoreUnavailable.
         """
         self._servers, self._on_change, self._on_lost = servers, on_change, on_lost
+        self._reads = reads
         self._path = consumer_path(topic, subscription, consumer)
         subscription_path = self._path.rpartition("/consumers/")[0]
         self._why_path, self._lag_path = f"{subscription_path}/why", f"{subscription_path}/lag"
@@ -251,7 +253,8 @@ class Session:
 
     def _register(self) -> None:
         began = boot_seconds()
-        timing = self._servers.ask("POST", self._path, document={"incarnation": self._incarnation})
+        said = {"incarnation": self._incarnation, "reads": self._reads}
+        timing = self._servers.ask("POST", self._path, document=said)
         try:
             self.topic_id = int(timing["topic_id"])
             self._silent_seconds = float(timing["silent_seconds"])

@@ -151,6 +151,7 @@ MOVES: Mapping[OperationKind, Mapping[OperationState, tuple[Step, OperationState
         _S.PREPARED: (Step.MOVE_CURSORS, _S.FENCED),
         _S.FENCED: (Step.COMMIT, _S.COMMITTED),
         _S.COMMITTED: (Step.FINISH, _S.DONE),
+        _S.ABORTING: (Step.FINISH_ABORT, _S.ABORTED),
     },
 }
 """State -> (step to do, state it leads to), for each kind. Nothing else in the program orders steps."""
@@ -186,11 +187,13 @@ mirror, even after Cleave gave it up. A segment is reshaped only once, so asking
 
 ABORTABLE = frozenset({OperationState.INTENDED, OperationState.PREPARED})
 """Abort is allowed only while the fence has not been announced."""
+ABORTABLE_SEEK = frozenset({OperationState.INTENDED})
+"""Of a seek: once its readers are stopped, a cursor may have been moved, whether that is recorded or not."""
 
 SUBSCRIPTION = "subscription"
 """The parameter that names the subscription which an operation is about."""
 SOUGHT_MS, RELEASE_SECONDS = "sought_ms", "release_seconds"
-"""Parameters of a seek: where to (`SeekTarget.instant_ms`), and how long consumers have to let go."""
+"""Parameters of a seek: where to (`SeekTarget.sought`), and how long consumers have to let go."""
 ADOPTED = "adopted"
 """The parameter that lists the plain topics an adoption takes over, in the order of their partitions."""
 MIRRORED = "on_broker"
@@ -272,6 +275,8 @@ class Observed:
     readers: int = 0
     """Of a seek: buckets that still have an owner whose time to let go is not over."""
     abort_requested: bool = False
+    abort_reason: str = ""
+    """Who wants it given up, and why; empty where nobody said so."""
     live_subscriptions: tuple[str, ...] = ()
     """Recorded subscriptions at `subscription_version`."""
     ending_subscriptions: tuple[str, ...] = ()
@@ -298,8 +303,15 @@ def next_step(operation: Operation, observed: Observed) -> tuple[Step, Operation
 
 def is_abortable(operation: Operation) -> bool:
     """Whether giving up is still allowed: it has an abort, and the fence is not announced."""
-    return operation.state in ABORTABLE and _S.ABORTING in operation.moves
+    return operation.state in abortable_states(operation.kind) and _S.ABORTING in operation.moves
+
+
+def abortable_states(kind: OperationKind) -> frozenset[OperationState]:
+    """The states before its point of no return."""
+    return ABORTABLE_SEEK if kind is OperationKind.SEEK else ABORTABLE
 
 
 def _must_abort(operation: Operation, observed: Observed) -> bool:
-    return observed.abort_requested or observed.now_ms >= operation.deadline_at_ms
+    """A seek has no deadline: it waits for consumers as long as it was told to, and for its data plane until somebody gives up."""
+    is_late = observed.now_ms >= operation.deadline_at_ms and operation.kind is not OperationKind.SEEK
+    return observed.abort_requested or is_late

@@ -1,4 +1,6 @@
-"""Where a subscription is to go on from: an instant, the first message that is there, or behind the last one."""
+"""Where a subscription is to go on from: an instant, the first message that is there, or behind the last one; a group that keeps
+its own places from wherever these say.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from controller.domain.errors import InvalidInput
 from controller.domain.shown import shown
 
 _FIRST_MS = 0
+_KEPT = "kept"
 _LAST_MS = 4_000_000_000_000
 """The year 2096: nothing that anybody means is later."""
 
@@ -20,6 +23,13 @@ class SeekTarget:
     """
 
     instant_ms: int | None
+    is_kept: bool = False
+    """No cursor moves: the members of a checkpoint group look anew where they have kept to be, in every segment that there is."""
+
+    @property
+    def sought(self) -> int | str | None:
+        """As the journal keeps it."""
+        return _KEPT if self.is_kept else self.instant_ms
 
     def __post_init__(self) -> None:
         if self.instant_ms is not None and not _FIRST_MS <= self.instant_ms <= _LAST_MS:
@@ -30,6 +40,8 @@ class SeekTarget:
     @property
     def sentence(self) -> str:
         """As people say it."""
+        if self.is_kept:
+            return "where its kept checkpoints say"
         if self.instant_ms is None:
             return "behind everything published so far"
         if self.instant_ms == _FIRST_MS:
@@ -37,12 +49,12 @@ class SeekTarget:
         return f"to the first message published at {self.instant_ms} ms or later"
 
 
-EARLIEST, LATEST = SeekTarget(_FIRST_MS), SeekTarget(None)
+EARLIEST, LATEST, KEPT = SeekTarget(_FIRST_MS), SeekTarget(None), SeekTarget(None, is_kept=True)
 
 
 def parse_seek_target(text: str) -> SeekTarget:
-    """`earliest`, `latest`, or an instant in ISO 8601 with its offset (`2026-11-22T10:00:00Z`). Raises InvalidInput."""
-    named = {"earliest": EARLIEST, "latest": LATEST}.get(text.lower())
+    """`earliest`, `latest`, `kept`, or an instant in ISO 8601 with its offset (`2026-11-22T10:00:00Z`). Raises InvalidInput."""
+    named = {"earliest": EARLIEST, "latest": LATEST, _KEPT: KEPT}.get(text.lower())
     if named is not None:
         return named
     try:

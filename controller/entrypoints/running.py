@@ -30,19 +30,23 @@ def worker_is_up(app: Application) -> bool:
 
 def see_through(app: Application, intent: Intent, timeout_seconds: float = 60.0) -> Operation:
     """The operation once it is final. Raises Retryable if it takes longer, Terminal if it was aborted."""
-    from controller.services.operation_wait import wait_for
-
     operation_id = intent.operation.operation_id
-    if worker_is_up(app):
-        operation = wait_for(app.store, operation_id, timeout_seconds)
-    else:
-        operation = _run_here(app, operation_id, timeout_seconds)
+    operation = run_to_its_end(app, operation_id, timeout_seconds)
     if operation.state is OperationState.ABORTED:
         raise Terminal(
             f"operation {operation_id} ({operation.kind} of {operation.topic_name}) was aborted; "
             f"`cleave operations --topic {operation.topic_name}` says why"
         )
     return operation
+
+
+def run_to_its_end(app: Application, operation_id: int, timeout_seconds: float) -> Operation:
+    """The operation once it is done or aborted. Raises Retryable if it takes longer."""
+    from controller.services.operation_wait import wait_for
+
+    if worker_is_up(app):
+        return wait_for(app.store, operation_id, timeout_seconds)
+    return _run_here(app, operation_id, timeout_seconds)
 
 
 def _run_here(app: Application, operation_id: int, timeout_seconds: float) -> Operation:

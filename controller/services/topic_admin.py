@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from controller.dataplane.base import DataPlane
 from controller.dataplane.layout_keeper import LayoutKeeper
 from controller.domain.errors import Conflict, InvalidInput, Unsupported
+from controller.domain.operation import Operation
 from controller.domain.policy import PolicyOverride
 from controller.domain.seek_target import SeekTarget
 from controller.domain.utf8 import utf8
@@ -167,8 +168,8 @@ def seek_subscription(
     """Intend to have the subscription go on from somewhere else, on every segment that has messages.
 
     Its consumers let go of what they read first, for which they have `release_seconds` (0 or more); nothing they had read before
-    counts afterwards. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, InvalidInput, Conflict for a checkpoint
-    subscription, Unsupported where a broker keeps the layout.
+    counts afterwards. Raises TopicNotFound, TopicNotLive, SubscriptionNotFound, InvalidInput, Conflict unless a checkpoint
+    subscription is sought to what is kept and any other is not, Unsupported where a broker keeps the layout.
     """
     if not 0 <= release_seconds <= MOST_RELEASE_SECONDS:
         raise InvalidInput(
@@ -177,6 +178,16 @@ def seek_subscription(
     with store.transaction() as tx:
         topic_id = topics.find_topic(tx, topic).topic_id
         return seeks.intend_seek(tx, topic_id, subscription, target, request, release_seconds=release_seconds)
+
+
+def give_up_seek(store: Store, topic: str, subscription: str, *, actor: str, reason: str) -> list[Operation]:
+    """Have the subscription's seeks given up that have stopped nobody yet: it goes on from where it was.
+
+    Raises TopicNotFound, TopicNotLive, SubscriptionNotFound; Conflict where there is none, or only one that moves cursors already.
+    """
+    with store.transaction() as tx:
+        topic_id = topics.find_topic(tx, topic).topic_id
+        return seeks.give_up(tx, topic_id, subscription, actor, reason)
 
 
 def what_a_seek_moves(

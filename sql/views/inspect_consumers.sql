@@ -15,9 +15,9 @@ CREATE VIEW inspect.assignments AS
 SELECT t.name AS topic, t.topic_id, u.name AS subscription, u.kind, s.segment_id,
        inspect.hash_range_text(s.range_start, s.range_end) AS hash_range, s.state, done.drained AS is_drained,
        CASE WHEN done.drained THEN 'drained'
-            WHEN u.kind = 'STREAM' AND u.parents_block AND cardinality(wait.for_segments) > 0 THEN 'withheld'
+            WHEN u.kind <> 'QUEUE' AND u.parents_block AND cardinality(wait.for_segments) > 0 THEN 'withheld'
             ELSE 'readable' END AS barrier,
-       CASE WHEN done.drained OR u.kind <> 'STREAM' OR NOT u.parents_block THEN '{}' ELSE wait.for_segments END AS waits_for,
+       CASE WHEN done.drained OR u.kind = 'QUEUE' OR NOT u.parents_block THEN '{}' ELSE wait.for_segments END AS waits_for,
        ARRAY(SELECT c.name FROM cleave.consumer c
               WHERE c.topic_id = u.topic_id AND c.subscription = u.name ORDER BY c.name) AS consumers
   FROM cleave.topic t
@@ -87,7 +87,7 @@ SELECT a.topic, a.topic_id, a.subscription, a.segment_id, a.hash_range, a.state,
                 WHERE p.topic_id = a.topic_id AND p.child_id = a.segment_id AND d.subscription = a.subscription) AS parents_read_at,
               (SELECT min(c.registered_at) FROM cleave.consumer c
                 WHERE c.topic_id = a.topic_id AND c.subscription = a.subscription) AS first_registered_at) free
- WHERE NOT a.is_drained AND a.kind = 'STREAM';
+ WHERE NOT a.is_drained AND a.kind <> 'QUEUE';
 COMMENT ON VIEW inspect.buckets IS
     'Per entry bucket that a subscription has to read: its owner, or why nobody reads it, since when, and who holds what it waits for.';
 

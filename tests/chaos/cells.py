@@ -12,7 +12,6 @@ from enum import StrEnum
 
 from controller.domain.hash_range import FULL_RANGE
 from controller.domain.operation import (
-    ABORTABLE,
     MOVES,
     Observed,
     Operation,
@@ -21,6 +20,7 @@ from controller.domain.operation import (
     Origin,
     ReservedChild,
     Step,
+    abortable_states,
     next_step,
 )
 from controller.domain.reshape import ChildPlan
@@ -34,15 +34,20 @@ class Path(StrEnum):
     SYNC = "sync"
     """A subscription is created between the announcement of the fence and the commit."""
     ABORT = "abort"
-    """Its deadline passes when the children are made."""
+    """Its deadline passes when the children are made; a seek is given up by hand while it waits."""
 
 
-BEGINS_AT = {
+_BEGINS_AT = {
     Path.FORWARD: OperationState.INTENDED,
     Path.SYNC: OperationState.FENCING,
     Path.ABORT: OperationState.PREPARED,
 }
-"""The state to which an operation is brought before it goes that way."""
+
+
+def begins_at(kind: OperationKind, path: Path) -> OperationState:
+    """The state to which an operation is brought before it goes that way."""
+    state = _BEGINS_AT[path]
+    return state if path is not Path.ABORT or state in abortable_states(kind) else OperationState.INTENDED
 
 
 class Side(StrEnum):
@@ -103,7 +108,7 @@ def steps_of(kind: OperationKind, path: Path) -> list[Step]:
     children = (
         (ReservedChild(ChildPlan(1, FULL_RANGE), "log"),) if OperationState.PREPARED in MOVES[kind] else ()
     )
-    state = BEGINS_AT[path]
+    state = begins_at(kind, path)
     operation = replace(some_operation(kind, state), children=children, subscription_version=0)
     observed = Observed(now_ms=0, subscription_version=0)
     if path is Path.SYNC:
@@ -187,5 +192,5 @@ def every_move() -> set[tuple[OperationKind, Step]]:
     return moves | {
         (kind, Step.ABORT)
         for kind, table in MOVES.items()
-        if OperationState.ABORTING in table and ABORTABLE & table.keys()
+        if OperationState.ABORTING in table and abortable_states(kind) & table.keys()
     }

@@ -22,6 +22,7 @@ from controller.client.history import read_history
 from controller.client.history_check import Verdict, check
 from controller.devstack.ports import free_port, is_listening, release_port
 from controller.devstack.process import ChildProcess
+from controller.devstack.pulsar.standalone import PulsarStandalone
 from controller.devstack.serving import SECRET
 from controller.domain.errors import Conflict, DataPlaneUnavailable, InvalidLayoutChange, Retryable
 from controller.domain.layout import SegmentLayout
@@ -40,7 +41,7 @@ FEWEST, MOST = 2, 8
 BUCKETS = (1, 2, 4)
 REFUSED = (Conflict, InvalidLayoutChange, Retryable)
 ENDS_WITHIN_SECONDS = 240.0
-LOOK_EVERY, MOST_UNREAD = 20, 20_000
+DRAINED = "SELECT count(*) FROM cleave.segment_drain WHERE subscription = 'billing'"
 
 
 @dataclass
@@ -56,10 +57,27 @@ class OrderedScene:
     """`run`, then `judge`. Whatever is started ends with `running`."""
 
     def __init__(
-        self, bench: Bench, directory: Path, running: ExitStack, *, seed: int, rate: int, consumers: int
+        self,
+        bench: Bench,
+        directory: Path,
+        running: ExitStack,
+        *,
+        seed: int,
+        rate: int,
+        consumers: int,
+        broker: PulsarStandalone | None = None,
+        prefetch: int = 0,
+        look_every: int = 20,
+        most_unread: int = 20_000,
     ) -> None:
-        """`rate`: messages a second, all producers together."""
+        """`rate`: messages a second, all producers together. `broker` is killed now and then, where one is given. `prefetch`: messages
+        that wait at a consumer of a broker's, of each bucket; 0 for what is usual. After every `look_every` reshapes consumers have the
+        time to come down to `most_unread` messages: each sealed segment is read to its end before its children, and on a broker that
+        takes longer than a reshape.
+        """
+        self._look_every, self._most_unread = look_every, most_unread
         self.bench, self._directory, self._running = bench, directory, running
+        self._broker, self._prefetch = broker, prefetch
         self._chooser, self._rate = random.Random(seed), rate
         self.acts: Counter[str] = Counter()
         bench.execute(
@@ -88,17 +106,19 @@ class OrderedScene:
 
     def run(self, operations: int, *, strike_every: int) -> None:
         """So many reshapes, each waited for; a strike after each `strike_every`."""
-        strikes = (
+        strikes = [
             self._kill_consumer, self._pause_consumer, self._outlast_grace, self._kill_producer, self._pause_producer,
             self._kill_worker, self._pause_worker, self._change_subscriptions, self._collect, self._seek,
-        )  # fmt: skip
+        ]  # fmt: skip
+        if self._broker is not None:
+            strikes.append(self._kill_broker)
         order: list[Callable[[], None]] = []
         for number in range(1, operations + 1):
             self._reshape()
             if (
-                number % LOOK_EVERY == 0
+                number % self._look_every == 0
             ):  # a layout is not changed for ever under consumers that are far behind
-                self._wait("the consumers catch up", lambda: self._unread_at_most(MOST_UNREAD))
+                self._wait("the consumers catch up", lambda: self._unread_at_most(self._most_unread))
             if number % strike_every == 0:
                 if not order:  # each in its turn, so that a short run has seen all of them
                     order = self._chooser.sample(strikes, len(strikes))
@@ -194,6 +214,15 @@ class OrderedScene:
             while time.monotonic() < began + 2 * LEASE_SECONDS:
                 self._reshape()
 
+    def _kill_broker(self) -> None:
+        """By SIGKILL, right after a segment was read to its end: what it forgets of the acknowledgements must cost nothing."""
+        broker, before = self._broker, self.bench.scalar(DRAINED)
+        assert broker is not None
+        self._reshape()
+        self._wait("a segment is drained", lambda: self.bench.scalar(DRAINED) > before)
+        broker.kill()
+        broker.start()
+
     def _change_subscriptions(self) -> None:
         """One that nobody reads comes, and goes."""
         self._audits += 1
@@ -279,6 +308,7 @@ class OrderedScene:
                 subscription="billing",
                 pulsar=self.bench.pulsar,
                 rate=self._rate // 2,
+                prefetch=self._prefetch,
                 address=",".join(f"http://127.0.0.1:{port}" for port in self._ports.values()),
             )
         )

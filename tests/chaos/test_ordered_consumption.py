@@ -9,13 +9,17 @@ import os
 import random
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from controller.devstack.postgres import PostgresServer
+from controller.devstack.pulsar.standalone import PulsarStandalone
 from tests.chaos.ordered_scene import OrderedScene
 from tests.support.bench import Bench
+from tests.support.bench_planes import OnPulsar
 
 NewBench = Callable[[], Bench]
 RecordFigure = Callable[[str], None]
@@ -32,11 +36,12 @@ def check_run(
     messages: int,
     rate: int,
     strike_every: int,
+    **options: Any,
 ) -> None:
     """At least so many operations and messages under strikes, and the histories of all compared."""
     print(f"seed {SEED}")  # noqa: T201 - shown where the test fails
     with ExitStack() as running:
-        scene = OrderedScene(bench, directory, running, seed=SEED, rate=rate, consumers=3)
+        scene = OrderedScene(bench, directory, running, seed=SEED, rate=rate, consumers=3, **options)
         began = time.monotonic()
         scene.run(operations, strike_every=strike_every)
         while scene.sent < messages:
@@ -79,16 +84,29 @@ def test_a_million_messages_over_a_thousand_operations(
 
 
 @pytest.mark.chaos
+@pytest.mark.pulsar
 @pytest.mark.timeout(3600)
-def test_a_hundred_thousand_messages_over_two_hundred_operations_on_a_broker(
-    new_pulsar_bench: NewBench, tmp_path: Path, record_figure: RecordFigure
+def test_a_hundred_thousand_messages_over_two_hundred_operations_on_a_broker_that_is_killed(
+    killable_broker: PulsarStandalone,
+    postgres_server: PostgresServer,
+    migrated_template: str,
+    tmp_path: Path,
+    record_figure: RecordFigure,
 ) -> None:
-    check_run(
-        new_pulsar_bench(),
-        tmp_path,
-        record_figure,
-        operations=200,
-        messages=100_000,
-        rate=600,
-        strike_every=8,
-    )
+    """With deduplication on, as `cleave doctor --fix` has it, and one message waiting at each reader."""
+    url = postgres_server.create_database(f"cleave_ordered_{SEED}", template=migrated_template)
+    bench = Bench(url, OnPulsar.fresh(killable_broker.admin_url, killable_broker.service_url, "ordered"))
+    with closing(bench):
+        check_run(
+            bench,
+            tmp_path,
+            record_figure,
+            operations=200,
+            messages=100_000,
+            rate=600,
+            strike_every=6,
+            broker=killable_broker,
+            prefetch=1,
+            look_every=5,
+            most_unread=3_000,
+        )

@@ -1,6 +1,6 @@
 """Real producers and consumers as processes of their own, with their histories in files.
 
-`python -m tests.support.traffic produce|consume|share|settle ...`, or `TrafficProcess` from a test. SIGTERM ends one in good
+`python -m tests.support.traffic produce|consume|share|index|settle ...`, or `TrafficProcess` from a test. SIGTERM ends one in good
 order; anything harsher leaves what it had written. They work on the embedded logs, or on a broker where one is named.
 """
 
@@ -23,6 +23,7 @@ from typing import Self
 import psycopg2
 from psycopg2.extras import execute_values
 
+from controller.client.checkpoint_group import CheckpointGroupConsumer
 from controller.client.history import Attachment, ConsumerHistory, Event, ProducerHistory, Readings
 from controller.client.position_table import PositionTable
 from controller.client.postgres_source import PostgresSource
@@ -64,11 +65,14 @@ class TrafficProcess:
         subscription: str = "",
         pulsar: OnPulsar | None = None,
         rate: int = 0,
+        prefetch: int = 0,
         address: str = "",
         results: str = "",
     ) -> None:
-        """`rate`: messages a second of a producer at most; 0 for as fast as it goes. `address`: where a consumer asks for its
-        share, or several with commas between. `results`: the application's database, of one that settles.
+        """`rate`: messages a second of a producer at most; 0 for as fast as it goes. `prefetch`: messages that wait at a broker's
+        consumer, of each segment or bucket; 0 for what is usual. `address`: where a consumer asks for its
+        share, or several with commas between. `results`: the application's database, of one that settles; the directory of kept
+        values, of one that indexes.
         """
         self.role = role
         self.history, self._log = directory / f"{role}-{name}.history", directory / f"{role}-{name}.log"
@@ -77,7 +81,8 @@ class TrafficProcess:
         where = ["--admin-url", pulsar.admin_url, "--service-url", pulsar.service_url] if pulsar else []
         where += ["--address", address, "--token", token_for(topic)] if address else []
         where += ["--results", results] if results else []
-        command = [sys.executable, "-m", "tests.support.traffic", *where, "--rate", str(rate)]
+        command = [sys.executable, "-m", "tests.support.traffic", *where]
+        command += ["--rate", str(rate), "--prefetch", str(prefetch)]
         self._child = ChildProcess(
             [*command, role, name, url, topic, self.history, subscription],
             log=self._log,
@@ -217,6 +222,45 @@ def _named(one: QueuedMessage) -> tuple[str, str, int]:
     return who.decode(), (one.key or b"").decode(), int(number)
 
 
+def _index(given: argparse.Namespace, logs: LogClient, history: ConsumerHistory, ending: list[int]) -> None:
+    """A member of a checkpoint group. Each keeps its place in a file of its own in the directory `results`."""
+    servers, readings, directory = (
+        Servers(given.address.split(","), given.token),
+        Readings(),
+        Path(given.results),
+    )
+    mine = directory / f"{given.name}.kept"
+    with CheckpointGroupConsumer(
+        servers,
+        logs,
+        given.topic,
+        given.subscription,
+        given.name,
+        lambda: [one.read_bytes() for one in directory.glob("*.kept")],
+        patience_seconds=PATIENCE_SECONDS,
+    ) as member:
+        while not ending:
+            batch = member.receive(0.2)
+            messages = []
+            if batch is not None:
+                parts = [(m.payload.split(b" "), m.key or b"") for m in batch.messages]
+                messages = [(who.decode(), key.decode(), int(number)) for (who, number), key in parts]
+                attachment = readings.attachment(batch.segment_id, "whole", batch.origin)
+                history.handed_out(messages, attachment)
+                for message in messages:
+                    history.begun([message], attachment)
+                    history.ended([message], attachment)
+            point = member.checkpoint()
+            draft = mine.with_suffix(".draft")
+            draft.write_bytes(point.to_bytes())
+            draft.replace(mine)
+            member.kept(point)
+            if messages:
+                history.acknowledged(messages, attachment)
+    logs.close()
+    servers.close()
+
+
 def _settle(given: argparse.Namespace, logs: LogClient, ending: list[int]) -> None:
     """An application that writes what it read into table `result`, each message in the transaction that says so. What happened to a
     message is in the table alone.
@@ -260,13 +304,19 @@ def main() -> None:
     parser.add_argument("--token")
     parser.add_argument("--results")
     parser.add_argument("--rate", type=int, default=0)
+    parser.add_argument("--prefetch", type=int, default=0)
     given = parser.parse_args()
     faulthandler.register(signal.SIGUSR1)
     ending: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: ending.append(number))
     logs: LogClient
     if given.admin_url:
-        logs = PulsarLogClient(OnPulsar(given.admin_url, given.service_url, given.topic).access)
+        sizes = (
+            {"prefetch_messages": given.prefetch, "bucket_prefetch_messages": given.prefetch}
+            if given.prefetch
+            else {}
+        )
+        logs = PulsarLogClient(OnPulsar(given.admin_url, given.service_url, given.topic).access, **sizes)
     else:
         logs = EmbeddedLogClient(given.url)
     path = Path(given.history)
@@ -277,7 +327,8 @@ def main() -> None:
             _produce(given, logs, sent, ending)
     else:
         with ConsumerHistory(path, given.name) as consumed:
-            (_share if given.role == "share" else _consume)(given, logs, consumed, ending)
+            work = {"share": _share, "index": _index}.get(given.role, _consume)
+            work(given, logs, consumed, ending)
 
 
 if __name__ == "__main__":

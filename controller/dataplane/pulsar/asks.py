@@ -15,6 +15,7 @@ from controller.domain.errors import DataPlaneUnavailable
 
 EXISTS = frozenset({409})
 GONE = frozenset({404})
+FAILED = frozenset({500})
 _EARLIEST = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
 _BROKERS_OWN = frozenset({"__compaction"})
 

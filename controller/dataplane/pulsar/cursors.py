@@ -14,8 +14,9 @@ from typing import Any
 
 from controller.dataplane.base import Position
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
+from controller.dataplane.pulsar.asks import FAILED
 from controller.dataplane.pulsar.names import cursor_name, subscription_path, topic_path
-from controller.dataplane.pulsar.stored import SentBatch, messages_in, stored_of
+from controller.dataplane.pulsar.stored import SentBatch, messages_in, place_before_instant, stored_of
 from controller.dataplane.pulsar.versions import VERSION
 from controller.domain.errors import (
     DataGone,
@@ -108,26 +109,42 @@ class Cursors:
         everything that is acknowledged behind the first message that is not.
         """
         cursor = self._cursor(self._internal(backing_topic, deadline), backing_topic, subscription)
-        ledger, _, entry = str(cursor["markDeletePosition"]).partition(":")
+        act = f"take over {subscription!r} on {backing_topic}"
+        self._move_behind(backing_topic, subscription, _place(cursor["markDeletePosition"]), act, deadline)
+
+    def move(self, backing_topic: str, subscription: str, instant_ms: int, deadline: Deadline) -> None:
+        """Have the subscription go on with the first entry published at the instant or later. Disconnects all holders."""
+        act = f"seek {subscription!r} on {backing_topic}"
+        path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/resetcursor/{instant_ms}"
+        answer = self._admin.ask(Ask("POST", path, act, accept=FAILED), deadline)
+        if answer.status in FAILED:  # it may not know where that is
+            place = self.place_before(backing_topic, instant_ms, deadline)
+            self._move_behind(backing_topic, subscription, place, act, deadline)
+
+    def _move_behind(
+        self, backing_topic: str, subscription: str, place: tuple[int, int], act: str, deadline: Deadline
+    ) -> None:
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/resetcursor"
-        next_entry = {
-            "ledgerId": int(ledger),
-            "entryId": int(entry) + 1,
-            "partitionIndex": -1,
-            "batchIndex": -1,
-        }
-        self._admin.ask(
-            Ask("POST", path, f"take over {subscription!r} on {backing_topic}", body=next_entry), deadline
-        )
+        following = {"ledgerId": place[0], "entryId": place[1] + 1, "partitionIndex": -1, "batchIndex": -1}
+        self._admin.ask(Ask("POST", path, act, body=following), deadline)
 
     def is_drained(self, backing_topic: str, subscription: str, deadline: Deadline) -> bool:
         """Whether the topic is terminated and the subscription has acknowledged all of it."""
-        internal = self._internal(backing_topic, deadline)
-        self._cursor(internal, backing_topic, subscription)
-        if internal["state"] != "Terminated":
-            return False
+        return self.left(backing_topic, subscription, deadline) == 0
+
+    def left(
+        self, backing_topic: str, subscription: str, deadline: Deadline, *, is_terminated: bool = False
+    ) -> int | None:
+        """Entries of a terminated topic that the subscription has not acknowledged; None while more may be appended. With
+        `is_terminated` it is known to be. Raises SegmentNotFound, SubscriptionNotFound.
+        """
+        if not is_terminated:
+            internal = self._internal(backing_topic, deadline)
+            self._cursor(internal, backing_topic, subscription)
+            if internal["state"] != "Terminated":
+                return None
         seen = self._subscription(backing_topic, subscription, deadline, "?getPreciseBacklog=true")
-        return int(seen["msgBacklog"]) == 0
+        return int(seen["msgBacklog"])
 
     def is_terminated(self, backing_topic: str, deadline: Deadline) -> bool:
         """Whether nothing can be appended any more."""
@@ -182,13 +199,16 @@ class Cursors:
         path = f"{topic_path(backing_topic)}/messageid/{max(0, instant_ms)}"
         act = f"look for an instant in {backing_topic}"
         answer = self._admin.ask(Ask("GET", path, act, accept=_GONE), deadline)
+        if answer.status not in _GONE:
+            ledger, entry = int(answer.document["ledgerId"]), int(answer.document["entryId"])
+            if ledger >= 0:
+                return ledger, entry - 1
+        internal = self._internal(backing_topic, deadline)
         if answer.status in _GONE:
-            raise _missing(backing_topic)
-        found = answer.document
-        ledger, entry = int(found["ledgerId"]), int(found["entryId"])
-        if ledger >= 0:
-            return ledger, entry - 1
-        ledgers = self._internal(backing_topic, deadline).get("ledgers") or [{"ledgerId": 0}]
+            if internal.get("state") != "Terminated":
+                raise _missing(backing_topic)
+            return place_before_instant(self._admin, backing_topic, instant_ms, internal, deadline)
+        ledgers = internal.get("ledgers") or [{"ledgerId": 0}]
         return min(int(one["ledgerId"]) for one in ledgers), -1
 
     def stored_of(

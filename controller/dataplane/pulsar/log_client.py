@@ -2,9 +2,9 @@
 
 Appends go through one producer for each topic, producer name and entry bucket (`batch_sender`), reads through exclusive
 consumers (`reader`), or one Key_Shared consumer for each bucket (`bucket_reader`); queues through Shared consumers
-(`queue_reader`), and without a subscription through readers at a position (`position_reader`). Where deduplication is on for the namespace (`cleave doctor --fix` turns it on), the broker stores a
-repeated batch once. Elsewhere a batch that is repeated after a lost answer may be stored twice; only what this client
-knows to be stored is not sent again.
+(`queue_reader`), and without a subscription through readers at a position (`position_reader`). Where deduplication is on
+for the namespace (`cleave doctor --fix` turns it on), the broker stores a repeated batch once. Elsewhere a batch that is
+repeated after a lost answer may be stored twice; only what this client knows to be stored is not sent again.
 """
 
 from __future__ import annotations
@@ -71,11 +71,16 @@ class PulsarLogClient:
         access: PulsarAccess,
         *,
         call_timeout_seconds: float = 5.0,
+        prefetch_messages: int = PREFETCH_MESSAGES,
         bucket_prefetch_messages: int = BUCKET_PREFETCH_MESSAGES,
         stall_seconds: float = STALL_SECONDS,
         queue_prefetch_messages: int = QUEUE_PREFETCH_MESSAGES,
         position_prefetch_messages: int = PREFETCH_MESSAGES,
     ) -> None:
+        """`*_prefetch_messages`: what may wait at a reader to be handed out, of a whole topic, of one bucket, of a queue, of a reader at
+        a position; 1 or more.
+        """
+        self._prefetch_messages = prefetch_messages
         self._queue_prefetch_messages = queue_prefetch_messages
         self._position_prefetch_messages = position_prefetch_messages
         self._connections = Connections(access, call_timeout_seconds=call_timeout_seconds)
@@ -390,7 +395,9 @@ class PulsarLogClient:
             "on_close": self._forget,
         }
         if claim.bucket is None:
-            return PulsarReader(self._cursors, self._connections, **common)
+            return PulsarReader(
+                self._cursors, self._connections, **common, prefetch_messages=self._prefetch_messages
+            )
         return BucketReader(
             self._cursors,
             self._connections,

@@ -17,6 +17,7 @@ from controller.dataplane.observation import KeySample
 from controller.dataplane.pulsar import asks, set_wise
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
+from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.existing import describe_topic
 from controller.dataplane.pulsar.names import (
     segment_topic,
@@ -35,9 +36,6 @@ from controller.domain.situation import Capabilities
 if TYPE_CHECKING:
     from controller.dataplane.pulsar.key_samples import KeySamples
 
-FAR_FUTURE_MS = 4_000_000_000_000
-"""A position after every message: a seek to it acknowledges everything."""
-
 
 class PulsarDataPlane:
     """Topics of the cluster that `access` names; safe to share between threads. Nothing connects before a call."""
@@ -53,6 +51,7 @@ class PulsarDataPlane:
         load: LoadSettings = LoadSettings(),  # noqa: B008 - frozen
     ) -> None:
         self._admin = AdminCalls(access, call_timeout_seconds=call_timeout_seconds)
+        self._cursors = Cursors(self._admin)
         self._load = PulsarLoad(
             self._admin.session, access.admin_urls, load, call_timeout_seconds=call_timeout_seconds
         )
@@ -123,7 +122,8 @@ class PulsarDataPlane:
         """Unacknowledged messages; None where the topic or the subscription is missing.
 
         A batch counts whole until all of it is acknowledged. The broker counts messages in as many entries as its
-        `subscriptionBacklogScanMaxEntries` says (10,000); beyond them, the mean of those stands for the rest.
+        `subscriptionBacklogScanMaxEntries` says (10,000); beyond them, the mean of those stands for the rest. Where it fails at
+        counting them, each entry counts as one: 4.2.4 does for every terminated topic that was loaded anew, after a restart.
         """
         deadline, act = self._admin.deadline(), f"backlog of {subscription!r} on {backing_topic}"
         found = self._subscriptions(backing_topic, act, deadline, "?getPreciseBacklog=true")
@@ -134,9 +134,11 @@ class PulsarDataPlane:
         if entries == 0:
             return 0
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/analyzeBacklog"
-        counted = self._admin.ask(Ask("POST", path, act, accept=asks.GONE), deadline)
+        counted = self._admin.ask(Ask("POST", path, act, accept=asks.GONE | asks.FAILED), deadline)
         if counted.status in asks.GONE:
             return None
+        if counted.status in asks.FAILED:
+            return entries
         try:
             seen, messages = int(counted.document["entries"]), int(counted.document["messages"])
         except (KeyError, TypeError):
@@ -147,14 +149,14 @@ class PulsarDataPlane:
 
     def seek(self, backing_topic: str, subscription: str, instant_ms: int) -> None:
         """Move the cursor to the first entry published at or after the instant, by the producers' clocks."""
-        self._reset(backing_topic, subscription, max(0, instant_ms), self._admin.deadline())
+        self._cursors.move(backing_topic, subscription, max(0, instant_ms), self._admin.deadline())
 
     def skip_all(self, backing_topic: str, subscription: str) -> None:
-        """Acknowledge everything up to now. The seek after it cuts the consumer off, which `skip_all` does not."""
+        """Acknowledge everything up to now, and cut consumers off, which the broker's own `skip_all` does not."""
         deadline = self._admin.deadline()
         path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/skip_all"
         self._admin.ask(Ask("POST", path, f"skip all on {backing_topic} for {subscription!r}"), deadline)
-        self._reset(backing_topic, subscription, FAR_FUTURE_MS, deadline)
+        self._cursors.cut_off(backing_topic, subscription, deadline)
 
     def sample(self, backing_topics: Sequence[str]) -> Mapping[str, Counters]:
         """Counters from each topic's statistics, of many topics from the brokers' metrics pages.
@@ -255,10 +257,6 @@ class PulsarDataPlane:
     ) -> Mapping[str, Mapping[str, Any]] | None:
         ask = asks.stats(backing_topic, act, query)
         return asks.subscriptions(ask, self._admin.ask(ask, deadline))
-
-    def _reset(self, backing_topic: str, subscription: str, instant_ms: int, deadline: Deadline) -> None:
-        path = f"{topic_path(backing_topic)}/subscription/{subscription_path(subscription)}/resetcursor/{instant_ms}"
-        self._admin.ask(Ask("POST", path, f"seek {subscription!r} on {backing_topic}"), deadline)
 
 
 def _key_samples(access: PulsarAccess, admin: AdminCalls) -> KeySamples:

@@ -22,8 +22,8 @@ from controller import telemetry
 from controller.dataplane.base import LogMessage, Position
 from controller.dataplane.pulsar.binary import Connections
 from controller.dataplane.pulsar.cursors import Cursors
+from controller.dataplane.pulsar.drain_look import DrainLook
 from controller.dataplane.pulsar.messages import incoming, position_of
-from controller.dataplane.pulsar.reader import ACKNOWLEDGED_WITHIN_SECONDS
 from controller.domain.errors import DataPlaneUnavailable, InvalidInput, LostRace, NotFound
 
 log = telemetry.get_logger(__name__)
@@ -34,7 +34,6 @@ AGAIN_MS = 100
 """The least time after which the library asks for a message again."""
 MOST_REMEMBERED = 10_000
 """Settled messages that are known again when their batch comes once more."""
-_POLL_SECONDS = 0.02
 
 
 class PulsarQueueReader:
@@ -62,7 +61,7 @@ class PulsarQueueReader:
         self._waiting: dict[Position, tuple[float, pulsar.MessageId]] = {}
         """What was given back with a delay, and when (`time.monotonic`) it is to be asked for again."""
         self._settled: dict[Position, None] = {}
-        self._arrives_by = 0.0
+        self._drain = DrainLook(cursors, backing_topic, subscription)
         self._is_paused = self._is_written_down = self._is_attached = False
         self._interrupted = threading.Event()
         self._opened: tuple[pulsar.Client, pulsar.Consumer] | None = None
@@ -115,6 +114,8 @@ class PulsarQueueReader:
             self._let_go()
             self.ring()
             return
+        if self._drain.is_due:
+            self.ring()
         now = time.monotonic()
         with self._lock:
             due = [position for position, (at, _) in self._waiting.items() if at <= now]
@@ -157,7 +158,7 @@ class PulsarQueueReader:
                 except pulsar.PulsarException:
                     self._let_go()
                     raise self._lost() from None
-        self._arrives_by = time.monotonic() + ACKNOWLEDGED_WITHIN_SECONDS
+        self._drain.acknowledged(len(positions))
         return refused
 
     def give_back(
@@ -180,13 +181,12 @@ class PulsarQueueReader:
     def is_drained(self) -> bool:
         """Whether the topic is terminated and all of it acknowledged, for good. It waits for acknowledgements on their way."""
         deadline = self._cursors.deadline()
-        patience = threading.Event()
-        while not self._cursors.is_drained(self._backing_topic, self._subscription, deadline):
+        if not self._drain.is_drained(
+            deadline, is_idle=lambda: not (self._held or self._arrived or self._waiting)
+        ):
             if not self._is_attached:
                 raise self._lost()  # drained when it was opened: somebody has moved the cursor back
-            if self._held or self._arrived or self._waiting or time.monotonic() >= self._arrives_by:
-                return False
-            patience.wait(_POLL_SECONDS)
+            return False
         if not self._is_written_down:
             with contextlib.suppress(DataPlaneUnavailable):
                 self._cursors.cut_off(self._backing_topic, self._subscription, deadline)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +27,7 @@ from controller.dataplane.base import LogMessage, Position
 from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.binary import Connections, mapped
 from controller.dataplane.pulsar.cursors import Cursors
+from controller.dataplane.pulsar.drain_look import DrainLook
 from controller.dataplane.pulsar.intake import Intake
 from controller.dataplane.pulsar.messages import incoming, position_of
 from controller.domain.errors import (
@@ -44,8 +44,6 @@ log = telemetry.get_logger(__name__)
 
 PREFETCH_MESSAGES = 1000
 """The most messages of a reader that are in its hands and not handed out, beside as many in the library's queue."""
-ACKNOWLEDGED_WITHIN_SECONDS = 0.5
-"""The library sends acknowledgements every 100 ms. For this long `is_drained` waits until its own have arrived."""
 _POLL_SECONDS = 0.02
 Item = TypeVar("Item")
 
@@ -78,7 +76,7 @@ class PulsarReader:
         self._last_arrived: Position = ()
         self._read: Position = ()
         self._acknowledged: Position = ()
-        self._arrives_by = 0.0  # when the last acknowledgement is with the broker, `time.monotonic`
+        self._drain = DrainLook(cursors, backing_topic, subscription)
         self._interrupted = threading.Event()
         self._lost: CleaveError | None = None
         self._is_attached = self._is_written_down = False
@@ -132,10 +130,14 @@ class PulsarReader:
             log.exception("the callback for arrivals failed", backing_topic=self._backing_topic)
 
     def look(self) -> None:
-        """Notice a broken connection. Called many times a second, since the library restores it after 100 ms."""
+        """Notice a broken connection, and that it is time to ask for the end again. Called many times a second, since the library
+        restores a connection after 100 ms.
+        """
         opened = self._opened
         if opened is not None and not opened[1].is_connected():
             self.interrupt()
+        elif self._drain.is_due:
+            self.ring()
 
     def interrupt(self) -> None:
         """This reading has ended. Keep the library from connecting again, and notify the owner, whose next call says
@@ -180,7 +182,7 @@ class PulsarReader:
             return
         try:
             self._settle(opened[1], settled)
-            self._arrives_by = time.monotonic() + ACKNOWLEDGED_WITHIN_SECONDS
+            self._drain.acknowledged(len(settled))
         except pulsar.PulsarException as error:
             self.interrupt()
             raise self._why_lost(mapped(error, f"acknowledge {self._backing_topic}")) from error
@@ -199,14 +201,11 @@ class PulsarReader:
         """
         self._demand_held()
         deadline = self._cursors.deadline()
-        patience = threading.Event()
-        while not self._cursors.is_drained(self._backing_topic, self._subscription, deadline):
+        if not self._drain.is_drained(deadline, is_idle=lambda: not (self._unacknowledged or self._arrived)):
             if not self._is_attached:  # drained when it was opened: somebody has moved the cursor back
                 self.interrupt()
                 self._demand_held()
-            if self._unacknowledged or self._arrived or time.monotonic() >= self._arrives_by:
-                return False
-            patience.wait(_POLL_SECONDS)
+            return False
         self._demand_held()
         self._write_down(deadline)
         return True

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from controller.bootstrap import application
+from controller.bootstrap import Application, application
+from controller.domain.errors import InvalidInput
+from controller.domain.operation import Operation
 from controller.domain.seek_target import parse_seek_target
 from controller.entrypoints.commands.options import (
     AsJson,
@@ -18,10 +21,10 @@ from controller.entrypoints.commands.options import (
     about,
     topic_name,
 )
-from controller.entrypoints.commands.topics import finish
-from controller.entrypoints.output import emit, rows_table
+from controller.entrypoints.commands.topics import finish, operations_table
+from controller.entrypoints.output import emit, operation_document, rows_table
 from controller.entrypoints.rehearsal import stage
-from controller.entrypoints.running import manual_request
+from controller.entrypoints.running import manual_request, run_to_its_end, user_name
 from controller.services import topic_admin
 
 _COLUMNS = ("segment_id", "state", "is_drained", "backlog", "readers")
@@ -31,9 +34,17 @@ def seek(
     topic: Topic,
     subscription: Annotated[str, typer.Argument(help="Name of the subscription.")],
     to: Annotated[
-        str,
-        typer.Option(help="earliest, latest (skip everything), or an instant such as 2026-11-22T10:00:00Z."),
-    ],
+        str | None,
+        typer.Option(
+            help="earliest, latest (skip everything), or an instant such as 2026-11-22T10:00:00Z; of a checkpoint group: kept."
+        ),
+    ] = None,
+    give_up: Annotated[
+        bool,
+        typer.Option(
+            "--give-up", help="Instead: give up the seek that waits; the subscription goes on as it was."
+        ),
+    ] = False,
     release_seconds: Annotated[
         float | None,
         typer.Option(
@@ -49,9 +60,20 @@ def seek(
     """Have a subscription go on from somewhere else, on every segment, with all its consumers.
 
     They let go first; what they acknowledge of what they had read is refused. Sealed segments with messages from there on are
-    read again, before what came after them. Of two seeks the later one waits for the earlier, and decides.
+    read again, before what came after them. Of two seeks the later one waits for the earlier, and decides. A seek that waits for
+    consumers, or for logs out of reach, can be given up until all of them have let go; then it moves cursors, and ends.
     """
-    name, target = topic_name(topic), parse_seek_target(to)
+    name = topic_name(topic)
+    if give_up is (to is not None):
+        raise InvalidInput("say where to go on from with --to, or --give-up to give up the seek that waits")
+    if to is None:
+        with about(name), application() as cleave, stage(cleave, dry_run) as store:
+            given_up = topic_admin.give_up_seek(store, name, subscription, actor=user_name(), reason=reason)
+            _end(
+                cleave, given_up, no_wait=no_wait or dry_run, timeout_seconds=timeout_seconds, as_json=as_json
+            )
+        return
+    target = parse_seek_target(to)
     with about(name), application() as cleave, stage(cleave, dry_run) as store:
         waited = cleave.settings.consumer_grace_seconds if release_seconds is None else release_seconds
         request = manual_request(cleave, reason)
@@ -77,3 +99,18 @@ def seek(
         document,
         rows_table(rows, _COLUMNS, title=f"{name}: {subscription} would go {target.sentence}"),
     )
+
+
+def _end(
+    cleave: Application,
+    given_up: Sequence[Operation],
+    *,
+    no_wait: bool,
+    timeout_seconds: float,
+    as_json: bool,
+) -> None:
+    """Wait until all of them are aborted unless told not to, and print them."""
+    if not no_wait:
+        given_up = [run_to_its_end(cleave, one.operation_id, timeout_seconds) for one in given_up]
+    documents = [operation_document(one) for one in given_up]
+    emit(as_json, documents, operations_table(documents))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.console import Group
+from rich.console import Group, RenderableType
 
 from controller.bootstrap import Application, application
 from controller.dataplane.layout_keeper import LayoutKeeper
@@ -46,9 +47,13 @@ def finish(
     """Wait for the operation unless told not to, and print it."""
     operation = intent.operation if no_wait else see_through(cleave, intent, timeout_seconds)
     document = operation_document(operation)
-    row = {**document, "children": created(document["creates"])}
-    columns = ("operation_id", "topic", "kind", "state", "epoch", "parents", "children")
-    emit(as_json, document, rows_table([row], columns))
+    emit(as_json, document, operations_table([document]))
+
+
+def operations_table(documents: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Operations as people read them."""
+    rows = [{**one, "children": created(one["creates"])} for one in documents]
+    return rows_table(rows, ("operation_id", "topic", "kind", "state", "epoch", "parents", "children"))
 
 
 @app.command()

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Depends, Query
 from fastapi import Request as HttpRequest
@@ -40,6 +40,7 @@ from controller.services.consumer_sessions.requests import (
     Request,
 )
 from controller.store.topics.bucket_owners import SubscriptionKey
+from controller.store.topics.subscriptions import SubscriptionKind
 
 ANSWER_SECONDS = 10.0
 """A leader that has not answered by then is asked again."""
@@ -51,6 +52,12 @@ class Life(BaseModel):
     """Which life of the consumer asks."""
 
     incarnation: Annotated[str, Field(min_length=1, max_length=200, pattern=PRINTABLE)]
+
+
+class Registration(Life):
+    """A consumer that begins, and the kind that its subscription must have."""
+
+    reads: Literal[SubscriptionKind.STREAM, SubscriptionKind.CHECKPOINT] = SubscriptionKind.STREAM
 
 
 class LetGo(BaseModel):
@@ -120,9 +127,9 @@ async def lag(request: HttpRequest, topic: Topic, subscription: Name) -> Respons
 
 
 @router.post(CONSUMER_PATH, dependencies=[CONSUME])
-async def register(asking: AtLeader, life: Life) -> Response:
+async def register(asking: AtLeader, said: Registration) -> Response:
     """Begin a session, or go on with it; the answer says how long silence may last. Then hold the assignment stream open."""
-    await asking.ask(Register, incarnation=life.incarnation)
+    await asking.ask(Register, incarnation=said.incarnation, reads=said.reads)
     timing = asking.served.leader.timing
     return json_answer(
         {

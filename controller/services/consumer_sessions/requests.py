@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from controller.store.topics.bucket_owners import SubscriptionKey
+from controller.store.topics.subscriptions import SubscriptionKind
 
 NO_SESSION = "consumer {} has no session under this incarnation; register again"
 
@@ -65,6 +66,8 @@ class Request:
 @dataclass(slots=True, kw_only=True)
 class Register(Request):
     """Begin a session, or go on with it. It must be followed by `Attach` within the grace period."""
+
+    reads: SubscriptionKind = SubscriptionKind.STREAM
 
 
 @dataclass(slots=True, kw_only=True)

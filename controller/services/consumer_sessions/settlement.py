@@ -111,6 +111,7 @@ def settle(
     # Marking takes the topic's lock, which comes before the subscription's.
     topic = topics.get_topic(tx, key.topic_id, lock=any(isinstance(one, Drained) for one in requests))
     generation, origin = bucket_owners.lock(tx, key)
+    kind = subscriptions.get_subscription(tx, key.topic_id, key.name).kind
     owners = bucket_owners.owners(tx, key)
     lives = {row.name: row.incarnation for row in consumers.list_consumers(tx, key.topic_id, key.name)}
     _mark_drained(tx, key, owners, lives, asked)
@@ -125,7 +126,7 @@ def settle(
     found = front.found
     rows = {row.name: row for row in consumers.list_consumers(tx, key.topic_id, key.name)}
     changes = owner_changes(
-        {} if seek is not None else _target(front, rows, owners),
+        {} if seek is not None else _target(front, rows, owners, kind),
         owners,
         consumers=rows,
         released=released,
@@ -147,17 +148,20 @@ def settle(
     )
 
 
-def _target(front: Front, consumers: Collection[str], owners: Sequence[BucketOwner]) -> Assignment:
-    """Who should own what."""
+def _target(
+    front: Front, consumers: Collection[str], owners: Sequence[BucketOwner], kind: SubscriptionKind
+) -> Assignment:
+    """Who should own what. Members of a checkpoint group have a place in each segment, not in its buckets, so they get whole ones."""
+    is_stream = kind is SubscriptionKind.STREAM
     found, holders = front.found, {one.bucket: one.consumer for one in owners}
     return assign(
         front.readable,
         found.drained,
         consumers,
         holders,
-        share_buckets=True,
+        share_buckets=is_stream,
         parents_block=found.parents_block,
-        drain_consumers=found.drain_consumers,
+        drain_consumers=found.drain_consumers if is_stream else 1,
     )
 
 
@@ -193,7 +197,7 @@ def _begin_and_end(tx: Connection, key: SubscriptionKey, asked: _Asked) -> None:
     for index, request in enumerate(asked.requests):
         with asked.each(index):
             if isinstance(request, Register):
-                _demand_stream(tx, key)
+                _demand_kind(tx, key, request.reads)
                 consumers.register_session(tx, key.topic_id, key.name, request.consumer, request.incarnation)
             elif isinstance(request, Goodbye):
                 reason = consumers.EXPIRED if request.has_expired else consumers.LEFT
@@ -206,12 +210,12 @@ def _demand_session(lives: Mapping[str, str], request: Request) -> None:
         raise LostRace(NO_SESSION.format(request.consumer), 0.1)
 
 
-def _demand_stream(tx: Connection, key: SubscriptionKey) -> None:
+def _demand_kind(tx: Connection, key: SubscriptionKey, reads: SubscriptionKind) -> None:
     """Only what is read in order is shared out: the consumers of a queue read every segment."""
     kind = subscriptions.get_subscription(tx, key.topic_id, key.name).kind
-    if kind is not SubscriptionKind.STREAM:
+    if kind is not reads:
         raise Conflict(
-            f"subscription {key.name} is recorded as {kind.value}; only a STREAM subscription is shared out by buckets"
+            f"subscription {key.name} is recorded as {kind.value}; a session that reads as {reads.value} needs one of that kind"
         )
 
 

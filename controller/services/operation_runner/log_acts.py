@@ -9,6 +9,7 @@ all.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeVar
@@ -205,25 +206,34 @@ class LogActs:
         return {"logs": len(logs)}
 
     def _stop_readers(self, operation: Operation) -> Detail:
-        """Those that have not let go in their time own nothing any more."""
+        """Those that have not let go in their time own nothing any more.
+
+        Every cursor is looked at first: while one is out of reach none is to be moved, and the seek can still be given up.
+        """
+        name = str(operation.parameters[SUBSCRIPTION])
+
+        def look(one: SoughtLog) -> None:
+            with suppress(NotFound):  # nothing to move there
+                self._plane.backlog(one.backing_topic, name)
+
+        self._call_all([partial(look, one) for one in self._sought_logs(operation)])
         with self._store.transaction() as tx:
             return {"not let go of": seeks.end_owners(tx, operation)}
 
     def _move_cursors(self, operation: Operation) -> Detail:
         """Each cursor, and then which of the sealed logs have nothing to read after that. A segment that comes into being meanwhile
-        begins where it should: all that is in it is younger than the request.
+        begins where it should: all that is in it is younger than the request. The cursors of a checkpoint group stay: they hold messages.
         """
         name = str(operation.parameters[SUBSCRIPTION])
-        instant_ms = operation.parameters[SOUGHT_MS]
-        with self._store.single_statement() as tx:
-            logs = seeks.logs_of(tx, SubscriptionKey(operation.topic_id, name))
+        sought = operation.parameters[SOUGHT_MS]
+        logs = self._sought_logs(operation)
 
         def move(one: SoughtLog) -> int | None:
             """The backlog afterwards; None where there is no such log or cursor."""
             try:
-                if isinstance(instant_ms, int):
-                    self._plane.seek(one.backing_topic, name, instant_ms)
-                else:
+                if isinstance(sought, int):
+                    self._plane.seek(one.backing_topic, name, sought)
+                elif sought is None:
                     self._plane.skip_all(one.backing_topic, name)
             except NotFound:
                 return None
@@ -236,6 +246,11 @@ class LogActs:
             "read": [one.segment_id for one, backlog in found if one.is_sealed and backlog == 0],
             "missing": [one.segment_id for one, backlog in found if backlog is None],
         }
+
+    def _sought_logs(self, operation: Operation) -> list[SoughtLog]:
+        key = SubscriptionKey(operation.topic_id, str(operation.parameters[SUBSCRIPTION]))
+        with self._store.single_statement() as tx:
+            return seeks.logs_of(tx, key)
 
     def _add_cursors(self, topics: Sequence[str], name: str) -> list[str]:
         """Returns the logs that do not exist: whoever puts those back (the reconciler) gives them every cursor."""

@@ -180,7 +180,9 @@ class OperationSet:
 
     def _act(self, step: Step, members: Sequence[_Member]) -> Acted:
         if step is Step.ABORT:
-            return Acted({one.operation_id: _reason(one.giving_up) for one in members})
+            return Acted(
+                {one.operation_id: _reason(one.giving_up or one.seen().abort_reason) for one in members}
+            )
         if any(one.operation.is_mirrored for one in members):
             [one] = members
             acts = MirrorActs(self._context.store, self._plane_of(one), one.operation, self._call_all)

@@ -240,8 +240,8 @@ def abort(
 ) -> None:
     """Ends an operation that is aborting: its reserved children are queued for deletion, its parents free again.
 
-    A topic whose creation ends here is deleted, and its name free. Automatic decisions on any other topic pause for
-    `pause_seconds`. Raises FencedOut when the claim is lost.
+    A topic whose creation ends here is deleted, and its name free. After a seek its subscription is handed out again. Otherwise
+    automatic decisions on the topic pause for `pause_seconds`. Raises FencedOut when the claim is lost.
     """
     operation = record.operation
     topic = topics.get_topic(tx, operation.topic_id, lock=True)
@@ -250,6 +250,8 @@ def abort(
     _bury(tx, topic, operation, logs, f"{operation.kind} was aborted")
     if topic.state is TopicState.CREATING:
         deletion.end_topic(tx, topic, topic.epoch, database_now(tx))
+    elif operation.kind is OperationKind.SEEK:
+        drains.tell(tx, topic.topic_id)  # its consumers may read on
     else:
         evaluations.defer(tx, [topic.topic_id], pause_seconds)
 

@@ -6,7 +6,8 @@ again, and raises the generation and the origin of positions; what the leader ha
 applications keep count no more. So an acknowledgement or the word that a
 segment is drained, said of what was read before, finds no owner and is refused.
 
-Seeks of one subscription follow one another in the order in which they were asked for.
+Seeks of one subscription follow one another in the order in which they were asked for. One that has not stopped its readers yet
+can be given up: nothing has moved, and the subscription is handed out again as it was.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from sqlalchemy import Connection, text
 from controller.domain.errors import Conflict, LostRace, SubscriptionNotFound, Unsupported
 from controller.domain.operation import RELEASE_SECONDS, SOUGHT_MS, SUBSCRIPTION, Operation, OperationKind
 from controller.domain.seek_target import SeekTarget
-from controller.store.journal.operations import NewOperation, Request, write_operation
+from controller.store.journal.operations import NewOperation, Request, read_operations, write_operation
 from controller.store.journal.request_keys import Intent, is_same, once
 from controller.store.mirrors import mirrors
 from controller.store.topics import bucket_owners, drains, subscriptions, topics
@@ -35,6 +36,14 @@ _UNDER_WAY = """
      WHERE o.topic_id = :topic_id AND o.kind = 'seek' AND o.parameters ->> 'subscription' = :subscription
        AND o.state NOT IN ('done', 'aborted') AND o.state <> 'committed'
      ORDER BY o.operation_id LIMIT 1
+"""
+_GIVE_UP = """
+    WITH asked AS (
+        UPDATE cleave.operation o
+           SET abort_reason = coalesce(abort_reason, :reason), not_before = clock_timestamp(), row_version = row_version + 1
+         WHERE o.topic_id = :topic_id AND o.kind = 'seek' AND o.parameters ->> 'subscription' = :subscription
+           AND o.state IN ('intended', 'aborting') RETURNING operation_id, topic_id)
+    SELECT operation_id FROM asked, pg_notify('cleave_operations', topic_id || ':' || operation_id)
 """
 _END_OWNERS = """
     DELETE FROM cleave.bucket_owner b USING cleave.operation o
@@ -97,8 +106,8 @@ def intend_seek(
     """The subscription is to go on from there; its consumers have `release_seconds` to let go of what they read.
 
     From the commit on nothing is handed out before the seek is done: the subscription's row is locked here, as by whoever hands
-    out. Raises TopicNotLive, SubscriptionNotFound, Conflict for a checkpoint subscription, Unsupported where a broker keeps the
-    layout.
+    out. Raises TopicNotLive, SubscriptionNotFound, Conflict unless a checkpoint subscription is sought to what is kept and any other
+    is not, Unsupported where a broker keeps the layout.
     """
 
     def act() -> Operation:
@@ -108,19 +117,44 @@ def intend_seek(
                 f"the broker keeps the layout and the consumers of {topic.name}; seek there, with its own admin client"
             )
         bucket_owners.lock(tx, SubscriptionKey(topic_id, subscription))
-        if subscriptions.get_subscription(tx, topic_id, subscription).kind is SubscriptionKind.CHECKPOINT:
+        kind = subscriptions.get_subscription(tx, topic_id, subscription).kind
+        if (kind is SubscriptionKind.CHECKPOINT) is not target.is_kept:
             raise Conflict(
-                f"subscription {subscription} of {topic.name} is read by checkpoints, which its applications keep; restore one"
+                f"subscription {subscription} of {topic.name} acknowledges, and keeps no checkpoints; say where to go on from"
+                if target.is_kept
+                else f"subscription {subscription} of {topic.name} is read by checkpoints, which its applications keep; put back "
+                "older ones, then seek to kept"
             )
         parameters = {
             SUBSCRIPTION: subscription,
-            SOUGHT_MS: target.instant_ms,
+            SOUGHT_MS: target.sought,
             RELEASE_SECONDS: release_seconds,
         }
         drains.tell(tx, topic_id)
         return write_operation(tx, topic, NewOperation(OperationKind.SEEK, parameters=parameters), request)
 
     return once(tx, request, act, lambda first: is_same(first, topic_id, OperationKind.SEEK, subscription))
+
+
+def give_up(tx: Connection, topic_id: int, subscription: str, actor: str, reason: str) -> list[Operation]:
+    """Have every seek of the subscription given up that has stopped nobody yet; their runner does the rest.
+
+    Raises TopicNotLive, SubscriptionNotFound; Conflict where there is none, or only one that moves cursors already.
+    """
+    topic = topics.lock_live_topic(tx, topic_id)
+    key = SubscriptionKey(topic_id, subscription)
+    bucket_owners.lock(tx, key)
+    asked = {**key.parameters, "reason": f"{actor}: {reason}"}
+    given_up = tx.execute(text(_GIVE_UP), asked).scalars().all()
+    if not given_up:
+        moving = under_way(tx, key)
+        raise Conflict(
+            f"no seek of {subscription} of {topic.name} is under way; there is nothing to give up"
+            if moving is None
+            else f"seek {moving.operation_id} of {subscription} of {topic.name} is moving cursors and cannot be given up any more; "
+            "wait until it is done, then seek to where the subscription is to go on"
+        )
+    return read_operations(tx, given_up)
 
 
 def under_way(tx: Connection, key: SubscriptionKey) -> SeekUnderWay | None:

@@ -1,10 +1,11 @@
 """Steps: what a runner sees before it chooses one, and how those that it did are recorded.
 
 One statement records them for any number of operations. Each row demands what a single one would: the runner, the
-term and an unexpired claim (`HELD`), the state the operation was seen in, and for the announcement of a fence a
-deadline to come and a topic that nobody deletes. A row that does not pass stays as it is. Two steps of one operation
-share the record where the second needs no act of its own; each has its row in the journal. The order of steps is in
-`domain/operation.py`. Operation rows are locked after topic rows, never before them.
+term and an unexpired claim (`HELD`), the state the operation was seen in, that nobody wants it given up where that is
+still possible, and for the announcement of a fence a deadline to come and a topic that nobody deletes. A row that does
+not pass stays as it is. Two steps of one operation share the record where the second needs no act of its own; each has
+its row in the journal. The order of steps is in `domain/operation.py`. Operation rows are locked after topic rows,
+never before them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ a term that is forgotten would be given out twice, to two threads of one worker 
 LEADER_LATE_SECONDS = 5
 """A leader that has not ended the owners of a seek by so long after their time is not there."""
 OBSERVED_COLUMNS = f"""clock_timestamp() AS now, t.subscription_version AS topic_subscription_version, t.state AS topic_state,
-           (SELECT count(*) FROM cleave.operation e WHERE e.topic_id = t.topic_id
+           o.abort_reason, (SELECT count(*) FROM cleave.operation e WHERE e.topic_id = t.topic_id
                AND e.operation_id < o.operation_id AND e.finished_at IS NULL
                AND (o.kind <> 'seek' OR e.parameters ->> 'subscription' = o.parameters ->> 'subscription')) AS older,
            CASE WHEN o.kind = 'seek' THEN (
@@ -89,6 +90,7 @@ RECORD = Prepared(
           FROM given g
          WHERE o.operation_id = ANY (:operation_ids) AND o.operation_id = g.operation_id AND {HELD}
            AND o.state = g.seen_state
+           AND (o.abort_reason IS NULL OR g.states[1] = 'aborting' OR g.seen_state <> 'intended')
            AND (NOT 'fencing' = ANY (g.states)
                 OR o.deadline > clock_timestamp()
                    AND (SELECT t.state FROM cleave.topic t WHERE t.topic_id = g.topic_id) IN ('creating', 'live'))
@@ -198,15 +200,16 @@ def observed_of(row: Row[Any]) -> Observed:
     """From a row with `OBSERVED_COLUMNS`.
 
     `other_live_operations` counts the topic's older ones only, for a seek those of its subscription, so that no two wait for each
-    other. A topic being
-    deleted asks every operation on it to abort that still can.
+    other. A topic being deleted asks every operation on it to abort that still can.
     """
     return Observed(
         now_ms=to_ms(row.now),
         subscription_version=row.topic_subscription_version,
         other_live_operations=row.older,
         readers=row.readers,
-        abort_requested=row.topic_state not in (TopicState.CREATING, TopicState.LIVE),
+        abort_requested=row.topic_state not in (TopicState.CREATING, TopicState.LIVE)
+        or row.abort_reason is not None,
+        abort_reason=row.abort_reason or "",
         live_subscriptions=tuple(row.live_subscriptions),
         ending_subscriptions=tuple(row.ending_subscriptions),
     )

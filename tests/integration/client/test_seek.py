@@ -10,13 +10,14 @@ from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import Batch, StreamConsumer
-from controller.domain.errors import Conflict, SubscriptionNotFound
-from controller.domain.operation import OperationState
+from controller.domain.errors import Conflict, DataPlaneUnavailable, SubscriptionNotFound
+from controller.domain.operation import OperationState, Step
 from controller.domain.seek_target import EARLIEST, LATEST, SeekTarget
 from controller.services import garbage_collector, topic_admin
 from controller.services.segment_admin import splitting
-from controller.store.journal import seeks
+from controller.store.journal import claims, seeks, steps
 from controller.store.journal.request_keys import Intent
+from controller.store.journal.steps import StepRecord
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
 from tests.support.waiting import wait_until
@@ -230,6 +231,101 @@ def test_of_two_seeks_the_later_one_waits_and_decides(bench: Bench, producer: Pr
     see_through(bench, second, a)
 
     assert take(a, count=len(KEYS)) == everything(0)
+
+
+def give_up(bench: Bench) -> list[int]:
+    """Have the seeks of `billing` given up that wait."""
+    found = topic_admin.give_up_seek(bench.store, TOPIC, "billing", actor="ada", reason="the wrong topic")
+    return [one.operation_id for one in found]
+
+
+def test_one_that_waits_is_given_up_and_the_subscription_goes_on_as_it_was(
+    bench: Bench, producer: Producer, join: Join
+) -> None:
+    a, b = join("a"), join("b")
+    send(producer, 0)
+    assert take(a, b, count=len(KEYS)) == everything(0)
+    send(producer, 1)
+    in_hand = wait_until(lambda: a.receive(0.1), message="a batch")
+    first, second = intend(bench, EARLIEST), intend(bench, LATEST)
+    both = [first.operation.operation_id, second.operation.operation_id]
+    bench.run_once(both[0])
+    wait_until(
+        lambda: a.receive(0.02) is b.receive(0.02) is None and bench.scalar(ASKED) == 1, message="all but one"
+    )
+
+    assert give_up(bench) == give_up(bench) == both
+    for operation_id in both:
+        bench.drive(operation_id)
+
+    assert [bench.operation(one).state for one in both] == [OperationState.ABORTED] * 2
+    assert bench.scalar(
+        "SELECT detail ->> 'reason' FROM cleave.operation_step WHERE step = 'abort' LIMIT 1"
+    ) == ("ada: the wrong topic")
+    assert a.acknowledge(in_hand)
+    found: Found = {}
+    keep(found, in_hand)
+    for key, numbers in take(a, b, count=len(KEYS) - len(in_hand.messages)).items():
+        found.setdefault(key, []).extend(numbers)
+    assert found == everything(1)
+
+
+def test_while_a_log_is_out_of_reach_nothing_is_moved_and_it_can_be_given_up(
+    bench: Bench, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(producer, 0)
+    bench.reshape(splitting(0))
+    bench.plane.skip_all(bench.log_of(0), "billing")
+    backlog = bench.plane.backlog
+
+    def away(backing_topic: str, subscription: str) -> int | None:
+        if backing_topic == bench.log_of(2):
+            raise DataPlaneUnavailable("out of reach", 0.0)
+        return backlog(backing_topic, subscription)
+
+    monkeypatch.setattr(bench.plane, "backlog", away)
+    operation_id = intend(bench, EARLIEST, release_seconds=0.0).operation.operation_id
+    bench.run_once(operation_id)
+
+    assert bench.operation(operation_id).state is OperationState.INTENDED
+    assert give_up(bench) == [operation_id]
+    bench.drive(operation_id)
+    assert bench.operation(operation_id).state is OperationState.ABORTED
+    monkeypatch.undo()
+    assert bench.unread("billing") == 0
+
+
+def test_one_that_moves_cursors_is_not_given_up(bench: Bench, producer: Producer, join: Join) -> None:
+    """Whoever asks is told so, and what the runner records in that very moment is refused."""
+    with pytest.raises(Conflict, match="nothing to give up"):
+        give_up(bench)
+    intent = intend(bench, EARLIEST, release_seconds=0.0)
+    wait_until(lambda: bench.scalar("SELECT count(*) FROM cleave.bucket_owner") == 0, message="nobody reads")
+    bench.run_until(intent.operation.operation_id, OperationState.PREPARED)
+
+    with pytest.raises(Conflict, match="is moving cursors and cannot be given up"):
+        give_up(bench)
+
+    see_through(bench, intent)
+
+
+def test_a_runner_that_looked_before_it_was_asked_to_give_up_goes_no_further(
+    bench: Bench, producer: Producer
+) -> None:
+    operation_id = intend(bench, EARLIEST, release_seconds=0.0).operation.operation_id
+    with bench.store.transaction() as tx:
+        [claimed] = claims.claim(
+            tx, runner="r", lease_seconds=30.0, call_timeout_seconds=5.0, operation_id=operation_id
+        )
+    give_up(bench)
+
+    record = StepRecord(claimed.operation, ((Step.STOP_READERS, OperationState.PREPARED),))
+    with bench.store.transaction() as tx:
+        assert steps.record(tx, [record], "r", started_at_ms=0) == {}
+
+    bench.execute("UPDATE cleave.operation SET claimed_by = NULL, claim_expires_at = NULL")
+    bench.drive(operation_id)
+    assert bench.operation(operation_id).state is OperationState.ABORTED
 
 
 def test_a_runner_that_dies_between_two_cursors_leaves_it_to_the_next(

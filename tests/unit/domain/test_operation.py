@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from controller.domain.hash_range import HashRange
 from controller.domain.operation import (
     ABORTABLE,
+    ABORTABLE_SEEK,
     MIRROR_MOVES,
     MIRRORED,
     MOVES,
@@ -22,6 +23,7 @@ from controller.domain.operation import (
     Origin,
     ReservedChild,
     Step,
+    abortable_states,
     is_abortable,
     next_step,
 )
@@ -33,7 +35,7 @@ RESHAPES = [kind for kind in OperationKind if kind.is_reshape]
 WITH_CHILDREN = [*RESHAPES, OperationKind.CREATE, OperationKind.ADOPT]
 LIVE_STATES = [(kind, state) for kind, moves in MOVES.items() for state in moves]
 ON_BROKER_STATES = [(kind, state) for kind, moves in MIRROR_MOVES.items() for state in moves]
-PAST_THE_FENCE = [(kind, state) for kind, state in LIVE_STATES if state not in ABORTABLE]
+PAST_THE_FENCE = [(kind, state) for kind, state in LIVE_STATES if state not in abortable_states(kind)]
 
 
 def an_operation(
@@ -181,7 +183,16 @@ def test_a_reshape_whose_fence_is_announced_goes_forward(kind: OperationKind, st
     assert steps_of(kind, late, state)[-1] is Step.FINISH
 
 
-@pytest.mark.parametrize("kind", [kind for kind in MOVES if kind not in WITH_CHILDREN])
+def test_a_seek_is_given_up_when_asked_to_while_it_waits_and_at_no_deadline() -> None:
+    late = replace(QUIET, now_ms=DEADLINE_MS)
+    asked = replace(late, abort_requested=True, readers=2, other_live_operations=1)
+
+    assert steps_of(OperationKind.SEEK, asked) == [Step.ABORT, Step.FINISH_ABORT]
+    assert steps_of(OperationKind.SEEK, late)[-1] is Step.FINISH
+    assert {*ABORTABLE_SEEK} == {OperationState.INTENDED}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in MOVES if OperationState.ABORTING not in MOVES[kind]])
 def test_what_reserved_nothing_has_nothing_to_give_up(kind: OperationKind) -> None:
     late = Observed(now_ms=2 * DEADLINE_MS, subscription_version=3, abort_requested=True)
 

@@ -30,6 +30,19 @@ def test_a_dry_run_shows_the_cursors_and_moves_none(cleave: CommandLine, orders:
     ]
 
 
+def test_one_that_waits_is_given_up(cleave: CommandLine, orders: str) -> None:
+    cleave.ok("subscriptions", "create", orders, "billing")
+    cleave.ok("seek", orders, "billing", "--to", "latest", "--no-wait")
+
+    assert "billing" not in cleave.rehearsed("seek", orders, "billing", "--give-up")
+    [given_up] = cleave.json("seek", orders, "billing", "--give-up", "--reason", "the wrong one")
+
+    assert (given_up["kind"], given_up["state"]) == ("seek", "aborted")
+    assert "nothing to give up" in cleave.refused("seek", orders, "billing", "--give-up")
+    for options in (("--to", "latest", "--give-up"), ()):
+        assert "--give-up to give up" in cleave.refused("seek", orders, "billing", *options)
+
+
 def test_what_cannot_be_sought_is_refused(cleave: CommandLine, orders: str) -> None:
     cleave.ok("subscriptions", "create", orders, "billing")
 

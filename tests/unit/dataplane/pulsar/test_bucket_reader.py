@@ -84,6 +84,9 @@ class _Cursors:
     def is_drained(self, *_: object) -> bool:
         return False
 
+    def left(self, *_: object, **__: object) -> None:
+        return None
+
 
 def _message(entry: int, index: int, properties: dict[str, str], batch_size: int) -> pulsar.Message:
     message_id = SimpleNamespace(

@@ -49,6 +49,9 @@ class _Cursors:
     def is_drained(self, *_: object) -> bool:
         return False
 
+    def left(self, *_: object, **__: object) -> None:
+        return None
+
 
 class _Connections:
     def close_aside(self, *_opened: object) -> None:

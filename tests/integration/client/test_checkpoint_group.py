@@ -1,0 +1,444 @@
+"""Groups of checkpoint consumers against real logs: each key in order, and nothing given away that was not kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.client.checkpoint import Checkpoint
+from controller.client.checkpoint_consumer import CheckpointBatch
+from controller.client.checkpoint_group import CheckpointGroupConsumer
+from controller.client.history import read_history
+from controller.client.history_check import check
+from controller.client.postgres_source import PostgresSource
+from controller.client.producer import Producer
+from controller.client.servers import Servers
+from controller.client.stream_consumer import StreamConsumer
+from controller.dataplane.base import LogMessage
+from controller.devstack.serving import serving_leader
+from controller.domain.errors import CleaveError, Conflict, InvalidInput
+from controller.domain.seek_target import EARLIEST, KEPT
+from controller.services import topic_admin
+from controller.services.segment_admin import merging, splitting
+from controller.store.topics.subscriptions import SubscriptionKind
+from tests.support.bench import TOPIC, Bench
+from tests.support.traffic import TrafficProcess
+from tests.support.waiting import wait_until
+
+GROUP = "indexers"
+KEYS = [f"key-{i}" for i in range(20)]
+DRAINED = "SELECT coalesce(array_agg(segment_id ORDER BY segment_id), '{}') FROM cleave.segment_drain"
+
+
+class Desk:
+    """What the members' application keeps: the newest value of each member, as bytes."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.found: dict[str, list[int]] = {}
+        self.is_away = False
+
+    def kept_values(self) -> Iterable[bytes]:
+        """Of all of them, those that are gone as well."""
+        if self.is_away:
+            raise ConnectionError("the application's database is away")
+        return list(self.values.values())
+
+    def work(self, batch: CheckpointBatch) -> None:
+        """Note which numbers came of each key."""
+        for message in batch.messages:
+            assert message.key is not None
+            self.found.setdefault(message.key.decode(), []).append(int(message.payload))
+
+    def keep(self, member: CheckpointGroupConsumer) -> None:
+        """Of this member, where it is now."""
+        point = member.checkpoint()
+        self.values[member.name] = point.to_bytes()
+        member.kept(point)
+
+    @property
+    def count(self) -> int:
+        """Messages that were worked on."""
+        return sum(map(len, self.found.values()))
+
+
+Join = Callable[..., CheckpointGroupConsumer]
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+@pytest.fixture
+def producer(bench: Bench, source: PostgresSource) -> Iterator[Producer]:
+    """Of a topic with two segments that a group reads."""
+    bench.topic_with(segments=2, subscriptions=())
+    bench.finish(
+        topic_admin.create_subscription(
+            bench.store, TOPIC, GROUP, bench.request(), kind=SubscriptionKind.CHECKPOINT
+        )
+    )
+    with Producer(source, bench.logs, TOPIC) as producer:
+        yield producer
+
+
+@pytest.fixture
+def join(bench: Bench, servers: Servers, producer: Producer, desk: Desk) -> Iterator[Join]:
+    """Members, closed at the end."""
+    with ExitStack() as joined:
+
+        def join(name: str, **options: Any) -> CheckpointGroupConsumer:
+            return joined.enter_context(
+                CheckpointGroupConsumer(servers, bench.logs, TOPIC, GROUP, name, desk.kept_values, **options)
+            )
+
+        yield join
+
+
+def send(producer: Producer, *numbers: int) -> None:
+    """These numbers, of every key."""
+    for number in numbers:
+        for key in KEYS:
+            producer.send(b"%d" % number, key)
+    producer.flush()
+
+
+def everything(*numbers: int) -> dict[str, list[int]]:
+    """These numbers of every key, in that order."""
+    return {key: list(numbers) for key in KEYS}
+
+
+def turn(desk: Desk, *members: CheckpointGroupConsumer, keeping: bool = True) -> None:
+    """Each receives and works once, and keeps where it is."""
+    for member in members:
+        batch = member.receive(0.02)
+        if batch is not None:
+            desk.work(batch)
+        if keeping:
+            desk.keep(member)
+
+
+def work_until(
+    predicate: Callable[[], object], desk: Desk, *members: CheckpointGroupConsumer, keeping: bool = True
+) -> None:
+    """Turns of all of them, until it is so."""
+
+    def turned() -> object:
+        turn(desk, *members, keeping=keeping)
+        return predicate()
+
+    wait_until(turned, message="the members get there")
+
+
+def share(desk: Desk, *members: CheckpointGroupConsumer, of: tuple[tuple[int, ...], ...]) -> None:
+    """Turns until each has these segments."""
+    work_until(lambda: tuple(sorted(one.segment_ids for one in members)) == tuple(sorted(of)), desk, *members)
+
+
+def test_members_share_a_topic_in_order_through_splits_and_merges(
+    bench: Bench, producer: Producer, join: Join, desk: Desk
+) -> None:
+    a, b = join("a", batch_messages=7), join("b", batch_messages=7)
+    share(desk, a, b, of=((0,), (1,)))
+    for number, planner in enumerate((splitting(0), splitting(1), merging(3, 4))):
+        send(producer, 2 * number, 2 * number + 1)
+        bench.reshape(planner)
+    send(producer, 6)
+
+    work_until(lambda: desk.count >= 7 * len(KEYS), desk, a, b)
+
+    assert desk.found == everything(*range(7))
+    work_until(lambda: bench.scalar(DRAINED) == [0, 1, 3, 4], desk, a, b)
+
+
+def test_a_segment_goes_to_another_only_when_what_was_handed_out_is_kept(
+    bench: Bench, producer: Producer, join: Join, desk: Desk
+) -> None:
+    wanted: list[int] = []
+    a = join("a", on_wanted=lambda: wanted.append(1))
+    send(producer, 0)
+    work_until(lambda: desk.count == len(KEYS), desk, a, keeping=False)
+    b = join("b")
+    for _ in range(10):
+        turn(desk, a, keeping=False)
+        turn(desk, b)
+    assert (len(wanted), b.segment_ids) == (1, ())
+
+    desk.keep(a)
+    share(desk, a, b, of=((0,), (1,)))
+    send(producer, 1)
+    work_until(lambda: desk.count >= 2 * len(KEYS), desk, a, b)
+
+    assert desk.found == everything(0, 1)
+
+
+def test_who_dies_is_followed_by_one_that_begins_at_what_was_kept_last(
+    producer: Producer, join: Join, desk: Desk
+) -> None:
+    a = join("a")
+    send(producer, 0)
+    work_until(lambda: desk.count == len(KEYS), desk, a)
+    send(producer, 1)
+    work_until(lambda: desk.count == 2 * len(KEYS), desk, a, keeping=False)
+    a.close()
+
+    work_until(lambda: desk.count == 3 * len(KEYS), desk, join("b"))
+
+    assert desk.found == everything(0, 1, 1)
+
+
+def test_children_wait_until_it_is_kept_that_their_parent_is_read_to_its_end(
+    bench: Bench, producer: Producer, join: Join, desk: Desk
+) -> None:
+    """Or one who dies then leaves messages behind that nobody reads again."""
+    a = join("a")
+    send(producer, 0)
+    bench.reshape(splitting(0))
+    send(producer, 1)
+    before = bench.layout.segments[0].hash_range
+    for _ in range(20):
+        turn(desk, a, keeping=False)
+    assert bench.scalar(DRAINED) == []
+    assert {one.segment_id: one.reason for one in a.why()}[0] == "read to its end, once that is kept"
+    first = {key: list(numbers) for key, numbers in desk.found.items()}
+    assert any(numbers == [0] for numbers in first.values()), before
+    a.close()
+
+    b = join("b")
+    desk.found.clear()
+    work_until(lambda: desk.count >= 2 * len(KEYS), desk, b)
+
+    assert desk.found == everything(0, 1)
+    work_until(lambda: bench.scalar(DRAINED) == [0], desk, b)
+
+
+def test_what_was_read_while_the_leader_was_not_heard_is_not_handed_out(
+    producer: Producer, join: Join, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trap 6: a process that was stopped in the middle of a read wakes up when others have what it reads."""
+    a = join("a")
+    work_until(lambda: len(a.segment_ids) == 2, desk, a)
+    [reader, *_] = wait_until(
+        lambda: [one.reader for one in a._readers.all if one.reader is not None] or None, message="readers"
+    )
+    is_current = type(a._session).is_current
+    reading = reader.read
+    late: list[int] = []
+
+    def read_late(limit: int) -> Sequence[LogMessage]:
+        found = reading(limit)
+        if found:
+            late.append(len(found))
+            monkeypatch.setattr(type(a._session), "is_current", False)
+        return found
+
+    monkeypatch.setattr(reader, "read", read_late)
+    send(producer, 0)
+    wait_until(lambda: a.receive(0.02) is None and late, message="a late read")
+    monkeypatch.setattr(type(a._session), "is_current", is_current)
+    desk.found.clear()
+
+    work_until(lambda: desk.count >= late[0], desk, a)
+
+    assert all(numbers == [0] for numbers in desk.found.values())
+
+
+def test_what_the_application_cannot_tell_is_no_beginning(producer: Producer, join: Join, desk: Desk) -> None:
+    a = join("a")
+    send(producer, 0)
+    work_until(lambda: desk.count == len(KEYS), desk, a)
+    a.close()
+    desk.is_away = True
+    b = join("b")
+    failures = 0
+
+    def fails() -> bool:
+        nonlocal failures
+        try:
+            assert b.receive(0.05) is None
+        except ConnectionError:
+            failures += 1
+        return failures > 2
+
+    wait_until(fails)
+    desk.is_away = False
+    send(producer, 1)
+    work_until(lambda: desk.count == 2 * len(KEYS), desk, b)
+
+    assert desk.found == everything(0, 1)
+
+
+def test_the_values_of_all_say_where_the_group_is_at_every_moment(
+    bench: Bench, producer: Producer, join: Join, desk: Desk
+) -> None:
+    """Trap 12: whoever gave a segment away names it until its next owner has kept a place in it."""
+    a = join("a")
+    send(producer, 0)
+    work_until(lambda: desk.count == len(KEYS), desk, a)
+    b = join("b")
+    work_until(lambda: len(a.segment_ids) == 1, desk, a)
+    while b.receive(0.05) is None and not b.segment_ids:
+        desk.keep(a)
+    a.close()
+    b.close()  # it has kept nothing
+
+    send(producer, 1)
+    c = join("c")
+    work_until(lambda: desk.count >= 2 * len(KEYS), desk, c)
+
+    assert desk.found == everything(0, 1)
+
+
+def test_a_group_begins_at_an_instant_and_its_children_at_their_first_message(
+    bench: Bench, producer: Producer, join: Join, desk: Desk
+) -> None:
+    send(producer, 0)
+    wait_until(lambda: bench.scalar("SELECT pg_sleep(0.01) IS NOT NULL"))
+    start = datetime.now(UTC)
+    send(producer, 1)
+    bench.reshape(splitting(0))
+    send(producer, 2)
+    with pytest.raises(InvalidInput, match="no time zone"):
+        join("x", start=start.replace(tzinfo=None))
+
+    a = join("a", start=start)
+    work_until(lambda: desk.count >= 2 * len(KEYS), desk, a)
+
+    assert desk.found == everything(1, 2)
+
+
+def test_a_group_goes_back_to_older_values_parents_before_children(
+    bench: Bench, producer: Producer, join: Join, desk: Desk
+) -> None:
+    a = join("a")
+    send(producer, 0)
+    work_until(lambda: desk.count == len(KEYS), desk, a)
+    older = dict(desk.values)
+    send(producer, 1)
+    bench.reshape(splitting(0))
+    send(producer, 2)
+    work_until(lambda: bench.scalar(DRAINED) == [0] and desk.count == 3 * len(KEYS), desk, a)
+    a.close()
+    desk.values = older
+
+    b = join("b")
+    with pytest.raises(Conflict, match=r"seek .* --to kept"):
+        wait_until(lambda: b.receive(0.05))
+    intent = topic_admin.seek_subscription(
+        bench.store, TOPIC, GROUP, KEPT, bench.request(), release_seconds=60.0
+    )
+
+    def is_sought() -> bool:
+        with suppress(Conflict):
+            b.receive(0.02)
+        bench.run_once(intent.operation.operation_id)
+        return not bench.operation(intent.operation.operation_id).state.is_live
+
+    wait_until(is_sought)
+    desk.found.clear()
+    work_until(lambda: desk.count >= 2 * len(KEYS), desk, b)
+
+    assert desk.found == everything(1, 2)
+    work_until(lambda: bench.scalar(DRAINED) == [0], desk, b)
+
+
+def test_each_kind_of_subscription_has_its_own_consumers(
+    bench: Bench, servers: Servers, join: Join, desk: Desk
+) -> None:
+    with pytest.raises(Conflict, match="recorded as CHECKPOINT"):
+        StreamConsumer(servers, bench.logs, TOPIC, GROUP, "a")
+    bench.finish(topic_admin.create_subscription(bench.store, TOPIC, "billing", bench.request()))
+    with pytest.raises(Conflict, match="recorded as STREAM"):
+        CheckpointGroupConsumer(servers, bench.logs, TOPIC, "billing", "a", desk.kept_values)
+    for name, target in (("billing", KEPT), (GROUP, EARLIEST)):
+        with pytest.raises(Conflict):
+            topic_admin.seek_subscription(
+                bench.store, TOPIC, name, target, bench.request(), release_seconds=1.0
+            )
+
+
+def test_values_of_another_topic_are_refused(join: Join, desk: Desk) -> None:
+    desk.values["x"] = Checkpoint(999, "topic://acme/shop/others", 0, {0: (1,)}, frozenset()).to_bytes()
+    a = join("a")
+
+    with pytest.raises(CleaveError, match="others"):
+        wait_until(lambda: a.receive(0.05))
+
+
+@pytest.mark.timeout(180)
+def test_processes_that_are_killed_lose_nothing_and_keep_each_key_in_order(
+    bench: Bench, source: PostgresSource, tmp_path: Path
+) -> None:
+    bench.topic_with(segments=2, subscriptions=())
+    bench.finish(
+        topic_admin.create_subscription(
+            bench.store, TOPIC, GROUP, bench.request(), kind=SubscriptionKind.CHECKPOINT
+        )
+    )
+    with ExitStack() as running:
+        address = running.enter_context(serving_leader(bench.url, consumer_grace_seconds=2.0))
+
+        def start(role: str, name: str, life: int = 1) -> TrafficProcess:
+            directory = tmp_path / f"{name}-{life}"
+            directory.mkdir()
+            return running.enter_context(
+                TrafficProcess(
+                    role,
+                    name,
+                    url=bench.url,
+                    topic=TOPIC,
+                    directory=directory,
+                    subscription=GROUP,
+                    rate=500,
+                    address=address,
+                    results=str(tmp_path),
+                )
+            )
+
+        def advance(*some: TrafficProcess) -> None:
+            targets = [one.count + 300 for one in some]
+            wait_until(
+                lambda: all(one.count >= target for one, target in zip(some, targets, strict=True)),
+                timeout_seconds=60,
+                message="traffic",
+            )
+
+        producer, members = start("produce", "p"), [start("index", name) for name in "abc"]
+        advance(*members[:1])
+        bench.reshape(splitting(0))
+        members[1].kill()
+        advance(members[0])
+        members.append(start("index", "b", 2))
+        bench.reshape(splitting(1))
+        members[0].kill()  # and it does not come back
+        advance(members[3])
+        bench.reshape(merging(3, 4))
+        advance(members[3])
+        producer.stop()
+        histories = [one.history for one in (producer, *members)]
+        wait_until(
+            lambda: check(read_history(*histories)).in_order_and_complete,
+            timeout_seconds=60,
+            message="everything is read",
+        )
+        for one in members[2:]:
+            one.stop()
+        verdict = check(read_history(*histories))
+
+    assert verdict.in_order_and_complete, verdict
+    assert verdict.sent > 0
+
+
+def test_more_members_than_segments_leave_some_idle_and_none_shares_one(
+    producer: Producer, join: Join, desk: Desk
+) -> None:
+    """A place in a segment is of the whole of it."""
+    members = [join(name) for name in "abc"]
+
+    share(desk, *members, of=((), (0,), (1,)))

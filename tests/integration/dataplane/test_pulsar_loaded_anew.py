@@ -1,0 +1,102 @@
+"""A sealed segment's topic that its broker has loaded anew, as after a restart: 4.2.4 can neither count its messages nor find an instant
+in it any more, since it looks beyond the last entry.
+
+Whatever asks for that would fail for ever: seeks would not end, nothing would be collected, no lag told.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+import requests
+
+from controller.dataplane.base import LogMessage, OutgoingMessage
+from controller.dataplane.pulsar.log_client import PulsarLogClient
+from controller.dataplane.pulsar.plane import PulsarDataPlane
+from tests.support.bench_planes import OnPulsar
+from tests.support.brokers import SharedBroker
+from tests.support.waiting import wait_until
+
+BATCHES, IN_A_BATCH = 5, 2
+
+
+@pytest.fixture
+def here(pulsar_broker: SharedBroker) -> OnPulsar:
+    return OnPulsar.fresh(pulsar_broker.admin_url, pulsar_broker.service_url, "loaded-anew")
+
+
+@pytest.fixture
+def plane(here: OnPulsar) -> Iterator[PulsarDataPlane]:
+    with closing(PulsarDataPlane(here.access, call_timeout_seconds=20.0)) as plane:
+        yield plane
+
+
+@pytest.fixture
+def logs(here: OnPulsar) -> Iterator[PulsarLogClient]:
+    with closing(PulsarLogClient(here.access, call_timeout_seconds=20.0)) as logs:
+        yield logs
+
+
+@pytest.fixture
+def log(here: OnPulsar, plane: PulsarDataPlane, logs: PulsarLogClient) -> str:
+    """A log with some batches, each some milliseconds younger than the one before; terminated, and loaded anew."""
+    log = plane.backing_topic(here.topic, "0000-ffff-0")
+    plane.create_segment(log, ["billing"])
+    for number in range(BATCHES):
+        payload = b"%d" % number
+        logs.append(log, [OutgoingMessage(payload)] * IN_A_BATCH, producer="p", sequence=number + 1)
+        stored_at = time.time()
+        wait_until(lambda at=stored_at: time.time() > at + 0.005)
+    plane.terminate_segment(log)
+    assert plane.backlog(log, "billing") == BATCHES * IN_A_BATCH
+    answer = requests.put(f"{here.admin_url}/admin/v2/{log.replace('://', '/')}/unload", timeout=30.0)
+    assert answer.status_code == 204
+    return log
+
+
+def read(logs: PulsarLogClient, log: str, count: int) -> list[LogMessage]:
+    """So many messages, none of them acknowledged."""
+    found: list[LogMessage] = []
+    with closing(
+        logs.open_reader(log, "billing", owner="c", live_owners=(), on_arrival=lambda: None)
+    ) as reader:
+        wait_until(lambda: found.extend(reader.read(count)) or len(found) >= count, message="its messages")
+    return found
+
+
+def test_its_backlog_is_told_in_entries(plane: PulsarDataPlane, log: str) -> None:
+    assert plane.backlog(log, "billing") in (BATCHES, BATCHES * IN_A_BATCH)
+
+
+def test_it_is_skipped_and_begun_again(plane: PulsarDataPlane, logs: PulsarLogClient, log: str) -> None:
+    plane.skip_all(log, "billing")
+    assert plane.backlog(log, "billing") == 0
+
+    plane.seek(log, "billing", 0)
+
+    assert len(read(logs, log, BATCHES * IN_A_BATCH)) == BATCHES * IN_A_BATCH
+
+
+@pytest.mark.parametrize("first", range(BATCHES + 1))
+def test_it_is_sought_to_an_instant(
+    plane: PulsarDataPlane, logs: PulsarLogClient, log: str, first: int
+) -> None:
+    """To where each batch begins, and behind the last one."""
+    times = [one.published_at_ms for one in read(logs, log, BATCHES * IN_A_BATCH)[::IN_A_BATCH]]
+    assert len(set(times)) == BATCHES
+    instant_ms = [*times, times[-1] + 1][first]
+
+    plane.seek(log, "billing", instant_ms)
+
+    assert plane.backlog(log, "billing") in (BATCHES - first, (BATCHES - first) * IN_A_BATCH)
+    if first < BATCHES:
+        assert read(logs, log, 1)[0].payload == b"%d" % first
+    place = logs.locate(log, instant_ms)
+    with closing(logs.open_reader_at(log, place, on_arrival=lambda: None)) as reader:
+        found: list[LogMessage] = []
+        left = (BATCHES - first) * IN_A_BATCH
+        wait_until(lambda: found.extend(reader.read(100)) or len(found) >= left, message="the rest")
+        assert [int(one.payload) for one in found[::IN_A_BATCH]] == list(range(first, BATCHES))
