@@ -13,6 +13,8 @@ from controller.domain.errors import Conflict, InvalidInput, InvalidLayoutChange
 from controller.domain.shown import shown
 from controller.entrypoints import completion
 
+CLUSTER = "cluster"
+"""The topmost level of policy, by name."""
 MAX_WAIT_SECONDS = 366 * 86_400.0
 
 
@@ -86,6 +88,18 @@ def topic_name(text: str) -> str:
     elif "://" in text:
         return text
     return f"topic://{text}" if "/" in text else f"topic://public/default/{text}"
+
+
+def level(text: str) -> str:
+    """`cluster`, a namespace, or a topic's full name."""
+    if text == CLUSTER:
+        return text
+    parts = text.rsplit("://", maxsplit=1)[-1].split("/")
+    if all(parts) and ((len(parts) == 2 and "://" not in text) or len(parts) == 3):
+        return text if len(parts) == 2 else topic_name(text)
+    raise InvalidInput(
+        f"{text!r} is no level of policy: write cluster, tenant/namespace, or topic://tenant/namespace/name"
+    )
 
 
 def hash_value(text: str) -> int:

@@ -17,7 +17,16 @@ from controller.bootstrap import Application, application, build_trials
 from controller.domain.errors import InvalidInput
 from controller.domain.policy import KNOBS, PolicyOverride
 from controller.entrypoints import backtest_rows, completion
-from controller.entrypoints.commands.options import AsJson, DryRun, Limit, Reason, Topic, topic_name
+from controller.entrypoints.commands.options import (
+    CLUSTER,
+    AsJson,
+    DryRun,
+    Limit,
+    Reason,
+    Topic,
+    level,
+    topic_name,
+)
 from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.reading import reading
 from controller.entrypoints.rehearsal import stage
@@ -29,21 +38,8 @@ from controller.store.topics import inspected
 
 app = typer.Typer(no_args_is_help=True)
 
-CLUSTER = "cluster"
 EXIT_NOT_BETTER = 1
 Document = dict[str, Any]
-
-
-def level(text: str) -> str:
-    """`cluster`, a namespace, or a topic's full name."""
-    if text == CLUSTER:
-        return text
-    parts = text.rsplit("://", maxsplit=1)[-1].split("/")
-    if all(parts) and ((len(parts) == 2 and "://" not in text) or len(parts) == 3):
-        return text if len(parts) == 2 else topic_name(text)
-    raise InvalidInput(
-        f"{text!r} is no level of policy: write cluster, tenant/namespace, or topic://tenant/namespace/name"
-    )
 
 
 Where = Annotated[

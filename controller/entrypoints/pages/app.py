@@ -16,7 +16,16 @@ from pydantic import BaseModel
 from sqlalchemy import Connection
 
 from controller.domain.errors import CleaveError, InvalidInput, NotFound, Retryable
-from controller.entrypoints.pages import backtests, bundles, fleet, journal, rehearsals, segment, topic
+from controller.entrypoints.pages import (
+    backtests,
+    bundles,
+    fleet,
+    journal,
+    policy,
+    rehearsals,
+    segment,
+    topic,
+)
 from controller.entrypoints.pages.desk import HERE, Desk, render
 
 router = APIRouter()
@@ -120,6 +129,12 @@ def one_backtest(request: Request, tx: Reading, run_id: Id) -> HTMLResponse:
 def all_bundles(request: Request, tx: Reading, namespace: Text = "") -> HTMLResponse:
     """Brokers, proposals, and the bundles of one namespace."""
     return render(request, "bundles.html", **bundles.page(tx, namespace))
+
+
+@router.get("/policy")
+def one_policy(request: Request, tx: Reading, level: Text = "cluster") -> HTMLResponse:
+    """The policy of a level, and the form that changes it."""
+    return render(request, "policy.html", **policy.page(tx, level))
 
 
 @router.post("/preview")

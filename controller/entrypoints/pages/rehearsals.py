@@ -9,9 +9,11 @@ from controller.bootstrap import Application
 from controller.domain.errors import InvalidInput
 from controller.entrypoints.commands.segments import preview_document
 from controller.entrypoints.tasks.by_hand import ReshapeForm, planner_of
-from controller.entrypoints.tasks.forms import MergeForm, RebucketForm, SplitForm, fill_in
+from controller.entrypoints.tasks.forms import MergeForm, PolicyForm, RebucketForm, SplitForm, fill_in
+from controller.entrypoints.tasks.policies import preview_policy
 from controller.services import segment_admin
 
+_POLICY = "cleave_policy"
 _RESHAPES: Mapping[str, type[ReshapeForm]] = {
     "cleave_manual_split": SplitForm,
     "cleave_manual_merge": MergeForm,
@@ -21,8 +23,12 @@ _RESHAPES: Mapping[str, type[ReshapeForm]] = {
 
 def rehearse(cleave: Application, dag_id: str, conf: Mapping[str, Any]) -> dict[str, Any]:
     """What would be sealed and created. Raises what the run itself would refuse with."""
+    if dag_id == _POLICY:
+        return preview_policy(cleave, fill_in(PolicyForm, conf), actor="preview")
     if dag_id not in _RESHAPES:
-        raise InvalidInput(f"{dag_id!r} has no preview; those with one are {', '.join(_RESHAPES)}")
+        raise InvalidInput(
+            f"{dag_id!r} has no preview; those with one are {', '.join((*_RESHAPES, _POLICY))}"
+        )
     form = fill_in(_RESHAPES[dag_id], conf)
     plan = preview_document(segment_admin.preview(cleave.store, cleave.planes, form.topic, planner_of(form)))
     return plan | {"sentence": _sentence(plan)}

@@ -35,6 +35,7 @@ from controller.entrypoints.tasks.maintenance import (
     sweep_tombstones,
 )
 from controller.entrypoints.tasks.passes import merge_pass, split_pass
+from controller.entrypoints.tasks.policies import set_policy
 from controller.entrypoints.tasks.policy_candidates import promote_policy, tune_policies, weigh_policy
 from controller.entrypoints.tasks.spark_connection import SparkConnection
 
@@ -60,6 +61,7 @@ __all__ = [
     "propose_bundles",
     "rebucket_segment",
     "reconcile_share",
+    "set_policy",
     "split_bundle",
     "split_pass",
     "split_pass_has_work",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -12,11 +12,19 @@ from controller.domain.errors import CleaveError, InvalidInput
 from controller.domain.shown import shown
 from controller.domain.utf8 import utf8
 from controller.domain.whole_numbers import MOST
-from controller.entrypoints.commands.options import hash_value, topic_name
+from controller.entrypoints.commands.options import hash_value, level, topic_name
 
 
 def _topic(value: object) -> object:
     return topic_name(value.strip()) if isinstance(value, str) else value
+
+
+def _level(value: object) -> object:
+    """The level's name. A wrong one is a ValueError, which pydantic expects."""
+    try:
+        return level(value.strip()) if isinstance(value, str) else value
+    except CleaveError as error:
+        raise ValueError(str(error)) from error
 
 
 def _hash(value: object) -> object:
@@ -99,6 +107,21 @@ class BacktestForm(BaseModel):
     weights: str = ""
     seeds: int = Field(1, ge=1, le=1_000)
     engine: Literal["spark", "here"] | None = None
+
+
+class PolicyForm(BaseModel):
+    """Knobs of one level of policy, null for those to be taken back."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    level: Annotated[str, BeforeValidator(_level)]
+    knobs: dict[str, Any] = {}
+    replace: bool = False
+    dry_run: bool = False
+
+    def changed(self, before: Mapping[str, Any]) -> dict[str, Any]:
+        """What the level is to have."""
+        return {**({} if self.replace else before), **self.knobs}
 
 
 class TuningForm(BaseModel):

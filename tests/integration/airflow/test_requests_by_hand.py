@@ -176,3 +176,37 @@ def test_without_a_connection_the_task_says_what_to_add(
     assert run.state == "failed"
     assert "there is no connection 'cleave': add a Postgres connection" in said
     assert not (SHOWS_NO_FRAMES and "Traceback" in said)
+
+
+def test_a_policy_is_set_at_its_level_and_a_dry_run_says_whom_it_concerns(
+    bench: Bench, run_dag: RunDag, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench.create()
+    stored = "SELECT policy FROM cleave.namespace_policy WHERE namespace = 'acme/shop'"
+
+    tried = run_dag("cleave_policy", level="acme/shop", knobs={"max_segments": 9}, dry_run=True)
+    assert (tried.state, bench.rows(stored)) == ("success", [])
+    assert "acme/shop would have max_segments from None to 9; 0 of 1 topics" in capsys.readouterr().out
+
+    done = run_dag("cleave_policy", level="acme/shop", knobs={"max_segments": 9})
+    assert (done.state, bench.scalar(stored)) == ("success", {"max_segments": 9})
+    taken_back = run_dag("cleave_policy", level="acme/shop", knobs={"max_segments": None})
+    assert (taken_back.state, bench.scalar(stored)) == ("success", {})
+
+
+@pytest.mark.parametrize(
+    ("asked", "line"),
+    [
+        ({"level": "nowhere"}, "level='nowhere': 'nowhere' is no level of policy"),
+        ({"level": "acme/shop", "knobs": {"max_segments": 0}}, "max_segments"),
+        ({"level": "acme/shop", "knobs": {"segments": 4}}, "segments"),
+        ({"level": TOPIC, "knobs": {"max_segments": 4}}, "does not exist"),
+    ],
+)
+def test_a_policy_that_cannot_be_is_refused_in_one_line(
+    run_dag: RunDag, capsys: pytest.CaptureFixture[str], asked: dict[str, Any], line: str
+) -> None:
+    run = run_dag("cleave_policy", **asked)
+
+    assert run.state == "failed"
+    assert line in capsys.readouterr().out

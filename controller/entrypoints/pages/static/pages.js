@@ -80,16 +80,22 @@ async function showSegment(topic, id) {
   for (const input of document.querySelectorAll("form.act input[data-segment]")) input.value = id;
 }
 
+function knobValue(text) { try { return JSON.parse(text); } catch { return text; } }
+
 // Forms: the parameters of a DAG. Empty fields are left out, as in Airflow's own form.
 function filledIn(form) {
   const conf = {};
   for (const field of form.elements) {
-    if (!field.name || (field.type !== "checkbox" && field.value === "")) continue;
+    if (!field.name) continue;
+    if (field.dataset.type === "knob") { // only what was changed; what was emptied is taken back
+      if (field.value !== field.defaultValue) (conf.knobs ??= {})[field.name] = field.value === "" ? null : knobValue(field.value);
+      continue;
+    }
+    if (field.type !== "checkbox" && field.value === "") continue;
     if (field.type === "checkbox") conf[field.name] = field.checked;
     else if (field.dataset.type === "integer") conf[field.name] = Number(field.value);
     else if (field.dataset.type === "words") conf[field.name] = field.value.split(/[\s,]+/).filter(Boolean);
     else if (field.dataset.type === "integers") conf[field.name] = field.value.split(/[\s,]+/).map(Number);
-    else if (field.dataset.type === "knobs") { if (field.value !== field.defaultValue) (conf[field.dataset.into] ??= {})[field.name] = field.value; }
     else conf[field.name] = field.value;
   }
   return conf;

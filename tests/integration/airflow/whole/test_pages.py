@@ -113,3 +113,19 @@ def test_the_pages_follow_airflow_s_colours_and_the_keyboard(
     expect(pages.get_by_role("heading", name="Operations")).to_be_visible()
     page.keyboard.press("/")
     expect(pages.get_by_role("searchbox")).to_be_focused()
+
+
+def test_a_policy_is_changed_in_its_form(airflow: AirflowStandalone, bench: Bench, page: Page) -> None:
+    loaded(bench, 1.0)
+    airflow.api.wait_dag("cleave_policy")
+    page.goto(f"{airflow.url}{SHOWN}policy?level={TOPIC}")
+    pages = pages_of(page)
+    form = pages.locator("form[data-dag=cleave_policy]")
+    form.get_by_label("max_segments").fill("7")
+    form.get_by_role("button", name="Preview").click()
+    expect(form).to_contain_text("would have max_segments from None to 7; 0 of 1 topics")
+
+    form.get_by_role("button", name="Run the DAG").click()
+
+    expect(pages.locator("#history")).to_contain_text("max_segments")
+    assert bench.scalar("SELECT policy FROM cleave.topic WHERE state = 'live'")["max_segments"] == 7

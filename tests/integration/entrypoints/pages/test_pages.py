@@ -333,3 +333,41 @@ def test_nothing_is_answered_but_by_leave_of_whoever_mounts_them(bench: Bench) -
     assert len(paths) >= 11
     for method, path in paths:
         assert client.request(method, path.replace("{name}", "pages.js")).status_code == 401
+
+
+def test_a_change_of_policy_is_previewed_with_the_topics_it_makes_a_difference_to(
+    bench: Bench, pages: TestClient
+) -> None:
+    bench.create(1)
+    report(bench, {0: 100.0})
+    knobs = {"split_msg_rate_in": 50.0, "merge_msg_rate_in": 5.0, "profile": "pip483"}
+    wish = {"dag_id": "cleave_policy", "conf": {"level": "acme/shop", "knobs": knobs}}
+
+    told = pages.post("/preview", json=wish).json()
+
+    assert "split_msg_rate_in from None to 50" in told["sentence"]
+    assert f"1 of 1 topics would be treated differently at once: {TOPIC}" in told["sentence"]
+    assert bench.rows("SELECT * FROM cleave.namespace_policy") == []
+    quiet = {"level": "acme/shop", "knobs": {"max_segments": 9}}
+    again = pages.post("/preview", json={**wish, "conf": quiet}).json()
+    assert "0 of 1 topics" in again["sentence"]
+    wrong = pages.post(
+        "/preview", json={**wish, "conf": {"level": "acme/shop", "knobs": {"max_segments": 0}}}
+    )
+    assert (wrong.status_code, "max_segments" in wrong.json()["reason"]) == (400, True)
+
+
+def test_the_policy_s_page_has_each_knob_with_where_it_comes_from(bench: Bench, pages: TestClient) -> None:
+    bench.create(1)
+    set_policy(bench, max_segments=7)
+
+    of_topic = pages.get("/policy", params={"level": TOPIC}).text
+    of_cluster = pages.get("/policy").text
+    of_namespace = pages.get("/policy", params={"level": "acme/shop"}).text
+
+    assert re.search(r'name="max_segments"[^>]*value="7"', of_topic)
+    assert "cluster_reconnections_per_minute" not in of_topic
+    assert "cluster_reconnections_per_minute" in of_cluster
+    assert re.search(r'name="max_segments"[^>]*value=""', of_namespace)
+    assert "ann" in of_topic
+    assert pages.get("/policy", params={"level": "what is this"}).status_code == 400

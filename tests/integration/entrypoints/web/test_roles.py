@@ -63,6 +63,7 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("GET", "/api/v1/namespaces/{tenant}/{namespace}/topics"): Right.LOOK_UP,
     ("GET", "/api/v1/namespaces/{tenant}/{namespace}/topics/watch"): Right.LOOK_UP,
     ("GET", f"{CLIENTS}/segments"): Right.LOOK_UP,
+    ("POST", f"{CLIENTS}/key-counts"): Right.CONSUME,
     ("GET", f"{CLIENTS}/subscriptions/{{subscription}}/queue"): Right.CONSUME,
     ("POST", f"{CLIENTS}/subscriptions/{{subscription}}/queue/drained"): Right.CONSUME,
     ("GET", f"{CLIENTS}/subscriptions/{{subscription}}/why"): Right.LOOK_UP,
