@@ -30,7 +30,7 @@ from controller.store.shards import Shards
 
 if TYPE_CHECKING:
     from controller.landing.area import LandingArea
-    from controller.services.asset_events import AssetEventPoster
+    from controller.services.asset_events import AirflowRest, AssetEventPoster
     from controller.services.consumer_sessions.leader import SessionLeader
     from controller.services.consumer_watch import ConsumerWatch
     from controller.services.dead_letters import DeadLetterLogs
@@ -357,22 +357,32 @@ def _beside(app: Application, leases: ShardLeases) -> tuple[Beside, ...]:
 def build_asset_events(app: Application, shards: Callable[[], Shards]) -> AssetEventPoster | None:
     """What tells Airflow of layout changes; None unless its address and a token or a user are set."""
     from controller.services import asset_events
-    from controller.services.asset_events import AirflowAssets, AirflowLogin, AssetEventPoster
+    from controller.services.asset_events import AssetEventPoster
     from controller.store.postgres.notifications import Listener
 
-    settings = app.settings
+    rest = build_airflow_rest(app.settings)
+    if rest is None:
+        return None
+    listener = Listener(app.store.url, asset_events.CHANNELS, application_name="cleave-asset-events")
+    return AssetEventPoster(app.store, listener, rest, shards=shards)
+
+
+def build_airflow_rest(settings: Settings) -> AirflowRest | None:
+    """What speaks to Airflow; None unless its address and a token or a user are set."""
+    from controller.services.asset_events import AirflowLogin, AirflowRest
+
     token, password = settings.airflow_token, settings.airflow_password
     has_login = token is not None or (settings.airflow_username is not None and password is not None)
     if settings.airflow_url is None or not has_login:
         return None
-    login = AirflowLogin(
-        settings.airflow_url,
-        token.get_secret_value() if token else None,
-        settings.airflow_username,
-        password.get_secret_value() if password else None,
+    return AirflowRest(
+        AirflowLogin(
+            settings.airflow_url,
+            token.get_secret_value() if token else None,
+            settings.airflow_username,
+            password.get_secret_value() if password else None,
+        )
     )
-    listener = Listener(app.store.url, asset_events.CHANNELS, application_name="cleave-asset-events")
-    return AssetEventPoster(app.store, listener, AirflowAssets(login), shards=shards)
 
 
 def build_collector(app: Application, prefix: str = "") -> LoadCollector:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from controller.devstack.control_group import ControlGroup
 from controller.devstack.failure import DevstackFailed
 from controller.devstack.ports import LOOPBACK, is_listening, release_port
 from controller.devstack.process import run_checked
@@ -68,6 +69,7 @@ class PulsarCluster:
     """`brokers` brokers over one bookie; `properties` adds to or overrides what brokers are told.
 
     `hosts` are the names that brokers go by, in turn: isolation policies tell brokers apart by host, not by port.
+    `groups` (by `broker-0`, `broker-1`, ...) give a broker a processor of its own to be measured by.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class PulsarCluster:
         properties: Mapping[str, str] | None = None,
         authentication: TokenAuthentication | None = None,
         hosts: Sequence[str] = (LOOPBACK,),
+        groups: Mapping[str, ControlGroup] | None = None,
     ) -> None:
         if brokers < 1:
             raise DevstackFailed(f"a cluster of {brokers} brokers serves nobody: ask for at least 1")
@@ -89,6 +92,7 @@ class PulsarCluster:
         self._jvm = jvm
         self._properties = {"loadManagerClassName": load_manager.value, **(properties or {})}
         self._authentication = authentication
+        self._groups = dict(groups or {})
         names = [f"broker-{number}" for number in range(brokers)]
         self._jars = pulsar_jars(version)
         self._ports = kept_ports(
@@ -242,6 +246,10 @@ class PulsarCluster:
             self._directory / name / "broker.conf", BROKER, own, secured, self._properties
         )
         program = JavaProgram(
-            self._jars, "org.apache.pulsar.PulsarBrokerStarter", ["--broker-conf", conf], self._jvm
+            self._jars,
+            "org.apache.pulsar.PulsarBrokerStarter",
+            ["--broker-conf", conf],
+            self._jvm,
+            group=self._groups.get(name),
         )
         return ClusterBroker(name, program, conf.parent, ports, token, host)

@@ -13,6 +13,7 @@ from typing import Final
 
 import requests
 
+from controller.devstack.control_group import ControlGroup
 from controller.devstack.failure import DevstackFailed
 from controller.devstack.java import java_home
 from controller.devstack.process import ChildProcess
@@ -76,6 +77,8 @@ class JavaProgram:
     jvm: Jvm = TUNED
     defines: Mapping[str, str] | None = None
     """System properties (`-D`)."""
+    group: ControlGroup | None = None
+    """What its processor time is counted in, where not in that of whoever starts it."""
 
     def command(self, directory: Path) -> list[str | Path]:
         """The command line; small files it needs are written to `directory`."""
@@ -88,6 +91,7 @@ class JavaProgram:
             **(self.defines or {}),
         }
         return [
+            *(self.group.prefix if self.group else ()),
             java_home(directory) / "bin" / "java",
             *self.jvm.options,
             *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),

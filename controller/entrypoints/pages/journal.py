@@ -11,6 +11,7 @@ from controller.domain.errors import NotFound
 from controller.domain.how_far import how_far
 from controller.domain.operation import OperationState
 from controller.entrypoints.pages.desk import MOST_ROWS
+from controller.entrypoints.tasks.dag_runs import dag_run
 from controller.store.postgres import inspection
 
 # A full name is looked up by its index; a part of one is looked for in all.
@@ -101,14 +102,6 @@ def run(tx: Connection, dag_id: str, run_id: str) -> dict[str, Any]:
 def _decider(dag_id: str, run_id: str) -> str:
     """The name under which a pass decides, see `cleave_dags.run_name`."""
     return f"airflow {dag_id} {run_id}"
-
-
-def dag_run(request_key: str | None) -> dict[str, str] | None:
-    """The run of a DAG that asked for it, from the key `airflow/<dag>/<run>/<task>/<map index>`."""
-    parts = (request_key or "").split("/")
-    if len(parts) < 5 or parts[0] != "airflow":
-        return None
-    return {"dag_id": parts[1], "run_id": "/".join(parts[2:-2])}
 
 
 def _shown(decisions: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from controller.domain.layout import SegmentLayout
 from controller.entrypoints.commands.segments import preview_document
 from controller.entrypoints.output import created, emit, layout_rows, operation_document, rows_table
 from controller.entrypoints.running import manual_request, see_through
+from controller.entrypoints.tasks import dag_runs
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.entrypoints.tasks.forms import (
     CreateForm,
@@ -147,7 +148,13 @@ def _once(
     columns = ("operation_id", "topic", "kind", "state", "epoch", "parents", "children")
     row = {**document, "children": created(document["creates"])}
     emit(False, None, rows_table([row], columns))
+    dag_runs.note(app.settings, request_key, _sentence(row))
     return document
+
+
+def _sentence(row: Document) -> str:
+    sealed = f" of segment {', '.join(map(str, row['parents']))}" if row["parents"] else ""
+    return f"operation {row['operation_id']}: {row['kind']}{sealed} on {row['topic']} is {row['state']}"
 
 
 def _would(title: str, topic: str, rows: list[Document]) -> Document:

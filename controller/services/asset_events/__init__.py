@@ -4,7 +4,7 @@
 it is best effort: nothing waits for it, what cannot be posted is dropped, and the truth stays in `layout_change`.
 """
 
-from controller.services.asset_events.airflow import LAYOUT_ASSET, AirflowAssets, AirflowAway, AirflowLogin
+from controller.services.asset_events.airflow import LAYOUT_ASSET, AirflowAway, AirflowLogin, AirflowRest
 from controller.services.asset_events.poster import CHANNELS, AssetEventPoster
 
-__all__ = ["CHANNELS", "LAYOUT_ASSET", "AirflowAssets", "AirflowAway", "AirflowLogin", "AssetEventPoster"]
+__all__ = ["CHANNELS", "LAYOUT_ASSET", "AirflowAway", "AirflowLogin", "AirflowRest", "AssetEventPoster"]

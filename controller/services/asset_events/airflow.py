@@ -1,4 +1,4 @@
-"""The few calls of Airflow's REST API that post an asset event. One thread, one connection, short time-outs.
+"""The few calls of Airflow's REST API that Cleave makes: an asset event, a note on a run. One thread, one connection, short time-outs.
 
 An asset exists in Airflow once a DAG that is parsed there mentions it. Its id is looked up by name and remembered.
 """
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import quote
 
 import requests
 
@@ -19,6 +20,8 @@ LAYOUT_ASSET = "cleave_layout"
 """Name of the asset; its URI is `cleave://layout`. Partitioned: the key is the topic's name."""
 LONGEST_KEY = 250
 """Characters that Airflow keeps of a partition key."""
+LONGEST_NOTE = 1_000
+"""Characters that Airflow keeps of a note."""
 UNKNOWN_SECONDS = 60.0
 """An asset that Airflow does not know is asked for again after this long."""
 _CONNECT_SECONDS, _ANSWER_SECONDS = 2.0, 5.0
@@ -38,8 +41,8 @@ class AirflowLogin:
     password: str | None = field(default=None, repr=False)
 
 
-class AirflowAssets:
-    """Posts events of the layout asset to one Airflow; connects with the first call."""
+class AirflowRest:
+    """Tells one Airflow of layouts and of what its runs did; connects with the first call."""
 
     def __init__(self, login: AirflowLogin) -> None:
         self._login = login
@@ -65,6 +68,14 @@ class AirflowAssets:
             return False
         self._demand(answer)
         return True
+
+    def note(self, dag_id: str, run_id: str, sentence: str) -> None:
+        """Add a sentence to the run's note, below what people wrote there; once, however often it is said. Raises AirflowAway."""
+        path = f"/dags/{quote(dag_id, safe='')}/dagRuns/{quote(run_id, safe='')}"
+        written = self._demand(self._send("GET", path)).json().get("note") or ""
+        if sentence not in written:
+            note = f"{written}\n\n{sentence}".strip()[:LONGEST_NOTE]
+            self._demand(self._send("PATCH", path, params={"update_mask": "note"}, json={"note": note}))
 
     def close(self) -> None:
         """Give back the connection."""

@@ -28,7 +28,7 @@ log = telemetry.get_logger(__name__)
 
 
 class Assets(Protocol):
-    """Where events are posted: `AirflowAssets`, or in tests one that fails."""
+    """Where events are posted: `AirflowRest`, or in tests one that fails."""
 
     def post(self, partition_key: str, extra: dict[str, Any]) -> bool: ...
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from controller.services.asset_events import AirflowAssets, AirflowAway, AirflowLogin
+from controller.services.asset_events import AirflowAway, AirflowLogin, AirflowRest
 from controller.services.asset_events import airflow as airflow_module
 
 KNOWN = [{"id": 3, "name": "cleave_layout_of_somebody"}, {"id": 7, "name": "cleave_layout"}]
@@ -83,7 +83,7 @@ def url(airflow: Airflow) -> Iterator[str]:
 
 
 def test_an_event_names_the_asset_by_its_id_and_the_topic_as_partition(airflow: Airflow, url: str) -> None:
-    assets = AirflowAssets(AirflowLogin(url, token="given"))
+    assets = AirflowRest(AirflowLogin(url, token="given"))
 
     assert [assets.post("topic://a/b/c", {"epoch": n}) for n in (1, 2)] == [True, True]
 
@@ -95,7 +95,7 @@ def test_an_event_names_the_asset_by_its_id_and_the_topic_as_partition(airflow: 
 
 def test_an_airflow_that_knows_no_partitions_gets_plain_events(airflow: Airflow, url: str) -> None:
     airflow.knows_partitions = False
-    assets = AirflowAssets(AirflowLogin(url, token="given"))
+    assets = AirflowRest(AirflowLogin(url, token="given"))
 
     assert [assets.post("topic://a/b/c", {"epoch": n}) for n in (1, 2)] == [True, True]
 
@@ -103,7 +103,7 @@ def test_an_airflow_that_knows_no_partitions_gets_plain_events(airflow: Airflow,
 
 
 def test_a_token_that_ran_out_is_replaced_where_there_is_a_password(airflow: Airflow, url: str) -> None:
-    assets = AirflowAssets(AirflowLogin(url, username="ann", password="secret"))
+    assets = AirflowRest(AirflowLogin(url, username="ann", password="secret"))
     assert assets.post("t", {})
     airflow.logins += 1  # the server forgets the token it gave
 
@@ -115,7 +115,7 @@ def test_an_asset_that_nobody_mentions_is_not_asked_for_each_time(
     airflow: Airflow, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     airflow.assets = KNOWN[:1]
-    assets = AirflowAssets(AirflowLogin(url, token="given"))
+    assets = AirflowRest(AirflowLogin(url, token="given"))
 
     assert [assets.post("t", {}) for _ in range(3)] == [False, False, False]
     assert airflow.lookups == 1
@@ -130,7 +130,7 @@ def test_an_asset_that_got_another_id_is_looked_up_again(
     airflow: Airflow, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(airflow_module, "UNKNOWN_SECONDS", 0.0)
-    assets = AirflowAssets(AirflowLogin(url, token="given"))
+    assets = AirflowRest(AirflowLogin(url, token="given"))
     assert assets.post("t", {})
     airflow.assets = [{"id": 8, "name": "cleave_layout"}]
 
@@ -138,7 +138,7 @@ def test_an_asset_that_got_another_id_is_looked_up_again(
 
 
 def test_a_key_longer_than_airflow_keeps_is_not_posted(airflow: Airflow, url: str) -> None:
-    assert not AirflowAssets(AirflowLogin(url, token="given")).post("t" * 251, {})
+    assert not AirflowRest(AirflowLogin(url, token="given")).post("t" * 251, {})
     assert airflow.lookups == 0
 
 
@@ -153,7 +153,7 @@ def test_a_refusal_names_the_call_and_no_secret(login: dict[str, str], message: 
     given = AirflowLogin(url, **login)
 
     with pytest.raises(AirflowAway, match=message) as refused:
-        AirflowAssets(given).post("t", {})
+        AirflowRest(given).post("t", {})
 
     assert "secret" not in str(refused.value) + repr(given)
 
@@ -162,9 +162,9 @@ def test_the_token_follows_no_redirect(airflow: Airflow, url: str) -> None:
     airflow.redirects = True
 
     with pytest.raises(AirflowAway, match="answered 302"):
-        AirflowAssets(AirflowLogin(url, token="given")).post("t", {})
+        AirflowRest(AirflowLogin(url, token="given")).post("t", {})
 
 
 def test_nobody_at_the_address_is_told_in_one_line() -> None:
     with pytest.raises(AirflowAway, match=r"http://127\.0\.0\.1:9 does not answer \(ConnectionError\)"):
-        AirflowAssets(AirflowLogin("http://127.0.0.1:9/", token="given")).post("t", {})
+        AirflowRest(AirflowLogin("http://127.0.0.1:9/", token="given")).post("t", {})

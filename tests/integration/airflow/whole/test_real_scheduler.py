@@ -14,6 +14,7 @@ from controller.devstack.airflow import AirflowStandalone
 from controller.devstack.failure import DevstackFailed
 from controller.devstack.process import ChildProcess
 from controller.domain.operation import OperationState
+from controller.entrypoints import tasks
 from controller.services import segment_admin
 from controller.store import leases
 from tests.support.airflow_home import AIRFLOW, HAS_PARTITIONS, PROJECT, RETRIES_THE_KILLED, SHOWS_NO_FRAMES
@@ -60,6 +61,31 @@ def test_what_the_form_can_see_is_refused_by_the_api_and_the_rest_by_the_task_in
     log = repr(airflow.api.call("GET", f"/dags/{DAG}/dagRuns/{run}/taskInstances/split/logs/1"))
     assert "segment 99999" in log
     assert not (SHOWS_NO_FRAMES and "error_detail" in log), "frames of Airflow's own below the line"
+
+
+def test_the_run_that_asked_has_in_its_note_what_was_done_below_what_people_wrote(
+    airflow: AirflowStandalone, bench: Bench
+) -> None:
+    airflow.api.wait_dag(DAG)
+    segment_id = bench.layout.active[0].segment_id
+    run = airflow.api.trigger(DAG, conf={"topic": TOPIC, "segment": segment_id, "dry_run": True})
+    airflow.api.call("PATCH", f"/dags/{DAG}/dagRuns/{run}?update_mask=note", {"note": "too hot for me"})
+    asked: dict[str, Any] = {
+        "dsn": bench.url,
+        "extras": {"airflow_url": airflow.url, "airflow_token": airflow.api.token()},
+        "params": {"topic": TOPIC, "segment": segment_id},
+        "request_key": f"airflow/{DAG}/{run}/split/-1",
+        "actor": "ann",
+    }
+
+    done = tasks.split_segment(**asked)
+    tasks.split_segment(**asked)
+
+    said = f"operation {done['operation_id']}: split of segment {segment_id} on {TOPIC} is done"
+    found = airflow.api.call("GET", f"/dags/{DAG}/dagRuns/{run}")["note"]
+    assert found == f"too hot for me\n\n{said}"
+    asked["extras"]["airflow_url"] = "http://127.0.0.1:9"
+    assert tasks.split_segment(**asked)["operation_id"] == done["operation_id"], "a note is nobody's loss"
 
 
 @pytest.mark.skipif(not RETRIES_THE_KILLED, reason=f"Airflow {AIRFLOW} fails a task that was killed")

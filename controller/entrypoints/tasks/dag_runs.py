@@ -1,0 +1,39 @@
+"""The run of a DAG that asked for something: read from the key of its request, and told what came of it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+
+from controller import telemetry
+from controller.bootstrap import build_airflow_rest
+from controller.domain.errors import Retryable
+from controller.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class DagRun:
+    """As Airflow names it."""
+
+    dag_id: str
+    run_id: str
+
+
+def dag_run(request_key: str | None) -> DagRun | None:
+    """From `airflow/<dag>/<run>/<task>/<map index>`; None for what was not asked for by a run."""
+    parts = (request_key or "").split("/")
+    if len(parts) < 5 or parts[0] != "airflow":
+        return None
+    return DagRun(parts[1], "/".join(parts[2:-2]))
+
+
+def note(settings: Settings, request_key: str, sentence: str) -> None:
+    """Write the sentence into the run's note, where the settings say how to reach Airflow. Nothing fails because it could not."""
+    run, airflow = dag_run(request_key), build_airflow_rest(settings)
+    if run is None or airflow is None:
+        return
+    with closing(airflow):
+        try:
+            airflow.note(run.dag_id, run.run_id, sentence)
+        except Retryable as error:
+            telemetry.get_logger(__name__).warning("no note on the run", run=run.run_id, why=str(error))
