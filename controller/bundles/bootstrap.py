@@ -1,7 +1,8 @@
 """Composition root of bundle balancing: gives each service one cluster's reader and acts and this process's settings.
 
 The counterpart of `controller.bootstrap` for `cleave bundles` and the tasks of its DAGs. Building it touches no
-network.
+network. What reads reports is imported where it is used, so that a command that only shows something does not wait for its
+libraries.
 """
 
 from __future__ import annotations
@@ -9,27 +10,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from controller.bootstrap import Application, process_name, pulsar_access
 from controller.bundles.brokers import BundleActs, BundleReader
 from controller.bundles.domain.balancing.settings import BalanceSettings, validate
-from controller.bundles.domain.merging import MergeVerdict
 from controller.bundles.domain.ring.bundle import NamespaceBundle
 from controller.bundles.domain.splitting.algorithms.base import SplitPlan
 from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
-from controller.bundles.reports import ReportArea
-from controller.bundles.services import balancer as bundle_balancer
-from controller.bundles.services.aggregation import BundleAggregation, aggregate, window_ending_at
-from controller.bundles.services.balancer import ActReport, ApplySettings, ProposedCycle, Replay
-from controller.bundles.services.collector import BundleCollector
 from controller.bundles.services.manual_acts import ManualSplit, check_manual_unload, plan_manual_split
-from controller.bundles.store.proposals import ProposalRow
 from controller.clock import SystemClock
 from controller.dataplane.pulsar.admin import bearer_session
 from controller.dataplane.pulsar_load.brokers import BrokerList
 from controller.domain.errors import InvalidInput
 from controller.settings import Settings
 from controller.store.postgres.engine import Store
+
+if TYPE_CHECKING:
+    from controller.bundles.domain.merging import MergeVerdict
+    from controller.bundles.reports import ReportArea
+    from controller.bundles.services.aggregation import BundleAggregation
+    from controller.bundles.services.balancer import ActReport, ProposedCycle, Replay
+    from controller.bundles.services.collector import BundleCollector
+    from controller.bundles.store.proposals import ProposalRow
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,13 @@ class Bundles:
     store: Store
     reader: BundleReader
     acts: BundleActs
-    area: ReportArea
+
+    @cached_property
+    def area(self) -> ReportArea:
+        """Where the reports of brokers land."""
+        from controller.bundles.reports import ReportArea
+
+        return ReportArea(self.settings.bundle_reports_location)
 
     @property
     def cluster(self) -> str:
@@ -49,6 +59,8 @@ class Bundles:
 
     def collector(self, interval_seconds: float) -> BundleCollector:
         """A collector that reads the cluster's brokers at that interval."""
+        from controller.bundles.services.collector import BundleCollector
+
         name = process_name().replace(":", "-").lstrip("-")
         return BundleCollector(
             [self.reader], self.area, name=name, interval_seconds=interval_seconds, clock=SystemClock()
@@ -56,6 +68,8 @@ class Bundles:
 
     def aggregate(self, run_id: str, window_end_ms: int | None = None) -> BundleAggregation:
         """Load of the window that ends now, or at `window_end_ms`, on Spark, as the loader."""
+        from controller.bundles.services.aggregation import aggregate, window_ending_at
+
         end_ms = window_end_ms or SystemClock().now_ms()
         window = window_ending_at(end_ms, self.settings.bundle_window_seconds)
         store = Store(self.settings.loader_dsn, application_name="cleave-bundle-load", pool_size=1)
@@ -66,7 +80,9 @@ class Bundles:
 
     def propose(self, request_key: str, decided_by: str) -> ProposedCycle:
         """Decide one cycle and record it."""
-        return bundle_balancer.propose(
+        from controller.bundles.services import balancer
+
+        return balancer.propose(
             self.store,
             self.reader,
             self.area,
@@ -77,10 +93,13 @@ class Bundles:
 
     def apply(self, cycle_id: int | None, claimant: str) -> list[ActReport]:
         """Carry out what is approved, and what `cycle_id` proposed in automatic namespaces."""
+        from controller.bundles.services import balancer
+        from controller.bundles.services.balancer import ApplySettings
+
         limits = ApplySettings(
             max_splits=self.settings.bundle_max_splits, max_unloads=self.settings.bundle_max_unloads
         )
-        return bundle_balancer.apply(
+        return balancer.apply(
             self.store,
             self.acts,
             cluster=self.cluster,
@@ -91,21 +110,27 @@ class Bundles:
 
     def waiting(self, cycle_id: int | None) -> list[ProposalRow]:
         """What `apply` would carry out."""
-        return bundle_balancer.waiting(self.store, cluster=self.cluster, cycle_id=cycle_id)
+        from controller.bundles.services import balancer
+
+        return balancer.waiting(self.store, cluster=self.cluster, cycle_id=cycle_id)
 
     def verify(self, claimant: str) -> list[ActReport]:
         """Read whether what was applied holds."""
-        return bundle_balancer.verify(self.store, self.reader, claimant=claimant)
+        from controller.bundles.services import balancer
+
+        return balancer.verify(self.store, self.reader, claimant=claimant)
 
     def replay(self, cycle_id: int) -> Replay:
         """Decide a stored cycle again and compare the answers."""
-        return bundle_balancer.replay(self.store, cycle_id)
+        from controller.bundles.services import balancer
+
+        return balancer.replay(self.store, cycle_id)
 
     def merges(self) -> dict[str, MergeVerdict]:
         """Which cold bundles could be merged, by namespace."""
-        return bundle_balancer.merges(
-            self.store, cluster=self.cluster, settings=balance_settings(self.settings)
-        )
+        from controller.bundles.services import balancer
+
+        return balancer.merges(self.store, cluster=self.cluster, settings=balance_settings(self.settings))
 
     def plan_split(self, asked: ManualSplit) -> SplitPlan | CutRefusal:
         """Where a split by hand would cut."""
@@ -144,7 +169,6 @@ def bundles_of(app: Application) -> Iterator[Bundles]:
             app.store,
             reader,
             BundleActs(session, admin_url, reader),
-            ReportArea(settings.bundle_reports_location),
         )
     finally:
         session.close()

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 
-from controller.bundles.domain.merging import MergeVerdict
-from controller.bundles.domain.splitting.algorithms.base import SplitPlan
-from controller.bundles.services.balancer import ActReport
-from controller.bundles.services.collector import BundleTick
-from controller.bundles.services.split_policies import PolicyOfNamespace
-from controller.bundles.store.proposals import ProposalRow
 from controller.clock import to_datetime
 from controller.domain.shown import duration
 from controller.entrypoints.output import rows_table
+
+if TYPE_CHECKING:
+    from controller.bundles.domain.merging import MergeVerdict
+    from controller.bundles.domain.splitting.algorithms.base import SplitPlan
+    from controller.bundles.services.balancer import ActReport
+    from controller.bundles.services.collector import BundleTick
+    from controller.bundles.services.split_policies import PolicyOfNamespace
+    from controller.bundles.store.proposals import ProposalRow
 
 Rows = list[dict[str, Any]]
 

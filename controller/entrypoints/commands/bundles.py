@@ -16,7 +16,6 @@ from controller.bundles.bootstrap import Bundles, bundles_of
 from controller.bundles.domain.ring.hashes import edge_text, topic_hash
 from controller.bundles.domain.ring.topic_name import canonical_topic_name, namespace_of
 from controller.bundles.domain.splitting.algorithms.refusal import CutRefusal
-from controller.bundles.services import balancer as bundle_balancer
 from controller.bundles.services.manual_acts import ManualSplit
 from controller.bundles.services.split_policies import change_split_policy
 from controller.bundles.store import namespaces as bundle_namespaces
@@ -249,8 +248,10 @@ def approve(
     as_json: AsJson = False,
 ) -> None:
     """Approve proposals, or refuse them. The next `apply` carries out what is approved."""
+    from controller.bundles.services import balancer
+
     with application() as cleave:
-        found = bundle_balancer.approve(cleave.store, proposal_ids, refuse=refuse, actor=user_name())
+        found = balancer.approve(cleave.store, proposal_ids, refuse=refuse, actor=user_name())
         rows = [bundle_rows.approval_row(row) for row in found]
     emit(as_json, rows, rows_table(rows))
 
@@ -264,9 +265,11 @@ def apply(
     as_json: AsJson = False,
 ) -> None:
     """Carry out what is approved, and check whether what was done before holds."""
+    from controller.bundles.services import balancer
+
     with cluster() as bundles:
         if cycle is not None:
-            bundle_balancer.require_cycle(bundles.store, cluster=bundles.cluster, cycle_id=cycle)
+            balancer.require_cycle(bundles.store, cluster=bundles.cluster, cycle_id=cycle)
         if dry_run:
             rows = [bundle_rows.waiting_row(row) for row in bundles.waiting(cycle)]
         else:

@@ -55,6 +55,10 @@ def test_a_command_on_topics_loads_nothing_that_is_for_others(command: str) -> N
     assert loaded & (NO_COMMAND_ON_TOPICS_NEEDS | PARTS_OF_OTHER_COMMANDS) == set()
 
 
+def test_a_command_that_only_shows_bundles_loads_nothing_that_reads_reports() -> None:
+    assert loaded_by("bundles", "show", "--help") & {"numpy", "pandas", "pyarrow", "pyspark", "uvicorn"} == set()
+
+
 def test_the_checker_of_histories_needs_no_database() -> None:
     loaded = loaded_by("check-history", "--help")
 
