@@ -251,7 +251,10 @@ def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> t
     topics = topic_feed.TopicFeed(app.store, watched.interrupt, clock=SystemClock())
     telling = feeds.Feeds(watched, (layouts, topics), clock=SystemClock())
     key_counts = KeyCountLanding(
-        app.store, key_count_area(settings), worker=_file_name_part(process_name()), clock=SystemClock()
+        app.store,
+        partial(key_count_area, settings),
+        worker=_file_name_part(process_name()),
+        clock=SystemClock(),
     )
     services = ConsumerServices(
         leader,

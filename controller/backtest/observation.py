@@ -194,8 +194,8 @@ class Observation:
         return dict(self.shown)
 
     def _show(self, places: Wholes) -> None:
-        for place in places.tolist():
-            self.shown[self.ids[place]] = self.arrays.record(place, self.metrics, self.heard_at)
+        records = self.arrays.records(places, self.metrics, self.heard_at)
+        self.shown.update(zip([self.ids[place] for place in places.tolist()], records, strict=True))
 
     def settle(self) -> None:
         """Brings the records up to date with what `advance` has put off."""

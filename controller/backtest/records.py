@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from controller.backtest.arrays import Floats, Mask, Wholes, any_along, is_nan
-from controller.backtest.averages import all_rates
 from controller.domain.load import FLOOR_FRACTION, METRICS, LoadRecord, LoadStats, LoadThresholds
 
 NOT_COLD = -1
@@ -43,16 +42,17 @@ class RecordArrays:
         modified_at[new], cold_since[new] = self.modified_at[old], self.cold_since[old]
         self.adopt(written, modified_at, cold_since)
 
-    def record(self, place: int, metrics: Sequence[int], heard_at: int) -> LoadRecord:
-        """The record of the segment at that place."""
-        cold_since = int(self.cold_since[place])
-        rates = all_rates(metrics, self.written[:, place].tolist())
-        return LoadRecord(
-            LoadStats(*rates),
-            int(self.modified_at[place]),
-            None if cold_since == NOT_COLD else cold_since,
-            heard_at,
-        )
+    def records(self, places: Wholes, metrics: Sequence[int], heard_at: int) -> list[LoadRecord]:
+        """The records of the segments at these places."""
+        columns = [[0.0] * len(places)] * len(METRICS)
+        for metric, written in zip(metrics, self.written, strict=True):
+            columns[metric] = written[places].tolist()
+        return [
+            LoadRecord(LoadStats(a, b, c, d), modified_at, None if since == NOT_COLD else since, heard_at)
+            for a, b, c, d, modified_at, since in zip(
+                *columns, self.modified_at[places].tolist(), self.cold_since[places].tolist(), strict=True
+            )
+        ]
 
     def observe(self, rates: Sequence[Floats], instants: Wholes) -> None:
         """Takes in `rates[metric][observation, segment]`, the observations in order of time.

@@ -21,6 +21,7 @@ Ties go by range, in the consumer lane by id. Its splits are at the midpoint. Th
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import lru_cache
 
 from controller.domain.decision import Evaluation, Lane, Refusal, RefusalReason
 from controller.domain.knobs import misfit
@@ -54,12 +55,34 @@ def decide(situation: Situation, lanes: Collection[Lane] = ALL_LANES) -> Evaluat
         return Evaluation(refusals=(Refusal(None, None, RefusalReason.DISABLED, "enabled"),))
     if situation.foreign_controller:  # two controllers would undo each other's acts
         return Evaluation(refusals=(Refusal(None, None, RefusalReason.FOREIGN_CONTROLLER),))
-    broken = violations(policy)
+    broken = _violations(_Same(policy))
     if broken:
         return Evaluation(refusals=tuple(map(_of_violation, broken)))
     ground = Ground(situation)
     decisions = PROFILES_BY_NAME[policy.profile].answer(ground, lanes)
     return Evaluation(decisions, tuple(ground.refusals), ground.valid_until)
+
+
+class _Same:
+    """A policy that is equal to itself alone: what is checked once is not checked again at each tick, or for each topic that shares
+    it. Equal policies may differ in the types of their knobs.
+    """
+
+    __slots__ = ("policy",)
+
+    def __init__(self, policy: AutoScalePolicy) -> None:
+        self.policy = policy
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.policy is other.policy
+
+    def __hash__(self) -> int:
+        return id(self.policy)
+
+
+@lru_cache(maxsize=256)
+def _violations(same: _Same) -> tuple[Violation, ...]:
+    return violations(same.policy)
 
 
 def _of_violation(violation: Violation) -> Refusal:

@@ -6,7 +6,7 @@ what was refused) and the front: how much excess each policy let happen, and at 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
@@ -21,12 +21,23 @@ LOADS_DRAWN = 8
 _COLOURS = ("#3b6fb6", "#d1743b", "#4d9a5b", "#a34d8f", "#b5a23a", "#4fa3a5", "#8b5a3c", "#6d6fb0")
 _MARKS = {"split": "triangle-up", "merge": "triangle-down", "rebucket": "circle", "recut": "diamond"}
 _STYLE = """
-body { font-family: system-ui, sans-serif; margin: 2rem; color: #222; }
-table { border-collapse: collapse; margin: 1rem 0 2rem; }
-th, td { padding: 0.3rem 0.8rem; border-bottom: 1px solid #ddd; text-align: right; }
-th:first-child, td:first-child { text-align: left; }
+:root { color-scheme: light dark; --page: #ffffff; --text: #222222; --line: #dddddd; }
+@media (prefers-color-scheme: dark) { :root { --page: #181818; --text: #dddddd; --line: #444444; } }
+body { font-family: system-ui, sans-serif; margin: 2rem; background: var(--page); color: var(--text); }
+h1, h2 { overflow-wrap: anywhere; }
 h2 { margin-top: 3rem; }
+.table { overflow-x: auto; margin: 1rem 0 2rem; }
+table { border-collapse: collapse; }
+th, td { padding: 0.3rem 0.8rem; border-bottom: 1px solid var(--line); text-align: right; }
+td { white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 7rem; }
+[class$="tick"] text, text[class$="title"], .annotation-text, .legendtext { fill: var(--text) !important; }
 """
+_GRID = "rgba(128, 128, 128, 0.25)"
+_BY_HAND = "#8a8a8a"
+"""Of lines that are no policy's; seen on a light page and on a dark one."""
+LABEL_LETTERS = 26
+"""Of a policy's name beside a row; the legend has all of it."""
 _EXPLAINED = (
     "Costs are in segment-hours: the hours of all segments, a price for load above what they can take, and a price for each "
     "segment added or removed. The regret is the cost over the least any policy can pay, known afterwards."
@@ -80,7 +91,7 @@ def write_page(
         parts.append("<h2>Other loads</h2>")
         parts.append(_html_table(backtest_rows.BY_LOAD, backtest_rows.cells(others)))
     body = "\n".join(parts)
-    head = f"<meta charset='utf-8'><title>{escape(title)}</title><style>{_STYLE}</style>"
+    head = f"<meta charset='utf-8'><meta name='viewport' content='width=device-width'><title>{escape(title)}</title><style>{_STYLE}</style>"
     path.write_text(f"<!DOCTYPE html><html><head>{head}</head><body>{body}</body></html>", encoding="utf-8")
 
 
@@ -98,7 +109,7 @@ def _html_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> st
         "<tr>" + "".join(f"<td>{escape(_cell(row.get(name)))}</td>" for name in columns) + "</tr>"
         for row in rows
     )
-    return f"<table><tr>{head}</tr>{body}</table>"
+    return f"<div class='table'><table><tr>{head}</tr>{body}</table></div>"
 
 
 def _cell(value: Any) -> str:
@@ -129,7 +140,8 @@ def _time_line(pictures: Mapping[str, Mapping[str, Any]]) -> Any:
         ),
     )
     first = next(iter(pictures.values()))
-    _line(figure, 1, "load", _times(first), first["load"], {"color": "#999999", "width": 1})
+    _line(figure, 1, "load", _times(first), first["load"], {"color": _BY_HAND, "width": 1})
+    labels = _labels(pictures)
     for number, (policy, one) in enumerate(pictures.items()):
         colour = _COLOURS[number % len(_COLOURS)]
         line = {"color": colour, "shape": "hv"}
@@ -137,13 +149,46 @@ def _time_line(pictures: Mapping[str, Mapping[str, Any]]) -> Any:
         _line(
             figure, 2, f"{policy}, hottest", _times(one), one["max_load"], line | {"width": 1}, legend=False
         )
-        _draw_acts(figure, policy, one, colour)
-        _draw_refusals(figure, policy, one, colour)
-    figure.add_hline(y=1, line={"dash": "dash", "color": "#444444"}, row=2, col=1)
-    figure.update_layout(height=1100, template="plotly_white", margin={"l": 170, "r": 30, "t": 60})
-    for row, unit in ((1, "segments"), (2, "capacities")):
-        figure.update_yaxes(title_text=unit, row=row, col=1)
+        _draw_acts(figure, labels[policy], one, colour)
+        _draw_refusals(figure, labels[policy], one, colour)
+    figure.add_hline(y=1, line={"dash": "dash", "color": _BY_HAND}, row=2, col=1)
+    for row, unit in (
+        (1, "segments; load in capacities"),
+        (2, "load, capacities"),
+        (3, "policy"),
+        (4, "policy: reason"),
+    ):
+        figure.update_yaxes(title_text=unit, automargin=True, row=row, col=1)
+    figure.update_xaxes(title_text="time, UTC", row=4, col=1)
+    rows = sum(len(one["refusals"]) for one in pictures.values())
+    return _on_any_page(figure, height=1000 + 12 * rows)
+
+
+def _on_any_page(figure: Any, *, height: int) -> Any:
+    """Without a ground of its own, so that the page's shows; the legend below, so that the plots have all the width."""
+    ground = "rgba(0, 0, 0, 0)"
+    figure.update_layout(
+        height=height,
+        template="plotly_white",
+        paper_bgcolor=ground,
+        plot_bgcolor=ground,
+        margin={"l": 80, "r": 30, "t": 60, "b": 90},
+        legend={"orientation": "h", "yanchor": "top", "y": -90 / height, "x": 0},
+        modebar={"bgcolor": ground, "color": _BY_HAND},
+    )
+    figure.update_xaxes(gridcolor=_GRID, zerolinecolor=_GRID)
+    figure.update_yaxes(gridcolor=_GRID, zerolinecolor=_GRID)
     return figure
+
+
+def _labels(policies: Iterable[str]) -> dict[str, str]:
+    """Short names, each another one."""
+    labels: dict[str, str] = {}
+    for policy in policies:
+        short = policy if len(policy) <= LABEL_LETTERS else f"{policy[: LABEL_LETTERS - 1]}…"
+        same = sum(label.partition(" #")[0] == short for label in labels.values())
+        labels[policy] = f"{short} #{same + 1}" if same else short
+    return labels
 
 
 def _line(
@@ -233,7 +278,7 @@ def _front(
             text=[f"price {weight:g}" for weight in weighed],
             name="the best there is",
             mode="lines+markers",
-            line={"color": "#444444", "dash": "dash"},
+            line={"color": _BY_HAND, "dash": "dash"},
         ),
         row=1,
         col=1,
@@ -265,12 +310,11 @@ def _front(
             row=1,
             col=2,
         )
-    figure.update_xaxes(title_text="segment-hours and changes", row=1, col=1)
+    figure.update_xaxes(title_text="cost without excess, segment-hours", row=1, col=1)
     figure.update_yaxes(title_text="excess, capacity-hours", row=1, col=1)
-    figure.update_xaxes(title_text="price of an hour of one capacity too much", type="log", row=1, col=2)
-    figure.update_yaxes(title_text="cost / least cost", row=1, col=2)
-    figure.update_layout(height=460, template="plotly_white")
-    return figure
+    figure.update_xaxes(title_text="price of excess, segment-hours a capacity-hour", type="log", row=1, col=2)
+    figure.update_yaxes(title_text="regret, cost ÷ least cost", row=1, col=2)
+    return _on_any_page(figure, height=520)
 
 
 def _times(one: Mapping[str, Any]) -> list[Any]:

@@ -7,7 +7,7 @@ aggregation, which hands them to decisions. What is not landed when a worker die
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
@@ -43,8 +43,10 @@ class _Counted:
 class KeyCountLanding:
     """Counts of one worker. `add` is for any thread."""
 
-    def __init__(self, store: Store, area: LandingArea, *, worker: str, clock: Clock) -> None:
-        """`worker` stands in file names, and tells the counts of several apart."""
+    def __init__(self, store: Store, area: Callable[[], LandingArea], *, worker: str, clock: Clock) -> None:
+        """`worker` stands in file names, and tells the counts of several apart. The `area` is asked for when something is to land:
+        where nobody tells anything, a worker loads no Arrow.
+        """
         self._store, self._area, self._worker, self._clock = store, area, worker, clock
         self._lock = threading.Lock()
         self._counted: dict[tuple[int, int], _Counted] = {}
@@ -104,7 +106,7 @@ class KeyCountLanding:
             for (topic_id, segment_id), one in counted.items()
         ]
         columns = {name: [row[name] for row in rows] for name in KEY_COUNT_SCHEMA.names}
-        return self._area.append(instant_ms, self._worker, pa.table(columns).cast(KEY_COUNT_SCHEMA))
+        return self._area().append(instant_ms, self._worker, pa.table(columns).cast(KEY_COUNT_SCHEMA))
 
 
 def _whole(bins: Sequence[float]) -> list[int]:

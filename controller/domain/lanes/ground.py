@@ -42,6 +42,7 @@ class Ground:
         "situation",
         "stale_ms",
         "strict",
+        "thresholds",
         "valid_until",
     )
 
@@ -49,6 +50,7 @@ class Ground:
         policy = situation.policy
         self.situation = situation
         self.policy = policy
+        self.thresholds = policy.thresholds
         self.now = situation.now
         self.strict = policy.strict_pulsar
         self.shared_buckets = situation.capabilities.shared_buckets

@@ -60,7 +60,7 @@ def _hot(ground: Ground) -> list[_Hot]:
     """Segments with a score above 1, by range. A refusal for the topic counts the segments that nobody has reported
     yet.
     """
-    msg_in, byte_in, msg_out, byte_out = ground.policy.thresholds.split.rates
+    msg_in, byte_in, msg_out, byte_out = ground.thresholds.split.rates
     hot = []
     missing = 0
     for position, record in enumerate(ground.records):

@@ -55,7 +55,7 @@ def answer(ground: Ground, acted: tuple[Decision, ...]) -> tuple[Decision, ...]:
 
 def _cold(ground: Ground) -> list[LoadRecord | None]:
     """The records that are below all merge thresholds, None for the other segments; age plays no part."""
-    msg_in, byte_in, msg_out, byte_out = ground.policy.thresholds.merge.rates
+    msg_in, byte_in, msg_out, byte_out = ground.thresholds.merge.rates
     return [
         record
         if record is not None
@@ -70,7 +70,7 @@ def _cold(ground: Ground) -> list[LoadRecord | None]:
 
 def _explain_lone(ground: Ground, cold: list[LoadRecord | None], meet: list[bool]) -> None:
     """The refusal of a cold segment without a cold neighbour names the neighbour that is nearest to cold."""
-    limits = ground.policy.thresholds.merge.rates
+    limits = ground.thresholds.merge.rates
     fenced = [False, *meet, False]
     for index, record in enumerate(cold):
         if record is None:
@@ -125,7 +125,7 @@ def _warmth(ground: Ground) -> list[float]:
             + stats.byte_rate_out
             for record in ground.records
         ]
-    msg_in, byte_in, msg_out, byte_out = (limit or 1.0 for limit in ground.policy.thresholds.merge.rates)
+    msg_in, byte_in, msg_out, byte_out = (limit or 1.0 for limit in ground.thresholds.merge.rates)
     return [
         0.0
         if record is None

@@ -136,7 +136,7 @@ class MergeGates:
         """
         if self._ground.segments_high > self._ground.policy.max_segments:
             return False
-        thresholds = self._ground.policy.thresholds
+        thresholds = self._ground.thresholds
         pairs = zip(thresholds.merge.rates, thresholds.split.rates, strict=True)
         return any(2 * merge > split for merge, split in pairs)
 
@@ -145,7 +145,7 @@ class MergeGates:
         if left is None or right is None:
             return False
         sums = map(sum, zip(left.stats.rates, right.stats.rates, strict=True))
-        limits = self._ground.policy.thresholds.split.rates
+        limits = self._ground.thresholds.split.rates
         for metric, total, limit in zip(METRICS, sums, limits, strict=True):
             if total > limit:
                 return self._refuse(i, RefusalReason.WOULD_SPLIT_AGAIN, metric, total, limit)

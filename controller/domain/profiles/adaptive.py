@@ -97,7 +97,7 @@ class _Planner:
         self._ground = ground
         self._lanes = lanes
         policy, situation = ground.policy, ground.situation
-        self._scale = tuple(1 / limit for limit in policy.thresholds.split.rates)
+        self._scale = tuple(1 / limit for limit in ground.thresholds.split.rates)
         self._tick_seconds = max(policy.load_memory_seconds, TICKS_OF_MEMORY) / TICKS_OF_MEMORY
         self._clients = situation.reconnections
         can = situation.capabilities

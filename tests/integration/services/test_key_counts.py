@@ -51,7 +51,7 @@ def tell(
     run: Run, *told: tuple[str, list[tuple[int, int, int]]], worker: str = "w1", at: float = -10.0
 ) -> None:
     """These producers' counts, told to a worker that lands them at once."""
-    landing = KeyCountLanding(run.bench.store, run.key_counts.area, worker=worker, clock=At(at))
+    landing = KeyCountLanding(run.bench.store, lambda: run.key_counts.area, worker=worker, clock=At(at))
     for producer, counts in told:
         landing.add(TOPIC, producer, counts)
     assert landing.land() is not None
@@ -141,7 +141,7 @@ def test_a_producer_that_tells_no_more_counts_for_a_while(run: Run) -> None:
 
 
 def test_a_topic_that_is_not_there_is_refused(run: Run) -> None:
-    landing = KeyCountLanding(run.bench.store, run.key_counts.area, worker="w1", clock=At(0))
+    landing = KeyCountLanding(run.bench.store, lambda: run.key_counts.area, worker="w1", clock=At(0))
 
     with pytest.raises(TopicNotFound):
         landing.add("topic://t/n/none", "a", [(0, 1, 1)])

@@ -136,6 +136,16 @@ def test_a_knob_that_cannot_be_read_disables_with_the_reason(policy: AutoScalePo
     assert says in evaluation.to_json()
 
 
+def test_a_policy_that_equals_a_valid_one_is_checked_by_itself() -> None:
+    valid = AutoScalePolicy()
+    mistyped = replace(valid, min_segments=True)
+    assert mistyped == valid
+
+    assert RefusalReason.INVALID_POLICY not in {r.reason for r in decide(topic(5, policy=valid)).refusals}
+    [refusal] = decide(topic(5, policy=mistyped)).refusals
+    assert refusal.reason is RefusalReason.INVALID_POLICY
+
+
 def test_a_topic_may_scale_inside_a_namespace_that_does_not() -> None:
     policy = resolve(AutoScalePolicy(), PolicyOverride(enabled=False), PolicyOverride(enabled=True))
     assert decide(topic(20_000, policy=policy)).decisions == (Split(0, (), "msgRateIn"),)
