@@ -18,7 +18,12 @@ from controller.clock import Clock, to_ms
 from controller.domain.decision import Lane
 from controller.domain.errors import CleaveError, Retryable
 from controller.services.worker.agenda import Agenda, Firing
-from controller.services.worker.sensors import Sensor, everything, topic_of
+from controller.services.worker.sensors import (
+    LONGEST_GATHERING_SECONDS,
+    Sensor,
+    everything,
+    topic_of,
+)
 from controller.services.worker.work import NOTHING, Work
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import Store
@@ -209,7 +214,9 @@ class WorkLoop:
                     continue
                 telemetry.WAKEUPS.labels(sensor.name).inc()
                 asked = sensor.notified(topic_id)
-                if sensor.patience_seconds > 0:
+                if sensor.quiet_seconds > 0:
+                    self._agenda.gather(asked, now, sensor.quiet_seconds, LONGEST_GATHERING_SECONDS)
+                elif sensor.patience_seconds > 0:
                     self._agenda.put_off(asked, now, sensor.patience_seconds)
                 else:
                     work = work | asked

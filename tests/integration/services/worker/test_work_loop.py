@@ -227,11 +227,26 @@ def test_sensors_that_are_due_at_once_are_all_served(bench: Bench) -> None:
         )
 
 
+class Hasty(ConsumerSensor):
+    """One that gathers nothing."""
+
+    quiet_seconds = 0.0
+
+
+def test_consumers_that_come_together_are_looked_at_together(bench: Bench) -> None:
+    with running(bench, ConsumerSensor()) as one:
+        one.diary.topics.clear()
+        for topic_id in range(1, 21):
+            notify(bench, topic_id)
+        wait_until(lambda: one.diary.topics, message="their topics are evaluated")
+        assert one.diary.topics == [frozenset(range(1, 21))]
+
+
 @pytest.mark.parametrize("hammering", [True, False], ids=["under a stream of notifications", "in silence"])
 def test_what_is_due_is_done(bench: Bench, hammering: bool) -> None:
     """A steady stream of notifications must not starve what is due by itself."""
     due = Due(Lane.MERGE, None)
-    with running(bench, ConsumerSensor(), due) as one:
+    with running(bench, Hasty(), due) as one:
         one.diary.lanes.clear()
         one.listener.rings_without_end = hammering
         one.listener.interrupt()
