@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from controller.services.key_count_landing import KeyCountLanding
     from controller.services.load_aggregation import LoadAggregation
     from controller.services.load_collector import LoadCollector
+    from controller.services.load_intake import LoadIntake
     from controller.services.operation_runner import RunnerContext
     from controller.services.policy_backtest import PolicyBacktest
     from controller.services.policy_candidates.trials import Trials, Variant
@@ -390,6 +391,14 @@ def build_collector(app: Application, prefix: str = "") -> LoadCollector:
         clock=SystemClock(),
         prefix=prefix,
     )
+
+
+def build_load_intake(app: Application) -> LoadIntake:
+    """What lands the samples that brokers write themselves."""
+    from controller.landing.area import LandingArea
+    from controller.services.load_intake import LoadIntake
+
+    return LoadIntake(app.store, LandingArea(app.settings.landing_url), SystemClock())
 
 
 def build_consumer_watch(app: Application, prefix: str = "") -> ConsumerWatch:

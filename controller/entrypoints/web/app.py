@@ -9,6 +9,18 @@ from fastapi import FastAPI
 from controller.bootstrap import ConsumerServices
 from controller.entrypoints.web import deliveries, key_counts, layouts, sessions
 from controller.entrypoints.web.acting import ACTS_AT_ONCE
+from controller.entrypoints.web.api import (
+    audit_log,
+    backtests,
+    bundles,
+    decisions,
+    history,
+    load,
+    operations,
+    policies,
+    topics,
+)
+from controller.entrypoints.web.api import segments as reshapes
 from controller.entrypoints.web.audit import Audited
 from controller.entrypoints.web.limits import FewAtOnce, SmallRequests
 from controller.entrypoints.web.pulsar import namespaces, scalable, segments
@@ -24,6 +36,16 @@ ROUTERS = (
     scalable.router,
     namespaces.router,
     segments.router,
+    topics.router,
+    reshapes.router,
+    policies.router,
+    decisions.router,
+    operations.router,
+    history.router,
+    backtests.router,
+    bundles.router,
+    audit_log.router,
+    load.router,
 )
 
 
