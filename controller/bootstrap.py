@@ -220,6 +220,21 @@ def build_worker(
     return Worker(loop, leases, listener, beside, demand_schema)
 
 
+def build_server(app: Application, served: ConsumerServer) -> tuple[Beside, ...]:
+    """What serves without working: it leads no topic, and sends consumers' sessions to the workers that do."""
+    from controller.services.worker.shard_leases import ShardLeases
+
+    settings = app.settings
+    none_held = ShardLeases(
+        app.store,
+        process_name(),
+        shard_count=settings.worker_shards,
+        ttl_seconds=settings.worker_lease_seconds,
+        clock=SystemClock(),
+    )
+    return _serving(app, none_held, served)
+
+
 def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> tuple[Beside, ...]:
     """The leader of consumers, the feeds of watches, and what serves them."""
     from controller.services import subscription_lag

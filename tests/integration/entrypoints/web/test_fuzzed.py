@@ -12,9 +12,11 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis import checks
+from sqlalchemy import text
 
 from controller.devstack.serving import serving_worker, token_for, token_of
 from controller.entrypoints.web.access import Role
+from controller.store.postgres.engine import Store
 from tests.support.bench import Bench
 from tests.support.drawn import THOROUGH, cases
 
@@ -42,10 +44,12 @@ FUZZED = settings(
 def description(
     postgres_server: Any, migrated_template: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:
-    """What a real worker says of itself. Topics of thousands of segments take their time, and are not what is looked for."""
-    url = postgres_server.create_database("cleave_fuzzed", template=migrated_template)
-    bench = Bench(url)
+    """What a real worker says of itself, with the rights it has where it is installed. Topics of thousands of segments take their time, and are not what is looked for."""
+    name, user = "cleave_fuzzed", "cleave_fuzzed_controller"
+    bench = Bench(postgres_server.create_database(name, template=migrated_template))
     bench.topic_with(segments=2)
+    bench.execute(f"CREATE ROLE {user} LOGIN PASSWORD 'pw' IN ROLE cleave_controller")
+    url = postgres_server.url(name, user=user, password="pw")
     landing: Path = tmp_path_factory.mktemp("landing")
     with serving_worker(url, landing_url=str(landing)) as running:
         document = httpx.get(f"{running.address}/openapi.json").text
@@ -55,7 +59,9 @@ def description(
         schema.config.phases.coverage.enabled = THOROUGH  # every bound of every parameter: 8 minutes
         yield schema.exclude(path_regex=STREAMS)
     bench.close()
-    postgres_server.drop_database("cleave_fuzzed")
+    postgres_server.drop_database(name)
+    with Store(postgres_server.url("postgres")).transaction() as tx:
+        tx.execute(text(f"DROP ROLE {user}"))
 
 
 asked = schemathesis.pytest.from_fixture("description")
