@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 OTHER_CONNECTIONS = 10
 """Besides its operations a process may at once evaluate, look for what is due, mirror, sample keys, hold its leases,
 lead consumers, feed layouts and be asked."""
-API_TRANSACTIONS = 12
+API_TRANSACTIONS = 20
 """At once, for what people ask of a worker over HTTP and for the audit of it."""
 OPERATIONS_TOGETHER = 64
 """Fresh reshapes a thread claims at once where the data plane takes calls set-wise; of others it claims one."""

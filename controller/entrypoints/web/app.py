@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from fastapi import FastAPI
 
 from controller.bootstrap import ConsumerServices
 from controller.entrypoints.web import deliveries, key_counts, layouts, sessions
-from controller.entrypoints.web.acting import ACTS_AT_ONCE
+from controller.entrypoints.web.acting import Turns
 from controller.entrypoints.web.api import (
     audit_log,
     backtests,
@@ -53,7 +51,7 @@ def create_app(served: ConsumerServices, secret: str, *, most_at_once: int) -> F
     """The app that a worker serves, with so many requests and streams under way at once."""
     app = FastAPI(title="Cleave", docs_url=None, redoc_url=None)
     app.state.served, app.state.secret = served, secret
-    app.state.turns = asyncio.Semaphore(ACTS_AT_ONCE)
+    app.state.turns = Turns()
     answer_errors(app)
     for router in ROUTERS:
         app.include_router(router)

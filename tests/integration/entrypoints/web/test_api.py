@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ import httpx
 import pyarrow.parquet as pq
 import pytest
 
-from controller.devstack.serving import serving_worker, token_for, token_of
+from controller.devstack.serving import serving_leader, serving_worker, token_for, token_of
 from controller.entrypoints.web.access import Role
+from controller.entrypoints.web.acting import AT_ONCE
 from controller.landing.area import LandingArea
 from controller.services.segment_admin import splitting
 from tests.support.bench import Bench
 from tests.support.every_row import every_row
+from tests.support.waiting import wait_until
 
 API = "/api/v1"
 TOPIC = f"{API}/topics/acme/shop/orders"
@@ -181,6 +184,36 @@ class TestChanges:
             "monday-1",
         )
         assert (refused["result"], "segment_id" in refused["reason"]) == ("refused", True)
+
+
+class TestTurns:
+    def test_who_only_looks_does_not_wait_for_those_who_wait_for_operations(self, bench: Bench) -> None:
+        """This worker carries out nothing, so each of those acts waits for as long as it may."""
+        names = [f"topic://acme/shop/t{number}" for number in range(AT_ONCE + 1)]
+        for bench.topic_name in names:
+            bench.create()
+        with (
+            serving_leader(bench.url) as address,
+            httpx.Client(
+                base_url=f"{address}{API}", headers=bearer(token_of(Role.ADMIN)), timeout=60.0
+            ) as http,
+            ThreadPoolExecutor(len(names)) as threads,
+        ):
+            waiting = [
+                threads.submit(
+                    http.post,
+                    f"{name.replace('topic://', 'topics/')}/split",
+                    json={"segment_id": 0},
+                    params={"wait_seconds": 6},
+                )
+                for name in names
+            ]
+            intended = "SELECT count(*) FROM cleave.operation WHERE kind = 'split'"
+            wait_until(lambda: bench.scalar(intended) == AT_ONCE, message="all turns are taken")
+            found = http.get("/operations", params={"live": True}).json()["items"]
+            assert len(found) == AT_ONCE  # one more waits for its turn
+            assert not any(one.done() for one in waiting)
+            assert {one.result().json()["operation"]["state"] for one in waiting} == {"intended"}
 
 
 class TestWhatIsShown:
