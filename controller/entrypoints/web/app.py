@@ -20,6 +20,7 @@ from controller.entrypoints.web.api import (
 )
 from controller.entrypoints.web.api import segments as reshapes
 from controller.entrypoints.web.audit import Audited
+from controller.entrypoints.web.demands import demand_rights
 from controller.entrypoints.web.limits import FewAtOnce, SmallRequests
 from controller.entrypoints.web.pulsar import namespaces, scalable, segments
 from controller.entrypoints.web.refusals import answer_errors
@@ -55,6 +56,7 @@ def create_app(served: ConsumerServices, secret: str, *, most_at_once: int) -> F
     answer_errors(app)
     for router in ROUTERS:
         app.include_router(router)
+    demand_rights(app)
 
     def write_audit(row: AuditRow) -> None:
         with served.api.store.transaction() as tx:
