@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from controller.services.key_count_landing import KeyCountLanding
     from controller.services.load_aggregation import LoadAggregation
     from controller.services.load_collector import LoadCollector
+    from controller.services.load_intake import LoadIntake
     from controller.services.operation_runner import RunnerContext
     from controller.services.policy_backtest import PolicyBacktest
     from controller.services.policy_candidates.trials import Trials, Variant
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 OTHER_CONNECTIONS = 10
 """Besides its operations a process may at once evaluate, look for what is due, mirror, sample keys, hold its leases,
 lead consumers, feed layouts and be asked."""
-API_TRANSACTIONS = 12
+API_TRANSACTIONS = 20
 """At once, for what people ask of a worker over HTTP and for the audit of it."""
 OPERATIONS_TOGETHER = 64
 """Fresh reshapes a thread claims at once where the data plane takes calls set-wise; of others it claims one."""
@@ -217,6 +218,21 @@ def build_worker(
     loop = _work_loop(app, worker_id, sensors, listener, leases)
     beside = _beside(app, leases) + (() if served is None else _serving(app, leases, served))
     return Worker(loop, leases, listener, beside, demand_schema)
+
+
+def build_server(app: Application, served: ConsumerServer) -> tuple[Beside, ...]:
+    """What serves without working: it leads no topic, and sends consumers' sessions to the workers that do."""
+    from controller.services.worker.shard_leases import ShardLeases
+
+    settings = app.settings
+    none_held = ShardLeases(
+        app.store,
+        process_name(),
+        shard_count=settings.worker_shards,
+        ttl_seconds=settings.worker_lease_seconds,
+        clock=SystemClock(),
+    )
+    return _serving(app, none_held, served)
 
 
 def _serving(app: Application, leases: ShardLeases, served: ConsumerServer) -> tuple[Beside, ...]:
@@ -403,6 +419,14 @@ def build_collector(app: Application, prefix: str = "") -> LoadCollector:
         clock=SystemClock(),
         prefix=prefix,
     )
+
+
+def build_load_intake(app: Application) -> LoadIntake:
+    """What lands the samples that brokers write themselves."""
+    from controller.landing.area import LandingArea
+    from controller.services.load_intake import LoadIntake
+
+    return LoadIntake(app.store, LandingArea(app.settings.landing_url), SystemClock())
 
 
 def build_consumer_watch(app: Application, prefix: str = "") -> ConsumerWatch:

@@ -1782,6 +1782,20 @@ CREATE FUNCTION inspect.times_32(a bigint, b bigint) RETURNS bigint
 
 COMMENT ON FUNCTION inspect.times_32(a bigint, b bigint) IS 'The low 32 bits of a product; a part of hash_of.';
 
+CREATE TABLE cleave.api_request (
+    subject text NOT NULL,
+    idempotency_key text NOT NULL,
+    asked_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    digest text NOT NULL,
+    answer jsonb
+);
+
+COMMENT ON TABLE cleave.api_request IS 'Changes that were asked for with an idempotency key: of what request it was, and what was answered. Kept for a week at least.';
+
+COMMENT ON COLUMN cleave.api_request.digest IS 'Of the verb, the path and the body: a key is for one request.';
+
+COMMENT ON COLUMN cleave.api_request.answer IS 'Null while the first request is being answered.';
+
 CREATE TABLE cleave.audit (
     audit_id bigint NOT NULL,
     asked_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
@@ -4388,6 +4402,9 @@ CREATE TABLE staging.tick_row (
 
 ALTER TABLE ONLY cleave.decision ATTACH PARTITION cleave.decision_default DEFAULT;
 
+ALTER TABLE ONLY cleave.api_request
+    ADD CONSTRAINT api_request_pkey PRIMARY KEY (subject, idempotency_key);
+
 ALTER TABLE ONLY cleave.audit
     ADD CONSTRAINT audit_pkey PRIMARY KEY (audit_id);
 
@@ -4603,6 +4620,8 @@ ALTER TABLE ONLY embedded.queue_reader
 
 ALTER TABLE ONLY embedded.unsettled
     ADD CONSTRAINT unsettled_pkey PRIMARY KEY (log_id, subscription, log_offset);
+
+CREATE INDEX api_request_by_age ON cleave.api_request USING btree (asked_at);
 
 CREATE INDEX bundle_decision_of_cluster ON cleave.bundle_decision USING btree (cluster, cycle_id DESC);
 
@@ -5164,6 +5183,8 @@ GRANT ALL ON FUNCTION inspect.lineage(topic text, segment bigint) TO cleave_cont
 
 GRANT ALL ON FUNCTION inspect.times_32(a bigint, b bigint) TO cleave_inspector;
 GRANT ALL ON FUNCTION inspect.times_32(a bigint, b bigint) TO cleave_controller;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.api_request TO cleave_controller;
 
 GRANT SELECT,INSERT ON TABLE cleave.audit TO cleave_controller;
 

@@ -117,6 +117,10 @@ _COMMANDS = {
         "processes:worker",
         "Run the worker until SIGTERM: it reacts to consumers and load, and runs operations.",
     ),
+    "serve": (
+        "processes:serve",
+        "Serve over HTTP until SIGTERM without working: people's calls, layouts, watches; sessions are sent to the workers.",
+    ),
     "collect": (
         "processes:collect",
         "Sample the counters of every watched segment into the landing area, and see who consumes, until SIGTERM.",

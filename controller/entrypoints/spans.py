@@ -48,3 +48,16 @@ def span(
             f"nothing lies between --from {begins.isoformat()} and --to {ends.isoformat()}; give --from the earlier"
         )
     return begins, ends
+
+
+def moment(text: str) -> int | datetime:
+    """An epoch, or an instant in ISO 8601; without a time zone it is UTC."""
+    if text.isdecimal() and len(text) <= 19:  # what a bigint holds
+        return int(text)
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidInput(
+            f"{shown(text)} is neither an epoch (7) nor an instant (2026-11-21T03:00:00Z)"
+        ) from error
+    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)

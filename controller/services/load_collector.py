@@ -22,7 +22,7 @@ from controller.dataplane.base import Counters, DataPlane
 from controller.dataplane.observation import SamplesByPage
 from controller.domain.errors import CleaveError, InvalidInput, Retryable
 from controller.landing.area import LandingArea
-from controller.landing.schemas import SAMPLE_SCHEMA
+from controller.landing.samples import Sample, sample_table
 from controller.store.load import producers
 from controller.store.postgres.engine import Store
 from controller.store.topics import watched_logs as watch_list
@@ -175,15 +175,17 @@ class LoadCollector:
 
 
 def _table(samples: Sequence[tuple[WatchedLog, Counters]]) -> pa.Table:
-    columns = {
-        "topic_id": [one.topic_id for one, _ in samples],
-        "segment_id": [one.segment_id for one, _ in samples],
-        "backing_topic": [one.backing_topic for one, _ in samples],
-        "source": [counters.source for _, counters in samples],
-        "instant": [counters.instant_ms * 1000 for _, counters in samples],
-        "msg_in": [counters.msg_in for _, counters in samples],
-        "byte_in": [counters.byte_in for _, counters in samples],
-        "msg_out": [counters.msg_out for _, counters in samples],
-        "byte_out": [counters.byte_out for _, counters in samples],
-    }
-    return pa.table(columns).cast(SAMPLE_SCHEMA)
+    return sample_table(
+        Sample(
+            log.topic_id,
+            log.segment_id,
+            log.backing_topic,
+            counters.source,
+            counters.instant_ms,
+            counters.msg_in,
+            counters.byte_in,
+            counters.msg_out,
+            counters.byte_out,
+        )
+        for log, counters in samples
+    )

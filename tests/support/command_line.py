@@ -11,13 +11,8 @@ from sqlalchemy import text
 
 from controller.entrypoints.cli import run
 from controller.store.postgres.engine import Store
+from tests.support.every_row import every_row
 from tests.support.log_settings import logging_kept
-
-_TABLES = text("""
-    SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-     WHERE c.relkind = 'r' AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_'
-     ORDER BY 1
-""")
 
 
 @dataclass(frozen=True)
@@ -73,12 +68,7 @@ class CommandLine:
 
     def rows(self) -> dict[str, list[str]]:
         """Every row of every table, as text."""
-        with self.store.transaction() as tx:
-            tables = tx.execute(_TABLES).scalars().all()
-            return {
-                table: sorted(tx.execute(text(f"SELECT CAST(t AS text) FROM {table} t")).scalars())
-                for table in tables
-            }
+        return every_row(self.store)
 
     def execute(self, statement: str, **parameters: object) -> None:
         """Change rows by hand, as a test may."""

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from sqlalchemy import Connection
 
 from controller.bootstrap import application
-from controller.dataplane.base import DataPlane
 from controller.domain.decision import Evaluation
-from controller.domain.errors import InvalidInput, NotFound
+from controller.domain.errors import InvalidInput
 from controller.domain.evaluator import decide as ask
-from controller.domain.policy import AutoScalePolicy
-from controller.domain.situation import Capabilities, Situation
-from controller.entrypoints import completion
+from controller.domain.situation import Situation
+from controller.entrypoints import completion, verdict_documents
 from controller.entrypoints.commands import verdicts
 from controller.entrypoints.commands.options import AsJson, topic_name
 from controller.entrypoints.output import emit, rows_table, say
-from controller.store.decisions import situations
+from controller.services.what_if import present_situation
 from controller.store.topics import topics
 
 
@@ -51,7 +47,7 @@ def decide(
     verdict = evaluation.to_document()
     emit(
         as_json,
-        verdicts.document(verdict, situation.now),
+        verdict_documents.document(verdict, situation.now),
         rows_table(verdicts.rows(verdict, situation.now), verdicts.COLUMNS, title=verdicts.title(verdict)),
     )
 
@@ -59,32 +55,6 @@ def decide(
 def _live(topic: str) -> Situation:
     with application() as cleave, cleave.store.transaction() as tx:
         return present_situation(tx, topics.find_topic(tx, topic_name(topic)), cleave.planes)
-
-
-def present_situation(
-    tx: Connection,
-    topic: topics.TopicRow,
-    planes: Mapping[str, DataPlane],
-    instead: AutoScalePolicy | None = None,
-) -> Situation:
-    """The topic now, with the policy in force or with another `instead`. Raises NotFound where none can be decided on."""
-    found = situations.load_situations(
-        tx,
-        [topic.topic_id],
-        planes_capabilities(planes),
-        instead={} if instead is None else {topic.topic_id: instead},
-    )
-    if topic.topic_id not in found:
-        raise NotFound(
-            f"topic {topic.name} is {topic.state} on data plane {topic.data_plane!r}; only a live topic on a data plane "
-            "that is configured here has a situation to decide on"
-        )
-    return found[topic.topic_id]
-
-
-def planes_capabilities(planes: Mapping[str, DataPlane]) -> dict[str, Capabilities]:
-    """What each configured data plane can do."""
-    return {name: plane.capabilities for name, plane in planes.items()}
 
 
 def _read(source: str) -> str:

@@ -20,7 +20,7 @@ from controller.domain.errors import InvalidInput, NotFound
 from controller.domain.how_far import how_far
 from controller.domain.replay import Replay
 from controller.domain.replay import replay as made_again
-from controller.entrypoints import completion
+from controller.entrypoints import completion, verdict_documents
 from controller.entrypoints.commands import verdicts
 from controller.entrypoints.commands.ledger import TopicFilter, known
 from controller.entrypoints.commands.options import AsJson, From, Limit, To
@@ -244,14 +244,14 @@ def _document(row: Mapping[str, Any], again: Replay) -> dict[str, Any]:
         **{name: row[name] for name in ("decision_id", "topic", "decided_at", "lanes", "code_version")},
         "replayed_by": again.code_version,
         "is_same": again.is_same,
-        **verdicts.document(again.stored, now),
+        **verdict_documents.document(again.stored, now),
     }
     if again.replayed is None:
         return {**document, "unreadable": again.unreadable}
     if again.is_same:
         return document
-    differs = verdicts.difference(again.stored, again.replayed, (STORED, REPLAYED))
-    return {**document, "replayed": verdicts.document(again.replayed, now), "difference": differs}
+    differs = verdict_documents.difference(again.stored, again.replayed, (STORED, REPLAYED))
+    return {**document, "replayed": verdict_documents.document(again.replayed, now), "difference": differs}
 
 
 def _rows(row: Mapping[str, Any], again: Replay) -> list[dict[str, Any]]:
@@ -279,7 +279,7 @@ def _outcome(again: Replay) -> str:
         return "the same answer, bit for bit"
     if again.replayed is None:
         return f"what it was made on cannot be read ({again.unreadable})"
-    alone = verdicts.difference(again.stored, again.replayed, (STORED, REPLAYED))
+    alone = verdict_documents.difference(again.stored, again.replayed, (STORED, REPLAYED))
     if any(found for side in alone.values() for found in side.values()):
         return "another answer"
     if again.stored["valid_until"] != again.replayed["valid_until"]:

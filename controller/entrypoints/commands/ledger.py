@@ -6,17 +6,14 @@ All read schema `inspect`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 from rich.tree import Tree
 from sqlalchemy import Connection
 
-from controller.domain.errors import InvalidInput
 from controller.domain.key_hash import key_hash
 from controller.domain.layout import SegmentLayout
-from controller.domain.shown import shown
 from controller.entrypoints import completion
 from controller.entrypoints.commands.options import AsJson, Limit, Topic, about, topic_name
 from controller.entrypoints.output import (
@@ -28,6 +25,7 @@ from controller.entrypoints.output import (
     rows_table,
 )
 from controller.entrypoints.reading import reading
+from controller.entrypoints.spans import moment
 from controller.store.postgres import inspection
 from controller.store.topics import inspected
 
@@ -178,16 +176,3 @@ def key(
     row_shown = {**document, "earlier": created(document["earlier"])}
     columns = ("key", "segment_hash", "epoch", "segment_id", "hash_range", "earlier")
     emit(as_json, document, rows_table([row_shown], columns, title=row.name))
-
-
-def moment(text: str) -> int | datetime:
-    """An epoch, or an instant in ISO 8601; without a time zone it is UTC."""
-    if text.isdecimal() and len(text) <= 19:  # what a bigint holds
-        return int(text)
-    try:
-        instant = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise InvalidInput(
-            f"{shown(text)} is neither an epoch (7) nor an instant (2026-11-21T03:00:00Z)"
-        ) from error
-    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)

@@ -8,7 +8,13 @@ from typing import Annotated
 import typer
 
 from controller import telemetry
-from controller.bootstrap import application, build_collector, build_consumer_watch, build_worker
+from controller.bootstrap import (
+    application,
+    build_collector,
+    build_consumer_watch,
+    build_server,
+    build_worker,
+)
 from controller.domain.errors import InvalidInput
 from controller.entrypoints.commands.options import AsJson, DryRun
 from controller.entrypoints.output import emit, rows_table
@@ -56,6 +62,33 @@ def worker(
         running = build_worker(cleave, name, web_server(cleave.settings))
         on_stop_signals(running.stop)
         running.run()
+
+
+def serve(
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = "127.0.0.1",
+    json_logs: JsonLogs = False,
+) -> None:
+    telemetry.configure_logging(json_lines=json_logs)
+    serve_metrics(metrics_host, metrics_port)
+    with application(name="cleave-serve") as cleave:
+        from controller.entrypoints.web.server import web_server
+
+        served = web_server(cleave.settings)
+        if served is None:
+            raise InvalidInput("CLEAVE_API_SECRET is not set, so no token could be told from another; set it")
+        parts = build_server(cleave, served)
+        leave = threading.Event()
+        on_stop_signals(leave.set)
+        running = [threading.Thread(target=one.run, name=type(one).__name__, daemon=True) for one in parts]
+        for thread in running:
+            thread.start()
+        telemetry.get_logger(__name__).info("serving", address=served.address)
+        leave.wait()
+        for one in parts:
+            one.stop()
+        for thread in running:
+            thread.join()
 
 
 def collect(

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
-from sqlalchemy import text
 
 from controller.bootstrap import application
 from controller.domain.decision import Lane
-from controller.domain.errors import InvalidInput, InvalidPolicy
+from controller.domain.errors import InvalidInput
 from controller.domain.evaluator import ALL_LANES
-from controller.domain.evaluator import decide as ask
-from controller.domain.policy import AutoScalePolicy, UnreadablePolicy, validate
 from controller.domain.shown import shown
-from controller.domain.situation import Situation
-from controller.entrypoints import backtest_requests, completion
+from controller.entrypoints import backtest_requests, completion, verdict_documents
 from controller.entrypoints.commands import verdicts
-from controller.entrypoints.commands.decide import present_situation
 from controller.entrypoints.commands.options import AsJson, From, To, Topic, about, topic_name
 from controller.entrypoints.commands.policy import parse_knobs
 from controller.entrypoints.output import emit, rows_table
+from controller.services import what_if as service
 from controller.services.policy_backtest import Loads
-from controller.store.topics import topics
+from controller.services.what_if import WhatIf
 
-IN_FORCE, WHAT_IF = "in_force", "what_if"
-Answers = tuple[verdicts.Document, verdicts.Document]
 _EVERY_LANE = ",".join(Lane)
 Lanes = Annotated[
     str,
@@ -60,10 +53,10 @@ def what_if(
             raise InvalidInput("--lanes goes with the present; in the past all lanes are asked")
         _of_the_past(name, changes, since, until, as_json)
         return
-    now, then = _situations(name, changes)
-    answers = ask(now, asked).to_document(), ask(then, asked).to_document()
-    document = {**_question(name, now, then, asked), **_compared(answers, now.now)}
-    emit(as_json, document, _table(document, now.now, answers))
+    with about(name), application() as cleave:
+        found = service.ask(cleave.store, cleave.planes, name, changes, asked)
+    document = verdict_documents.comparison(found)
+    emit(as_json, document, _table(document, found))
 
 
 def _of_the_past(
@@ -71,17 +64,10 @@ def _of_the_past(
 ) -> None:
     from controller.entrypoints.commands import backtest
 
-    _demand_values(changes)
+    service.demand_values(changes)
     question = backtest_requests.of_what_if(changes)
     loads = Loads(*backtest.past(since, until), topics=(name,))
     backtest.ask(question, loads, engine=None, html=None, as_json=as_json)
-
-
-def _demand_values(changes: dict[str, Any]) -> None:
-    """Refuse a knob that is taken back: what it would then be is a question of the levels."""
-    for knob, value in changes.items():
-        if value is None:
-            raise InvalidInput(f"{knob}=null: give the value to ask about")
 
 
 def parse_lanes(given: str) -> frozenset[Lane]:
@@ -95,54 +81,8 @@ def parse_lanes(given: str) -> frozenset[Lane]:
     return frozenset(map(Lane, words))
 
 
-def changed(policy: AutoScalePolicy, changes: dict[str, Any]) -> AutoScalePolicy:
-    """The policy with other knobs, checked as a whole. Raises InvalidInput for a knob that is taken back, InvalidPolicy for
-    the rest.
-    """
-    if isinstance(policy, UnreadablePolicy):
-        raise InvalidPolicy(f"the policy in force cannot be read ({policy.why}); set it right first")
-    _demand_values(changes)
-    then = AutoScalePolicy.from_document({**policy.to_document(), **changes})
-    validate(then)
-    return then
-
-
-def _situations(name: str, changes: dict[str, Any]) -> tuple[Situation, Situation]:
-    """The topic under the policy in force and under the changed one, both of one snapshot and at one instant."""
-    with about(name), application() as cleave, cleave.store.transaction() as tx:
-        tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
-        row = topics.find_topic(tx, name)
-        now = present_situation(tx, row, cleave.planes)
-        then = present_situation(tx, row, cleave.planes, instead=changed(now.policy, changes))
-    return now, replace(then, now=now.now)
-
-
-def _question(name: str, now: Situation, then: Situation, lanes: frozenset[Lane]) -> dict[str, Any]:
-    was, becomes = now.policy.to_document(), then.policy.to_document()
-    return {
-        "topic": name,
-        "epoch": now.layout.epoch,
-        "at": verdicts.at(now.now),
-        "lanes": [lane for lane in Lane if lane in lanes],
-        "changes": [
-            {"knob": knob, "was": was[knob], "value": becomes[knob]}
-            for knob in becomes
-            if was[knob] != becomes[knob]
-        ],
-    }
-
-
-def _compared(answers: Answers, now: int) -> dict[str, Any]:
-    difference = verdicts.difference(*answers, (IN_FORCE, WHAT_IF))
-    return {
-        "is_same": not any(found for side in difference.values() for found in side.values()),
-        IN_FORCE: verdicts.document(answers[0], now),
-        WHAT_IF: verdicts.document(answers[1], now),
-        "difference": difference,
-    }
-
-
-def _table(document: dict[str, Any], now: int, answers: Answers) -> Any:
+def _table(document: dict[str, Any], found: WhatIf) -> Any:
+    answers = found.in_force.to_document(), found.what_if.to_document()
     changes = ", ".join(f"{one['knob']} {one['was']} -> {one['value']}" for one in document["changes"])
     lines = (
         f"{document['topic']}: {changes or 'no knob would change'}",
@@ -150,5 +90,5 @@ def _table(document: dict[str, Any], now: int, answers: Answers) -> Any:
         f"what if:  {verdicts.title(answers[1])}",
         "the same acts and refusals" if document["is_same"] else "what differs comes first",
     )
-    rows = verdicts.side_by_side(*answers, ("in force", "what if"), now)
+    rows = verdicts.side_by_side(*answers, ("in force", "what if"), found.now.now)
     return rows_table(rows, ("answer", *verdicts.COLUMNS), title="\n".join(lines))

@@ -1,10 +1,12 @@
 """What a person who acts over HTTP acts with: the application's services, a request for the journal in their name, and the wait.
 
-Acts take their turns: a few at once, so that those who wait for an operation take no thread from consumers.
+Acts take their turns: a few at once, so that those who wait for an operation take no thread from consumers. Looks take turns of their
+own, so that nobody waits for an operation who only wants to see something.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -16,14 +18,25 @@ from fastapi import Request as HttpRequest
 from controller.bootstrap import Application
 from controller.domain.operation import Operation, Origin
 from controller.entrypoints.running import see_through
-from controller.entrypoints.web.access import Grant
+from controller.entrypoints.web.access import Grant, Right
 from controller.entrypoints.web.asked import served_by
 from controller.entrypoints.web.demands import Holder
 from controller.store.journal.operations import Request
 from controller.store.journal.request_keys import Intent
 
-ACTS_AT_ONCE = 8
-"""One more waits for its turn. Fewer than the transactions that the API may have at once."""
+AT_ONCE = 8
+"""Acts, and as many looks; one more waits for its turn."""
+
+
+class Turns:
+    """Of one app."""
+
+    def __init__(self) -> None:
+        self._acts, self._looks = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(AT_ONCE)
+
+    def of(self, right: Right) -> asyncio.Semaphore:
+        """Those of whoever uses the right."""
+        return self._looks if right is Right.READ else self._acts
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +62,8 @@ class Acting:
 
 
 async def _acting(request: HttpRequest, grant: Holder) -> AsyncIterator[Acting]:
-    async with request.app.state.turns:
+    turns: Turns = request.app.state.turns
+    async with turns.of(request.state.right):
         yield Acting(served_by(request).api, grant)
 
 

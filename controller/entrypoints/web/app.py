@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from fastapi import FastAPI
 
 from controller.bootstrap import ConsumerServices
 from controller.entrypoints.web import deliveries, key_counts, layouts, sessions
-from controller.entrypoints.web.acting import ACTS_AT_ONCE
+from controller.entrypoints.web.acting import Turns
+from controller.entrypoints.web.api import (
+    audit_log,
+    backtests,
+    bundles,
+    decisions,
+    history,
+    load,
+    operations,
+    policies,
+    topics,
+)
+from controller.entrypoints.web.api import segments as reshapes
 from controller.entrypoints.web.audit import Audited
+from controller.entrypoints.web.demands import demand_rights
 from controller.entrypoints.web.limits import FewAtOnce, SmallRequests
 from controller.entrypoints.web.pulsar import namespaces, scalable, segments
 from controller.entrypoints.web.refusals import answer_errors
@@ -24,6 +35,16 @@ ROUTERS = (
     scalable.router,
     namespaces.router,
     segments.router,
+    topics.router,
+    reshapes.router,
+    policies.router,
+    decisions.router,
+    operations.router,
+    history.router,
+    backtests.router,
+    bundles.router,
+    audit_log.router,
+    load.router,
 )
 
 
@@ -31,10 +52,11 @@ def create_app(served: ConsumerServices, secret: str, *, most_at_once: int) -> F
     """The app that a worker serves, with so many requests and streams under way at once."""
     app = FastAPI(title="Cleave", docs_url=None, redoc_url=None)
     app.state.served, app.state.secret = served, secret
-    app.state.turns = asyncio.Semaphore(ACTS_AT_ONCE)
+    app.state.turns = Turns()
     answer_errors(app)
     for router in ROUTERS:
         app.include_router(router)
+    demand_rights(app)
 
     def write_audit(row: AuditRow) -> None:
         with served.api.store.transaction() as tx:

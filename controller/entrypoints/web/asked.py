@@ -8,7 +8,7 @@ from fastapi import Depends
 from fastapi import Request as HttpRequest
 
 from controller.bootstrap import ConsumerServices
-from controller.entrypoints.web.paths import Name
+from controller.entrypoints.web.paths import NamespaceName, Tenant, TopicName
 
 
 def served_by(request: HttpRequest) -> ConsumerServices:
@@ -17,7 +17,7 @@ def served_by(request: HttpRequest) -> ConsumerServices:
     return found
 
 
-async def _topic(tenant: Name, namespace: Name, topic: Name) -> str:
+async def _topic(tenant: Tenant, namespace: NamespaceName, topic: TopicName) -> str:
     return f"topic://{tenant}/{namespace}/{topic}"
 
 

@@ -18,11 +18,12 @@ from controller.domain.deliveries import DeliveryEvent
 from controller.entrypoints.web.asked import Topic
 from controller.entrypoints.web.demands import CONSUME
 from controller.entrypoints.web.paths import CONSUMER_PATH, Name
+from controller.entrypoints.web.refusals import LED, REFUSALS
 from controller.entrypoints.web.sessions import AtLeader, Life
 from controller.store.topics.bucket_owners import SubscriptionKey
 from controller.store.topics.deliveries import Ownership
 
-router = APIRouter(dependencies=[CONSUME])
+router = APIRouter(dependencies=[CONSUME], responses={**REFUSALS, **LED}, tags=["clients: deliveries"])
 Whole = Annotated[int, Field(ge=-1, lt=2**63)]
 Position = Annotated[list[Whole], Field(min_length=1, max_length=8)]
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Annotated
 
-from fastapi import Depends, Security
+from fastapi import Depends, FastAPI, Security
 from fastapi import Request as HttpRequest
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from controller.domain.errors import InvariantViolated
 from controller.entrypoints.web import access
 from controller.entrypoints.web.access import Grant, Right
 
@@ -61,6 +62,15 @@ Holder = Annotated[Grant, Depends(grant_of)]
 def rights_of(route: APIRoute) -> list[Right]:
     """What the route declares."""
     return [_DEMANDS[call] for call in _calls(route.dependant) if call in _DEMANDS]
+
+
+def demand_rights(app: FastAPI) -> None:
+    """Raises InvariantViolated for an app with a route that is open to everybody, or of which it is not clear to whom it is."""
+    for route in app.routes:
+        if isinstance(route, APIRoute) and len(rights_of(route)) != 1:
+            raise InvariantViolated(
+                f"route {route.path} declares {len(rights_of(route))} rights; give it one, such as dependencies=[READ]"
+            )
 
 
 def _calls(dependant: Dependant) -> Iterator[Callable[..., object]]:

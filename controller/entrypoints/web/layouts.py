@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Annotated
+from datetime import datetime
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
 from fastapi import Request as HttpRequest
@@ -16,16 +17,85 @@ from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from controller.bootstrap import ConsumerServices
+from controller.entrypoints.spans import moment
 from controller.entrypoints.web.asked import Topic, served_by
 from controller.entrypoints.web.demands import CONSUME, LOOK_UP, Holder
-from controller.entrypoints.web.paths import NAMESPACE_PATH, PRINTABLE, TOPIC_PATH, Name
-from controller.entrypoints.web.refusals import json_answer
+from controller.entrypoints.web.paths import (
+    NAMESPACE_PATH,
+    PRINTABLE,
+    TOPIC_PATH,
+    Name,
+    NamespaceName,
+    Tenant,
+)
+from controller.entrypoints.web.refusals import REFUSALS, json_answer
 from controller.entrypoints.web.streams import EventStream, response
 from controller.services.segment_lists import SegmentList
 from controller.services.watches.layout_feed import FedLayout
 from controller.services.watches.topic_feed import Names, TopicChanges, TopicFilter, snapshot_hash
+from controller.store.postgres import inspection
+from controller.store.topics import inspected
+from controller.store.topics.published import PublishedLayout
 
-router = APIRouter()
+_LOGS = "SELECT segment_id, backing_topic FROM inspect.segments WHERE topic_id = :topic_id AND segment_id = ANY (:ids)"
+router = APIRouter(responses=REFUSALS, tags=["clients: layouts"])
+STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {}}, "description": "Events."}
+}
+
+
+class SegmentShown(BaseModel):
+    """An ACTIVE segment and its log. `bucket_splits` are the first hashes of entry buckets 1, 2, …"""
+
+    segment_id: int
+    range_start: int
+    range_end: int
+    bucket_splits: list[int]
+    created_epoch: int
+    created_at_ms: int
+    backing_topic: str = Field(examples=["segment://acme/shop/orders/0000-ffff-0"])
+
+
+class LayoutShown(BaseModel):
+    """The segments of one epoch; `leader` is where the topic's sessions are kept, if anybody keeps them."""
+
+    topic_id: int
+    topic: str = Field(examples=["topic://acme/shop/orders"])
+    data_plane: str = Field(examples=["embedded"])
+    epoch: int
+    next_segment_id: int
+    leader: str | None
+    segments: list[SegmentShown]
+
+
+class TopicsShown(BaseModel):
+    """Names; `hash` is the same for the same set."""
+
+    hash: str
+    topics: list[str] = Field(examples=[["topic://acme/shop/orders"]])
+
+
+class ListedSegment(BaseModel):
+    """A segment that is not deleted."""
+
+    segment_id: int
+    range_start: int
+    range_end: int
+    state: str = Field(examples=["ACTIVE"])
+    parent_ids: list[int]
+    created_epoch: int
+    backing_topic: str
+
+
+class SegmentsShown(BaseModel):
+    """Segments to read; `as_of` comes with those of a queue."""
+
+    topic_id: int
+    topic: str = Field(examples=["topic://acme/shop/orders"])
+    data_plane: str
+    epoch: int
+    segments: list[ListedSegment]
+    as_of: str | None = None
 
 
 class DrainedQueue(BaseModel):
@@ -37,13 +107,34 @@ class DrainedQueue(BaseModel):
     ]
 
 
-@router.get(TOPIC_PATH + "/layout", dependencies=[LOOK_UP])
-async def layout(request: HttpRequest, topic: Topic) -> Response:
-    """The ACTIVE segments as they are now."""
+@router.get(TOPIC_PATH + "/layout", dependencies=[LOOK_UP], response_model=LayoutShown)
+async def layout(
+    request: HttpRequest,
+    topic: Topic,
+    at: Annotated[
+        str | None,
+        Query(max_length=100, description="A past epoch or instant.", examples=["7", "2026-11-21T03:00:00Z"]),
+    ] = None,
+) -> Response:
+    """The ACTIVE segments as they are now, or as they were."""
+    if at is not None:
+        return json_answer(await run_in_threadpool(_layout_then, served_by(request), topic, moment(at)))
     return json_answer(layout_document(await run_in_threadpool(served_by(request).layouts.look, topic)))
 
 
-@router.get(TOPIC_PATH + "/layout/watch", dependencies=[LOOK_UP])
+def _layout_then(served: ConsumerServices, topic: str, at: int | datetime) -> dict[str, object]:
+    """Nobody led it then, as far as anybody knows now."""
+    with served.api.store.transaction() as tx:
+        row = inspected.find_topic(tx, topic)
+        found = inspected.layout_at(tx, row, at)
+        logs = inspection.rows(tx, _LOGS, topic_id=row.topic_id, ids=[one.segment_id for one in found.active])
+    names = {one["segment_id"]: one["backing_topic"] for one in logs}
+    return layout_document(
+        FedLayout(PublishedLayout(row.topic_id, row.name, row.data_plane, found, names), None)
+    )
+
+
+@router.get(TOPIC_PATH + "/layout/watch", dependencies=[LOOK_UP], response_class=Response, responses=STREAM)
 async def watch(
     request: HttpRequest, topic: Topic, epoch: Annotated[int, Query(ge=-1, lt=2**63)] = -1
 ) -> Response:
@@ -76,8 +167,8 @@ class Visible:
 
 def _visible(
     request: HttpRequest,
-    tenant: Name,
-    namespace: Name,
+    tenant: Tenant,
+    namespace: NamespaceName,
     grant: Holder,
     wanted: Annotated[list[str], Query(alias="property", max_length=20)] = [],  # noqa: B006 - FastAPI copies it
 ) -> Visible:
@@ -87,7 +178,7 @@ def _visible(
 Topics = Annotated[Visible, Depends(_visible)]
 
 
-@router.get(NAMESPACE_PATH + "/topics", dependencies=[LOOK_UP])
+@router.get(NAMESPACE_PATH + "/topics", dependencies=[LOOK_UP], response_model=TopicsShown)
 async def topics(visible: Topics) -> Response:
     """The live topics of the namespace that have all these properties (`property=key=value`), as far as the token is for them."""
     names = await run_in_threadpool(visible.served.topics.look, visible.wanted)
@@ -95,7 +186,9 @@ async def topics(visible: Topics) -> Response:
     return json_answer({"hash": snapshot_hash(allowed), "topics": allowed})
 
 
-@router.get(NAMESPACE_PATH + "/topics/watch", dependencies=[LOOK_UP])
+@router.get(
+    NAMESPACE_PATH + "/topics/watch", dependencies=[LOOK_UP], response_class=Response, responses=STREAM
+)
 async def watch_topics(
     visible: Topics, known_hash: Annotated[str, Query(alias="hash", max_length=64)] = ""
 ) -> Response:
@@ -115,13 +208,15 @@ async def watch_topics(
     return response(events())
 
 
-@router.get(TOPIC_PATH + "/segments", dependencies=[LOOK_UP])
+@router.get(TOPIC_PATH + "/segments", dependencies=[LOOK_UP], response_model=SegmentsShown)
 async def segments(request: HttpRequest, topic: Topic) -> Response:
     """Every segment that is not pruned, sealed ones included: for consumers that keep positions themselves."""
     return json_answer(segments_document(await run_in_threadpool(served_by(request).lists.whole, topic)))
 
 
-@router.get(TOPIC_PATH + "/subscriptions/{subscription}/queue", dependencies=[CONSUME])
+@router.get(
+    TOPIC_PATH + "/subscriptions/{subscription}/queue", dependencies=[CONSUME], response_model=SegmentsShown
+)
 async def queue(request: HttpRequest, topic: Topic, subscription: Name) -> Response:
     """The segments in which a queue has, or will have, something to read."""
     found = await run_in_threadpool(served_by(request).lists.of_queue, topic, subscription)

@@ -13,4 +13,9 @@ NAMESPACE_PATH = PREFIX + "/namespaces/{tenant}/{namespace}"
 CONSUMER_PATH = TOPIC_PATH + "/subscriptions/{subscription}/consumers/{consumer}"
 PRINTABLE = r"^[\x21-\x7e]+$"
 
-Name = Annotated[str, Path(pattern=r"^[^\s/\x00]+$", max_length=500)]
+_IS_NAME = r"^[^\s/\x00]+$"
+Name = Annotated[str, Path(pattern=_IS_NAME, max_length=500, examples=["billing"])]
+"""Of a subscription or a consumer."""
+Tenant = Annotated[str, Path(pattern=_IS_NAME, max_length=500, examples=["acme"])]
+NamespaceName = Annotated[str, Path(pattern=_IS_NAME, max_length=500, examples=["shop"])]
+TopicName = Annotated[str, Path(pattern=_IS_NAME, max_length=500, examples=["orders"])]

@@ -67,7 +67,12 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         503: "Not now: ask again after `Retry-After` seconds.",
     }.items()
 }
-"""What a route that people ask may answer instead of what was asked for."""
+"""What a route may answer instead of what was asked for."""
+LED: dict[int | str, dict[str, Any]] = {
+    307: {"description": "Another worker leads the topic; `Location` is the same call there."},
+    410: {"model": Refusal, "description": "This life of the consumer is over."},
+}
+"""And what a route of the topic's leader may answer besides."""
 
 
 class AskLeader(Exception):

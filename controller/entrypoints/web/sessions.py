@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Depends, Query
@@ -22,8 +23,9 @@ from controller.bootstrap import ConsumerServices
 from controller.domain.errors import StoreUnavailable
 from controller.entrypoints.web.asked import Topic, served_by
 from controller.entrypoints.web.demands import CONSUME, LOOK_UP
+from controller.entrypoints.web.layouts import STREAM
 from controller.entrypoints.web.paths import CONSUMER_PATH, PRINTABLE, TOPIC_PATH, Name
-from controller.entrypoints.web.refusals import AskLeader, json_answer
+from controller.entrypoints.web.refusals import LED, REFUSALS, AskLeader, json_answer
 from controller.entrypoints.web.streams import EventStream, response
 from controller.services.consumer_sessions.leader import SessionLeader
 from controller.services.consumer_sessions.requests import (
@@ -45,7 +47,44 @@ from controller.store.topics.subscriptions import SubscriptionKind
 ANSWER_SECONDS = 10.0
 """A leader that has not answered by then is asked again."""
 Asked = TypeVar("Asked", bound=Request)
-router = APIRouter()
+router = APIRouter(responses={**REFUSALS, **LED}, tags=["clients: sessions"])
+
+
+class WhyNothingComes(BaseModel):
+    """One bucket that the subscription has to read; as `inspect.buckets`."""
+
+    segment_id: int
+    hash_range: str = Field(examples=["0000-ffff"])
+    state: str
+    bucket: str
+    owner: str | None
+    successor: str | None
+    generation: int | None
+    reason: str = Field(examples=["no consumer is registered"])
+    since: datetime | None
+    waits_for: list[int]
+    held_by: list[str]
+
+
+class Lag(BaseModel):
+    """What is not acknowledged of one bucket, or of a whole segment where `bucket` is null."""
+
+    segment_id: int
+    hash_range: str
+    state: str
+    bucket: str | None
+    owners: list[str]
+    messages: int | None
+    error: str | None
+
+
+class Begun(BaseModel):
+    """How long silence may last."""
+
+    topic_id: int
+    heartbeat_seconds: float
+    silent_seconds: float
+    grace_seconds: float
 
 
 class Life(BaseModel):
@@ -114,19 +153,25 @@ async def _asking(request: HttpRequest, topic: Topic, subscription: Name, consum
 AtLeader = Annotated[Asking, Depends(_asking)]
 
 
-@router.get(TOPIC_PATH + "/subscriptions/{subscription}/why", dependencies=[LOOK_UP])
+@router.get(
+    TOPIC_PATH + "/subscriptions/{subscription}/why",
+    dependencies=[LOOK_UP],
+    response_model=list[WhyNothingComes],
+)
 async def why(request: HttpRequest, topic: Topic, subscription: Name) -> Response:
     """Of each bucket that the subscription has to read who has it, or why nobody reads it."""
     return json_answer(await run_in_threadpool(served_by(request).layouts.why, topic, subscription))
 
 
-@router.get(TOPIC_PATH + "/subscriptions/{subscription}/lag", dependencies=[LOOK_UP])
+@router.get(
+    TOPIC_PATH + "/subscriptions/{subscription}/lag", dependencies=[LOOK_UP], response_model=list[Lag]
+)
 async def lag(request: HttpRequest, topic: Topic, subscription: Name) -> Response:
     """Unacknowledged messages of each bucket that the subscription has to read, whether anybody reads it or not."""
     return json_answer(await run_in_threadpool(served_by(request).lag, topic, subscription))
 
 
-@router.post(CONSUMER_PATH, dependencies=[CONSUME])
+@router.post(CONSUMER_PATH, dependencies=[CONSUME], response_model=Begun)
 async def register(asking: AtLeader, said: Registration) -> Response:
     """Begin a session, or go on with it; the answer says how long silence may last. Then hold the assignment stream open."""
     await asking.ask(Register, incarnation=said.incarnation, reads=said.reads)
@@ -141,7 +186,7 @@ async def register(asking: AtLeader, said: Registration) -> Response:
     )
 
 
-@router.get(CONSUMER_PATH + "/assignment", dependencies=[CONSUME])
+@router.get(CONSUMER_PATH + "/assignment", dependencies=[CONSUME], response_class=Response, responses=STREAM)
 async def assignment(
     asking: AtLeader, incarnation: Annotated[str, Query(min_length=1, max_length=200, pattern=PRINTABLE)]
 ) -> Response:

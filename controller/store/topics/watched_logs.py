@@ -19,11 +19,16 @@ class WatchedLog:
 
 
 def watched_logs(
-    tx: Connection, *, prefix: str = "", sealed_for_seconds: float, planes: Collection[str] | None = None
+    tx: Connection,
+    *,
+    prefix: str = "",
+    sealed_for_seconds: float,
+    planes: Collection[str] | None = None,
+    logs: Collection[str] | None = None,
 ) -> list[WatchedLog]:
     """Logs of live topics whose names begin with `prefix`; sealed ones until that long after they were sealed.
 
-    `planes`: those on these data planes only. By topic and segment.
+    `planes`: those on these data planes only; `logs`: of these backing topics only. By topic and segment.
     """
     rows = tx.execute(
         text("""
@@ -32,12 +37,14 @@ def watched_logs(
              WHERE t.state = 'live' AND starts_with(t.name, :prefix) AND s.pruned_epoch IS NULL
                AND (s.state = 'ACTIVE' OR s.sealed_at > clock_timestamp() - make_interval(secs => :seconds))
                AND (CAST(:planes AS text[]) IS NULL OR t.data_plane = ANY (:planes))
+               AND (CAST(:logs AS text[]) IS NULL OR s.backing_topic = ANY (:logs))
              ORDER BY s.topic_id, s.segment_id
         """),
         {
             "prefix": prefix,
             "seconds": sealed_for_seconds,
             "planes": None if planes is None else sorted(planes),
+            "logs": None if logs is None else sorted(logs),
         },
     )
     return [WatchedLog(*row) for row in rows]

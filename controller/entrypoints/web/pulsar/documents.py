@@ -141,7 +141,7 @@ class SubscriptionStats(_Camel):
     consumers: list[str]
 
 
-class KnobInForce(_Camel):
+class EffectiveKnob(_Camel):
     """A knob and the level that it comes from."""
 
     value: Any
@@ -157,7 +157,7 @@ class TopicStats(_Camel):
     sealed_segments: int
     segments: dict[str, SegmentStats]
     subscriptions: dict[str, SubscriptionStats]
-    effective_policy: dict[str, KnobInForce]
+    effective_policy: dict[str, EffectiveKnob]
 
 
 class SegmentSubscription(_Camel):

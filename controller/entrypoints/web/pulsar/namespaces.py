@@ -9,7 +9,7 @@ from fastapi.responses import Response
 
 from controller.entrypoints.web.acting import AtDesk
 from controller.entrypoints.web.demands import OPERATE, READ
-from controller.entrypoints.web.paths import Name
+from controller.entrypoints.web.paths import NamespaceName, Tenant
 from controller.entrypoints.web.pulsar.documents import AutoScalePolicy, knobs_of, policy_of
 from controller.entrypoints.web.pulsar.switch import SWITCHED_ON
 from controller.entrypoints.web.refusals import REFUSALS
@@ -20,7 +20,7 @@ router = APIRouter(dependencies=[SWITCHED_ON], responses=REFUSALS, tags=["Pulsar
 NOTHING: dict[int | str, dict[str, Any]] = {204: {"description": "Nothing is overridden here."}}
 
 
-async def _namespace(tenant: Name, namespace: Name) -> str:
+async def _namespace(tenant: Tenant, namespace: NamespaceName) -> str:
     return f"{tenant}/{namespace}"
 
 

@@ -66,6 +66,7 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("POST", f"{CLIENTS}/key-counts"): Right.CONSUME,
     ("GET", f"{CLIENTS}/subscriptions/{{subscription}}/queue"): Right.CONSUME,
     ("POST", f"{CLIENTS}/subscriptions/{{subscription}}/queue/drained"): Right.CONSUME,
+    ("POST", f"{CLIENTS}/key-counts"): Right.CONSUME,
     ("GET", f"{CLIENTS}/subscriptions/{{subscription}}/why"): Right.LOOK_UP,
     ("GET", f"{CLIENTS}/subscriptions/{{subscription}}/lag"): Right.LOOK_UP,
     **{
@@ -115,6 +116,56 @@ RIGHTS: dict[tuple[str, str], Right] = {
         )
     },
     ("GET", f"{SEGMENT}/subscription/{{subscription}}/backlog"): Right.READ,
+    **{
+        ("GET", f"/api/v1/{path}"): Right.READ
+        for path in (
+            "topics",
+            "decisions",
+            "decisions/{decision_id}",
+            "operations",
+            "operations/{operation_id}",
+            "backtests",
+            "backtests/{run_id}",
+            "backtests/{run_id}/results",
+            "bundles",
+            "bundles/brokers",
+            "bundles/proposals",
+            "policies/history",
+            "policies/cluster",
+        )
+    },
+    ("GET", CLIENTS): Right.READ,
+    **{
+        ("GET", f"{CLIENTS}/{path}"): Right.READ
+        for path in (
+            "subscriptions",
+            "refusals",
+            "layout/changes",
+            "segments/{segment_id}/lineage",
+            "load",
+            "load/history",
+            "policy",
+        )
+    },
+    ("POST", f"{CLIENTS}/decide"): Right.READ,
+    **{("POST", f"{CLIENTS}/{act}"): Right.OPERATE for act in ("split", "merge", "rebucket", "recut")},
+    **{
+        (method, path): right
+        for path in (
+            "/api/v1/policies/namespaces/{tenant}/{namespace}",
+            "/api/v1/policies/topics/{tenant}/{namespace}/{topic}",
+        )
+        for method, right in (("GET", Right.READ), ("POST", Right.OPERATE), ("DELETE", Right.OPERATE))
+    },
+    ("POST", "/api/v1/policies/cluster"): Right.ADMINISTER,
+    ("PUT", CLIENTS): Right.ADMINISTER,
+    ("DELETE", CLIENTS): Right.ADMINISTER,
+    **{
+        (method, f"{CLIENTS}/subscriptions/{{subscription}}{act}"): Right.ADMINISTER
+        for method, act in (("PUT", ""), ("DELETE", ""), ("POST", "/seek"))
+    },
+    ("GET", "/api/v1/audit"): Right.ADMINISTER,
+    ("POST", "/api/v1/load/samples"): Right.WRITE_LOAD,
 }
 """What each route is for."""
 
@@ -156,6 +207,7 @@ def test_each_role_gets_what_it_may_and_nothing_else(http: httpx.Client, method:
 
 
 def status(http: httpx.Client, method: str, path: str, headers: dict[str, str]) -> int:
-    """Of an answer that may be a stream without an end. No topic has 0 segments, and so none is made."""
-    with http.stream(method, path, headers=headers, params={"numInitialSegments": 0}) as answer:
+    """Of an answer that may be a stream without an end. What would make a topic is only rehearsed, or asks for 0 segments."""
+    asked = {"numInitialSegments": 0, "dry_run": True}
+    with http.stream(method, path, headers=headers, params=asked) as answer:
         return answer.status_code

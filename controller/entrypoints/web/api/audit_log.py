@@ -1,0 +1,51 @@
+"""The audit: who asked for what, from where, and what came of it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
+
+from controller.entrypoints.web.acting import AtDesk
+from controller.entrypoints.web.api.paging import Asked, Page
+from controller.entrypoints.web.demands import ADMINISTER
+from controller.entrypoints.web.paths import PREFIX
+from controller.entrypoints.web.refusals import REFUSALS
+from controller.store.postgres import inspection
+
+router = APIRouter(responses=REFUSALS, tags=["audit"])
+_LIST = """
+    SELECT * FROM inspect.audit
+     WHERE (CAST(:subject AS text) IS NULL OR subject = :subject) AND (CAST(:before AS bigint) IS NULL OR audit_id < :before)
+     ORDER BY audit_id DESC LIMIT :limit
+"""
+
+
+class Audited(BaseModel):
+    """One request that changed something, was to change something, or was denied; as `inspect.audit`."""
+
+    audit_id: int
+    asked_at: datetime
+    subject: str | None = Field(examples=["ada"])
+    role: str | None = Field(examples=["operator"])
+    address: str | None
+    act: str = Field(examples=["split_segment"])
+    method: str
+    path: str
+    status: int
+    result: str = Field(examples=["done", "denied", "refused", "failed"])
+    reason: str | None
+    request_key: str | None
+
+
+@router.get(f"{PREFIX}/audit", dependencies=[ADMINISTER], response_model=Page[Audited])
+def list_audit(
+    acting: AtDesk, paging: Asked, subject: Annotated[str | None, Query(max_length=500)] = None
+) -> dict[str, Any]:
+    """Newest first."""
+    [before] = paging.after(int)
+    with acting.app.store.transaction() as tx:
+        rows = inspection.rows(tx, _LIST, subject=subject, before=before, limit=paging.rows)
+    return paging.of(rows, lambda row: [row["audit_id"]])

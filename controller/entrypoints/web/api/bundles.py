@@ -1,0 +1,145 @@
+"""Namespace bundles of the Pulsar cluster: what each carries and who owns it, its brokers, and what the balancer proposes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import BaseModel, Field
+
+from controller.entrypoints.web.acting import AtDesk
+from controller.entrypoints.web.api.paging import Asked, Page
+from controller.entrypoints.web.demands import READ
+from controller.entrypoints.web.paths import PREFIX
+from controller.entrypoints.web.refusals import REFUSALS
+from controller.store.postgres import inspection
+
+router = APIRouter(responses=REFUSALS, tags=["bundles"])
+_BUNDLES = """
+    SELECT namespace, bundle, broker, mode, topic_count, producer_count, consumer_count, msg_rate_in, byte_rate_in, msg_rate_out,
+           byte_rate_out, share_of_namespace, can_split, modified_at, observed_at, lower_bound
+      FROM inspect.bundles_now
+     WHERE cluster = :cluster AND (CAST(:namespace AS text) IS NULL OR namespace = :namespace)
+       AND (CAST(:after AS text) IS NULL OR (namespace, lower_bound) > (:after, :bound))
+     ORDER BY namespace, lower_bound LIMIT :limit
+"""
+_BROKERS = """
+    SELECT broker, usage, above_mean, busiest_signal, bundle_count, topic_count, msg_rate_in, byte_rate_in, msg_rate_out,
+           byte_rate_out, silent_seconds, report, version
+      FROM inspect.bundles_brokers
+     WHERE cluster = :cluster AND (CAST(:after AS text) IS NULL OR broker > :after) ORDER BY broker LIMIT :limit
+"""
+_PROPOSALS = """
+    SELECT proposal_id, cycle_id, decided_at, namespace, bundle, kind, state, broker, destination, cut_points, reason, outcome,
+           actor, mode, attempts, changed_at
+      FROM inspect.bundles_proposals
+     WHERE cluster = :cluster AND (CAST(:namespace AS text) IS NULL OR namespace = :namespace)
+       AND (CAST(:before AS bigint) IS NULL OR proposal_id < :before)
+     ORDER BY proposal_id DESC LIMIT :limit
+"""
+
+
+class Bundle(BaseModel):
+    """A bundle with its owner and load, null where not reported; as `inspect.bundles_now`."""
+
+    namespace: str = Field(examples=["acme/shop"])
+    bundle: str = Field(examples=["0x00000000_0x40000000"])
+    broker: str | None
+    mode: str
+    topic_count: int | None
+    producer_count: int | None
+    consumer_count: int | None
+    msg_rate_in: float | None
+    byte_rate_in: float | None
+    msg_rate_out: float | None
+    byte_rate_out: float | None
+    share_of_namespace: float | None
+    can_split: bool
+    modified_at: datetime | None
+    observed_at: datetime | None
+
+
+class Broker(BaseModel):
+    """A broker and what it carried when it was last read; as `inspect.bundles_brokers`."""
+
+    broker: str
+    usage: float | None
+    above_mean: float | None
+    busiest_signal: str | None
+    bundle_count: int
+    topic_count: int
+    msg_rate_in: float
+    byte_rate_in: float
+    msg_rate_out: float
+    byte_rate_out: float
+    silent_seconds: float
+    report: str | None
+    version: str | None
+
+
+class Proposal(BaseModel):
+    """What the balancer proposed, why, and how far it has come; as `inspect.bundles_proposals`."""
+
+    proposal_id: int
+    cycle_id: int
+    decided_at: datetime
+    namespace: str
+    bundle: str
+    kind: str
+    state: str
+    broker: str | None
+    destination: str | None
+    cut_points: list[str]
+    reason: str
+    outcome: str | None
+    actor: str | None
+    mode: str | None
+    attempts: int
+    changed_at: datetime
+
+
+async def _cluster(
+    cluster: Annotated[
+        str | None, Query(max_length=500, description="CLEAVE_PULSAR_CLUSTER where left out.")
+    ] = None,
+) -> str | None:
+    return cluster
+
+
+Cluster = Annotated[str | None, Depends(_cluster)]
+InNamespace = Annotated[str | None, Query(max_length=1000, examples=["acme/shop"])]
+
+
+@router.get(f"{PREFIX}/bundles", dependencies=[READ], response_model=Page[Bundle])
+def list_bundles(
+    acting: AtDesk, paging: Asked, cluster: Cluster, namespace: InNamespace = None
+) -> dict[str, Any]:
+    """Bundles by namespace, in the order of the ring."""
+    after, bound = paging.after(str, int)
+    asked = {"cluster": cluster or acting.app.settings.pulsar_cluster, "namespace": namespace}
+    with acting.app.store.transaction() as tx:
+        rows = inspection.rows(tx, _BUNDLES, **asked, after=after, bound=bound, limit=paging.rows)
+    return paging.of(rows, lambda row: [row["namespace"], row["lower_bound"]])
+
+
+@router.get(f"{PREFIX}/bundles/brokers", dependencies=[READ], response_model=Page[Broker])
+def list_brokers(acting: AtDesk, paging: Asked, cluster: Cluster) -> dict[str, Any]:
+    """Brokers by name."""
+    [after] = paging.after(str)
+    asked = {"cluster": cluster or acting.app.settings.pulsar_cluster}
+    with acting.app.store.transaction() as tx:
+        rows = inspection.rows(tx, _BROKERS, **asked, after=after, limit=paging.rows)
+    return paging.of(rows, lambda row: [row["broker"]])
+
+
+@router.get(f"{PREFIX}/bundles/proposals", dependencies=[READ], response_model=Page[Proposal])
+def list_proposals(
+    acting: AtDesk, paging: Asked, cluster: Cluster, namespace: InNamespace = None
+) -> dict[str, Any]:
+    """What the balancer proposed, newest first."""
+    [before] = paging.after(int)
+    asked = {"cluster": cluster or acting.app.settings.pulsar_cluster, "namespace": namespace}
+    with acting.app.store.transaction() as tx:
+        rows = inspection.rows(tx, _PROPOSALS, **asked, before=before, limit=paging.rows)
+    return paging.of(rows, lambda row: [row["proposal_id"]])

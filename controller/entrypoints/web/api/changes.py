@@ -1,0 +1,181 @@
+"""Changes: each may be rehearsed (`dry_run`), and repeated without being made twice (`Idempotency-Key`).
+
+A rehearsal is the same code on a store that takes everything back, as `--dry-run` of the commands. A key is for one request of one
+holder: a repeat has the first one's answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+from fastapi import Depends, Header, Query
+from fastapi import Request as HttpRequest
+from pydantic import BaseModel, Field
+
+from controller.bootstrap import Application
+from controller.domain.errors import CleaveError
+from controller.domain.operation import Operation
+from controller.entrypoints.output import operation_document
+from controller.entrypoints.rehearsal import stage
+from controller.entrypoints.running import see_through
+from controller.entrypoints.web.acting import Acting, AtDesk
+from controller.entrypoints.web.paths import PRINTABLE
+from controller.store import api_requests
+from controller.store.journal import operations
+from controller.store.journal.operations import Request
+from controller.store.journal.request_keys import Intent
+from controller.store.postgres.engine import Store
+
+Answer = TypeVar("Answer", bound=BaseModel)
+LONGEST_WAIT_SECONDS = 60.0
+DEFAULT_REASON = "asked for over HTTP"
+
+
+class MadeSegment(BaseModel):
+    """A segment that an operation makes."""
+
+    segment_id: int
+    hash_range: str = Field(examples=["0000-7fff"])
+
+
+class OperationNow(BaseModel):
+    """An operation of the journal."""
+
+    operation_id: int | None = Field(description="Null in a rehearsal.")
+    topic: str = Field(examples=["topic://acme/shop/orders"])
+    kind: str = Field(examples=["split"])
+    state: str = Field(examples=["done"])
+    epoch: int | None
+    parents: list[int]
+    children: list[int]
+    creates: list[MadeSegment]
+    origin: str = Field(examples=["api"])
+    actor: str = Field(examples=["ada"])
+    reason: str
+
+
+class Intended(BaseModel):
+    """What a change led to. In a rehearsal the operation is the one that would be made."""
+
+    dry_run: bool
+    repeated: bool = Field(description="An earlier request with the same key has led to it.")
+    operation: OperationNow
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change as it is asked for."""
+
+    acting: Acting
+    dry_run: bool
+    key: str | None
+    digest: str
+
+    @property
+    def app(self) -> Application:
+        """With what it is made."""
+        return self.acting.app
+
+    @property
+    def actor(self) -> str:
+        """Who makes it."""
+        return self.acting.grant.subject
+
+    def once(self, kind: type[Answer], act: Callable[[Store], Answer]) -> Answer:
+        """Made, rehearsed, or answered as the first time. Raises what `act` raises, Conflict for a key of another request, Retryable
+        while the first request with the key is being answered.
+        """
+        if self.dry_run or self.key is None:
+            with stage(self.app, self.dry_run) as store:
+                return act(store)
+        store = self.app.store
+        with store.transaction() as tx:
+            first = api_requests.begin(tx, self.actor, self.key, self.digest)
+        if first is not None:
+            return kind.model_validate(first)
+        try:
+            answer = act(store)
+        except CleaveError:
+            with store.transaction() as tx:
+                api_requests.free(tx, self.actor, self.key)
+            raise
+        with store.transaction() as tx:
+            api_requests.finish(tx, self.actor, self.key, answer.model_dump(mode="json"))
+        return answer
+
+    def intend(
+        self, act: Callable[[Store, Request], Intent], *, reason: str, wait_seconds: float = 0.0
+    ) -> Intended:
+        """The same for an operation, waited for if somebody wants to see its end."""
+
+        def intended(store: Store) -> Intended:
+            intent = act(store, self.acting.request(reason, self._request_key))
+            operation = intent.operation if self.dry_run else self._after(intent, wait_seconds)
+            document = operation_document(operation) | ({"operation_id": None} if self.dry_run else {})
+            return Intended(
+                dry_run=self.dry_run,
+                repeated=intent.repeated,
+                operation=OperationNow.model_validate(document),
+            )
+
+        return self.once(Intended, intended)
+
+    def _after(self, intent: Intent, wait_seconds: float) -> Operation:
+        """As it is after the wait, done or not."""
+        if wait_seconds <= 0:
+            return intent.operation
+        try:
+            return see_through(self.app, intent, wait_seconds)
+        except CleaveError:  # it takes longer, or was aborted: its state says which
+            with self.app.store.transaction() as tx:
+                return operations.get_operation(tx, intent.operation.operation_id)
+
+    @property
+    def _request_key(self) -> str | None:
+        """In the journal, where keys are everybody's."""
+        if self.key is None or self.dry_run:
+            return None
+        return f"api-{hashlib.sha256(f'{self.actor} {self.key}'.encode()).hexdigest()[:32]}"
+
+
+async def _change(
+    request: HttpRequest,
+    acting: AtDesk,
+    dry_run: Annotated[
+        bool,
+        Query(description="Ask everything that the change asks, say what would happen, and change nothing."),
+    ] = False,
+    key: Annotated[
+        str | None,
+        Header(
+            alias="Idempotency-Key",
+            min_length=1,
+            max_length=200,
+            pattern=PRINTABLE,
+            description="A text that is new for each change: a repeat with the same one is answered as the first time.",
+        ),
+    ] = None,
+) -> Change:
+    request.state.is_rehearsal, request.state.request_key = dry_run, key
+    asked = f"{request.method} {request.url.path}?{request.url.query}\n".encode() + await request.body()
+    return Change(acting, dry_run, key, hashlib.sha256(asked).hexdigest())
+
+
+Changing = Annotated[Change, Depends(_change)]
+Wait = Annotated[
+    float,
+    Query(
+        ge=0.0,
+        le=LONGEST_WAIT_SECONDS,
+        description="Wait so long for the operation to end; the answer has its state either way.",
+    ),
+]
+
+
+class WithReason(BaseModel):
+    """Why, for the journal."""
+
+    reason: Annotated[str, Field(min_length=1, max_length=1000)] = DEFAULT_REASON

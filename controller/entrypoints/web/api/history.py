@@ -1,0 +1,189 @@
+"""A topic's past and present: its layouts epoch by epoch, where a segment came from and what came of it, its load."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, Field
+
+from controller.domain.errors import SegmentNotFound
+from controller.entrypoints.spans import span
+from controller.entrypoints.web.acting import AtDesk
+from controller.entrypoints.web.api.paging import Asked, Page
+from controller.entrypoints.web.asked import Topic
+from controller.entrypoints.web.demands import READ
+from controller.entrypoints.web.paths import TOPIC_PATH
+from controller.entrypoints.web.refusals import REFUSALS
+from controller.store.postgres import inspection
+from controller.store.topics import inspected
+
+router = APIRouter(responses=REFUSALS, tags=["history"])
+_CHANGES = """
+    SELECT epoch, committed_at, kind, sealed, created, pruned, origin, actor, reason, operation_id, mirrored_from
+      FROM inspect.layout_changes
+     WHERE topic_id = :topic_id AND (CAST(:before AS bigint) IS NULL OR epoch < :before) ORDER BY epoch DESC LIMIT :limit
+"""
+_LINEAGE = """
+    SELECT * FROM inspect.lineage(:topic, :segment_id)
+     WHERE (CAST(:depth AS integer) IS NULL OR (depth, segment_id) > (:depth, :after)) ORDER BY depth, segment_id LIMIT :limit
+"""
+_LOAD = """
+    SELECT segment_id, hash_range, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out, hottest_ratio, hottest_metric, is_hot,
+           is_cold, cold_since, modified_at, observed_at, silent_seconds, is_stale, source
+      FROM inspect.load_now
+     WHERE topic_id = :topic_id AND (CAST(:after AS bigint) IS NULL OR segment_id > :after) ORDER BY segment_id LIMIT :limit
+"""
+_LOAD_HISTORY = """
+    SELECT segment_id, hash_range, recorded_at, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out, source, modified_at,
+           cold_since, silent_since
+      FROM inspect.load_history
+     WHERE topic_id = :topic_id AND recorded_at >= :since AND recorded_at < :until
+       AND (CAST(:segment_id AS bigint) IS NULL OR segment_id = :segment_id)
+       AND (CAST(:recorded_at AS timestamptz) IS NULL OR (recorded_at, segment_id) < (:recorded_at, :before))
+     ORDER BY recorded_at DESC, segment_id DESC LIMIT :limit
+"""
+
+
+class LayoutChange(BaseModel):
+    """One epoch: what happened, who wanted it and why; as `inspect.layout_changes`."""
+
+    epoch: int
+    committed_at: datetime
+    kind: str = Field(examples=["split"])
+    sealed: list[int]
+    created: list[int]
+    pruned: list[int]
+    origin: str
+    actor: str
+    reason: str
+    operation_id: int | None
+    mirrored_from: int | None
+
+
+class Relative(BaseModel):
+    """A segment of the lineage: depth below 0 for what it came from, above 0 for what came from it; as `inspect.lineage`."""
+
+    segment_id: int
+    depth: int
+    relation: str = Field(examples=["ancestor"])
+    hash_range: str = Field(examples=["0000-7fff"])
+    state: str
+    parents: list[int]
+    created_epoch: int
+    created_at: datetime
+    sealed_epoch: int | None
+    sealed_at: datetime | None
+    pruned_at: datetime | None
+    made_by: str | None
+    operation_id: int | None
+    origin: str | None
+    actor: str | None
+    reason: str | None
+
+
+class LoadNow(BaseModel):
+    """The load of an ACTIVE segment per second, beside the thresholds in force; as `inspect.load_now`."""
+
+    segment_id: int
+    hash_range: str = Field(examples=["0000-7fff"])
+    msg_rate_in: float | None
+    byte_rate_in: float | None
+    msg_rate_out: float | None
+    byte_rate_out: float | None
+    hottest_ratio: float | None
+    hottest_metric: str | None
+    is_hot: bool | None
+    is_cold: bool | None
+    cold_since: datetime | None
+    modified_at: datetime | None
+    observed_at: datetime | None
+    silent_seconds: float | None
+    is_stale: bool
+    source: str | None
+
+
+class LoadThen(BaseModel):
+    """A load record as it was written; as `inspect.load_history`."""
+
+    segment_id: int
+    hash_range: str
+    recorded_at: datetime
+    msg_rate_in: float
+    byte_rate_in: float
+    msg_rate_out: float
+    byte_rate_out: float
+    source: str | None
+    modified_at: datetime
+    cold_since: datetime | None
+    silent_since: datetime | None
+
+
+@router.get(TOPIC_PATH + "/layout/changes", dependencies=[READ], response_model=Page[LayoutChange])
+def list_layout_changes(acting: AtDesk, paging: Asked, topic: Topic) -> dict[str, Any]:
+    """The topic's history, newest epoch first."""
+    [before] = paging.after(int)
+    with acting.app.store.transaction() as tx:
+        topic_id = inspected.find_topic(tx, topic).topic_id
+        rows = inspection.rows(tx, _CHANGES, topic_id=topic_id, before=before, limit=paging.rows)
+    return paging.of(rows, lambda row: [row["epoch"]])
+
+
+@router.get(TOPIC_PATH + "/segments/{segment_id}/lineage", dependencies=[READ], response_model=Page[Relative])
+def show_lineage(
+    acting: AtDesk, paging: Asked, topic: Topic, segment_id: Annotated[int, Path(ge=0, lt=2**63)]
+) -> dict[str, Any]:
+    """Everything the segment came from and everything that came from it, ancestors first, pruned ones included."""
+    depth, after = paging.after(int, int)
+    with acting.app.store.transaction() as tx:
+        name = inspected.demand_known(tx, topic)
+        asked = {"topic": name, "segment_id": segment_id, "depth": depth, "after": after}
+        rows = inspection.rows(tx, _LINEAGE, **asked, limit=paging.rows)
+    if not rows and depth is None:
+        raise SegmentNotFound(
+            f"topic {topic} never had a segment {segment_id}; its layout names those it has"
+        )
+    return paging.of(rows, lambda row: [row["depth"], row["segment_id"]])
+
+
+@router.get(TOPIC_PATH + "/load", dependencies=[READ], response_model=Page[LoadNow])
+def list_load(acting: AtDesk, paging: Asked, topic: Topic) -> dict[str, Any]:
+    """The latest load of each ACTIVE segment, by id."""
+    [after] = paging.after(int)
+    with acting.app.store.transaction() as tx:
+        topic_id = inspected.find_topic(tx, topic).topic_id
+        rows = inspection.rows(tx, _LOAD, topic_id=topic_id, after=after, limit=paging.rows)
+    return paging.of(rows, lambda row: [row["segment_id"]])
+
+
+@router.get(TOPIC_PATH + "/load/history", dependencies=[READ], response_model=Page[LoadThen])
+def list_load_history(
+    acting: AtDesk,
+    paging: Asked,
+    topic: Topic,
+    since: Annotated[
+        str | None,
+        Query(
+            alias="from", description="An instant, or so long ago.", examples=["12h", "2026-11-21T03:00:00Z"]
+        ),
+    ] = None,
+    until: Annotated[str | None, Query(alias="to", description="An instant, or so long ago.")] = None,
+    segment_id: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
+) -> dict[str, Any]:
+    """Load records as they were written, newest first."""
+    begins, ends = span(since, until)
+    recorded_at, before = paging.after(datetime, int)
+    with acting.app.store.transaction() as tx:
+        rows = inspection.rows(
+            tx,
+            _LOAD_HISTORY,
+            topic_id=inspected.find_topic(tx, topic).topic_id,
+            since=begins,
+            until=ends,
+            segment_id=segment_id,
+            recorded_at=recorded_at,
+            before=before,
+            limit=paging.rows,
+        )
+    return paging.of(rows, lambda row: [row["recorded_at"], row["segment_id"]])

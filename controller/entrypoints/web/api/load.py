@@ -1,0 +1,54 @@
+"""Load that brokers write themselves. The source of what is written is the holder of the token, so none speaks for another."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body
+from pydantic import BaseModel, Field
+
+from controller.bootstrap import build_load_intake
+from controller.dataplane.base import Counters
+from controller.entrypoints.web.acting import AtDesk
+from controller.entrypoints.web.demands import WRITE_LOAD
+from controller.entrypoints.web.paths import PREFIX
+from controller.entrypoints.web.refusals import REFUSALS
+
+router = APIRouter(responses=REFUSALS, tags=["load"])
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class SegmentCounters(BaseModel):
+    """Counters of one log; they rise, and begin again from 0 with the broker or the log. *In* is what was stored, *out* what was
+    delivered over all subscriptions.
+    """
+
+    backing_topic: Annotated[str, Field(min_length=1, max_length=2000)] = Field(
+        examples=["persistent://acme/shop/orders-segment-0000-7fff-0"]
+    )
+    instant_ms: Count = Field(description="When they were read, in milliseconds since the Unix epoch.")
+    msg_in: Count
+    byte_in: Count
+    msg_out: Count
+    byte_out: Count
+
+
+class Samples(BaseModel):
+    """What a broker read at about one time."""
+
+    samples: Annotated[list[SegmentCounters], Field(max_length=20_000)]
+
+
+class SamplesTaken(BaseModel):
+    """How many were landed; `unknown` are logs that nobody watches, whose samples were left out."""
+
+    landed: int
+    unknown: list[str]
+
+
+@router.post(f"{PREFIX}/load/samples", dependencies=[WRITE_LOAD])
+def write_load(acting: AtDesk, said: Annotated[Samples, Body()]) -> SamplesTaken:
+    """Land samples of counters, as a collector would."""
+    counters = [Counters(source=acting.grant.subject, **one.model_dump()) for one in said.samples]
+    taken = build_load_intake(acting.app).take(acting.grant.subject, counters)
+    return SamplesTaken(landed=taken.landed, unknown=list(taken.unknown))

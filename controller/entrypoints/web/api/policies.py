@@ -1,0 +1,190 @@
+"""Policies: what is stored at a level, what is in force for a topic and where it comes from, and who changed what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Body, Query
+from pydantic import BaseModel, Field
+
+from controller.domain.policy import PolicyLevel
+from controller.entrypoints.web.acting import Acting, AtDesk
+from controller.entrypoints.web.api.changes import Change, Changing
+from controller.entrypoints.web.api.paging import Asked, Page
+from controller.entrypoints.web.asked import Topic
+from controller.entrypoints.web.demands import ADMINISTER, OPERATE, READ
+from controller.entrypoints.web.paths import PREFIX, TOPIC_PATH
+from controller.entrypoints.web.pulsar.namespaces import Namespace
+from controller.entrypoints.web.refusals import REFUSALS
+from controller.services import policy_admin
+from controller.store.postgres import inspection
+from controller.store.topics import inspected
+
+router = APIRouter(responses=REFUSALS, tags=["policies"])
+CLUSTER = PolicyLevel.CLUSTER.value
+_CLUSTER_PATH = f"{PREFIX}/policies/cluster"
+_NAMESPACE_PATH = f"{PREFIX}/policies/namespaces/{{tenant}}/{{namespace}}"
+_TOPIC_PATH = f"{PREFIX}/policies/topics/{{tenant}}/{{namespace}}/{{topic}}"
+_HISTORY = """
+    SELECT change_id, changed_at, level, name, actor, knob, was, value FROM inspect.policy_history
+     WHERE (CAST(:level AS text) IS NULL OR level = :level) AND (CAST(:name AS text) IS NULL OR name = :name)
+       AND (CAST(:change_id AS bigint) IS NULL OR (change_id, knob) < (:change_id, :knob))
+     ORDER BY change_id DESC, knob DESC LIMIT :limit
+"""
+
+
+class StoredPolicy(BaseModel):
+    """The knobs that a level sets; of the cluster all of them."""
+
+    level: str = Field(examples=["namespace"])
+    name: str | None = Field(examples=["acme/shop"])
+    knobs: dict[str, Any] = Field(examples=[{"max_segments": 16}])
+
+
+class ChangedPolicy(BaseModel):
+    """A level before and after, or in a rehearsal as it would be after."""
+
+    dry_run: bool
+    level: str = Field(examples=["namespace"])
+    name: str | None = Field(examples=["acme/shop"])
+    before: dict[str, Any]
+    after: dict[str, Any] = Field(examples=[{"max_segments": 16}])
+
+
+class KnobInForce(BaseModel):
+    """A knob and the level that it comes from: topic, namespace, cluster or default."""
+
+    knob: str = Field(examples=["max_segments"])
+    value: Any = Field(examples=[16])
+    level: str = Field(examples=["namespace"])
+
+
+class PolicyInForce(BaseModel):
+    """Every knob."""
+
+    topic: str = Field(examples=["topic://acme/shop/orders"])
+    knobs: list[KnobInForce]
+
+
+class KnobChange(BaseModel):
+    """Who set which knob when; `was` or `value` null where the level did not or does not set it."""
+
+    change_id: int
+    changed_at: datetime
+    level: str
+    name: str | None
+    actor: str | None
+    knob: str
+    was: Any
+    value: Any
+
+
+Knobs = Annotated[
+    dict[str, Any],
+    Body(
+        description="Knobs by name; null takes one back.",
+        examples=[{"max_segments": 16, "target_use": None}],
+        max_length=100,
+    ),
+]
+How = Annotated[Literal["patch", "replace"], Query(description="`replace` forgets the level's other knobs.")]
+
+
+def _stored(acting: Acting, level: str) -> StoredPolicy:
+    with acting.app.store.transaction() as tx:
+        knobs = policy_admin.stored(tx, level)
+    return StoredPolicy(level=policy_admin.kind_of(level), name=_name(level), knobs=knobs)
+
+
+def _change(change: Change, level: str, changed: Callable[[dict[str, Any]], dict[str, Any]]) -> ChangedPolicy:
+    def act(store: Any) -> ChangedPolicy:
+        found = policy_admin.change(store, level, changed, actor=change.actor)
+        kind = policy_admin.kind_of(level)
+        return ChangedPolicy(
+            dry_run=change.dry_run, level=kind, name=_name(level), before=found.before, after=found.after
+        )
+
+    return change.once(ChangedPolicy, act)
+
+
+def _set(change: Change, level: str, knobs: dict[str, Any], how: str) -> ChangedPolicy:
+    return _change(change, level, lambda before: {**(before if how == "patch" else {}), **knobs})
+
+
+def _name(level: str) -> str | None:
+    return None if level == CLUSTER else level
+
+
+@router.get(_CLUSTER_PATH, dependencies=[READ])
+def get_cluster_policy(acting: AtDesk) -> StoredPolicy:
+    """Every knob of the cluster."""
+    return _stored(acting, CLUSTER)
+
+
+@router.post(_CLUSTER_PATH, dependencies=[ADMINISTER])
+def set_cluster_policy(change: Changing, knobs: Knobs, how: How = "patch") -> ChangedPolicy:
+    """Set knobs of the cluster."""
+    return _set(change, CLUSTER, knobs, how)
+
+
+@router.get(_NAMESPACE_PATH, dependencies=[READ])
+def get_policy_of_namespace(acting: AtDesk, namespace: Namespace) -> StoredPolicy:
+    """What a namespace overrides."""
+    return _stored(acting, namespace)
+
+
+@router.post(_NAMESPACE_PATH, dependencies=[OPERATE])
+def set_policy_of_namespace(
+    change: Changing, namespace: Namespace, knobs: Knobs, how: How = "patch"
+) -> ChangedPolicy:
+    """Set knobs of a namespace; checked together with the cluster's."""
+    return _set(change, namespace, knobs, how)
+
+
+@router.delete(_NAMESPACE_PATH, dependencies=[OPERATE])
+def remove_policy_of_namespace(change: Changing, namespace: Namespace) -> ChangedPolicy:
+    """Override nothing for the namespace any more."""
+    return _change(change, namespace, lambda _before: {})
+
+
+@router.get(_TOPIC_PATH, dependencies=[READ])
+def get_policy_of_topic(acting: AtDesk, topic: Topic) -> StoredPolicy:
+    """What a topic overrides."""
+    return _stored(acting, topic)
+
+
+@router.post(_TOPIC_PATH, dependencies=[OPERATE])
+def set_policy_of_topic(change: Changing, topic: Topic, knobs: Knobs, how: How = "patch") -> ChangedPolicy:
+    """Set knobs of a topic; checked together with the levels above."""
+    return _set(change, topic, knobs, how)
+
+
+@router.delete(_TOPIC_PATH, dependencies=[OPERATE])
+def remove_policy_of_topic(change: Changing, topic: Topic) -> ChangedPolicy:
+    """Override nothing for the topic any more."""
+    return _change(change, topic, lambda _before: {})
+
+
+@router.get(TOPIC_PATH + "/policy", dependencies=[READ], response_model=PolicyInForce)
+def get_policy_in_force(acting: AtDesk, topic: Topic) -> dict[str, Any]:
+    """Every knob in force for a topic, and the level it comes from."""
+    with acting.app.store.transaction() as tx:
+        return {"topic": topic, "knobs": inspected.effective_policy(tx, inspected.find_topic(tx, topic))}
+
+
+@router.get(f"{PREFIX}/policies/history", dependencies=[READ], response_model=Page[KnobChange])
+def list_policy_changes(
+    acting: AtDesk,
+    paging: Asked,
+    level: PolicyLevel | None = None,
+    name: Annotated[str | None, Query(max_length=2000)] = None,
+) -> dict[str, Any]:
+    """Who set which knob when, newest first."""
+    change_id, knob = paging.after(int, str)
+    with acting.app.store.transaction() as tx:
+        rows = inspection.rows(
+            tx, _HISTORY, level=level, name=name, change_id=change_id, knob=knob, limit=paging.rows
+        )
+    return paging.of(rows, lambda row: [row["change_id"], row["knob"]])

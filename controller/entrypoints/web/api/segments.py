@@ -1,0 +1,93 @@
+"""Segments by hand: split, merge, other buckets, re-cut."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body
+from pydantic import Field
+
+from controller.entrypoints.web.api.changes import Change, Changing, Intended, Wait, WithReason
+from controller.entrypoints.web.asked import Topic
+from controller.entrypoints.web.demands import OPERATE
+from controller.entrypoints.web.paths import TOPIC_PATH
+from controller.entrypoints.web.refusals import REFUSALS
+from controller.services import segment_admin
+from controller.services.segment_admin import Planner
+
+router = APIRouter(responses=REFUSALS, tags=["segments"])
+SegmentId = Annotated[int, Field(ge=0, lt=2**63, examples=[0])]
+Hash = Annotated[int, Field(ge=0, le=65_535, examples=[32768])]
+
+
+class Split(WithReason):
+    """At the midpoint, at cut points (each the first hash of a child), or into `parts` of equal width."""
+
+    segment_id: SegmentId
+    at: Annotated[list[Hash], Field(max_length=65_535)] = []
+    parts: Annotated[int, Field(ge=2, le=65_536)] | None = None
+
+
+class Merge(WithReason):
+    """Two neighbours into one."""
+
+    first_id: SegmentId
+    second_id: SegmentId
+
+
+class Rebucket(WithReason):
+    """The same range with another number of entry buckets."""
+
+    segment_id: SegmentId
+    bucket_count: Annotated[int, Field(ge=1, le=65_536)]
+
+
+class Recut(WithReason):
+    """Neighbours cut anew at other points; none joins them all."""
+
+    segment_ids: Annotated[list[SegmentId], Field(min_length=1, max_length=65_536)]
+    cut_points: Annotated[list[Hash], Field(max_length=65_535)] = []
+
+
+def _reshape(change: Change, topic: str, planner: Planner, reason: str, wait_seconds: float) -> Intended:
+    return change.intend(
+        lambda store, request: segment_admin.submit(store, change.app.planes, topic, planner, request),
+        reason=reason,
+        wait_seconds=wait_seconds,
+    )
+
+
+@router.post(TOPIC_PATH + "/split", dependencies=[OPERATE])
+def split(
+    change: Changing, topic: Topic, said: Annotated[Split, Body()], wait_seconds: Wait = 0.0
+) -> Intended:
+    """Split an ACTIVE segment."""
+    planner = segment_admin.splitting(said.segment_id, at=said.at, parts=said.parts)
+    return _reshape(change, topic, planner, said.reason, wait_seconds)
+
+
+@router.post(TOPIC_PATH + "/merge", dependencies=[OPERATE])
+def merge(
+    change: Changing, topic: Topic, said: Annotated[Merge, Body()], wait_seconds: Wait = 0.0
+) -> Intended:
+    """Merge two neighbouring ACTIVE segments."""
+    planner = segment_admin.merging(said.first_id, said.second_id)
+    return _reshape(change, topic, planner, said.reason, wait_seconds)
+
+
+@router.post(TOPIC_PATH + "/rebucket", dependencies=[OPERATE])
+def rebucket(
+    change: Changing, topic: Topic, said: Annotated[Rebucket, Body()], wait_seconds: Wait = 0.0
+) -> Intended:
+    """Give an ACTIVE segment another number of entry buckets."""
+    planner = segment_admin.rebucketing(said.segment_id, said.bucket_count)
+    return _reshape(change, topic, planner, said.reason, wait_seconds)
+
+
+@router.post(TOPIC_PATH + "/recut", dependencies=[OPERATE])
+def recut(
+    change: Changing, topic: Topic, said: Annotated[Recut, Body()], wait_seconds: Wait = 0.0
+) -> Intended:
+    """Cut neighbouring ACTIVE segments anew."""
+    planner = segment_admin.recutting(said.segment_ids, said.cut_points)
+    return _reshape(change, topic, planner, said.reason, wait_seconds)

@@ -1,0 +1,234 @@
+"""Topics and their subscriptions: list, show, create, delete, and have a subscription go on from somewhere else."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Query
+from pydantic import BaseModel, Field
+
+from controller.domain.policy import PolicyOverride
+from controller.domain.seek_target import parse_seek_target
+from controller.entrypoints.web.acting import AtDesk
+from controller.entrypoints.web.api.changes import Changing, Intended, Wait, WithReason
+from controller.entrypoints.web.api.paging import Asked, Page
+from controller.entrypoints.web.asked import Topic
+from controller.entrypoints.web.demands import ADMINISTER, READ
+from controller.entrypoints.web.paths import PREFIX, TOPIC_PATH, Name
+from controller.entrypoints.web.refusals import REFUSALS
+from controller.services import topic_admin
+from controller.services.topic_admin import MOST_RELEASE_SECONDS
+from controller.store.postgres import inspection
+from controller.store.topics import inspected
+from controller.store.topics.subscriptions import SubscriptionKind
+
+router = APIRouter(responses=REFUSALS, tags=["topics"])
+_COLUMNS = """topic, topic_id, namespace, state, data_plane, epoch, active_segments, sealed_segments, live_operations, created_at,
+       last_split_at, last_merge_at, last_rebucket_at, properties"""
+_LIST = f"""
+    SELECT {_COLUMNS} FROM inspect.topics
+     WHERE state <> 'deleted' AND (CAST(:namespace AS text) IS NULL OR namespace = :namespace)
+       AND (CAST(:prefix AS text) IS NULL OR starts_with(topic, :prefix))
+       AND (CAST(:after AS text) IS NULL OR topic > :after)
+     ORDER BY topic LIMIT :limit
+"""  # noqa: S608 - constants only, as below
+_ONE = f"SELECT {_COLUMNS} FROM inspect.topics WHERE topic_id = :topic_id"  # noqa: S608
+_SUBSCRIPTIONS = """
+    SELECT subscription, kind, state, consumers, consumer_names, created_at, parents_block, drain_consumers
+      FROM inspect.subscriptions
+     WHERE topic_id = :topic_id AND (CAST(:after AS text) IS NULL OR subscription > :after)
+     ORDER BY subscription LIMIT :limit
+"""
+
+
+class TopicNow(BaseModel):
+    """A topic as it is; as `inspect.topics`."""
+
+    topic: str = Field(examples=["topic://acme/shop/orders"])
+    topic_id: int
+    namespace: str = Field(examples=["acme/shop"])
+    state: str = Field(examples=["live"])
+    data_plane: str = Field(examples=["embedded"])
+    epoch: int
+    active_segments: int
+    sealed_segments: int
+    live_operations: int
+    created_at: datetime
+    last_split_at: datetime | None
+    last_merge_at: datetime | None
+    last_rebucket_at: datetime | None
+    properties: dict[str, Any]
+
+
+class SubscriptionNow(BaseModel):
+    """A subscription and who reads it; as `inspect.subscriptions`."""
+
+    subscription: str = Field(examples=["billing"])
+    kind: str = Field(examples=["STREAM"])
+    state: str = Field(examples=["live"])
+    consumers: int
+    consumer_names: list[str]
+    created_at: datetime
+    parents_block: bool
+    drain_consumers: int
+
+
+class NewTopic(WithReason):
+    """What a topic begins with."""
+
+    segments: Annotated[int, Field(ge=1, le=65_536)] = 1
+    data_plane: str | None = Field(None, description="CLEAVE_SERVE_DATA_PLANE where left out.")
+    properties: dict[str, str] = Field({}, examples=[{"team": "billing"}])
+    policy: dict[str, Any] = Field(
+        {}, description="Knobs that it overrides.", examples=[{"max_segments": 16}]
+    )
+
+
+class NewSubscription(WithReason):
+    """How it is read."""
+
+    kind: SubscriptionKind = SubscriptionKind.STREAM
+
+
+class Seek(WithReason):
+    """Where a subscription is to go on from, and how long its consumers have to let go of what they read."""
+
+    to: str = Field(examples=["earliest", "latest", "2026-11-22T10:00:00Z"])
+    release_seconds: Annotated[float, Field(ge=0, le=MOST_RELEASE_SECONDS)] | None = Field(
+        None, description="The grace period of consumers where left out."
+    )
+
+
+@router.get(f"{PREFIX}/topics", dependencies=[READ], response_model=Page[TopicNow])
+def list_topics(
+    acting: AtDesk,
+    paging: Asked,
+    namespace: Annotated[str | None, Query(max_length=1000, examples=["acme/shop"])] = None,
+    prefix: Annotated[
+        str | None,
+        Query(max_length=2000, description="Full names that begin with this.", examples=["topic://acme/"]),
+    ] = None,
+) -> dict[str, Any]:
+    """Topics that are not deleted, by name."""
+    [after] = paging.after(str)
+    with acting.app.store.transaction() as tx:
+        rows = inspection.rows(tx, _LIST, namespace=namespace, prefix=prefix, after=after, limit=paging.rows)
+    return paging.of(rows, lambda row: [row["topic"]])
+
+
+@router.get(TOPIC_PATH, dependencies=[READ], response_model=TopicNow)
+def show_topic(acting: AtDesk, topic: Topic) -> dict[str, Any]:
+    """One topic."""
+    with acting.app.store.transaction() as tx:
+        [row] = inspection.rows(tx, _ONE, topic_id=inspected.find_topic(tx, topic).topic_id)
+    return row
+
+
+@router.put(TOPIC_PATH, dependencies=[ADMINISTER])
+def create_topic(
+    change: Changing, topic: Topic, said: Annotated[NewTopic | None, Body()] = None, wait_seconds: Wait = 0.0
+) -> Intended:
+    """Create a topic."""
+    new = said or NewTopic()
+    return change.intend(
+        lambda store, request: topic_admin.create_topic(
+            store,
+            change.app.planes,
+            topic,
+            request,
+            data_plane=new.data_plane or change.app.settings.serve_data_plane,
+            segments=new.segments,
+            policy=PolicyOverride.from_document(new.policy) if new.policy else None,
+            properties=new.properties,
+        ),
+        reason=new.reason,
+        wait_seconds=wait_seconds,
+    )
+
+
+@router.delete(TOPIC_PATH, dependencies=[ADMINISTER])
+def delete_topic(
+    change: Changing,
+    topic: Topic,
+    said: Annotated[WithReason | None, Body()] = None,
+    wait_seconds: Wait = 0.0,
+) -> Intended:
+    """Delete a topic with every log behind it, unread messages included."""
+    return change.intend(
+        lambda store, request: topic_admin.delete_topic(store, topic, request),
+        reason=(said or WithReason()).reason,
+        wait_seconds=wait_seconds,
+    )
+
+
+@router.get(TOPIC_PATH + "/subscriptions", dependencies=[READ], response_model=Page[SubscriptionNow])
+def list_subscriptions(acting: AtDesk, paging: Asked, topic: Topic) -> dict[str, Any]:
+    """A topic's subscriptions by name, with their consumers."""
+    [after] = paging.after(str)
+    with acting.app.store.transaction() as tx:
+        topic_id = inspected.find_topic(tx, topic).topic_id
+        rows = inspection.rows(tx, _SUBSCRIPTIONS, topic_id=topic_id, after=after, limit=paging.rows)
+    return paging.of(rows, lambda row: [row["subscription"]])
+
+
+_SUBSCRIPTION = TOPIC_PATH + "/subscriptions/{subscription}"
+
+
+@router.put(_SUBSCRIPTION, dependencies=[ADMINISTER])
+def create_subscription(
+    change: Changing,
+    topic: Topic,
+    subscription: Name,
+    said: Annotated[NewSubscription | None, Body()] = None,
+    wait_seconds: Wait = 0.0,
+) -> Intended:
+    """Create a subscription at the earliest position of every segment."""
+    new = said or NewSubscription()
+    return change.intend(
+        lambda store, request: topic_admin.create_subscription(
+            store, topic, subscription, request, kind=new.kind
+        ),
+        reason=new.reason,
+        wait_seconds=wait_seconds,
+    )
+
+
+@router.delete(_SUBSCRIPTION, dependencies=[ADMINISTER])
+def delete_subscription(
+    change: Changing,
+    topic: Topic,
+    subscription: Name,
+    said: Annotated[WithReason | None, Body()] = None,
+    wait_seconds: Wait = 0.0,
+) -> Intended:
+    """Delete a subscription and its positions on every segment."""
+    return change.intend(
+        lambda store, request: topic_admin.delete_subscription(store, topic, subscription, request),
+        reason=(said or WithReason()).reason,
+        wait_seconds=wait_seconds,
+    )
+
+
+@router.post(_SUBSCRIPTION + "/seek", dependencies=[ADMINISTER])
+def seek(
+    change: Changing,
+    topic: Topic,
+    subscription: Name,
+    said: Annotated[Seek, Body()],
+    wait_seconds: Wait = 0.0,
+) -> Intended:
+    """Have a subscription go on from somewhere else, on every segment, with all its consumers."""
+    target, waited = parse_seek_target(said.to), said.release_seconds
+    return change.intend(
+        lambda store, request: topic_admin.seek_subscription(
+            store,
+            topic,
+            subscription,
+            target,
+            request,
+            release_seconds=change.app.settings.consumer_grace_seconds if waited is None else waited,
+        ),
+        reason=said.reason,
+        wait_seconds=wait_seconds,
+    )

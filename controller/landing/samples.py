@@ -1,0 +1,32 @@
+"""Samples as the table that is landed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from controller.landing.schemas import SAMPLE_SCHEMA
+
+
+class Sample(NamedTuple):
+    """The counters of one segment as one source had them at one instant, in milliseconds since the Unix epoch."""
+
+    topic_id: int
+    segment_id: int
+    backing_topic: str
+    source: str
+    instant_ms: int
+    msg_in: int
+    byte_in: int
+    msg_out: int
+    byte_out: int
+
+
+def sample_table(samples: Iterable[Sample]) -> pa.Table:
+    """As SAMPLE_SCHEMA."""
+    columns = list(zip(*samples, strict=True)) or [()] * len(Sample._fields)
+    table = dict(zip(SAMPLE_SCHEMA.names, map(list, columns), strict=True))
+    table["instant"] = [instant_ms * 1000 for instant_ms in table["instant"]]
+    return pa.table(table).cast(SAMPLE_SCHEMA)

@@ -1,0 +1,73 @@
+"""Load that brokers write themselves, for where no collector reads them: samples of counters, into the landing area.
+
+They count as a collector's do. A sample is of a log that is watched; what is said of others is left out and said so.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from controller.clock import Clock
+from controller.dataplane.base import Counters
+from controller.domain.errors import InvalidInput, StoreUnavailable
+from controller.landing.area import LandingArea
+from controller.landing.samples import Sample, sample_table
+from controller.store.postgres.engine import Store
+from controller.store.topics import watched_logs
+
+LATEST_MS, OLDEST_MS = 60_000, 3_600_000
+"""A sample is from so little ahead of this machine's clock, and so long ago, at most."""
+SEALED_FOR_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """How many samples were landed, and the logs that nobody watches."""
+
+    landed: int
+    unknown: tuple[str, ...]
+
+
+class LoadIntake:
+    """For any thread."""
+
+    def __init__(self, store: Store, area: LandingArea, clock: Clock) -> None:
+        self._store, self._area, self._clock = store, area, clock
+
+    def take(self, source: str, counters: Sequence[Counters]) -> Taken:
+        """Land what the source says. Raises InvalidInput for an instant that cannot be, StoreUnavailable while storage is away."""
+        now = self._clock.now_ms()
+        for one in counters:
+            if not now - OLDEST_MS <= one.instant_ms <= now + LATEST_MS:
+                raise InvalidInput(
+                    f"the sample of {one.backing_topic} is from {one.instant_ms} ms, and here it is {now} ms; set the clocks right"
+                )
+        names = sorted({one.backing_topic for one in counters})
+        with self._store.transaction() as tx:
+            watched = {
+                one.backing_topic: one
+                for one in watched_logs.watched_logs(tx, sealed_for_seconds=SEALED_FOR_SECONDS, logs=names)
+            }
+        samples = [
+            Sample(
+                watched[one.backing_topic].topic_id,
+                watched[one.backing_topic].segment_id,
+                one.backing_topic,
+                source,
+                one.instant_ms,
+                one.msg_in,
+                one.byte_in,
+                one.msg_out,
+                one.byte_out,
+            )
+            for one in counters
+            if one.backing_topic in watched
+        ]
+        if samples:
+            try:
+                self._area.append(now, f"intake-{secrets.token_hex(6)}", sample_table(samples))
+            except OSError as error:
+                raise StoreUnavailable(f"the landing area is away: {error}", 10.0) from error
+        return Taken(len(samples), tuple(name for name in names if name not in watched))

@@ -1,0 +1,325 @@
+"""What people ask of Cleave itself over HTTP: lists in pages, changes that are rehearsed and made once, and what is shown."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyarrow.parquet as pq
+import pytest
+
+from controller.devstack.serving import serving_leader, serving_worker, token_for, token_of
+from controller.entrypoints.web.access import Role
+from controller.entrypoints.web.acting import AT_ONCE
+from controller.landing.area import LandingArea
+from controller.services.segment_admin import splitting
+from tests.support.bench import Bench
+from tests.support.every_row import every_row
+from tests.support.waiting import wait_until
+
+API = "/api/v1"
+TOPIC = f"{API}/topics/acme/shop/orders"
+NAME = "topic://acme/shop/orders"
+MOVES_ON = {"cleave.audit", "cleave.lease"}
+"""Tables that a worker writes by itself, and the audit of what was refused."""
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+@pytest.fixture
+def bench(database: str) -> Iterator[Bench]:
+    """A topic of two segments with a subscription."""
+    bench = Bench(database)
+    bench.topic_with(segments=2)
+    yield bench
+    bench.close()
+
+
+@pytest.fixture
+def http(bench: Bench, tmp_path: Path) -> Iterator[httpx.Client]:
+    """An administrator's client."""
+    with (
+        serving_worker(bench.url, landing_url=str(tmp_path / "landing")) as running,
+        httpx.Client(
+            base_url=running.address, headers=bearer(token_of(Role.ADMIN, subject="ada")), timeout=60.0
+        ) as http,
+    ):
+        yield http
+
+
+def pages(http: httpx.Client, path: str, **asked: Any) -> list[list[dict[str, Any]]]:
+    """Every page of a list, until there is no next one."""
+    found, page = [], None
+    while True:
+        answer = http.get(path, params={**asked, **({"page": page} if page else {})})
+        assert answer.status_code == 200, answer.text
+        found.append(answer.json()["items"])
+        page = answer.json()["next"]
+        if page is None:
+            return found
+
+
+class TestPages:
+    def test_each_item_is_on_one_page_though_others_come_meanwhile(
+        self, bench: Bench, http: httpx.Client
+    ) -> None:
+        for _ in range(3):
+            bench.reshape(splitting(max(bench.layout.segments)))
+        first = http.get(f"{API}/operations", params={"limit": 2}).json()
+        bench.reshape(splitting(max(bench.layout.segments)))
+        rest = pages(http, f"{API}/operations", limit=2, page=first["next"])
+
+        ids = [one["operation_id"] for page in (first["items"], *rest) for one in page]
+        assert ids == sorted(ids, reverse=True)
+        assert len(set(ids)) == len(ids) == 5  # created, subscribed, and three splits of before
+
+    def test_lists_end(self, http: httpx.Client) -> None:
+        for path in ("topics", "decisions", "backtests", "bundles", "bundles/brokers", "bundles/proposals"):
+            assert pages(http, f"{API}/{path}", limit=1)[-1] == [] or path == "topics"
+        for path in ("subscriptions", "load", "load/history", "layout/changes", "refusals"):
+            pages(http, f"{TOPIC}/{path}", limit=1)
+        pages(http, f"{API}/policies/history", limit=1)
+        assert [[one["topic"] for one in page] for page in pages(http, f"{API}/topics", limit=1)] == [[NAME]]
+
+    @pytest.mark.parametrize("page", ["x", "WzFd", "W10", "bm9uZQ", "WyJhIiwgImIiXQ", "é", "A" * 1400])
+    def test_a_page_that_is_none_is_refused(self, http: httpx.Client, page: str) -> None:
+        answer = http.get(f"{API}/topics", params={"page": page})
+
+        assert (answer.status_code, answer.json()["kind"]) == (412, "InvalidInput")
+
+
+class TestChanges:
+    def test_a_rehearsal_asks_everything_and_changes_nothing(self, bench: Bench, http: httpx.Client) -> None:
+        before = every_row(bench.store, but=MOVES_ON)
+        for method, path, document in (
+            ("PUT", f"{API}/topics/acme/shop/returns", {"segments": 3}),
+            ("DELETE", TOPIC, None),
+            ("POST", f"{TOPIC}/split", {"segment_id": 0, "parts": 3}),
+            ("POST", f"{TOPIC}/merge", {"first_id": 0, "second_id": 1}),
+            ("POST", f"{TOPIC}/rebucket", {"segment_id": 0, "bucket_count": 9}),
+            ("POST", f"{TOPIC}/recut", {"segment_ids": [0, 1], "cut_points": [100]}),
+            ("PUT", f"{TOPIC}/subscriptions/audit", {"kind": "QUEUE"}),
+            ("DELETE", f"{TOPIC}/subscriptions/billing", None),
+            ("POST", f"{TOPIC}/subscriptions/billing/seek", {"to": "earliest"}),
+        ):
+            answer = http.request(method, path, json=document, params={"dry_run": True})
+            assert answer.status_code == 200, answer.text
+            said = answer.json()
+            assert (said["dry_run"], said["operation"]["operation_id"]) == (True, None)
+        for level in ("cluster", "namespaces/acme/shop", "topics/acme/shop/orders"):
+            answer = http.post(f"{API}/policies/{level}", json={"max_segments": 9}, params={"dry_run": True})
+            assert answer.json()["after"]["max_segments"] == 9
+
+        refused = http.post(f"{TOPIC}/split", json={"segment_id": 7}, params={"dry_run": True})
+        assert refused.status_code == 404
+        assert every_row(bench.store, but=MOVES_ON) == before
+
+    def test_a_change_is_made_once_for_a_key(self, bench: Bench, http: httpx.Client) -> None:
+        key = {"Idempotency-Key": "monday-1"}
+        answers = [
+            http.post(f"{TOPIC}/split", json={"segment_id": 0}, headers=key, params={"wait_seconds": 30})
+            for _ in range(3)
+        ]
+
+        first = answers[0].json()["operation"]
+        assert (first["state"], first["origin"], first["actor"]) == ("done", "api", "ada")
+        assert [one["hash_range"] for one in first["creates"]] == ["0000-3fff", "4000-7fff"]
+        assert [one.json() for one in answers] == [answers[0].json()] * 3
+        assert bench.scalar("SELECT count(*) FROM cleave.operation WHERE kind = 'split'") == 1
+
+    def test_a_key_is_for_one_request_of_one_holder(self, http: httpx.Client) -> None:
+        key = {"Idempotency-Key": "monday-1"}
+        policy = f"{API}/policies/topics/acme/shop/orders"
+        assert http.post(policy, json={"max_segments": 9}, headers=key).status_code == 200
+        other = http.post(policy, json={"max_segments": 8}, headers=key)
+        assert (other.status_code, "monday-1 was used" in other.json()["reason"]) == (409, True)
+        operator = bearer(token_of(Role.OPERATOR, "acme/*", subject="bob"))
+        assert http.post(policy, json={"max_segments": 8}, headers={**key, **operator}).status_code == 200
+
+    def test_a_key_of_a_refused_request_may_be_used_again(self, bench: Bench, http: httpx.Client) -> None:
+        key = {"Idempotency-Key": "monday-1"}
+        path = f"{API}/policies/topics/acme/shop/returns"
+        assert http.post(path, json={"max_segments": 9}, headers=key).status_code == 404
+        bench.topic_name = "topic://acme/shop/returns"
+        bench.create()
+        assert http.post(path, json={"max_segments": 9}, headers=key).status_code == 200
+
+    def test_the_second_of_two_at_once_is_told_to_ask_again(self, bench: Bench, http: httpx.Client) -> None:
+        key = {"Idempotency-Key": "monday-1"}
+        path = f"{API}/policies/topics/acme/shop/orders"
+        assert http.post(path, json={"max_segments": 9}, headers=key).status_code == 200
+        bench.execute("UPDATE cleave.api_request SET answer = NULL")
+        waiting = http.post(path, json={"max_segments": 9}, headers=key)
+        assert (waiting.status_code, waiting.headers["Retry-After"]) == (503, "1")
+
+        bench.execute("UPDATE cleave.api_request SET asked_at = asked_at - interval '301 seconds'")
+        assert http.post(path, json={"max_segments": 9}, headers=key).status_code == 200  # the first one died
+
+    def test_keys_are_forgotten_after_a_week(self, bench: Bench, http: httpx.Client) -> None:
+        path = f"{API}/policies/topics/acme/shop/orders"
+        for name in ("old", "new"):
+            http.post(path, json={"max_segments": 9}, headers={"Idempotency-Key": name})
+            if name == "old":
+                bench.execute("UPDATE cleave.api_request SET asked_at = asked_at - interval '8 days'")
+
+        assert bench.scalar("SELECT array_agg(idempotency_key) FROM cleave.api_request") == ["new"]
+
+    def test_the_audit_has_changes_and_no_rehearsals(self, http: httpx.Client) -> None:
+        key = {"Idempotency-Key": "monday-1"}
+        http.post(f"{TOPIC}/split", json={"segment_id": 0}, params={"dry_run": True})
+        http.post(f"{TOPIC}/split", json={"segment_id": 0}, headers=key)
+        http.post(f"{TOPIC}/split", json={"segment_id": "none"})
+
+        [[refused, done]] = pages(http, f"{API}/audit")
+        assert (done["subject"], done["act"], done["result"], done["request_key"]) == (
+            "ada",
+            "split",
+            "done",
+            "monday-1",
+        )
+        assert (refused["result"], "segment_id" in refused["reason"]) == ("refused", True)
+
+
+class TestTurns:
+    def test_who_only_looks_does_not_wait_for_those_who_wait_for_operations(self, bench: Bench) -> None:
+        """This worker carries out nothing, so each of those acts waits for as long as it may."""
+        names = [f"topic://acme/shop/t{number}" for number in range(AT_ONCE + 1)]
+        for bench.topic_name in names:
+            bench.create()
+        with (
+            serving_leader(bench.url) as address,
+            httpx.Client(
+                base_url=f"{address}{API}", headers=bearer(token_of(Role.ADMIN)), timeout=60.0
+            ) as http,
+            ThreadPoolExecutor(len(names)) as threads,
+        ):
+            waiting = [
+                threads.submit(
+                    http.post,
+                    f"{name.replace('topic://', 'topics/')}/split",
+                    json={"segment_id": 0},
+                    params={"wait_seconds": 6},
+                )
+                for name in names
+            ]
+            intended = "SELECT count(*) FROM cleave.operation WHERE kind = 'split'"
+            wait_until(lambda: bench.scalar(intended) == AT_ONCE, message="all turns are taken")
+            found = http.get("/operations", params={"live": True}).json()["items"]
+            assert len(found) == AT_ONCE  # one more waits for its turn
+            assert not any(one.done() for one in waiting)
+            assert {one.result().json()["operation"]["state"] for one in waiting} == {"intended"}
+
+
+class TestWhatIsShown:
+    def test_the_past_of_a_topic(self, bench: Bench, http: httpx.Client) -> None:
+        created = bench.scalar("SELECT committed_at FROM cleave.layout_change WHERE epoch = 0")
+        bench.reshape(splitting(1))
+
+        then = http.get(f"{TOPIC}/layout", params={"at": 0}).json()
+        assert [one["segment_id"] for one in then["segments"]] == [0, 1]
+        assert then["segments"][1]["backing_topic"] == bench.log_of(1)
+        assert http.get(f"{TOPIC}/layout", params={"at": created.isoformat()}).json() == then
+        assert [one["segment_id"] for one in http.get(f"{TOPIC}/layout").json()["segments"]] == [0, 2, 3]
+        assert http.get(f"{TOPIC}/layout", params={"at": 9}).status_code == 404
+        [changes] = pages(http, f"{TOPIC}/layout/changes")
+        assert [(one["epoch"], one["kind"], one["sealed"]) for one in changes] == [
+            (1, "split", [1]),
+            (0, "create", []),
+        ]
+        [relatives] = pages(http, f"{TOPIC}/segments/3/lineage")
+        assert [(one["segment_id"], one["relation"]) for one in relatives] == [(1, "ancestor"), (3, "itself")]
+        assert http.get(f"{TOPIC}/segments/77/lineage").status_code == 404
+
+    def test_a_client_sees_the_past_of_its_topics_and_nothing_else(self, http: httpx.Client) -> None:
+        client = bearer(token_for(NAME))
+        assert http.get(f"{TOPIC}/layout", params={"at": 0}, headers=client).status_code == 200
+        assert http.get(f"{TOPIC}/load", headers=client).status_code == 403
+
+    def test_load_decisions_and_another_policy(self, bench: Bench, http: httpx.Client) -> None:
+        bench.execute(
+            "INSERT INTO cleave.segment_load (topic_id, segment_id, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out,"
+            " source, modified_at) VALUES (:topic_id, 0, 9000, 1, 2, 3, 'test', clock_timestamp())",
+            topic_id=bench.topic_id,
+        )
+        [load] = pages(http, f"{TOPIC}/load")
+        assert [(one["segment_id"], one["msg_rate_in"]) for one in load] == [(0, 9000.0), (1, None)]
+        [[then]] = pages(http, f"{TOPIC}/load/history", **{"from": "1h"})
+        assert (then["segment_id"], then["msg_rate_in"]) == (0, 9000.0)
+
+        asked = {"changes": {"split_msg_rate_in": 5000}, "lanes": ["load"]}
+        compared = http.post(f"{TOPIC}/decide", json=asked).json()
+        assert compared["in_force"]["decisions"] == []
+        assert [one["kind"] for one in compared["what_if"]["decisions"]] == ["split"]
+        assert all("how_far" in one for one in compared["in_force"]["refusals"])
+        assert (compared["is_same"], compared["lanes"]) == (False, ["load"])
+        assert http.post(f"{TOPIC}/decide").json()["is_same"] is True
+        wrong = http.post(f"{TOPIC}/decide", json={"changes": {"max_segments": 0}})
+        assert (wrong.status_code, wrong.json()["kind"]) == (412, "InvalidPolicy")
+
+    def test_operations_step_by_step(self, bench: Bench, http: httpx.Client) -> None:
+        done = bench.reshape(splitting(0))
+
+        shown = http.get(f"{API}/operations/{done.operation_id}").json()
+        assert (shown["kind"], shown["parents"], shown["stuck_because"]) == ("split", [0], None)
+        assert [one["sequence"] for one in shown["steps"]] == sorted(
+            one["sequence"] for one in shown["steps"]
+        )
+        assert shown["steps"]
+        assert http.get(f"{API}/operations/999999").status_code == 404
+        assert pages(http, f"{API}/operations", live=True) == [[]]
+        assert http.get(f"{API}/operations", params={"topic": "topic://acme/shop/none"}).status_code == 404
+
+    def test_policies_and_where_each_knob_comes_from(self, http: httpx.Client) -> None:
+        namespace = f"{API}/policies/namespaces/acme/shop"
+        changed = http.post(namespace, json={"max_segments": 9, "min_segments": 2}).json()
+        assert (changed["level"], changed["name"], changed["before"]) == ("namespace", "acme/shop", {})
+        assert http.post(namespace, json={"min_segments": None}).json()["after"] == {"max_segments": 9}
+        assert http.post(namespace, json={"enabled": False}, params={"how": "replace"}).json()["after"] == {
+            "enabled": False
+        }
+        knobs = {one["knob"]: one for one in http.get(f"{TOPIC}/policy").json()["knobs"]}
+        assert (knobs["enabled"]["value"], knobs["enabled"]["level"]) == (False, "namespace")
+        assert http.delete(namespace).json()["after"] == {}
+        [history] = pages(http, f"{API}/policies/history", name="acme/shop")
+        assert {(one["actor"], one["knob"]) for one in history} == {
+            ("ada", "max_segments"),
+            ("ada", "min_segments"),
+            ("ada", "enabled"),
+        }
+        assert http.get(f"{API}/policies/cluster").json()["knobs"]["max_segments"] >= 1
+
+
+class TestLoadOfBrokers:
+    def test_samples_are_landed_under_the_brokers_own_name(
+        self, bench: Bench, http: httpx.Client, tmp_path: Path
+    ) -> None:
+        now = int(time.time() * 1000)
+        counters = {"instant_ms": now, "msg_in": 5, "byte_in": 50, "msg_out": 2**62, "byte_out": 0}
+        samples = [{"backing_topic": bench.log_of(1), **counters}, {"backing_topic": "none", **counters}]
+        broker = bearer(token_of(Role.BROKER, subject="broker-1"))
+
+        answer = http.post(f"{API}/load/samples", json={"samples": samples}, headers=broker)
+
+        assert answer.json() == {"landed": 1, "unknown": ["none"]}
+        area = LandingArea(str(tmp_path / "landing"))
+        [file], _ = area.files(now - 60_000, now + 60_000)
+        [row] = pq.read_table(tmp_path / "landing" / file.path).to_pylist()
+        assert (row["segment_id"], row["source"], row["msg_in"], row["msg_out"]) == (1, "broker-1", 5, 2**62)
+
+    @pytest.mark.parametrize("instant_ms", [0, 2**62])
+    def test_a_clock_that_is_wrong_is_told_so(
+        self, bench: Bench, http: httpx.Client, instant_ms: int
+    ) -> None:
+        counters = {"instant_ms": instant_ms, "msg_in": 0, "byte_in": 0, "msg_out": 0, "byte_out": 0}
+        samples = [{"backing_topic": bench.log_of(1), **counters}]
+        broker = bearer(token_of(Role.BROKER, subject="broker-1"))
+
+        answer = http.post(f"{API}/load/samples", json={"samples": samples}, headers=broker)
+
+        assert (answer.status_code, "set the clocks right" in answer.json()["reason"]) == (412, True)
