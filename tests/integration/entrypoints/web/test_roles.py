@@ -66,7 +66,6 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("POST", f"{CLIENTS}/key-counts"): Right.CONSUME,
     ("GET", f"{CLIENTS}/subscriptions/{{subscription}}/queue"): Right.CONSUME,
     ("POST", f"{CLIENTS}/subscriptions/{{subscription}}/queue/drained"): Right.CONSUME,
-    ("POST", f"{CLIENTS}/key-counts"): Right.CONSUME,
     ("GET", f"{CLIENTS}/subscriptions/{{subscription}}/why"): Right.LOOK_UP,
     ("GET", f"{CLIENTS}/subscriptions/{{subscription}}/lag"): Right.LOOK_UP,
     **{
