@@ -56,7 +56,9 @@ def test_a_command_on_topics_loads_nothing_that_is_for_others(command: str) -> N
 
 
 def test_a_command_that_only_shows_bundles_loads_nothing_that_reads_reports() -> None:
-    assert loaded_by("bundles", "show", "--help") & {"numpy", "pandas", "pyarrow", "pyspark", "uvicorn"} == set()
+    assert (
+        loaded_by("bundles", "show", "--help") & {"numpy", "pandas", "pyarrow", "pyspark", "uvicorn"} == set()
+    )
 
 
 def test_the_checker_of_histories_needs_no_database() -> None:
