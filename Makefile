@@ -50,6 +50,10 @@ chaos: $(READY) ## Hours of kills, pauses and outages under load, brokers' too; 
 	@$(PY) -m pytest tests -m chaos --timeout 1800 $(ARGS)
 	@CLEAVE_THOROUGH=1 $(PYTEST) tests -m drawn --timeout 1800 $(ARGS)
 
+.PHONY: soak
+soak: $(READY) ## Rounds of producers and consumers on a broker beside a busy machine (ARGS="--minutes 60 --lanes 2 --busy 2")
+	@$(PY) -m tests.chaos.soak $(ARGS)
+
 .PHONY: bench
 bench: $(READY) ## Benchmarks and benchmarks/RESULTS.md from them (ONLY="decide operations")
 	@$(PY) -m benchmarks $(ONLY) $(ARGS)

@@ -10,16 +10,21 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
-from enum import StrEnum
+from contextlib import ExitStack
+from functools import partial
 
 from controller.client.closing import close_side_by_side
+from controller.client.opening import (
+    FIRST_RETRY_SECONDS,
+    LONGEST_RETRY_SECONDS,
+    Opening,
+    OpeningThreads,
+    next_try_at,
+)
 from controller.client.patience import Backoff
 from controller.client.session import Assignment, OwnedBucket
 from controller.dataplane.base import LogClient, LogReader, Position
 from controller.domain.errors import (
-    CleaveError,
     DataPlaneUnavailable,
     FencedOut,
     NotFound,
@@ -27,41 +32,19 @@ from controller.domain.errors import (
     Terminal,
 )
 
-PARALLEL_OPENS = 4
-_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.02, 1.0
-"""What cannot be opened or read is tried again after this time, which doubles. A hand-over takes milliseconds."""
 
-
-class AttachmentState(StrEnum):
-    """In this order, but that one which fails is opened again as another attachment."""
-
-    WAITING = "waiting"
-    OPENING = "opening"
-    OPEN = "open"
-    CLOSED = "closed"
-
-
-class Attachment:
-    """One ownership of one bucket. For the consumer's thread; `ring` and the opening are for others."""
+class Attachment(Opening[LogReader]):
+    """One ownership of one bucket."""
 
     def __init__(
         self, owned: OwnedBucket, origin: int, wakeup: threading.Event, delay_seconds: float = 0.0
     ) -> None:
-        """`delay_seconds`: not to be opened before; for what was lost a moment ago."""
-        self.owned, self.origin, self._wakeup = owned, origin, wakeup
-        self._lock = threading.Lock()
-        self.state = AttachmentState.WAITING
-        self.reader: LogReader | None = None
-        self.since = time.monotonic()
+        super().__init__(owned.backing_topic, wakeup, delay_seconds)
+        self.owned, self.origin = owned, origin
         self.delivered: Position | None = None
         self.acknowledged: Position | None = None
         self.stored: Position | None = None
         """What the application's results held of it when it was taken."""
-        self.error: CleaveError | None = None
-        """Why it could not be opened or read when that was last tried."""
-        self.next_try_at = time.monotonic() + delay_seconds
-        self._backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
-        self.rung = threading.Event()
         self.is_full = False
         """So much of it is in hand that nothing more is to be read for now."""
         self.work: str | None = None
@@ -71,16 +54,6 @@ class Attachment:
     def is_idle(self) -> bool:
         """Whether everything handed out is acknowledged."""
         return self.delivered == self.acknowledged
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it was let go of; it is not opened again."""
-        return self.state is AttachmentState.CLOSED
-
-    def ring(self) -> None:
-        """There may be something new."""
-        self.rung.set()
-        self._wakeup.set()
 
     @property
     def reason(self) -> str:
@@ -101,68 +74,23 @@ class Attachment:
             return "has something to read"
         return "no data" if self.is_idle else "no data beyond what is in hand"
 
-    def open(self, logs: LogClient, subscription: str, owner: str, claim: StoredPosition) -> None:
-        """Take the bucket's part of the cursor, and its row beside the results; runs in a thread aside. One that was closed
-        meanwhile is closed again.
-        """
+    def take(self, logs: LogClient, subscription: str, owner: str, claim: StoredPosition) -> LogReader:
+        """The bucket's part of the cursor, and its row beside the results; for `open`."""
         owned = self.owned
-        if self.is_closed:  # while it waited for a thread
-            return
+        reader = logs.open_reader(
+            owned.backing_topic,
+            subscription,
+            owner=owner,
+            live_owners=(),
+            on_arrival=self.ring,
+            bucket=owned.bucket if owned.buckets > 1 else None,
+        )
         try:
-            reader = logs.open_reader(
-                owned.backing_topic,
-                subscription,
-                owner=owner,
-                live_owners=(),
-                on_arrival=self.ring,
-                bucket=owned.bucket if owned.buckets > 1 else None,
-            )
-            try:
-                self.stored = claim(self)
-            except BaseException:
-                reader.close()
-                raise
-        except CleaveError as error:
-            self.fail(error)
-        except Exception as error:  # noqa: BLE001 - of a library; the thread's pool would swallow it
-            self.fail(Terminal(f"{owned.backing_topic} could not be opened: {type(error).__name__}: {error}"))
-        else:
-            with self._lock:
-                is_late = self.is_closed
-                if not is_late:
-                    self.reader, self.state = reader, AttachmentState.OPEN
-                    self.succeed()
-            if is_late:
-                reader.close()
-        self.ring()
-
-    def fail(self, error: CleaveError) -> None:
-        """Not open, or not readable just now: again after a while that doubles."""
-        with self._lock:
-            if self.state is AttachmentState.OPENING:
-                self.state = AttachmentState.WAITING
-            self.error = error
-            self.next_try_at = time.monotonic() + self._backoff.next_seconds()
-
-    def succeed(self) -> None:
-        """It was reached."""
-        self.error = None
-        self._backoff.reset()
-
-    def take_turn(self) -> bool:
-        """Whether it is time to open it; then it is being opened."""
-        with self._lock:
-            is_due = self.state is AttachmentState.WAITING and self.next_try_at <= time.monotonic()
-            if is_due:
-                self.state = AttachmentState.OPENING
-            return is_due
-
-    def close(self) -> None:
-        """Let go of the bucket. What is unacknowledged is read again by the next reader."""
-        with self._lock:
-            reader, self.reader, self.state = self.reader, None, AttachmentState.CLOSED
-        if reader is not None:
+            self.stored = claim(self)
+        except BaseException:
             reader.close()
+            raise
+        return reader
 
 
 StoredPosition = Callable[[Attachment], Position | None]
@@ -186,7 +114,7 @@ class Attachments:
         self._held: dict[tuple[int, int, int], Attachment] = {}
         self._released: set[tuple[int, int, int]] = set()
         self._losses: dict[tuple[int, int], Backoff] = {}
-        self._opens = ThreadPoolExecutor(PARALLEL_OPENS, thread_name_prefix="cleave-open")
+        self._threads = OpeningThreads()
         self._turn = 0
 
     @property
@@ -197,8 +125,7 @@ class Attachments:
     @property
     def next_try_at(self) -> float:
         """When the next one is worth another try, `time.monotonic` seconds; infinity where none is waited for."""
-        waiting = (one.next_try_at for one in self._held.values() if one.state is AttachmentState.WAITING)
-        return min(waiting, default=float("inf"))
+        return next_try_at([*self._held.values()])
 
     def adopt(self, assignment: Assignment | None) -> list[OwnedBucket]:
         """Follow an assignment. What is no longer owned is closed at once: its owner is another by now. The buckets to release
@@ -230,9 +157,8 @@ class Attachments:
     def open_due(self) -> None:
         """Have those opened whose time has come."""
         for one in self._held.values():
-            if one.take_turn():
-                with suppress(RuntimeError):  # closed
-                    self._opens.submit(one.open, self._logs, self._subscription, self._owner, self._claim)
+            act = partial(one.take, self._logs, self._subscription, self._owner, self._claim)
+            self._threads.begin(one, act)
 
     def with_something_new(self) -> Iterator[tuple[Attachment, LogReader]]:
         """Those that may have something new, each in its turn. The caller stops when it found something."""
@@ -257,7 +183,7 @@ class Attachments:
         return [
             one
             for one in self._held.values()
-            if one.owned.release and one.is_idle and one.state is not AttachmentState.OPENING
+            if one.owned.release and one.is_idle and not one.is_being_opened
         ]
 
     def ring_all(self) -> None:
@@ -277,7 +203,7 @@ class Attachments:
     def lose(self, attachment: Attachment) -> None:
         """Stop reading it. While it is owned it is opened anew, later each time until something of it is acknowledged."""
         place = attachment.owned.identity[:2]
-        self._losses.setdefault(place, Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS))
+        self._losses.setdefault(place, Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS))
         self._stop(attachment)
 
     def succeed(self, attachment: Attachment) -> None:
@@ -313,10 +239,8 @@ class Attachments:
 
     def close(self) -> None:
         """Let go of all at once. Waits for what is being opened, since threads end before the process does."""
-        self._opens.shutdown(wait=False, cancel_futures=True)
-        close_side_by_side([*self._held.values()])
+        self._threads.close([*self._held.values()])
         self._held.clear()
-        self._opens.shutdown(wait=True)
 
 
 def settle_each(attachments: Sequence[Attachment], act: Callable[[Attachment], None]) -> None:

@@ -19,9 +19,11 @@ from types import TracebackType
 from typing import Self
 
 from controller.client.checkpoint import Checkpoint
-from controller.client.patience import Outage, patiently
+from controller.client.opening import PARALLEL_OPENS
+from controller.client.patience import patiently
+from controller.client.rounds import LOOK_SECONDS, Rounds
 from controller.client.segment_lists import ListedSegment, SegmentList, SegmentWatch
-from controller.client.segment_readers import PARALLEL_OPENS, SegmentReader, SegmentReaders
+from controller.client.segment_readers import SegmentReader, SegmentReaders
 from controller.client.servers import Servers
 from controller.clock import to_ms
 from controller.dataplane.base import LogClient, LogMessage, Position, PositionReader
@@ -30,13 +32,10 @@ from controller.domain.errors import (
     DataGone,
     DataPlaneUnavailable,
     InvalidInput,
-    Retryable,
     SegmentNotFound,
     StoreUnavailable,
 )
 
-LOOK_SECONDS = 1.0
-"""Logs are looked at this often even if nothing rang."""
 MOST_LOOKS = 5
 """So often a beginning consumer asks for the layout when segments disappear while it looks for its places in them."""
 
@@ -93,7 +92,9 @@ class CheckpointConsumer:
         self._wakeup = threading.Event()
         self._is_paused = False
         self._look_at = 0.0
-        self._outage = Outage(patience_seconds)
+        self._rounds = Rounds(
+            self._wakeup, patience_seconds, DataPlaneUnavailable, StoreUnavailable, SegmentNotFound
+        )
         self._positions: dict[int, Position | None] = {}
         self._done: set[int] = set()
         self._known: dict[int, ListedSegment] = {}
@@ -134,25 +135,11 @@ class CheckpointConsumer:
         Raises DataGone when what comes next was deleted; TopicNotFound; DataPlaneUnavailable or StoreUnavailable when there is
         nothing to read, and something has been out of reach for longer than the patience.
         """
-        deadline = time.monotonic() + timeout_seconds
-        while True:
-            self._wakeup.clear()  # before looking: what happens from here on rings again
-            pause = LOOK_SECONDS
-            try:
-                batch = None if self._is_paused else self._look()
-                if batch is not None:
-                    self._outage.over()
-                    return batch
-                self._readers.demand_reached()
-                self._outage.over()
-                pause = min(self._look_at, self._readers.next_try_at) - time.monotonic()
-            except (DataPlaneUnavailable, StoreUnavailable, SegmentNotFound) as error:
-                self._outage.bear(error)
-                pause = min(error.delay_seconds if isinstance(error, Retryable) else pause, LOOK_SECONDS)
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return None
-            self._wakeup.wait(max(0.0, min(left, pause)))
+        return self._rounds.receive(
+            timeout_seconds,
+            self._look_or_demand,
+            lambda: min(self._look_at, self._readers.next_try_at),
+        )
 
     def why(self) -> tuple[SegmentStatus, ...]:
         """Of each segment that is not read to its end why nothing of it comes."""
@@ -268,6 +255,13 @@ class CheckpointConsumer:
         return self._logs.open_reader_at(
             one.backing_topic, self._positions[one.segment_id], on_arrival=one.ring
         )
+
+    def _look_or_demand(self) -> CheckpointBatch | None:
+        """When there is nothing, what is out of reach is told."""
+        batch = None if self._is_paused else self._look()
+        if batch is None:
+            self._readers.demand_reached()
+        return batch
 
     def _look(self) -> CheckpointBatch | None:
         """One round: follow the layout, open what is to be read, and read from the next segment that has something."""

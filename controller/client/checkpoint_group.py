@@ -11,6 +11,7 @@ that says so was kept (`kept`). A member that dies is followed by one that begin
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -20,8 +21,8 @@ from types import TracebackType
 from typing import Self
 
 from controller.client.checkpoint import Checkpoint, merged
-from controller.client.checkpoint_consumer import LOOK_SECONDS, CheckpointBatch, SegmentStatus, instant_of
-from controller.client.patience import Outage
+from controller.client.checkpoint_consumer import CheckpointBatch, SegmentStatus, instant_of
+from controller.client.rounds import LOOK_SECONDS, Rounds
 from controller.client.segment_readers import SegmentReader, SegmentReaders
 from controller.client.servers import Servers
 from controller.client.session import Assignment, OwnedBucket, Session
@@ -30,7 +31,6 @@ from controller.domain.errors import (
     Conflict,
     DataGone,
     DataPlaneUnavailable,
-    Retryable,
     SegmentNotFound,
     StoreUnavailable,
 )
@@ -107,7 +107,9 @@ class CheckpointGroupConsumer:
         self._wakeup, self._has_changed = threading.Event(), threading.Event()
         self._is_paused = False
         self._look_at = 0.0
-        self._outage = Outage(patience_seconds)
+        self._rounds = Rounds(
+            self._wakeup, patience_seconds, DataPlaneUnavailable, StoreUnavailable, SegmentNotFound
+        )
         self._held: dict[int, _Segment] = {}
         self._known: Checkpoint | None = None
         """What was kept of the group, as far as this member has heard."""
@@ -166,27 +168,9 @@ class CheckpointGroupConsumer:
         when what comes next was deleted; what `kept_values` and `on_wanted` raise; DataPlaneUnavailable or StoreUnavailable when there
         is nothing to read, and something has been out of reach for longer than the patience.
         """
-        deadline = time.monotonic() + timeout_seconds
-        while True:
-            self._wakeup.clear()  # before looking: what happens from here on rings again
-            self._session.demand_alive()
-            pause = LOOK_SECONDS
-            try:
-                batch = self._look()
-                if batch is not None:
-                    self._outage.over()
-                    return batch
-                self._readers.demand_reached()
-                self._outage.over()
-                if self._session.is_current:
-                    pause = min(self._look_at, self._readers.next_try_at) - time.monotonic()
-            except (DataPlaneUnavailable, StoreUnavailable, SegmentNotFound) as error:
-                self._outage.bear(error)
-                pause = min(error.delay_seconds if isinstance(error, Retryable) else pause, LOOK_SECONDS)
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return None
-            self._wakeup.wait(max(0.0, min(left, pause)))
+        return self._rounds.receive(
+            timeout_seconds, self._look_or_demand, self._due_at, self._session.demand_alive
+        )
 
     def holds(self, batch: CheckpointBatch) -> bool:
         """Whether the segment is this member's still, as far as the leader was heard. If not, another one is given these messages."""
@@ -342,6 +326,17 @@ class CheckpointGroupConsumer:
             held.position = self._logs.locate(one.backing_topic, self._start_ms)
             held.is_placed = True
         return self._logs.open_reader_at(one.backing_topic, held.position, on_arrival=one.ring)
+
+    def _due_at(self) -> float:
+        """While the leader is not heard nothing is to be opened."""
+        return min(self._look_at, self._readers.next_try_at) if self._session.is_current else math.inf
+
+    def _look_or_demand(self) -> CheckpointBatch | None:
+        """When there is nothing, what is out of reach is told."""
+        batch = self._look()
+        if batch is None:
+            self._readers.demand_reached()
+        return batch
 
     def _look(self) -> CheckpointBatch | None:
         """One round: follow the leader, open what is to be read, and read from the next segment that has something."""

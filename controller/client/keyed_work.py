@@ -39,8 +39,9 @@ from controller.client.delivery_counts import DeliveryCounts, KnownMessage, Open
 from controller.client.keyed_handling import End, Handling, Outcome
 from controller.client.keyed_schedule import KeyedSchedule, WorkItem
 from controller.client.patience import Backoff
+from controller.client.rounds import LOOK_SECONDS
 from controller.client.session import OwnedBucket
-from controller.client.stream_consumer import LOOK_SECONDS, Batch, StreamConsumer
+from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.client.work_observer import WorkObserver
 from controller.dataplane.base import LogClient, LogMessage, Position
 from controller.domain.deliveries import DeliveryEvent

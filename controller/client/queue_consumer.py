@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from controller.client.patience import Outage, patiently
+from controller.client.patience import patiently
+from controller.client.rounds import LOOK_SECONDS, Rounds
 from controller.client.segment_lists import SegmentWatch
 from controller.client.segment_readers import SegmentReader, SegmentReaders
 from controller.client.servers import Servers
@@ -30,11 +31,8 @@ from controller.domain.errors import (
     InvalidInput,
     LostRace,
     NotFound,
-    Retryable,
 )
 
-LOOK_SECONDS = 1.0
-"""Logs are looked at this often even if nothing rang."""
 SAY_AGAIN_SECONDS = 5.0
 """A segment that is drained and still in the list is said to be drained again after this time."""
 
@@ -177,7 +175,8 @@ class QueueConsumer:
         self._wakeup = threading.Event()
         self._is_paused = self._is_following = False
         self._look_at = 0.0
-        self._outage = Outage(patience_seconds)
+        # What is not there may be being made, or deleted.
+        self._rounds = Rounds(self._wakeup, patience_seconds, DataPlaneUnavailable, NotFound)
         self._watch = patiently(
             lambda: SegmentWatch(servers, topic, queue=subscription, on_change=self._wakeup.set),
             seconds=patience_seconds,
@@ -209,29 +208,12 @@ class QueueConsumer:
         Raises TopicNotFound, SubscriptionNotFound when that is gone; DataPlaneUnavailable when nothing is to be had, and a
         segment has been out of reach for longer than the patience.
         """
-        deadline = time.monotonic() + timeout_seconds
-        while True:
-            self._wakeup.clear()  # before looking: what happens from here on rings again
-            self._follow()
-            pause = LOOK_SECONDS
-            try:
-                message = None if self._is_paused else self._look()
-                if message is not None:
-                    self._outage.over()
-                    return message
-                self._readers.demand_reached()
-                self._outage.over()
-                pause = min(self._look_at, self._readers.next_try_at) - time.monotonic()
-            except (
-                DataPlaneUnavailable,
-                NotFound,
-            ) as error:  # what is not there may be being made, or deleted
-                self._outage.bear(error)
-                pause = min(error.delay_seconds if isinstance(error, Retryable) else pause, LOOK_SECONDS)
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return None
-            self._wakeup.wait(max(0.0, min(left, pause)))
+        return self._rounds.receive(
+            timeout_seconds,
+            self._look_or_demand,
+            lambda: min(self._look_at, self._readers.next_try_at),
+            self._follow,
+        )
 
     def receive_many(self, most: int, timeout_seconds: float) -> Sequence[QueuedMessage]:
         """Up to `most` messages: it waits for the first one, as `receive` does, and takes with it what is there."""
@@ -316,6 +298,13 @@ class QueueConsumer:
         elif is_new or not self._is_following:
             self._is_following = True
             self._readers.follow({i: one.backing_topic for i, one in self._watch.found.segments.items()})
+
+    def _look_or_demand(self) -> QueuedMessage | None:
+        """When there is nothing, what is out of reach is told."""
+        message = None if self._is_paused else self._look()
+        if message is None:
+            self._readers.demand_reached()
+        return message
 
     def _look(self) -> QueuedMessage | None:
         """One round: open what is to be read, and take from the next segment that has something."""

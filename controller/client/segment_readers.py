@@ -1,8 +1,4 @@
-"""The readers of a consumer that reads whole segments: one object for each, opened aside, tried again, read in turns.
-
-Readers are opened in threads of their own: a log out of reach delays no other. What is closed while it is being opened is closed
-when that has ended.
-"""
+"""The readers of a consumer that reads whole segments: one object for each, opened aside, tried again, read in turns."""
 
 from __future__ import annotations
 
@@ -10,89 +6,29 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Generic
 
-from controller.client.closing import Closable, close_side_by_side
+from controller.client.opening import (
+    FIRST_RETRY_SECONDS,
+    LONGEST_RETRY_SECONDS,
+    Opening,
+    OpeningThreads,
+    Reader,
+    next_try_at,
+)
 from controller.client.patience import Backoff
 from controller.domain.errors import CleaveError, DataPlaneUnavailable, Terminal
 
-PARALLEL_OPENS = 4
-_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.02, 1.0
 
-
-Reader = TypeVar("Reader", bound=Closable)
-
-
-class SegmentReader(Generic[Reader]):
-    """One reading of one segment. For the consumer's thread; `ring` and the opening are for others."""
+class SegmentReader(Opening[Reader]):
+    """One reading of one segment."""
 
     def __init__(
-        self,
-        segment_id: int,
-        backing_topic: str,
-        wakeup: threading.Event,
-        backoff: Backoff,
-        delay_seconds: float,
+        self, segment_id: int, backing_topic: str, wakeup: threading.Event, delay_seconds: float
     ) -> None:
-        self.segment_id, self.backing_topic, self._wakeup = segment_id, backing_topic, wakeup
-        self._backoff, self._lock = backoff, threading.Lock()
-        self.reader: Reader | None = None
-        self.error: CleaveError | None = None
-        """Why it could not be opened or read when that was last tried."""
-        self.next_try_at = time.monotonic() + delay_seconds
-        self.rung = threading.Event()
-        self._is_being_opened = self.is_closed = False
-
-    def ring(self) -> None:
-        """There may be something new."""
-        self.rung.set()
-        self._wakeup.set()
-
-    def open(self, act: Callable[[SegmentReader[Reader]], Reader]) -> None:
-        """Runs in a thread aside."""
-        if self.is_closed:  # while it waited for a thread
-            return
-        try:
-            reader = act(self)
-        except CleaveError as error:
-            self.fail(error)
-        except Exception as error:  # noqa: BLE001 - of a library; the thread's pool would swallow it
-            self.fail(Terminal(f"{self.backing_topic} could not be opened: {type(error).__name__}: {error}"))
-        else:
-            with self._lock:
-                is_late = self.is_closed
-                if not is_late:
-                    self.reader = reader
-                    self.succeed()
-            if is_late:
-                reader.close()
-        self._is_being_opened = False
-        self.ring()
-
-    def take_turn(self) -> bool:
-        """Whether it is time to open it; then it is being opened."""
-        is_due = self.reader is None and not self._is_being_opened and self.next_try_at <= time.monotonic()
-        self._is_being_opened = self._is_being_opened or is_due
-        return is_due
-
-    def fail(self, error: CleaveError) -> None:
-        """Not to be opened or read just now: again after a while that doubles."""
-        self.error = error
-        self.next_try_at = time.monotonic() + self._backoff.next_seconds()
-
-    def succeed(self) -> None:
-        """It was reached."""
-        self.error = None
-        self._backoff.reset()
-
-    def close(self) -> None:
-        """Read no further."""
-        with self._lock:
-            reader, self.reader, self.is_closed = self.reader, None, True
-        if reader is not None:
-            reader.close()
+        super().__init__(backing_topic, wakeup, delay_seconds)
+        self.segment_id = segment_id
 
 
 class SegmentReaders(Generic[Reader]):
@@ -103,7 +39,7 @@ class SegmentReaders(Generic[Reader]):
         self._open_one, self._wakeup = open_one, wakeup
         self._held: dict[int, SegmentReader[Reader]] = {}
         self._backoffs: dict[int, Backoff] = {}
-        self._opens = ThreadPoolExecutor(PARALLEL_OPENS, thread_name_prefix="cleave-open")
+        self._threads = OpeningThreads()
         self._last = -1
         """The segment that had its turn last."""
 
@@ -115,9 +51,7 @@ class SegmentReaders(Generic[Reader]):
     @property
     def next_try_at(self) -> float:
         """When the next one is worth another try, `time.monotonic` seconds; infinity where none is waited for."""
-        return min(
-            (one.next_try_at for one in self._held.values() if one.reader is None), default=float("inf")
-        )
+        return next_try_at([*self._held.values()])
 
     def follow(self, wanted: dict[int, str]) -> None:
         """Read these segments, by backing topic, and no others."""
@@ -130,9 +64,7 @@ class SegmentReaders(Generic[Reader]):
     def open_due(self) -> None:
         """Have those opened whose time has come."""
         for one in self._held.values():
-            if one.take_turn():
-                with suppress(RuntimeError):  # closed
-                    self._opens.submit(one.open, self._open_one)
+            self._threads.begin(one, partial(self._open_one, one))
 
     def with_something_new(self) -> Iterator[tuple[SegmentReader[Reader], Reader]]:
         """Those that may have something new, each in its turn. The caller stops when it found something."""
@@ -198,19 +130,16 @@ class SegmentReaders(Generic[Reader]):
 
     def close(self) -> None:
         """End all at once. Waits for what is being opened, since threads end before the process does."""
-        self._opens.shutdown(wait=False, cancel_futures=True)
-        close_side_by_side([*self._held.values()])
+        self._threads.close([*self._held.values()])
         self._held.clear()
-        self._opens.shutdown(wait=True)
 
     def _hold(self, segment_id: int, backing_topic: str, delay_seconds: float) -> None:
         self._held[segment_id] = SegmentReader(
             segment_id,
             backing_topic,
             self._wakeup,
-            Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS),
             delay_seconds,
         )
 
     def _backoff(self, segment_id: int) -> Backoff:
-        return self._backoffs.setdefault(segment_id, Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS))
+        return self._backoffs.setdefault(segment_id, Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS))

@@ -7,6 +7,7 @@ the application's alone: closing, or losing a bucket, acknowledges nothing.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +16,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from controller.client.attachments import Attachment, Attachments, settle_each
-from controller.client.patience import Outage, patiently
+from controller.client.patience import patiently
 from controller.client.position_table import Claim, PositionTable
+from controller.client.rounds import LOOK_SECONDS, Rounds
 from controller.client.servers import Servers
 from controller.client.session import OwnedBucket, Session
 from controller.dataplane.base import LogClient, LogMessage, LogReader, Position
@@ -29,9 +31,6 @@ from controller.domain.errors import (
     StoreUnavailable,
 )
 from controller.domain.hash_range import HashRange
-
-LOOK_SECONDS = 1.0
-"""Logs are looked at this often even if nothing rang."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,7 @@ class StreamConsumer:
         self._is_paused = False
         self._attachments = Attachments(logs, subscription, name, self._wakeup, self._stored)
         self._look_at = 0.0
-        self._outage = Outage(patience_seconds)
+        self._rounds = Rounds(self._wakeup, patience_seconds, DataPlaneUnavailable, StoreUnavailable)
         self._has_changed = threading.Event()
         self._session = Session(
             servers, topic, subscription, name, on_change=self._changed, on_lost=self._lost
@@ -162,31 +161,13 @@ class StreamConsumer:
         Raises FencedOut when another consumer took this one's name; TopicNotFound, SubscriptionNotFound when that is gone;
         DataPlaneUnavailable when all there is to read is out of reach for longer than the patience.
         """
-        deadline = time.monotonic() + timeout_seconds
-        while True:
-            self._wakeup.clear()  # before looking: what happens from here on rings again
-            self._session.demand_alive()
-            pause = LOOK_SECONDS
-            try:
-                batch = self._look()
-                if batch is not None:
-                    self._outage.over()
-                    return batch
-                self._attachments.demand_reached()
-                self._outage.over()
-                if self._session.is_current:
-                    pause = min(self._look_at, self._attachments.next_try_at) - time.monotonic()
-            except (DataPlaneUnavailable, StoreUnavailable) as error:
-                self._outage.bear(error)
-                pause = min(error.delay_seconds, LOOK_SECONDS)
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return None
-            self._wakeup.wait(max(0.0, min(left, pause)))
+        return self._rounds.receive(
+            timeout_seconds, self._look_or_demand, self._due_at, self._session.demand_alive
+        )
 
     def wait(self, timeout_seconds: float) -> None:
         """Until there may be something to receive, somebody called `wake`, or the time is over."""
-        due_at = self._attachments.next_try_at if self._session.is_current else float("inf")
+        due_at = self._attachments.next_try_at if self._session.is_current else math.inf
         self._wakeup.wait(max(0.0, min(timeout_seconds, due_at - time.monotonic(), LOOK_SECONDS)))
 
     def wake(self) -> None:
@@ -304,6 +285,17 @@ class StreamConsumer:
     def _changed(self) -> None:
         self._has_changed.set()
         self._wakeup.set()
+
+    def _due_at(self) -> float:
+        """While the leader is not heard nothing is to be opened."""
+        return min(self._look_at, self._attachments.next_try_at) if self._session.is_current else math.inf
+
+    def _look_or_demand(self) -> Batch | None:
+        """When there is nothing, what is out of reach is told."""
+        batch = self._look()
+        if batch is None:
+            self._attachments.demand_reached()
+        return batch
 
     def _look(self) -> Batch | None:
         """One round: follow the assignment, open what is ours, and read from the next bucket that has something.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from controller.client.attachments import Attachments, AttachmentState
+from controller.client.attachments import Attachments
 from controller.client.closing import close_side_by_side
 from controller.client.session import Assignment, OwnedBucket
 from controller.dataplane.base import LogMessage, Position
@@ -84,7 +85,7 @@ def test_what_was_revoked_while_it_was_opened_is_closed_when_it_comes(
     wait_until(lambda: logs.opening == 1)
     [one] = attachments.all
     attachments.adopt(owned(generation=3))
-    assert one.state is AttachmentState.CLOSED
+    assert one.is_closed
     assert not attachments.holds(one)
 
     logs.may_open.set()
@@ -116,9 +117,10 @@ def test_what_is_lost_again_and_again_is_opened_later_each_time(
     logs.may_open.set()
     waits = []
     for _ in range(3):
+        began = time.monotonic()
         attachments.adopt(owned())
         [one] = attachments.all
-        waits.append(one.next_try_at - one.since)
+        waits.append(one.next_try_at - began)
         attachments.lose(one)
     assert waits == sorted(waits)
     assert waits[2] > waits[1] > 0.005

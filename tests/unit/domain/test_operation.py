@@ -189,6 +189,7 @@ def test_a_seek_is_given_up_when_asked_to_while_it_waits_and_at_no_deadline() ->
 
     assert steps_of(OperationKind.SEEK, asked) == [Step.ABORT, Step.FINISH_ABORT]
     assert steps_of(OperationKind.SEEK, late)[-1] is Step.FINISH
+    assert steps_of(OperationKind.SEEK, asked, OperationState.PREPARED)[-1] is Step.FINISH
     assert {*ABORTABLE_SEEK} == {OperationState.INTENDED}
 
 
