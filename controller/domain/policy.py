@@ -65,7 +65,7 @@ class AutoScalePolicy:
     load_change_threshold: float = DEFAULT_CHANGE_THRESHOLD
     target_use: float = 0.9
     overload_tolerance: float = 0.15
-    reseal_price_segment_seconds: float = 7_200.0
+    reseal_price_segment_seconds: float = 7_800.0
     reconnection_price_segment_seconds: float = 1.0
     load_memory_seconds: int = 2_700
     reconnections_per_minute: float = 3_000.0

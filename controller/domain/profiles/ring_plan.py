@@ -70,7 +70,7 @@ class Prices:
     """
 
     target: float = 0.9
-    reseal: float = 7_200.0
+    reseal: float = 7_800.0
     reconnections: float = 0.0
     tick_seconds: float = 60.0
     memory_ticks: int = 45

@@ -43,7 +43,7 @@ TURNED_DOWN = timedelta(days=14)
 
 ADAPTIVE, PIP483 = "adaptive", "pip483"
 KNOBS: Mapping[str, tuple[float, ...]] = {
-    "reseal_price_segment_seconds": (1_800.0, 3_600.0, 7_200.0, 14_400.0, 28_800.0),
+    "reseal_price_segment_seconds": (1_950.0, 3_900.0, 7_800.0, 15_600.0, 31_200.0),
     "target_use": (0.7, 0.8, 0.9, 1.0),
     "overload_tolerance": (0.0, 0.15, 0.3, 0.6),
 }

@@ -70,7 +70,7 @@ def test_the_defaults_are_pulsars() -> None:
         "load_change_threshold": 0.25,
         "target_use": 0.9,
         "overload_tolerance": 0.15,
-        "reseal_price_segment_seconds": 7_200,
+        "reseal_price_segment_seconds": 7_800,
         "reconnection_price_segment_seconds": 1,
         "load_memory_seconds": 2_700,
         "reconnections_per_minute": 3_000,

@@ -71,9 +71,9 @@ def test_the_metric_that_is_furthest_above_is_the_reason() -> None:
 
 
 def test_mild_overload_is_borne_until_it_has_cost_as_much_as_a_reshape() -> None:
-    """20 x 60 x 0.1 segment-s a tick, against 7,200 / 4 for a quarter of the ring and 60 for one segment more."""
-    calm = decide(ring(1.1, 0.85, 0.85, 0.85, ticks=15))
-    due = decide(ring(1.1, 0.85, 0.85, 0.85, ticks=16))
+    """20 x 60 x 0.1 segment-s a tick, against 7,800 / 4 for a quarter of the ring and 60 for one segment more."""
+    calm = decide(ring(1.1, 0.85, 0.85, 0.85, ticks=16))
+    due = decide(ring(1.1, 0.85, 0.85, 0.85, ticks=17))
 
     assert calm.decisions == ()
     [refusal] = calm.refusals
@@ -82,7 +82,7 @@ def test_mild_overload_is_borne_until_it_has_cost_as_much_as_a_reshape() -> None
         Lane.LOAD,
         RefusalReason.TOLERATED_OVERLOAD,
     )
-    assert (refusal.value, refusal.needed) == (pytest.approx(1_800), 1_860)
+    assert (refusal.value, refusal.needed) == (pytest.approx(1_920), 2_010)
     assert calm.valid_until == NOW + MINUTE
     assert [act.segment_id for act in due.decisions if isinstance(act, Split)] == [0]
 
@@ -289,7 +289,7 @@ def adaptive_situations(draw: st.DrawFn) -> Situation:
     policy = replace(
         drawn.policy,
         profile="adaptive",
-        reseal_price_segment_seconds=draw(st.sampled_from([0.0, 100.0, 7_200.0])),
+        reseal_price_segment_seconds=draw(st.sampled_from([0.0, 100.0, 7_800.0])),
         reconnections_per_minute=draw(st.sampled_from([1.0, 50.0])),
     )
     stats = st.builds(LoadStats, st.floats(0, 30), st.floats(0, 30), st.just(0.0), st.floats(0, 5))
