@@ -13,7 +13,7 @@ from tests.support.bench import TOPIC, Bench
 from tests.support.browser import browser
 from tests.support.reports import report_load
 
-pytestmark = [pytest.mark.airflow, pytest.mark.browser]
+pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.timeout(600)]
 PATIENCE_MILLISECONDS = 60_000
 SHOWN = "/plugin/cleave/cleave/"
 
