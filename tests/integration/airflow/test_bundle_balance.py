@@ -95,7 +95,8 @@ def enable(bench: Bench, namespace: str) -> None:
 
 def one_line(said: str) -> str:
     """The only line in which Airflow speaks of the failure."""
-    [line] = [one for one in said.splitlines() if one.startswith("airflow") and "Exception" in one]
+    lines = said.splitlines()
+    [line] = [one for one in lines if "Task exited" in one or one.startswith("airflow.sdk.exceptions")]
     return line
 
 
