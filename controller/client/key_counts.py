@@ -6,12 +6,16 @@ is of bounded size, however many keys there are.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from heapq import nlargest
+from typing import Self
 
-from controller.domain.errors import CleaveError
+from controller.client.layout_source import LayoutSource, TakesKeyCounts
+from controller.domain.errors import CleaveError, InvalidInput
 from controller.domain.hash_range import RING_SIZE
 
 KeyCount = tuple[int, int, int]
@@ -20,8 +24,6 @@ KeyCount = tuple[int, int, int]
 HOT_HASHES = 1_024
 """So many are counted by themselves, those with most messages."""
 BLOCK_HASHES = 64
-
-
 _KEYLESS = -1
 
 
@@ -39,7 +41,7 @@ def summed(counts: Counter[int]) -> list[KeyCount]:
 
 
 class KeyCounts:
-    """Counts for one producer, and hands in now and then, from a thread of its own."""
+    """Counts for one producer, and hands in now and then, from a thread of its own that `start` begins."""
 
     def __init__(
         self, hand_in: Callable[[Sequence[KeyCount]], None], every_seconds: float, lock: threading.RLock
@@ -49,6 +51,20 @@ class KeyCounts:
         self._counts: Counter[int] = Counter()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cleave-key-counts", daemon=True)
+
+    @classmethod
+    def handed_to(
+        cls, source: LayoutSource, topic: str, producer: str, every_seconds: float, lock: threading.RLock
+    ) -> Self:
+        """Counts of a producer, for the source that tells it of its topic. Raises InvalidInput."""
+        if not 0 < every_seconds < math.inf:
+            raise InvalidInput(f"key counts every {every_seconds} s; give more than 0, or None")
+        if not isinstance(source, TakesKeyCounts):
+            raise InvalidInput("counts of keys are handed in to Cleave's workers; give an HttpSource")
+        return cls(partial(source.hand_in, topic, producer), every_seconds, lock)
+
+    def start(self) -> None:
+        """Hand in from now on."""
         self._thread.start()
 
     def count(self, segment_hash: int | None) -> None:

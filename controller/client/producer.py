@@ -25,7 +25,7 @@ from typing import Self
 
 from controller import telemetry
 from controller.client.key_counts import KeyCounts
-from controller.client.layout_source import LayoutSource, TakesKeyCounts, TopicSnapshot
+from controller.client.layout_source import LayoutSource, TopicSnapshot
 from controller.client.layout_watch import LayoutWatch
 from controller.client.patience import Backoff, patiently
 from controller.dataplane.base import EagerLogClient, LogClient, OutgoingMessage
@@ -141,6 +141,42 @@ class _Lane:
         return not self.waiting and self.in_doubt is None
 
 
+class _DelayedSends:
+    """A thread, from `start` to `close`, that sends what has waited for the delay."""
+
+    def __init__(self, delay_seconds: float, send_due: Callable[[float], float | None]) -> None:
+        """`send_due` sends what has waited for so long and says when the next will have, `time.monotonic` seconds; None where nothing
+        waits. Raises InvalidInput.
+        """
+        if not 0 < delay_seconds < math.inf:
+            raise InvalidInput(f"a batch delay of {delay_seconds} s; give more than 0, or None")
+        self._send_due = partial(send_due, delay_seconds)
+        self._closing, self._waits = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="cleave-sender", daemon=True)
+
+    def start(self) -> None:
+        """Send from now on."""
+        self._thread.start()
+
+    def ring(self) -> None:
+        """Something waits."""
+        self._waits.set()
+
+    def close(self) -> None:
+        """Send no more. Waits for what is being sent."""
+        self._closing.set()
+        self._waits.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._waits.wait()
+            self._waits.clear()  # before looking: what is sent from here on is seen or rings again
+            due = self._send_due()
+            while due is not None and not self._closing.wait(max(0.0, due - time.monotonic())):
+                due = self._send_due()
+
+
 class Producer:
     """One producer of one topic. Leaving the `with` block flushes. For one thread; it has others of its own that send."""
 
@@ -163,50 +199,46 @@ class Producer:
         `max_pending_messages` says when `send` blocks.
 
         `send_timeout_seconds` bounds how long a batch is tried again, and how long `send` and `flush` wait for a layout, before they
-        raise. With `key_counts_seconds` it counts which parts of the ring its keys lie in and hands that in so often, for cuts where
-        the load lies; the source has to be one of Cleave's workers. `on_stored` is told, in the order of each key, what the data plane has acknowledged: in threads of the producer's,
-        one call after the other. It must not wait for this producer.
+        raise. With `key_counts_seconds` the producer counts where on the ring its keys lie, and hands the counts in so often, so that
+        segments are cut where the load lies; `source` has to be an HttpSource then. `on_stored` is told, in the order of each key,
+        what the data plane has acknowledged: in threads of the producer's, one call after the other. It must not wait for this
+        producer.
         """
-        if batch_delay_seconds is not None and not 0 < batch_delay_seconds < math.inf:
-            raise InvalidInput(f"a batch delay of {batch_delay_seconds} s; give more than 0, or None")
-        if key_counts_seconds is not None and not 0 < key_counts_seconds < math.inf:
-            raise InvalidInput(f"key counts every {key_counts_seconds} s; give more than 0, or None")
-        if key_counts_seconds is not None and not isinstance(source, TakesKeyCounts):
-            raise InvalidInput("counts of keys are handed in to Cleave's workers; give an HttpSource")
         self._logs = logs
         self._eager = logs if isinstance(logs, EagerLogClient) else None
         # Batches are numbered from 1 in each process, so each needs a name that nobody used before.
         self.producer_id = f"{name}-{uuid.uuid4().hex[:12]}"
         self._batch_messages, self._batch_bytes = batch_messages, batch_bytes
-        self._max_pending = max_pending_messages
-        self._send_timeout_seconds = send_timeout_seconds
+        self._max_pending, self._send_timeout_seconds = max_pending_messages, send_timeout_seconds
         self._on_stored = on_stored
-        self._numbers = itertools.count(1)
-        self._turn = itertools.count()
+        self._lock = threading.RLock()
+        self._delayed = (
+            None if batch_delay_seconds is None else _DelayedSends(batch_delay_seconds, self._send_due)
+        )
+        self._key_counts = (
+            None
+            if key_counts_seconds is None
+            else KeyCounts.handed_to(source, topic, self.producer_id, key_counts_seconds, self._lock)
+        )
+        self._sends = ThreadPoolExecutor(PARALLEL_SENDS, thread_name_prefix="cleave-send")
+        self._numbers, self._turn = itertools.count(1), itertools.count()
         self._unrouted: deque[OutgoingMessage] = deque()
         self._lanes: dict[tuple[int, int], _Lane] = {}
         self._routes: dict[str | bytes, tuple[_Lane, bytes, int, int]] = {}
         self._fenced: set[int] = set()
         self._pending = 0
+        self._progress = threading.Event()
+        self._is_closing = False
         self._has_failed = False
         """Some lane has an error that the application is to be told of."""
-        self._progress = threading.Event()
         self._is_outdated = True
         """There may be a layout that is newer than what is routed by."""
         self._watch = LayoutWatch(source, topic, on_change=self._changed)
         self._snapshot: TopicSnapshot = self._watch.snapshot
         """What is routed by: the newest one, once nothing of the segments that are gone is in doubt any more."""
-        self._lock = threading.RLock()
-        self._delay_seconds = batch_delay_seconds
-        self._closing, self._waits = threading.Event(), threading.Event()
-        self._sends = ThreadPoolExecutor(PARALLEL_SENDS, thread_name_prefix="cleave-send")
-        self._sender = threading.Thread(target=self._send_what_waited, name="cleave-sender", daemon=True)
-        self._key_counts: KeyCounts | None = None
-        if key_counts_seconds is not None and isinstance(source, TakesKeyCounts):
-            hand_in = partial(source.hand_in, topic, self.producer_id)
-            self._key_counts = KeyCounts(hand_in, key_counts_seconds, self._lock)
-        if batch_delay_seconds is not None:
-            self._sender.start()
+        for thread in (self._delayed, self._key_counts):
+            if thread is not None:
+                thread.start()
 
     def __enter__(self) -> Self:
         return self
@@ -249,8 +281,8 @@ class Producer:
                     self._start(lane)
             if self._has_failed:
                 self._demand_sent()
-        if self._delay_seconds is not None:
-            self._waits.set()
+        if self._delayed is not None:
+            self._delayed.ring()
         if self._pending >= self._max_pending:
             self._work_until(lambda: self._pending < self._max_pending, sends_all=False)
 
@@ -270,12 +302,11 @@ class Producer:
         """Stop following the layout; what is pending is dropped. Waits for the answers to what is under way, each for as long as a
         call may take.
         """
-        self._closing.set()
-        self._waits.set()
+        self._is_closing = True
         if self._key_counts is not None:
             self._key_counts.close()
-        if self._sender.is_alive():
-            self._sender.join()
+        if self._delayed is not None:
+            self._delayed.close()
         self._sends.shutdown(wait=True)  # what was begun must be ended
         self._watch.close()
 
@@ -326,18 +357,10 @@ class Producer:
                 raise error
         self._has_failed = False
 
-    def _send_what_waited(self) -> None:
-        """Send each lane whose oldest message has waited for the delay. What stands in the way is the next call's to tell."""
-        while not self._closing.is_set():
-            self._waits.wait()
-            self._waits.clear()  # before looking: what is sent from here on is seen or rings again
-            due = self._send_due()
-            while due is not None and not self._closing.wait(max(0.0, due - time.monotonic())):
-                due = self._send_due()
-
-    def _send_due(self) -> float | None:
-        """Send what is due; when the next will be, None where nothing waits."""
-        delay_seconds = self._delay_seconds or 0.0
+    def _send_due(self, delay_seconds: float) -> float | None:
+        """Send each lane whose oldest message has waited for so long. What stands in the way is the next call's to tell. Returns when
+        the next will be due, `time.monotonic` seconds; None where nothing waits.
+        """
         with self._lock:
             try:
                 is_routed = self._route_all()
@@ -463,7 +486,7 @@ class Producer:
 
     def _start(self, lane: _Lane) -> None:
         """Send the next batch aside: the one in doubt, or else one that waits and whose segment is not fenced."""
-        if lane.is_sending or lane.next_try_at > time.monotonic() or self._closing.is_set():
+        if lane.is_sending or lane.next_try_at > time.monotonic() or self._is_closing:
             return
         if lane.in_doubt is None:
             if not lane.waiting or lane.segment_id in self._fenced:
@@ -514,8 +537,8 @@ class Producer:
             if lane.error is None and self._is_full(lane):
                 self._start(lane)
         self._progress.set()
-        if self._delay_seconds is not None:
-            self._waits.set()
+        if self._delayed is not None:
+            self._delayed.ring()
 
     def _settle(self, lane: _Lane, batch: list[OutgoingMessage], stored: int) -> None:
         """So many of the batch, from its front, are stored; none can be of the rest."""

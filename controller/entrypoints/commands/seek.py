@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from controller.bootstrap import Application, application
 from controller.domain.errors import InvalidInput
-from controller.domain.operation import Operation
-from controller.domain.seek_target import parse_seek_target
+from controller.domain.seek_target import SeekTarget, parse_seek_target
 from controller.entrypoints.commands.options import (
     AsJson,
     DryRun,
@@ -28,29 +26,33 @@ from controller.entrypoints.running import manual_request, run_to_its_end, user_
 from controller.services import topic_admin
 
 _COLUMNS = ("segment_id", "state", "is_drained", "backlog", "readers")
+Subscription = Annotated[str, typer.Argument(help="Name of the subscription.")]
+To = Annotated[
+    str | None,
+    typer.Option(
+        help="earliest, latest (skip everything), or an instant such as 2026-11-22T10:00:00Z; of a checkpoint group: kept."
+    ),
+]
+GiveUp = Annotated[
+    bool,
+    typer.Option(
+        "--give-up", help="Instead: give up the seek that waits; the subscription goes on as it was."
+    ),
+]
+ReleaseSeconds = Annotated[
+    float | None,
+    typer.Option(
+        help="How long its consumers have to let go of what they read; without it, the grace period of consumers."
+    ),
+]
 
 
 def seek(
     topic: Topic,
-    subscription: Annotated[str, typer.Argument(help="Name of the subscription.")],
-    to: Annotated[
-        str | None,
-        typer.Option(
-            help="earliest, latest (skip everything), or an instant such as 2026-11-22T10:00:00Z; of a checkpoint group: kept."
-        ),
-    ] = None,
-    give_up: Annotated[
-        bool,
-        typer.Option(
-            "--give-up", help="Instead: give up the seek that waits; the subscription goes on as it was."
-        ),
-    ] = False,
-    release_seconds: Annotated[
-        float | None,
-        typer.Option(
-            help="How long its consumers have to let go of what they read; without it, the grace period of consumers."
-        ),
-    ] = None,
+    subscription: Subscription,
+    to: To = None,
+    give_up: GiveUp = False,
+    release_seconds: ReleaseSeconds = None,
     reason: Reason = "asked for on the command line",
     dry_run: DryRun = False,
     no_wait: NoWait = False,
@@ -63,54 +65,42 @@ def seek(
     read again, before what came after them. Of two seeks the later one waits for the earlier, and decides. A seek that waits for
     consumers, or for logs out of reach, can be given up until all of them have let go; then it moves cursors, and ends.
     """
-    name = topic_name(topic)
     if give_up is (to is not None):
         raise InvalidInput("say where to go on from with --to, or --give-up to give up the seek that waits")
-    if to is None:
-        with about(name), application() as cleave, stage(cleave, dry_run) as store:
-            given_up = topic_admin.give_up_seek(store, name, subscription, actor=user_name(), reason=reason)
-            _end(
-                cleave, given_up, no_wait=no_wait or dry_run, timeout_seconds=timeout_seconds, as_json=as_json
-            )
-        return
-    target = parse_seek_target(to)
+    name, target = topic_name(topic), None if to is None else parse_seek_target(to)
     with about(name), application() as cleave, stage(cleave, dry_run) as store:
+        if target is None:
+            given_up = topic_admin.give_up_seek(store, name, subscription, actor=user_name(), reason=reason)
+            if not (no_wait or dry_run):
+                given_up = [run_to_its_end(cleave, one.operation_id, timeout_seconds) for one in given_up]
+            documents = [operation_document(one) for one in given_up]
+            emit(as_json, documents, operations_table(documents))
+            return
         waited = cleave.settings.consumer_grace_seconds if release_seconds is None else release_seconds
         request = manual_request(cleave, reason)
         intent = topic_admin.seek_subscription(
             store, name, subscription, target, request, release_seconds=waited
         )
-        if not dry_run:
+        if dry_run:
+            _show_cursors(cleave, name, subscription, target, as_json)
+        else:
             finish(cleave, intent, no_wait=no_wait, timeout_seconds=timeout_seconds, as_json=as_json)
-            return
-        rows = [
-            {
-                "segment_id": one.segment_id,
-                "state": "SEALED" if one.is_sealed else "ACTIVE",
-                "is_drained": one.is_drained,
-                "backlog": one.backlog,
-                "readers": list(one.readers),
-            }
-            for one in topic_admin.what_a_seek_moves(cleave.store, cleave.planes, name, subscription)
-        ]
-    document = {"topic": name, "subscription": subscription, "to": target.sentence, "cursors": rows}
-    emit(
-        as_json,
-        document,
-        rows_table(rows, _COLUMNS, title=f"{name}: {subscription} would go {target.sentence}"),
-    )
 
 
-def _end(
-    cleave: Application,
-    given_up: Sequence[Operation],
-    *,
-    no_wait: bool,
-    timeout_seconds: float,
-    as_json: bool,
+def _show_cursors(
+    cleave: Application, topic: str, subscription: str, target: SeekTarget, as_json: bool
 ) -> None:
-    """Wait until all of them are aborted unless told not to, and print them."""
-    if not no_wait:
-        given_up = [run_to_its_end(cleave, one.operation_id, timeout_seconds) for one in given_up]
-    documents = [operation_document(one) for one in given_up]
-    emit(as_json, documents, operations_table(documents))
+    """What the seek would move, and who reads there."""
+    rows = [
+        {
+            "segment_id": one.segment_id,
+            "state": "SEALED" if one.is_sealed else "ACTIVE",
+            "is_drained": one.is_drained,
+            "backlog": one.backlog,
+            "readers": list(one.readers),
+        }
+        for one in topic_admin.what_a_seek_moves(cleave.store, cleave.planes, topic, subscription)
+    ]
+    document = {"topic": topic, "subscription": subscription, "to": target.sentence, "cursors": rows}
+    title = f"{topic}: {subscription} would go {target.sentence}"
+    emit(as_json, document, rows_table(rows, _COLUMNS, title=title))

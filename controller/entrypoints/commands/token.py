@@ -18,74 +18,92 @@ from controller.settings import load_settings
 LONGEST_DAYS = 3660
 
 
+def _days(days: int) -> int:
+    if not 1 <= days <= LONGEST_DAYS:
+        raise InvalidInput(f"--days {days} is no life of a token; give 1 to {LONGEST_DAYS}")
+    return days
+
+
+def _topics(texts: list[str] | None) -> list[str]:
+    names = [topic_name(one) for one in texts or []]
+    for name in names:
+        topic_path(name)  # raises for what no topic is called
+    return names
+
+
+def _namespaces(texts: list[str] | None) -> list[str]:
+    for text in texts or []:
+        if text != "*" and (text.count("/") != 1 or not all(text.split("/")) or " " in text):
+            raise InvalidInput(
+                f"{text!r} is no namespace; write tenant/namespace, 'tenant/*', or '*' for all"
+            )
+    return texts or []
+
+
+Topics = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[TOPIC...]",
+        help="What a client's token is for: topics, or patterns in quotes such as 'acme/shop/*'.",
+        callback=_topics,
+    ),
+]
+Namespaces = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--namespace",
+        help="A namespace of an operator, or a pattern in quotes such as 'acme/*'; repeatable.",
+        callback=_namespaces,
+    ),
+]
+Holder = Annotated[
+    Role,
+    typer.Option(
+        help="client consumes; reader sees everything; operator also splits, merges and sets policies in its namespaces; "
+        "admin may do everything but consume; broker writes load.",
+    ),
+]
+Subject = Annotated[
+    str | None, typer.Option(help="Who holds it, for the journal and the audit; the role's name without.")
+]
+Days = Annotated[
+    int,
+    typer.Option(
+        help=f"Days until it runs out, 1 to {LONGEST_DAYS}; it cannot be called back earlier.",
+        callback=_days,
+    ),
+]
+
+
 def token(
-    topics: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[TOPIC...]",
-            help="What a client's token is for: topics, or patterns in quotes such as 'acme/shop/*'.",
-        ),
-    ] = None,
-    role: Annotated[
-        Role,
-        typer.Option(
-            help="client consumes; reader sees everything; operator also splits, merges and sets policies in its namespaces; "
-            "admin may do everything but consume; broker writes load.",
-        ),
-    ] = Role.CLIENT,
-    namespace: Annotated[
-        list[str] | None,
-        typer.Option(help="A namespace of an operator, or a pattern in quotes such as 'acme/*'; repeatable."),
-    ] = None,
-    subject: Annotated[
-        str | None, typer.Option(help="Who holds it, for the journal and the audit; the role's name without.")
-    ] = None,
-    days: Annotated[
-        int,
-        typer.Option(
-            "--days", help=f"Days until it runs out, 1 to {LONGEST_DAYS}; it cannot be called back earlier."
-        ),
-    ] = 30,
+    topics: Topics = None,
+    role: Holder = Role.CLIENT,
+    namespaces: Namespaces = None,
+    subject: Subject = None,
+    days: Days = 30,
     as_json: AsJson = False,
 ) -> None:
     """Print a token for these topics, or of another role, signed with CLEAVE_API_SECRET."""
-    secret = load_settings().api_secret
-    if secret is None:
-        raise InvalidInput(
-            "CLEAVE_API_SECRET is not set, so no worker would take this token; set the secret that the workers have"
-        )
-    if not 1 <= days <= LONGEST_DAYS:
-        raise InvalidInput(f"--days {days} is no life of a token; give 1 to {LONGEST_DAYS}")
-    names = [topic_name(one) for one in topics or []]
-    for name in names:
-        topic_path(name)  # raises for what no topic is called
-    namespaces = [_namespace(one) for one in namespace or []]
-    life = timedelta(days=days)
-    signed = access.sign(
-        secret.get_secret_value(),
-        names,
-        life.total_seconds(),
-        role=role,
-        namespaces=namespaces,
-        subject=subject,
-    )
+    names, where, life = topics or [], namespaces or [], timedelta(days=days)
+    signed = access.sign(_secret(), names, life.total_seconds(), role=role, namespaces=where, subject=subject)
     if not as_json:
         say(signed)
         return
-    expires_at = datetime.now(UTC).replace(microsecond=0) + life
     document = {
         "token": signed,
         "subject": subject or role.value,
         "role": role.value,
         "topics": names,
-        "namespaces": namespaces,
-        "expires_at": expires_at,
+        "namespaces": where,
+        "expires_at": datetime.now(UTC).replace(microsecond=0) + life,
     }
     emit(True, document, "")
 
 
-def _namespace(text: str) -> str:
-    """As it is, if it is one or a pattern of some. Raises InvalidInput."""
-    if text == "*" or (text.count("/") == 1 and all(text.split("/")) and " " not in text):
-        return text
-    raise InvalidInput(f"{text!r} is no namespace; write tenant/namespace, 'tenant/*', or '*' for all")
+def _secret() -> str:
+    secret = load_settings().api_secret
+    if secret is None:
+        raise InvalidInput(
+            "CLEAVE_API_SECRET is not set, so no worker would take this token; set the secret that the workers have"
+        )
+    return secret.get_secret_value()

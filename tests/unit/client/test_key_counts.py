@@ -48,6 +48,7 @@ def test_what_cannot_be_handed_in_is_not_told_twice() -> None:
 
     lock = threading.RLock()
     counting = KeyCounts(hand_in, 0.01, lock)
+    counting.start()
     try:
         for segment_hash in (7, 8):
             with lock:
