@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow.sdk import Param, dag
-from cleave_dags import access, cleave_task, dry_run_param, form, request
+from cleave_dags import access, cleave_task, dry_run_param, form, knobs_params, request
 
 from controller.entrypoints import tasks
 
@@ -19,23 +19,11 @@ NAMESPACE = Param(
     description="tenant/namespace.",
     pattern=r"^\s*[^/\s]+/[^/\s]+\s*$",
 )
-KNOBS = Param(
-    {},
-    type="object",
-    title="Knobs",
-    description="As JSON, by name; see `cleave bundles policy`.",
-)
-REPLACE = Param(
-    False,
-    type="boolean",
-    title="Replace",
-    description="Take every knob back that is not given.",
-)
 
 
 @dag(
     dag_display_name="Cleave: set the split policy of a namespace",
-    **form(__doc__, namespace=NAMESPACE, knobs=KNOBS, replace=REPLACE, dry_run=dry_run_param()),
+    **form(__doc__, namespace=NAMESPACE, **knobs_params("`cleave bundles policy`"), dry_run=dry_run_param()),
 )
 def bundle_policy() -> None:
     @cleave_task(priority=10)

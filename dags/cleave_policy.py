@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow.sdk import Param, dag
-from cleave_dags import access, cleave_task, dry_run_param, form, request
+from cleave_dags import access, cleave_task, dry_run_param, form, knobs_params, request
 
 from controller.entrypoints import tasks
 
@@ -19,18 +19,11 @@ LEVEL = Param(
     title="Level",
     description="cluster, tenant/namespace, or topic://tenant/namespace/name.",
 )
-KNOBS = Param({}, type="object", title="Knobs", description="As JSON, by name; see the page of policies.")
-REPLACE = Param(
-    False,
-    type="boolean",
-    title="Replace",
-    description="Take every knob back that is not given.",
-)
 
 
 @dag(
     dag_display_name="Cleave: set an auto-scale policy",
-    **form(__doc__, level=LEVEL, knobs=KNOBS, replace=REPLACE, dry_run=dry_run_param()),
+    **form(__doc__, level=LEVEL, **knobs_params("the page of policies"), dry_run=dry_run_param()),
 )
 def cleave_policy() -> None:
     @cleave_task(priority=10)

@@ -100,6 +100,16 @@ def dry_run_param() -> Param:
     return Param(False, type="boolean", title="Dry run", description=description)
 
 
+def knobs_params(where: str) -> dict[str, Param]:
+    """Fields of a form that sets knobs, `where` they are listed: which ones, and whether the others go."""
+    return {
+        "knobs": Param({}, type="object", title="Knobs", description=f"As JSON, by name; see {where}."),
+        "replace": Param(
+            False, type="boolean", title="Replace", description="Take every knob back that is not given."
+        ),
+    }
+
+
 def topic_param() -> Param:
     """A topic's name, with or without its scheme."""
     return Param(

@@ -54,8 +54,7 @@ def worker(
     metrics_host: MetricsHost = "127.0.0.1",
     json_logs: JsonLogs = False,
 ) -> None:
-    telemetry.configure_logging(json_lines=json_logs)
-    serve_metrics(metrics_host, metrics_port)
+    _tell(metrics_host, metrics_port, json_logs)
     with application(name="cleave-worker") as cleave:
         from controller.entrypoints.web.server import web_server
 
@@ -69,8 +68,7 @@ def serve(
     metrics_host: MetricsHost = "127.0.0.1",
     json_logs: JsonLogs = False,
 ) -> None:
-    telemetry.configure_logging(json_lines=json_logs)
-    serve_metrics(metrics_host, metrics_port)
+    _tell(metrics_host, metrics_port, json_logs)
     with application(name="cleave-serve") as cleave:
         from controller.entrypoints.web.server import web_server
 
@@ -98,8 +96,7 @@ def collect(
     metrics_host: MetricsHost = "127.0.0.1",
     json_logs: JsonLogs = False,
 ) -> None:
-    telemetry.configure_logging(json_lines=json_logs)
-    serve_metrics(metrics_host, metrics_port)
+    _tell(metrics_host, metrics_port, json_logs)
     with application(name="cleave-collect") as cleave:
         collector, watch = build_collector(cleave, prefix), build_consumer_watch(cleave, prefix)
         if once:
@@ -116,6 +113,12 @@ def collect(
             watch.stop()
             if watch.sees_anything:
                 watching.join()
+
+
+def _tell(metrics_host: str, metrics_port: int | None, json_logs: bool) -> None:
+    """How this process says what it does: its logs, and its metrics if a port is given."""
+    telemetry.configure_logging(json_lines=json_logs)
+    serve_metrics(metrics_host, metrics_port)
 
 
 def serve_metrics(host: str, port: int | None) -> None:

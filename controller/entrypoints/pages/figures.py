@@ -32,18 +32,10 @@ MOST_LINES = 32
 def ring_now(segments: Sequence[Row]) -> Figure:
     """One strip: each active segment as wide as its range, coloured by its load over its split threshold."""
     trace = {
-        "type": "bar",
         "orientation": "h",
-        "base": [one["range_start"] for one in segments],
         "x": [one["range_end"] - one["range_start"] + 1 for one in segments],
         "y": ["now"] * len(segments),
-        "marker": _coloured([one["hottest_ratio"] for one in segments]),
-        "text": [str(one["segment_id"]) for one in segments],
-        "textposition": "inside",
-        "insidetextanchor": "middle",
-        "customdata": [one["segment_id"] for one in segments],
-        "hovertext": [_about(one) for one in segments],
-        "hoverinfo": "text",
+        **_bars(segments, "hottest_ratio"),
     }
     return {
         "data": [trace],
@@ -61,19 +53,11 @@ def ring_over_time(segments: Sequence[Row], now: datetime) -> Figure:
     """Which segment owned which part of the ring when: a rectangle each, coloured by the highest load that is recorded of it."""
     spans = [(one["created_at"], one["sealed_at"] or now) for one in segments]
     trace = {
-        "type": "bar",
-        "base": [one["range_start"] for one in segments],
         "y": [one["range_end"] - one["range_start"] + 1 for one in segments],
         "x": [(start + (end - start) / 2).isoformat() for start, end in spans],
         "width": [max((end - start).total_seconds() * 1000, 1.0) for start, end in spans],
-        "marker": _coloured([one["peak_ratio"] for one in segments]),
-        "text": [str(one["segment_id"]) for one in segments],
-        "textposition": "inside",
-        "insidetextanchor": "middle",
         "textangle": 0,
-        "customdata": [one["segment_id"] for one in segments],
-        "hovertext": [_about(one) for one in segments],
-        "hoverinfo": "text",
+        **_bars(segments, "peak_ratio"),
     }
     return {
         "data": [trace],
@@ -180,6 +164,21 @@ def regrets(rows: Sequence[Row]) -> Figure:
     }
 
 
+def _bars(segments: Sequence[Row], ratio: str) -> Figure:
+    """What is alike of all bars that stand for segments: the colour of the load in column `ratio`, the id, what a pointer shows."""
+    return {
+        "type": "bar",
+        "base": [one["range_start"] for one in segments],
+        "marker": _coloured([one[ratio] for one in segments]),
+        "text": [str(one["segment_id"]) for one in segments],
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "customdata": [one["segment_id"] for one in segments],
+        "hovertext": [_about(one, one[ratio]) for one in segments],
+        "hoverinfo": "text",
+    }
+
+
 def _coloured(ratios: Sequence[Any]) -> Figure:
     """Known loads by the scale, unknown ones grey: plotly leaves a bar without a number uncoloured."""
     return {
@@ -203,7 +202,6 @@ def _between(first: str, second: str, share: float) -> str:
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in parts)
 
 
-def _about(one: Row) -> str:
-    ratio = one.get("hottest_ratio", one.get("peak_ratio"))
+def _about(one: Row, ratio: Any) -> str:
     load = "load unknown" if ratio is None else f"{float(ratio):.2f} of the split threshold"
     return f"segment {one['segment_id']} [{one['hash_range']}]<br>{load}"
