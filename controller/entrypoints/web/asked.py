@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Depends
+from fastapi import Depends, Query
 from fastapi import Request as HttpRequest
 
 from controller.bootstrap import ConsumerServices
@@ -21,5 +21,16 @@ async def _topic(tenant: Tenant, namespace: NamespaceName, topic: TopicName) -> 
     return f"topic://{tenant}/{namespace}/{topic}"
 
 
+async def _namespace(tenant: Tenant, namespace: NamespaceName) -> str:
+    return f"{tenant}/{namespace}"
+
+
 Topic = Annotated[str, Depends(_topic)]
 """The full name of the topic that the path names."""
+Namespace = Annotated[str, Depends(_namespace)]
+"""The namespace that the path names."""
+OfTopic = Annotated[
+    str | None,
+    Query(max_length=2000, description="Its full name.", examples=["topic://acme/shop/orders"]),
+]
+"""A list's rows of one topic only."""

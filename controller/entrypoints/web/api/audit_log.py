@@ -9,18 +9,21 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from controller.entrypoints.web.acting import AtDesk
-from controller.entrypoints.web.api.paging import Asked, Page
+from controller.entrypoints.web.api.paging import Asked, Listing, Page
 from controller.entrypoints.web.demands import ADMINISTER
 from controller.entrypoints.web.paths import PREFIX
 from controller.entrypoints.web.refusals import REFUSALS
-from controller.store.postgres import inspection
 
 router = APIRouter(responses=REFUSALS, tags=["audit"])
-_LIST = """
+_LIST = Listing(
+    """
     SELECT * FROM inspect.audit
-     WHERE (CAST(:subject AS text) IS NULL OR subject = :subject) AND (CAST(:before AS bigint) IS NULL OR audit_id < :before)
+     WHERE (CAST(:subject AS text) IS NULL OR subject = :subject)
+       AND (CAST(:after_audit_id AS bigint) IS NULL OR audit_id < :after_audit_id)
      ORDER BY audit_id DESC LIMIT :limit
-"""
+    """,
+    {"audit_id": int},
+)
 
 
 class Audited(BaseModel):
@@ -45,7 +48,5 @@ def list_audit(
     acting: AtDesk, paging: Asked, subject: Annotated[str | None, Query(max_length=500)] = None
 ) -> dict[str, Any]:
     """Newest first."""
-    [before] = paging.after(int)
     with acting.app.store.transaction() as tx:
-        rows = inspection.rows(tx, _LIST, subject=subject, before=before, limit=paging.rows)
-    return paging.of(rows, lambda row: [row["audit_id"]])
+        return _LIST.page(tx, paging, subject=subject)

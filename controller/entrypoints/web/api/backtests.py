@@ -7,11 +7,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, Field
+from sqlalchemy import Connection
 
 from controller.domain.errors import NotFound
 from controller.entrypoints import backtest_rows
 from controller.entrypoints.web.acting import AtDesk
-from controller.entrypoints.web.api.paging import Asked, Page
+from controller.entrypoints.web.api.paging import Asked, Listing, Page
 from controller.entrypoints.web.demands import READ
 from controller.entrypoints.web.paths import PREFIX
 from controller.entrypoints.web.refusals import REFUSALS
@@ -20,16 +21,23 @@ from controller.store.postgres import inspection
 
 router = APIRouter(responses=REFUSALS, tags=["backtests"])
 _COLUMNS = "run_id, state, asked_at, asked_by, policies, loads, since, until, engine, seconds, results, error, code_version"
-_LIST = f"""
+_LIST = Listing(
+    f"""
     SELECT {_COLUMNS} FROM inspect.backtest_runs
-     WHERE CAST(:before AS bigint) IS NULL OR run_id < :before ORDER BY run_id DESC LIMIT :limit
-"""  # noqa: S608 - constants only, as below
+     WHERE CAST(:after_run_id AS bigint) IS NULL OR run_id < :after_run_id ORDER BY run_id DESC LIMIT :limit
+    """,  # noqa: S608 - constants only, as below
+    {"run_id": int},
+)
 _ONE = f"SELECT {_COLUMNS}, inputs FROM inspect.backtest_runs WHERE run_id = :run_id"  # noqa: S608
-_RESULTS = """
+_RESULTS = Listing(
+    """
     SELECT load, policy, seed, topic_id, cost, least_cost, regret, is_ideal, figures FROM inspect.backtest_results
-     WHERE run_id = :run_id AND (CAST(:load AS text) IS NULL OR (load, policy, seed) > (:load, :policy, :seed))
+     WHERE run_id = :run_id
+       AND (CAST(:after_load AS text) IS NULL OR (load, policy, seed) > (:after_load, :after_policy, :after_seed))
      ORDER BY load, policy, seed LIMIT :limit
-"""
+    """,
+    {"load": str, "policy": str, "seed": int},
+)
 
 
 class Backtest(BaseModel):
@@ -77,17 +85,15 @@ RunId = Annotated[int, Path(ge=0, lt=2**63)]
 @router.get(f"{PREFIX}/backtests", dependencies=[READ], response_model=Page[Backtest])
 def list_backtests(acting: AtDesk, paging: Asked) -> dict[str, Any]:
     """Backtests, newest first."""
-    [before] = paging.after(int)
     with acting.app.store.transaction() as tx:
-        rows = inspection.rows(tx, _LIST, before=before, limit=paging.rows)
-    return paging.of(rows, lambda row: [row["run_id"]])
+        return _LIST.page(tx, paging)
 
 
 @router.get(f"{PREFIX}/backtests/{{run_id}}", dependencies=[READ], response_model=WholeBacktest)
 def show_backtest(acting: AtDesk, run_id: RunId) -> dict[str, Any]:
     """One backtest, and what came out over all loads."""
     with acting.app.store.transaction() as tx:
-        row = _run(inspection.rows(tx, _ONE, run_id=run_id), run_id)
+        row = _run(tx, run_id)
         found, _ = backtests.results_of(tx, run_id)
     return {**row, "summary": backtest_rows.summary(backtest_rows.result_rows(found))}
 
@@ -97,15 +103,13 @@ def show_backtest(acting: AtDesk, run_id: RunId) -> dict[str, Any]:
 )
 def list_results(acting: AtDesk, paging: Asked, run_id: RunId) -> dict[str, Any]:
     """What each policy would have cost on each load."""
-    load, policy, seed = paging.after(str, str, int)
     with acting.app.store.transaction() as tx:
-        _run(inspection.rows(tx, _ONE, run_id=run_id), run_id)
-        asked = {"run_id": run_id, "load": load, "policy": policy, "seed": seed}
-        rows = inspection.rows(tx, _RESULTS, **asked, limit=paging.rows)
-    return paging.of(rows, lambda row: [row["load"], row["policy"], row["seed"]])
+        _run(tx, run_id)
+        return _RESULTS.page(tx, paging, run_id=run_id)
 
 
-def _run(found: list[dict[str, Any]], run_id: int) -> dict[str, Any]:
+def _run(tx: Connection, run_id: int) -> dict[str, Any]:
+    found = inspection.rows(tx, _ONE, run_id=run_id)
     if not found:
         raise NotFound(f"there is no backtest {run_id}; list them")
     return found[0]

@@ -9,35 +9,43 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, Field
 
 from controller.entrypoints.web.acting import AtDesk
-from controller.entrypoints.web.api.paging import Asked, Page
+from controller.entrypoints.web.api.paging import Asked, Listing, Page
 from controller.entrypoints.web.demands import READ
 from controller.entrypoints.web.paths import PREFIX
 from controller.entrypoints.web.refusals import REFUSALS
-from controller.store.postgres import inspection
 
 router = APIRouter(responses=REFUSALS, tags=["bundles"])
-_BUNDLES = """
+_BUNDLES = Listing(
+    """
     SELECT namespace, bundle, broker, mode, topic_count, producer_count, consumer_count, msg_rate_in, byte_rate_in, msg_rate_out,
            byte_rate_out, share_of_namespace, can_split, modified_at, observed_at, lower_bound
       FROM inspect.bundles_now
      WHERE cluster = :cluster AND (CAST(:namespace AS text) IS NULL OR namespace = :namespace)
-       AND (CAST(:after AS text) IS NULL OR (namespace, lower_bound) > (:after, :bound))
+       AND (CAST(:after_namespace AS text) IS NULL OR (namespace, lower_bound) > (:after_namespace, :after_lower_bound))
      ORDER BY namespace, lower_bound LIMIT :limit
-"""
-_BROKERS = """
+    """,
+    {"namespace": str, "lower_bound": int},
+)
+_BROKERS = Listing(
+    """
     SELECT broker, usage, above_mean, busiest_signal, bundle_count, topic_count, msg_rate_in, byte_rate_in, msg_rate_out,
            byte_rate_out, silent_seconds, report, version
       FROM inspect.bundles_brokers
-     WHERE cluster = :cluster AND (CAST(:after AS text) IS NULL OR broker > :after) ORDER BY broker LIMIT :limit
-"""
-_PROPOSALS = """
+     WHERE cluster = :cluster AND (CAST(:after_broker AS text) IS NULL OR broker > :after_broker) ORDER BY broker LIMIT :limit
+    """,
+    {"broker": str},
+)
+_PROPOSALS = Listing(
+    """
     SELECT proposal_id, cycle_id, decided_at, namespace, bundle, kind, state, broker, destination, cut_points, reason, outcome,
            actor, mode, attempts, changed_at
       FROM inspect.bundles_proposals
      WHERE cluster = :cluster AND (CAST(:namespace AS text) IS NULL OR namespace = :namespace)
-       AND (CAST(:before AS bigint) IS NULL OR proposal_id < :before)
+       AND (CAST(:after_proposal_id AS bigint) IS NULL OR proposal_id < :after_proposal_id)
      ORDER BY proposal_id DESC LIMIT :limit
-"""
+    """,
+    {"proposal_id": int},
+)
 
 
 class Bundle(BaseModel):
@@ -100,14 +108,15 @@ class Proposal(BaseModel):
 
 
 async def _cluster(
+    acting: AtDesk,
     cluster: Annotated[
         str | None, Query(max_length=500, description="CLEAVE_PULSAR_CLUSTER where left out.")
     ] = None,
-) -> str | None:
-    return cluster
+) -> str:
+    return cluster or acting.app.settings.pulsar_cluster
 
 
-Cluster = Annotated[str | None, Depends(_cluster)]
+Cluster = Annotated[str, Depends(_cluster)]
 InNamespace = Annotated[str | None, Query(max_length=1000, examples=["acme/shop"])]
 
 
@@ -116,21 +125,15 @@ def list_bundles(
     acting: AtDesk, paging: Asked, cluster: Cluster, namespace: InNamespace = None
 ) -> dict[str, Any]:
     """Bundles by namespace, in the order of the ring."""
-    after, bound = paging.after(str, int)
-    asked = {"cluster": cluster or acting.app.settings.pulsar_cluster, "namespace": namespace}
     with acting.app.store.transaction() as tx:
-        rows = inspection.rows(tx, _BUNDLES, **asked, after=after, bound=bound, limit=paging.rows)
-    return paging.of(rows, lambda row: [row["namespace"], row["lower_bound"]])
+        return _BUNDLES.page(tx, paging, cluster=cluster, namespace=namespace)
 
 
 @router.get(f"{PREFIX}/bundles/brokers", dependencies=[READ], response_model=Page[Broker])
 def list_brokers(acting: AtDesk, paging: Asked, cluster: Cluster) -> dict[str, Any]:
     """Brokers by name."""
-    [after] = paging.after(str)
-    asked = {"cluster": cluster or acting.app.settings.pulsar_cluster}
     with acting.app.store.transaction() as tx:
-        rows = inspection.rows(tx, _BROKERS, **asked, after=after, limit=paging.rows)
-    return paging.of(rows, lambda row: [row["broker"]])
+        return _BROKERS.page(tx, paging, cluster=cluster)
 
 
 @router.get(f"{PREFIX}/bundles/proposals", dependencies=[READ], response_model=Page[Proposal])
@@ -138,8 +141,5 @@ def list_proposals(
     acting: AtDesk, paging: Asked, cluster: Cluster, namespace: InNamespace = None
 ) -> dict[str, Any]:
     """What the balancer proposed, newest first."""
-    [before] = paging.after(int)
-    asked = {"cluster": cluster or acting.app.settings.pulsar_cluster, "namespace": namespace}
     with acting.app.store.transaction() as tx:
-        rows = inspection.rows(tx, _PROPOSALS, **asked, before=before, limit=paging.rows)
-    return paging.of(rows, lambda row: [row["proposal_id"]])
+        return _PROPOSALS.page(tx, paging, cluster=cluster, namespace=namespace)

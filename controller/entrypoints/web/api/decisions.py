@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Path, Query
+from fastapi import APIRouter, Body, Path
 from pydantic import BaseModel, Field
 
 from controller.clock import to_ms
@@ -15,8 +15,8 @@ from controller.domain.how_far import how_far
 from controller.entrypoints import verdict_documents
 from controller.entrypoints.retracing import stored_answer
 from controller.entrypoints.web.acting import AtDesk
-from controller.entrypoints.web.api.paging import Asked, Page
-from controller.entrypoints.web.asked import Topic
+from controller.entrypoints.web.api.paging import Asked, Listing, Page
+from controller.entrypoints.web.asked import OfTopic, Topic
 from controller.entrypoints.web.demands import READ
 from controller.entrypoints.web.paths import PREFIX, TOPIC_PATH
 from controller.entrypoints.web.refusals import REFUSALS
@@ -26,27 +26,33 @@ from controller.store.postgres.clock import database_now
 from controller.store.topics import inspected
 
 router = APIRouter(responses=REFUSALS, tags=["decisions"])
-_LIST = """
+_LIST = Listing(
+    """
     SELECT d.decision_id, d.topic, d.decided_at, d.epoch, d.lanes, d.decided_by, d.acts, d.operations, d.decisions, d.refusals,
            d.valid_until, d.code_version
       FROM inspect.decisions d
      WHERE (CAST(:topic AS text) IS NULL OR d.topic = :topic)
-       AND (CAST(:before AS bigint) IS NULL OR d.decision_id < :before)
+       AND (CAST(:after_decision_id AS bigint) IS NULL OR d.decision_id < :after_decision_id)
      ORDER BY d.decision_id DESC LIMIT :limit
-"""
+    """,
+    {"decision_id": int},
+)
 _ONE = """
     SELECT decision_id, topic, decided_at, epoch, lanes, decided_by, acts, operations, decisions, refusals, valid_until,
            code_version, situation
       FROM inspect.decisions WHERE decision_id = :decision_id
 """
-_WHY_NOT = """
-    SELECT lane, segment_id, other_id, reason, metric, value, needed, not_before, decided_at, is_current, decision_id
-      FROM inspect.why_not
+_WHY_NOT = Listing(
+    """
+    SELECT lane, segment_id, other_id, reason, metric, value, needed, not_before, decided_at, is_current, decision_id, one, other
+      FROM inspect.why_not, LATERAL (SELECT coalesce(segment_id, -1) AS one, coalesce(other_id, -1) AS other) AS numbers
      WHERE topic_id = :topic_id
-       AND (CAST(:lane AS text) IS NULL
-            OR (lane, coalesce(segment_id, -1), coalesce(other_id, -1), reason) > (:lane, :segment_id, :other_id, :reason))
-     ORDER BY lane, coalesce(segment_id, -1), coalesce(other_id, -1), reason LIMIT :limit
-"""
+       AND (CAST(:after_lane AS text) IS NULL
+            OR (lane, one, other, reason) > (:after_lane, :after_one, :after_other, :after_reason))
+     ORDER BY lane, one, other, reason LIMIT :limit
+    """,
+    {"lane": str, "one": int, "other": int, "reason": str},
+)
 
 
 class Verdict(BaseModel):
@@ -137,17 +143,12 @@ def _decision(row: dict[str, Any]) -> dict[str, Any]:
 def list_decisions(
     acting: AtDesk,
     paging: Asked,
-    topic: Annotated[
-        str | None,
-        Query(max_length=2000, description="Its full name.", examples=["topic://acme/shop/orders"]),
-    ] = None,
+    topic: OfTopic = None,
 ) -> dict[str, Any]:
     """Decisions of the ledger with their refusals, newest first."""
-    [before] = paging.after(int)
     with acting.app.store.transaction() as tx:
         name = None if topic is None else inspected.demand_known(tx, topic)
-        rows = inspection.rows(tx, _LIST, topic=name, before=before, limit=paging.rows)
-    return paging.of([_decision(row) for row in rows], lambda row: [row["decision_id"]])
+        return _LIST.page(tx, paging, each=_decision, topic=name)
 
 
 @router.get(f"{PREFIX}/decisions/{{decision_id}}", dependencies=[READ], response_model=WholeDecision)
@@ -163,32 +164,19 @@ def show_decision(acting: AtDesk, decision_id: Annotated[int, Path(ge=0, lt=2**6
 @router.get(TOPIC_PATH + "/refusals", dependencies=[READ], response_model=Page[LeftAlone])
 def list_refusals(acting: AtDesk, paging: Asked, topic: Topic) -> dict[str, Any]:
     """What was left alone at the newest evaluation of each lane, why, and how far it was from acting."""
-    lane, segment_id, other_id, reason = paging.after(str, int, int, str)
     with acting.app.store.transaction() as tx:
-        rows = inspection.rows(
-            tx,
-            _WHY_NOT,
-            topic_id=inspected.find_topic(tx, topic).topic_id,
-            lane=lane,
-            segment_id=segment_id,
-            other_id=other_id,
-            reason=reason,
-            limit=paging.rows,
-        )
         now = to_ms(database_now(tx))
-    return paging.of(
-        [{**row, "how_far": how_far(_as_refused(row), now)} for row in rows],
-        lambda row: [row["lane"], _or_none(row["segment_id"]), _or_none(row["other_id"]), row["reason"]],
-    )
+        return _WHY_NOT.page(
+            tx,
+            paging,
+            each=lambda row: {**row, "how_far": how_far(_as_refused(row), now)},
+            topic_id=inspected.find_topic(tx, topic).topic_id,
+        )
 
 
 def _as_refused(row: dict[str, Any]) -> dict[str, Any]:
     ends = row["not_before"]
     return {**row, "not_before": None if ends is None else to_ms(ends)}
-
-
-def _or_none(number: int | None) -> int:
-    return -1 if number is None else number
 
 
 @router.post(TOPIC_PATH + "/decide", dependencies=[READ], response_model=Compared)

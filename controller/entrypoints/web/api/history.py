@@ -11,39 +11,53 @@ from pydantic import BaseModel, Field
 from controller.domain.errors import SegmentNotFound
 from controller.entrypoints.spans import span
 from controller.entrypoints.web.acting import AtDesk
-from controller.entrypoints.web.api.paging import Asked, Page
+from controller.entrypoints.web.api.paging import Asked, Listing, Page
 from controller.entrypoints.web.asked import Topic
 from controller.entrypoints.web.demands import READ
 from controller.entrypoints.web.paths import TOPIC_PATH
 from controller.entrypoints.web.refusals import REFUSALS
-from controller.store.postgres import inspection
 from controller.store.topics import inspected
 
 router = APIRouter(responses=REFUSALS, tags=["history"])
-_CHANGES = """
+_CHANGES = Listing(
+    """
     SELECT epoch, committed_at, kind, sealed, created, pruned, origin, actor, reason, operation_id, mirrored_from
       FROM inspect.layout_changes
-     WHERE topic_id = :topic_id AND (CAST(:before AS bigint) IS NULL OR epoch < :before) ORDER BY epoch DESC LIMIT :limit
-"""
-_LINEAGE = """
+     WHERE topic_id = :topic_id AND (CAST(:after_epoch AS bigint) IS NULL OR epoch < :after_epoch) ORDER BY epoch DESC LIMIT :limit
+    """,
+    {"epoch": int},
+)
+_LINEAGE = Listing(
+    """
     SELECT * FROM inspect.lineage(:topic, :segment_id)
-     WHERE (CAST(:depth AS integer) IS NULL OR (depth, segment_id) > (:depth, :after)) ORDER BY depth, segment_id LIMIT :limit
-"""
-_LOAD = """
+     WHERE (CAST(:after_depth AS bigint) IS NULL OR (depth, segment_id) > (:after_depth, :after_segment_id))
+     ORDER BY depth, segment_id LIMIT :limit
+    """,
+    {"depth": int, "segment_id": int},
+)
+_LOAD = Listing(
+    """
     SELECT segment_id, hash_range, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out, hottest_ratio, hottest_metric, is_hot,
            is_cold, cold_since, modified_at, observed_at, silent_seconds, is_stale, source
       FROM inspect.load_now
-     WHERE topic_id = :topic_id AND (CAST(:after AS bigint) IS NULL OR segment_id > :after) ORDER BY segment_id LIMIT :limit
-"""
-_LOAD_HISTORY = """
+     WHERE topic_id = :topic_id AND (CAST(:after_segment_id AS bigint) IS NULL OR segment_id > :after_segment_id)
+     ORDER BY segment_id LIMIT :limit
+    """,
+    {"segment_id": int},
+)
+_LOAD_HISTORY = Listing(
+    """
     SELECT segment_id, hash_range, recorded_at, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out, source, modified_at,
            cold_since, silent_since
       FROM inspect.load_history
      WHERE topic_id = :topic_id AND recorded_at >= :since AND recorded_at < :until
        AND (CAST(:segment_id AS bigint) IS NULL OR segment_id = :segment_id)
-       AND (CAST(:recorded_at AS timestamptz) IS NULL OR (recorded_at, segment_id) < (:recorded_at, :before))
+       AND (CAST(:after_recorded_at AS timestamptz) IS NULL
+            OR (recorded_at, segment_id) < (:after_recorded_at, :after_segment_id))
      ORDER BY recorded_at DESC, segment_id DESC LIMIT :limit
-"""
+    """,
+    {"recorded_at": datetime, "segment_id": int},
+)
 
 
 class LayoutChange(BaseModel):
@@ -123,11 +137,8 @@ class LoadThen(BaseModel):
 @router.get(TOPIC_PATH + "/layout/changes", dependencies=[READ], response_model=Page[LayoutChange])
 def list_layout_changes(acting: AtDesk, paging: Asked, topic: Topic) -> dict[str, Any]:
     """The topic's history, newest epoch first."""
-    [before] = paging.after(int)
     with acting.app.store.transaction() as tx:
-        topic_id = inspected.find_topic(tx, topic).topic_id
-        rows = inspection.rows(tx, _CHANGES, topic_id=topic_id, before=before, limit=paging.rows)
-    return paging.of(rows, lambda row: [row["epoch"]])
+        return _CHANGES.page(tx, paging, topic_id=inspected.find_topic(tx, topic).topic_id)
 
 
 @router.get(TOPIC_PATH + "/segments/{segment_id}/lineage", dependencies=[READ], response_model=Page[Relative])
@@ -135,26 +146,21 @@ def show_lineage(
     acting: AtDesk, paging: Asked, topic: Topic, segment_id: Annotated[int, Path(ge=0, lt=2**63)]
 ) -> dict[str, Any]:
     """Everything the segment came from and everything that came from it, ancestors first, pruned ones included."""
-    depth, after = paging.after(int, int)
     with acting.app.store.transaction() as tx:
         name = inspected.demand_known(tx, topic)
-        asked = {"topic": name, "segment_id": segment_id, "depth": depth, "after": after}
-        rows = inspection.rows(tx, _LINEAGE, **asked, limit=paging.rows)
-    if not rows and depth is None:
+        found = _LINEAGE.page(tx, paging, topic=name, segment_id=segment_id)
+    if not found["items"] and paging.page is None:
         raise SegmentNotFound(
             f"topic {topic} never had a segment {segment_id}; its layout names those it has"
         )
-    return paging.of(rows, lambda row: [row["depth"], row["segment_id"]])
+    return found
 
 
 @router.get(TOPIC_PATH + "/load", dependencies=[READ], response_model=Page[LoadNow])
 def list_load(acting: AtDesk, paging: Asked, topic: Topic) -> dict[str, Any]:
     """The latest load of each ACTIVE segment, by id."""
-    [after] = paging.after(int)
     with acting.app.store.transaction() as tx:
-        topic_id = inspected.find_topic(tx, topic).topic_id
-        rows = inspection.rows(tx, _LOAD, topic_id=topic_id, after=after, limit=paging.rows)
-    return paging.of(rows, lambda row: [row["segment_id"]])
+        return _LOAD.page(tx, paging, topic_id=inspected.find_topic(tx, topic).topic_id)
 
 
 @router.get(TOPIC_PATH + "/load/history", dependencies=[READ], response_model=Page[LoadThen])
@@ -173,17 +179,12 @@ def list_load_history(
 ) -> dict[str, Any]:
     """Load records as they were written, newest first."""
     begins, ends = span(since, until)
-    recorded_at, before = paging.after(datetime, int)
     with acting.app.store.transaction() as tx:
-        rows = inspection.rows(
+        return _LOAD_HISTORY.page(
             tx,
-            _LOAD_HISTORY,
+            paging,
             topic_id=inspected.find_topic(tx, topic).topic_id,
             since=begins,
             until=ends,
             segment_id=segment_id,
-            recorded_at=recorded_at,
-            before=before,
-            limit=paging.rows,
         )
-    return paging.of(rows, lambda row: [row["recorded_at"], row["segment_id"]])

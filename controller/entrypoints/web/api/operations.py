@@ -11,7 +11,8 @@ from pydantic import BaseModel, Field
 from controller.domain.errors import OperationNotFound
 from controller.entrypoints.web.acting import AtDesk
 from controller.entrypoints.web.api.changes import MadeSegment
-from controller.entrypoints.web.api.paging import Asked, Page
+from controller.entrypoints.web.api.paging import Asked, Listing, Page
+from controller.entrypoints.web.asked import OfTopic
 from controller.entrypoints.web.demands import READ
 from controller.entrypoints.web.paths import PREFIX
 from controller.entrypoints.web.refusals import REFUSALS
@@ -25,13 +26,16 @@ _OPERATIONS = """
            o.age_seconds, o.request_key, s.stuck_because
       FROM inspect.operations o LEFT JOIN inspect.stuck_operations s USING (operation_id)
 """
-_LIST = f"""
+_LIST = Listing(
+    f"""
     {_OPERATIONS}
      WHERE (CAST(:topic AS text) IS NULL OR o.topic = :topic) AND (o.live OR NOT :only_live)
        AND (s.operation_id IS NOT NULL OR NOT :only_stuck)
-       AND (CAST(:before AS bigint) IS NULL OR o.operation_id < :before)
+       AND (CAST(:after_operation_id AS bigint) IS NULL OR o.operation_id < :after_operation_id)
      ORDER BY o.operation_id DESC LIMIT :limit
-"""
+    """,
+    {"operation_id": int},
+)
 _ONE = f"{_OPERATIONS} WHERE o.operation_id = :operation_id"
 _STEPS = """
     SELECT sequence, step, runner, claim_term, started_at, finished_at, seconds, detail FROM inspect.operation_steps
@@ -96,21 +100,14 @@ def _operation(row: dict[str, Any]) -> dict[str, Any]:
 def list_operations(
     acting: AtDesk,
     paging: Asked,
-    topic: Annotated[
-        str | None,
-        Query(max_length=2000, description="Its full name.", examples=["topic://acme/shop/orders"]),
-    ] = None,
+    topic: OfTopic = None,
     live: Annotated[bool, Query(description="Only those under way.")] = False,
     stuck: Annotated[bool, Query(description="Only those that make no progress.")] = False,
 ) -> dict[str, Any]:
     """Operations, newest first."""
-    [before] = paging.after(int)
     with acting.app.store.transaction() as tx:
         name = None if topic is None else inspected.demand_known(tx, topic)
-        rows = inspection.rows(
-            tx, _LIST, topic=name, only_live=live, only_stuck=stuck, before=before, limit=paging.rows
-        )
-    return paging.of([_operation(row) for row in rows], lambda row: [row["operation_id"]])
+        return _LIST.page(tx, paging, each=_operation, topic=name, only_live=live, only_stuck=stuck)
 
 
 @router.get(f"{PREFIX}/operations/{{operation_id}}", dependencies=[READ], response_model=WholeOperation)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import Depends, Query
 from pydantic import BaseModel, Field
+from sqlalchemy import Connection
 
 from controller.domain.errors import InvalidInput
 from controller.domain.shown import shown
 from controller.domain.whole_numbers import MOST
+from controller.store.postgres import inspection
 
 Item = TypeVar("Item")
 Row = dict[str, Any]
@@ -30,18 +32,13 @@ class Page(BaseModel, Generic[Item]):
 
 @dataclass(frozen=True, slots=True)
 class Paging:
-    """Which page is asked for. Statements read one row more than the page holds, which tells that there is another."""
+    """Which page is asked for: `limit` items at most, after those of the pages before."""
 
     limit: int
     page: str | None
 
-    @property
-    def rows(self) -> int:
-        """What a statement reads."""
-        return self.limit + 1
-
-    def after(self, *kinds: type) -> Sequence[Any]:
-        """The keys of the last row that was seen, None each at the beginning. Raises InvalidInput for a page that is none."""
+    def after(self, kinds: Sequence[type]) -> Sequence[Any]:
+        """The keys of the last row of the page before, None each at the beginning. Raises InvalidInput for a page that is none."""
         if self.page is None:
             return [None] * len(kinds)
         try:
@@ -55,11 +52,28 @@ class Paging:
                 f"page = {shown(self.page)} is no page of this list; give the `next` of the page before"
             ) from error
 
-    def of(self, rows: Sequence[Row], key: Callable[[Row], Sequence[Any]]) -> dict[str, Any]:
-        """The page, of one row too many where there are more."""
-        shown_rows = list(rows[: self.limit])
-        more = len(rows) > self.limit
-        return {"items": shown_rows, "next": _written(key(shown_rows[-1])) if more else None}
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A list that is read in pages. `statement` orders its rows by the columns `keys`, each of the kind that is named, and binds
+    `:limit` and each column's value in the last row of the page before: `:after_topic` of a column `topic`, null at the beginning.
+    """
+
+    statement: str
+    keys: Mapping[str, type]
+
+    def page(
+        self, tx: Connection, paging: Paging, /, each: Callable[[Row], Row] = dict, **asked: object
+    ) -> dict[str, Any]:
+        """The page that is asked for, `each` of its rows as items show it. Raises InvalidInput for a page that is none."""
+        after = dict(
+            zip([f"after_{key}" for key in self.keys], paging.after([*self.keys.values()]), strict=True)
+        )
+        # One row more than the page holds tells that there is another page.
+        rows = inspection.rows(tx, self.statement, **asked, **after, limit=paging.limit + 1)
+        shown_rows = rows[: paging.limit]
+        last = [shown_rows[-1][key] for key in self.keys] if len(rows) > paging.limit else None
+        return {"items": [each(row) for row in shown_rows], "next": None if last is None else _written(last)}
 
 
 def _read(kind: type, key: Any) -> Any:

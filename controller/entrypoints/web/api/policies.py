@@ -12,14 +12,12 @@ from pydantic import BaseModel, Field
 from controller.domain.policy import PolicyLevel
 from controller.entrypoints.web.acting import Acting, AtDesk
 from controller.entrypoints.web.api.changes import Change, Changing
-from controller.entrypoints.web.api.paging import Asked, Page
-from controller.entrypoints.web.asked import Topic
+from controller.entrypoints.web.api.paging import Asked, Listing, Page
+from controller.entrypoints.web.asked import Namespace, Topic
 from controller.entrypoints.web.demands import ADMINISTER, OPERATE, READ
 from controller.entrypoints.web.paths import PREFIX, TOPIC_PATH
-from controller.entrypoints.web.pulsar.namespaces import Namespace
 from controller.entrypoints.web.refusals import REFUSALS
 from controller.services import policy_admin
-from controller.store.postgres import inspection
 from controller.store.topics import inspected
 
 router = APIRouter(responses=REFUSALS, tags=["policies"])
@@ -27,12 +25,15 @@ CLUSTER = PolicyLevel.CLUSTER.value
 _CLUSTER_PATH = f"{PREFIX}/policies/cluster"
 _NAMESPACE_PATH = f"{PREFIX}/policies/namespaces/{{tenant}}/{{namespace}}"
 _TOPIC_PATH = f"{PREFIX}/policies/topics/{{tenant}}/{{namespace}}/{{topic}}"
-_HISTORY = """
+_HISTORY = Listing(
+    """
     SELECT change_id, changed_at, level, name, actor, knob, was, value FROM inspect.policy_history
      WHERE (CAST(:level AS text) IS NULL OR level = :level) AND (CAST(:name AS text) IS NULL OR name = :name)
-       AND (CAST(:change_id AS bigint) IS NULL OR (change_id, knob) < (:change_id, :knob))
+       AND (CAST(:after_change_id AS bigint) IS NULL OR (change_id, knob) < (:after_change_id, :after_knob))
      ORDER BY change_id DESC, knob DESC LIMIT :limit
-"""
+    """,
+    {"change_id": int, "knob": str},
+)
 
 
 class StoredPolicy(BaseModel):
@@ -182,9 +183,5 @@ def list_policy_changes(
     name: Annotated[str | None, Query(max_length=2000)] = None,
 ) -> dict[str, Any]:
     """Who set which knob when, newest first."""
-    change_id, knob = paging.after(int, str)
     with acting.app.store.transaction() as tx:
-        rows = inspection.rows(
-            tx, _HISTORY, level=level, name=name, change_id=change_id, knob=knob, limit=paging.rows
-        )
-    return paging.of(rows, lambda row: [row["change_id"], row["knob"]])
+        return _HISTORY.page(tx, paging, level=level, name=name)

@@ -20,41 +20,57 @@ SegmentId = Annotated[int, Field(ge=0, lt=2**63, examples=[0])]
 Hash = Annotated[int, Field(ge=0, le=65_535, examples=[32768])]
 
 
-class Split(WithReason):
+class Reshape(WithReason):
+    """What is to become of segments."""
+
+    def planner(self) -> Planner:
+        """What plans it."""
+        raise NotImplementedError
+
+
+class Split(Reshape):
     """At the midpoint, at cut points (each the first hash of a child), or into `parts` of equal width."""
 
     segment_id: SegmentId
     at: Annotated[list[Hash], Field(max_length=65_535)] = []
     parts: Annotated[int, Field(ge=2, le=65_536)] | None = None
 
+    def planner(self) -> Planner:
+        """See `Reshape`."""
+        return segment_admin.splitting(self.segment_id, at=self.at, parts=self.parts)
 
-class Merge(WithReason):
+
+class Merge(Reshape):
     """Two neighbours into one."""
 
     first_id: SegmentId
     second_id: SegmentId
 
+    def planner(self) -> Planner:
+        """See `Reshape`."""
+        return segment_admin.merging(self.first_id, self.second_id)
 
-class Rebucket(WithReason):
+
+class Rebucket(Reshape):
     """The same range with another number of entry buckets."""
 
     segment_id: SegmentId
     bucket_count: Annotated[int, Field(ge=1, le=65_536)]
 
+    def planner(self) -> Planner:
+        """See `Reshape`."""
+        return segment_admin.rebucketing(self.segment_id, self.bucket_count)
 
-class Recut(WithReason):
+
+class Recut(Reshape):
     """Neighbours cut anew at other points; none joins them all."""
 
     segment_ids: Annotated[list[SegmentId], Field(min_length=1, max_length=65_536)]
     cut_points: Annotated[list[Hash], Field(max_length=65_535)] = []
 
-
-def _reshape(change: Change, topic: str, planner: Planner, reason: str, wait_seconds: float) -> Intended:
-    return change.intend(
-        lambda store, request: segment_admin.submit(store, change.app.planes, topic, planner, request),
-        reason=reason,
-        wait_seconds=wait_seconds,
-    )
+    def planner(self) -> Planner:
+        """See `Reshape`."""
+        return segment_admin.recutting(self.segment_ids, self.cut_points)
 
 
 @router.post(TOPIC_PATH + "/split", dependencies=[OPERATE])
@@ -62,8 +78,7 @@ def split(
     change: Changing, topic: Topic, said: Annotated[Split, Body()], wait_seconds: Wait = 0.0
 ) -> Intended:
     """Split an ACTIVE segment."""
-    planner = segment_admin.splitting(said.segment_id, at=said.at, parts=said.parts)
-    return _reshape(change, topic, planner, said.reason, wait_seconds)
+    return _reshape(change, topic, said, wait_seconds)
 
 
 @router.post(TOPIC_PATH + "/merge", dependencies=[OPERATE])
@@ -71,8 +86,7 @@ def merge(
     change: Changing, topic: Topic, said: Annotated[Merge, Body()], wait_seconds: Wait = 0.0
 ) -> Intended:
     """Merge two neighbouring ACTIVE segments."""
-    planner = segment_admin.merging(said.first_id, said.second_id)
-    return _reshape(change, topic, planner, said.reason, wait_seconds)
+    return _reshape(change, topic, said, wait_seconds)
 
 
 @router.post(TOPIC_PATH + "/rebucket", dependencies=[OPERATE])
@@ -80,8 +94,7 @@ def rebucket(
     change: Changing, topic: Topic, said: Annotated[Rebucket, Body()], wait_seconds: Wait = 0.0
 ) -> Intended:
     """Give an ACTIVE segment another number of entry buckets."""
-    planner = segment_admin.rebucketing(said.segment_id, said.bucket_count)
-    return _reshape(change, topic, planner, said.reason, wait_seconds)
+    return _reshape(change, topic, said, wait_seconds)
 
 
 @router.post(TOPIC_PATH + "/recut", dependencies=[OPERATE])
@@ -89,5 +102,13 @@ def recut(
     change: Changing, topic: Topic, said: Annotated[Recut, Body()], wait_seconds: Wait = 0.0
 ) -> Intended:
     """Cut neighbouring ACTIVE segments anew."""
-    planner = segment_admin.recutting(said.segment_ids, said.cut_points)
-    return _reshape(change, topic, planner, said.reason, wait_seconds)
+    return _reshape(change, topic, said, wait_seconds)
+
+
+def _reshape(change: Change, topic: str, said: Reshape, wait_seconds: float) -> Intended:
+    planner = said.planner()
+    return change.intend(
+        lambda store, request: segment_admin.submit(store, change.app.planes, topic, planner, request),
+        reason=said.reason,
+        wait_seconds=wait_seconds,
+    )

@@ -12,7 +12,7 @@ from controller.domain.policy import PolicyOverride
 from controller.domain.seek_target import parse_seek_target
 from controller.entrypoints.web.acting import AtDesk
 from controller.entrypoints.web.api.changes import Changing, Intended, Wait, WithReason
-from controller.entrypoints.web.api.paging import Asked, Page
+from controller.entrypoints.web.api.paging import Asked, Listing, Page
 from controller.entrypoints.web.asked import Topic
 from controller.entrypoints.web.demands import ADMINISTER, READ
 from controller.entrypoints.web.paths import PREFIX, TOPIC_PATH, Name
@@ -26,20 +26,26 @@ from controller.store.topics.subscriptions import SubscriptionKind
 router = APIRouter(responses=REFUSALS, tags=["topics"])
 _COLUMNS = """topic, topic_id, namespace, state, data_plane, epoch, active_segments, sealed_segments, live_operations, created_at,
        last_split_at, last_merge_at, last_rebucket_at, properties"""
-_LIST = f"""
+_LIST = Listing(
+    f"""
     SELECT {_COLUMNS} FROM inspect.topics
      WHERE state <> 'deleted' AND (CAST(:namespace AS text) IS NULL OR namespace = :namespace)
        AND (CAST(:prefix AS text) IS NULL OR starts_with(topic, :prefix))
-       AND (CAST(:after AS text) IS NULL OR topic > :after)
+       AND (CAST(:after_topic AS text) IS NULL OR topic > :after_topic)
      ORDER BY topic LIMIT :limit
-"""  # noqa: S608 - constants only, as below
+    """,  # noqa: S608 - constants only, as below
+    {"topic": str},
+)
 _ONE = f"SELECT {_COLUMNS} FROM inspect.topics WHERE topic_id = :topic_id"  # noqa: S608
-_SUBSCRIPTIONS = """
+_SUBSCRIPTIONS = Listing(
+    """
     SELECT subscription, kind, state, consumers, consumer_names, created_at, parents_block, drain_consumers
       FROM inspect.subscriptions
-     WHERE topic_id = :topic_id AND (CAST(:after AS text) IS NULL OR subscription > :after)
+     WHERE topic_id = :topic_id AND (CAST(:after_subscription AS text) IS NULL OR subscription > :after_subscription)
      ORDER BY subscription LIMIT :limit
-"""
+    """,
+    {"subscription": str},
+)
 
 
 class TopicNow(BaseModel):
@@ -111,10 +117,8 @@ def list_topics(
     ] = None,
 ) -> dict[str, Any]:
     """Topics that are not deleted, by name."""
-    [after] = paging.after(str)
     with acting.app.store.transaction() as tx:
-        rows = inspection.rows(tx, _LIST, namespace=namespace, prefix=prefix, after=after, limit=paging.rows)
-    return paging.of(rows, lambda row: [row["topic"]])
+        return _LIST.page(tx, paging, namespace=namespace, prefix=prefix)
 
 
 @router.get(TOPIC_PATH, dependencies=[READ], response_model=TopicNow)
@@ -165,11 +169,8 @@ def delete_topic(
 @router.get(TOPIC_PATH + "/subscriptions", dependencies=[READ], response_model=Page[SubscriptionNow])
 def list_subscriptions(acting: AtDesk, paging: Asked, topic: Topic) -> dict[str, Any]:
     """A topic's subscriptions by name, with their consumers."""
-    [after] = paging.after(str)
     with acting.app.store.transaction() as tx:
-        topic_id = inspected.find_topic(tx, topic).topic_id
-        rows = inspection.rows(tx, _SUBSCRIPTIONS, topic_id=topic_id, after=after, limit=paging.rows)
-    return paging.of(rows, lambda row: [row["subscription"]])
+        return _SUBSCRIPTIONS.page(tx, paging, topic_id=inspected.find_topic(tx, topic).topic_id)
 
 
 _SUBSCRIPTION = TOPIC_PATH + "/subscriptions/{subscription}"

@@ -15,20 +15,19 @@ from controller.dataplane.registry import configured
 from controller.domain.errors import Conflict
 from controller.domain.seek_target import LATEST, SeekTarget
 from controller.entrypoints.web.acting import Acting, AtDesk
-from controller.entrypoints.web.asked import Topic, served_by
+from controller.entrypoints.web.asked import Namespace, Topic, served_by
 from controller.entrypoints.web.demands import ADMINISTER, OPERATE, READ
 from controller.entrypoints.web.paths import Name
-from controller.entrypoints.web.pulsar import documents
+from controller.entrypoints.web.pulsar import documents, overrides
 from controller.entrypoints.web.pulsar.documents import (
     AutoScalePolicy,
     OneSegmentStats,
     TopicMetadata,
     TopicStats,
 )
-from controller.entrypoints.web.pulsar.namespaces import NOTHING, Namespace
 from controller.entrypoints.web.pulsar.switch import SWITCHED_ON
 from controller.entrypoints.web.refusals import REFUSALS
-from controller.services import policy_admin, segment_admin, topic_admin, topic_adoption
+from controller.services import segment_admin, topic_admin, topic_adoption
 from controller.services.segment_admin import Planner
 from controller.services.watches.topic_feed import TopicFilter
 from controller.store.postgres import inspection
@@ -197,31 +196,22 @@ def _reshape(acting: Acting, topic: str, planner: Planner) -> None:
 _POLICY = _TOPIC + "/autoScalePolicy"
 
 
-@router.get(
-    _POLICY,
-    dependencies=[READ],
-    response_model=AutoScalePolicy,
-    response_model_exclude_none=True,
-    responses=NOTHING,
-)
+@router.get(_POLICY, dependencies=[READ], **overrides.ANSWERED)
 def get_auto_scale_policy(acting: AtDesk, topic: Topic) -> Response | AutoScalePolicy:
     """What the topic overrides; 204 for nothing."""
-    with acting.app.store.transaction() as tx:
-        return documents.policy_of(policy_admin.stored(tx, topic)) or Response(status_code=204)
+    return overrides.get_override(acting, topic)
 
 
 @router.post(_POLICY, dependencies=[OPERATE], status_code=204)
 def set_auto_scale_policy(acting: AtDesk, topic: Topic, policy: Annotated[AutoScalePolicy, Body()]) -> None:
     """Replace what the topic overrides of Pulsar's fields; knobs that only Cleave has stay."""
-    policy_admin.change(
-        acting.app.store, topic, lambda before: documents.knobs_of(policy, before), actor=acting.grant.subject
-    )
+    overrides.set_override(acting, topic, policy)
 
 
 @router.delete(_POLICY, dependencies=[OPERATE], status_code=204)
 def remove_auto_scale_policy(acting: AtDesk, topic: Topic) -> None:
     """Override nothing any more."""
-    policy_admin.change(acting.app.store, topic, lambda _before: {}, actor=acting.grant.subject)
+    overrides.remove_override(acting, topic)
 
 
 @router.put(_SUBSCRIPTION, dependencies=[ADMINISTER], status_code=204)
