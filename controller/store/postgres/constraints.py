@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Connection, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DataError, DBAPIError, NotSupportedError, ProgrammingError
 
 from controller.domain.errors import (
     CleaveError,
@@ -45,6 +45,9 @@ _REFUSED = re.compile(
 """A connection that fails has no SQLSTATE in psycopg2, so it is told by what the server says, in English. In another
 language it is taken for a server that is away.
 """
+
+_DRIVERS_OWN = (DataError, NotSupportedError, ProgrammingError)
+"""Without a SQLSTATE these are of the driver itself: a value that it cannot bind, an option of the URL that it does not know."""
 
 _BY_NAME: Mapping[str, type[CleaveError]] = {
     "topic_name_in_use": TopicExists,
@@ -101,6 +104,10 @@ def translate(error: DBAPIError, sentences: Mapping[str, str]) -> CleaveError:
     if refused is not None:
         return StoreRefused(
             f"PostgreSQL refuses the connection: {refused}; correct the database URL or the login's rights"
+        )
+    if state is None and isinstance(error, _DRIVERS_OWN) and not error.connection_invalidated:
+        return Terminal(
+            f"the database driver refuses what it was given ({said}); correct that, for it never will"
         )
     if error.connection_invalidated or state is None or state.startswith(_AWAY_CLASSES):
         return StoreUnavailable(f"PostgreSQL is away: {said}")

@@ -51,6 +51,31 @@ def test_a_server_that_is_away_is_retryable() -> None:
         pass
 
 
+@pytest.mark.parametrize(
+    ("statement", "value", "cause"),
+    [
+        ("SELECT :value", object(), "can't adapt type 'object'"),
+        ("SELECT :value", [{}], "can't adapt type 'dict'"),
+    ],
+)
+def test_a_value_that_the_driver_cannot_bind_is_no_outage(
+    driver: StoreDriver, statement: str, value: object, cause: str
+) -> None:
+    """Whoever tried again would try for ever."""
+    with pytest.raises(Terminal, match=cause) as caught:
+        driver.sql(statement, value=value)
+
+    assert not isinstance(caught.value, InvalidInput)
+    assert driver.sql("SELECT 1") == [(1,)]
+
+
+def test_an_option_that_the_driver_does_not_know_is_no_outage() -> None:
+    store = Store(f"postgresql://nobody@127.0.0.1:{free_port()}/nothing?colour=blue")
+
+    with pytest.raises(Terminal, match="colour"), store.transaction():
+        pass
+
+
 def test_a_cut_connection_costs_one_transaction_at_most(driver: StoreDriver) -> None:
     with pytest.raises(StoreUnavailable), driver.store.transaction() as tx:
         tx.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
