@@ -31,7 +31,7 @@ class RefusalReason(StrEnum):
     FOREIGN_CONTROLLER = "foreign-controller"  # the broker's own auto-scaler is on; None, None
     # Limits: waiting does not help.
     AT_MAX_SEGMENTS = "at-max-segments"  # segments, those in flight included; the cap
-    AT_MIN_SEGMENTS = "at-min-segments"  # segments, those in flight included; the floor
+    AT_MIN_SEGMENTS = "at-min-segments"  # segments, those in flight included; what there must be more than
     AT_MAX_BUCKETS = "at-max-buckets"  # buckets of the topic, consumers
     ENOUGH_BUCKETS = "enough-buckets"  # buckets of the topic, consumers
     MERGE_DEPTH = "merge-depth"  # merges in the side's ancestry; the cap it must be below

@@ -39,7 +39,7 @@ from controller.domain.profiles.ring_plan import (
 from controller.domain.situation import TICKS_OF_MEMORY
 from controller.domain.split_points.fewest import fewest_cuts
 
-CODE_VERSION = "adaptive-1"
+CODE_VERSION = "adaptive-2"
 
 COLD = "cold"
 """The reason of acts that give capacity back."""
@@ -326,8 +326,7 @@ class _Planner:
                 act.cuts = self._cuts(run, run.length + room) or ()
                 added = len(act.cuts) + 1 - run.length
             if -added > spare:
-                reason, what = self._why_not_fewer()
-                self._refuse_run(run, reason, what, ground.segments_low + added, self._fewest())
+                self._refuse_run(run, *self._why_not_fewer(self._fewest() + spare, -added))
                 continue
             room -= max(0, added)
             spare += min(0, added)
@@ -438,15 +437,17 @@ class _Planner:
         would_do = math.ceil(sum(member.load for member in self._members) / self._prices.target)
         if self._prices.most_spared or would_do >= len(self._members) or Lane.MERGE not in self._lanes:
             return False
-        reason, what = self._why_not_fewer()
-        ground.refuse(Refusal(None, Lane.MERGE, reason, what, ground.segments_low - 1, self._fewest()))
+        ground.refuse(Refusal(None, Lane.MERGE, *self._why_not_fewer(ground.segments_low, 1)))
         return True
 
-    def _why_not_fewer(self) -> tuple[RefusalReason, str]:
-        ground = self._ground
-        if self._fewest() > ground.policy.min_segments:
-            return RefusalReason.WOULD_IDLE_CONSUMER, "places"
-        return RefusalReason.AT_MIN_SEGMENTS, "segments"
+    def _why_not_fewer(self, segments: int, taken: int) -> tuple[RefusalReason, str, int, int]:
+        """Why so many cannot be taken of the segments there are, in a refusal's figures: the places that would be left for consumers
+        that cannot share one, else the segments, and the most there may be of them for that to be refused.
+        """
+        fewest = self._fewest()
+        if fewest > self._ground.policy.min_segments:
+            return RefusalReason.WOULD_IDLE_CONSUMER, "places", segments - taken, fewest
+        return RefusalReason.AT_MIN_SEGMENTS, "segments", segments, fewest + taken - 1
 
     def _lane(self, load: float) -> Lane:
         hot = load > 1

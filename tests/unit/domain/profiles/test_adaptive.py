@@ -193,6 +193,21 @@ def test_the_floor_is_kept() -> None:
     assert reasons(at_floor) == {None: RefusalReason.AT_MIN_SEGMENTS}
 
 
+def test_at_the_floor_it_is_said_how_many_segments_there_are() -> None:
+    """And never that there are more than are needed, of acts that others have taken the place of."""
+    alone = decide(ring(0.1, 0.1, ticks=45, policy=replace(POLICY, min_segments=2)))
+    [refusal] = alone.refusals
+    assert (refusal.metric, refusal.value, refusal.needed) == ("segments", 2, 2)
+
+    for least in range(1, 8):
+        floor = replace(POLICY, min_segments=least, reseal_price_segment_seconds=2_000)
+        for told in decide(ring(*[0.1] * 8, ticks=45, policy=floor)).refusals:
+            if told.reason is RefusalReason.AT_MIN_SEGMENTS:
+                assert told.value is not None
+                assert told.needed is not None
+                assert least <= told.value <= told.needed, (least, told)
+
+
 def test_no_consumer_that_needs_a_segment_of_its_own_loses_it() -> None:
     alone = replace(ANYTHING, shared_buckets=False)
     kept = decide(ring(0.1, 0.1, 0.1, 0.1, ticks=45, consumers=4, capabilities=alone))
