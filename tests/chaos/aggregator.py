@@ -17,13 +17,10 @@ from typing import Any
 from unittest import mock
 
 from controller.domain.load_window import LoadWindow
-from controller.landing.area import LandingArea
 from controller.landing.history import RateHistory, Scratch
 from controller.landing.location import Location
-from controller.landing.names import LandedFile
 from controller.landing.schemas import RATE_SCHEMA
-from controller.services.load_aggregation import SqlTwinEngine
-from controller.services.load_aggregation.counted import Counted
+from controller.services.load_aggregation import Landed, SqlTwinEngine
 from controller.store.load import records as loads
 from controller.store.postgres.engine import Store
 from tests.support.aggregation import Run
@@ -33,16 +30,9 @@ from tests.support.bench import Bench
 class InParts(SqlTwinEngine):
     """Writes each segment's rates into a file of its own, as executors do."""
 
-    def compute(
-        self,
-        area: LandingArea,
-        files: tuple[LandedFile, ...],
-        scratch: Scratch,
-        window: LoadWindow,
-        counted: Counted | None = None,
-    ) -> None:
+    def compute(self, landed: Landed, scratch: Scratch, window: LoadWindow) -> None:
         """Compute, then deal out."""
-        super().compute(area, files, scratch, window, counted)
+        super().compute(landed, scratch, window)
         rates = scratch.read("rates", RATE_SCHEMA)
         for path in scratch.rate_files():
             scratch._location.delete(path)

@@ -6,20 +6,17 @@ The next run finishes it, or the maintenance does; the next one may be killed as
 from __future__ import annotations
 
 import json
-import secrets
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import make_url
 
 from controller.domain.errors import StoreUnavailable
 from controller.services.load_aggregation import publish_left_over
 from controller.store.load import records as loads
-from controller.store.postgres.engine import Store
 from tests.chaos.strikes import start
-from tests.support.aggregation import END_MS, MINUTE_MS, Run
+from tests.support.aggregation import END_MS, MINUTE_MS, Run, loading
 from tests.support.bench import Bench
 
 POINTS = (
@@ -49,18 +46,13 @@ def run(database: str, tmp_path: Path) -> Iterator[Run]:
     """Two busy segments; the loader logs in as itself."""
     bench = Bench(database)
     bench.topic_with(segments=2, subscriptions=())
-    login = f"loader_{secrets.token_hex(4)}"
-    bench.execute(f"CREATE ROLE {login} LOGIN PASSWORD 'x' IN ROLE cleave_spark_loader")
-    store = Store(make_url(bench.url).set(username=login, password="x"), pool_size=2)
-    run = Run(bench, store, tmp_path, bench.topic_id)
-    for segment_id, rate in WHOLE:
-        for end in range(0, 181, 60):  # a file a minute, of a counter that goes on
-            run.land(
-                *((at, round(rate * (at + 70))) for at in range(end - 70, end + 1, 10)), segment_id=segment_id
-            )
-    yield run
-    store.dispose()
-    bench.execute(f"DROP ROLE {login}")
+    with loading(bench) as store:
+        run = Run(bench, store, tmp_path, bench.topic_id)
+        for segment_id, rate in WHOLE:
+            for end in range(0, 181, 60):  # a file a minute, of a counter that goes on
+                counts = ((at, round(rate * (at + 70))) for at in range(end - 70, end + 1, 10))
+                run.land(*counts, segment_id=segment_id)
+        yield run
     bench.close()
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from sqlalchemy import make_url
 
 from controller.clock import to_ms
 from controller.domain.load_window import LoadWindow
@@ -28,6 +31,19 @@ from tests.support.bench import Bench
 END_MS = to_ms(datetime(2026, 5, 17, 12, 0, tzinfo=UTC))
 MINUTE_MS = 60_000
 BROKER, OTHER = "broker-1", "broker-2"
+
+
+@contextmanager
+def loading(bench: Bench, *, pool_size: int = 2) -> Iterator[Store]:
+    """A store on the bench's database that logs in as a loader, and may do nothing else."""
+    login = f"loader_{secrets.token_hex(4)}"
+    bench.execute(f"CREATE ROLE {login} LOGIN PASSWORD 'x' IN ROLE cleave_spark_loader")
+    store = Store(make_url(bench.url).set(username=login, password="x"), pool_size=pool_size)
+    try:
+        yield store
+    finally:
+        store.dispose()
+        bench.execute(f"DROP ROLE {login}")
 
 
 @dataclass

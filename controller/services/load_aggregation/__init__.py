@@ -1,11 +1,13 @@
 """Load aggregation: from landed counter samples to load records, one run a window.
 
 `aggregation` begins a run: it opens the loader's login, sets the window and has `engine_choice` pick the engine. `run`
-is the frame (baseline, files, merge, history); `counted` says which counts of keys belong to it. An *engine* computes: `spark`, or `twin`, which is the same in SQL.
+is the frame (baseline, files, merge, history); `counted` says which counts of keys belong to it. An *engine* computes from what
+has `landed`: `spark`, or `twin`, which is the same in SQL.
 """
 
 from controller.services.load_aggregation.aggregation import LoadAggregation
 from controller.services.load_aggregation.counted import KeyCountIntake
+from controller.services.load_aggregation.landed import Landed
 from controller.services.load_aggregation.recovery import publish_left_over
 from controller.services.load_aggregation.run import AggregationResult, Engine, aggregate, upcoming
 from controller.services.load_aggregation.spark import SparkEngine
@@ -15,6 +17,7 @@ __all__ = [
     "AggregationResult",
     "Engine",
     "KeyCountIntake",
+    "Landed",
     "LoadAggregation",
     "SparkEngine",
     "SqlTwinEngine",

@@ -7,7 +7,7 @@ Everything runs with the loader's rights: it reads load and thresholds, appends 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import Protocol
 
@@ -21,7 +21,8 @@ from controller.landing.area import Examination, LandingArea
 from controller.landing.history import RateHistory, Scratch
 from controller.landing.names import LandedFile
 from controller.landing.schemas import RATE_SCHEMA
-from controller.services.load_aggregation.counted import Counted, KeyCountIntake, leave_out
+from controller.services.load_aggregation.counted import KeyCountIntake, leave_out
+from controller.services.load_aggregation.landed import Landed
 from controller.services.load_aggregation.recovery import publish_left_over
 from controller.store.load import records as loads
 from controller.store.load.records import CHANGE_SCHEMA, SOURCE_SCHEMA, Baseline, LoadRun, RunSketches
@@ -42,14 +43,7 @@ class Engine(Protocol):
 
     name: str
 
-    def compute(
-        self,
-        area: LandingArea,
-        files: tuple[LandedFile, ...],
-        scratch: Scratch,
-        window: LoadWindow,
-        counted: Counted | None = None,
-    ) -> None:
+    def compute(self, landed: Landed, scratch: Scratch, window: LoadWindow) -> None:
         """Raises Retryable when the engine is away, Terminal when it can never do this."""
 
 
@@ -101,7 +95,7 @@ def aggregate(
     try:
         for name in ("records", "sources", "thresholds"):
             scratch.write(name, getattr(baseline, name))
-        usable, broken = _compute(engine, area, usable, scratch, window, counted)
+        usable, broken = _compute(engine, Landed(area, usable.files, counted), usable, scratch, window)
         left_out += broken
         segments = scratch.rate_rows()
         changes, heard = scratch.read("changes", CHANGE_SCHEMA), scratch.read("heard", SOURCE_SCHEMA)
@@ -160,12 +154,7 @@ def _usable(area: LandingArea, window: LoadWindow) -> tuple[Examination, tuple[s
 
 
 def _compute(
-    engine: Engine,
-    area: LandingArea,
-    usable: Examination,
-    scratch: Scratch,
-    window: LoadWindow,
-    counted: Counted | None,
+    engine: Engine, landed: Landed, usable: Examination, scratch: Scratch, window: LoadWindow
 ) -> tuple[Examination, tuple[str, ...]]:
     """Have the engine compute; returns the files it computed from, and those whose fault showed only when they were
     read whole.
@@ -174,17 +163,17 @@ def _compute(
     engine is blamed.
     """
     try:
-        engine.compute(area, usable.files, scratch, window, counted)
+        engine.compute(landed, scratch, window)
     except Retryable:
         raise
     except Exception:
-        whole = area.examine(usable.files, deeply=True)
-        broken = leave_out(area, whole)
-        if counted is not None:
-            broken += counted.leave_out_broken()
+        whole = landed.area.examine(landed.files, deeply=True)
+        broken = leave_out(landed.area, whole)
+        if landed.counted is not None:
+            broken += landed.counted.leave_out_broken()
         if not broken or not whole.files:
             raise
-        engine.compute(area, whole.files, scratch, window, counted)
+        engine.compute(replace(landed, files=whole.files), scratch, window)
         return whole, broken
     return usable, ()
 

@@ -10,10 +10,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from controller.domain.load_window import LoadWindow
-from controller.landing.area import LandingArea
 from controller.landing.history import Scratch
-from controller.landing.names import LandedFile
-from controller.services.load_aggregation.counted import Counted
+from controller.services.load_aggregation.landed import Landed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,23 +25,16 @@ class SparkEngine:
     def __init__(self, master: str, conf: Mapping[str, str] | None = None) -> None:
         self._master, self._conf = master, conf
 
-    def compute(
-        self,
-        area: LandingArea,
-        files: tuple[LandedFile, ...],
-        scratch: Scratch,
-        window: LoadWindow,
-        counted: Counted | None = None,
-    ) -> None:
+    def compute(self, landed: Landed, scratch: Scratch, window: LoadWindow) -> None:
         """See `Engine.compute`. The executors write the rates; what changed comes back as Arrow."""
         from spark_jobs.run_load_aggregation import add_up, compute
         from spark_jobs.session import with_session
 
         def run(spark: SparkSession) -> None:
-            changes, heard = compute(spark, area.urls(files), scratch.url, window)
+            changes, heard = compute(spark, landed.area.urls(landed.files), scratch.url, window)
             scratch.write("changes", changes.toArrow())
             scratch.write("heard", heard)
-            if counted is not None:
+            if (counted := landed.counted) is not None:
                 urls = counted.area.urls(counted.files)
                 scratch.write("sketches", add_up(spark, urls, counted.since_ms, counted.until_ms))
 

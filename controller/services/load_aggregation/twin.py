@@ -6,11 +6,9 @@ from __future__ import annotations
 
 from controller import telemetry
 from controller.domain.load_window import LoadWindow
-from controller.landing.area import LandingArea
 from controller.landing.history import Scratch
-from controller.landing.names import LandedFile
 from controller.landing.schemas import RATE_SCHEMA
-from controller.services.load_aggregation.counted import Counted
+from controller.services.load_aggregation.landed import Landed
 from controller.store.load import twin as load_twin
 from controller.store.load.records import RECORD_SCHEMA, SOURCE_SCHEMA, THRESHOLD_SCHEMA, Baseline
 from controller.store.postgres.engine import Store
@@ -29,14 +27,7 @@ class SqlTwinEngine:
         """`store` logs in as the loader."""
         self._store = store
 
-    def compute(
-        self,
-        area: LandingArea,
-        files: tuple[LandedFile, ...],
-        scratch: Scratch,
-        window: LoadWindow,
-        counted: Counted | None = None,
-    ) -> None:
+    def compute(self, landed: Landed, scratch: Scratch, window: LoadWindow) -> None:
         """See `Engine.compute`."""
         log.warning(
             "aggregating in PostgreSQL instead of Spark; install Java and set SPARK_MASTER for large fleets"
@@ -47,10 +38,10 @@ class SqlTwinEngine:
             scratch.read("sources", SOURCE_SCHEMA),
             scratch.read("thresholds", THRESHOLD_SCHEMA),
         )
-        samples = area.batches(files, load_twin.COLUMNS)
+        samples = landed.area.batches(landed.files, load_twin.COLUMNS)
         with self._store.transaction() as tx:
             rates, changes, heard = load_twin.aggregate(tx, samples, window, baseline, RATE_SCHEMA)
-            if counted is not None:
+            if (counted := landed.counted) is not None:
                 counts = counted.area.batches(counted.files, load_twin.KEY_COUNT_COLUMNS)
                 sketches = load_twin.add_up(tx, counts, counted.since_ms, counted.until_ms)
                 scratch.write("sketches", sketches)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,10 +9,11 @@ import pytest
 
 from controller.bootstrap import Application
 from controller.devstack.process import ChildProcess
-from controller.settings import PROJECT_ROOT, Settings
+from controller.settings import Settings
 from controller.store import leases
 from controller.store.postgres.engine import Store
 from tests.support.bench import Bench
+from tests.support.cleave_process import cleave_process
 from tests.support.waiting import wait_until
 
 StartWorker = Callable[..., ChildProcess]
@@ -42,14 +41,8 @@ def start_worker(database: str, bench: Bench, tmp_path: Path) -> Iterator[StartW
     started: list[ChildProcess] = []
 
     def start(name: str, **settings: object) -> ChildProcess:
-        env = {key: value for key, value in os.environ.items() if not key.startswith("CLEAVE_")}
-        env |= {f"CLEAVE_{key.upper()}": str(value) for key, value in settings.items()}
-        worker = ChildProcess(
-            [sys.executable, "-m", "controller.entrypoints.cli", "worker", "--name", name],
-            log=tmp_path / f"{name}.log",
-            cwd=PROJECT_ROOT,
-            env={**env, "CLEAVE_DATABASE_URL": database},
-        )
+        log = tmp_path / f"{name}.log"
+        worker = cleave_process("worker", "--name", name, log=log, **settings, database_url=database)
         worker.start()
         started.append(worker)
         wait_until(lambda: held_by(bench, name), message=f"worker {name} holds shards")

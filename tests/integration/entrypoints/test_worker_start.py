@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,12 +13,12 @@ from sqlalchemy import make_url, text
 
 from controller.devstack.ports import free_port, release_port
 from controller.devstack.process import ChildProcess
-from controller.settings import PROJECT_ROOT
 from controller.store import leases
 from controller.store.postgres.engine import Store
 from controller.store.postgres.migrations import migrate
 from tests.integration.entrypoints.conftest import held_by
 from tests.support.bench import Bench
+from tests.support.cleave_process import cleave_process
 from tests.support.relay import Relay
 from tests.support.waiting import wait_until
 
@@ -39,13 +38,7 @@ def waiting_worker(
     """A worker sent to that port, or to the database's own, once it has said that it waits, and for what."""
     there = make_url(database)
     url = there.set(host="127.0.0.1", port=port or there.port).render_as_string(hide_password=False)
-    env = {key: value for key, value in os.environ.items() if not key.startswith("CLEAVE_")}
-    worker = ChildProcess(
-        [sys.executable, "-m", "controller.entrypoints.cli", "worker", "--name", "early"],
-        log=log,
-        cwd=PROJECT_ROOT,
-        env={**env, "CLEAVE_DATABASE_URL": url},
-    )
+    worker = cleave_process("worker", "--name", "early", log=log, database_url=url)
     worker.start()
     try:
         wait_until(

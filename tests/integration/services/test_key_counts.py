@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import make_url
 
 from controller.clock import SystemClock
 from controller.domain.errors import TopicNotFound
@@ -17,9 +15,8 @@ from controller.domain.situation import Situation
 from controller.services.key_count_landing import KeyCountLanding
 from controller.services.load_aggregation.counted import MOST_OF_IT
 from controller.store.decisions.situations import load_situations
-from controller.store.postgres.engine import Store
 from controller.store.topics import policies
-from tests.support.aggregation import END_MS, Run
+from tests.support.aggregation import END_MS, Run, loading
 from tests.support.bench import TOPIC, Bench
 
 
@@ -39,12 +36,8 @@ def run(bench: Bench, tmp_path: Path) -> Iterator[Run]:
     bench.topic_with(segments=2, subscriptions=())
     with bench.store.transaction() as tx:
         policies.set_topic(tx, bench.topic_id, PolicyOverride(profile="adaptive"), actor="t")
-    login = f"loader_{secrets.token_hex(4)}"
-    bench.execute(f"CREATE ROLE {login} LOGIN PASSWORD 'x' IN ROLE cleave_spark_loader")
-    store = Store(make_url(bench.url).set(username=login, password="x"), pool_size=2)
-    yield Run(bench, store, tmp_path, bench.topic_id)
-    store.dispose()
-    bench.execute(f"DROP ROLE {login}")
+    with loading(bench) as store:
+        yield Run(bench, store, tmp_path, bench.topic_id)
 
 
 def tell(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -12,21 +11,16 @@ from threading import Thread
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sqlalchemy import make_url
 
 from controller.clock import to_ms
 from controller.domain.errors import Retryable
 from controller.domain.load_window import LoadWindow
 from controller.domain.policy import PolicyOverride
-from controller.landing.area import LandingArea
 from controller.landing.history import Scratch
-from controller.landing.names import LandedFile
 from controller.landing.schemas import SAMPLE_SCHEMA
-from controller.services.load_aggregation import AggregationResult, SqlTwinEngine, upcoming
-from controller.services.load_aggregation.counted import Counted
-from controller.store.postgres.engine import Store
+from controller.services.load_aggregation import AggregationResult, Landed, SqlTwinEngine, upcoming
 from controller.store.topics import policies
-from tests.support.aggregation import BROKER, END_MS, MINUTE_MS, OTHER, Run
+from tests.support.aggregation import BROKER, END_MS, MINUTE_MS, OTHER, Run, loading
 from tests.support.bench import Bench
 
 
@@ -34,13 +28,8 @@ from tests.support.bench import Bench
 def run(bench: Bench, tmp_path: Path) -> Iterator[Run]:
     """A live topic; the loader logs in as itself."""
     bench.topic_with(segments=2, subscriptions=())
-    login = f"loader_{secrets.token_hex(4)}"
-    bench.execute(f"CREATE ROLE {login} LOGIN PASSWORD 'x' IN ROLE cleave_spark_loader")
-    url = make_url(bench.url).set(username=login, password="x")
-    store = Store(url, pool_size=5)
-    yield Run(bench, store, tmp_path, bench.topic_id)
-    store.dispose()
-    bench.execute(f"DROP ROLE {login}")
+    with loading(bench, pool_size=5) as store:
+        yield Run(bench, store, tmp_path, bench.topic_id)
 
 
 def test_rates_are_exact_and_kept_as_history(run: Run) -> None:
@@ -329,16 +318,9 @@ class Overtaken(SqlTwinEngine):
         super().__init__(run.store)
         self._run, self._minutes = run, minutes
 
-    def compute(
-        self,
-        area: LandingArea,
-        files: tuple[LandedFile, ...],
-        scratch: Scratch,
-        window: LoadWindow,
-        counted: Counted | None = None,
-    ) -> None:
+    def compute(self, landed: Landed, scratch: Scratch, window: LoadWindow) -> None:
         """Compute, then let the other merge."""
-        super().compute(area, files, scratch, window, counted)
+        super().compute(landed, scratch, window)
         assert self._run.aggregate("the other", minutes=self._minutes).applied
 
 
@@ -379,16 +361,9 @@ def test_runs_at_the_same_time_merge_one_after_the_other(run: Run) -> None:
 class Away(SqlTwinEngine):
     """An engine that is away after it wrote half of its files."""
 
-    def compute(
-        self,
-        area: LandingArea,
-        files: tuple[LandedFile, ...],
-        scratch: Scratch,
-        window: LoadWindow,
-        counted: Counted | None = None,
-    ) -> None:
+    def compute(self, landed: Landed, scratch: Scratch, window: LoadWindow) -> None:
         """Half of it."""
-        super().compute(area, files, scratch, window, counted)
+        super().compute(landed, scratch, window)
         raise Retryable("the engine is away")
 
 

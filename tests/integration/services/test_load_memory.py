@@ -5,13 +5,11 @@ and retraced decisions go by remembers the same of the same windows.
 from __future__ import annotations
 
 import math
-import secrets
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import make_url
 
 from controller.clock import to_ms
 from controller.domain.load import METRICS, LoadStats
@@ -20,9 +18,8 @@ from controller.domain.policy import PolicyOverride
 from controller.domain.reshape import plan_merge, plan_recut, plan_split
 from controller.domain.situation import TICKS_OF_MEMORY, Situation
 from controller.store.decisions.situations import load_situations
-from controller.store.postgres.engine import Store
 from controller.store.topics import policies
-from tests.support.aggregation import END_MS, MINUTE_MS, Run
+from tests.support.aggregation import END_MS, MINUTE_MS, Run, loading
 from tests.support.bench import Bench
 
 
@@ -32,12 +29,8 @@ def run(bench: Bench, tmp_path: Path) -> Iterator[Run]:
     bench.topic_with(segments=1, subscriptions=())
     with bench.store.transaction() as tx:
         policies.set_topic(tx, bench.topic_id, PolicyOverride(profile="adaptive"), actor="t")
-    login = f"loader_{secrets.token_hex(4)}"
-    bench.execute(f"CREATE ROLE {login} LOGIN PASSWORD 'x' IN ROLE cleave_spark_loader")
-    store = Store(make_url(bench.url).set(username=login, password="x"), pool_size=2)
-    yield Run(bench, store, tmp_path, bench.topic_id)
-    store.dispose()
-    bench.execute(f"DROP ROLE {login}")
+    with loading(bench) as store:
+        yield Run(bench, store, tmp_path, bench.topic_id)
 
 
 def minute(run: Run, index: int, rate: int, segment_id: int = 0) -> None:

@@ -11,7 +11,7 @@ from controller.domain.errors import Retryable
 from controller.domain.load_window import LoadWindow
 from controller.landing.area import LandingArea
 from controller.landing.history import RateHistory
-from controller.services.load_aggregation import SparkEngine
+from controller.services.load_aggregation import Landed, SparkEngine
 
 
 def test_a_connect_server_that_is_away_is_retryable_and_its_token_stays_secret(tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_a_connect_server_that_is_away_is_retryable_and_its_token_stays_secret(t
     scratch = RateHistory(str(tmp_path / "history")).scratch("run")
 
     with pytest.raises(Retryable) as caught:
-        engine.compute(LandingArea(str(tmp_path / "landing")), (), scratch, LoadWindow(60_000))
+        engine.compute(Landed(LandingArea(str(tmp_path / "landing")), ()), scratch, LoadWindow(60_000))
 
     assert "secret" not in str(caught.value)
     release_port(port)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-import secrets
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from sqlalchemy import make_url
 
 from controller.domain.policy import PolicyOverride
-from controller.store.postgres.engine import Store
 from controller.store.topics import policies
-from tests.support.aggregation import Run
+from tests.support.aggregation import Run, loading
 from tests.support.bench import TOPIC, Bench
 from tests.support.command_line import CommandLine
 from tests.support.passes import run as run_pass
@@ -28,22 +25,11 @@ MINUTES = (1_000, 1_100, 15_000, 26_000, 26_500, 9_000, 2_000, 300, 10, 10, 10, 
 
 
 @pytest.fixture
-def bench(database: str) -> Iterator[Bench]:
-    bench = Bench(database)
-    yield bench
-    bench.close()
-
-
-@pytest.fixture
 def run(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """A live topic of two segments and a landing area; the loader logs in as itself."""
     bench.topic_with(segments=2, subscriptions=())
-    login = f"loader_{secrets.token_hex(4)}"
-    bench.execute(f"CREATE ROLE {login} LOGIN PASSWORD 'x' IN ROLE cleave_spark_loader")
-    store = Store(make_url(bench.url).set(username=login, password="x"), pool_size=2)
-    yield Run(bench, store, tmp_path, bench.topic_id)
-    store.dispose()
-    bench.execute(f"DROP ROLE {login}")
+    with loading(bench) as store:
+        yield Run(bench, store, tmp_path, bench.topic_id)
 
 
 def live(run: Run, profile: str, *, is_late: bool = False) -> int:

@@ -17,6 +17,7 @@ from controller.entrypoints.web.access import Role
 from controller.entrypoints.web.acting import AT_ONCE
 from controller.landing.area import LandingArea
 from controller.services.segment_admin import splitting
+from tests.support.asking import administrator, bearer
 from tests.support.bench import Bench
 from tests.support.every_row import every_row
 from tests.support.waiting import wait_until
@@ -28,17 +29,11 @@ MOVES_ON = {"cleave.audit", "cleave.lease"}
 """Tables that a worker writes by itself, and the audit of what was refused."""
 
 
-def bearer(token: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {token}"}
-
-
 @pytest.fixture
-def bench(database: str) -> Iterator[Bench]:
+def bench(bench: Bench) -> Bench:
     """A topic of two segments with a subscription."""
-    bench = Bench(database)
     bench.topic_with(segments=2)
-    yield bench
-    bench.close()
+    return bench
 
 
 @pytest.fixture
@@ -46,9 +41,7 @@ def http(bench: Bench, tmp_path: Path) -> Iterator[httpx.Client]:
     """An administrator's client."""
     with (
         serving_worker(bench.url, landing_url=str(tmp_path / "landing")) as running,
-        httpx.Client(
-            base_url=running.address, headers=bearer(token_of(Role.ADMIN, subject="ada")), timeout=60.0
-        ) as http,
+        administrator(running.address) as http,
     ):
         yield http
 

@@ -11,28 +11,23 @@ from sqlalchemy import text
 
 from controller.devstack.serving import serving_leader, token_for, token_of
 from controller.entrypoints.web.access import Role
+from tests.support.asking import bearer
 from tests.support.bench import Bench
 
 LAYOUT = "/api/v1/topics/acme/shop/orders/layout"
 
 
 @pytest.fixture
-def bench(database: str) -> Iterator[Bench]:
+def bench(bench: Bench) -> Bench:
     """A topic."""
-    bench = Bench(database)
     bench.topic_with(segments=1)
-    yield bench
-    bench.close()
+    return bench
 
 
 @pytest.fixture
 def http(bench: Bench) -> Iterator[httpx.Client]:
     with serving_leader(bench.url) as address, httpx.Client(base_url=address, timeout=30.0) as http:
         yield http
-
-
-def bearer(token: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {token}"}
 
 
 def audited(bench: Bench) -> list[dict[str, Any]]:

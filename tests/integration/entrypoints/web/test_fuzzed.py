@@ -17,6 +17,7 @@ from sqlalchemy import text
 from controller.devstack.serving import serving_worker, token_for, token_of
 from controller.entrypoints.web.access import Role
 from controller.store.postgres.engine import Store
+from tests.support.asking import bearer
 from tests.support.bench import Bench
 from tests.support.drawn import THOROUGH, cases
 
@@ -76,7 +77,7 @@ def headers(case: schemathesis.Case) -> dict[str, str]:
         token = token_for()
     else:
         token = token_of(Role.ADMIN)
-    return {"Authorization": f"Bearer {token}"}
+    return bearer(token)
 
 
 @asked.parametrize()

@@ -29,13 +29,6 @@ def address(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
         yield address
 
 
-@pytest.fixture
-def servers(address: str) -> Iterator[Servers]:
-    servers = client_of(address)
-    yield servers
-    servers.close()
-
-
 def landed(directory: Path) -> dict[int, int]:
     """Messages that were counted in each segment."""
     counts: dict[int, int] = {}

@@ -26,12 +26,10 @@ PATH = "/api/v1/topics/acme/shop/orders/subscriptions/{}/consumers/a"
 
 
 @pytest.fixture
-def bench(database: str) -> Iterator[Bench]:
+def bench(bench: Bench) -> Bench:
     """A topic with two subscriptions."""
-    bench = Bench(database)
     bench.topic_with(segments=1, subscriptions=SUBSCRIPTIONS)
-    yield bench
-    bench.close()
+    return bench
 
 
 @contextmanager

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from controller.devstack.serving import serving_worker, token_of
-from controller.entrypoints.web.access import Role
+from controller.devstack.serving import serving_worker
 from controller.services.segment_admin import splitting
 from controller.store.postgres.inspection import rows
+from tests.support.asking import administrator
 from tests.support.bench import Bench
 
 TOPIC = "/admin/v2/scalable/acme/shop/orders"
@@ -18,22 +18,16 @@ SEGMENTS = "/admin/v2/segments/acme/shop/orders"
 
 
 @pytest.fixture
-def bench(database: str) -> Iterator[Bench]:
+def bench(bench: Bench) -> Bench:
     """A topic of two segments with a subscription."""
-    bench = Bench(database)
     bench.topic_with(segments=2)
-    yield bench
-    bench.close()
+    return bench
 
 
 @pytest.fixture
 def http(bench: Bench) -> Iterator[httpx.Client]:
     """An administrator's client."""
-    headers = {"Authorization": f"Bearer {token_of(Role.ADMIN, subject='ada')}"}
-    with (
-        serving_worker(bench.url) as running,
-        httpx.Client(base_url=running.address, headers=headers, timeout=60.0) as http,
-    ):
+    with serving_worker(bench.url) as running, administrator(running.address) as http:
         yield http
 
 

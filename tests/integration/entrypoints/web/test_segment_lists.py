@@ -18,29 +18,20 @@ from tests.support.waiting import wait_until
 
 
 @pytest.fixture
-def bench(database: str) -> Iterator[Bench]:
+def bench(bench: Bench) -> Bench:
     """A topic with a queue `jobs`."""
-    bench = Bench(database)
     bench.topic_with(segments=1)
     jobs = topic_admin.create_subscription(
         bench.store, TOPIC, "jobs", bench.request(), kind=SubscriptionKind.QUEUE
     )
     bench.finish(jobs)
-    yield bench
-    bench.close()
+    return bench
 
 
 @pytest.fixture
 def address(bench: Bench) -> Iterator[str]:
     with serving_leader(bench.url, consumer_grace_seconds=60.0) as address:
         yield address
-
-
-@pytest.fixture
-def servers(address: str) -> Iterator[Servers]:
-    servers = client_of(address)
-    yield servers
-    servers.close()
 
 
 @pytest.fixture

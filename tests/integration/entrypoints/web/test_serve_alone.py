@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,45 +12,32 @@ import pytest
 
 from controller.devstack.ports import free_port, release_port
 from controller.devstack.process import ChildProcess
-from controller.devstack.serving import SECRET, serving_leader, token_for, token_of
-from controller.entrypoints.web.access import Role
-from controller.settings import PROJECT_ROOT
+from controller.devstack.serving import SECRET, serving_leader, token_for
+from tests.support.asking import administrator, bearer
 from tests.support.bench import Bench
+from tests.support.cleave_process import cleave_process
 from tests.support.waiting import wait_until
 
 TOPIC = "/api/v1/topics/acme/shop/orders"
 
 
 @pytest.fixture
-def bench(database: str) -> Iterator[Bench]:
+def bench(bench: Bench) -> Bench:
     """A topic."""
-    bench = Bench(database)
     bench.topic_with(segments=1)
-    yield bench
-    bench.close()
+    return bench
 
 
 @pytest.fixture
 def serving(bench: Bench, tmp_path: Path) -> Iterator[tuple[ChildProcess, httpx.Client]]:
     """The process, and an administrator's client of it."""
     port = free_port()
-    env = {key: value for key, value in os.environ.items() if not key.startswith("CLEAVE_")}
-    process = ChildProcess(
-        [sys.executable, "-m", "controller.entrypoints.cli", "serve"],
-        log=tmp_path / "serve.log",
-        cwd=PROJECT_ROOT,
-        env={
-            **env,
-            "CLEAVE_DATABASE_URL": bench.url,
-            "CLEAVE_API_SECRET": SECRET,
-            "CLEAVE_SERVE_PORT": str(port),
-        },
-    )
+    log = tmp_path / "serve.log"
+    process = cleave_process("serve", log=log, database_url=bench.url, api_secret=SECRET, serve_port=port)
     process.start()
     try:
-        wait_until(lambda: "serving" in (tmp_path / "serve.log").read_text(), message="it serves")
-        headers = {"Authorization": f"Bearer {token_of(Role.ADMIN)}"}
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60.0) as http:
+        wait_until(lambda: "serving" in log.read_text(), message="it serves")
+        with administrator(f"http://127.0.0.1:{port}") as http:
             yield process, http
     finally:
         process.stop()
@@ -72,7 +58,7 @@ def test_sessions_are_sent_to_the_worker_that_leads(
 ) -> None:
     _, http = serving
     consumer = f"{TOPIC}/subscriptions/billing/consumers/a"
-    client = {"Authorization": f"Bearer {token_for()}"}
+    client = bearer(token_for())
     nobody = http.post(consumer, json={"incarnation": "1"}, headers=client)
     assert (nobody.status_code, "nobody leads" in nobody.json()["reason"]) == (503, True)
     with serving_leader(bench.url) as leader:

@@ -35,12 +35,10 @@ from tests.support.waiting import wait_until
 
 
 @pytest.fixture
-def bench(database: str) -> Iterator[Bench]:
+def bench(bench: Bench) -> Bench:
     """A topic with a subscription."""
-    bench = Bench(database)
     bench.topic_with(segments=2)
-    yield bench
-    bench.close()
+    return bench
 
 
 @pytest.fixture

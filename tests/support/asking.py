@@ -1,0 +1,19 @@
+"""Who asks a worker over plain HTTP: the header of a token, and an administrator."""
+
+from __future__ import annotations
+
+import httpx
+
+from controller.devstack.serving import token_of
+from controller.entrypoints.web.access import Role
+
+
+def bearer(token: str) -> dict[str, str]:
+    """The header that shows it."""
+    return {"Authorization": f"Bearer {token}"}
+
+
+def administrator(address: str) -> httpx.Client:
+    """Ada, who may do everything but consume."""
+    headers = bearer(token_of(Role.ADMIN, subject="ada"))
+    return httpx.Client(base_url=address, headers=headers, timeout=60.0)

@@ -1,0 +1,18 @@
+"""A `cleave` command as a process of its own, with no setting of this machine's."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from controller.devstack.process import ChildProcess
+from controller.settings import PROJECT_ROOT
+
+
+def cleave_process(*arguments: str, log: Path, **settings: object) -> ChildProcess:
+    """Not started yet. Settings by their names, in any case: `serve_port=8080`."""
+    env = {key: value for key, value in os.environ.items() if not key.startswith("CLEAVE_")}
+    env |= {f"CLEAVE_{key.upper()}": str(value) for key, value in settings.items()}
+    command = [sys.executable, "-m", "controller.entrypoints.cli", *arguments]
+    return ChildProcess(command, log=log, cwd=PROJECT_ROOT, env=env)
