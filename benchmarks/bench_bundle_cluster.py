@@ -22,8 +22,9 @@ from typing import Any
 
 import psutil
 import requests
-from sqlalchemy import make_url
+from sqlalchemy import URL
 
+from benchmarks.fresh_store import fresh_store
 from benchmarks.machine import machine
 from benchmarks.steady_traffic import PAYLOAD_BYTES, SteadyTraffic
 from benchmarks.uneven_namespace import CALL_SECONDS, KNOBS, UnevenNamespace, make, spread
@@ -37,12 +38,10 @@ from controller.bundles.store.namespaces import BalancingMode
 from controller.bundles.store.proposals import ProposalRow, ProposalState
 from controller.dataplane.pulsar_load.brokers import BrokerList
 from controller.devstack.java import java_home
-from controller.devstack.postgres import DURABLE, EmbeddedPostgres
 from controller.devstack.pulsar.cluster import CALM, CLUSTER_NAME, PulsarCluster
 from controller.devstack.pulsar.java_server import QUICK
 from controller.settings import PROJECT_ROOT
 from controller.store.postgres.engine import Store
-from controller.store.postgres.migrations import migrate
 from tests.support.airflow_home import prepare
 
 DAG, NAMESPACE = "bundle_balance", "bench/uneven"
@@ -75,10 +74,10 @@ class Runs:
         return instances["propose"].xcom_pull(task_ids="propose")
 
 
-def surroundings(url: str, cluster: PulsarCluster, directory: Path) -> dict[str, str]:
+def surroundings(url: URL, cluster: PulsarCluster, directory: Path) -> dict[str, str]:
     """What tells the DAG where everything is."""
     return {
-        "AIRFLOW_CONN_CLEAVE": make_url(url).set(drivername="postgres").render_as_string(hide_password=False),
+        "AIRFLOW_CONN_CLEAVE": url.set(drivername="postgres").render_as_string(hide_password=False),
         "CLEAVE_PULSAR_ADMIN_URL": cluster.admin_url,
         "CLEAVE_PULSAR_CLUSTER": CLUSTER_NAME,
         "CLEAVE_BUNDLE_REPORTS_URL": str(directory / "reports"),
@@ -188,15 +187,9 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cleave-bench-") as name, ExitStack() as running:
         directory = Path(name)
-        server = EmbeddedPostgres(directory / "postgres", settings=DURABLE)
-        running.callback(server.destroy)
-        server.start()
-        url = server.create_database("cleave")
-        migrate(url)
-        store = Store(url, application_name="benchmark")
-        running.callback(store.dispose)
+        store = running.enter_context(fresh_store(directory / "postgres"))
         cluster = running.enter_context(PulsarCluster(directory / "pulsar", jvm=QUICK, properties=CALM))
-        os.environ |= surroundings(url, cluster, directory)
+        os.environ |= surroundings(store.url, cluster, directory)
         prepare(directory / "airflow")
         brokers = {broker.broker_id: broker.admin_url for broker in cluster.brokers}
         rates = [options.rate * share / sum(SHARES) for share in SHARES]

@@ -23,15 +23,14 @@ import psutil
 import requests
 
 from benchmarks.bench_bundle_cluster import NAMESPACE, SHARES, Runs, enable, of_cycles, replayed, surroundings
+from benchmarks.fresh_store import fresh_store
 from benchmarks.machine import machine
 from benchmarks.steady_traffic import PAYLOAD_BYTES, SteadyTraffic
 from benchmarks.uneven_namespace import CALL_SECONDS, UnevenNamespace, make, spread
 from controller.devstack.control_group import ControlGroup
-from controller.devstack.postgres import DURABLE, EmbeddedPostgres
 from controller.devstack.pulsar.cluster import CALM, PulsarCluster
 from controller.devstack.pulsar.java_server import QUICK
 from controller.store.postgres.engine import Store
-from controller.store.postgres.migrations import migrate
 from tests.support.airflow_home import prepare
 
 GOAL = 0.25
@@ -99,13 +98,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cleave-bench-") as name, ExitStack() as running:
         directory = Path(name)
-        server = EmbeddedPostgres(directory / "postgres", settings=DURABLE)
-        running.callback(server.destroy)
-        server.start()
-        url = server.create_database("cleave")
-        migrate(url)
-        store = Store(url, application_name="benchmark")
-        running.callback(store.dispose)
+        store = running.enter_context(fresh_store(directory / "postgres"))
         groups = {
             f"broker-{number}": running.enter_context(
                 ControlGroup(f"cleave-bench-{os.getpid()}-{number}", options.cores)
@@ -115,7 +108,7 @@ def main() -> None:
         cluster = running.enter_context(
             PulsarCluster(directory / "pulsar", jvm=QUICK, properties=CALM, groups=groups)
         )
-        os.environ |= surroundings(url, cluster, directory)
+        os.environ |= surroundings(store.url, cluster, directory)
         del os.environ["CLEAVE_BUNDLE_BALANCE"]  # every knob at its default
         prepare(directory / "airflow")
         brokers = {broker.broker_id: broker.admin_url for broker in cluster.brokers}

@@ -432,7 +432,7 @@ def build_load_intake(app: Application) -> LoadIntake:
 def build_consumer_watch(app: Application, prefix: str = "") -> ConsumerWatch:
     """A watch over the consumers of the topics whose names begin with `prefix`."""
     from controller.services.consumer_watch import ConsumerWatch
-    from controller.services.load_collector import SEALED_FOR_SECONDS
+    from controller.store.topics.watched_logs import SEALED_FOR_SECONDS
 
     return ConsumerWatch(
         app.store,

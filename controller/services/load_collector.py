@@ -26,14 +26,12 @@ from controller.landing.samples import Sample, sample_table
 from controller.store.load import producers
 from controller.store.postgres.engine import Store
 from controller.store.topics import watched_logs as watch_list
-from controller.store.topics.watched_logs import WatchedLog
+from controller.store.topics.watched_logs import SEALED_FOR_SECONDS, WatchedLog
 
 log = telemetry.get_logger(__name__)
 
 CALL_SEGMENTS = 1_000
 """Segments asked for in one call: bounded time for the data plane, bounded memory here. A plane may say otherwise."""
-SEALED_FOR_SECONDS = 600.0
-"""Sealed segments are watched this much longer, since consumers still read them."""
 
 
 @dataclass(frozen=True, slots=True)

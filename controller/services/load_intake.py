@@ -19,7 +19,6 @@ from controller.store.topics import watched_logs
 
 LATEST_MS, OLDEST_MS = 60_000, 3_600_000
 """A sample is from so little ahead of this machine's clock, and so long ago, at most."""
-SEALED_FOR_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +35,8 @@ class LoadIntake:
     def __init__(self, store: Store, area: LandingArea, clock: Clock) -> None:
         self._store, self._area, self._clock = store, area, clock
 
-    def take(self, source: str, counters: Sequence[Counters]) -> Taken:
-        """Land what the source says. Raises InvalidInput for an instant that cannot be, StoreUnavailable while storage is away."""
+    def take(self, counters: Sequence[Counters]) -> Taken:
+        """Land what a source says. Raises InvalidInput for an instant that cannot be, StoreUnavailable while storage is away."""
         now = self._clock.now_ms()
         for one in counters:
             if not now - OLDEST_MS <= one.instant_ms <= now + LATEST_MS:
@@ -48,14 +47,16 @@ class LoadIntake:
         with self._store.transaction() as tx:
             watched = {
                 one.backing_topic: one
-                for one in watched_logs.watched_logs(tx, sealed_for_seconds=SEALED_FOR_SECONDS, logs=names)
+                for one in watched_logs.watched_logs(
+                    tx, sealed_for_seconds=watched_logs.SEALED_FOR_SECONDS, logs=names
+                )
             }
         samples = [
             Sample(
                 watched[one.backing_topic].topic_id,
                 watched[one.backing_topic].segment_id,
                 one.backing_topic,
-                source,
+                one.source,
                 one.instant_ms,
                 one.msg_in,
                 one.byte_in,

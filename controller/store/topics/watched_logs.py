@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
 
+SEALED_FOR_SECONDS = 600.0
+"""Who samples counters watches sealed segments this much longer, since consumers still read them."""
+
 
 @dataclass(frozen=True, slots=True)
 class WatchedLog:

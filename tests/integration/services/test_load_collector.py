@@ -20,8 +20,9 @@ from controller.domain.errors import InvalidInput
 from controller.landing.area import LandingArea
 from controller.landing.schemas import SAMPLE_SCHEMA
 from controller.services import load_collector, segment_admin, topic_admin
-from controller.services.load_collector import SEALED_FOR_SECONDS, LoadCollector, Tick
+from controller.services.load_collector import LoadCollector, Tick
 from controller.settings import Settings
+from controller.store.topics.watched_logs import SEALED_FOR_SECONDS
 from tests.support.bench import Bench
 from tests.support.faulty_data_plane import Fault, FaultyDataPlane, PlannedFault
 from tests.support.waiting import wait_until

@@ -50,5 +50,5 @@ class SamplesTaken(BaseModel):
 def write_load(acting: AtDesk, said: Annotated[Samples, Body()]) -> SamplesTaken:
     """Land samples of counters, as a collector would."""
     counters = [Counters(source=acting.grant.subject, **one.model_dump()) for one in said.samples]
-    taken = build_load_intake(acting.app).take(acting.grant.subject, counters)
+    taken = build_load_intake(acting.app).take(counters)
     return SamplesTaken(landed=taken.landed, unknown=list(taken.unknown))
