@@ -15,12 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from types import TracebackType
-from typing import Self
 
 from controller.client.checkpoint import Checkpoint
+from controller.client.closing import ClosedByWith
 from controller.client.opening import PARALLEL_OPENS
 from controller.client.patience import patiently
+from controller.client.position_reading import read_on
 from controller.client.rounds import LOOK_SECONDS, Rounds
 from controller.client.segment_lists import ListedSegment, SegmentList, SegmentWatch
 from controller.client.segment_readers import SegmentReader, SegmentReaders
@@ -67,7 +67,7 @@ class SegmentStatus:
     reason: str
 
 
-class CheckpointConsumer:
+class CheckpointConsumer(ClosedByWith):
     """For one thread; `pause` and `resume` may come from any."""
 
     def __init__(
@@ -109,14 +109,6 @@ class CheckpointConsumer:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def checkpoint(self) -> Checkpoint:
         """Where this consumer is: behind all that `receive` has given out. Take it when the application has done with that."""
@@ -295,26 +287,16 @@ class CheckpointConsumer:
 
     def _read(self, one: SegmentReader[PositionReader], reader: PositionReader) -> CheckpointBatch | None:
         """The segment's next batch. It is noted when there can never be another one."""
-        one.rung.clear()
-        messages: Sequence[LogMessage] = ()
-        try:
-            messages = reader.read(self._batch_messages)
-            one.succeed()
-            self._readers.settled(one.segment_id)
-            # Only what the layout says is sealed is done: its children are in that layout, too.
-            is_sealed = self._known[one.segment_id].is_sealed or self._has_left(one.segment_id)
-            is_done = is_sealed and len(messages) < self._batch_messages and reader.is_at_end()
-        except DataPlaneUnavailable as error:
-            if not messages:
-                self._readers.reopen(one, error)
-                return None
-            is_done = False  # what was read before is handed out all the same
-        if messages:
-            one.rung.set()
-            self._positions[one.segment_id] = messages[-1].position
-        if is_done:
+        # Only what the layout says is sealed is done: its children are in that layout, too.
+        is_sealed = self._known[one.segment_id].is_sealed or self._has_left(one.segment_id)
+        found = read_on(self._readers, one, reader, self._batch_messages, is_sealed=is_sealed)
+        if found is None:
+            return None
+        if found.messages:
+            self._positions[one.segment_id] = found.messages[-1].position
+        if found.is_end:
             self._note_done(one.segment_id)
-        return CheckpointBatch(one.segment_id, messages) if messages else None
+        return CheckpointBatch(one.segment_id, found.messages) if found.messages else None
 
     def _note_done(self, segment_id: int) -> None:
         self._done.add(segment_id)

@@ -17,16 +17,16 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from types import TracebackType
-from typing import Self
 
 from controller.client.checkpoint import Checkpoint, merged
 from controller.client.checkpoint_consumer import CheckpointBatch, SegmentStatus, instant_of
+from controller.client.closing import ClosedByWith
+from controller.client.position_reading import read_on
 from controller.client.rounds import LOOK_SECONDS, Rounds
 from controller.client.segment_readers import SegmentReader, SegmentReaders
 from controller.client.servers import Servers
 from controller.client.session import Assignment, OwnedBucket, Session
-from controller.dataplane.base import LogClient, LogMessage, Position, PositionReader
+from controller.dataplane.base import LogClient, Position, PositionReader
 from controller.domain.errors import (
     Conflict,
     DataGone,
@@ -75,7 +75,7 @@ class _Segment:
         return self.is_kept or not self.is_placed
 
 
-class CheckpointGroupConsumer:
+class CheckpointGroupConsumer(ClosedByWith):
     """One member of the group; for one thread, which must go on calling `receive` to take part."""
 
     def __init__(
@@ -119,14 +119,6 @@ class CheckpointGroupConsumer:
         self._session = Session(
             servers, topic, group, name, reads="CHECKPOINT", on_change=self._changed, on_lost=self._changed
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def segment_ids(self) -> tuple[int, ...]:
@@ -374,31 +366,21 @@ class CheckpointGroupConsumer:
 
     def _read(self, one: SegmentReader[PositionReader], reader: PositionReader) -> CheckpointBatch | None:
         """The segment's next batch, if it is still this member's."""
-        one.rung.clear()
         held = self._held[one.segment_id]
-        messages: list[LogMessage] = []
-        try:
-            messages.extend(reader.read(self._batch_messages))
-            one.succeed()
-            self._readers.settled(one.segment_id)
-            is_sealed = all(bucket.sealed for bucket in held.buckets)
-            is_done = is_sealed and len(messages) < self._batch_messages and reader.is_at_end()
-        except DataPlaneUnavailable as error:
-            if not messages:
-                self._readers.reopen(one, error)
-                return None
-            is_done = False  # what was read before is handed out all the same
+        is_sealed = all(bucket.sealed for bucket in held.buckets)
+        found = read_on(self._readers, one, reader, self._batch_messages, is_sealed=is_sealed)
+        if found is None:
+            return None
         if not self._is_ours(held):  # the read took too long: somebody else may own it by now
             self._forget(one.segment_id)
             self._changed()
             return None
-        if messages:
-            one.rung.set()
-            held.position, held.is_kept = messages[-1].position, False
-        if is_done:
+        if found.messages:
+            held.position, held.is_kept = found.messages[-1].position, False
+        if found.is_end:
             held.is_done, held.is_kept = True, False
             self._readers.drop(one.segment_id)
-        return CheckpointBatch(one.segment_id, messages, held) if messages else None
+        return CheckpointBatch(one.segment_id, found.messages, held) if found.messages else None
 
     def _is_ours(self, held: _Segment) -> bool:
         assignment = self._session.assignment

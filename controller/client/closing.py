@@ -1,10 +1,11 @@
-"""Closing many readers in the time of one: each may wait for its data plane to the end of a call."""
+"""Closing: at the end of a `with` block, and many readers in the time of one, since each may wait to the end of a call."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
 
 PARALLEL_CLOSES = 32
 
@@ -13,6 +14,22 @@ class Closable(Protocol):
     """Whose `close` raises nothing."""
 
     def close(self) -> None: ...
+
+
+class ClosedByWith:
+    """For use in a `with` block, whose end calls `close`, however it ends."""
+
+    def close(self) -> None:
+        """What its end is."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def close_side_by_side(some: Sequence[Closable]) -> None:

@@ -21,9 +21,9 @@ import time
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
+from controller.client.closing import ClosedByWith
 from controller.domain.errors import InvalidInput
 
 SUFFIX = ".history"
@@ -88,21 +88,13 @@ class Record(NamedTuple):
     attachment: str = ""
 
 
-class _HistoryFile:
+class _HistoryFile(ClosedByWith):
     """Appends lines to a file. When a call returns, its lines survive a kill of the process, though not of the machine."""
 
     def __init__(self, path: Path) -> None:
         """A line that a killed predecessor left unfinished is taken away, so that it spoils none of ours."""
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         os.ftruncate(self._descriptor, _whole_lines(self._descriptor))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the file."""

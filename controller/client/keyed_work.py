@@ -30,10 +30,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from types import TracebackType
-from typing import Self, cast
+from typing import cast
 
 from controller.client.attachments import Attachment
+from controller.client.closing import ClosedByWith
 from controller.client.dead_letters import DeadLetterLog
 from controller.client.delivery_counts import DeliveryCounts, KnownMessage, Opening
 from controller.client.keyed_handling import End, Handling, Outcome
@@ -126,7 +126,7 @@ class _Lane:
             self.troubled_messages = 0
 
 
-class KeyedWork:
+class KeyedWork(ClosedByWith):
     """For the consumer's thread, which goes on calling `turn` or `run`. Close it before the consumer."""
 
     def __init__(
@@ -172,14 +172,6 @@ class KeyedWork:
         self._reports: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="cleave-work")
         self._calls = ThreadPoolExecutor(_CALL_THREADS, thread_name_prefix="cleave-work-calls")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def running(self) -> int:

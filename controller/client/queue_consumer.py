@@ -15,9 +15,8 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
+from controller.client.closing import ClosedByWith
 from controller.client.patience import patiently
 from controller.client.rounds import LOOK_SECONDS, Rounds
 from controller.client.segment_lists import SegmentWatch
@@ -148,7 +147,7 @@ class QueueStatus:
     in_hand: int
 
 
-class QueueConsumer:
+class QueueConsumer(ClosedByWith):
     """`receive` and `receive_many` are for one thread; messages may be acknowledged and given back in any."""
 
     def __init__(
@@ -183,14 +182,6 @@ class QueueConsumer:
         )
         self._readers = SegmentReaders(self._open, self._wakeup)
         self._calls = ThreadPoolExecutor(1, thread_name_prefix="cleave-queue-calls")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def segment_ids(self) -> tuple[int, ...]:

@@ -12,10 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from controller.client.attachments import Attachment, Attachments, settle_each
+from controller.client.closing import ClosedByWith
 from controller.client.patience import patiently
 from controller.client.position_table import Claim, PositionTable
 from controller.client.rounds import LOOK_SECONDS, Rounds
@@ -68,7 +68,7 @@ class BucketLag:
     error: str | None
 
 
-class StreamConsumer:
+class StreamConsumer(ClosedByWith):
     """One consumer of one subscription; for one thread, which must go on calling `receive` to take part."""
 
     def __init__(
@@ -102,14 +102,6 @@ class StreamConsumer:
         self._session = Session(
             servers, topic, subscription, name, on_change=self._changed, on_lost=self._lost
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def segment_ids(self) -> tuple[int, ...]:
