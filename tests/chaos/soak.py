@@ -83,7 +83,7 @@ class Ground:
                 self.failures.append(f"round {number}: {failure}")
                 (self.directory / f"failed-{number}.txt").write_text(failure)
             told = "clean" if failure is None else failure.splitlines()[0]
-            print(f"round {number}: {seconds:.1f} s, {told}", flush=True)  # noqa: T201 - its report
+            print(f"round {number}: {seconds:.1f} s, {told}", flush=True)
 
 
 def play(ground: Ground, number: int) -> None:
@@ -148,7 +148,7 @@ def main() -> None:
         for one in lanes:
             one.join()
     clean = len(ground.seconds) - len(ground.failures)
-    print(  # noqa: T201 - its report
+    print(
         f"{len(ground.seconds)} rounds, {clean} clean, {len(ground.failures)} failed; a round took "
         f"{statistics.median(ground.seconds or [0.0]):.1f} s in the middle, {max(ground.seconds, default=0.0):.1f} s at most; "
         f"a stall is {ENDS_WITHIN_SECONDS:g} s"

@@ -21,12 +21,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pulsar
-import pytest
 
 from controller.devstack.pulsar.cluster import CALM, PulsarCluster
 from controller.devstack.pulsar.jars import PULSAR_4, PULSAR_5, MavenMissing, file_lock, pulsar_jars
 from controller.devstack.pulsar.java_server import QUICK, START_TIMEOUT_SECONDS
 from controller.devstack.pulsar.standalone import PulsarStandalone
+from tests.support.missing import skip_without
 from tests.support.waiting import wait_until
 
 STANDALONE, STANDALONE_5, CLUSTER = "standalone", "standalone-5", "cluster"
@@ -65,9 +65,7 @@ def demand_jars(version: str) -> Path:
     try:
         return pulsar_jars(version)
     except MavenMissing as missing:
-        if os.environ.get("CI", "").lower() in ("1", "true"):
-            pytest.fail(str(missing), pytrace=False)
-        pytest.skip(str(missing))
+        skip_without(str(missing))
 
 
 @contextmanager

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import pytest
+from tests.support.missing import skip_without
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -28,13 +27,10 @@ _QUIET = (
 
 def executable() -> str:
     """Where the browser is; without one the test is skipped, and failed where CI=true."""
-    for name in _NAMES:
-        if (found := shutil.which(name)) is not None:
-            return found
-    missing = f"no browser: install one of {', '.join(_NAMES)} (Debian: apt-get install chromium)"
-    if os.environ.get("CI", "").lower() in ("1", "true"):
-        pytest.fail(missing)
-    pytest.skip(missing)
+    found = next(filter(None, map(shutil.which, _NAMES)), None)
+    if found is None:
+        skip_without(f"no browser: install one of {', '.join(_NAMES)} (Debian: apt-get install chromium)")
+    return found
 
 
 @contextmanager

@@ -24,10 +24,10 @@ _DECISION_COLUMNS = (
 _DECISIONS = f"""
     SELECT {_DECISION_COLUMNS} FROM inspect.decisions
     {_OF_TOPIC} AND (CAST(:before AS bigint) IS NULL OR decision_id < :before) ORDER BY decision_id DESC LIMIT :limit
-"""  # noqa: S608 - constants only, as below
+"""
 _DECIDED = f"""
     SELECT {_DECISION_COLUMNS} FROM inspect.decisions WHERE decided_by = :decider ORDER BY decision_id DESC LIMIT :limit
-"""  # noqa: S608
+"""
 _OPERATION_COLUMNS = """
     operation_id, topic, kind, state, live, origin, actor, reason, parents, children, intended_at, age_seconds, fenced_seconds, last_error,
     decision_id
@@ -36,12 +36,12 @@ _OPERATIONS = f"""
     SELECT {_OPERATION_COLUMNS} FROM inspect.operations
     {_OF_TOPIC} AND (CAST(:before AS bigint) IS NULL OR operation_id < :before)
        AND (CAST(:state AS text) = '' OR state = :state OR (:state = 'live' AND live)) ORDER BY operation_id DESC LIMIT :limit
-"""  # noqa: S608
+"""
 _OF_RUN = f"""
     SELECT {_OPERATION_COLUMNS} FROM inspect.operations
      WHERE starts_with(request_key, :asked) OR decision_id IN (SELECT decision_id FROM inspect.decisions WHERE decided_by = :decider)
      ORDER BY operation_id DESC LIMIT :limit
-"""  # noqa: S608
+"""
 _OPERATION = "SELECT * FROM inspect.operations WHERE operation_id = :operation_id"
 _STEPS = (
     "SELECT * FROM inspect.operation_steps WHERE operation_id = :operation_id ORDER BY sequence LIMIT :limit"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from controller.bootstrap import Application
-from controller.entrypoints.output import emit, rows_table
+from controller.entrypoints.output import emit, rows_table, say
 from controller.entrypoints.rehearsal import stage
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.entrypoints.tasks.forms import PolicyForm, fill_in
@@ -22,7 +22,7 @@ def set_policy(*, dsn: str, extras: Extras, params: Mapping[str, object], actor:
     with cleave_at(dsn, extras) as app:
         if form.dry_run:
             document = preview_policy(app, form, actor)
-            print(document["sentence"])  # noqa: T201 - the task's log
+            say(document["sentence"])
             return document
         changed = policy_admin.change(app.store, form.level, form.changed, actor=actor)
     rows = _rows(changed)

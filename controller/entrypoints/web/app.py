@@ -48,15 +48,23 @@ ROUTERS = (
 )
 
 
-def create_app(served: ConsumerServices, secret: str, *, most_at_once: int) -> FastAPI:
-    """The app that a worker serves, with so many requests and streams under way at once."""
+def routed_app() -> FastAPI:
+    """Every route, and nothing that answers yet: what tells of routes, their rights and documents, needs no more. Raises
+    InvariantViolated where one does not say which right it demands.
+    """
     app = FastAPI(title="Cleave", docs_url=None, redoc_url=None)
-    app.state.served, app.state.secret = served, secret
-    app.state.turns = Turns()
-    answer_errors(app)
     for router in ROUTERS:
         app.include_router(router)
     demand_rights(app)
+    return app
+
+
+def create_app(served: ConsumerServices, secret: str, *, most_at_once: int) -> FastAPI:
+    """The app that a worker serves, with so many requests and streams under way at once."""
+    app = routed_app()
+    app.state.served, app.state.secret = served, secret
+    app.state.turns = Turns()
+    answer_errors(app)
 
     def write_audit(row: AuditRow) -> None:
         with served.api.store.transaction() as tx:

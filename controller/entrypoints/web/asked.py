@@ -29,6 +29,11 @@ Topic = Annotated[str, Depends(_topic)]
 """The full name of the topic that the path names."""
 Namespace = Annotated[str, Depends(_namespace)]
 """The namespace that the path names."""
+WithProperties = Annotated[
+    tuple[str, ...],
+    Query(alias="property", max_length=20, description="key=value; all of them.", examples=["team=billing"]),
+]
+"""A list's topics that have these."""
 OfTopic = Annotated[
     str | None,
     Query(max_length=2000, description="Its full name.", examples=["topic://acme/shop/orders"]),

@@ -18,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 
 from controller.bootstrap import ConsumerServices
 from controller.entrypoints.spans import moment
-from controller.entrypoints.web.asked import Topic, served_by
+from controller.entrypoints.web.asked import Topic, WithProperties, served_by
 from controller.entrypoints.web.demands import CONSUME, LOOK_UP, Holder
 from controller.entrypoints.web.paths import (
     NAMESPACE_PATH,
@@ -170,7 +170,7 @@ def _visible(
     tenant: Tenant,
     namespace: NamespaceName,
     grant: Holder,
-    wanted: Annotated[list[str], Query(alias="property", max_length=20)] = [],  # noqa: B006 - FastAPI copies it
+    wanted: WithProperties = (),
 ) -> Visible:
     return Visible(served_by(request), TopicFilter.of(f"{tenant}/{namespace}", wanted), grant.allows)
 

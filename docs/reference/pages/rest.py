@@ -8,18 +8,17 @@ from typing import Any
 
 from fastapi.routing import APIRoute
 
-from controller.entrypoints.web.app import create_app
+from controller.entrypoints.web.app import routed_app
 from controller.entrypoints.web.demands import rights_of
 from docs.reference.pages.markdown import code, page, table
 
 _VERBS = ("get", "put", "post", "delete")
-_SECRET = "x" * 32
 _PAGE = "Page_"
 
 
 def rest() -> str:
     """Every call by subject, then the documents that are said and answered."""
-    app = create_app(None, _SECRET, most_at_once=1)  # type: ignore[arg-type]  # its routes need no services
+    app = routed_app()
     description: Mapping[str, Any] = app.openapi()
     rights = {
         (method.lower(), route.path): rights_of(route)[0].value

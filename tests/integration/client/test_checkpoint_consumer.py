@@ -242,11 +242,10 @@ def test_a_segment_out_of_reach_keeps_no_other_waiting_and_goes_on_where_it_was(
     within_reach = [key for key in KEYS if segment_of(bench, key) == 2]
 
     first = take(again, 2 * len(within_reach))
-    again._rounds._outage._patience_seconds = 0.2
-    with pytest.raises(DataPlaneUnavailable, match="out of reach"):
-        wait_until(lambda: again.receive(0.1))
-    again._rounds._outage._patience_seconds = 30.0
     kept = again.checkpoint()
+    impatient = begin(kept, logs, patience_seconds=0.2)
+    with pytest.raises(DataPlaneUnavailable, match="out of reach"):
+        wait_until(lambda: impatient.receive(0.1))
     logs.out_of_reach.clear()
     rest = take(again, 2 * (len(KEYS) - len(within_reach)))
 

@@ -377,10 +377,11 @@ def test_a_segment_out_of_reach_keeps_no_other_waiting_and_is_told_of_when_there
     a = join("a", logs)
 
     first = drain(a, count=len(within_reach))["a"]
-    a._rounds._outage._patience_seconds = 0.2
-    with pytest.raises(DataPlaneUnavailable, match="out of reach"):
-        wait_until(lambda: a.receive(0.1))
-    a._rounds._outage._patience_seconds = 30.0
+    with (
+        join("impatient", logs, patience_seconds=0.2) as impatient,
+        pytest.raises(DataPlaneUnavailable, match="out of reach"),
+    ):
+        wait_until(lambda: impatient.receive(0.1))
     assert "out of reach" in {one.segment_id: one.reason for one in a.why()}[1]
     logs.out_of_reach.clear()
 

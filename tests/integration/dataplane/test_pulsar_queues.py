@@ -75,7 +75,9 @@ def test_everything_is_done_by_somebody_through_a_split_and_a_merge(
     assert report.operation_ids
 
 
-def test_what_is_opened_while_everything_is_closed_is_not_left_open(house: PulsarHouse) -> None:
+def test_what_is_opened_while_everything_is_closed_is_not_left_open(
+    house: PulsarHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It would hold messages that nobody takes; the moment is drawn out here, by closing between its two halves."""
     house.create(1)
     house.cleave.ok("subscriptions", "create", house.topic, "jobs", "--kind", "queue")
@@ -87,7 +89,7 @@ def test_what_is_opened_while_everything_is_closed_is_not_left_open(house: Pulsa
         logs._ended.set()  # as `close` begins
         watched(reader)
 
-    logs._watched = late  # type: ignore[method-assign,assignment]
+    monkeypatch.setattr(logs, "_watched", late)
     with pytest.raises(DataPlaneUnavailable, match="closed meanwhile"):
         logs.open_queue_reader(log, "jobs", owner="a", on_arrival=lambda: None)
     logs.close()

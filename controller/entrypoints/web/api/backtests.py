@@ -25,10 +25,10 @@ _LIST = Listing(
     f"""
     SELECT {_COLUMNS} FROM inspect.backtest_runs
      WHERE CAST(:after_run_id AS bigint) IS NULL OR run_id < :after_run_id ORDER BY run_id DESC LIMIT :limit
-    """,  # noqa: S608 - constants only, as below
+    """,
     {"run_id": int},
 )
-_ONE = f"SELECT {_COLUMNS}, inputs FROM inspect.backtest_runs WHERE run_id = :run_id"  # noqa: S608
+_ONE = f"SELECT {_COLUMNS}, inputs FROM inspect.backtest_runs WHERE run_id = :run_id"
 _RESULTS = Listing(
     """
     SELECT load, policy, seed, topic_id, cost, least_cost, regret, is_ideal, figures FROM inspect.backtest_results

@@ -33,10 +33,10 @@ _LIST = Listing(
        AND (CAST(:prefix AS text) IS NULL OR starts_with(topic, :prefix))
        AND (CAST(:after_topic AS text) IS NULL OR topic > :after_topic)
      ORDER BY topic LIMIT :limit
-    """,  # noqa: S608 - constants only, as below
+    """,
     {"topic": str},
 )
-_ONE = f"SELECT {_COLUMNS} FROM inspect.topics WHERE topic_id = :topic_id"  # noqa: S608
+_ONE = f"SELECT {_COLUMNS} FROM inspect.topics WHERE topic_id = :topic_id"
 _SUBSCRIPTIONS = Listing(
     """
     SELECT subscription, kind, state, consumers, consumer_names, created_at, parents_block, drain_consumers

@@ -15,7 +15,7 @@ from controller.dataplane.registry import configured
 from controller.domain.errors import Conflict
 from controller.domain.seek_target import LATEST, SeekTarget
 from controller.entrypoints.web.acting import Acting, AtDesk
-from controller.entrypoints.web.asked import Namespace, Topic, served_by
+from controller.entrypoints.web.asked import Namespace, Topic, WithProperties, served_by
 from controller.entrypoints.web.demands import ADMINISTER, OPERATE, READ
 from controller.entrypoints.web.paths import Name
 from controller.entrypoints.web.pulsar import documents, overrides
@@ -54,12 +54,7 @@ _SUBSCRIPTIONS = """
 def list_scalable_topics(
     request: HttpRequest,
     namespace: Namespace,
-    wanted: Annotated[
-        list[str],
-        Query(
-            alias="property", max_length=20, description="key=value; all of them.", examples=["team=billing"]
-        ),
-    ] = [],  # noqa: B006 - FastAPI copies it
+    wanted: WithProperties = (),
 ) -> list[str]:
     """Full names of the live topics of the namespace."""
     return list(served_by(request).topics.look(TopicFilter.of(namespace, wanted)))
@@ -70,8 +65,10 @@ def create_scalable_topic(
     acting: AtDesk,
     topic: Topic,
     properties: Annotated[dict[str, str] | Literal[""] | None, Body()] = None,
-    numInitialSegments: Annotated[int, Query(ge=1, le=65_536)] = 1,  # noqa: N803 - Pulsar's names
-    dataPlane: Annotated[str | None, Query(description="Cleave's; CLEAVE_SERVE_DATA_PLANE without.")] = None,  # noqa: N803
+    segments: Annotated[int, Query(alias="numInitialSegments", ge=1, le=65_536)] = 1,
+    data_plane: Annotated[
+        str | None, Query(alias="dataPlane", description="Cleave's; CLEAVE_SERVE_DATA_PLANE without.")
+    ] = None,
 ) -> None:
     """Create a topic of so many equal segments."""
     app = acting.app
@@ -81,8 +78,8 @@ def create_scalable_topic(
             app.planes,
             topic,
             acting.request(_REASON),
-            data_plane=dataPlane or app.settings.serve_data_plane,
-            segments=numInitialSegments,
+            data_plane=data_plane or app.settings.serve_data_plane,
+            segments=segments,
             properties=properties or {},
         )
     )
@@ -182,10 +179,10 @@ def rebucket_segment(
     acting: AtDesk,
     topic: Topic,
     segment_id: SegmentId,
-    bucketCount: Annotated[int, Query(ge=1, le=65_536)],  # noqa: N803 - Pulsar's name
+    bucket_count: Annotated[int, Query(alias="bucketCount", ge=1, le=65_536)],
 ) -> None:
     """Give an ACTIVE segment another number of entry buckets."""
-    _reshape(acting, topic, segment_admin.rebucketing(segment_id, bucketCount))
+    _reshape(acting, topic, segment_admin.rebucketing(segment_id, bucket_count))
 
 
 def _reshape(acting: Acting, topic: str, planner: Planner) -> None:

@@ -62,7 +62,7 @@ def delete_segment(
     acting: AtDesk,
     topic: Topic,
     descriptor: Descriptor,
-    force: Annotated[bool, Query(description="Pulsar's; what is unread stays all the same.")] = False,  # noqa: ARG001
+    force: Annotated[bool, Query(description="Pulsar's; what is unread stays all the same.")] = False,  # noqa: ARG001 - of the call, and asked for nothing
 ) -> None:
     """Forget a sealed segment that everybody has read to its end, and delete its log; 409 with the reason for any other."""
     found = _log(acting, topic, descriptor)

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
+from controller.devstack.postgres import PostgresServer
 from controller.devstack.serving import serving_leader, token_for, token_of
 from controller.entrypoints.web.access import Right, Role
-from controller.entrypoints.web.app import create_app
+from controller.entrypoints.web.app import routed_app
 from controller.entrypoints.web.demands import rights_of
 
 MAY: dict[Right, set[str]] = {
@@ -49,14 +49,13 @@ NAMED = {
 """What stands in a path; the topic does not exist, so that nothing is changed."""
 
 
-def app() -> FastAPI:
-    """The app, for its routes."""
-    return create_app(None, "x" * 32, most_at_once=1)  # type: ignore[arg-type]
-
-
-ROUTES = [
-    (method, route.path) for route in app().routes if isinstance(route, APIRoute) for method in route.methods
-]
+DECLARED = {
+    (method, route.path): rights_of(route)
+    for route in routed_app().routes
+    if isinstance(route, APIRoute)
+    for method in route.methods
+}
+"""The rights that each route of the app demands."""
 RIGHTS: dict[tuple[str, str], Right] = {
     ("GET", f"{CLIENTS}/layout"): Right.LOOK_UP,
     ("GET", f"{CLIENTS}/layout/watch"): Right.LOOK_UP,
@@ -170,27 +169,20 @@ RIGHTS: dict[tuple[str, str], Right] = {
 
 
 @pytest.fixture(scope="module")
-def http(postgres_server: object, migrated_template: str) -> Iterator[httpx.Client]:
+def http(postgres_server: PostgresServer, migrated_template: str) -> Iterator[httpx.Client]:
     """A client of a worker with nothing in its database."""
     name = "cleave_roles"
-    url = postgres_server.create_database(name, template=migrated_template)  # type: ignore[attr-defined]
+    url = postgres_server.create_database(name, template=migrated_template)
     with serving_leader(url) as address, httpx.Client(base_url=address, timeout=30.0) as http:
         yield http
-    postgres_server.drop_database(name)  # type: ignore[attr-defined]
+    postgres_server.drop_database(name)
 
 
 def test_each_route_declares_the_right_that_it_is_for() -> None:
-    declared = {
-        (method, route.path): rights_of(route)
-        for route in app().routes
-        if isinstance(route, APIRoute)
-        for method in route.methods
-    }
-
-    assert declared == {route: [right] for route, right in RIGHTS.items()}
+    assert {route: [right] for route, right in RIGHTS.items()} == DECLARED
 
 
-@pytest.mark.parametrize(("method", "path"), ROUTES, ids=str)
+@pytest.mark.parametrize(("method", "path"), DECLARED, ids=str)
 def test_each_role_gets_what_it_may_and_nothing_else(http: httpx.Client, method: str, path: str) -> None:
     named = re.sub(r"{(\w+?)(:\w+)?}", lambda found: NAMED.get(found[1], "7"), path)
     answers = {

@@ -26,4 +26,4 @@ def test_a_route_declares_exactly_one_right(
     monkeypatch.setattr(app, "ROUTERS", (*app.ROUTERS, router))
 
     with pytest.raises(InvariantViolated, match=f"route /open {said}"):
-        app.create_app(None, "x" * 32, most_at_once=1)  # type: ignore[arg-type]
+        app.routed_app()
