@@ -13,9 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from controller.devstack.serving import serving_leader, serving_worker, token_for, token_of
+from controller.domain.decision import Lane
 from controller.entrypoints.web.access import Role
 from controller.entrypoints.web.acting import AT_ONCE
 from controller.landing.area import LandingArea
+from controller.services import autoscaler
 from controller.services.segment_admin import splitting
 from tests.support.asking import administrator, bearer
 from tests.support.bench import Bench
@@ -25,6 +27,10 @@ from tests.support.waiting import wait_until
 API = "/api/v1"
 TOPIC = f"{API}/topics/acme/shop/orders"
 NAME = "topic://acme/shop/orders"
+LOAD = """
+    INSERT INTO cleave.segment_load (topic_id, segment_id, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out, source, modified_at)
+    VALUES (:topic_id, :segment_id, :msg_rate_in, 1, 2, 3, 'test', clock_timestamp())
+"""
 MOVES_ON = {"cleave.audit", "cleave.lease"}
 """Tables that a worker writes by itself, and the audit of what was refused."""
 
@@ -79,6 +85,21 @@ class TestPages:
             pages(http, f"{TOPIC}/{path}", limit=1)
         pages(http, f"{API}/policies/history", limit=1)
         assert [[one["topic"] for one in page] for page in pages(http, f"{API}/topics", limit=1)] == [[NAME]]
+
+    def test_pages_of_one_item_are_the_list_in_its_order(self, bench: Bench, http: httpx.Client) -> None:
+        bench.reshape(splitting(1))
+        for knob, value in (("max_segments", 9), ("min_segments", 2), ("max_dag_depth", 7)):
+            http.post(f"{API}/policies/topics/acme/shop/orders", json={knob: value}).raise_for_status()
+        for segment_id in (0, 2, 3):
+            bench.execute(LOAD, topic_id=bench.topic_id, segment_id=segment_id, msg_rate_in=90_000)
+            autoscaler.run_pass(bench.store, bench.planes, set(Lane), decided_by="the test", limit=10)
+
+        paths = (f"{API}/operations", f"{API}/decisions", f"{API}/policies/history", f"{TOPIC}/layout/changes",
+                 f"{TOPIC}/segments/3/lineage", f"{TOPIC}/load", f"{TOPIC}/refusals")  # fmt: skip
+        for path in paths:
+            [whole] = pages(http, path, limit=1000)
+            assert len(whole) > 1, path
+            assert [one for page in pages(http, path, limit=1) for one in page] == whole, path
 
     @pytest.mark.parametrize("page", ["x", "WzFd", "W10", "bm9uZQ", "WyJhIiwgImIiXQ", "é", "A" * 1400])
     def test_a_page_that_is_none_is_refused(self, http: httpx.Client, page: str) -> None:
@@ -235,11 +256,7 @@ class TestWhatIsShown:
         assert http.get(f"{TOPIC}/load", headers=client).status_code == 403
 
     def test_load_decisions_and_another_policy(self, bench: Bench, http: httpx.Client) -> None:
-        bench.execute(
-            "INSERT INTO cleave.segment_load (topic_id, segment_id, msg_rate_in, byte_rate_in, msg_rate_out, byte_rate_out,"
-            " source, modified_at) VALUES (:topic_id, 0, 9000, 1, 2, 3, 'test', clock_timestamp())",
-            topic_id=bench.topic_id,
-        )
+        bench.execute(LOAD, topic_id=bench.topic_id, segment_id=0, msg_rate_in=9_000)
         [load] = pages(http, f"{TOPIC}/load")
         assert [(one["segment_id"], one["msg_rate_in"]) for one in load] == [(0, 9000.0), (1, None)]
         [[then]] = pages(http, f"{TOPIC}/load/history", **{"from": "1h"})
