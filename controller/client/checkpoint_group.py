@@ -41,8 +41,8 @@ KeptValues = Callable[[], Iterable[Checkpoint | bytes]]
 
 @dataclass(slots=True)
 class _Segment:
-    """One ownership of a segment. `position` and `is_done` say how far it was handed out, `kept` whether a checkpoint says so that
-    the application has kept.
+    """One ownership of a segment. `position` and `is_done` say how far it was handed out, `is_kept` whether a checkpoint that the
+    application has kept says the same.
     """
 
     buckets: tuple[OwnedBucket, ...]

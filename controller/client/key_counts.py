@@ -28,7 +28,9 @@ _KEYLESS = -1
 
 
 def summed(counts: Counter[int]) -> list[KeyCount]:
-    """What is handed in for messages by hash: the hottest hashes, and blocks with all others. Those without a key are anywhere."""
+    """What is handed in for messages by hash: the hottest hashes, and blocks with all others. Messages without a key count for the
+    whole ring.
+    """
     keyless = counts.pop(_KEYLESS, 0)
     hot = dict(nlargest(HOT_HASHES, counts.items(), key=lambda item: item[1]))
     blocks: Counter[int] = Counter()

@@ -1,4 +1,4 @@
-"""Reads a whole segment from a position on, for consumers that keep their own places: messages, and whether there can be more."""
+"""Reads a whole segment from a position on, for consumers that keep their own places: messages, and whether that was the end."""
 
 from __future__ import annotations
 

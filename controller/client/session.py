@@ -91,8 +91,9 @@ class Session:
         on_lost: Callable[[], None] = lambda: None,
         reads: str = "STREAM",
     ) -> None:
-        """Registers at once. `reads`: the kind that the subscription must have, STREAM or CHECKPOINT. `on_lost` is called, in its thread, while all that was assigned may be another's for good. Raises NotFound,
-        TopicNotLive, Conflict, StoreUnavailable.
+        """Registers at once. `reads` is the kind that the subscription must have: STREAM or CHECKPOINT. `on_lost` is called, in the
+        session's thread, while all that was assigned may be another's for good. Raises NotFound, TopicNotLive, Conflict,
+        StoreUnavailable.
         """
         self._servers, self._on_change, self._on_lost = servers, on_change, on_lost
         self._reads = reads

@@ -35,7 +35,7 @@ class Desk:
         self._guard = threading.Lock()
 
     def application(self) -> Application:
-        """Settings, store and planes; of one snapshot nothing is written, of a dry run nothing stays."""
+        """The one that is kept. Pages read with it in snapshots (`reading`), and rehearse what a form would do."""
         where = self._where()
         with self._guard:
             if self._kept is None or self._kept[0] != where:

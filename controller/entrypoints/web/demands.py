@@ -65,7 +65,7 @@ def rights_of(route: APIRoute) -> list[Right]:
 
 
 def demand_rights(app: FastAPI) -> None:
-    """Raises InvariantViolated for an app with a route that is open to everybody, or of which it is not clear to whom it is."""
+    """Raises InvariantViolated for an app with a route that demands no right, or more than one."""
     for route in app.routes:
         if isinstance(route, APIRoute) and len(rights_of(route)) != 1:
             raise InvariantViolated(
