@@ -6,16 +6,17 @@ An asset exists in Airflow once a DAG that is parsed there mentions it. Its id i
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import requests
 
 from controller.domain.errors import Retryable
 
+Told = TypeVar("Told")
 LAYOUT_ASSET = "cleave_layout"
 """Name of the asset; its URI is `cleave://layout`. Partitioned: the key is the topic's name."""
 LONGEST_KEY = 250
@@ -72,7 +73,7 @@ class AirflowRest:
     def note(self, dag_id: str, run_id: str, sentence: str) -> None:
         """Add a sentence to the run's note, below what people wrote there; once, however often it is said. Raises AirflowAway."""
         path = f"/dags/{quote(dag_id, safe='')}/dagRuns/{quote(run_id, safe='')}"
-        written = self._demand(self._send("GET", path)).json().get("note") or ""
+        written = self._told(self._send("GET", path), lambda run: str(run["note"] or ""))
         if sentence not in written:
             note = f"{written}\n\n{sentence}".strip()[:LONGEST_NOTE]
             self._demand(self._send("PATCH", path, params={"update_mask": "note"}, json={"note": note}))
@@ -83,11 +84,11 @@ class AirflowRest:
 
     def _find_asset(self) -> int | None:
         if self._asset_id is None and time.monotonic() >= self._ask_again_at:
-            answer = self._demand(
-                self._send("GET", "/assets", params={"name_pattern": LAYOUT_ASSET, "limit": 100})
+            answer = self._send("GET", "/assets", params={"name_pattern": LAYOUT_ASSET, "limit": 100})
+            found = self._told(
+                answer, lambda listed: {one["name"]: int(one["id"]) for one in listed["assets"]}
             )
-            found = [one["id"] for one in answer.json()["assets"] if one["name"] == LAYOUT_ASSET]
-            self._asset_id = found[0] if found else None
+            self._asset_id = found.get(LAYOUT_ASSET)
             self._ask_again_at = time.monotonic() + UNKNOWN_SECONDS
         return self._asset_id
 
@@ -106,7 +107,8 @@ class AirflowRest:
 
     def _new_token(self) -> str:
         body = {"username": self._login.username, "password": self._login.password}
-        return str(self._demand(self._request("POST", "/auth/token", json=body)).json()["access_token"])
+        answer = self._request("POST", "/auth/token", json=body)
+        return self._told(answer, lambda given: str(given["access_token"]))
 
     def _request(self, method: str, path: str, **content: Any) -> requests.Response:
         try:
@@ -120,6 +122,18 @@ class AirflowRest:
         except requests.RequestException as error:
             raise AirflowAway(
                 f"Airflow at {self._url} does not answer ({type(error).__name__})", 5.0
+            ) from error
+
+    def _told(self, answer: requests.Response, read: Callable[[Any], Told]) -> Told:
+        """What `read` finds in the answer's document. Where it finds nothing, something in between has answered."""
+        self._demand(answer)
+        try:
+            return read(answer.json())
+        except (ValueError, LookupError, TypeError) as error:
+            raise AirflowAway(
+                f"{self._url} gave no answer of Airflow's to {answer.request.method} "
+                f"{answer.request.path_url.partition('?')[0]}; see CLEAVE_AIRFLOW_URL, and what stands in between",
+                30.0,
             ) from error
 
     def _demand(self, answer: requests.Response) -> requests.Response:

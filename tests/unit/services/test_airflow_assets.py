@@ -24,6 +24,8 @@ class Airflow:
         self.events: list[dict[str, Any]] = []
         self.lookups = self.logins = 0
         self.redirects = False
+        self.page: str | None = None
+        """What something in between answers everything with, in place of Airflow."""
         self.knows_partitions = True
 
     def answer(self, method: str, path: str, token: str, body: Any) -> tuple[int, Any]:
@@ -64,6 +66,8 @@ def url(airflow: Airflow) -> Iterator[str]:
             path, token = self.path.partition("?")[0], self.headers.get("Authorization", "")
             status, document = airflow.answer(self.command, path, token, body)
             content = json.dumps(document).encode()
+            if airflow.page is not None:
+                status, content = 200, airflow.page.encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(content)))
             if status == 302:
@@ -168,3 +172,18 @@ def test_the_token_follows_no_redirect(airflow: Airflow, url: str) -> None:
 def test_nobody_at_the_address_is_told_in_one_line() -> None:
     with pytest.raises(AirflowAway, match=r"http://127\.0\.0\.1:9 does not answer \(ConnectionError\)"):
         AirflowRest(AirflowLogin("http://127.0.0.1:9/", token="given")).post("t", {})
+
+
+@pytest.mark.parametrize("page", ["<html>Log in</html>", "[]", "{}", '"x"'])
+@pytest.mark.parametrize("login", [{"token": "given"}, {"username": "ann", "password": "secret"}], ids=str)
+def test_an_answer_that_is_not_airflows_is_airflow_away(
+    airflow: Airflow, url: str, page: str, login: dict[str, str]
+) -> None:
+    """A portal in between says 200 to everything."""
+    airflow.page = page
+    rest = AirflowRest(AirflowLogin(url, **login))
+
+    with pytest.raises(AirflowAway, match="no answer of Airflow's"):
+        rest.post("t", {})
+    with pytest.raises(AirflowAway, match="no answer of Airflow's"):
+        rest.note("dag", "run", "done")
