@@ -18,6 +18,7 @@ import pytest
 
 from controller.devstack.postgres import FORGETFUL, EmbeddedPostgres, PostgresServer
 from tests.support import brokers, drawn
+from tests.support.quick_logins import make_logins_quick
 from tests.support.scratch import scratch
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgr
     )
     try:
         server.start()
+        make_logins_quick(server)
         yield server
     finally:
         server.destroy()
