@@ -1,4 +1,4 @@
-"""Fixtures every tier shares: one PostgreSQL per test process, a fresh migrated database per test, brokers.
+"""Fixtures every tier shares: one PostgreSQL per test process, a fresh migrated database per test, brokers, Spark.
 
 Environment: ``CLEAVE_TEST_POSTGRES_URL`` names a server somebody else runs (superuser; databases are
 made and dropped on it), and ``CLEAVE_TEST_POSTGRES_TEMPLATE`` a migrated database there to copy from;
@@ -12,12 +12,17 @@ import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from controller.devstack.postgres import FORGETFUL, EmbeddedPostgres, PostgresServer
 from tests.support import brokers, drawn
+from tests.support.quick_logins import make_logins_quick
 from tests.support.scratch import scratch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # Set, it makes every process that a test starts compile all its libraries anew. The Makefile takes it away as well.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -25,7 +30,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.pop("COLUMNS", None)
 _BROKERS = {"pulsar_broker", "pulsar5_broker", "pulsar_cluster"}
 _BROKER_TIMEOUT_SECONDS = 900  # the first test that needs a broker may wait for its download and its start
-_ONE_PROCESS_EACH = ("spark", "airflow", "browser")  # a second JVM or Airflow would only slow both
+_ONE_PROCESS_EACH = ("airflow", "spark", "browser")
+"""A test has the group of the first that it is marked with: a group for each pair would start each server once more."""
 _ON_SERVERS = ("integration", *_ONE_PROCESS_EACH, "pulsar")
 
 
@@ -46,10 +52,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.pulsar)
         if item.get_closest_marker("pulsar") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_BROKER_TIMEOUT_SECONDS))
-        for name in _ONE_PROCESS_EACH:
-            if item.get_closest_marker(name):
-                item.add_marker(pytest.mark.xdist_group(name))
-        if "pulsar5_broker" in getattr(
+        group = next(filter(item.get_closest_marker, _ONE_PROCESS_EACH), None)
+        if group is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
+        elif "pulsar5_broker" in getattr(
             item, "fixturenames", ()
         ):  # a minute's start that one worker waits for
             item.add_marker(pytest.mark.xdist_group("pulsar5"))
@@ -73,6 +79,7 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgr
     )
     try:
         server.start()
+        make_logins_quick(server)
         yield server
     finally:
         server.destroy()
@@ -107,6 +114,15 @@ def empty_database(postgres_server: PostgresServer) -> Iterator[str]:
     name = f"cleave_empty_{secrets.token_hex(4)}"
     yield postgres_server.create_database(name)
     postgres_server.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A classic local session in this process, ended with its JVM at the end; whoever asks for `MASTER` has it."""
+    from tests.support.spark_session import local_session
+
+    with local_session(tmp_path_factory.mktemp("spark")) as session:
+        yield session
 
 
 @pytest.fixture(scope="session")

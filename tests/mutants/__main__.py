@@ -24,6 +24,7 @@ from tests.mutants import catalogue
 from tests.mutants.catalogue import Mutation
 from tests.mutants.trial import Scratch, Trial, Verdict
 from tests.support.migrated import migrate_to_pip483
+from tests.support.quick_logins import make_logins_quick
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = "cleave_mutants_template"
@@ -35,6 +36,7 @@ _SCHEMA = ("sql/", "controller/store/postgres/migrations.py")
 def _bench(directory: Path) -> Iterator[Scratch]:
     """A scratch checkout whose tests share one PostgreSQL and one migrated database to copy from."""
     with EmbeddedPostgres(directory / "postgres", settings=FORGETFUL) as server:
+        make_logins_quick(server)
         migrate_to_pip483(server.create_database(TEMPLATE))
         environment = {
             "CLEAVE_TEST_POSTGRES_URL": server.url("postgres"),

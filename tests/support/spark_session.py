@@ -14,8 +14,10 @@ from controller.devstack.java import java_home
 from spark_jobs.session import get_session
 
 MASTER = "local[2]"
-LIGHTLY = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a JVM that lives for a few small jobs: compiled once, quickly."""
+LIGHTLY = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
+"""For a JVM that lives for a few small jobs: compiled once, quickly, from jars that are trusted."""
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from controller.bundles.store.proposals import ProposalRow, ProposalState
 from tests.integration.airflow.conftest import RunDag
 from tests.support.bench import Bench
 from tests.support.brokers import SharedBroker
-from tests.support.spark_session import MASTER, local_session
+from tests.support.spark_session import MASTER
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -36,13 +35,6 @@ BUNDLE_RATES = (100.0, 60.0, 40.0, 30.0, 25.0, 20.0, 15.0, 10.0)
 """Messages a second into each bundle."""
 TARGET_SPREAD = 0.25
 MOST_RUNS = 8
-
-
-@pytest.fixture(scope="module")
-def spark_master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where the aggregation runs: a session of this process, warm after the first run."""
-    with local_session(tmp_path_factory.mktemp("spark")):
-        yield MASTER
 
 
 @pytest.fixture
@@ -101,15 +93,15 @@ def one_line(said: str) -> str:
 
 
 @pytest.mark.chaos  # five minutes of traffic and Spark
+@pytest.mark.usefixtures("spark")
 def test_an_uneven_cluster_comes_into_balance_and_no_message_is_lost(
     bench: Bench,
     run: RunDag,
     uneven: UnevenNamespace,
     pulsar_cluster: SharedBroker,
-    spark_master: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("SPARK_MASTER", spark_master)
+    monkeypatch.setenv("SPARK_MASTER", MASTER)
     full = min(pulsar_cluster.brokers)
     with SteadyTraffic(pulsar_cluster.service_url, uneven.rates) as traffic:
         uneven.move_all_to(full)

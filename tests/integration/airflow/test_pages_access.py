@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.app_client import AppClient
 from tests.support.bench import Bench
 
 pytestmark = pytest.mark.airflow
@@ -30,11 +31,10 @@ def test_nobody_sees_a_page_without_a_login_and_who_has_one_does(
 ) -> None:
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
     from airflow.api_fastapi.core_api.security import get_user
-    from fastapi.testclient import TestClient
 
     monkeypatch.setenv("AIRFLOW_CONN_CLEAVE", controller_url)
     app = plugin._pages()
-    client = TestClient(app)
+    client = AppClient(app)
     for method, path in (
         ("GET", "/"),
         ("GET", "/topic?name=x"),

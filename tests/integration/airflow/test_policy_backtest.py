@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from tests.integration.airflow.conftest import RunDag
 from tests.support.bench import TOPIC, Bench
 from tests.support.recorded import keep_rates
 from tests.support.reports import milliseconds
-from tests.support.spark_session import MASTER, local_session
+from tests.support.spark_session import MASTER
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(300)]
 
@@ -58,16 +57,12 @@ def test_the_answer_is_one_row_a_policy_and_is_kept(recorded: Bench, run_dag: Ru
     assert key == f"airflow/policy_backtest/{run.run_id}/simulate/-1"
 
 
-@pytest.fixture
-def spark(recorded: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("SPARK_MASTER", MASTER)
-    with local_session(tmp_path):
-        yield
-
-
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
-def test_on_spark_the_figures_are_the_same(recorded: Bench, run_dag: RunDag) -> None:
+def test_on_spark_the_figures_are_the_same(
+    recorded: Bench, run_dag: RunDag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_MASTER", MASTER)
     asked = {"namespace": "acme/shop", "policies": ["pip483"], **SPAN}
 
     there = result(run_dag("policy_backtest", engine="spark", **asked))

@@ -19,15 +19,17 @@ from tests.support.traffic import TrafficProcess
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(180)
-Start = Callable[[str, str], TrafficProcess]
+Start = Callable[..., TrafficProcess]
+RATE = 500
+"""Messages a second of a producer. As fast as they go they are ahead of any consumer, and all that is measured is the machine."""
 
 
 @pytest.fixture
 def start(bench: Bench, leader: str, tmp_path: Path) -> Iterator[Start]:
-    """Start a producer or consumer; all are stopped at the end."""
+    """Start a producer or consumer; all are stopped at the end. `rate`: see `TrafficProcess`."""
     with ExitStack() as running:
 
-        def start(role: str, name: str) -> TrafficProcess:
+        def start(role: str, name: str, rate: int = RATE) -> TrafficProcess:
             return running.enter_context(
                 TrafficProcess(
                     role,
@@ -37,6 +39,7 @@ def start(bench: Bench, leader: str, tmp_path: Path) -> Iterator[Start]:
                     directory=tmp_path,
                     subscription="billing",
                     address=leader,
+                    rate=rate,
                 )
             )
 
@@ -121,7 +124,7 @@ def test_a_killed_producer_loses_nothing_it_had_an_answer_for(bench: Bench, star
 def test_a_paused_producer_does_not_keep_the_fence_from_falling(bench: Bench, start: Start) -> None:
     """Stopped wherever it was, in the middle of an append as well, it holds no lock for longer than a call."""
     bench.topic_with(segments=1)
-    producer = start("produce", "p")
+    producer = start("produce", "p", rate=0)  # always at it
     consumer = start("consume", "c")
     for _ in range(8):
         advance(producer, by=200)

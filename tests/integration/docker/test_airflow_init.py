@@ -57,6 +57,7 @@ def airflow(
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(directory / "passwords.json"),
             "AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK": told["AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK"],
             "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_SERVER_PORT": str(health_port),
+            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",  # no file changes here
             "AIRFLOW_ADMIN_PASSWORD": PASSWORD,
             "CLEAVE_AIRFLOW_PASSWORD": WORKERS_PASSWORD,
         },

@@ -11,7 +11,6 @@ import json
 import re
 import secrets
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,7 @@ from controller.bundles.store import proposals as bundle_proposals
 from controller.bundles.store.proposals import ProposalRow, ProposalState
 from tests.support.brokers import SharedBroker
 from tests.support.command_line import CommandLine
-from tests.support.spark_session import MASTER, local_session
+from tests.support.spark_session import MASTER
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -33,13 +32,6 @@ _BLOCK = re.compile(r"^```(sh|sql)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 CLUSTER = "cleave"
 BUNDLES, LOADED, RATE = 16, 6, 20.0
 """Bundles of the namespace, so many of them with traffic, and messages a second into each of those."""
-
-
-@pytest.fixture
-def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("SPARK_MASTER", MASTER)
-    with local_session(tmp_path / "spark"):
-        yield
 
 
 @pytest.fixture
@@ -103,17 +95,18 @@ class Reader:
         return sorted((r for r in found if r.namespace == self.namespace), key=lambda r: r.proposal_id)
 
 
+@pytest.mark.usefixtures("spark")
 def test_each_command_of_the_page_does_what_it_is_told(
     database: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-    spark: None,
     uneven: UnevenNamespace,
     pulsar_cluster: SharedBroker,
 ) -> None:
     monkeypatch.setenv("CLEAVE_DATABASE_URL", database)
     monkeypatch.setenv("CLEAVE_CALL_TIMEOUT_SECONDS", "30")
+    monkeypatch.setenv("SPARK_MASTER", MASTER)
     monkeypatch.chdir(tmp_path)
     cleave = CommandLine(database, capsys)
     reader = Reader(cleave, monkeypatch, uneven, tmp_path / "reports")

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from fastapi.testclient import TestClient
 
 from controller.entrypoints.pages.app import pages_app
 from controller.entrypoints.pages.desk import Desk
+from tests.support.app_client import AppClient
 from tests.support.bench import Bench
 
 
 @pytest.fixture
-def pages(bench: Bench) -> Iterator[TestClient]:
+def pages(bench: Bench) -> Iterator[AppClient]:
     """Mounted nowhere, so that links begin with a slash."""
     desk = Desk(lambda: {"dsn": bench.url, "extras": {}})
-    yield TestClient(pages_app(desk), raise_server_exceptions=False)
+    yield AppClient(pages_app(desk))
     desk.close()

@@ -10,7 +10,6 @@ from urllib.parse import quote
 
 import pytest
 from fastapi.routing import APIRoute
-from fastapi.testclient import TestClient
 
 from controller.domain.decision import Lane
 from controller.domain.policy import PolicyOverride
@@ -20,6 +19,7 @@ from controller.services import autoscaler, policy_candidates, segment_admin
 from controller.store import backtests
 from controller.store.topics import policies, subscriptions
 from controller.store.topics.subscriptions import SubscriptionKind
+from tests.support.app_client import AppClient
 from tests.support.bench import TOPIC, Bench
 from tests.support.reports import report_load
 
@@ -60,7 +60,7 @@ def needs(bench: Bench) -> tuple[int, str | None]:
     return row[0], row[1]
 
 
-def test_the_fleet_lists_a_topic_with_what_it_carries(bench: Bench, pages: TestClient) -> None:
+def test_the_fleet_lists_a_topic_with_what_it_carries(bench: Bench, pages: AppClient) -> None:
     bench.create(2)
     report(bench, {0: 12.5, 1: 4.0})
 
@@ -111,7 +111,7 @@ def test_a_bucket_that_is_not_let_go_of_and_a_policy_that_cannot_be_followed_nee
     assert needs(bench) == (5, "its policy cannot be followed")
 
 
-def test_a_topic_s_page_has_its_ring_its_history_and_its_load(bench: Bench, pages: TestClient) -> None:
+def test_a_topic_s_page_has_its_ring_its_history_and_its_load(bench: Bench, pages: AppClient) -> None:
     bench.create(1)
     report(bench, {0: 30.0})
     bench.reshape(segment_admin.splitting(0, at=(0x4000,)))
@@ -132,7 +132,7 @@ def test_a_topic_s_page_has_its_ring_its_history_and_its_load(bench: Bench, page
     assert "4000-ffff" in page
 
 
-def test_it_says_why_it_is_left_alone_and_how_far_from_acting(bench: Bench, pages: TestClient) -> None:
+def test_it_says_why_it_is_left_alone_and_how_far_from_acting(bench: Bench, pages: AppClient) -> None:
     bench.create(1)
     set_policy(bench, split_msg_rate_in=10.0, merge_msg_rate_in=1.0, max_segments=1)
     report(bench, {0: 100.0})
@@ -145,7 +145,7 @@ def test_it_says_why_it_is_left_alone_and_how_far_from_acting(bench: Bench, page
     assert "max_segments" in page
 
 
-def test_it_says_of_buckets_that_nobody_reads_them_and_why(bench: Bench, pages: TestClient) -> None:
+def test_it_says_of_buckets_that_nobody_reads_them_and_why(bench: Bench, pages: AppClient) -> None:
     bench.create(1)
     with bench.store.transaction() as tx:
         subscriptions.insert_subscription(tx, bench.topic_id, "billing", SubscriptionKind.STREAM, 0)
@@ -155,7 +155,7 @@ def test_it_says_of_buckets_that_nobody_reads_them_and_why(bench: Bench, pages: 
     assert "no consumer is registered" in page
 
 
-def test_a_segment_knows_where_it_came_from_and_who_made_it(bench: Bench, pages: TestClient) -> None:
+def test_a_segment_knows_where_it_came_from_and_who_made_it(bench: Bench, pages: AppClient) -> None:
     bench.create(1)
     intent = bench.intend(segment_admin.splitting(0), bench.request())
     bench.finish(intent)
@@ -169,7 +169,7 @@ def test_a_segment_knows_where_it_came_from_and_who_made_it(bench: Bench, pages:
     assert intent.operation.actor in child
 
 
-def test_decisions_and_operations_are_listed_filtered_and_paged(bench: Bench, pages: TestClient) -> None:
+def test_decisions_and_operations_are_listed_filtered_and_paged(bench: Bench, pages: AppClient) -> None:
     bench.create(1)
     set_policy(bench, split_msg_rate_in=10.0, merge_msg_rate_in=1.0)
     report(bench, {0: 100.0})
@@ -185,7 +185,7 @@ def test_decisions_and_operations_are_listed_filtered_and_paged(bench: Bench, pa
     assert f'operation_id={newest}"' not in older
 
 
-def test_an_operation_that_a_dag_asked_for_leads_to_its_run(bench: Bench, pages: TestClient) -> None:
+def test_an_operation_that_a_dag_asked_for_leads_to_its_run(bench: Bench, pages: AppClient) -> None:
     bench.create(1)
     key = "airflow/cleave_manual_split/manual__2026-11-23T05:00:00+00:00/split/-1"
     operation = bench.finish(bench.intend(segment_admin.splitting(0), bench.request(key)))
@@ -199,7 +199,7 @@ def test_an_operation_that_a_dag_asked_for_leads_to_its_run(bench: Bench, pages:
     assert "asked for none" in pages.get("/run", params={**of_run, "run_id": "manual__2026"}).text
 
 
-def test_a_backtest_s_page_has_each_policy_beside_the_best(bench: Bench, pages: TestClient) -> None:
+def test_a_backtest_s_page_has_each_policy_beside_the_best(bench: Bench, pages: AppClient) -> None:
     bench.create(1)
     with bench.store.transaction() as tx:
         asked = {"policies": [{"name": "adaptive"}], "loads": [], "prices": {}}
@@ -227,14 +227,14 @@ def test_a_backtest_s_page_has_each_policy_beside_the_best(bench: Bench, pages: 
 _FIGURES = dict.fromkeys(("segment_hours", "over_provisioned_hours", "excess_hours", "overload_seconds", "overloaded_segment_seconds", "reshapes", "rings_resealed", "reconnections", "reversals", "useless_splits", "silent_seconds"), 0.0)  # fmt: skip
 
 
-def test_without_a_broker_the_bundles_page_says_what_is_missing(pages: TestClient) -> None:
+def test_without_a_broker_the_bundles_page_says_what_is_missing(pages: AppClient) -> None:
     page = pages.get("/bundles").text
 
     assert "No broker was seen yet" in page
 
 
 def test_a_preview_says_what_would_be_sealed_and_created_and_changes_nothing(
-    bench: Bench, pages: TestClient
+    bench: Bench, pages: AppClient
 ) -> None:
     bench.create(1)
     before = bench.scalar("SELECT count(*) FROM cleave.operation")
@@ -260,7 +260,7 @@ def test_a_preview_says_what_would_be_sealed_and_created_and_changes_nothing(
     ],
 )
 def test_a_wish_that_cannot_be_previewed_is_refused_with_its_reason(
-    bench: Bench, pages: TestClient, wish: dict[str, Any], status: int, words: str
+    bench: Bench, pages: AppClient, wish: dict[str, Any], status: int, words: str
 ) -> None:
     bench.create(1)
 
@@ -286,7 +286,7 @@ def test_a_wish_that_cannot_be_previewed_is_refused_with_its_reason(
     ],
 )
 def test_what_is_not_there_is_a_page_with_one_sentence(
-    bench: Bench, pages: TestClient, path: str, status: int, words: str
+    bench: Bench, pages: AppClient, path: str, status: int, words: str
 ) -> None:
     bench.create(1)
 
@@ -295,7 +295,7 @@ def test_what_is_not_there_is_a_page_with_one_sentence(
     assert (answer.status_code, words in answer.text) == (status, True)
 
 
-def test_what_people_wrote_is_shown_and_never_run(bench: Bench, pages: TestClient) -> None:
+def test_what_people_wrote_is_shown_and_never_run(bench: Bench, pages: AppClient) -> None:
     bench.create(1)
     bench.execute(
         "UPDATE cleave.operation SET reason = :r, actor = :r", r="</script><script>alert(1)</script>"
@@ -309,7 +309,7 @@ def test_what_people_wrote_is_shown_and_never_run(bench: Bench, pages: TestClien
 def test_a_database_that_is_away_is_said_in_one_sentence_without_its_address() -> None:
     desk = Desk(lambda: {"dsn": "postgresql://somebody:secret@127.0.0.1:1/cleave", "extras": {}})
 
-    answer = TestClient(pages_app(desk)).get("/")
+    answer = AppClient(pages_app(desk)).get("/")
 
     assert answer.status_code == 503
     assert "secret" not in answer.text
@@ -322,7 +322,7 @@ def test_nothing_is_answered_but_by_leave_of_whoever_mounts_them(bench: Bench) -
         raise HTTPException(401)
 
     app = pages_app(Desk(lambda: {"dsn": bench.url, "extras": {}}), [Depends(refuse)])
-    client = TestClient(app)
+    client = AppClient(app)
     paths = [
         (method, route.path)
         for route in app.routes
@@ -336,7 +336,7 @@ def test_nothing_is_answered_but_by_leave_of_whoever_mounts_them(bench: Bench) -
 
 
 def test_a_change_of_policy_is_previewed_with_the_topics_it_makes_a_difference_to(
-    bench: Bench, pages: TestClient
+    bench: Bench, pages: AppClient
 ) -> None:
     bench.create(1)
     report(bench, {0: 100.0})
@@ -357,7 +357,7 @@ def test_a_change_of_policy_is_previewed_with_the_topics_it_makes_a_difference_t
     assert (wrong.status_code, "max_segments" in wrong.json()["reason"]) == (400, True)
 
 
-def test_the_policy_s_page_has_each_knob_with_where_it_comes_from(bench: Bench, pages: TestClient) -> None:
+def test_the_policy_s_page_has_each_knob_with_where_it_comes_from(bench: Bench, pages: AppClient) -> None:
     bench.create(1)
     set_policy(bench, max_segments=7)
 
