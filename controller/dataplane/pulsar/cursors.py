@@ -16,7 +16,14 @@ from controller.dataplane.base import Position
 from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
 from controller.dataplane.pulsar.asks import FAILED
 from controller.dataplane.pulsar.names import cursor_name, subscription_path, topic_path
-from controller.dataplane.pulsar.stored import SentBatch, messages_in, place_before_instant, stored_of
+from controller.dataplane.pulsar.stored import (
+    SentBatch,
+    messages_in,
+    messages_left,
+    place_before_instant,
+    position_of,
+    stored_of,
+)
 from controller.dataplane.pulsar.versions import VERSION
 from controller.domain.errors import (
     DataGone,
@@ -110,7 +117,9 @@ class Cursors:
         """
         cursor = self._cursor(self._internal(backing_topic, deadline), backing_topic, subscription)
         act = f"take over {subscription!r} on {backing_topic}"
-        self._move_behind(backing_topic, subscription, _place(cursor["markDeletePosition"]), act, deadline)
+        self._move_behind(
+            backing_topic, subscription, position_of(cursor["markDeletePosition"]), act, deadline
+        )
 
     def move(self, backing_topic: str, subscription: str, instant_ms: int, deadline: Deadline) -> None:
         """Have the subscription go on with the first entry published at the instant or later. Disconnects all holders."""
@@ -146,6 +155,14 @@ class Cursors:
         seen = self._subscription(backing_topic, subscription, deadline, "?getPreciseBacklog=true")
         return int(seen["msgBacklog"])
 
+    def messages_left(self, backing_topic: str, subscription: str, entries: int, deadline: Deadline) -> int:
+        """How many messages the `entries` hold that are not acknowledged, where the broker does not count them itself; see
+        `stored`. Raises SegmentNotFound, SubscriptionNotFound.
+        """
+        internal = self._internal(backing_topic, deadline)
+        cursor = self._cursor(internal, backing_topic, subscription)
+        return messages_left(self._admin, backing_topic, cursor, entries, internal, deadline)
+
     def is_terminated(self, backing_topic: str, deadline: Deadline) -> bool:
         """Whether nothing can be appended any more."""
         return bool(self._internal(backing_topic, deadline).get("state") == "Terminated")
@@ -167,14 +184,14 @@ class Cursors:
         """(ledger, entry) of the last entry, entry -1 in an empty topic. SegmentNotFound where there is no such topic:
         opening a producer might create it.
         """
-        return _place(self._internal(backing_topic, deadline)["lastConfirmedEntry"])
+        return position_of(self._internal(backing_topic, deadline)["lastConfirmedEntry"])
 
     def is_at_end(self, backing_topic: str, read: Position, deadline: Deadline) -> bool:
         """Whether the topic is terminated and `read` (empty: nothing) is its last message. SegmentNotFound."""
         internal = self._internal(backing_topic, deadline)
         if internal.get("state") != "Terminated":
             return False
-        last = _place(internal["lastConfirmedEntry"])
+        last = position_of(internal["lastConfirmedEntry"])
         if last[1] < 0 or read[:2] > last:
             return True
         if read[:2] != last:
@@ -185,7 +202,7 @@ class Cursors:
         """Raise DataGone unless the broker has everything that follows upon the position, or nothing does. SegmentNotFound."""
         internal = self._internal(backing_topic, deadline)
         ledgers = {int(one["ledgerId"]) for one in internal.get("ledgers") or ()}
-        if after[0] in ledgers or after[:2] > _place(internal["lastConfirmedEntry"]):
+        if after[0] in ledgers or after[:2] > position_of(internal["lastConfirmedEntry"]):
             return
         raise DataGone(
             f"{backing_topic}: the broker has deleted what follows upon {after[0]}:{after[1]}, or may have; begin anew where "
@@ -249,12 +266,6 @@ def _missing(backing_topic: str) -> SegmentNotFound:
     return SegmentNotFound(
         f"no topic {backing_topic}; it was deleted or never created: look up the layout again"
     )
-
-
-def _place(position: object) -> tuple[int, int]:
-    """Of `ledger:entry`."""
-    ledger, _, entry = str(position).partition(":")
-    return int(ledger), int(entry)
 
 
 def _holder(consumer: Mapping[str, Any], *, is_shared: bool) -> Holder:

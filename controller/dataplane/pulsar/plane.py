@@ -122,8 +122,8 @@ class PulsarDataPlane:
         """Unacknowledged messages; None where the topic or the subscription is missing.
 
         A batch counts whole until all of it is acknowledged. The broker counts messages in as many entries as its
-        `subscriptionBacklogScanMaxEntries` says (10,000); beyond them, the mean of those stands for the rest. Where it fails at
-        counting them, each entry counts as one: 4.2.4 does for every terminated topic that was loaded anew, after a restart.
+        `subscriptionBacklogScanMaxEntries` says (10,000); beyond them, the mean of those stands for the rest. Where it fails, as
+        4.2.4 does for every terminated topic that was loaded anew, after a restart, they are counted here, in fewer entries.
         """
         deadline, act = self._admin.deadline(), f"backlog of {subscription!r} on {backing_topic}"
         found = self._subscriptions(backing_topic, act, deadline, "?getPreciseBacklog=true")
@@ -138,7 +138,7 @@ class PulsarDataPlane:
         if counted.status in asks.GONE:
             return None
         if counted.status in asks.FAILED:
-            return entries
+            return self._cursors.messages_left(backing_topic, subscription, entries, deadline)
         try:
             seen, messages = int(counted.document["entries"]), int(counted.document["messages"])
         except (KeyError, TypeError):

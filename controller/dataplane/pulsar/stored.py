@@ -1,16 +1,19 @@
-"""What lies in a topic that was terminated, read entry by entry over admin REST: how much of a batch, or where an instant is.
+"""What lies in a topic that was terminated, read entry by entry over admin REST: how much of a batch, where an instant is, or how
+many messages a subscription has left.
 
-The first is for a batch whose answer was lost when the topic was terminated. The second is for a topic that its broker has loaded
-anew since, after a restart: 4.2.4 then looks beyond the last entry and can find no instant any more. No reader is opened: on a topic that was just
-terminated the library may never say that it is open (apache/pulsar-client-cpp#605). A producer's entries are stored in
-the order in which they were sent, so its last entry tells how far the batch came.
+The first is for a batch whose answer was lost when the topic was terminated. The others are for a topic that its broker has loaded
+anew since, after a restart: 4.2.4 then looks beyond the last entry, and can neither find an instant nor count any more. No reader is
+opened: on a topic that was just terminated the library may never say that it is open (apache/pulsar-client-cpp#605). A producer's
+entries are stored in the order in which they were sent, so its last entry tells how far the batch came.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 from controller.clock import to_ms
@@ -27,6 +30,9 @@ _PRODUCER, _SEQUENCE, _MESSAGES, _PUBLISHED = (
     "X-Pulsar-publish-time",
 )
 _TRIMMED = frozenset({404})
+MOST_COUNTED = 256
+"""Entries whose messages are counted one by one, each with a request of its own."""
+_ACKNOWLEDGED_RANGE = re.compile(r"\((-?\d+):(-?\d+)\.\.(\d+):(\d+)]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +57,8 @@ def stored_of(
     `internal` is the topic's `internalStats`, asked for after it was terminated. One request for each entry that
     others stored later; what retention already removed counts as not stored.
     """
-    for ledger, entry in places_backwards(internal, behind):
-        path = f"{topic_path(backing_topic)}/ledger/{ledger}/entry/{entry}"
-        ask = Ask("GET", path, f"look for a batch in {backing_topic}", accept=_TRIMMED, is_text=True)
-        answer = admin.ask(ask, deadline)
+    for place in places_backwards(internal, behind):
+        answer = admin.ask(_entry_ask(backing_topic, place), deadline)
         if answer.status in _TRIMMED:
             return 0
         if answer.headers.get(_PRODUCER) == batch.producer:
@@ -65,15 +69,57 @@ def stored_of(
 
 def messages_in(admin: AdminCalls, backing_topic: str, place: tuple[int, int], deadline: Deadline) -> int:
     """How many messages the entry at (ledger, entry) holds. DataGone where it was deleted."""
-    path = f"{topic_path(backing_topic)}/ledger/{place[0]}/entry/{place[1]}"
-    ask = Ask("GET", path, f"look at an entry of {backing_topic}", accept=_TRIMMED, is_text=True)
-    answer = admin.ask(ask, deadline)
+    answer = admin.ask(_entry_ask(backing_topic, place), deadline)
     if answer.status in _TRIMMED:
         raise DataGone(
             f"{backing_topic}: entry {place[0]}:{place[1]} was deleted, so whether it was read to its end is unknown; begin "
             "anew where messages are left"
         )
     return int(answer.headers.get(_MESSAGES, "1"))
+
+
+def messages_left(
+    admin: AdminCalls,
+    backing_topic: str,
+    cursor: Mapping[str, Any],
+    entries: int,
+    internal: Mapping[str, Any],
+    deadline: Deadline,
+) -> int:
+    """How many messages the `entries` hold that a subscription has not acknowledged; `cursor` is its part of `internal`.
+
+    In the first `MOST_COUNTED` of them they are counted, beyond those the mean stands for the rest. What was deleted meanwhile
+    counts as the others do.
+    """
+    places = islice(_unacknowledged(internal, cursor), min(entries, MOST_COUNTED))
+    answers = admin.demand_all([_entry_ask(backing_topic, place) for place in places], deadline)
+    counts = [int(one.headers.get(_MESSAGES, "1")) for one in answers if one.status not in _TRIMMED]
+    return round(entries * sum(counts) / len(counts)) if counts else entries
+
+
+def _entry_ask(backing_topic: str, place: tuple[int, int]) -> Ask:
+    path = f"{topic_path(backing_topic)}/ledger/{place[0]}/entry/{place[1]}"
+    return Ask("GET", path, f"look at an entry of {backing_topic}", accept=_TRIMMED, is_text=True)
+
+
+def _unacknowledged(internal: Mapping[str, Any], cursor: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
+    """Places of entries, from the first one that is not acknowledged. The broker tells what is acknowledged behind it in ranges
+    without their beginnings: `[(7:3..7:5],(9:0..9:1]]`.
+    """
+    start = position_of(cursor["markDeletePosition"])
+    told = _ACKNOWLEDGED_RANGE.findall(str(cursor.get("individuallyDeletedMessages", "")))
+    ranges = [((int(a), int(b)), (int(c), int(d))) for a, b, c, d in told]
+    entries = _entries(internal)
+    for ledger in sorted(one for one in entries if one >= start[0]):
+        for entry in range(start[1] + 1 if ledger == start[0] else 0, entries[ledger]):
+            if not any(after < (ledger, entry) <= last for after, last in ranges):
+                yield ledger, entry
+
+
+def position_of(told: object) -> tuple[int, int]:
+    """Of `ledger:entry`."""
+    ledger, _, entry = str(told).partition(":")
+    return int(ledger), int(entry)
 
 
 def place_before_instant(
@@ -109,9 +155,7 @@ def _published_ms(
     admin: AdminCalls, backing_topic: str, place: tuple[int, int], deadline: Deadline
 ) -> int | None:
     """By its producer's clock; None where it was deleted."""
-    path = f"{topic_path(backing_topic)}/ledger/{place[0]}/entry/{place[1]}"
-    ask = Ask("GET", path, f"look for an instant in {backing_topic}", accept=_TRIMMED, is_text=True)
-    answer = admin.ask(ask, deadline)
+    answer = admin.ask(_entry_ask(backing_topic, place), deadline)
     if answer.status in _TRIMMED:
         return None
     try:
@@ -124,7 +168,7 @@ def _published_ms(
 
 def _entries(internal: Mapping[str, Any]) -> dict[int, int]:
     """How many entries each ledger has, of those up to the last entry."""
-    last_ledger, last_entry = (int(part) for part in str(internal["lastConfirmedEntry"]).split(":"))
+    last_ledger, last_entry = position_of(internal["lastConfirmedEntry"])
     entries = {int(ledger["ledgerId"]): int(ledger["entries"]) for ledger in internal["ledgers"]}
     entries[last_ledger] = last_entry + 1  # the list counts the current ledger when it is closed
     return {ledger: count for ledger, count in entries.items() if ledger <= last_ledger}
