@@ -1042,14 +1042,13 @@ CREATE FUNCTION embedded.backlog(log_name text, of_subscription text) RETURNS bi
            l.next_offset - p.highest + (
            SELECT count(*) FROM embedded.message m
             WHERE m.log_id = l.log_id AND m.log_offset >= p.lowest AND m.log_offset < p.highest
-              AND m.log_offset >= (SELECT c.position FROM embedded.cursor c
-                                    WHERE c.log_id = l.log_id AND c.subscription = of_subscription
-                                      AND c.first_hash <= coalesce(m.bucket_hash, embedded.bucket_hash_of(m.key))
-                                    ORDER BY c.first_hash DESC LIMIT 1))
+              AND m.log_offset >= p.positions[width_bucket(coalesce(m.bucket_hash, embedded.bucket_hash_of(m.key)), p.firsts)])
            ELSE l.next_offset - p.frontier + (
            SELECT count(*) FROM embedded.unsettled u WHERE u.log_id = l.log_id AND u.subscription = of_subscription) END
       FROM embedded.log l
-     CROSS JOIN LATERAL (SELECT min(position) AS lowest, max(position) AS highest, max(frontier) AS frontier
+     CROSS JOIN LATERAL (SELECT min(position) AS lowest, max(position) AS highest, max(frontier) AS frontier,
+                                array_agg(first_hash ORDER BY first_hash) AS firsts,
+                                array_agg(position ORDER BY first_hash) AS positions
                            FROM embedded.cursor c
                           WHERE c.log_id = l.log_id AND c.subscription = of_subscription) p
      WHERE l.name = log_name AND p.lowest IS NOT NULL
