@@ -21,7 +21,23 @@ REFUSALS = Counter("cleave_refusals_total", "Acts refused, by lane and reason.",
 OPERATIONS = Counter(
     "cleave_operations_total", "Operations ended, by kind, origin and outcome.", ["kind", "origin", "outcome"]
 )
-OPERATION_SECONDS = Histogram("cleave_operation_seconds", "Intent to commit, in seconds.", ["kind"])
+OPERATION_SECONDS = Histogram(
+    "cleave_operation_seconds",
+    "Time from the intent of an operation to its end, where it was done.",
+    ["kind"],
+    buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800),
+)
+NOTIFICATION_LAG = Histogram(
+    "cleave_notification_lag_seconds",
+    "Time from the intent of an operation to when a worker or a pass first takes it up.",
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60),
+)
+LOST_RACES = Counter(
+    "cleave_lost_races_total",
+    "Compare-and-set attempts that found what they were made for changed by somebody else, by what was written.",
+    ["what"],
+)
+LEASE_CHANGES = Counter("cleave_lease_changes_total", "Shards that this worker got or lost.", ["change"])
 COLLECTOR_TICKS = Counter("cleave_collector_ticks_total", "Collector ticks, by outcome.", ["outcome"])
 BROKER_PAGES = Counter("cleave_broker_pages_total", "Metrics pages of brokers, by outcome.", ["outcome"])
 CONSUMER_ROUNDS = Counter(

@@ -497,6 +497,16 @@ BEGIN
     RETURN NULL;
 END $$;
 
+CREATE FUNCTION cleave.on_change_counted() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    INSERT INTO cleave.topic_tally AS t (topic_id, tally, kind, because, total)
+    SELECT topic_id, 'change', kind, origin, count(*) FROM added GROUP BY topic_id, kind, origin ORDER BY topic_id, kind, origin
+        ON CONFLICT (topic_id, tally, kind, because) DO UPDATE SET total = t.total + excluded.total;
+    RETURN NULL;
+END $$;
+
 CREATE FUNCTION cleave.on_cluster_policy() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -515,6 +525,20 @@ BEGIN
     PERFORM cleave.raise_input(topics);
     UPDATE cleave.evaluation SET consumers_changed_at = clock_timestamp() WHERE topic_id = ANY (topics);
     PERFORM pg_notify('cleave_consumers', topic_id::text) FROM unnest(topics) AS topic_id;
+    RETURN NULL;
+END $$;
+
+CREATE FUNCTION cleave.on_decision_counted() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    INSERT INTO cleave.topic_tally AS t (topic_id, tally, kind, because, total)
+    SELECT d.topic_id, 'refusal', r.lane, r.reason, count(DISTINCT d.decision_id)
+      FROM added d
+     CROSS JOIN LATERAL (SELECT coalesce(refusal ->> 'lane', 'all') AS lane, refusal ->> 'reason' AS reason
+                           FROM jsonb_array_elements(d.refusals) AS refusal) r
+     GROUP BY d.topic_id, r.lane, r.reason ORDER BY d.topic_id, r.lane, r.reason
+        ON CONFLICT (topic_id, tally, kind, because) DO UPDATE SET total = t.total + excluded.total;
     RETURN NULL;
 END $$;
 
@@ -2897,6 +2921,23 @@ ALTER TABLE cleave.tombstone ALTER COLUMN tombstone_id ADD GENERATED ALWAYS AS I
     CACHE 1
 );
 
+CREATE TABLE cleave.topic_tally (
+    topic_id bigint NOT NULL,
+    tally text NOT NULL,
+    kind text NOT NULL,
+    because text NOT NULL,
+    total bigint NOT NULL,
+    CONSTRAINT topic_tally_counts CHECK ((total > 0)),
+    CONSTRAINT topic_tally_known CHECK ((tally = ANY (ARRAY['change'::text, 'refusal'::text])))
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE cleave.topic_tally IS 'Changes of a topic''s layout by kind and origin, and outcomes in the ledger that refused something, by lane and reason: how many so far.';
+
+COMMENT ON CONSTRAINT topic_tally_counts ON cleave.topic_tally IS 'A row is made when something is counted, and nothing is taken off.';
+
+COMMENT ON CONSTRAINT topic_tally_known ON cleave.topic_tally IS 'A tally is of changes or of refusals.';
+
 ALTER TABLE cleave.topic ALTER COLUMN topic_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME cleave.topic_topic_id_seq
     START WITH 1
@@ -3802,6 +3843,102 @@ CREATE VIEW inspect.fleet AS
 
 COMMENT ON VIEW inspect.fleet IS 'One row a topic: its load against the split thresholds, what holds it back, and what it needs. urgency: 6 stuck, 5 policy cannot be followed, 4 waiting does not help, 3 no fresh load, 2 hot and waiting, 1 under way, 0 nothing.';
 
+CREATE VIEW inspect.uncovered_ranges AS
+ SELECT t.name AS topic,
+    t.topic_id,
+    t.state,
+    t.epoch,
+    inspect.hash_range_text(lower(gap.gap), (upper(gap.gap) - 1)) AS hash_range,
+    lower(gap.gap) AS range_start,
+    (upper(gap.gap) - 1) AS range_end
+   FROM ((cleave.topic t
+     CROSS JOIN LATERAL ( SELECT range_agg(int4range(s.range_start, s.range_end, '[]'::text)) AS ranges
+           FROM cleave.segment s
+          WHERE ((s.topic_id = t.topic_id) AND (s.state = 'ACTIVE'::text))) covered)
+     CROSS JOIN LATERAL unnest((int4multirange(int4range(0, 65536)) - COALESCE(covered.ranges, '{}'::int4multirange))) gap(gap))
+  WHERE (t.state = ANY (ARRAY['live'::text, 'deleting'::text]));
+
+COMMENT ON VIEW inspect.uncovered_ranges IS 'Hashes that no ACTIVE segment owns. Must be empty: a row here is an incident.';
+
+CREATE VIEW inspect.undrained AS
+ SELECT t.name AS topic,
+    t.topic_id,
+    u.name AS subscription,
+    s.segment_id,
+    inspect.hash_range_text(s.range_start, s.range_end) AS hash_range,
+    s.sealed_at,
+    round(EXTRACT(epoch FROM (clock_timestamp() - s.sealed_at)), 1) AS age_seconds
+   FROM ((cleave.segment s
+     JOIN cleave.topic t ON (((t.topic_id = s.topic_id) AND (t.state = 'live'::text))))
+     JOIN cleave.subscription u ON (((u.topic_id = s.topic_id) AND (u.kind = 'STREAM'::text) AND (u.created_epoch < s.sealed_epoch))))
+  WHERE ((s.state = 'SEALED'::text) AND (s.pruned_epoch IS NULL) AND (s.drained_at IS NULL) AND (EXISTS ( SELECT
+           FROM cleave.consumer c
+          WHERE ((c.topic_id = s.topic_id) AND (c.subscription = u.name)))) AND (NOT (EXISTS ( SELECT
+           FROM cleave.segment_drain d
+          WHERE ((d.topic_id = s.topic_id) AND (d.subscription = u.name) AND (d.segment_id = s.segment_id))))));
+
+COMMENT ON VIEW inspect.undrained IS 'Sealed segments that a subscription has not read to their end although it has consumers; what replaced them waits for that.';
+
+CREATE VIEW inspect.health AS
+ SELECT fleet.topics,
+    fleet.active_segments,
+    uncovered.ranges AS uncovered_ranges,
+    live.operations AS live_operations,
+    live.oldest_seconds AS oldest_operation_seconds,
+    stuck.operations AS stuck_operations,
+    tombstones.open AS open_tombstones,
+    backlog.evaluations AS evaluations_due,
+    backlog.oldest_seconds AS oldest_evaluation_due_seconds,
+    load.age_seconds AS load_age_seconds,
+    samples.age_seconds AS sample_age_seconds,
+    leases.workers,
+    leases.shards,
+    leases.shards_without_worker,
+    leases.lease_changes,
+    undrained.segments AS undrained_segments,
+    undrained.oldest_seconds AS oldest_undrained_seconds,
+    withheld.buckets AS buckets_withheld,
+    withheld.oldest_seconds AS oldest_withheld_seconds
+   FROM ((((((((((( SELECT ( SELECT count(*) AS count
+                   FROM cleave.topic
+                  WHERE (topic.state = 'live'::text)) AS topics,
+            ( SELECT count(*) AS count
+                   FROM (cleave.segment s
+                     JOIN cleave.topic t USING (topic_id))
+                  WHERE ((s.state = 'ACTIVE'::text) AND (t.state = 'live'::text))) AS active_segments) fleet
+     CROSS JOIN ( SELECT count(*) AS ranges
+           FROM inspect.uncovered_ranges) uncovered)
+     CROSS JOIN ( SELECT count(*) AS operations,
+            EXTRACT(epoch FROM (clock_timestamp() - min(operation.intended_at))) AS oldest_seconds
+           FROM cleave.operation
+          WHERE (operation.finished_at IS NULL)) live)
+     CROSS JOIN ( SELECT count(*) AS operations
+           FROM inspect.stuck_operations) stuck)
+     CROSS JOIN ( SELECT count(*) AS open
+           FROM cleave.tombstone
+          WHERE (tombstone.closed_at IS NULL)) tombstones)
+     CROSS JOIN ( SELECT count(*) FILTER (WHERE (NOT evaluation_backlog.paused)) AS evaluations,
+            EXTRACT(epoch FROM (clock_timestamp() - min(evaluation_backlog.due_at) FILTER (WHERE ((NOT evaluation_backlog.paused) AND (evaluation_backlog.due_at < clock_timestamp()))))) AS oldest_seconds
+           FROM inspect.evaluation_backlog) backlog)
+     CROSS JOIN ( SELECT EXTRACT(epoch FROM (clock_timestamp() - max(load_run.window_end))) AS age_seconds
+           FROM cleave.load_run) load)
+     CROSS JOIN ( SELECT EXTRACT(epoch FROM (clock_timestamp() - max(load_source.observed_at))) AS age_seconds
+           FROM cleave.load_source) samples)
+     CROSS JOIN ( SELECT count(*) FILTER (WHERE ((lease.name ~~ 'worker/%'::text) AND (lease.expires_at > clock_timestamp()))) AS workers,
+            count(*) FILTER (WHERE (lease.name ~~ 'shard/%'::text)) AS shards,
+            count(*) FILTER (WHERE ((lease.name ~~ 'shard/%'::text) AND (lease.expires_at <= clock_timestamp()))) AS shards_without_worker,
+            COALESCE(sum(lease.term) FILTER (WHERE (lease.name ~~ 'shard/%'::text)), (0)::numeric) AS lease_changes
+           FROM cleave.lease) leases)
+     CROSS JOIN ( SELECT count(*) AS segments,
+            max(undrained_1.age_seconds) AS oldest_seconds
+           FROM inspect.undrained undrained_1) undrained)
+     CROSS JOIN ( SELECT count(*) AS buckets,
+            EXTRACT(epoch FROM (clock_timestamp() - min(bucket_owner.release_asked_at))) AS oldest_seconds
+           FROM cleave.bucket_owner
+          WHERE (bucket_owner.release_asked_at IS NOT NULL)) withheld);
+
+COMMENT ON VIEW inspect.health IS 'One row: how everything is. Ages are empty where there is nothing to be old; lease_changes only rises, by one for each time that a shard got another worker.';
+
 CREATE VIEW inspect.key_sketches AS
  SELECT l.topic,
     k.topic_id,
@@ -4222,6 +4359,18 @@ CREATE VIEW inspect.subscriptions AS
 
 COMMENT ON VIEW inspect.subscriptions IS 'Subscriptions and their registered consumers.';
 
+CREATE VIEW inspect.tallies AS
+ SELECT t.name AS topic,
+    y.topic_id,
+    y.tally,
+    y.kind,
+    y.because,
+    y.total
+   FROM (cleave.topic_tally y
+     JOIN cleave.topic t USING (topic_id));
+
+COMMENT ON VIEW inspect.tallies IS 'How often since the beginning: changes of a topic''s layout by kind and origin, and ledger rows that refused something, by lane (kind) and reason. Deleted topics count on.';
+
 CREATE VIEW inspect.tombstones_open AS
  SELECT d.tombstone_id,
     t.name AS topic,
@@ -4242,23 +4391,6 @@ CREATE VIEW inspect.tombstones_open AS
   WHERE (d.closed_at IS NULL);
 
 COMMENT ON VIEW inspect.tombstones_open IS 'Logs still to be deleted from a data plane; closed after two absences.';
-
-CREATE VIEW inspect.uncovered_ranges AS
- SELECT t.name AS topic,
-    t.topic_id,
-    t.state,
-    t.epoch,
-    inspect.hash_range_text(lower(gap.gap), (upper(gap.gap) - 1)) AS hash_range,
-    lower(gap.gap) AS range_start,
-    (upper(gap.gap) - 1) AS range_end
-   FROM ((cleave.topic t
-     CROSS JOIN LATERAL ( SELECT range_agg(int4range(s.range_start, s.range_end, '[]'::text)) AS ranges
-           FROM cleave.segment s
-          WHERE ((s.topic_id = t.topic_id) AND (s.state = 'ACTIVE'::text))) covered)
-     CROSS JOIN LATERAL unnest((int4multirange(int4range(0, 65536)) - COALESCE(covered.ranges, '{}'::int4multirange))) gap(gap))
-  WHERE (t.state = ANY (ARRAY['live'::text, 'deleting'::text]));
-
-COMMENT ON VIEW inspect.uncovered_ranges IS 'Hashes that no ACTIVE segment owns. Must be empty: a row here is an incident.';
 
 CREATE TABLE staging.broker_row (
     cluster text CONSTRAINT broker_load_cluster_not_null NOT NULL,
@@ -4591,6 +4723,9 @@ ALTER TABLE ONLY cleave.tombstone
 ALTER TABLE ONLY cleave.topic
     ADD CONSTRAINT topic_pkey PRIMARY KEY (topic_id);
 
+ALTER TABLE ONLY cleave.topic_tally
+    ADD CONSTRAINT topic_tally_pkey PRIMARY KEY (topic_id, tally, kind, because);
+
 ALTER TABLE ONLY embedded.cursor
     ADD CONSTRAINT cursor_pkey PRIMARY KEY (log_id, subscription, first_hash);
 
@@ -4774,7 +4909,11 @@ CREATE TRIGGER consumer_delete AFTER DELETE ON cleave.consumer REFERENCING OLD T
 
 CREATE TRIGGER consumer_insert AFTER INSERT ON cleave.consumer REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_consumer_change();
 
+CREATE TRIGGER decision_counted AFTER INSERT ON cleave.decision REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_decision_counted();
+
 CREATE TRIGGER layout_change_before_insert BEFORE INSERT ON cleave.layout_change FOR EACH ROW EXECUTE FUNCTION cleave.layout_change_before_insert();
+
+CREATE TRIGGER layout_change_counted AFTER INSERT ON cleave.layout_change REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_change_counted();
 
 CREATE TRIGGER layout_change_insert AFTER INSERT ON cleave.layout_change REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION cleave.on_layout_change();
 
@@ -5305,6 +5444,8 @@ GRANT SELECT,INSERT,UPDATE ON TABLE cleave.tombstone TO cleave_controller;
 
 GRANT USAGE ON SEQUENCE cleave.tombstone_tombstone_id_seq TO cleave_controller;
 
+GRANT SELECT,INSERT,UPDATE ON TABLE cleave.topic_tally TO cleave_controller;
+
 GRANT USAGE ON SEQUENCE cleave.topic_topic_id_seq TO cleave_controller;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE embedded.cursor TO cleave_controller;
@@ -5396,6 +5537,15 @@ GRANT SELECT ON TABLE inspect.why_not TO cleave_controller;
 GRANT SELECT ON TABLE inspect.fleet TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.fleet TO cleave_controller;
 
+GRANT SELECT ON TABLE inspect.uncovered_ranges TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.uncovered_ranges TO cleave_controller;
+
+GRANT SELECT ON TABLE inspect.undrained TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.undrained TO cleave_controller;
+
+GRANT SELECT ON TABLE inspect.health TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.health TO cleave_controller;
+
 GRANT SELECT ON TABLE inspect.key_sketches TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.key_sketches TO cleave_controller;
 
@@ -5453,11 +5603,11 @@ GRANT SELECT ON TABLE inspect.shadow_decisions TO cleave_controller;
 GRANT SELECT ON TABLE inspect.subscriptions TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.subscriptions TO cleave_controller;
 
+GRANT SELECT ON TABLE inspect.tallies TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.tallies TO cleave_controller;
+
 GRANT SELECT ON TABLE inspect.tombstones_open TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.tombstones_open TO cleave_controller;
-
-GRANT SELECT ON TABLE inspect.uncovered_ranges TO cleave_inspector;
-GRANT SELECT ON TABLE inspect.uncovered_ranges TO cleave_controller;
 
 GRANT INSERT ON TABLE staging.broker_row TO cleave_spark_loader;
 

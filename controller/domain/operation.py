@@ -268,6 +268,8 @@ class Observed:
 
     now_ms: int
     subscription_version: int
+    age_ms: int = 0
+    """Since its intent."""
     other_live_operations: int = 0
     """Live operations of the topic that are older (smaller id): an operation waits for these only, so no two ever wait
     for each other.

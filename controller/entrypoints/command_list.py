@@ -117,6 +117,10 @@ _COMMANDS = {
         "processes:worker",
         "Run the worker until SIGTERM: it reacts to consumers and load, and runs operations.",
     ),
+    "metrics": (
+        "processes:metrics",
+        "Serve the fleet's metrics to Prometheus until SIGTERM: layouts, load, operations, what is held back, out of the database.",
+    ),
     "serve": (
         "processes:serve",
         "Serve over HTTP until SIGTERM without working: people's calls, layouts, watches; sessions are sent to the workers.",

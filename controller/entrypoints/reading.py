@@ -14,12 +14,16 @@ from controller.store.postgres.engine import Store
 @contextmanager
 def reading() -> Iterator[Connection]:
     """One snapshot of the database that the settings name. Nothing can be changed in it, whatever the login may do."""
-    store = Store(
-        load_settings().database_url.get_secret_value(), application_name="cleave-read", pool_size=1
-    )
+    with reading_store("cleave-read") as store, snapshot(store) as tx:
+        yield tx
+
+
+@contextmanager
+def reading_store(name: str) -> Iterator[Store]:
+    """The database that the settings name, for one reader at a time; `name` is what it sees connected."""
+    store = Store(load_settings().database_url.get_secret_value(), application_name=name, pool_size=1)
     try:
-        with snapshot(store) as tx:
-            yield tx
+        yield store
     finally:
         store.dispose()
 

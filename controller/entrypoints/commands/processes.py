@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,9 +18,13 @@ from controller.bootstrap import (
 from controller.domain.errors import InvalidInput
 from controller.entrypoints.commands.options import AsJson, DryRun
 from controller.entrypoints.output import emit, rows_table
+from controller.entrypoints.reading import reading_store
 from controller.entrypoints.stop_signals import on_stop_signals
 from controller.settings import load_settings
 from controller.store.postgres import migrations
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 JsonLogs = Annotated[bool, typer.Option("--json-logs", help="One JSON object a log line.")]
 MetricsPort = Annotated[
@@ -89,6 +93,35 @@ def serve(
             thread.join()
 
 
+def metrics(
+    port: Annotated[int, typer.Option(min=1, max=65_535, help="The port to serve them at.")] = 9464,
+    host: Annotated[str, typer.Option(help="The address to serve them on.")] = "127.0.0.1",
+    prefix: Annotated[
+        str, typer.Option(help="Series of their own for topics whose full names begin with this.")
+    ] = "",
+    most_topics: Annotated[
+        int, typer.Option(min=0, help="Series of their own for so many topics; the others are in the sums.")
+    ] = 1000,
+    once: Annotated[bool, typer.Option("--once", help="Print them and leave.")] = False,
+    json_logs: JsonLogs = False,
+) -> None:
+    telemetry.configure_logging(json_lines=json_logs)
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    from controller.entrypoints.fleet_metrics import FleetMetrics
+
+    with reading_store("cleave-metrics") as store:
+        registry = CollectorRegistry()
+        registry.register(FleetMetrics(store, prefix=prefix, most_topics=most_topics))
+        if once:
+            typer.echo(generate_latest(registry).decode(), nl=False)
+            return
+        leave = threading.Event()
+        on_stop_signals(leave.set)
+        serve_metrics(host, port, registry)
+        leave.wait()
+
+
 def collect(
     once: Annotated[bool, typer.Option("--once", help="One tick, then leave.")] = False,
     prefix: Annotated[str, typer.Option(help="Watch only topics whose full names begin with this.")] = "",
@@ -121,13 +154,15 @@ def _tell(metrics_host: str, metrics_port: int | None, json_logs: bool) -> None:
     serve_metrics(metrics_host, metrics_port)
 
 
-def serve_metrics(host: str, port: int | None) -> None:
-    """Serve the metrics of this process if a port is given. Raises InvalidInput for an address that cannot be had."""
+def serve_metrics(host: str, port: int | None, registry: CollectorRegistry | None = None) -> None:
+    """Serve the metrics of this process, or those of the registry, if a port is given. Raises InvalidInput for an address
+    that cannot be had.
+    """
     if port is not None:
-        from prometheus_client import start_http_server
+        from prometheus_client import REGISTRY, start_http_server
 
         try:
-            start_http_server(port, addr=host)
+            start_http_server(port, addr=host, registry=registry or REGISTRY)
         except OSError as error:
             raise InvalidInput(
                 f"metrics cannot be served at {host}:{port}: {error}; choose another"

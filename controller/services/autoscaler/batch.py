@@ -221,6 +221,7 @@ class Batch:
     def _refused(self, topic_id: int, error: CleaveError | IntegrityError) -> None:
         """The intent was refused. The topic is decided again soon where another process was faster, else later."""
         if isinstance(error, LostRace | SegmentBusy):
+            telemetry.LOST_RACES.labels("intent").inc()
             log.info(
                 "a topic moved while it was decided; left for the next pass",
                 topic_id=topic_id,

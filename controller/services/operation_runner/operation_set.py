@@ -90,6 +90,9 @@ class OperationSet:
         """`claimed_until` by the monotonic clock, counted from before the claim was asked for."""
         self._context = context
         self._members = [_Member(one.operation, one.observed) for one in claimed]
+        for one in claimed:
+            if one.operation.state is OperationState.INTENDED and one.operation.attempts == 0:
+                telemetry.NOTIFICATION_LAG.observe(one.observed.age_ms / 1000)
         self._claimed_until = claimed_until
 
     def drive(self) -> list[Outcome]:
@@ -299,6 +302,7 @@ class OperationSet:
         """Recorded. What was seen before serves for what can only go forward; any other next step is chosen on a new
         look.
         """
+        age_ms = member.seen().age_ms + now_ms - member.seen().now_ms
         member.operation = operation
         goes_forward = operation.state in (OperationState.FENCING, OperationState.COMMITTED)
         member.observed = replace(member.seen(), now_ms=now_ms) if goes_forward else None
@@ -306,6 +310,8 @@ class OperationSet:
         if not operation.state.is_live:
             member.outcome = Outcome.FINISHED
             telemetry.OPERATIONS.labels(operation.kind, operation.origin, operation.state).inc()
+            if operation.state is OperationState.DONE:
+                telemetry.OPERATION_SECONDS.labels(operation.kind).observe(age_ms / 1000)
             log.info(
                 "operation ended",
                 operation_id=operation.operation_id,
@@ -331,6 +337,8 @@ class OperationSet:
         member.observed = None
         if member.outcome is not None:
             return
+        if isinstance(error, LostRace):
+            telemetry.LOST_RACES.labels("operation").inc()
         if isinstance(error, FencedOut):
             self._lose(member, error)
         elif isinstance(error, LostRace) and member.lost_races + 1 < backoff.LOST_RACES_IN_A_ROW:

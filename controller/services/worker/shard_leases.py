@@ -104,8 +104,11 @@ class ShardLeases:
                 if len(kept) >= share:
                     break
         with self._lock:
-            changed = kept.keys() != self._leases.keys() or (bool(kept) and began >= self._trusted_until)
+            before = self._leases.keys()
+            changed = kept.keys() != before or (bool(kept) and began >= self._trusted_until)
             self._leases, self._trusted_until = kept, began + self._ttl_seconds
+        telemetry.LEASE_CHANGES.labels("got").inc(len(kept.keys() - before))
+        telemetry.LEASE_CHANGES.labels("lost").inc(len(before - kept.keys()))
         if changed:
             log.info("shards", worker=self._worker_id, held=len(kept), share=share, workers=workers)
         return changed

@@ -14,6 +14,7 @@ import typer
 from prometheus_client.metrics import MetricWrapperBase
 
 from controller import settings, telemetry
+from controller.entrypoints import fleet_metrics
 from controller.entrypoints.bundles.metrics import GAUGES
 from controller.entrypoints.cli import app
 from controller.entrypoints.command_list import Listed
@@ -151,10 +152,19 @@ def metrics() -> str:
             rows.append((code(described.name + suffix), described.type, labels, described.documentation))
     for name, (text, names) in GAUGES.items():
         rows.append((code(name), "gauge", ", ".join(map(code, names)), text))
+    fleet = [
+        (code(name), kind, ", ".join(map(code, names)), text)
+        for name, kind, names, text in fleet_metrics.described()
+    ]
     return page(
         "Metrics",
         "Served for Prometheus by `cleave worker`, `cleave collect` and `cleave bundles collect` with `--metrics-port` "
         "(on loopback unless `--metrics-host` says otherwise). Those that begin with `cleave_bundle` are served by "
         "`cleave bundles collect`, which reads the gauges from the database, wherever the cycles run.",
         table(("metric", "type", "labels", "what it counts"), rows),
+        "## Of the fleet",
+        "Served by `cleave metrics`, out of the database: passes of Airflow and runs of Spark end, and nobody can scrape those. One such "
+        "process answers for all workers and passes; two give the same figures. A login in role `cleave_inspector` is enough for it. "
+        "Those of topics are there for `--most-topics` of them. Rules, board and what to do: [watch the fleet](../how-to/watch-the-fleet.md).",
+        table(("metric", "type", "labels", "what it tells"), fleet),
     )

@@ -1,0 +1,169 @@
+"""Metrics of the fleet, read from the database at each scrape and served by `cleave metrics`.
+
+Passes and runs of Spark are tasks that end, and nobody can scrape those; workers come and go with what they counted. What
+is stored survives them: one process of this kind answers for all, and two give the same figures. Names follow PIP-483 and
+PIP-486 where these name one. What a process knows of itself alone (batches sent, sessions held) is in `telemetry`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from controller import telemetry
+from controller.domain.errors import CleaveError
+from controller.entrypoints.reading import snapshot
+from controller.store.fleet_figures import FleetFigures, TopicFigures, fleet_figures
+from controller.store.postgres.engine import Store
+
+log = telemetry.get_logger(__name__)
+
+_TOPIC = ("topic",)
+UP: Final = (
+    "cleave_database_up",
+    "Whether the database answered this scrape; without it there is nothing else here.",
+)
+HEALTH: Final = {
+    "topics": "Live topics.",
+    "active_segments": "Active segments of live topics.",
+    "uncovered_ranges": "Ranges of hashes that no active segment owns. Anything but 0 is an incident.",
+    "live_operations": "Operations that have not ended.",
+    "oldest_operation_seconds": "Age of the oldest of them.",
+    "stuck_operations": "Of these, operations that should have moved on (inspect.stuck_operations).",
+    "open_tombstones": "Logs that are still to be deleted from a data plane.",
+    "evaluations_due": "Topics, once for each lane, that a pass or a worker is to look at.",
+    "oldest_evaluation_due_seconds": "For how long the first of them has been due.",
+    "load_age_seconds": "Age of the youngest aggregated load.",
+    "sample_age_seconds": "Time since any source of samples was heard of in it.",
+    "workers": "Workers that are up.",
+    "shards": "Shares of the topics that workers divide among themselves, as far as one ever had a worker.",
+    "shards_without_worker": "Shards that had a worker and have none now; their topics wait.",
+    "lease_changes": "Times that a shard got another worker.",
+    "undrained_segments": "Sealed segments, once for each subscription, that its consumers have not read to the end.",
+    "oldest_undrained_seconds": "Time since the first of them was sealed.",
+    "buckets_withheld": "Entry buckets whose owner is to let go of them and has not yet, of all topics.",
+    "oldest_withheld_seconds": "For how long the first of them has been waited for.",
+}
+"""Column of `inspect.health` to what it tells; the metric is `cleave_fleet_` and the column."""
+_COUNTED_HEALTH = {"lease_changes"}
+TOTALS: Final = {
+    "change": ("cleave_layout_changes_total", "Changes of layouts, by kind and origin.", ("kind", "origin")),
+    "refusal": (
+        "cleave_suppressed_total",
+        "Outcomes in the ledger that refused something, by lane and reason; each new outcome counts once.",
+        ("lane", "reason"),
+    ),
+}
+SOURCES: Final = (
+    "cleave_sample_source_silent_seconds",
+    "Time since a source of samples was heard of.",
+    ("source",),
+)
+LEFT_OUT: Final = (
+    "cleave_fleet_topics_left_out",
+    "Live topics without series of their own, see --most-topics and --prefix.",
+)
+TOPIC_GAUGES: Final = {
+    "pulsar_scalable_topic_active_segments": "Active segments of the topic (PIP-483).",
+    "pulsar_scalable_topic_entry_buckets": "Entry buckets of its active segments (PIP-486).",
+    "cleave_topic_hottest_ratio": "Its largest rate over the split threshold of that rate; above 1 is hot. Nothing without fresh load.",
+    "cleave_topic_stale_segments": "Its active segments without fresh load.",
+}
+TOPIC_TOTALS: Final = {
+    "auto_splits": "Splits that the autoscaler made (PIP-483).",
+    "auto_merges": "Merges that the autoscaler made (PIP-483).",
+    "split_suppressed_max_segments": "Outcomes that refused a split because of max_segments (PIP-483).",
+    "merge_suppressed_max_depth": "Outcomes that refused a merge because of max_dag_depth (PIP-483).",
+    "rebucket_rollovers": "Segments replaced to have another number of entry buckets (PIP-486).",
+}
+"""What is counted of a topic; the metric is `pulsar_scalable_topic_` and the name, and `_total`."""
+
+
+def described() -> list[tuple[str, str, tuple[str, ...], str]]:
+    """Every metric: its name, its type, its labels, and what it tells."""
+    return [
+        (UP[0], "gauge", (), UP[1]),
+        *((_health_name(name), "counter" if name in _COUNTED_HEALTH else "gauge", (), text) for name, text in HEALTH.items()),
+        *((name, "counter", labels, text) for name, text, labels in TOTALS.values()),
+        (SOURCES[0], "gauge", SOURCES[2], SOURCES[1]),
+        (LEFT_OUT[0], "gauge", (), LEFT_OUT[1]),
+        *((name, "gauge", _TOPIC, text) for name, text in TOPIC_GAUGES.items()),
+        *((f"pulsar_scalable_topic_{name}_total", "counter", _TOPIC, text) for name, text in TOPIC_TOTALS.items()),
+    ]  # fmt: skip
+
+
+class FleetMetrics(Collector):
+    """The metrics of one database. While it is away there is `cleave_database_up 0` and nothing else."""
+
+    def __init__(self, store: Store, *, prefix: str = "", most_topics: int = 1000) -> None:
+        self._store, self._prefix, self._most_topics = store, prefix, most_topics
+
+    def describe(self) -> Iterator[Metric]:
+        """The names, without asking the database."""
+        for name, kind, labels, text in described():
+            yield _family(name, kind, text, labels)
+
+    def collect(self) -> Iterator[Metric]:
+        """The values now."""
+        try:
+            with snapshot(self._store) as tx:
+                figures = fleet_figures(tx, prefix=self._prefix, most_topics=self._most_topics)
+        except CleaveError as error:
+            log.warning("no metrics of the fleet", error=str(error))
+            yield GaugeMetricFamily(*UP, value=0)
+            return
+        yield GaugeMetricFamily(*UP, value=1)
+        yield from _of_fleet(figures)
+        yield from _of_topics(figures.topics)
+
+
+def _health_name(column: str) -> str:
+    return f"cleave_fleet_{column}" + ("_total" if column in _COUNTED_HEALTH else "")
+
+
+def _family(
+    name: str, kind: str, text: str, labels: Sequence[str]
+) -> CounterMetricFamily | GaugeMetricFamily:
+    family = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
+    return family(name, text, labels=labels)
+
+
+def _of_fleet(figures: FleetFigures) -> Iterator[Metric]:
+    for column, text in HEALTH.items():
+        value = figures.health[column]
+        kind = "counter" if column in _COUNTED_HEALTH else "gauge"
+        family = _family(_health_name(column), kind, text, ())
+        if value is not None:
+            family.add_metric([], value)
+        yield family
+    for tally, (name, text, labels) in TOTALS.items():
+        total = CounterMetricFamily(name, text, labels=labels)
+        for what, kind, because, count in figures.totals:
+            if what == tally:
+                total.add_metric([kind, because], count)
+        yield total
+    silent = GaugeMetricFamily(SOURCES[0], SOURCES[1], labels=SOURCES[2])
+    for source, seconds in figures.silent_seconds.items():
+        silent.add_metric([source], seconds)
+    yield silent
+    yield GaugeMetricFamily(*LEFT_OUT, value=figures.topics_left_out)
+
+
+def _of_topics(topics: Sequence[TopicFigures]) -> Iterator[Metric]:
+    gauges = {name: GaugeMetricFamily(name, text, labels=_TOPIC) for name, text in TOPIC_GAUGES.items()}
+    totals = {
+        name: CounterMetricFamily(f"pulsar_scalable_topic_{name}", text, labels=_TOPIC)
+        for name, text in TOPIC_TOTALS.items()
+    }
+    for one in topics:
+        values = (one.active_segments, one.entry_buckets, one.hottest_ratio, one.stale_segments)
+        for gauge, value in zip(gauges.values(), values, strict=True):
+            if value is not None:
+                gauge.add_metric([one.topic], value)
+        for name, total in totals.items():
+            total.add_metric([one.topic], one.totals[name])
+    yield from gauges.values()
+    yield from totals.values()

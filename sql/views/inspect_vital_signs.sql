@@ -1,0 +1,54 @@
+-- The fleet in figures: what happened how often, what is not read to its end, and how everything is. `cleave metrics` serves them.
+
+CREATE VIEW inspect.tallies AS
+SELECT t.name AS topic, y.topic_id, y.tally, y.kind, y.because, y.total
+  FROM cleave.topic_tally y
+  JOIN cleave.topic t USING (topic_id);
+COMMENT ON VIEW inspect.tallies IS
+    'How often since the beginning: changes of a topic''s layout by kind and origin, and ledger rows that refused something, by lane (kind) and reason. Deleted topics count on.';
+
+CREATE VIEW inspect.undrained AS
+SELECT t.name AS topic, t.topic_id, u.name AS subscription, s.segment_id, inspect.hash_range_text(s.range_start, s.range_end) AS hash_range,
+       s.sealed_at, round(extract(epoch FROM clock_timestamp() - s.sealed_at), 1) AS age_seconds
+  FROM cleave.segment s
+  JOIN cleave.topic t ON t.topic_id = s.topic_id AND t.state = 'live'
+  JOIN cleave.subscription u ON u.topic_id = s.topic_id AND u.kind = 'STREAM' AND u.created_epoch < s.sealed_epoch
+ WHERE s.state = 'SEALED' AND s.pruned_epoch IS NULL AND s.drained_at IS NULL
+   AND EXISTS (SELECT FROM cleave.consumer c WHERE c.topic_id = s.topic_id AND c.subscription = u.name)
+   AND NOT EXISTS (SELECT FROM cleave.segment_drain d
+                    WHERE d.topic_id = s.topic_id AND d.subscription = u.name AND d.segment_id = s.segment_id);
+COMMENT ON VIEW inspect.undrained IS
+    'Sealed segments that a subscription has not read to their end although it has consumers; what replaced them waits for that.';
+
+CREATE VIEW inspect.health AS
+SELECT fleet.topics, fleet.active_segments, uncovered.ranges AS uncovered_ranges,
+       live.operations AS live_operations, live.oldest_seconds AS oldest_operation_seconds, stuck.operations AS stuck_operations,
+       tombstones.open AS open_tombstones, backlog.evaluations AS evaluations_due, backlog.oldest_seconds AS oldest_evaluation_due_seconds,
+       load.age_seconds AS load_age_seconds, samples.age_seconds AS sample_age_seconds,
+       leases.workers, leases.shards, leases.shards_without_worker, leases.lease_changes,
+       undrained.segments AS undrained_segments, undrained.oldest_seconds AS oldest_undrained_seconds,
+       withheld.buckets AS buckets_withheld, withheld.oldest_seconds AS oldest_withheld_seconds
+  FROM (SELECT (SELECT count(*) FROM cleave.topic WHERE state = 'live') AS topics,
+               (SELECT count(*) FROM cleave.segment s JOIN cleave.topic t USING (topic_id)
+                 WHERE s.state = 'ACTIVE' AND t.state = 'live') AS active_segments) fleet
+ CROSS JOIN (SELECT count(*) AS ranges FROM inspect.uncovered_ranges) uncovered
+ CROSS JOIN (SELECT count(*) AS operations, extract(epoch FROM clock_timestamp() - min(intended_at)) AS oldest_seconds
+               FROM cleave.operation WHERE finished_at IS NULL) live
+ CROSS JOIN (SELECT count(*) AS operations FROM inspect.stuck_operations) stuck
+ CROSS JOIN (SELECT count(*) AS open FROM cleave.tombstone WHERE closed_at IS NULL) tombstones
+ CROSS JOIN (SELECT count(*) FILTER (WHERE NOT paused) AS evaluations,
+                    extract(epoch FROM clock_timestamp() - min(due_at) FILTER (WHERE NOT paused AND due_at < clock_timestamp()))
+                        AS oldest_seconds
+               FROM inspect.evaluation_backlog) backlog
+ CROSS JOIN (SELECT extract(epoch FROM clock_timestamp() - max(window_end)) AS age_seconds FROM cleave.load_run) load
+ CROSS JOIN (SELECT extract(epoch FROM clock_timestamp() - max(observed_at)) AS age_seconds FROM cleave.load_source) samples
+ CROSS JOIN (SELECT count(*) FILTER (WHERE name LIKE 'worker/%' AND expires_at > clock_timestamp()) AS workers,
+                    count(*) FILTER (WHERE name LIKE 'shard/%') AS shards,
+                    count(*) FILTER (WHERE name LIKE 'shard/%' AND expires_at <= clock_timestamp()) AS shards_without_worker,
+                    coalesce(sum(term) FILTER (WHERE name LIKE 'shard/%'), 0) AS lease_changes
+               FROM cleave.lease) leases
+ CROSS JOIN (SELECT count(*) AS segments, max(age_seconds) AS oldest_seconds FROM inspect.undrained) undrained
+ CROSS JOIN (SELECT count(*) AS buckets, extract(epoch FROM clock_timestamp() - min(release_asked_at)) AS oldest_seconds
+               FROM cleave.bucket_owner WHERE release_asked_at IS NOT NULL) withheld;
+COMMENT ON VIEW inspect.health IS
+    'One row: how everything is. Ages are empty where there is nothing to be old; lease_changes only rises, by one for each time that a shard got another worker.';

@@ -1,0 +1,229 @@
+"""What `cleave metrics` serves, of a database with a history: every figure against what was done."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+import requests
+from prometheus_client import REGISTRY, CollectorRegistry
+from sqlalchemy import make_url
+
+from controller.devstack.ports import free_port
+from controller.domain.operation import Origin
+from controller.entrypoints.fleet_metrics import FleetMetrics, described
+from controller.services.segment_admin import merging, rebucketing, splitting
+from controller.store.postgres.engine import Store
+from tests.support.bench import Bench
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def registry(bench: Bench) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(FleetMetrics(bench.store))
+    return registry
+
+
+def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
+    return registry.get_sample_value(name, labels)
+
+
+def test_a_topic_is_counted_by_pulsars_names(bench: Bench, registry: CollectorRegistry) -> None:
+    bench.topic_with(segments=2)
+    bench.reshape(splitting(0))
+    name = bench.topic_name
+
+    assert value(registry, "pulsar_scalable_topic_active_segments", topic=name) == 3
+    assert value(registry, "pulsar_scalable_topic_auto_splits_total", topic=name) == 0, "by hand"
+    assert value(registry, "cleave_layout_changes_total", kind="split", origin="manual") == 1
+    assert value(registry, "cleave_topic_stale_segments", topic=name) == 3
+    assert value(registry, "cleave_topic_hottest_ratio", topic=name) is None
+    assert value(registry, "cleave_fleet_topics") == 1
+    assert value(registry, "cleave_fleet_active_segments") == 3
+    assert value(registry, "cleave_fleet_uncovered_ranges") == 0
+
+
+def test_what_the_autoscaler_did_and_refused_is_counted_wherever_it_ran(
+    bench: Bench, registry: CollectorRegistry
+) -> None:
+    """Ledger rows go with time; what they were counted as stays."""
+    bench.topic_with()
+    for planner, origin in (
+        (splitting(0), Origin.AUTO),
+        (splitting(1), Origin.AUTO),
+        (merging(3, 4), Origin.AUTO),
+        (rebucketing(5, 4), Origin.AUTO),
+        (merging(6, 2), Origin.API),
+    ):
+        bench.finish(bench.intend(planner, replace(bench.request(), origin=origin)))
+    refusals = (
+        '[{"lane": "load", "reason": "at-max-segments", "segment_id": 0},'
+        ' {"lane": "load", "reason": "at-max-segments", "segment_id": 1},'
+        ' {"lane": "merge", "reason": "merge-depth", "segment_id": 0}, {"reason": "disabled"}]'
+    )
+    for _ in range(2):
+        bench.execute(
+            "INSERT INTO cleave.decision (topic_id, epoch, input_version, lanes, decided_by, code_version, decisions,"
+            f" refusals, situation) SELECT topic_id, epoch, 1, '{{load}}', 't', 'v', '[]', '{refusals}', '{{}}'"
+            " FROM cleave.topic"
+        )
+    bench.execute("DELETE FROM cleave.decision")
+    name = bench.topic_name
+
+    assert value(registry, "pulsar_scalable_topic_auto_splits_total", topic=name) == 2
+    assert value(registry, "pulsar_scalable_topic_auto_merges_total", topic=name) == 1
+    assert value(registry, "pulsar_scalable_topic_rebucket_rollovers_total", topic=name) == 1
+    assert value(registry, "pulsar_scalable_topic_split_suppressed_max_segments_total", topic=name) == 2
+    assert value(registry, "pulsar_scalable_topic_merge_suppressed_max_depth_total", topic=name) == 2
+    assert value(registry, "cleave_suppressed_total", lane="load", reason="at-max-segments") == 2
+    assert value(registry, "cleave_suppressed_total", lane="all", reason="disabled") == 2
+    assert value(registry, "cleave_layout_changes_total", kind="merge", origin="api") == 1
+
+
+def test_what_somebody_has_to_look_at_has_an_age(bench: Bench, registry: CollectorRegistry) -> None:
+    """A withheld bucket, a segment that is not read to its end, an operation that nobody runs, a hole, and a lost shard."""
+    bench.topic_with(segments=2)
+    bench.reshape(splitting(0))
+    for gauge in ("oldest_undrained", "oldest_withheld", "oldest_operation", "load_age", "sample_age"):
+        assert value(registry, f"cleave_fleet_{gauge}_seconds") is None, gauge
+
+    bench.execute(
+        "INSERT INTO cleave.consumer (topic_id, subscription, name) SELECT topic_id, 'billing', 'c' FROM cleave.topic"
+    )
+    bench.execute(
+        "UPDATE cleave.segment SET sealed_at = sealed_at - interval '2 hours', created_at = created_at - interval '3 hours' WHERE segment_id = 0"
+    )
+    bench.execute(
+        "INSERT INTO cleave.bucket_owner (topic_id, subscription, segment_id, bucket_start, bucket_end, consumer, generation,"
+        " release_asked_at) SELECT topic_id, 'billing', 1, 0, 65535, 'c', 1, clock_timestamp() - interval '5 minutes' FROM cleave.topic"
+    )
+    bench.intend(splitting(1))
+    bench.execute(
+        "UPDATE cleave.operation SET intended_at = intended_at - interval '10 minutes' WHERE finished_at IS NULL"
+    )
+    bench.execute(
+        "INSERT INTO cleave.load_source VALUES ('broker-1', clock_timestamp() - interval '7 minutes')"
+    )
+    bench.execute(
+        "INSERT INTO cleave.lease (name, holder, term, expires_at) VALUES ('shard/0', 'w', 5, clock_timestamp() - interval '1 second'), ('worker/w', 'w', 9, clock_timestamp() + interval '1 minute')"
+    )
+
+    assert value(registry, "cleave_fleet_undrained_segments") == 1
+    assert 7200 <= (value(registry, "cleave_fleet_oldest_undrained_seconds") or 0) < 9000
+    assert value(registry, "cleave_fleet_buckets_withheld") == 1
+    assert 300 <= (value(registry, "cleave_fleet_oldest_withheld_seconds") or 0) < 2000
+    assert value(registry, "cleave_fleet_live_operations") == 1
+    assert value(registry, "cleave_fleet_stuck_operations") == 1
+    assert 600 <= (value(registry, "cleave_fleet_oldest_operation_seconds") or 0) < 2400
+    assert 420 <= (value(registry, "cleave_sample_source_silent_seconds", source="broker-1") or 0) < 2200
+    assert value(registry, "cleave_fleet_workers") == 1
+    assert value(registry, "cleave_fleet_shards") == 1
+    assert value(registry, "cleave_fleet_shards_without_worker") == 1
+    assert value(registry, "cleave_fleet_lease_changes_total") == 5
+
+    bench.execute(
+        "INSERT INTO cleave.segment_drain (topic_id, subscription, segment_id) SELECT topic_id, 'billing', 0 FROM cleave.topic"
+    )
+    assert value(registry, "cleave_fleet_undrained_segments") == 0
+
+
+def test_more_topics_than_it_may_list_are_in_the_sums(bench: Bench) -> None:
+    bench.topic_with(segments=2)
+    registry = CollectorRegistry()
+    registry.register(FleetMetrics(bench.store, most_topics=0))
+    assert value(registry, "cleave_fleet_topics_left_out") == 1
+    assert value(registry, "cleave_fleet_active_segments") == 2
+    assert value(registry, "pulsar_scalable_topic_active_segments", topic=bench.topic_name) is None
+
+    other = CollectorRegistry()
+    other.register(FleetMetrics(bench.store, prefix="topic://other/"))
+    assert value(other, "cleave_fleet_topics_left_out") == 1
+
+
+def test_every_metric_is_described(bench: Bench, registry: CollectorRegistry) -> None:
+    bench.topic_with()
+    names = {name.removesuffix("_total") for name, *_ in described()}
+    assert {family.name for family in registry.collect()} == names
+
+
+def test_a_database_that_is_away_is_a_figure_too() -> None:
+    nowhere = Store("postgresql://nobody@127.0.0.1:9/none", application_name="test", pool_size=1)
+    assert [(one.name, one.samples[0].value) for one in FleetMetrics(nowhere).collect()] == [
+        ("cleave_database_up", 0)
+    ]
+
+
+@contextmanager
+def served(url: str, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    port = free_port()
+    arguments = [sys.executable, "-m", "controller.entrypoints.cli", "metrics", "--port", str(port), *options]
+    with subprocess.Popen(arguments, env={**os.environ, "CLEAVE_DATABASE_URL": url}) as process:
+        try:
+            yield process, f"http://127.0.0.1:{port}/metrics"
+        finally:
+            process.kill()
+
+
+def test_it_is_served_to_whoever_may_only_look_and_ends_when_told(bench: Bench) -> None:
+    bench.topic_with(segments=2)
+    bench.execute("CREATE ROLE watcher LOGIN PASSWORD 'pw' IN ROLE cleave_inspector")
+    url = make_url(bench.url).set(username="watcher", password="pw").render_as_string(hide_password=False)
+    try:
+        with served(url) as (process, address):
+
+            def page() -> str | None:
+                try:
+                    return requests.get(address, timeout=30).text
+                except requests.ConnectionError:
+                    return None
+
+            text = wait_until(page, message="it serves")
+            assert text is not None
+            assert "cleave_database_up 1.0" in text
+            assert f'pulsar_scalable_topic_active_segments{{topic="{bench.topic_name}"}} 2.0' in text
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=30) == 0
+    finally:
+        bench.execute("DROP ROLE watcher")
+
+
+def histogram(name: str, **labels: str) -> tuple[float, float]:
+    """How many and their sum, of this process."""
+    return tuple(REGISTRY.get_sample_value(f"{name}_{part}", labels) or 0.0 for part in ("count", "sum"))  # type: ignore[return-value]
+
+
+def test_who_runs_an_operation_says_how_long_it_waited_and_took(bench: Bench) -> None:
+    bench.topic_with()
+    waited, took = (
+        histogram("cleave_notification_lag_seconds"),
+        histogram("cleave_operation_seconds", kind="split"),
+    )
+    intent = bench.intend(splitting(0))
+    bench.execute(
+        "UPDATE cleave.operation SET intended_at = intended_at - interval '20 seconds' WHERE finished_at IS NULL"
+    )
+    bench.finish(intent)
+
+    for before, name, labels in (
+        (waited, "cleave_notification_lag_seconds", {}),
+        (took, "cleave_operation_seconds", {"kind": "split"}),
+    ):
+        count, seconds = histogram(name, **labels)
+        assert count == before[0] + 1, name
+        assert 20 <= seconds - before[1] < 600, name
+
+
+def test_an_operation_taken_up_again_waited_for_nobody(bench: Bench) -> None:
+    bench.topic_with()
+    intent = bench.intend(splitting(0))
+    bench.execute("UPDATE cleave.operation SET attempts = 1 WHERE finished_at IS NULL")
+    before = histogram("cleave_notification_lag_seconds")
+    bench.finish(intent)
+    assert histogram("cleave_notification_lag_seconds") == before
