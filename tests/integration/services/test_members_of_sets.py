@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from controller.clock import SystemClock
 from controller.dataplane.base import LogState
@@ -174,8 +175,10 @@ def test_a_change_of_subscriptions_is_applied_in_the_same_run(bench: Bench, at: 
             children = [child for one in ids for child in bench.operation(one).children]
             on_children.extend(list(bench.plane.list_subscriptions(one.backing_topic)) for one in children)
 
+    races = REGISTRY.get_sample_value("cleave_lost_races_total", {"what": "operation"}) or 0.0
     run_due(bench.context(checkpoint=checkpoint), limit=8)
 
+    assert (REGISTRY.get_sample_value("cleave_lost_races_total", {"what": "operation"}) or 0.0) > races
     assert on_children == [["billing", "late"]] * 4
     assert states(bench, ids) == [_S.DONE] * 2
     assert bench.scalar("SELECT sum(attempts) FROM cleave.operation") == 0

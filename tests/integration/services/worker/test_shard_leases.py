@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import pytest
+from prometheus_client import REGISTRY
 from sqlalchemy import Connection, text
 
 from controller.domain.errors import FencedOut
@@ -63,6 +64,11 @@ def fence(bench: Bench, leases: ShardLeases, shards: Shards) -> None:
         leases.fence(tx, shards)
 
 
+def changes(change: str) -> float:
+    """As the metrics have them."""
+    return REGISTRY.get_sample_value("cleave_lease_changes_total", {"change": change}) or 0.0
+
+
 def expire(bench: Bench) -> None:
     """Every lease runs out now."""
     bench.execute("UPDATE cleave.lease SET expires_at = clock_timestamp()")
@@ -73,9 +79,14 @@ def test_a_worker_alone_takes_all_and_shares_with_the_next(
 ) -> None:
     assert leases.held == Shards.of(COUNT, range(COUNT))
     other = worker(bench, "w2", clock)
+    before = {change: changes(change) for change in ("got", "lost")}
     assert not other.round(), "nothing is free yet"
     assert leases.round(), "it gives half of them up"
     assert other.round()
+    assert {change: changes(change) - count for change, count in before.items()} == {
+        "got": COUNT // 2,
+        "lost": COUNT // 2,
+    }
     assert leases.held.held.isdisjoint(other.held.held)
     assert len(leases.held.held) == len(other.held.held) == COUNT // 2
 
