@@ -43,7 +43,7 @@ def of_program(program: str) -> list[list[str]]:
 
 def test_the_services_are_those_that_the_stack_has() -> None:
     assert set(SERVICES) == {
-        *("postgres", "cleave-migrate", "cleave-worker", "cleave-collector"),
+        *("postgres", "cleave-migrate", "cleave-worker", "cleave-collector", "cleave-metrics"),
         *(
             "airflow-init",
             "airflow-apiserver",
@@ -120,7 +120,14 @@ def test_applications_reach_the_worker_where_it_says_that_it_serves() -> None:
 
 def test_the_metadata_of_airflow_is_for_airflow_only() -> None:
     """Whoever runs user code elsewhere gets neither Airflow's database nor its keys, nor the owner's password."""
-    for name in ("cleave-worker", "cleave-collector", "spark-master", "spark-worker", "spark-connect"):
+    for name in (
+        "cleave-worker",
+        "cleave-collector",
+        "cleave-metrics",
+        "spark-master",
+        "spark-worker",
+        "spark-connect",
+    ):
         told = " ".join(f"{k}={v}" for k, v in SERVICES[name].get("environment", {}).items())
         assert not re.search("AIRFLOW_(?!URL|USERNAME|PASSWORD)|OWNER|POSTGRES_PASSWORD", told), name
 
@@ -128,7 +135,7 @@ def test_the_metadata_of_airflow_is_for_airflow_only() -> None:
 def test_commands_of_cleave_exist_with_their_options() -> None:
     asked = of_program("cleave")
 
-    assert [words[0] for words in asked] == ["migrate", "worker", "collect"]
+    assert [words[0] for words in asked] == ["migrate", "worker", "collect", "metrics"]
     for words in asked:
         command = typer.main.get_command(app).commands[words[0]].load()  # type: ignore[attr-defined]
         options = {name for parameter in command.params for name in parameter.opts}
