@@ -62,7 +62,7 @@ def add_up(spark: SparkSession, count_urls: Sequence[str], since_ms: int, until_
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """For `spark-submit`: the same run with its parts as options; `changes` and `heard` become files too."""
+    """For `spark-submit`: the same run with its parts as options; `changes`, `heard` and `sketches` become files too."""
     parser = argparse.ArgumentParser(
         prog="run_load_aggregation", description=main.__doc__, fromfile_prefix_chars="@"
     )
@@ -72,13 +72,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--window-end-ms", type=int, required=True)
     parser.add_argument("--window-length-ms", type=int, default=60_000)
     parser.add_argument("--lookback-ms", type=int, default=60_000)
+    parser.add_argument("--key-counts", nargs="+", default=[], help="URLs of files of counted keys")
+    parser.add_argument(
+        "--counted-since-ms",
+        type=int,
+        help="the last run's window end; counts of after it belong to this one",
+    )
     options = parser.parse_args(arguments)
+    if options.key_counts and options.counted_since_ms is None:
+        parser.error("--key-counts needs --counted-since-ms: each count belongs to one run")
     window = LoadWindow(options.window_end_ms, options.window_length_ms, options.lookback_ms)
 
     def run(spark: SparkSession) -> None:
         changes, heard = compute(spark, options.samples, options.scratch, window)
         changes.write.mode("overwrite").parquet(f"{options.scratch}/changes")
         spark.createDataFrame(heard).write.mode("overwrite").parquet(f"{options.scratch}/heard")
+        if options.key_counts:
+            sketches = add_up(spark, options.key_counts, options.counted_since_ms, window.end_ms)
+            spark.createDataFrame(sketches).write.mode("overwrite").parquet(f"{options.scratch}/sketches")
 
     with_session(options.master, run)
 

@@ -13,7 +13,9 @@ import pytest
 from controller.devstack.ports import LOOPBACK, free_port, release_port
 from controller.devstack.spark_connect import SparkConnectServer
 from controller.domain.errors import InvalidInput, Retryable
-from spark_jobs.run_load_aggregation import compute
+from controller.landing.schemas import KEY_COUNT_SCHEMA
+from controller.store.load.records import SKETCH_SCHEMA
+from spark_jobs.run_load_aggregation import compute, main
 from spark_jobs.session import get_session, with_session
 from tests.spark.oracle import Case, tables
 from tests.spark.random_cases import WINDOW, batch, check
@@ -112,16 +114,72 @@ def test_a_setting_that_a_session_on_a_connect_server_may_not_have_is_named(
         get_session(other, {"spark.cores.max": "2"})
 
 
+def parts(samples: str, scratch: Path) -> list[str]:
+    """A run's parts as options."""
+    return ["--samples", samples, "--scratch", scratch.as_uri(), "--window-end-ms", str(WINDOW.end_ms)]
+
+
+COUNTED_SINCE = str(WINDOW.end_ms - 60_000)
+
+
+def count_keys(scratch: Path) -> tuple[str, pa.Table]:
+    """The URL of a file with some counts of this window, some of the one before; and what is to be made of them."""
+    seconds_before = (1, 30, 59, 61)
+    rows = {
+        "topic_id": [1, 1, 2, 1],
+        "segment_id": [0, 0, 5, 0],
+        "source": ["a", "b", "a", "a"],
+        "instant": [(WINDOW.end_ms - 1000 * seconds) * 1000 for seconds in seconds_before],
+        "producers": [2, 1, 4, 9],
+        "bins": [[1, 2], [10, 20], [7, 0], [500, 500]],
+    }
+    table = pa.table({name: rows[name] for name in KEY_COUNT_SCHEMA.names}).cast(KEY_COUNT_SCHEMA)
+    pq.write_table(table, scratch / "counts.parquet")
+    made = {
+        "topic_id": [1, 2],
+        "segment_id": [0, 5],
+        "producers": [3, 4],
+        "messages": [33, 7],
+        "bins": [[11, 22], [7, 0]],
+    }
+    expected = pa.table({name: made[name] for name in SKETCH_SCHEMA.names}).cast(SKETCH_SCHEMA)
+    return (scratch / "counts.parquet").as_uri(), expected
+
+
+def sketches(scratch: Path) -> pa.Table:
+    found = pq.read_table(scratch / "sketches").select(SKETCH_SCHEMA.names).cast(SKETCH_SCHEMA)
+    return found.sort_by("topic_id")
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_job_takes_its_parts_as_options(tmp_path: Path) -> None:
+    """As spark-submit calls it, on a session that is there."""
+    cases, scratch = batch(4), tmp_path / "scratch"
+    samples = hand_over(cases, scratch)
+    counts, expected = count_keys(tmp_path)
+
+    main([*parts(samples, scratch), "--key-counts", counts, "--counted-since-ms", COUNTED_SINCE])
+
+    check(cases, *(pq.read_table(scratch / name) for name in ("rates", "changes", "heard")))
+    assert sketches(scratch).equals(expected)
+
+
+def test_counts_of_no_known_time_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        main([*parts("file:///s", tmp_path), "--key-counts", "file:///c"])
+    assert "--key-counts needs --counted-since-ms" in capsys.readouterr().err
+
+
 @pytest.mark.chaos  # minutes for a cluster's start
 def test_spark_submit_runs_the_same_job_on_two_workers(tmp_path: Path) -> None:
     cases = batch(3)
     scratch = tmp_path / "scratch"
     samples = hand_over(cases, scratch)
+    counts, expected = count_keys(tmp_path)
     with ExitStack() as running:
         cluster = Cluster(tmp_path, running)
-        cluster.submit(
-            "--samples", samples, "--scratch", scratch.as_uri(), "--window-end-ms", str(WINDOW.end_ms)
-        )
+        cluster.submit(*parts(samples, scratch), "--key-counts", counts, "--counted-since-ms", COUNTED_SINCE)
 
         assert cluster.workers_that_ran_it() == 2
     check(cases, *(pq.read_table(scratch / name) for name in ("rates", "changes", "heard")))
+    assert sketches(scratch).equals(expected)
