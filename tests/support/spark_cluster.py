@@ -65,7 +65,7 @@ class Cluster:
         try:
             with urlopen(f"http://{LOOPBACK}:{self.status_port}/json/", timeout=5) as answer:
                 return int(json.load(answer)["aliveworkers"])
-        except OSError:
+        except (OSError, ValueError):  # while it starts, it answers with less than a page
             return 0
 
     def submit(self, *arguments: str) -> None:
