@@ -3771,38 +3771,12 @@ CREATE VIEW inspect.why_not AS
 COMMENT ON VIEW inspect.why_not IS 'Why nothing (more) happens to a topic, by lane, as of its newest evaluation; is_current: no input has changed since. Where the metric is an instant, value_at and needed_at are it as times.';
 
 CREATE VIEW inspect.fleet AS
- WITH load AS (
-         SELECT l_1.topic_id,
-            count(*) FILTER (WHERE (l_1.is_hot AND (NOT l_1.is_stale))) AS hot_segments,
-            count(*) FILTER (WHERE l_1.is_stale) AS stale_segments,
-            max(l_1.hottest_ratio) FILTER (WHERE (NOT l_1.is_stale)) AS hottest_ratio,
-            (array_agg(l_1.hottest_metric ORDER BY l_1.hottest_ratio DESC NULLS LAST) FILTER (WHERE (NOT l_1.is_stale)))[1] AS hottest_metric,
-            sum(l_1.msg_rate_in) AS msg_rate_in,
-            sum(l_1.byte_rate_in) AS byte_rate_in,
-            sum(l_1.msg_rate_out) AS msg_rate_out,
-            sum(l_1.byte_rate_out) AS byte_rate_out
-           FROM inspect.load_now l_1
-          GROUP BY l_1.topic_id
-        ), refused AS (
-         SELECT w_1.topic_id,
-            array_agg(DISTINCT w_1.reason ORDER BY w_1.reason) AS reasons,
-            array_agg(DISTINCT w_1.reason ORDER BY w_1.reason) FILTER (WHERE (w_1.lane = 'load'::text)) AS load_reasons,
-            min(w_1.not_before) FILTER (WHERE (w_1.reason = 'reconnection-budget'::text)) AS budget_until
-           FROM inspect.why_not w_1
-          WHERE w_1.is_current
-          GROUP BY w_1.topic_id
-        ), stuck AS (
+ WITH stuck AS (
          SELECT stuck_operations.topic,
             min(stuck_operations.operation_id) AS operation_id,
             min(stuck_operations.stuck_because) AS stuck_because
            FROM inspect.stuck_operations
           GROUP BY stuck_operations.topic
-        ), withheld AS (
-         SELECT o.topic_id,
-            count(*) AS buckets
-           FROM cleave.bucket_owner o
-          WHERE (o.release_asked_at < (clock_timestamp() - '00:01:00'::interval))
-          GROUP BY o.topic_id
         )
  SELECT t.topic,
     t.topic_id,
@@ -3815,8 +3789,8 @@ CREATE VIEW inspect.fleet AS
     t.live_operations,
     l.hottest_ratio,
     l.hottest_metric,
-    COALESCE(l.hot_segments, (0)::bigint) AS hot_segments,
-    COALESCE(l.stale_segments, (0)::bigint) AS stale_segments,
+    l.hot_segments,
+    l.stale_segments,
     l.msg_rate_in,
     l.byte_rate_in,
     l.msg_rate_out,
@@ -3828,10 +3802,25 @@ CREATE VIEW inspect.fleet AS
     t.last_split_at,
     t.last_merge_at
    FROM (((((inspect.topics t
-     LEFT JOIN load l USING (topic_id))
-     LEFT JOIN refused r USING (topic_id))
      LEFT JOIN stuck s ON ((s.topic = t.topic)))
-     LEFT JOIN withheld w USING (topic_id))
+     CROSS JOIN LATERAL ( SELECT count(*) FILTER (WHERE (l_1.is_hot AND (NOT l_1.is_stale))) AS hot_segments,
+            count(*) FILTER (WHERE l_1.is_stale) AS stale_segments,
+            max(l_1.hottest_ratio) FILTER (WHERE (NOT l_1.is_stale)) AS hottest_ratio,
+            (array_agg(l_1.hottest_metric ORDER BY l_1.hottest_ratio DESC NULLS LAST) FILTER (WHERE (NOT l_1.is_stale)))[1] AS hottest_metric,
+            sum(l_1.msg_rate_in) AS msg_rate_in,
+            sum(l_1.byte_rate_in) AS byte_rate_in,
+            sum(l_1.msg_rate_out) AS msg_rate_out,
+            sum(l_1.byte_rate_out) AS byte_rate_out
+           FROM inspect.load_now l_1
+          WHERE (l_1.topic_id = t.topic_id)) l)
+     CROSS JOIN LATERAL ( SELECT array_agg(DISTINCT w_1.reason ORDER BY w_1.reason) AS reasons,
+            array_agg(DISTINCT w_1.reason ORDER BY w_1.reason) FILTER (WHERE (w_1.lane = 'load'::text)) AS load_reasons,
+            min(w_1.not_before) FILTER (WHERE (w_1.reason = 'reconnection-budget'::text)) AS budget_until
+           FROM inspect.why_not w_1
+          WHERE ((w_1.topic_id = t.topic_id) AND w_1.is_current)) r)
+     CROSS JOIN LATERAL ( SELECT count(*) AS buckets
+           FROM cleave.bucket_owner o
+          WHERE ((o.topic_id = t.topic_id) AND (o.release_asked_at < (clock_timestamp() - '00:01:00'::interval)))) w)
      CROSS JOIN LATERAL ( SELECT rule.urgency,
             rule.applies,
             rule.what

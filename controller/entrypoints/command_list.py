@@ -108,6 +108,11 @@ _COMMANDS = {
         "check_history:check_history",
         "Say of a run's histories whether every message came, in the order of its key; exit 1 if not.",
     ),
+    "top": ("live:top", "Look at the fleet live: what needs somebody first, then what is hottest."),
+    "watch": (
+        "live:watch",
+        "Look at a topic live: its ring, load, operations, and why nothing more is done.",
+    ),
     "token": (
         "token:token",
         "Print a token for these topics, or of another role, signed with CLEAVE_API_SECRET.",

@@ -1,33 +1,30 @@
 -- The fleet on one page: what each topic carries, and which of them somebody has to look at.
 
 CREATE VIEW inspect.fleet AS
-WITH load AS (
-    SELECT l.topic_id, count(*) FILTER (WHERE l.is_hot AND NOT l.is_stale) AS hot_segments, count(*) FILTER (WHERE l.is_stale) AS stale_segments,
-           max(l.hottest_ratio) FILTER (WHERE NOT l.is_stale) AS hottest_ratio,
-           (array_agg(l.hottest_metric ORDER BY l.hottest_ratio DESC NULLS LAST) FILTER (WHERE NOT l.is_stale))[1] AS hottest_metric,
-           sum(l.msg_rate_in) AS msg_rate_in, sum(l.byte_rate_in) AS byte_rate_in,
-           sum(l.msg_rate_out) AS msg_rate_out, sum(l.byte_rate_out) AS byte_rate_out
-      FROM inspect.load_now l GROUP BY l.topic_id
-), refused AS (
-    SELECT w.topic_id, array_agg(DISTINCT w.reason ORDER BY w.reason) AS reasons,
-           array_agg(DISTINCT w.reason ORDER BY w.reason) FILTER (WHERE w.lane = 'load') AS load_reasons,
-           min(w.not_before) FILTER (WHERE w.reason = 'reconnection-budget') AS budget_until
-      FROM inspect.why_not w WHERE w.is_current GROUP BY w.topic_id
-), stuck AS (
+WITH stuck AS (
     SELECT topic, min(operation_id) AS operation_id, min(stuck_because) AS stuck_because FROM inspect.stuck_operations GROUP BY topic
-), withheld AS (
-    SELECT o.topic_id, count(*) AS buckets
-      FROM cleave.bucket_owner o WHERE o.release_asked_at < clock_timestamp() - interval '60 seconds' GROUP BY o.topic_id
 )
 SELECT t.topic, t.topic_id, t.namespace, t.state, t.data_plane, t.epoch, t.active_segments, t.sealed_segments, t.live_operations,
-       l.hottest_ratio, l.hottest_metric, coalesce(l.hot_segments, 0) AS hot_segments, coalesce(l.stale_segments, 0) AS stale_segments,
+       l.hottest_ratio, l.hottest_metric, l.hot_segments, l.stale_segments,
        l.msg_rate_in, l.byte_rate_in, l.msg_rate_out, l.byte_rate_out, coalesce(r.reasons, '{}') AS held_back_by, r.budget_until,
        need.urgency, need.what AS needs, t.last_split_at, t.last_merge_at
   FROM inspect.topics t
-  LEFT JOIN load l USING (topic_id)
-  LEFT JOIN refused r USING (topic_id)
   LEFT JOIN stuck s ON s.topic = t.topic
-  LEFT JOIN withheld w USING (topic_id)
+ CROSS JOIN LATERAL (
+       SELECT count(*) FILTER (WHERE l.is_hot AND NOT l.is_stale) AS hot_segments, count(*) FILTER (WHERE l.is_stale) AS stale_segments,
+              max(l.hottest_ratio) FILTER (WHERE NOT l.is_stale) AS hottest_ratio,
+              (array_agg(l.hottest_metric ORDER BY l.hottest_ratio DESC NULLS LAST) FILTER (WHERE NOT l.is_stale))[1] AS hottest_metric,
+              sum(l.msg_rate_in) AS msg_rate_in, sum(l.byte_rate_in) AS byte_rate_in,
+              sum(l.msg_rate_out) AS msg_rate_out, sum(l.byte_rate_out) AS byte_rate_out
+         FROM inspect.load_now l WHERE l.topic_id = t.topic_id) l
+ CROSS JOIN LATERAL (
+       SELECT array_agg(DISTINCT w.reason ORDER BY w.reason) AS reasons,
+              array_agg(DISTINCT w.reason ORDER BY w.reason) FILTER (WHERE w.lane = 'load') AS load_reasons,
+              min(w.not_before) FILTER (WHERE w.reason = 'reconnection-budget') AS budget_until
+         FROM inspect.why_not w WHERE w.topic_id = t.topic_id AND w.is_current) r
+ CROSS JOIN LATERAL (
+       SELECT count(*) AS buckets FROM cleave.bucket_owner o
+        WHERE o.topic_id = t.topic_id AND o.release_asked_at < clock_timestamp() - interval '60 seconds') w
  CROSS JOIN LATERAL (
        SELECT * FROM (VALUES
            (6, s.stuck_because IS NOT NULL, 'operation ' || s.operation_id || ' is stuck: ' || s.stuck_because),
