@@ -126,6 +126,10 @@ _COMMANDS = {
         "processes:metrics",
         "Serve the fleet's metrics to Prometheus until SIGTERM: layouts, load, operations, what is held back, out of the database.",
     ),
+    "traces": (
+        "traces:traces",
+        "Send what was done to an OpenTelemetry collector until SIGTERM: from samples over decisions to each step of a change.",
+    ),
     "serve": (
         "processes:serve",
         "Serve over HTTP until SIGTERM without working: people's calls, layouts, watches; sessions are sent to the workers.",

@@ -42,6 +42,7 @@ STARTS = {
         "controller.entrypoints.backtest_page",
     ],
     "pages": ["controller.entrypoints.pages.app", "plotly.offline"],
+    "traces": ["controller.entrypoints.traces", "opentelemetry.exporter.otlp.proto.http.trace_exporter"],
     "pictures": ["controller.entrypoints.bundles.picture", "plotly.subplots", "plotly.graph_objects"],
     "devstack": [
         "controller.devstack.postgres",
