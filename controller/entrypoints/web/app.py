@@ -1,8 +1,12 @@
-"""The app that a worker serves: the routes by subject, what limits them, and how errors are answered."""
+"""The app that a worker serves: the routes by subject, what limits them, and how errors are answered; and of these routes those
+that are for people, for a server that knows its users itself.
+"""
 
 from __future__ import annotations
 
-from fastapi import FastAPI
+from collections.abc import Sequence
+
+from fastapi import APIRouter, FastAPI
 
 from controller.bootstrap import ConsumerServices
 from controller.entrypoints.web import deliveries, key_counts, layouts, sessions
@@ -19,19 +23,16 @@ from controller.entrypoints.web.api import (
     topics,
 )
 from controller.entrypoints.web.api import segments as reshapes
+from controller.entrypoints.web.asked import ServesPeople
 from controller.entrypoints.web.audit import Audited
-from controller.entrypoints.web.demands import demand_rights
+from controller.entrypoints.web.demands import Who, demand_rights, token_holder
 from controller.entrypoints.web.limits import FewAtOnce, SmallRequests
 from controller.entrypoints.web.pulsar import namespaces, scalable, segments
 from controller.entrypoints.web.refusals import answer_errors
 from controller.store import audit
 from controller.store.audit import AuditRow
 
-ROUTERS = (
-    layouts.router,
-    sessions.router,
-    deliveries.router,
-    key_counts.router,
+PEOPLES_ROUTERS = (
     scalable.router,
     namespaces.router,
     segments.router,
@@ -44,6 +45,13 @@ ROUTERS = (
     backtests.router,
     bundles.router,
     audit_log.router,
+)
+ROUTERS = (
+    layouts.router,
+    sessions.router,
+    deliveries.router,
+    key_counts.router,
+    *PEOPLES_ROUTERS,
     load.router,
 )
 
@@ -61,10 +69,22 @@ def routed_app() -> FastAPI:
 
 def create_app(served: ConsumerServices, secret: str, *, most_at_once: int) -> FastAPI:
     """The app that a worker serves, with so many requests and streams under way at once."""
-    app = routed_app()
-    app.state.served, app.state.secret = served, secret
+    return _app(ROUTERS, served, token_holder(secret), most_at_once)
+
+
+def peoples_app(served: ServesPeople, who: Who, *, most_at_once: int) -> FastAPI:
+    """What people call, without what consumers and brokers do; `who` says what each may."""
+    return _app(PEOPLES_ROUTERS, served, who, most_at_once)
+
+
+def _app(routers: Sequence[APIRouter], served: ServesPeople, who: Who, most_at_once: int) -> FastAPI:
+    app = FastAPI(title="Cleave", docs_url=None, redoc_url=None)
+    app.state.served, app.state.who = served, who
     app.state.turns = Turns()
     answer_errors(app)
+    for router in routers:
+        app.include_router(router)
+    demand_rights(app)
 
     def write_audit(row: AuditRow) -> None:
         with served.api.store.transaction() as tx:

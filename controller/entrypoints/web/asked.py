@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Protocol
 
 from fastapi import Depends, Query
 from fastapi import Request as HttpRequest
 
-from controller.bootstrap import ConsumerServices
+from controller.bootstrap import Application, ConsumerServices
 from controller.entrypoints.web.paths import NamespaceName, Tenant, TopicName
+from controller.services.watches.topic_feed import TopicFeed
+
+
+class ServesPeople(Protocol):
+    """What people's calls need; a worker has more, for consumers."""
+
+    @property
+    def api(self) -> Application:
+        """The application that they act and look with."""
+
+    @property
+    def topics(self) -> TopicFeed:
+        """The live topics of a namespace."""
 
 
 def served_by(request: HttpRequest) -> ConsumerServices:

@@ -1,6 +1,7 @@
 """The right that each route demands. A route declares exactly one: `dependencies=[READ]` on it or on its router.
 
 It is looked at before anything else of a request. Where the path names a topic or a namespace, the right is demanded there.
+Who asks is for whoever serves the app to say: by a token of `cleave token`, or as Airflow knows its users.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from controller.domain.errors import InvariantViolated
 from controller.entrypoints.web import access
 from controller.entrypoints.web.access import Grant, Right
 
+Who = Callable[[HttpRequest], Awaitable[Grant]]
+"""Says what the sender of a request may do. Raises AccessDenied where it is nobody that is known."""
+
 _BEARER = HTTPBearer(auto_error=False, bearerFormat="JWT", description="A token of `cleave token`.")
 _DEMANDS: dict[Callable[..., object], Right] = {}
 
@@ -28,7 +32,8 @@ def _demanding(right: Right) -> Callable[..., Awaitable[Grant]]:
         _token: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)],
     ) -> Grant:
         request.state.right = right
-        grant = access.read(request.app.state.secret, request.headers.get("authorization"))
+        who: Who = request.app.state.who
+        grant = await who(request)
         request.state.grant = grant
         path = request.path_params
         names = [str(path[one]) for one in ("tenant", "namespace", "topic") if one in path]
@@ -39,6 +44,15 @@ def _demanding(right: Right) -> Callable[..., Awaitable[Grant]]:
 
     _DEMANDS[demanded] = right
     return demanded
+
+
+def token_holder(secret: str) -> Who:
+    """Whoever holds the token in the header, as signed with the secret."""
+
+    async def who(request: HttpRequest) -> Grant:
+        return access.read(secret, request.headers.get("authorization"))
+
+    return who
 
 
 LOOK_UP = Depends(_demanding(Right.LOOK_UP))

@@ -1,0 +1,89 @@
+"""Cleave's calls over HTTP, served by Airflow's own API server below `/cleave-rest`, for Airflow's own users.
+
+The same routes as `cleave serve` has for people, Pulsar's admin API among them; consumers and brokers ask a worker. Who may do
+what is Airflow's to say: whoever may see plugins may look, and whoever may trigger Cleave's DAGs may do over HTTP what these do.
+Airflow imports this module in every process, so nothing is built before the first call.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from airflow.plugins_manager import AirflowPlugin
+
+PREFIX = "/cleave-rest"
+MOST_AT_ONCE = 100
+_OF_ADMINS = ("cleave_policy", "cleave_delete_topic", "bundle_policy")
+"""DAGs that change what is for a whole cluster, or cannot be undone."""
+_OF_OPERATORS = ("cleave_manual_split", "cleave_manual_merge")
+_LOOKS = ("GET", "HEAD")
+
+
+@functools.cache
+def _calls() -> Any:
+    from cleave_dags import access
+
+    from controller.entrypoints.pages.desk import Desk
+    from controller.entrypoints.web.airflow_users import DeskServices, grant_of_user
+    from controller.entrypoints.web.app import peoples_app
+
+    services = DeskServices(Desk(access))
+
+    async def who(request: Any) -> Any:
+        user = await _user_of(request)
+        await services.refresh()
+        return await grant_of_user(user.get_name(), functools.partial(_may, user))
+
+    return peoples_app(services, who, most_at_once=MOST_AT_ONCE)
+
+
+async def _user_of(request: Any) -> Any:
+    """Whoever holds Airflow's token. A browser's cookie is good for looking only: no other site can have something done with it."""
+    import jwt
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.api_fastapi.auth.managers.base_auth_manager import COOKIE_NAME_JWT_TOKEN
+
+    from controller.domain.errors import AccessDenied
+
+    kind, _, token = (request.headers.get("authorization") or "").partition(" ")
+    if kind.lower() != "bearer":
+        token = request.cookies.get(COOKIE_NAME_JWT_TOKEN, "") if request.method in _LOOKS else ""
+    if not token:
+        raise AccessDenied("no token; send Authorization: Bearer and a token of Airflow's (POST /auth/token)")
+    try:
+        return await get_auth_manager().get_user_from_token(token.strip())
+    except jwt.InvalidTokenError as error:
+        raise AccessDenied(f"Airflow does not know the token ({error}); ask it for a new one") from None
+
+
+def _may(user: Any, what: str) -> bool:
+    """Whether Airflow lets them `look`, `operate` or `administer`."""
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.api_fastapi.auth.managers.models.resource_details import (
+        AccessView,
+        DagAccessEntity,
+        DagDetails,
+    )
+
+    manager = get_auth_manager()
+    if what == "look":
+        return bool(manager.is_authorized_view(access_view=AccessView.PLUGINS, user=user))
+    return all(
+        manager.is_authorized_dag(
+            method="POST", access_entity=DagAccessEntity.RUN, details=DagDetails(id=dag_id), user=user
+        )
+        for dag_id in (_OF_ADMINS if what == "administer" else _OF_OPERATORS)
+    )
+
+
+async def calls(scope: Any, receive: Any, send: Any) -> None:
+    """The app, made at its first call."""
+    await _calls()(scope, receive, send)
+
+
+class CleaveRest(AirflowPlugin):
+    """What Airflow is told of the calls."""
+
+    name = "cleave_rest"
+    fastapi_apps = [{"app": calls, "url_prefix": PREFIX, "name": "Cleave over HTTP"}]
