@@ -57,6 +57,13 @@ class OperationNow(BaseModel):
     reason: str
 
 
+class GivenUp(BaseModel):
+    """Operations that are to end as if they had not been asked for."""
+
+    dry_run: bool
+    operations: list[OperationNow]
+
+
 class Intended(BaseModel):
     """What a change led to. In a rehearsal the operation is the one that would be made."""
 

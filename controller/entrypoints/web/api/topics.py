@@ -10,8 +10,9 @@ from pydantic import BaseModel, Field
 
 from controller.domain.policy import PolicyOverride
 from controller.domain.seek_target import parse_seek_target
+from controller.entrypoints.output import operation_document
 from controller.entrypoints.web.acting import AtDesk
-from controller.entrypoints.web.api.changes import Changing, Intended, Wait, WithReason
+from controller.entrypoints.web.api.changes import Changing, GivenUp, Intended, OperationNow, Wait, WithReason
 from controller.entrypoints.web.api.paging import Asked, Listing, Page
 from controller.entrypoints.web.asked import Topic
 from controller.entrypoints.web.demands import ADMINISTER, READ
@@ -20,6 +21,7 @@ from controller.entrypoints.web.refusals import REFUSALS
 from controller.services import topic_admin
 from controller.services.topic_admin import MOST_RELEASE_SECONDS
 from controller.store.postgres import inspection
+from controller.store.postgres.engine import Store
 from controller.store.topics import inspected
 from controller.store.topics.subscriptions import SubscriptionKind
 
@@ -233,3 +235,18 @@ def seek(
         reason=said.reason,
         wait_seconds=wait_seconds,
     )
+
+
+@router.delete(_SUBSCRIPTION + "/seek", dependencies=[ADMINISTER])
+def give_up_seek(
+    change: Changing, topic: Topic, subscription: Name, said: Annotated[WithReason | None, Body()] = None
+) -> GivenUp:
+    """Give up the seeks that wait for consumers or for logs out of reach; the subscription goes on as it was."""
+    reason = (said or WithReason()).reason
+
+    def given_up(store: Store) -> GivenUp:
+        found = topic_admin.give_up_seek(store, topic, subscription, actor=change.actor, reason=reason)
+        operations = [OperationNow.model_validate(operation_document(one)) for one in found]
+        return GivenUp(dry_run=change.dry_run, operations=operations)
+
+    return change.once(GivenUp, given_up)

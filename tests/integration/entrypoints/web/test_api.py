@@ -14,6 +14,7 @@ import pytest
 
 from controller.devstack.serving import serving_leader, serving_worker, token_for, token_of
 from controller.domain.decision import Lane
+from controller.domain.operation import OperationState
 from controller.entrypoints.web.access import Role
 from controller.entrypoints.web.acting import AT_ONCE
 from controller.landing.area import LandingArea
@@ -133,6 +134,30 @@ class TestChanges:
         refused = http.post(f"{TOPIC}/split", json={"segment_id": 7}, params={"dry_run": True})
         assert refused.status_code == 404
         assert every_row(bench.store, but=MOVES_ON) == before
+
+    def test_a_seek_that_waits_is_given_up(self, bench: Bench, http: httpx.Client) -> None:
+        path = f"{TOPIC}/subscriptions/billing/seek"
+        nothing = http.delete(path)
+        assert (nothing.status_code, "nothing to give up" in nothing.json()["reason"]) == (409, True)
+        bench.execute(
+            "INSERT INTO cleave.consumer (topic_id, subscription, name) VALUES (:id, 'billing', 'c')",
+            id=bench.topic_id,
+        )
+        bench.execute(
+            "INSERT INTO cleave.bucket_owner (topic_id, subscription, segment_id, bucket_start, bucket_end, consumer, generation)"
+            " VALUES (:id, 'billing', 0, 0, 16383, 'c', 1)",
+            id=bench.topic_id,
+        )
+        asked = http.post(path, json={"to": "latest", "release_seconds": 3600}).json()["operation"]
+
+        rehearsed = http.delete(path, params={"dry_run": True}).json()
+        assert [rehearsed["dry_run"], len(rehearsed["operations"])] == [True, 1]
+        [given_up] = http.request("DELETE", path, json={"reason": "the wrong one"}).json()["operations"]
+        assert (given_up["operation_id"], given_up["kind"]) == (asked["operation_id"], "seek")
+        bench.wait_until(
+            lambda: bench.operation(asked["operation_id"]).state is OperationState.ABORTED,
+            message="it is given up",
+        )
 
     def test_a_change_is_made_once_for_a_key(self, bench: Bench, http: httpx.Client) -> None:
         key = {"Idempotency-Key": "monday-1"}

@@ -160,7 +160,7 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("DELETE", CLIENTS): Right.ADMINISTER,
     **{
         (method, f"{CLIENTS}/subscriptions/{{subscription}}{act}"): Right.ADMINISTER
-        for method, act in (("PUT", ""), ("DELETE", ""), ("POST", "/seek"))
+        for method, act in (("PUT", ""), ("DELETE", ""), ("POST", "/seek"), ("DELETE", "/seek"))
     },
     ("GET", "/api/v1/audit"): Right.ADMINISTER,
     ("POST", "/api/v1/load/samples"): Right.WRITE_LOAD,
