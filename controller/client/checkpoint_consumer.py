@@ -8,6 +8,7 @@ a place that is not known. What was deleted before it was read is told (DataGone
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -128,7 +129,7 @@ class CheckpointConsumer(ClosedByWith):
         return self._rounds.receive(
             timeout_seconds,
             self._look_or_demand,
-            lambda: self._readers.due_at,
+            lambda: math.inf if self._is_paused else self._readers.due_at,
         )
 
     def why(self) -> tuple[SegmentStatus, ...]:

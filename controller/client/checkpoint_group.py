@@ -318,8 +318,8 @@ class CheckpointGroupConsumer(ClosedByWith):
         return self._logs.open_reader_at(one.backing_topic, held.position, on_arrival=one.ring)
 
     def _due_at(self) -> float:
-        """While the leader is not heard nothing is to be opened."""
-        return self._readers.due_at if self._session.is_current else math.inf
+        """While the leader is not heard, or it is paused, nothing is to be opened."""
+        return self._readers.due_at if self._session.is_current and not self._is_paused else math.inf
 
     def _look_or_demand(self) -> CheckpointBatch | None:
         """When there is nothing, what is out of reach is told."""

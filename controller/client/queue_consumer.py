@@ -8,6 +8,7 @@ nobody reads it any more and it may be collected.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -201,7 +202,7 @@ class QueueConsumer(ClosedByWith):
         return self._rounds.receive(
             timeout_seconds,
             self._look_or_demand,
-            lambda: self._readers.due_at,
+            lambda: math.inf if self._is_paused else self._readers.due_at,
             self._follow,
         )
 
