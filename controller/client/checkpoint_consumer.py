@@ -8,8 +8,8 @@ a place that is not known. What was deleted before it was read is told (DataGone
 
 from __future__ import annotations
 
+import math
 import threading
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from controller.client.closing import ClosedByWith
 from controller.client.opening import PARALLEL_OPENS
 from controller.client.patience import patiently
 from controller.client.position_reading import read_on
-from controller.client.rounds import LOOK_SECONDS, Rounds
+from controller.client.rounds import Rounds
 from controller.client.segment_lists import ListedSegment, SegmentList, SegmentWatch
 from controller.client.segment_readers import SegmentReader, SegmentReaders
 from controller.client.servers import Servers
@@ -91,7 +91,6 @@ class CheckpointConsumer(ClosedByWith):
         self._logs, self._batch_messages, self._patience_seconds = logs, batch_messages, patience_seconds
         self._wakeup = threading.Event()
         self._is_paused = False
-        self._look_at = 0.0
         self._rounds = Rounds(
             self._wakeup, patience_seconds, DataPlaneUnavailable, StoreUnavailable, SegmentNotFound
         )
@@ -130,7 +129,7 @@ class CheckpointConsumer(ClosedByWith):
         return self._rounds.receive(
             timeout_seconds,
             self._look_or_demand,
-            lambda: min(self._look_at, self._readers.next_try_at),
+            lambda: math.inf if self._is_paused else self._readers.due_at,
         )
 
     def why(self) -> tuple[SegmentStatus, ...]:
@@ -257,9 +256,7 @@ class CheckpointConsumer(ClosedByWith):
 
     def _look(self) -> CheckpointBatch | None:
         """One round: follow the layout, open what is to be read, and read from the next segment that has something."""
-        if time.monotonic() >= self._look_at:
-            self._look_at = time.monotonic() + LOOK_SECONDS
-            self._readers.ring_all()
+        self._readers.ring_all_if_due()
         if self._watch.take() and self._watch.found.epoch >= self._layout.epoch:
             self._adopt(self._watch.found)
         while True:

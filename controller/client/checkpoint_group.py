@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,7 +21,7 @@ from controller.client.checkpoint import Checkpoint, merged
 from controller.client.checkpoint_consumer import CheckpointBatch, SegmentStatus, instant_of
 from controller.client.closing import ClosedByWith
 from controller.client.position_reading import read_on
-from controller.client.rounds import LOOK_SECONDS, Rounds
+from controller.client.rounds import Rounds
 from controller.client.segment_readers import SegmentReader, SegmentReaders
 from controller.client.servers import Servers
 from controller.client.session import Assignment, OwnedBucket, Session
@@ -106,7 +105,6 @@ class CheckpointGroupConsumer(ClosedByWith):
         self._batch_messages = batch_messages
         self._wakeup, self._has_changed = threading.Event(), threading.Event()
         self._is_paused = False
-        self._look_at = 0.0
         self._rounds = Rounds(
             self._wakeup, patience_seconds, DataPlaneUnavailable, StoreUnavailable, SegmentNotFound
         )
@@ -320,8 +318,8 @@ class CheckpointGroupConsumer(ClosedByWith):
         return self._logs.open_reader_at(one.backing_topic, held.position, on_arrival=one.ring)
 
     def _due_at(self) -> float:
-        """While the leader is not heard nothing is to be opened."""
-        return min(self._look_at, self._readers.next_try_at) if self._session.is_current else math.inf
+        """While the leader is not heard, or it is paused, nothing is to be opened."""
+        return self._readers.due_at if self._session.is_current and not self._is_paused else math.inf
 
     def _look_or_demand(self) -> CheckpointBatch | None:
         """When there is nothing, what is out of reach is told."""
@@ -332,10 +330,8 @@ class CheckpointGroupConsumer(ClosedByWith):
 
     def _look(self) -> CheckpointBatch | None:
         """One round: follow the leader, open what is to be read, and read from the next segment that has something."""
-        if time.monotonic() >= self._look_at:
-            self._look_at = time.monotonic() + LOOK_SECONDS
+        if self._readers.ring_all_if_due():
             self._has_changed.set()
-            self._readers.ring_all()
         if not self._session.is_current:
             if self._session.is_lost:
                 for segment_id in list(self._held):

@@ -8,6 +8,7 @@ nobody reads it any more and it may be collected.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -173,7 +174,6 @@ class QueueConsumer(ClosedByWith):
         self._queue_messages, self._patience_seconds = queue_messages, patience_seconds
         self._wakeup = threading.Event()
         self._is_paused = self._is_following = False
-        self._look_at = 0.0
         # What is not there may be being made, or deleted.
         self._rounds = Rounds(self._wakeup, patience_seconds, DataPlaneUnavailable, NotFound)
         self._watch = patiently(
@@ -202,7 +202,7 @@ class QueueConsumer(ClosedByWith):
         return self._rounds.receive(
             timeout_seconds,
             self._look_or_demand,
-            lambda: min(self._look_at, self._readers.next_try_at),
+            lambda: math.inf if self._is_paused else self._readers.due_at,
             self._follow,
         )
 
@@ -299,9 +299,7 @@ class QueueConsumer(ClosedByWith):
 
     def _look(self) -> QueuedMessage | None:
         """One round: open what is to be read, and take from the next segment that has something."""
-        if time.monotonic() >= self._look_at:
-            self._look_at = time.monotonic() + LOOK_SECONDS
-            self._readers.ring_all()
+        self._readers.ring_all_if_due()
         self._readers.open_due()
         for one, share in self._readers.with_something_new():
             message = self._take(one, share)

@@ -18,6 +18,7 @@ from controller.client.opening import (
     next_try_at,
 )
 from controller.client.patience import Backoff
+from controller.client.rounds import LOOK_SECONDS
 from controller.domain.errors import CleaveError, DataPlaneUnavailable, Terminal
 
 
@@ -40,6 +41,7 @@ class SegmentReaders(Generic[Reader]):
         self._held: dict[int, SegmentReader[Reader]] = {}
         self._backoffs: dict[int, Backoff] = {}
         self._threads = OpeningThreads()
+        self._look_at = 0.0
         self._last = -1
         """The segment that had its turn last."""
 
@@ -49,9 +51,9 @@ class SegmentReaders(Generic[Reader]):
         return tuple(self._held[segment_id] for segment_id in sorted(self._held))
 
     @property
-    def next_try_at(self) -> float:
-        """When the next one is worth another try, `time.monotonic` seconds; infinity where none is waited for."""
-        return next_try_at([*self._held.values()])
+    def due_at(self) -> float:
+        """When there is something to do though nothing rang, `time.monotonic` seconds: another try, or the next look at all."""
+        return min(self._look_at, next_try_at([*self._held.values()]))
 
     def follow(self, wanted: dict[int, str]) -> None:
         """Read these segments, by backing topic, and no others."""
@@ -82,10 +84,14 @@ class SegmentReaders(Generic[Reader]):
             ):
                 yield one, reader
 
-    def ring_all(self) -> None:
-        """Have each read once, whether its log notified or not."""
+    def ring_all_if_due(self) -> bool:
+        """Have each read once every LOOK_SECONDS, whether its log notified or not. Whether that was now."""
+        if time.monotonic() < self._look_at:
+            return False
+        self._look_at = time.monotonic() + LOOK_SECONDS
         for one in self._held.values():
             one.rung.set()
+        return True
 
     def holds(self, one: object) -> bool:
         """Whether this very reading still goes on."""

@@ -1,6 +1,6 @@
 """Idempotency keys of changes over HTTP: of what request a key was, and what that was answered with.
 
-A key belongs to who used it. It is freed when its request is refused, and forgotten after a week.
+A key belongs to who used it. It is freed when its request is refused or fails, and forgotten after a week.
 """
 
 from __future__ import annotations
@@ -67,5 +67,5 @@ def finish(tx: Connection, subject: str, key: str, answer: Mapping[str, Any]) ->
 
 
 def free(tx: Connection, subject: str, key: str) -> None:
-    """The request was refused: the key may be used again."""
+    """The request was refused, or failed: the key may be used again."""
     tx.execute(_FREE, {"subject": subject, "key": key})

@@ -25,6 +25,7 @@ from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_logs import FaultyLogs
 from tests.support.page_examples import run_example
+from tests.support.rounds import rounds_of
 from tests.support.waiting import wait_until
 
 KEYS = [f"key-{i}" for i in range(20)]
@@ -397,6 +398,17 @@ def test_a_topic_that_is_deleted_is_told(bench: Bench, producer: Producer, begin
         wait_until(lambda: consumer.receive(0.1) and False)
     with pytest.raises(TopicNotFound):
         begin(kept)
+
+
+def test_who_is_paused_waits_and_goes_round_no_more_often_than_needed(
+    bench: Bench, begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = FaultyLogs(bench.logs)
+    logs.out_of_reach = {bench.log_of(0)}
+    consumer = begin(begin(Start.EARLIEST).checkpoint(), logs)
+    consumer.pause()
+
+    assert rounds_of(consumer, 0.3, monkeypatch) < 10
 
 
 def test_nothing_comes_while_it_is_paused(producer: Producer, begin: Begin) -> None:

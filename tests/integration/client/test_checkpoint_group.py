@@ -27,6 +27,7 @@ from controller.services import topic_admin
 from controller.services.segment_admin import merging, splitting
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
+from tests.support.rounds import rounds_of
 from tests.support.traffic import TrafficProcess
 from tests.support.waiting import wait_until
 
@@ -437,6 +438,17 @@ def test_processes_that_are_killed_lose_nothing_and_keep_each_key_in_order(
 
     assert verdict.in_order_and_complete, verdict
     assert verdict.sent > 0
+
+
+def test_who_is_paused_waits_and_goes_round_no_more_often_than_needed(
+    join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was given segments meanwhile, which it does not open yet."""
+    member = join("a")
+    member.pause()
+    wait_until(lambda: (member.receive(0.0), member._readers.all)[1], message="it has segments to read")
+
+    assert rounds_of(member, 0.3, monkeypatch) < 10
 
 
 def test_more_members_than_segments_leave_some_idle_and_none_shares_one(

@@ -35,6 +35,7 @@ from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_logs import FaultyLogs
 from tests.support.page_examples import run_example
+from tests.support.rounds import rounds_of
 from tests.support.traffic import TrafficProcess
 from tests.support.waiting import wait_until
 
@@ -246,6 +247,15 @@ def test_a_queue_of_one_gets_everything_and_no_segment_keeps_another_waiting(
     assert abs(first.count(1) - first.count(2)) <= 1
     rest = drain(a, count=10 * len(KEYS) - 20)["a"]
     assert len(rest) == 10 * len(KEYS) - 20
+
+
+def test_who_is_paused_waits_and_goes_round_no_more_often_than_needed(
+    join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = join("a")
+    a.pause()
+
+    assert rounds_of(a, 0.3, monkeypatch) < 10
 
 
 def test_a_paused_consumer_keeps_what_is_in_hand_and_leaves_the_rest_to_others(

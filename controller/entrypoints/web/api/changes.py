@@ -105,7 +105,7 @@ class Change:
             return kind.model_validate(first)
         try:
             answer = act(store)
-        except CleaveError:
+        except Exception:
             with store.transaction() as tx:
                 api_requests.free(tx, self.actor, self.key)
             raise

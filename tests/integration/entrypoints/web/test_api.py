@@ -18,7 +18,7 @@ from controller.domain.operation import OperationState
 from controller.entrypoints.web.access import Role
 from controller.entrypoints.web.acting import AT_ONCE
 from controller.landing.area import LandingArea
-from controller.services import autoscaler
+from controller.services import autoscaler, segment_admin
 from controller.services.segment_admin import splitting
 from tests.support.asking import administrator, bearer
 from tests.support.bench import Bench
@@ -188,6 +188,17 @@ class TestChanges:
         bench.topic_name = "topic://acme/shop/returns"
         bench.create()
         assert http.post(path, json={"max_segments": 9}, headers=key).status_code == 200
+
+    def test_a_key_of_a_request_that_failed_here_may_be_used_again(
+        self, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        key = {"Idempotency-Key": "monday-1"}
+        with monkeypatch.context() as broken:
+            broken.setattr(segment_admin, "submit", lambda *_: 1 / 0)
+            last = {**key, "Connection": "close"}  # the server hangs up after an error of its own
+            assert http.post(f"{TOPIC}/split", json={"segment_id": 0}, headers=last).status_code == 500
+
+        assert http.post(f"{TOPIC}/split", json={"segment_id": 0}, headers=key).status_code == 200
 
     def test_the_second_of_two_at_once_is_told_to_ask_again(self, bench: Bench, http: httpx.Client) -> None:
         key = {"Idempotency-Key": "monday-1"}

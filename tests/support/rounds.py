@@ -1,0 +1,22 @@
+"""How often a consumer looks around while it waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+def rounds_of(consumer: Any, timeout_seconds: float, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Rounds of one call of `receive` that finds nothing."""
+    seen = 0
+    look = consumer._look_or_demand
+
+    def counted() -> object:
+        nonlocal seen
+        seen += 1
+        return look()
+
+    monkeypatch.setattr(consumer, "_look_or_demand", counted)
+    assert consumer.receive(timeout_seconds) is None
+    return seen
