@@ -23,6 +23,7 @@ from tests.chaos.scenarios import BY_NAME
 from tests.chaos.scene import Scene
 from tests.support.bench import Bench
 from tests.support.migrated import migrate_to_pip483
+from tests.support.scratch import scratch
 
 pytestmark = pytest.mark.timeout(300)
 RELUCTANT = {"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}
@@ -38,7 +39,7 @@ _CUT = """
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
     """One that may be crashed."""
-    server = EmbeddedPostgres(tmp_path_factory.mktemp("outages"), settings=RELUCTANT)
+    server = EmbeddedPostgres(scratch(tmp_path_factory, "outages"), settings=RELUCTANT)
     server.start()
     yield server
     server.destroy()

@@ -24,7 +24,6 @@ from controller.client.work_history import WorkHistory
 from controller.dataplane.base import LogMessage
 from controller.dataplane.embedded import EmbeddedLogClient
 from controller.devstack.process import ChildProcess
-from controller.devstack.serving import token_for
 
 _ROOT = Path(__file__).resolve().parents[2]
 KILLER = b"killer"
@@ -39,6 +38,9 @@ class KeyedWorker:
     """One of them; `history` is its file, of all its lives."""
 
     def __init__(self, name: str, *, url: str, topic: str, directory: Path, address: str) -> None:
+        # A worker's modules, which the process itself does without.
+        from controller.devstack.serving import token_for
+
         self.name, self.history = name, directory / f"work-{name}.history"
         self.history.touch()
         self._log = directory / f"work-{name}.log"

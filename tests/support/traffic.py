@@ -18,7 +18,7 @@ import threading
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import psycopg2
 from psycopg2.extras import execute_values
@@ -33,12 +33,12 @@ from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
 from controller.dataplane.base import LogClient, OutgoingMessage
 from controller.dataplane.embedded import EmbeddedLogClient
-from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.devstack.process import ChildProcess
-from controller.devstack.serving import token_for
 from controller.domain.errors import FencedOut
-from tests.support.bench_planes import OnPulsar
 from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from tests.support.bench_planes import OnPulsar
 
 _ROOT = Path(__file__).resolve().parents[2]
 KEYS = 200
@@ -74,6 +74,9 @@ class TrafficProcess:
         share, or several with commas between. `results`: the application's database, of one that settles; the directory of kept
         values, of one that indexes.
         """
+        # Who starts one has a worker's modules; the process itself does without, which halves what its start takes.
+        from controller.devstack.serving import token_for
+
         self.role = role
         self.history, self._log = directory / f"{role}-{name}.history", directory / f"{role}-{name}.log"
         self._counted = Event.SENT if role == "produce" else Event.HANDED_OUT
@@ -311,6 +314,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, _frame: ending.append(number))
     logs: LogClient
     if given.admin_url:
+        from controller.dataplane.pulsar.log_client import PulsarLogClient
+        from tests.support.bench_planes import OnPulsar
+
         sizes = (
             {"prefetch_messages": given.prefetch, "bucket_prefetch_messages": given.prefetch}
             if given.prefetch

@@ -18,6 +18,7 @@ from sqlalchemy.exc import OperationalError
 from controller.devstack.failure import DevstackFailed
 from controller.devstack.ports import is_listening
 from controller.devstack.postgres import DURABLE, SUPERUSER, EmbeddedPostgres, PostgresServer
+from tests.support.scratch import scratch
 from tests.support.waiting import wait_until
 
 
@@ -32,8 +33,8 @@ def fetch(url: str, statement: str) -> list[tuple[object, ...]]:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
-    server = EmbeddedPostgres(tmp_path / "postgres", settings=DURABLE)
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    server = EmbeddedPostgres(scratch(tmp_path_factory, "devstack"), settings=DURABLE)
     try:
         server.start()
         yield server

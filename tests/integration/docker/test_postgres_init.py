@@ -16,6 +16,7 @@ from controller.domain.errors import StoreUnavailable, Terminal
 from controller.settings import PROJECT_ROOT
 from controller.store.postgres.engine import Store
 from controller.store.postgres.migrations import migrate
+from tests.support.scratch import scratch
 
 # What a password may hold that SQL or a shell could trip over.
 PASSWORDS = {
@@ -49,7 +50,7 @@ def run_script(server: EmbeddedPostgres, **changes: str) -> subprocess.Completed
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
     """A server of this module's own (roles belong to the server), set up by the script and migrated."""
-    server = EmbeddedPostgres(tmp_path_factory.mktemp("compose") / "postgres", settings=FORGETFUL)
+    server = EmbeddedPostgres(scratch(tmp_path_factory, "compose"), settings=FORGETFUL)
     try:
         server.start()
         done = run_script(server)

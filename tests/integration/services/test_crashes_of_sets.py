@@ -15,6 +15,7 @@ from controller.services.operation_runner import run_due
 from tests.integration.services.test_server_crashes import RELUCTANT
 from tests.support.bench import CALL_TIMEOUT_SECONDS, Bench
 from tests.support.migrated import migrate_to_pip483
+from tests.support.scratch import scratch
 
 _INTENDED, _FENCING, _COMMITTED = OperationState.INTENDED, OperationState.FENCING, OperationState.COMMITTED
 SURVIVES = {
@@ -33,7 +34,7 @@ class _Crashed(Exception):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
-    server = EmbeddedPostgres(tmp_path_factory.mktemp("crashing"), settings=RELUCTANT)
+    server = EmbeddedPostgres(scratch(tmp_path_factory, "crashing"), settings=RELUCTANT)
     server.start()
     yield server
     server.destroy()

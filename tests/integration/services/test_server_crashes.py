@@ -11,6 +11,7 @@ from controller.domain.operation import OperationState, Step
 from controller.services import segment_admin
 from tests.support.bench import Bench
 from tests.support.migrated import migrate_to_pip483
+from tests.support.scratch import scratch
 
 RELUCTANT: Mapping[str, str] = {"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}
 """Commits that wait for the disk survive; those that do not are forgotten for as long as can be arranged."""
@@ -31,7 +32,7 @@ class _Crashed(Exception):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
-    server = EmbeddedPostgres(tmp_path_factory.mktemp("crashing"), settings=RELUCTANT)
+    server = EmbeddedPostgres(scratch(tmp_path_factory, "crashing"), settings=RELUCTANT)
     server.start()
     yield server
     server.destroy()

@@ -14,6 +14,7 @@ from controller.domain.errors import CleaveError, Conflict
 from controller.domain.key_hash import key_hash
 from controller.domain.policy import AutoScalePolicy
 from controller.store.postgres.migrations import migrate, pending, sql_directory
+from tests.support.scratch import scratch
 from tests.support.store_driver import StoreDriver
 
 
@@ -201,7 +202,7 @@ def test_whoever_migrates_everything_belongs_to_the_owner(
 @pytest.fixture
 def pristine_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
     """A server on which the roles of Cleave were never made."""
-    server = EmbeddedPostgres(tmp_path_factory.mktemp("pristine"), settings=FORGETFUL)
+    server = EmbeddedPostgres(scratch(tmp_path_factory, "pristine"), settings=FORGETFUL)
     try:
         server.start()
         yield server
