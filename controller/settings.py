@@ -141,6 +141,8 @@ class Settings(BaseSettings):
     """Days of rates to keep for replay, and of cycles of bundle balancing with their proposals."""
     backtest_keep_days: int = Field(90, ge=1)
     """Days of backtests to keep; what a candidate policy was promoted or refused on is kept for good."""
+    audit_keep_days: int = Field(400, ge=30)
+    """Days of the audit of HTTP to keep."""
 
     pulsar_cluster: str = "standalone"
     """Pulsar's own name of the cluster, for the balancing of its bundles."""

@@ -149,6 +149,19 @@ BEGIN
     END LOOP;
 END $$;
 
+CREATE FUNCTION cleave.expire_audit(older_than timestamp with time zone) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE expired bigint;
+BEGIN
+    DELETE FROM cleave.audit a WHERE a.asked_at < least(older_than, clock_timestamp() - interval '30 days');
+    GET DIAGNOSTICS expired = ROW_COUNT;
+    RETURN expired;
+END $$;
+
+COMMENT ON FUNCTION cleave.expire_audit(older_than timestamp with time zone) IS 'Deletes the audit of before the instant, and never that of the last 30 days; how many rows.';
+
 CREATE FUNCTION cleave.expire_bundle_history(older_than timestamp with time zone) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4746,6 +4759,8 @@ ALTER TABLE ONLY embedded.unsettled
 
 CREATE INDEX api_request_by_age ON cleave.api_request USING btree (asked_at);
 
+CREATE INDEX audit_by_age ON cleave.audit USING btree (asked_at);
+
 CREATE INDEX bundle_decision_of_cluster ON cleave.bundle_decision USING btree (cluster, cycle_id DESC);
 
 CREATE INDEX bundle_load_by_broker ON cleave.bundle_load USING btree (cluster, broker);
@@ -5161,6 +5176,9 @@ REVOKE ALL ON FUNCTION cleave.empty_bundle_inbox(run text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION cleave.ensure_decision_partitions(days_ahead integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION cleave.ensure_decision_partitions(days_ahead integer) TO cleave_controller;
+
+REVOKE ALL ON FUNCTION cleave.expire_audit(older_than timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION cleave.expire_audit(older_than timestamp with time zone) TO cleave_controller;
 
 REVOKE ALL ON FUNCTION cleave.expire_bundle_history(older_than timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION cleave.expire_bundle_history(older_than timestamp with time zone) TO cleave_controller;

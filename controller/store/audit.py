@@ -1,8 +1,9 @@
-"""The audit: who asked for what over HTTP, from where, and what came of it. Rows are written once and never changed."""
+"""The audit: who asked for what over HTTP, from where, and what came of it. Rows are written once and never changed; old ones go."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from datetime import datetime
 
 from sqlalchemy import Connection, text
 
@@ -30,3 +31,9 @@ class AuditRow:
 def write(tx: Connection, row: AuditRow) -> None:
     """Adds the row."""
     tx.execute(_WRITE, asdict(row))
+
+
+def forget_before(tx: Connection, instant: datetime) -> int:
+    """Deletes the rows of before the instant, but for those of the last 30 days; returns how many went."""
+    expire = text("SELECT cleave.expire_audit(:older_than)")
+    return int(tx.execute(expire, {"older_than": instant}).scalar_one())

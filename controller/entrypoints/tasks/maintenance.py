@@ -18,7 +18,7 @@ from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.entrypoints.tasks.operations_here import run_where_no_worker_is
 from controller.services import garbage_collector, log_trimmer, reconciler, tombstone_sweeper
-from controller.store import backtests
+from controller.store import audit, backtests
 from controller.store.decisions import ledger, shadow_decisions
 from controller.store.journal import tombstones
 from controller.store.load import history
@@ -141,7 +141,7 @@ def keep_partitions(
     *, dsn: str, extras: Extras, keep_days: int, dry_run: bool = False
 ) -> dict[str, list[str]]:
     """Make the ledger's days to come, and drop those that ended more than `keep_days` days ago; the history of load
-    records and what candidates said in shadow go with them. Backtests go after `backtest_keep_days`.
+    records and what candidates said in shadow go with them. Backtests go after `backtest_keep_days`, and the audit after `audit_keep_days`.
     """
     if dry_run:
         return {"made": [], "dropped": []}
@@ -156,6 +156,8 @@ def keep_partitions(
         with app.store.transaction() as tx:
             oldest = now - timedelta(days=app.settings.backtest_keep_days)
             runs = backtests.forget_before(tx, oldest)
+        with app.store.transaction() as tx:
+            audited = audit.forget_before(tx, now - timedelta(days=app.settings.audit_keep_days))
     log.info(
         "ledger",
         made=made,
@@ -163,6 +165,7 @@ def keep_partitions(
         load_records_forgotten=forgotten,
         shadows_forgotten=shadows,
         backtests_forgotten=runs,
+        audit_forgotten=audited,
     )
     return {"made": made, "dropped": dropped}
 
