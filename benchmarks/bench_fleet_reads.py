@@ -1,0 +1,95 @@
+"""What people and Prometheus read of a large fleet, on a real PostgreSQL: seconds for each, the median of several.
+
+100,000 topics of 4 segments, all looked at once, so that each has its evaluation. `scrape`: all that `cleave metrics` reads, with series of
+their own for so many topics. `fleet`: the first page of the list, which has to find out what every topic needs. `topic`: the same row of one
+topic. Prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from benchmarks.fleet import analyze, insert_fleet
+from benchmarks.machine import machine
+from controller.dataplane.embedded import EmbeddedDataPlane
+from controller.devstack.postgres import DURABLE, EmbeddedPostgres
+from controller.domain.evaluator import ALL_LANES
+from controller.entrypoints.commands.live import fleet_picture, topic_picture
+from controller.entrypoints.reading import snapshot
+from controller.services.autoscaler import run_pass
+from controller.store.fleet_figures import fleet_figures
+from controller.store.postgres.engine import Store
+from controller.store.postgres.migrations import migrate
+
+SEGMENTS = 4
+SERIES = (0, 1000)
+
+
+def measure(url: str, topics: int, rounds: int) -> dict[str, object]:
+    """Seconds of each reading on an empty database that is filled here."""
+    migrate(url)
+    store = Store(url)
+    planes = {"embedded": EmbeddedDataPlane(url, call_timeout_seconds=5.0)}
+    try:
+        with store.transaction() as tx:
+            insert_fleet(tx, topics, SEGMENTS)
+        run_pass(store, planes, ALL_LANES, decided_by="benchmark", limit=topics)
+        with store.transaction() as tx:
+            analyze(tx)
+
+        def seconds(read: Callable[[Connection], object]) -> float:
+            taken = []
+            for _ in range(rounds):
+                started = time.perf_counter()
+                with snapshot(store) as tx:
+                    read(tx)
+                taken.append(time.perf_counter() - started)
+            return round(statistics.median(taken), 3)
+
+        scrapes = {
+            f"scrape, {most} series": {
+                "seconds": seconds(lambda tx, most=most: fleet_figures(tx, prefix="", most_topics=most))
+            }
+            for most in SERIES
+        }
+        name = f"topic://bench/n0/t{min(topics, 999)}"
+        return {
+            "topics": topics,
+            "segments_per_topic": SEGMENTS,
+            "reading": {
+                **scrapes,
+                "fleet": {"seconds": seconds(lambda tx: fleet_picture(tx, ""))},
+                "topic": {"seconds": seconds(lambda tx: topic_picture(tx, name))},
+            },
+        }
+    finally:
+        planes["embedded"].close()
+        store.dispose()
+
+
+def main() -> None:
+    """Measure on a private server and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--topics", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        server = EmbeddedPostgres(Path(directory), settings=DURABLE)
+        try:
+            server.start()
+            figures = measure(server.create_database("bench"), options.topics, options.rounds)
+        finally:
+            server.destroy()
+    print(json.dumps({"benchmark": "fleet_reads", "machine": machine(), **figures}))
+
+
+if __name__ == "__main__":
+    main()
