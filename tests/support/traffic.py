@@ -134,6 +134,17 @@ class TrafficProcess:
         self._child.kill()
 
 
+def advance(*processes: TrafficProcess, by: int = 500) -> None:
+    """Until each has done so much more."""
+    targets = [process.count + by for process in processes]
+
+    def there() -> bool:
+        assert all(process.running for process in processes), "see the processes' logs"
+        return all(process.count >= target for process, target in zip(processes, targets, strict=True))
+
+    wait_until(there, timeout_seconds=60, message="traffic")
+
+
 class _Pace:
     """How many messages are due: at a rate as many as time has come for, whatever held them up; else a round."""
 

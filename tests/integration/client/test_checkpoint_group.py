@@ -28,7 +28,7 @@ from controller.services.segment_admin import merging, splitting
 from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
 from tests.support.rounds import rounds_of
-from tests.support.traffic import TrafficProcess
+from tests.support.traffic import TrafficProcess, advance
 from tests.support.waiting import wait_until
 
 GROUP = "indexers"
@@ -404,14 +404,6 @@ def test_processes_that_are_killed_lose_nothing_and_keep_each_key_in_order(
                     address=address,
                     results=str(tmp_path),
                 )
-            )
-
-        def advance(*some: TrafficProcess) -> None:
-            targets = [one.count + 300 for one in some]
-            wait_until(
-                lambda: all(one.count >= target for one, target in zip(some, targets, strict=True)),
-                timeout_seconds=60,
-                message="traffic",
             )
 
         producer, members = start("produce", "p"), [start("index", name) for name in "abc"]

@@ -36,7 +36,7 @@ from tests.support.bench import TOPIC, Bench
 from tests.support.faulty_logs import FaultyLogs
 from tests.support.page_examples import run_example
 from tests.support.rounds import rounds_of
-from tests.support.traffic import TrafficProcess
+from tests.support.traffic import TrafficProcess, advance
 from tests.support.waiting import wait_until
 
 KEYS = [f"key-{i}" for i in range(20)]
@@ -464,15 +464,6 @@ def test_killed_consumers_lose_nothing_through_splits_and_merges(
                     rate=500 if role == "produce" else 0,
                 )
             )
-
-        def advance(*processes: TrafficProcess) -> None:
-            targets = [one.count + 500 for one in processes]
-
-            def there() -> bool:
-                assert all(one.running for one in processes), "see the processes' logs"
-                return all(one.count >= target for one, target in zip(processes, targets, strict=True))
-
-            wait_until(there, timeout_seconds=60, message="traffic")
 
         producers = [start("produce", "p1"), start("produce", "p2")]
         consumers = [start("share", "c1"), start("share", "c2")]

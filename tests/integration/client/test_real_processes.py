@@ -15,7 +15,7 @@ from controller.client.history_check import Kind, Verdict, check
 from controller.dataplane.base import LogState
 from controller.services.segment_admin import merging, splitting
 from tests.support.bench import TOPIC, Bench
-from tests.support.traffic import TrafficProcess
+from tests.support.traffic import TrafficProcess, advance
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(180)
@@ -44,17 +44,6 @@ def start(bench: Bench, leader: str, tmp_path: Path) -> Iterator[Start]:
             )
 
         yield start
-
-
-def advance(*processes: TrafficProcess, by: int = 500) -> None:
-    """Until each has done so much more."""
-    targets = [process.count + by for process in processes]
-
-    def there() -> bool:
-        assert all(process.running for process in processes), "see the processes' logs"
-        return all(process.count >= target for process, target in zip(processes, targets, strict=True))
-
-    wait_until(there, timeout_seconds=60, message="traffic")
 
 
 def judge(bench: Bench, producers: list[TrafficProcess], consumers: list[TrafficProcess]) -> Verdict:
