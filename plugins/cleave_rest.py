@@ -14,21 +14,30 @@ from airflow.plugins_manager import AirflowPlugin
 
 PREFIX = "/cleave-rest"
 MOST_AT_ONCE = 100
-_OF_ADMINS = ("cleave_policy", "cleave_delete_topic", "bundle_policy")
-"""DAGs that change what is for a whole cluster, or cannot be undone."""
-_OF_OPERATORS = ("cleave_manual_split", "cleave_manual_merge")
+_OF_OPERATORS = ("cleave_manual_split", "cleave_manual_merge", "cleave_manual_rebucket", "cleave_policy")
+"""DAGs that do what an operator may do over HTTP."""
+_OF_ADMINS = (*_OF_OPERATORS, "cleave_create_topic", "cleave_delete_topic", "bundle_policy")
+"""And those that do what else an admin may do."""
 _LOOKS = ("GET", "HEAD")
 
 
 @functools.cache
 def _calls() -> Any:
+    from cleave_airflow import AirflowException
     from cleave_dags import access
 
+    from controller.domain.errors import StoreUnavailable
     from controller.entrypoints.pages.desk import Desk
     from controller.entrypoints.web.airflow_users import DeskServices, grant_of_user
     from controller.entrypoints.web.app import peoples_app
 
-    services = DeskServices(Desk(access))
+    def where() -> Any:
+        try:
+            return access()
+        except AirflowException as error:  # there is no such connection, or it cannot be read
+            raise StoreUnavailable(f"Airflow does not say where Cleave is: {error}", 60.0) from error
+
+    services = DeskServices(Desk(where))
 
     async def who(request: Any) -> Any:
         user = await _user_of(request)

@@ -3872,14 +3872,14 @@ CREATE VIEW inspect.undrained AS
     round(EXTRACT(epoch FROM (clock_timestamp() - s.sealed_at)), 1) AS age_seconds
    FROM ((cleave.segment s
      JOIN cleave.topic t ON (((t.topic_id = s.topic_id) AND (t.state = 'live'::text))))
-     JOIN cleave.subscription u ON (((u.topic_id = s.topic_id) AND (u.kind = 'STREAM'::text) AND (u.created_epoch < s.sealed_epoch))))
+     JOIN cleave.subscription u ON (((u.topic_id = s.topic_id) AND (u.kind = 'STREAM'::text) AND (u.state = 'live'::text) AND u.parents_block AND (u.created_epoch < s.sealed_epoch))))
   WHERE ((s.state = 'SEALED'::text) AND (s.pruned_epoch IS NULL) AND (s.drained_at IS NULL) AND (EXISTS ( SELECT
            FROM cleave.consumer c
-          WHERE ((c.topic_id = s.topic_id) AND (c.subscription = u.name)))) AND (NOT (EXISTS ( SELECT
+          WHERE ((c.topic_id = s.topic_id) AND (c.subscription = u.name) AND (c.incarnation <> ''::text)))) AND (NOT (EXISTS ( SELECT
            FROM cleave.segment_drain d
           WHERE ((d.topic_id = s.topic_id) AND (d.subscription = u.name) AND (d.segment_id = s.segment_id))))));
 
-COMMENT ON VIEW inspect.undrained IS 'Sealed segments that a subscription has not read to their end although it has consumers; what replaced them waits for that.';
+COMMENT ON VIEW inspect.undrained IS 'Sealed segments that a subscription has not read to their end although it has consumers with a session; what replaced them waits for that.';
 
 CREATE VIEW inspect.health AS
  SELECT fleet.topics,
@@ -3927,8 +3927,8 @@ CREATE VIEW inspect.health AS
      CROSS JOIN ( SELECT EXTRACT(epoch FROM (clock_timestamp() - max(load_source.observed_at))) AS age_seconds
            FROM cleave.load_source) samples)
      CROSS JOIN ( SELECT count(*) FILTER (WHERE ((lease.name ~~ 'worker/%'::text) AND (lease.expires_at > clock_timestamp()))) AS workers,
-            count(*) FILTER (WHERE (lease.name ~~ 'shard/%'::text)) AS shards,
-            count(*) FILTER (WHERE ((lease.name ~~ 'shard/%'::text) AND (lease.expires_at <= clock_timestamp()))) AS shards_without_worker,
+            count(*) FILTER (WHERE ((lease.name ~~ 'shard/%'::text) AND (lease.expires_at > (clock_timestamp() - '01:00:00'::interval)))) AS shards,
+            count(*) FILTER (WHERE ((lease.name ~~ 'shard/%'::text) AND (lease.expires_at <= clock_timestamp()) AND (lease.expires_at > (clock_timestamp() - '01:00:00'::interval)))) AS shards_without_worker,
             COALESCE(sum(lease.term) FILTER (WHERE (lease.name ~~ 'shard/%'::text)), (0)::numeric) AS lease_changes
            FROM cleave.lease) leases)
      CROSS JOIN ( SELECT count(*) AS segments,
@@ -3939,7 +3939,7 @@ CREATE VIEW inspect.health AS
            FROM cleave.bucket_owner
           WHERE (bucket_owner.release_asked_at IS NOT NULL)) withheld);
 
-COMMENT ON VIEW inspect.health IS 'One row: how everything is. Ages are empty where there is nothing to be old; lease_changes only rises, by one for each time that a shard got another worker.';
+COMMENT ON VIEW inspect.health IS 'One row: how everything is. Ages are empty where there is nothing to be old; shards are those that had a worker within the hour; lease_changes only rises, by one for each time that a worker began to have a shard.';
 
 CREATE VIEW inspect.key_sketches AS
  SELECT l.topic,
@@ -4805,9 +4805,13 @@ CREATE INDEX load_history_by_age ON cleave.load_history USING brin (recorded_at)
 
 CREATE INDEX load_history_of_segment ON cleave.load_history USING btree (topic_id, segment_id, recorded_at);
 
+CREATE INDEX load_run_by_applied ON cleave.load_run USING btree (applied_at);
+
 CREATE INDEX load_run_watermark ON cleave.load_run USING btree (window_end DESC);
 
 CREATE INDEX mirror_by_age ON cleave.mirror USING btree (seen_at);
+
+CREATE INDEX operation_by_end ON cleave.operation USING btree (finished_at, operation_id) WHERE (finished_at IS NOT NULL);
 
 CREATE INDEX operation_live ON cleave.operation USING btree (not_before, operation_id) WHERE (finished_at IS NULL);
 

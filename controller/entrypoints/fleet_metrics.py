@@ -35,14 +35,14 @@ HEALTH: Final = {
     "stuck_operations": "Of these, operations that should have moved on (inspect.stuck_operations).",
     "open_tombstones": "Logs that are still to be deleted from a data plane.",
     "evaluations_due": "Topics, once for each lane, that a pass or a worker is to look at.",
-    "oldest_evaluation_due_seconds": "For how long the first of them has been due.",
+    "oldest_evaluation_due_seconds": "For how long the first of those has been due that are due at an instant; a change has no age.",
     "load_age_seconds": "Age of the youngest aggregated load.",
     "sample_age_seconds": "Time since any source of samples was heard of in it.",
     "workers": "Workers that are up.",
-    "shards": "Shares of the topics that workers divide among themselves, as far as one ever had a worker.",
-    "shards_without_worker": "Shards that had a worker and have none now; their topics wait.",
-    "lease_changes": "Times that a shard got another worker.",
-    "undrained_segments": "Sealed segments, once for each subscription, that its consumers have not read to the end.",
+    "shards": "Shares of the topics that workers divide among themselves, of those that had a worker within the hour.",
+    "shards_without_worker": "Shards that had a worker within the hour and have none now; their topics wait.",
+    "lease_changes": "Times that a worker began to have a shard.",
+    "undrained_segments": "Sealed segments, once for each ordered subscription, that its consumers have not read to the end.",
     "oldest_undrained_seconds": "Time since the first of them was sealed.",
     "buckets_withheld": "Entry buckets whose owner is to let go of them and has not yet, of all topics.",
     "oldest_withheld_seconds": "For how long the first of them has been waited for.",
@@ -59,7 +59,7 @@ TOTALS: Final = {
 }
 SOURCES: Final = (
     "cleave_sample_source_silent_seconds",
-    "Time since a source of samples was heard of.",
+    "Time since samples of a broker, or of another source, were last in the load.",
     ("source",),
 )
 LEFT_OUT: Final = (
@@ -75,7 +75,7 @@ TOPIC_GAUGES: Final = {
 TOPIC_TOTALS: Final = {
     "auto_splits": "Splits that the autoscaler made (PIP-483).",
     "auto_merges": "Merges that the autoscaler made (PIP-483).",
-    "split_suppressed_max_segments": "Outcomes that refused a split because of max_segments (PIP-483).",
+    "split_suppressed_max_segments": "Outcomes that refused a split because of max_segments, once for each lane (PIP-483).",
     "merge_suppressed_max_depth": "Outcomes that refused a merge because of max_dag_depth (PIP-483).",
     "rebucket_rollovers": "Segments replaced to have another number of entry buckets (PIP-486).",
 }

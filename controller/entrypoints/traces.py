@@ -32,9 +32,8 @@ class SpanMaker:
     def spans(self, traced: Traced) -> list[ReadableSpan]:
         """Of one operation, parents before children. Operations of one decision are in one trace."""
         operation, decision = traced.operation, traced.decision
-        asked = (
-            f"decision {operation['decision_id']}" if decision else f"operation {operation['operation_id']}"
-        )
+        kind = "operation" if operation["decision_id"] is None else "decision"
+        asked = f"{kind} {operation[f'{kind}_id']}"  # whether or not the ledger still has the decision
         trace_id = self._number(f"trace of {asked}", 16)
         found = list(self._before(trace_id, decision)) if decision else []
         parent = found[0].context if found else None

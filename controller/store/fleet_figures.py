@@ -9,18 +9,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from controller.store.postgres import inspection
 
+_PATIENCE = text("SET LOCAL statement_timeout = '8s'")
+"""So that a database in trouble is told as one that is away before Prometheus gives up."""
 _HEALTH = "SELECT * FROM inspect.health"
 _CHANGES = """
     SELECT tally, kind, because, sum(total) AS total FROM inspect.tallies GROUP BY tally, kind, because ORDER BY 1, 2, 3
 """
 _SOURCES = """
-    SELECT source, silent_seconds FROM inspect.load_sources WHERE observed_at > clock_timestamp() - interval '24 hours'
-     ORDER BY source
+    SELECT regexp_replace(source, '(@[0-9]+T[0-9]+Z)?(~[0-9]+)?$', '') AS broker, min(silent_seconds) AS silent_seconds
+      FROM inspect.load_sources WHERE observed_at > clock_timestamp() - interval '24 hours' GROUP BY 1 ORDER BY 1
 """
+"""A source is a start of a broker, and a log's counters in it may begin anew: each has a name of its own."""
 _TOPICS = """
     SELECT topic, topic_id, active_segments FROM inspect.topics
      WHERE state = 'live' AND starts_with(topic, :prefix) ORDER BY topic LIMIT :most
@@ -66,13 +69,14 @@ class FleetFigures:
     totals: Sequence[tuple[str, str, str, int]]
     """What (`change`, `refusal`), its kind or lane, its origin or reason, how often so far; over all topics."""
     silent_seconds: Mapping[str, float]
-    """Of each source of samples that was heard of within a day."""
+    """Of each broker, or other source of samples, that was heard of within a day."""
     topics: Sequence[TopicFigures]
     topics_left_out: int
 
 
 def fleet_figures(tx: Connection, *, prefix: str, most_topics: int) -> FleetFigures:
     """Everything, and each of the first `most_topics` live topics whose names begin with `prefix`, in the order of names."""
+    tx.execute(_PATIENCE)
     [health] = inspection.rows(tx, _HEALTH)
     listed = inspection.rows(tx, _TOPICS, prefix=prefix, most=most_topics)
     [live] = inspection.rows(tx, _COUNT)
@@ -82,7 +86,7 @@ def fleet_figures(tx: Connection, *, prefix: str, most_topics: int) -> FleetFigu
             (one["tally"], one["kind"], one["because"], int(one["total"]))
             for one in inspection.rows(tx, _CHANGES)
         ],
-        {one["source"]: float(one["silent_seconds"]) for one in inspection.rows(tx, _SOURCES)},
+        {one["broker"]: float(one["silent_seconds"]) for one in inspection.rows(tx, _SOURCES)},
         list(_topics(tx, listed)),
         int(live["topics"]) - len(listed),
     )

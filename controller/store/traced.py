@@ -20,7 +20,7 @@ _ENDED = """
     SELECT operation_id, topic, kind, state, origin, actor, reason, decision_id, parents, children, epoch, attempts, last_error,
            intended_at, finished_at
       FROM inspect.operations
-     WHERE finished_at > :since OR (finished_at = :since AND operation_id > :after)
+     WHERE (finished_at, operation_id) > (:since, :after)
      ORDER BY finished_at, operation_id LIMIT :limit
 """
 _STEPS = """
@@ -31,7 +31,10 @@ _DECISIONS = """
     SELECT d.decision_id, d.topic, d.decided_at, d.lanes, d.decided_by, d.code_version, d.acts,
            r.run_id, r.engine, r.samples, r.segments, r.window_end, r.applied_at
       FROM inspect.decisions d
-      LEFT JOIN LATERAL (SELECT * FROM inspect.load_runs l WHERE l.applied_at <= d.decided_at ORDER BY l.applied_at DESC LIMIT 1) r ON true
+      LEFT JOIN LATERAL (
+           SELECT * FROM inspect.load_runs l
+            WHERE d.lanes && ARRAY['load', 'merge'] AND l.applied_at <= d.decided_at AND l.applied_at > d.decided_at - interval '10 minutes'
+            ORDER BY l.applied_at DESC LIMIT 1) r ON true
      WHERE d.decision_id = ANY (:decision_ids) AND d.decided_at > CAST(:oldest AS timestamptz) - interval '1 day'
 """
 _INSTALLED = "SELECT min(applied_at) AS installed_at FROM inspect.migrations"
@@ -39,7 +42,9 @@ _INSTALLED = "SELECT min(applied_at) AS installed_at FROM inspect.migrations"
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """One operation. `decision` has the load run before it, where there was one; None where somebody asked by hand."""
+    """One operation. `decision` has the load run before it, where it looked at load and there was one within ten minutes; None where
+    somebody asked by hand, or the ledger's day is gone.
+    """
 
     operation: Row
     steps: Sequence[Row]

@@ -12,13 +12,14 @@ SELECT t.name AS topic, t.topic_id, u.name AS subscription, s.segment_id, inspec
        s.sealed_at, round(extract(epoch FROM clock_timestamp() - s.sealed_at), 1) AS age_seconds
   FROM cleave.segment s
   JOIN cleave.topic t ON t.topic_id = s.topic_id AND t.state = 'live'
-  JOIN cleave.subscription u ON u.topic_id = s.topic_id AND u.kind = 'STREAM' AND u.created_epoch < s.sealed_epoch
+  JOIN cleave.subscription u ON u.topic_id = s.topic_id AND u.kind = 'STREAM' AND u.state = 'live' AND u.parents_block
+                              AND u.created_epoch < s.sealed_epoch
  WHERE s.state = 'SEALED' AND s.pruned_epoch IS NULL AND s.drained_at IS NULL
-   AND EXISTS (SELECT FROM cleave.consumer c WHERE c.topic_id = s.topic_id AND c.subscription = u.name)
+   AND EXISTS (SELECT FROM cleave.consumer c WHERE c.topic_id = s.topic_id AND c.subscription = u.name AND c.incarnation <> '')
    AND NOT EXISTS (SELECT FROM cleave.segment_drain d
                     WHERE d.topic_id = s.topic_id AND d.subscription = u.name AND d.segment_id = s.segment_id);
 COMMENT ON VIEW inspect.undrained IS
-    'Sealed segments that a subscription has not read to their end although it has consumers; what replaced them waits for that.';
+    'Sealed segments that a subscription has not read to their end although it has consumers with a session; what replaced them waits for that.';
 
 CREATE VIEW inspect.health AS
 SELECT fleet.topics, fleet.active_segments, uncovered.ranges AS uncovered_ranges,
@@ -43,12 +44,13 @@ SELECT fleet.topics, fleet.active_segments, uncovered.ranges AS uncovered_ranges
  CROSS JOIN (SELECT extract(epoch FROM clock_timestamp() - max(window_end)) AS age_seconds FROM cleave.load_run) load
  CROSS JOIN (SELECT extract(epoch FROM clock_timestamp() - max(observed_at)) AS age_seconds FROM cleave.load_source) samples
  CROSS JOIN (SELECT count(*) FILTER (WHERE name LIKE 'worker/%' AND expires_at > clock_timestamp()) AS workers,
-                    count(*) FILTER (WHERE name LIKE 'shard/%') AS shards,
-                    count(*) FILTER (WHERE name LIKE 'shard/%' AND expires_at <= clock_timestamp()) AS shards_without_worker,
+                    count(*) FILTER (WHERE name LIKE 'shard/%' AND expires_at > clock_timestamp() - interval '1 hour') AS shards,
+                    count(*) FILTER (WHERE name LIKE 'shard/%' AND expires_at <= clock_timestamp()
+                                     AND expires_at > clock_timestamp() - interval '1 hour') AS shards_without_worker,
                     coalesce(sum(term) FILTER (WHERE name LIKE 'shard/%'), 0) AS lease_changes
                FROM cleave.lease) leases
  CROSS JOIN (SELECT count(*) AS segments, max(age_seconds) AS oldest_seconds FROM inspect.undrained) undrained
  CROSS JOIN (SELECT count(*) AS buckets, extract(epoch FROM clock_timestamp() - min(release_asked_at)) AS oldest_seconds
                FROM cleave.bucket_owner WHERE release_asked_at IS NOT NULL) withheld;
 COMMENT ON VIEW inspect.health IS
-    'One row: how everything is. Ages are empty where there is nothing to be old; lease_changes only rises, by one for each time that a shard got another worker.';
+    'One row: how everything is. Ages are empty where there is nothing to be old; shards are those that had a worker within the hour; lease_changes only rises, by one for each time that a worker began to have a shard.';

@@ -27,6 +27,7 @@ from controller.dataplane.pulsar.names import (
 from controller.dataplane.pulsar_load import LoadSettings, PulsarLoad
 from controller.domain.errors import (
     CleaveError,
+    NotFound,
     SegmentNotFound,
     Unsupported,
 )
@@ -138,7 +139,10 @@ class PulsarDataPlane:
         if counted.status in asks.GONE:
             return None
         if counted.status in asks.FAILED:
-            return self._cursors.messages_left(backing_topic, subscription, entries, deadline)
+            try:
+                return self._cursors.messages_left(backing_topic, subscription, entries, deadline)
+            except NotFound:
+                return None
         try:
             seen, messages = int(counted.document["entries"]), int(counted.document["messages"])
         except (KeyError, TypeError):

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any
 
 from controller.clock import to_ms
-from controller.dataplane.pulsar.admin import AdminCalls, Ask, Deadline
+from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
 from controller.dataplane.pulsar.names import topic_path
 from controller.domain.errors import DataGone, DataPlaneUnavailable
 
@@ -30,8 +30,9 @@ _PRODUCER, _SEQUENCE, _MESSAGES, _PUBLISHED = (
     "X-Pulsar-publish-time",
 )
 _TRIMMED = frozenset({404})
-MOST_COUNTED = 256
-"""Entries whose messages are counted one by one, each with a request of its own."""
+MOST_COUNTED = 64
+"""Entries whose messages are counted one by one, each with a request of its own that brings the whole entry."""
+_AT_ONCE = 16
 _ACKNOWLEDGED_RANGE = re.compile(r"\((-?\d+):(-?\d+)\.\.(\d+):(\d+)]")
 
 
@@ -88,12 +89,20 @@ def messages_left(
 ) -> int:
     """How many messages the `entries` hold that a subscription has not acknowledged; `cursor` is its part of `internal`.
 
-    In the first `MOST_COUNTED` of them they are counted, beyond those the mean stands for the rest. What was deleted meanwhile
-    counts as the others do.
+    In the first `MOST_COUNTED` of them they are counted, or in as many as half of the time that is left suffices for; the mean of
+    these stands for the rest. What was deleted meanwhile counts as the others do, and where none answers each entry counts as one.
     """
-    places = islice(_unacknowledged(internal, cursor), min(entries, MOST_COUNTED))
-    answers = admin.demand_all([_entry_ask(backing_topic, place) for place in places], deadline)
-    counts = [int(one.headers.get(_MESSAGES, "1")) for one in answers if one.status not in _TRIMMED]
+    places, counts = _unacknowledged(internal, cursor), list[int]()
+    until_left = deadline.left_seconds / 2
+    while len(counts) < min(entries, MOST_COUNTED) and deadline.left_seconds > until_left:
+        wave = [
+            _entry_ask(backing_topic, place)
+            for place in islice(places, min(_AT_ONCE, MOST_COUNTED - len(counts)))
+        ]
+        answers = [one for one in admin.ask_all(wave, deadline) if isinstance(one, Answer)]
+        if not answers:
+            break
+        counts += [int(one.headers.get(_MESSAGES, "1")) for one in answers if one.status not in _TRIMMED]
     return round(entries * sum(counts) / len(counts)) if counts else entries
 
 

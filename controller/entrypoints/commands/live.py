@@ -1,7 +1,7 @@
 """`cleave watch` and `cleave top`: a topic, or the fleet, drawn anew every moment until the user leaves.
 
 Each picture is one snapshot of schema `inspect`. Where the output is no terminal one picture is printed, so that both can
-be piped. A database that is away is said under the last picture, and tried again.
+be piped. A database that is away is said above the last picture, and tried again.
 """
 
 from __future__ import annotations

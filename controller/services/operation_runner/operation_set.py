@@ -91,7 +91,7 @@ class OperationSet:
         self._context = context
         self._members = [_Member(one.operation, one.observed) for one in claimed]
         for one in claimed:
-            if one.operation.state is OperationState.INTENDED and one.operation.attempts == 0:
+            if one.operation.state is OperationState.INTENDED and one.operation.claim_term == 1:
                 telemetry.NOTIFICATION_LAG.observe(one.observed.age_ms / 1000)
         self._claimed_until = claimed_until
 
@@ -305,7 +305,7 @@ class OperationSet:
         age_ms = member.seen().age_ms + now_ms - member.seen().now_ms
         member.operation = operation
         goes_forward = operation.state in (OperationState.FENCING, OperationState.COMMITTED)
-        member.observed = replace(member.seen(), now_ms=now_ms) if goes_forward else None
+        member.observed = replace(member.seen(), now_ms=now_ms, age_ms=age_ms) if goes_forward else None
         member.lost_races, member.ready_at = 0, 0.0
         if not operation.state.is_live:
             member.outcome = Outcome.FINISHED

@@ -101,11 +101,17 @@ def test_rights_of_one_dag_are_not_those_of_another(
 
     manager = get_auth_manager()
 
+    granted = {"cleave_manual_split", "cleave_manual_merge", "cleave_manual_rebucket"}
+
     def may(*, details: Any, **_: Any) -> bool:
-        return str(details.id).startswith("cleave_manual_")
+        return str(details.id) in granted
 
     monkeypatch.setattr(manager, "is_authorized_dag", may)
     who = holding(token("viewer"))
+    policy = f"/api/v1/policies/topics/{PLACE}?dry_run=true"
+    assert client.post(policy, json={"max_segments": 7}, **who).status_code == 403, "that is cleave_policy's"
+    granted.add("cleave_policy")
+    assert client.post(policy, json={"max_segments": 7}, **who).status_code == 200
     split = client.post(f"/api/v1/topics/{PLACE}/split?dry_run=true", json={"segment_id": 0}, **who)
     assert split.status_code == 200, split.text
     deleted = client.request("DELETE", f"/admin/v2/scalable/{PLACE}", **who)
@@ -115,3 +121,12 @@ def test_rights_of_one_dag_are_not_those_of_another(
     monkeypatch.setattr(manager, "is_authorized_view", lambda **_: False)
     answer = client.get("/api/v1/topics", **who)
     assert (answer.status_code, answer.json()["kind"]) == (403, "AccessForbidden")
+
+
+def test_an_airflow_that_does_not_know_where_cleave_is_says_so(
+    client: AppClient, token: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AIRFLOW_CONN_CLEAVE")
+    answer = client.get("/api/v1/topics", **holding(token("viewer")))
+    assert (answer.status_code, "'cleave'" in answer.json()["reason"]) == (503, True), answer.text
+    assert client.get("/api/v1/topics").status_code == 401

@@ -15,6 +15,7 @@ import requests
 
 from controller.dataplane.base import LogMessage, OutgoingMessage
 from controller.dataplane.pulsar import stored
+from controller.dataplane.pulsar.admin import Ask
 from controller.dataplane.pulsar.log_client import PulsarLogClient
 from controller.dataplane.pulsar.plane import PulsarDataPlane
 from tests.support.bench_planes import OnPulsar
@@ -82,11 +83,11 @@ SIZES = (3, 1, 4, 2, 6)
 @pytest.mark.parametrize(
     ("acknowledged", "most_counted", "told"),
     [
-        ((), 256, 16),
-        ((0,), 256, 13),
-        ((2,), 256, 12),
-        ((0, 1, 3), 256, 10),
-        ((1, 3, 4), 256, 7),
+        ((), 64, 16),
+        ((0,), 64, 13),
+        ((2,), 64, 12),
+        ((0, 1, 3), 64, 10),
+        ((1, 3, 4), 64, 7),
         ((), 2, 10),
         ((2, 3), 2, 6),
     ],
@@ -156,3 +157,15 @@ def test_it_is_sought_to_an_instant(
         left = (BATCHES - first) * IN_A_BATCH
         wait_until(lambda: found.extend(reader.read(100)) or len(found) >= left, message="the rest")
         assert [int(one.payload) for one in found[::IN_A_BATCH]] == list(range(first, BATCHES))
+
+
+def test_entries_that_cannot_be_looked_at_count_as_one_each(
+    plane: PulsarDataPlane, log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A number that is too small is better than a seek or a collection that never ends."""
+
+    def away(*_: object) -> Ask:
+        return Ask("GET", "nowhere/to/be/found", "look at an entry")
+
+    monkeypatch.setattr(stored, "_entry_ask", away)
+    assert plane.backlog(log, "billing") == BATCHES

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -95,7 +96,7 @@ def test_what_somebody_has_to_look_at_has_an_age(bench: Bench, registry: Collect
         assert value(registry, f"cleave_fleet_{gauge}_seconds") is None, gauge
 
     bench.execute(
-        "INSERT INTO cleave.consumer (topic_id, subscription, name) SELECT topic_id, 'billing', 'c' FROM cleave.topic"
+        "INSERT INTO cleave.consumer (topic_id, subscription, name, incarnation) SELECT topic_id, 'billing', 'c', 'life-1' FROM cleave.topic"
     )
     bench.execute(
         "UPDATE cleave.segment SET sealed_at = sealed_at - interval '2 hours', created_at = created_at - interval '3 hours' WHERE segment_id = 0"
@@ -109,7 +110,9 @@ def test_what_somebody_has_to_look_at_has_an_age(bench: Bench, registry: Collect
         "UPDATE cleave.operation SET intended_at = intended_at - interval '10 minutes' WHERE finished_at IS NULL"
     )
     bench.execute(
-        "INSERT INTO cleave.load_source VALUES ('broker-1', clock_timestamp() - interval '7 minutes')"
+        "INSERT INTO cleave.load_source SELECT name, clock_timestamp() - age * interval '1 minute' FROM (VALUES"
+        " ('b:8080@20261120T010203Z', 600), ('b:8080@20261123T040506Z', 7), ('b:8080@20261123T040506Z~1700000000000', 90),"
+        " ('embedded', 8)) AS v (name, age)"
     )
     bench.execute(
         "INSERT INTO cleave.lease (name, holder, term, expires_at) VALUES ('shard/0', 'w', 5, clock_timestamp() - interval '1 second'), ('worker/w', 'w', 9, clock_timestamp() + interval '1 minute')"
@@ -122,7 +125,8 @@ def test_what_somebody_has_to_look_at_has_an_age(bench: Bench, registry: Collect
     assert value(registry, "cleave_fleet_live_operations") == 1
     assert value(registry, "cleave_fleet_stuck_operations") == 1
     assert 600 <= (value(registry, "cleave_fleet_oldest_operation_seconds") or 0) < 2400
-    assert 420 <= (value(registry, "cleave_sample_source_silent_seconds", source="broker-1") or 0) < 2200
+    assert 420 <= (value(registry, "cleave_sample_source_silent_seconds", source="b:8080") or 0) < 460
+    assert 480 <= (value(registry, "cleave_sample_source_silent_seconds", source="embedded") or 0) < 520
     assert value(registry, "cleave_fleet_workers") == 1
     assert value(registry, "cleave_fleet_shards") == 1
     assert value(registry, "cleave_fleet_shards_without_worker") == 1
@@ -132,6 +136,36 @@ def test_what_somebody_has_to_look_at_has_an_age(bench: Bench, registry: Collect
         "INSERT INTO cleave.segment_drain (topic_id, subscription, segment_id) SELECT topic_id, 'billing', 0 FROM cleave.topic"
     )
     assert value(registry, "cleave_fleet_undrained_segments") == 0
+
+
+@pytest.mark.parametrize(
+    "but",
+    [
+        "UPDATE cleave.subscription SET parents_block = false",
+        "UPDATE cleave.consumer SET incarnation = ''",
+        "DELETE FROM cleave.consumer",
+    ],
+)
+def test_what_nobody_waits_for_is_not_undrained(bench: Bench, registry: CollectorRegistry, but: str) -> None:
+    bench.topic_with(segments=2)
+    bench.execute(
+        "INSERT INTO cleave.consumer (topic_id, subscription, name, incarnation) SELECT topic_id, 'billing', 'c', 'life-1' FROM cleave.topic"
+    )
+    bench.reshape(splitting(0))
+    assert value(registry, "cleave_fleet_undrained_segments") == 1
+    bench.execute(but)
+    assert value(registry, "cleave_fleet_undrained_segments") == 0
+
+
+def test_a_shard_that_workers_no_longer_deal_over_is_forgotten_within_the_hour(
+    bench: Bench, registry: CollectorRegistry
+) -> None:
+    bench.execute(
+        "INSERT INTO cleave.lease (name, holder, term, expires_at) VALUES"
+        " ('shard/0', 'w', 1, clock_timestamp() + interval '10 seconds'), ('shard/7', 'w', 3, clock_timestamp() - interval '2 hours')"
+    )
+    assert value(registry, "cleave_fleet_shards") == 1
+    assert value(registry, "cleave_fleet_shards_without_worker") == 0
 
 
 def test_more_topics_than_it_may_list_are_in_the_sums(bench: Bench) -> None:
@@ -221,9 +255,26 @@ def test_who_runs_an_operation_says_how_long_it_waited_and_took(bench: Bench) ->
 
 
 def test_an_operation_taken_up_again_waited_for_nobody(bench: Bench) -> None:
+    """Whoever had it before was told to stop, or died: that is no lag of a notification."""
     bench.topic_with()
     intent = bench.intend(splitting(0))
-    bench.execute("UPDATE cleave.operation SET attempts = 1 WHERE finished_at IS NULL")
+    bench.run_once(intent.operation.operation_id, should_stop=lambda: True)
     before = histogram("cleave_notification_lag_seconds")
     bench.finish(intent)
     assert histogram("cleave_notification_lag_seconds") == before
+
+
+def test_the_time_of_an_operation_is_that_of_all_its_steps(bench: Bench) -> None:
+    bench.topic_with()
+    took = histogram("cleave_operation_seconds", kind="split")
+    intent = bench.intend(splitting(0))
+    bench.run_once(
+        intent.operation.operation_id,
+        checkpoint=lambda name: threading.Event().wait(0.3) if name == "commit:before" else None,
+    )
+    [(seconds,)] = bench.rows(
+        "SELECT extract(epoch FROM finished_at - intended_at) FROM cleave.operation ORDER BY operation_id DESC LIMIT 1"
+    )
+    count, after = histogram("cleave_operation_seconds", kind="split")
+    assert count == took[0] + 1
+    assert after - took[1] == pytest.approx(float(seconds), abs=0.1)

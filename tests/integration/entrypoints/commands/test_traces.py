@@ -138,6 +138,43 @@ def test_a_split_is_told_from_its_samples_to_its_last_step(
     assert len({span.trace_id for span in collector.spans}) == 2
 
 
+@pytest.mark.usefixtures("reader")
+def test_whoever_may_only_look_may_send_them(cleave: CommandLine, collector: Collector) -> None:
+    assert cleave.ok("traces", "--once", "--from", "1h", "--endpoint", collector.url).startswith(
+        "0 operation(s)"
+    )
+
+
+def test_a_day_of_the_ledger_that_is_gone_changes_no_id(
+    cleave: CommandLine, orders: str, collector: Collector
+) -> None:
+    decide_and_run(cleave)
+    cleave.ok("traces", "--once", "--from", "1h", "--endpoint", collector.url)
+    before = collector.named(f"split topic://{orders}")
+    collector.spans.clear()
+    cleave.execute("DELETE FROM cleave.decision")
+    cleave.ok("traces", "--once", "--from", "1h", "--endpoint", collector.url)
+    after = collector.named(f"split topic://{orders}")
+    assert (after.trace_id, after.span_id) == (before.trace_id, before.span_id)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE cleave.decision SET lanes = '{consumer}'",
+        "UPDATE cleave.load_run SET applied_at = applied_at - interval '11 minutes'",
+    ],
+)
+def test_samples_that_nothing_was_decided_on_are_not_told_of(
+    cleave: CommandLine, orders: str, collector: Collector, change: str
+) -> None:
+    decide_and_run(cleave)
+    cleave.execute(change)
+    cleave.ok("traces", "--once", "--from", "1h", "--endpoint", collector.url)
+    assert collector.named(f"decide topic://{orders}")
+    assert "sample" not in {span.name for span in collector.spans}
+
+
 def test_sent_twice_it_is_the_same(cleave: CommandLine, orders: str, collector: Collector) -> None:
     cleave.ok("segments", "split", orders, "0")
     for _ in range(2):
