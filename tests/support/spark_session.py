@@ -38,7 +38,7 @@ def local_session(home: Path) -> Iterator[SparkSession]:
             "spark.driver.extraJavaOptions": LIGHTLY,
             "spark.local.dir": str(home),
             "spark.sql.warehouse.dir": str(home / "warehouse"),
-            "spark.sql.shuffle.partitions": "4",
+            "spark.sql.shuffle.partitions": "2",
             "spark.log.level": "ERROR",
         },
     )

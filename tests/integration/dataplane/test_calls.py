@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import psycopg2
 import pytest
@@ -15,11 +16,12 @@ from controller.dataplane.embedded import EmbeddedDataPlane
 from controller.dataplane.postgres_calls import PostgresCalls, libpq_url
 from controller.devstack.ports import free_port
 from controller.domain.errors import DataPlaneTimeout, DataPlaneUnavailable, InvalidInput, Terminal
-from tests.integration.dataplane.conftest import CALL_TIMEOUT_SECONDS
 from tests.support.planes import Planes
 from tests.support.relay import Relay
 
 LOG = "segment://t/n/x/0000-ffff-0"
+CALL_TIMEOUT_SECONDS = 0.5
+"""Of calls that are to run out of time."""
 
 
 @pytest.fixture
@@ -44,8 +46,11 @@ def test_a_lock_that_is_not_given_up_is_a_time_out(database: str, planes: Planes
     with holder.cursor() as cursor:
         cursor.execute("SELECT FROM embedded.log WHERE name = %s FOR UPDATE", (log,))
 
-    with pytest.raises(DataPlaneTimeout, match="terminate segment://"):
-        planes.plane.terminate_segment(log)
+    with (
+        closing(EmbeddedDataPlane(database, call_timeout_seconds=CALL_TIMEOUT_SECONDS)) as hasty,
+        pytest.raises(DataPlaneTimeout, match="terminate segment://"),
+    ):
+        hasty.terminate_segment(log)
 
     holder.close()
     assert planes.plane.segment_state(log) is LogState.OPEN
