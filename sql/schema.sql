@@ -1828,7 +1828,7 @@ CREATE TABLE cleave.api_request (
 
 COMMENT ON TABLE cleave.api_request IS 'Changes that were asked for with an idempotency key: of what request it was, and what was answered. Kept for a week at least.';
 
-COMMENT ON COLUMN cleave.api_request.digest IS 'Of the verb, the path and the body: a key is for one request.';
+COMMENT ON COLUMN cleave.api_request.digest IS 'Of the verb, the path with its query, and the body: a key is for one request.';
 
 COMMENT ON COLUMN cleave.api_request.answer IS 'Null while the first request is being answered.';
 
@@ -3153,7 +3153,7 @@ CREATE VIEW inspect.audit AS
     request_key
    FROM cleave.audit a;
 
-COMMENT ON VIEW inspect.audit IS 'Every change that was asked for over HTTP and every access that was denied: who, what, from where, result. A denial that repeats itself is there once a minute.';
+COMMENT ON VIEW inspect.audit IS 'Every change that was asked for over HTTP and every access that was denied: who, what, from where, result. A denial that repeats itself is there once a minute from each worker.';
 
 CREATE VIEW inspect.backtest_results AS
  SELECT b.run_id,

@@ -7,4 +7,4 @@ SELECT a.audit_id, a.asked_at, a.subject, a.role, a.address, a.act, a.method, a.
        a.reason, a.request_key
   FROM cleave.audit a;
 COMMENT ON VIEW inspect.audit IS
-    'Every change that was asked for over HTTP and every access that was denied: who, what, from where, result. A denial that repeats itself is there once a minute.';
+    'Every change that was asked for over HTTP and every access that was denied: who, what, from where, result. A denial that repeats itself is there once a minute from each worker.';
