@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.stream_consumer import StreamConsumer
@@ -41,8 +43,11 @@ def test_a_pruned_parent_is_done_for_who_joins_and_for_a_leader_that_takes_over(
 ) -> None:
     bench.topic_with(segments=1)
     producer = Producer(source, bench.logs, TOPIC)
-    with serving_leader(bench.url, consumer_grace_seconds=60.0) as address:
-        first = StreamConsumer(client_of(address), bench.logs, TOPIC, "billing", "a")
+    with (
+        serving_leader(bench.url, consumer_grace_seconds=60.0) as address,
+        closing(client_of(address)) as servers,
+    ):
+        first = StreamConsumer(servers, bench.logs, TOPIC, "billing", "a")
         send(producer, 0)
         assert len(take(first, count=len(KEYS))) == len(KEYS)
         bench.reshape(splitting(0))
@@ -52,12 +57,14 @@ def test_a_pruned_parent_is_done_for_who_joins_and_for_a_leader_that_takes_over(
 
     assert collect(bench.store, bench.planes, retention_minutes=0).segments == {TOPIC: (0,)}
     send(producer, 2)
-    with serving_leader(
-        bench.url, consumer_grace_seconds=60.0
-    ) as address:  # restores a's session from its row
+    # It restores a's session from its row.
+    with (
+        serving_leader(bench.url, consumer_grace_seconds=60.0) as address,
+        closing(client_of(address)) as servers,
+    ):
         bench.settle()
-        joined = StreamConsumer(client_of(address), bench.logs, TOPIC, "billing", "b")
-        again = StreamConsumer(client_of(address), bench.logs, TOPIC, "billing", "a")
+        joined = StreamConsumer(servers, bench.logs, TOPIC, "billing", "b")
+        again = StreamConsumer(servers, bench.logs, TOPIC, "billing", "a")
         assert {number for _, number in take(again, joined, count=len(KEYS))} == {b"2"}
         again.close()
         joined.close()

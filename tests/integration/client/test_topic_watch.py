@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -56,5 +57,5 @@ def test_topics_that_come_and_go_are_told_of(bench: Bench, servers: Servers, lim
 def test_what_can_never_be_watched_is_refused_at_once(servers: Servers, leader: str) -> None:
     with pytest.raises(InvalidInput, match="tenant/namespace"):
         TopicWatch(servers, "shop")
-    with pytest.raises(AccessDenied):
-        TopicWatch(Servers([leader], "nonsense"), "acme/shop")
+    with closing(Servers([leader], "nonsense")) as stranger, pytest.raises(AccessDenied):
+        TopicWatch(stranger, "acme/shop")
