@@ -62,11 +62,13 @@ def get_provider_info() -> dict[str, Any]:
     return {
         "package-name": "pulsar-cleave",
         "name": _INTEGRATION,
-        "description": "A control plane for scalable topics: hooks and operators.",
+        "description": "A control plane for scalable topics: hooks, operators, a sensor, triggers and assets.",
         "integrations": [{"integration-name": _INTEGRATION, "external-doc-url": "https://pulsar.apache.org"}],
         "connection-types": [_CLEAVE, _PULSAR_ADMIN],
         "hooks": _modules("cleave_provider.hooks.cleave", "cleave_provider.hooks.pulsar_admin"),
         "operators": _modules("cleave_provider.operators.cleave"),
+        "sensors": _modules("cleave_provider.sensors.cleave"),
+        "triggers": _modules("cleave_provider.triggers.cleave"),
         "extra-links": [
             "cleave_provider.links.cleave.OperationLink",
             "cleave_provider.links.cleave.PolicyLink",

@@ -60,6 +60,13 @@ class CleaveHook(BaseHook):
             access["extras"] = {**PulsarAdminHook(str(named)).settings(), **access["extras"]}
         return access
 
+    async def async_access(self) -> dict[str, Any]:
+        """`access` for triggers. Their loop must not wait for a connection that is looked up."""
+        from asgiref.sync import sync_to_async
+
+        found: dict[str, Any] = await sync_to_async(self.access)()
+        return found
+
     @classmethod
     def spark_settings(cls, conn_id: str) -> dict[str, Any]:
         """What a connection of type `spark` or `spark_connect` says of where Spark runs. Raises InvalidInput."""

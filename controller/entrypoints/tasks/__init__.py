@@ -27,6 +27,7 @@ from controller.entrypoints.tasks.by_hand import (
 )
 from controller.entrypoints.tasks.connections import check_database, check_pulsar
 from controller.entrypoints.tasks.doorbell import split_pass_has_work
+from controller.entrypoints.tasks.ended import ended_operation
 from controller.entrypoints.tasks.load import aggregate_load, keep_landing
 from controller.entrypoints.tasks.maintenance import (
     collect_garbage,
@@ -55,6 +56,7 @@ __all__ = [
     "collect_garbage",
     "create_topic",
     "delete_topic",
+    "ended_operation",
     "fleet_shares",
     "keep_bundles",
     "keep_landing",

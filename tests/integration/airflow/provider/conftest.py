@@ -17,6 +17,7 @@ RunOperator = Callable[[str], Any]
 PEOPLES_OWN = """
 from airflow.sdk import DAG
 from cleave_provider.operators.cleave import *
+from cleave_provider.sensors.cleave import *
 
 with DAG("peoples_own", schedule=None):
     {}
