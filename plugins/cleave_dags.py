@@ -30,8 +30,6 @@ SPARK_CONNECTION = NAMED_SPARK_CONNECTION or "cleave_spark"
 """Of type `spark` or `spark_connect`; one that is named must exist, the other may be left out."""
 FRESH_LOAD = Asset(name="cleave_load", uri="cleave://load")
 """A doorbell: there is load that no split pass has looked at. What to look at is in the table `evaluation`."""
-LAYOUT = Asset(name="cleave_layout", uri="cleave://layout")
-"""Partitioned by topic: the worker posts an event for each layout change (`controller.services.asset_events`)."""
 
 TAGS = ["cleave"]
 POOL = os.environ.get("CLEAVE_POOL", "default_pool")

@@ -28,6 +28,7 @@ from controller.entrypoints.tasks.by_hand import (
 from controller.entrypoints.tasks.connections import check_database, check_pulsar
 from controller.entrypoints.tasks.doorbell import split_pass_has_work
 from controller.entrypoints.tasks.ended import ended_operation
+from controller.entrypoints.tasks.layout_changes import LayoutChanges
 from controller.entrypoints.tasks.load import aggregate_load, keep_landing
 from controller.entrypoints.tasks.maintenance import (
     collect_garbage,
@@ -43,6 +44,7 @@ from controller.entrypoints.tasks.pulsar_connection import PulsarConnection
 from controller.entrypoints.tasks.spark_connection import SparkConnection
 
 __all__ = [
+    "LayoutChanges",
     "PulsarConnection",
     "SparkConnection",
     "aggregate_bundles",

@@ -65,3 +65,11 @@ def run_operator(run_file: Callable[..., Any], tmp_path: Path) -> RunOperator:
         return instance
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def events_follow_each_other_at_once(airflow_home: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody here makes runs of them."""
+    from cleave_provider.triggers import cleave
+
+    monkeypatch.setattr(cleave, "APART_SECONDS", 0.0)
