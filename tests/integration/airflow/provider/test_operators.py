@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
 import pytest
 
+from controller.landing.history import RateHistory
 from tests.integration.airflow.provider.conftest import RunExample, RunOperator
+from tests.support.airflow_home import SHOWS_NO_FRAMES
 from tests.support.bench import TOPIC, Bench
+from tests.support.recorded import keep_rates
+from tests.support.reports import milliseconds
 
 pytestmark = pytest.mark.airflow
 
@@ -89,7 +96,9 @@ def test_what_cannot_be_done_fails_at_once_with_one_line_and_a_link_to_the_run(
     failed = run_operator(made)
 
     assert (failed.state, failed.try_number) == ("failed", 1)
-    assert line in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert line in said
+    assert not (SHOWS_NO_FRAMES and "Traceback" in said)
     if "Segment" in made:
         link = failed.xcom_pull(task_ids="act", key="_link_OperationLink")
         assert "/plugin/cleave/cleave/run?dag_id=peoples_own&run_id=manual" in link
@@ -107,3 +116,44 @@ def test_the_operators_have_attempts_of_their_own_unless_the_dag_says_otherwise(
     assert retries(retries=7) == 7
     with DAG("patient", default_args={"retries": 5}):
         assert retries() == 5
+
+
+def test_the_example_s_backtest_is_kept_and_linked(
+    bench: Bench, run_example: RunExample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLEAVE_HISTORY_URL", str(tmp_path / "history"))
+    monkeypatch.setenv("SPARK_MASTER", "none")
+    bench.create()
+    since = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(hours=1)
+    history = RateHistory(str(tmp_path / "history"))
+    for minute in range(1, 31):
+        keep_rates(history, milliseconds(since) + minute * 60_000, {(bench.topic_id, 0): 500.0 * minute})
+    until = since + timedelta(minutes=30)
+
+    run = run_example(
+        "example_cleave_backtest", namespace="acme/shop", since=since.isoformat(), until=until.isoformat()
+    )
+
+    assert run.state == "success"
+    [week] = [one for one in run.get_task_instances() if one.task_id == "week"]
+    kept = bench.scalar("SELECT run_id FROM inspect.backtest_runs WHERE state = 'done'")
+    assert week.xcom_pull(task_ids="week")["run_id"] == kept
+    link = week.xcom_pull(task_ids="week", key="_link_BacktestLink")
+    assert link.endswith(f"/plugin/cleave/cleave/backtest?run_id={kept}")
+    assert "times the least possible" in week.xcom_pull(task_ids="best")
+
+
+def test_a_policy_is_shown_before_it_is_set_and_linked(
+    bench: Bench, run_operator: RunOperator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench.create()
+
+    done = run_operator(
+        f"SetAutoScalePolicyOperator(task_id='act', level={TOPIC!r}, knobs={{'max_segments': 9}}, dry_run=True)"
+    )
+
+    assert done.state == "success"
+    assert bench.scalar("SELECT policy FROM cleave.topic") is None
+    assert "would have max_segments from None to 9" in capsys.readouterr().out
+    link = done.xcom_pull(task_ids="act", key="_link_PolicyLink")
+    assert link.endswith("/plugin/cleave/cleave/policy?level=topic%3A%2F%2Facme%2Fshop%2Forders")
