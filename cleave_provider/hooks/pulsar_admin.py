@@ -48,6 +48,15 @@ class PulsarAdminHook(BaseHook):
         address = (found.conn_id, found.schema, found.host, found.port, found.password)
         return PulsarConnection(*address, extras).settings()
 
+    def ask(self, method: str, path: str, body: object = None) -> Any:
+        """A call below `/admin/v2/`, `ask("GET", "persistent/acme/shop")`; the answer's JSON, None where it is empty.
+
+        Raises Retryable where no broker answers, Terminal for what it refuses.
+        """
+        from controller.entrypoints import tasks
+
+        return tasks.ask_pulsar(extras=self.settings(), method=method, path=path, body=body)
+
     def test_connection(self) -> tuple[bool, str]:
         """Whether a broker answers there."""
         from controller.domain.errors import CleaveError

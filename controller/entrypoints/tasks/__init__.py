@@ -25,7 +25,7 @@ from controller.entrypoints.tasks.by_hand import (
     rebucket_segment,
     split_segment,
 )
-from controller.entrypoints.tasks.connections import check_database, check_pulsar
+from controller.entrypoints.tasks.connections import ask_pulsar, check_database, check_pulsar
 from controller.entrypoints.tasks.doorbell import split_pass_has_work
 from controller.entrypoints.tasks.ended import ended_operation
 from controller.entrypoints.tasks.layout_changes import LayoutChanges
@@ -51,6 +51,7 @@ __all__ = [
     "aggregate_load",
     "apply_bundles",
     "approve_bundles",
+    "ask_pulsar",
     "bundle_policy",
     "check_database",
     "check_pulsar",

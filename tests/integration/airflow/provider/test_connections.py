@@ -9,6 +9,7 @@ from importlib.util import find_spec
 import pytest
 from sqlalchemy import make_url
 
+from controller.domain.errors import NotFound
 from tests.integration.airflow.provider.conftest import RunOperator
 from tests.support.airflow_home import HAS_PARTITIONS
 from tests.support.bench import TOPIC, Bench
@@ -168,6 +169,9 @@ def test_pulsar_is_asked_who_it_is(
 
     assert works, said
     assert said.startswith("Pulsar 4.")
+    assert "standalone" in PulsarAdminHook().ask("get", "clusters")
+    with pytest.raises(NotFound, match="GET namespaces/no/where"):
+        PulsarAdminHook().ask("GET", "namespaces/no/where")
 
 
 def test_a_broker_that_is_away_is_said_to_be(airflow_home: None, monkeypatch: pytest.MonkeyPatch) -> None:
