@@ -17,7 +17,6 @@ from typing import Any
 
 from airflow.sdk import Param, dag
 from cleave_dags import (
-    LAYOUT,
     PASS_SHARES,
     access,
     cleave_task,
@@ -28,6 +27,7 @@ from cleave_dags import (
     turn,
 )
 
+from cleave_provider.assets.cleave import LAYOUT
 from controller.entrypoints import tasks
 
 SECONDS = seconds_from("CLEAVE_MAINTENANCE_SECONDS", 900)

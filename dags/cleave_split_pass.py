@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import Any
 
 from airflow.sdk import dag
-from cleave_airflow import AssetOrTimeSchedule
 from cleave_dags import (
     FRESH_LOAD,
     PASS_SHARES,
@@ -28,6 +27,7 @@ from cleave_dags import (
     shares_left,
 )
 
+from cleave_provider.versions import AssetOrTimeSchedule
 from controller.entrypoints import tasks
 
 SECONDS = seconds_from("CLEAVE_SPLIT_PASS_SECONDS", 300)

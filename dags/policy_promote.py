@@ -14,10 +14,8 @@ from typing import Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
 from airflow.sdk import Param, dag
-from cleave_airflow import HAS_RETRY_POLICIES
 from cleave_dags import (
     POOL,
-    RetryableOnly,
     access,
     approver,
     cleave_task,
@@ -26,6 +24,8 @@ from cleave_dags import (
     topic_param,
 )
 
+from cleave_provider.failures import RetryableOnly
+from cleave_provider.versions import HAS_RETRY_POLICIES
 from controller.entrypoints import tasks
 
 DAYS = Param(

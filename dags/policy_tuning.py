@@ -15,9 +15,9 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import Param, dag
-from cleave_airflow import CronTriggerTimetable
 from cleave_dags import access, cleave_task, request, scheduled
 
+from cleave_provider.versions import CronTriggerTimetable
 from controller.entrypoints import tasks
 
 DAY_SECONDS = 86_400

@@ -7,28 +7,22 @@ itself is in `controller.entrypoints.tasks`, which knows nothing of Airflow.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from airflow.sdk import Asset, BaseHook, Param, get_current_context, task
-from cleave_airflow import (
+from airflow.sdk import Asset, Param, get_current_context, task
+
+from cleave_provider.failures import RETRIES, RETRY_DELAY, RetryableOnly, told_apart
+from cleave_provider.hooks.cleave import CleaveHook
+from cleave_provider.request import request_of
+from cleave_provider.versions import (
     HAS_RETRY_POLICIES,
-    AirflowException,
     AirflowFailException,
-    AirflowNotFoundException,
     CronTriggerTimetable,
     DeltaTriggerTimetable,
-    RetryDecision,
-    RetryPolicy,
 )
-
-from controller.domain.errors import Retryable, Terminal
-
-if TYPE_CHECKING:
-    from airflow.sdk.definitions.context import Context
 
 CONNECTION, LOADER_CONNECTION = "cleave", "cleave_loader"
 NAMED_SPARK_CONNECTION = os.environ.get("CLEAVE_SPARK_CONNECTION", "")
@@ -36,8 +30,6 @@ SPARK_CONNECTION = NAMED_SPARK_CONNECTION or "cleave_spark"
 """Of type `spark` or `spark_connect`; one that is named must exist, the other may be left out."""
 FRESH_LOAD = Asset(name="cleave_load", uri="cleave://load")
 """A doorbell: there is load that no split pass has looked at. What to look at is in the table `evaluation`."""
-LAYOUT = Asset(name="cleave_layout", uri="cleave://layout")
-"""Partitioned by topic: the worker posts an event for each layout change (`controller.services.asset_events`)."""
 
 TAGS = ["cleave"]
 POOL = os.environ.get("CLEAVE_POOL", "default_pool")
@@ -155,55 +147,10 @@ def bundle_param() -> Param:
     )
 
 
-class RetryableOnly(RetryPolicy):
-    """Another attempt for errors that can pass, after the time the error asks for. A mistake is not repeated.
-
-    What the system or Airflow itself reports (a storage that does not answer, the API server away) is tried again at
-    the task's own pace, and so is a task that was killed.
-    """
-
-    def evaluate(
-        self,
-        exception: BaseException,
-        try_number: int,  # noqa: ARG002  # Airflow's signature
-        max_tries: int,  # noqa: ARG002
-        context: Context | None = None,  # noqa: ARG002
-    ) -> RetryDecision:
-        """See the class."""
-        if isinstance(exception, SystemExit):
-            return RetryDecision.fail("it cannot succeed as it was asked")
-        if isinstance(exception, Retryable):
-            return RetryDecision.retry(timedelta(seconds=exception.delay_seconds), str(exception))
-        if _is_worth_another_attempt(exception):
-            return RetryDecision.default()
-        return RetryDecision.fail(_not_retried(exception))
-
-
-def _is_worth_another_attempt(error: BaseException) -> bool:
-    return isinstance(error, Retryable | AirflowException | OSError)
-
-
-def _end_with(line: str) -> BaseException:
-    """What fails a task for good and leaves that line in its log.
-
-    Airflow logs an exception with every frame of its own task runner, and an exit with what it was given. An exit is
-    final only by our retry policy.
-    """
-    return SystemExit(line) if HAS_RETRY_POLICIES else AirflowFailException(line)
-
-
-def _not_retried(error: BaseException) -> str:
-    return f"{type(error).__name__} is not retried: {error}"
-
-
 def cleave_task(
-    *, retries: int = 3, priority: int = 1, **options: Any
+    *, retries: int = RETRIES, priority: int = 1, **options: Any
 ) -> Callable[[Callable[..., Any]], Any]:
-    """`@task` as Cleave uses it: pool, priority, and errors told apart once for all tasks.
-
-    What can never succeed as it is (bad input, not found, conflict) fails the task with that one line. Before
-    Airflow 3.3 a mistake fails its task from within, and what is tried again is so at the task's own pace.
-    """
+    """`@task` as Cleave uses it: pool, priority, and errors told apart (`cleave_provider.failures`)."""
     if HAS_RETRY_POLICIES:
         options["retry_policy"] = RetryableOnly()
     decorate = task(
@@ -211,27 +158,10 @@ def cleave_task(
         priority_weight=priority,
         weight_rule="absolute",
         retries=retries,
-        retry_delay=timedelta(seconds=5),
+        retry_delay=RETRY_DELAY,
         **options,
     )
-
-    def wrap(function: Callable[..., Any]) -> Any:
-        @functools.wraps(function)
-        def told_apart(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return function(*args, **kwargs)
-            except (Terminal, AirflowFailException) as error:
-                line = str(error)
-            except Exception as error:
-                if HAS_RETRY_POLICIES or _is_worth_another_attempt(error):
-                    raise
-                raise AirflowFailException(_not_retried(error)) from error
-            # Outside the handler: the log shows the line, not where it arose.
-            raise _end_with(line)
-
-        return decorate(told_apart)
-
-    return wrap
+    return lambda function: decorate(told_apart(function))
 
 
 def access(*, loader: bool = False) -> dict[str, Any]:
@@ -240,54 +170,28 @@ def access(*, loader: bool = False) -> dict[str, Any]:
     With `loader` also the URL of the loader's login, if there is a connection `cleave_loader`, and what the connection
     `cleave_spark` says of Spark, if there is one. The task that calls this looks them up, and nothing does before.
     """
-    dsn, extras = _url_and_extras(CONNECTION)
+    cleave = CleaveHook(CONNECTION).access()
     if loader:
         with contextlib.suppress(
             AirflowFailException
         ):  # then CLEAVE_LOADER_URL or the controller's login serves
-            extras["loader_url"] = _url_and_extras(LOADER_CONNECTION)[0]
-        extras |= _spark_settings()
-    return {"dsn": dsn, "extras": extras}
+            cleave["extras"]["loader_url"] = CleaveHook(LOADER_CONNECTION).access()["dsn"]
+        cleave["extras"] |= _spark_settings()
+    return cleave
 
 
 def _spark_settings() -> dict[str, Any]:
-    from controller.entrypoints.tasks import SparkConnection
-
     try:
-        found = BaseHook.get_connection(SPARK_CONNECTION)
-    except AirflowNotFoundException as error:
+        return CleaveHook.spark_settings(SPARK_CONNECTION)
+    except AirflowFailException as error:
         if not NAMED_SPARK_CONNECTION:
             return {}  # then SPARK_MASTER serves
-        raise AirflowFailException(
-            f"there is no connection {SPARK_CONNECTION!r}: add a Spark connection of that id, or unset "
-            "CLEAVE_SPARK_CONNECTION"
-        ) from error
-    address = (found.conn_type or "", found.host, found.port, found.login, found.password)
-    return SparkConnection(found.conn_id, *address, found.extra_dejson).settings()
-
-
-def _url_and_extras(conn_id: str) -> tuple[str, dict[str, Any]]:
-    from sqlalchemy import URL
-
-    try:
-        found = BaseHook.get_connection(conn_id)
-    except AirflowNotFoundException as error:
-        raise AirflowFailException(
-            f"there is no connection {conn_id!r}: add a Postgres connection of that id to Cleave's own database"
-        ) from error
-    url = URL.create("postgresql", found.login, found.password, found.host, found.port, found.schema)
-    return url.render_as_string(hide_password=False), dict(found.extra_dejson)
+        raise AirflowFailException(f"{error}, or unset CLEAVE_SPARK_CONNECTION") from error
 
 
 def request() -> dict[str, Any]:
     """Who asks, and a key that every attempt of this task shares: a retry gets the first one's operation."""
-    context = get_current_context()
-    run, instance = context["dag_run"], context["ti"]
-    return {
-        "request_key": f"airflow/{run.dag_id}/{run.run_id}/{instance.task_id}/{instance.map_index}",
-        # Before Airflow 3.1.2 a task does not learn who asked.
-        "actor": getattr(run, "triggering_user_name", None) or f"airflow {run.dag_id}",
-    }
+    return request_of(get_current_context())
 
 
 def approver(task_id: str) -> str:

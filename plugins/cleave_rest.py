@@ -23,9 +23,9 @@ _LOOKS = ("GET", "HEAD")
 
 @functools.cache
 def _calls() -> Any:
-    from cleave_airflow import AirflowException
     from cleave_dags import access
 
+    from cleave_provider.versions import AirflowException
     from controller.domain.errors import StoreUnavailable
     from controller.entrypoints.pages.desk import Desk
     from controller.entrypoints.web.airflow_users import DeskServices, grant_of_user

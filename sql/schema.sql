@@ -4801,6 +4801,8 @@ CREATE INDEX evaluation_paused ON cleave.evaluation USING btree (not_before) WHE
 
 CREATE INDEX layout_change_by_time ON cleave.layout_change USING btree (topic_id, committed_at);
 
+CREATE INDEX layout_change_since ON cleave.layout_change USING brin (committed_at) WITH (pages_per_range='32', autosummarize='on');
+
 CREATE INDEX load_history_by_age ON cleave.load_history USING brin (recorded_at);
 
 CREATE INDEX load_history_of_segment ON cleave.load_history USING btree (topic_id, segment_id, recorded_at);

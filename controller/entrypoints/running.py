@@ -30,11 +30,14 @@ def worker_is_up(app: Application) -> bool:
 
 def see_through(app: Application, intent: Intent, timeout_seconds: float = 60.0) -> Operation:
     """The operation once it is final. Raises Retryable if it takes longer, Terminal if it was aborted."""
-    operation_id = intent.operation.operation_id
-    operation = run_to_its_end(app, operation_id, timeout_seconds)
+    return demand_done(run_to_its_end(app, intent.operation.operation_id, timeout_seconds))
+
+
+def demand_done(operation: Operation) -> Operation:
+    """The operation, which has ended. Raises Terminal if it was aborted."""
     if operation.state is OperationState.ABORTED:
         raise Terminal(
-            f"operation {operation_id} ({operation.kind} of {operation.topic_name}) was aborted; "
+            f"operation {operation.operation_id} ({operation.kind} of {operation.topic_name}) was aborted; "
             f"`cleave operations --topic {operation.topic_name}` says why"
         )
     return operation

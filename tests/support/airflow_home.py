@@ -18,6 +18,8 @@ PROJECT = Path(__file__).parents[2]
 AIRFLOW = version("apache-airflow")
 HAS_PARTITIONS = Version(AIRFLOW) >= Version("3.2")
 """Whether an asset event may have a key, and a run be for one of them."""
+KEEPS_STATE_OF_ASSETS = Version(AIRFLOW) >= Version("3.3")
+"""Whether a watcher can write down how far it got."""
 TELLS_WHO_ASKED = Version(AIRFLOW) >= Version("3.1.2")
 """Whether a task learns who triggered its run."""
 RETRIES_THE_KILLED = Version(AIRFLOW) >= Version("3.1.2")

@@ -1,6 +1,6 @@
-"""What dags/, plugins/ and spark_jobs/ may import of ours; import-linter guards the floors below them.
+"""What cleave_provider/, dags/, plugins/ and spark_jobs/ may import of ours; import-linter guards the floors below them.
 
-DAGs and plugins reach the product through its entrypoints and speak its domain's words; Spark jobs know the
+DAGs, plugins and the provider reach the product through its entrypoints and speak its domain's words; Spark jobs know the
 domain alone. Folders of Airflow's are no packages, hence a test and not a contract.
 """
 
@@ -13,11 +13,12 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ALLOWED = {
-    "dags": ("controller.entrypoints", "controller.domain", "plugins", "dags"),
-    "plugins": ("controller.entrypoints", "controller.domain", "plugins"),
+    "cleave_provider": ("controller.entrypoints", "controller.domain", "cleave_provider"),
+    "dags": ("controller.entrypoints", "controller.domain", "cleave_provider", "plugins", "dags"),
+    "plugins": ("controller.entrypoints", "controller.domain", "cleave_provider", "plugins"),
     "spark_jobs": ("controller.domain", "controller.backtest", "controller.bundles.domain", "spark_jobs"),
 }
-OURS = ("controller", "dags", "plugins", "spark_jobs", "tests", "benchmarks")
+OURS = ("cleave_provider", "controller", "dags", "plugins", "spark_jobs", "tests", "benchmarks")
 FILES = [path.relative_to(ROOT) for folder in ALLOWED for path in sorted((ROOT / folder).rglob("*.py"))]
 
 

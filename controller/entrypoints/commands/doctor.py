@@ -64,7 +64,8 @@ def _look(name: str, check: Callable[[Application], str], cleave: Application) -
         return Finding(name, "wrong", str(error))
 
 
-def _database(cleave: Application) -> str:
+def database(cleave: Application) -> str:
+    """The server's version, which must be new enough."""
     with cleave.store.transaction() as tx:
         number, version = tx.execute(
             text("SELECT current_setting('server_version_num')::int, current_setting('server_version')")
@@ -76,7 +77,8 @@ def _database(cleave: Application) -> str:
     return f"PostgreSQL {version} at {cleave.settings.database_label}"
 
 
-def _schema(cleave: Application) -> str:
+def schema(cleave: Application) -> str:
+    """Whether every migration is applied."""
     with cleave.store.transaction() as tx:
         missing = migrations.pending_in(tx)
     if missing:
@@ -86,7 +88,8 @@ def _schema(cleave: Application) -> str:
     return "up to date"
 
 
-def _role(cleave: Application) -> str:
+def role(cleave: Application) -> str:
+    """What the login may do. Raises Note where that is less or more than the controller's work takes."""
     with cleave.store.transaction() as tx:
         login = _login(tx)
     if "cleave_inspector" in login.roles and "cleave_controller" not in login.roles:
@@ -302,9 +305,9 @@ def _ask_airflow(cleave: Application, path: str) -> Any:
 
 
 CHECKS: dict[str, Callable[[Application], str]] = {
-    "database": _database,
-    "schema": _schema,
-    "role": _role,
+    "database": database,
+    "schema": schema,
+    "role": role,
     "loader role": _loader_role,
     "workers": _workers,
     "entry buckets": _buckets,

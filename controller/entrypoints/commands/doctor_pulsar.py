@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from controller.bootstrap import Application, pulsar_access
+from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.namespaces import Namespaces, Severity, Unmet
 from controller.dataplane.pulsar.versions import keeps_buckets_apart
 from controller.domain.errors import CleaveError, StoreUnavailable, Terminal
@@ -32,7 +33,12 @@ def cluster(cleave: Application) -> str:
                 f"topics of {', '.join(in_use)} are on data plane 'pulsar' and CLEAVE_PULSAR_ADMIN_URL is not set here"
             )
         raise Note("CLEAVE_PULSAR_ADMIN_URL is not set: no Pulsar cluster is used")
-    namespaces = Namespaces(access, call_timeout_seconds=cleave.settings.call_timeout_seconds)
+    return broker(access, cleave.settings.call_timeout_seconds)
+
+
+def broker(access: PulsarAccess, call_timeout_seconds: float) -> str:
+    """The version and address. Raises Note for a broker that would mix entry buckets, CleaveError for one that is not there."""
+    namespaces = Namespaces(access, call_timeout_seconds=call_timeout_seconds)
     try:
         version = namespaces.broker_version()
     finally:

@@ -25,7 +25,10 @@ from controller.entrypoints.tasks.by_hand import (
     rebucket_segment,
     split_segment,
 )
+from controller.entrypoints.tasks.connections import ask_pulsar, check_database, check_pulsar
 from controller.entrypoints.tasks.doorbell import split_pass_has_work
+from controller.entrypoints.tasks.ended import ended_operation
+from controller.entrypoints.tasks.layout_changes import LayoutChanges
 from controller.entrypoints.tasks.load import aggregate_load, keep_landing
 from controller.entrypoints.tasks.maintenance import (
     collect_garbage,
@@ -37,19 +40,26 @@ from controller.entrypoints.tasks.maintenance import (
 from controller.entrypoints.tasks.passes import merge_pass, split_pass
 from controller.entrypoints.tasks.policies import set_policy
 from controller.entrypoints.tasks.policy_candidates import promote_policy, tune_policies, weigh_policy
+from controller.entrypoints.tasks.pulsar_connection import PulsarConnection
 from controller.entrypoints.tasks.spark_connection import SparkConnection
 
 __all__ = [
+    "LayoutChanges",
+    "PulsarConnection",
     "SparkConnection",
     "aggregate_bundles",
     "aggregate_load",
     "apply_bundles",
     "approve_bundles",
+    "ask_pulsar",
     "bundle_policy",
+    "check_database",
+    "check_pulsar",
     "collect_bundles",
     "collect_garbage",
     "create_topic",
     "delete_topic",
+    "ended_operation",
     "fleet_shares",
     "keep_bundles",
     "keep_landing",

@@ -1,6 +1,6 @@
 """Layout changes: one row of history an epoch, written by the commit that makes it and never changed.
 
-Read here by services that tell others of a change: by topic and epoch, as notifications name them.
+Read here by services that tell others of a change: by topic and epoch, as notifications name them, or since an instant.
 """
 
 from __future__ import annotations
@@ -8,22 +8,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Row, text
 
 from controller.domain.operation import Operation
 from controller.store.topics.topics import TopicRow
 
-_CHANGES = text("""
-    SELECT c.topic_id, t.name AS topic, c.epoch, c.kind, c.operation_id, c.origin, c.actor, c.reason, c.committed_at,
+_COLUMNS = """
+    SELECT c.topic_id, (SELECT t.name FROM cleave.topic t WHERE t.topic_id = c.topic_id) AS topic, c.epoch, c.kind, c.operation_id, c.origin, c.actor, c.reason, c.committed_at,
            ARRAY(SELECT p.segment_id FROM cleave.operation_parent p
                   WHERE p.operation_id = c.operation_id ORDER BY p.ordinal) AS sealed,
            ARRAY(SELECT d.segment_id FROM cleave.operation_child d
                   WHERE d.operation_id = c.operation_id ORDER BY d.ordinal) AS created
+"""
+_CHANGES = text(f"""
+    {_COLUMNS}
       FROM unnest(CAST(:topic_ids AS bigint[]), CAST(:epochs AS bigint[])) AS seen (topic_id, epoch)
       JOIN cleave.layout_change c USING (topic_id, epoch)
-      JOIN cleave.topic t USING (topic_id)
      ORDER BY c.committed_at, c.topic_id, c.epoch
+""")
+_SINCE = text(f"""
+    {_COLUMNS}
+      FROM cleave.layout_change c
+     WHERE c.committed_at >= :instant AND (c.committed_at, c.topic_id, c.epoch) > (:instant, :topic_id, :epoch)
+     ORDER BY c.committed_at, c.topic_id, c.epoch LIMIT :limit
 """)
 
 
@@ -54,10 +63,26 @@ class LayoutEvent:
 def events(tx: Connection, changes: Sequence[tuple[int, int]]) -> list[LayoutEvent]:
     """The changes named by topic id and epoch, oldest first; what is not there (any more) is left out."""
     parameters = {"topic_ids": [topic_id for topic_id, _ in changes], "epochs": [e for _, e in changes]}
-    return [
-        LayoutEvent(**{**row._mapping, "sealed": tuple(row.sealed), "created": tuple(row.created)})
-        for row in tx.execute(_CHANGES, parameters)
-    ]
+    return [_event(row) for row in tx.execute(_CHANGES, parameters)]
+
+
+Place = tuple[datetime, int, int]
+"""Where in the history of all layouts somebody is: instant, topic id and epoch."""
+
+
+def since(tx: Connection, place: Place, limit: int) -> list[LayoutEvent]:
+    """Changes of all topics after that place, oldest first.
+
+    A change is stamped before it is committed, so one may come to be before a place that was read already. Whoever must
+    not miss it begins a little earlier.
+    """
+    instant, topic_id, epoch = place
+    rows = tx.execute(_SINCE, {"instant": instant, "topic_id": topic_id, "epoch": epoch, "limit": limit})
+    return [_event(row) for row in rows]
+
+
+def _event(row: Row[Any]) -> LayoutEvent:
+    return LayoutEvent(**{**row._mapping, "sealed": tuple(row.sealed), "created": tuple(row.created)})
 
 
 def write(tx: Connection, topic: TopicRow, operation: Operation, epoch: int) -> datetime:

@@ -103,8 +103,9 @@ def test_a_form_runs_when_asked_even_where_dags_begin_paused(dag_bag: Any, dag_i
 
 
 def test_every_task_has_a_pool_and_tells_errors_apart(dag_bag: Any) -> None:
-    from cleave_airflow import HAS_RETRY_POLICIES
     from cleave_dags import POOL, RetryableOnly
+
+    from cleave_provider.versions import HAS_RETRY_POLICIES
 
     for dag in dag_bag.dags.values():
         assert "cleave" in dag.tags
@@ -118,8 +119,9 @@ def test_every_task_has_a_pool_and_tells_errors_apart(dag_bag: Any) -> None:
 
 def test_only_what_is_worth_it_is_tried_again_and_when_the_error_says(airflow_home: None) -> None:
     sdk = pytest.importorskip("airflow.sdk", "1.3", reason="before Airflow 3.3 there is no retry policy")
-    from cleave_airflow import AirflowException
     from cleave_dags import RetryableOnly
+
+    from cleave_provider.versions import AirflowException
 
     def verdict(error: BaseException) -> tuple[Any, timedelta | None]:
         decision = RetryableOnly().evaluate(error, 1, 3)
@@ -142,7 +144,9 @@ def test_without_retry_policies_a_mistake_fails_its_task_from_within(
 ) -> None:
     import cleave_dags
 
-    monkeypatch.setattr(cleave_dags, "HAS_RETRY_POLICIES", False)
+    from cleave_provider import failures
+
+    monkeypatch.setattr(failures, "HAS_RETRY_POLICIES", False)
 
     @cleave_dags.cleave_task()
     def go_wrong() -> None:

@@ -174,7 +174,7 @@ def test_without_a_connection_the_task_says_what_to_add(
 
     said = capsys.readouterr().out
     assert run.state == "failed"
-    assert "there is no connection 'cleave': add a Postgres connection" in said
+    assert "there is no connection 'cleave': add a Cleave or Postgres connection" in said
     assert not (SHOWS_NO_FRAMES and "Traceback" in said)
 
 

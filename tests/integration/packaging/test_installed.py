@@ -46,6 +46,16 @@ for path in walk(typer.main.get_command(app), ()):
     helped[" ".join(path)] = said.getvalue()
 print(json.dumps(helped))
 """
+_WHAT_AIRFLOW_IS_TOLD = """
+import json
+from importlib.metadata import entry_points
+from importlib.resources import files
+
+[provider] = entry_points(group="apache_airflow_provider")
+told = provider.load()()
+assert (files("cleave_provider") / "example_dags" / "example_cleave_acts.py").is_file()
+print(json.dumps(told))
+"""
 _SEND_AND_RECEIVE = """
 import sys
 from controller.client.http_source import HttpSource
@@ -138,6 +148,13 @@ def test_it_is_named_and_versioned_as_documented(installed: Installed) -> None:
     )
 
     assert shown.strip() == METADATA["version"]
+
+
+def test_airflow_finds_the_provider_in_it(installed: Installed) -> None:
+    told = json.loads(installed("python", "-c", _WHAT_AIRFLOW_IS_TOLD))
+
+    assert told["package-name"] == METADATA["name"]
+    assert [one["connection-type"] for one in told["connection-types"]] == ["cleave", "pulsar_admin"]
 
 
 def test_each_command_says_what_it_does(installed: Installed) -> None:

@@ -18,6 +18,7 @@ from tests.support.processes import family, still_running
 
 USERS_DAGS = "tests/support/users_dags" if HAS_PARTITIONS else "tests/support/users_dags_before_3_2"
 OTHER_DAGS = "tests/support/other_dags"
+EXAMPLES = "cleave_provider/example_dags"
 
 
 @pytest.fixture(scope="package")
@@ -56,7 +57,7 @@ def airflow(
         env={
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
             "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(
-                [_bundle(folder) for folder in ("dags", USERS_DAGS, OTHER_DAGS)]
+                [_bundle(folder) for folder in ("dags", USERS_DAGS, OTHER_DAGS, EXAMPLES)]
             ),
             # No file changes here. Twenty anew each half minute are most of a core.
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",

@@ -18,7 +18,15 @@ from controller.store.postgres import inspection
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.prepared import Prepared
 from controller.store.shards import Shards
-from controller.store.topics import consumers, drains, inspected, layouts, subscriptions, topics
+from controller.store.topics import (
+    consumers,
+    drains,
+    inspected,
+    layout_changes,
+    layouts,
+    subscriptions,
+    topics,
+)
 from tests.support.store_driver import StoreDriver
 
 pytestmark = pytest.mark.xdist_group("query-plans")  # seeded once, not once a worker
@@ -136,6 +144,11 @@ STATEMENTS: list[tuple[str, Callable[[Connection], object], set[str]]] = [
         {
             "segment_pkey"
         },  # history is read by its key or by time, whichever the planner likes: never as a whole
+    ),
+    (
+        "layout changes since an instant",
+        lambda tx: layout_changes.since(tx, (database_now(tx), 0, 0), 500),
+        {"layout_change_since"},
     ),
     (
         "claim",

@@ -1,0 +1,1 @@
+"""Assets that stand for layouts."""

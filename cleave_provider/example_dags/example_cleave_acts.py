@@ -1,0 +1,42 @@
+"""Before a busy day: a ceiling for the topic, one segment in two; when the day is over, in one again.
+
+A person fills in the form. In a DAG of yours the topic and the segment would rather come from a task before.
+"""
+
+from __future__ import annotations
+
+from airflow.sdk import Param, dag
+
+from cleave_provider.operators.cleave import (
+    MergeSegmentsOperator,
+    SetAutoScalePolicyOperator,
+    SplitSegmentOperator,
+)
+
+CHILDREN = "ti.xcom_pull(task_ids='split')['children']"
+
+
+@dag(
+    schedule=None,
+    params={"topic": Param(type="string"), "segment": Param(0, type="integer")},
+    doc_md=__doc__,
+    tags=["cleave", "example"],
+)
+def example_cleave_acts() -> None:
+    ceiling = SetAutoScalePolicyOperator(
+        task_id="ceiling", level="{{ params.topic }}", knobs={"max_segments": 16}
+    )
+    split = SplitSegmentOperator(
+        task_id="split", topic="{{ params.topic }}", segment="{{ params.segment }}", reason="a busy day"
+    )
+    merge = MergeSegmentsOperator(
+        task_id="merge",
+        topic="{{ params.topic }}",
+        first="{{ " + CHILDREN + "[0] }}",
+        second="{{ " + CHILDREN + "[1] }}",
+        reason="the day is over",
+    )
+    ceiling >> split >> merge
+
+
+example_cleave_acts()

@@ -1,0 +1,36 @@
+"""Go on when an operation has ended that somebody else asked for.
+
+`cleave segments split --no-wait` and `POST /api/v1/topics/.../split` answer with an operation's id.
+The second task waits for the same one in the triggerer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import Param, dag, task
+
+from cleave_provider.sensors.cleave import WaitForOperationSensor
+
+
+@dag(
+    schedule=None,
+    params={"operation_id": Param(type="integer", minimum=1)},
+    doc_md=__doc__,
+    tags=["cleave", "example"],
+)
+def example_cleave_wait() -> None:
+    asked_for = "{{ params.operation_id }}"
+    wait = WaitForOperationSensor(task_id="wait", operation_id=asked_for, poke_interval=2, timeout=600)
+    deferred = WaitForOperationSensor(
+        task_id="deferred", operation_id=asked_for, poke_interval=2, timeout=600, deferrable=True
+    )
+
+    @task
+    def tell(operation: Any) -> str:
+        return f"{operation['kind']} of {operation['topic']} made segments {operation['children']}"
+
+    wait >> deferred >> tell(wait.output)
+
+
+example_cleave_wait()

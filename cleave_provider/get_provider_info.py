@@ -1,0 +1,107 @@
+"""What Airflow asks an installed provider: its connection types with their forms, and its classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_INTEGRATION = "Cleave"
+_SSL_MODES = ["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]
+
+
+def _text(label: str, description: str, **schema: Any) -> dict[str, Any]:
+    """A field of a form that may be left empty."""
+    return {"label": label, "description": description, "schema": {"type": ["string", "null"], **schema}}
+
+
+_CLEAVE: dict[str, Any] = {
+    "connection-type": "cleave",
+    "hook-class-name": "cleave_provider.hooks.cleave.CleaveHook",
+    "hook-name": "Cleave",
+    "ui-field-behaviour": {
+        "relabeling": {"schema": "Database"},
+        "placeholders": {
+            "host": "db.example.org",
+            "port": "5432",
+            "schema": "cleave",
+            "login": "cleave_airflow",
+            "extra": '{"landing_url": "s3://bucket/landing", "sslrootcert": "/etc/ssl/db.pem"}',
+        },
+    },
+    "conn-fields": {
+        "sslmode": _text("TLS", "As libpq has it; empty: prefer.", enum=[None, *_SSL_MODES]),
+        "pulsar_admin_conn_id": _text(
+            "Connection of Pulsar", "Id of a connection of type pulsar_admin, for topics on Pulsar."
+        ),
+    },
+}
+_PULSAR_ADMIN: dict[str, Any] = {
+    "connection-type": "pulsar_admin",
+    "hook-class-name": "cleave_provider.hooks.pulsar_admin.PulsarAdminHook",
+    "hook-name": "Pulsar (admin)",
+    "ui-field-behaviour": {
+        "hidden-fields": ["login"],
+        "relabeling": {"schema": "Scheme", "password": "Token"},
+        "placeholders": {"host": "broker-1.example.org", "port": "8443", "schema": "https"},
+    },
+    "conn-fields": {
+        "service_url": _text("Service URL", "pulsar://host:6650 or pulsar+ssl://host:6651; for data only."),
+        "token_file": _text("Token file", "Read for each call; wins over the token."),
+        "ca_file": _text("CA file", "PEM bundle that the brokers' certificates are checked against."),
+        "cert_file": _text("Certificate file", "The client's, PEM."),
+        "key_file": _text("Key file", "The client's, PEM."),
+        "verify_hostname": {
+            "label": "Verify the host name",
+            "schema": {"type": ["boolean", "null"], "default": True},
+        },
+    },
+}
+
+
+def get_provider_info() -> dict[str, Any]:
+    """See the module. Read by every process of Airflow, so nothing is imported for it."""
+    return {
+        "package-name": "pulsar-cleave",
+        "name": _INTEGRATION,
+        "description": "A control plane for scalable topics: hooks, operators, a sensor, triggers and assets.",
+        "integrations": [{"integration-name": _INTEGRATION, "external-doc-url": "https://pulsar.apache.org"}],
+        "connection-types": [_CLEAVE, _PULSAR_ADMIN],
+        "hooks": _modules("cleave_provider.hooks.cleave", "cleave_provider.hooks.pulsar_admin"),
+        "operators": _modules("cleave_provider.operators.cleave"),
+        "sensors": _modules("cleave_provider.sensors.cleave"),
+        "triggers": _modules("cleave_provider.triggers.cleave"),
+        "extra-links": [
+            "cleave_provider.links.cleave.OperationLink",
+            "cleave_provider.links.cleave.PolicyLink",
+            "cleave_provider.links.cleave.BacktestLink",
+        ],
+    }
+
+
+def behaviour_of(connection_type: str) -> dict[str, Any]:
+    """What the form shows of a connection's own fields, as Airflow before 3.2 asks a hook for it."""
+    found = _type(connection_type)["ui-field-behaviour"]
+    return {
+        "hidden_fields": found.get("hidden-fields", []),
+        "relabeling": found.get("relabeling", {}),
+        "placeholders": found.get("placeholders", {}),
+    }
+
+
+def widgets_of(connection_type: str) -> dict[str, Any]:
+    """The form's fields for extras, as Airflow before 3.2 asks a hook for them. It puts its own classes in wtforms' place."""
+    from wtforms import BooleanField, StringField
+
+    def field(one: dict[str, Any]) -> Any:
+        kind = BooleanField if "boolean" in one["schema"]["type"] else StringField
+        default = one["schema"].get("default")
+        return kind(one["label"], description=one.get("description", ""), default=default)
+
+    return {name: field(one) for name, one in _type(connection_type)["conn-fields"].items()}
+
+
+def _type(name: str) -> dict[str, Any]:
+    return next(one for one in (_CLEAVE, _PULSAR_ADMIN) if one["connection-type"] == name)
+
+
+def _modules(*names: str) -> list[dict[str, Any]]:
+    return [{"integration-name": _INTEGRATION, "python-modules": list(names)}]

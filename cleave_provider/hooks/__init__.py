@@ -1,0 +1,1 @@
+"""Where Cleave and Pulsar are, from Airflow's connections."""

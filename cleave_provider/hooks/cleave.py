@@ -1,0 +1,109 @@
+"""CleaveHook: where Cleave is, from a connection of type `cleave` (or `postgres`) to its database.
+
+There is no connection to `cleave serve`: it would be a second way to each act, and the database is where the intent of an
+act, its key and its result are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook
+
+from cleave_provider.versions import AirflowFailException, AirflowNotFoundException
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+PULSAR_EXTRA = "pulsar_admin_conn_id"
+"""Extra of the connection that names the one of the Pulsar cluster."""
+
+
+class CleaveHook(BaseHook):
+    """Calls functions of `controller.entrypoints.tasks` at one Cleave. Nothing is looked up before the first call."""
+
+    conn_name_attr = "cleave_conn_id"
+    default_conn_name = "cleave"
+    conn_type = "cleave"
+    hook_name = "Cleave"
+
+    def __init__(self, cleave_conn_id: str = default_conn_name, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.cleave_conn_id = cleave_conn_id
+
+    @classmethod
+    def get_ui_field_behaviour(cls) -> dict[str, Any]:
+        """The form, for Airflow before 3.2; later ones read `get_provider_info`."""
+        from cleave_provider.get_provider_info import behaviour_of
+
+        return behaviour_of(cls.conn_type)
+
+    @classmethod
+    def get_connection_form_widgets(cls) -> dict[str, Any]:
+        """As `get_ui_field_behaviour`."""
+        from cleave_provider.get_provider_info import widgets_of
+
+        return widgets_of(cls.conn_type)
+
+    def access(self) -> dict[str, Any]:
+        """`dsn` and `extras` of the connection, as every function of `controller.entrypoints.tasks` takes them.
+
+        Raises AirflowFailException, one line, when there is no such connection.
+        """
+        found = self.found(self.cleave_conn_id, "a Cleave or Postgres connection to Cleave's own database")
+        access = _access(found)
+        named = access["extras"].pop(PULSAR_EXTRA, None)
+        if named is not None:
+            from cleave_provider.hooks.pulsar_admin import PulsarAdminHook
+
+            access["extras"] = {**PulsarAdminHook(str(named)).settings(), **access["extras"]}
+        return access
+
+    async def async_access(self) -> dict[str, Any]:
+        """`access` for triggers. Their loop must not wait for a connection that is looked up."""
+        from asgiref.sync import sync_to_async
+
+        found: dict[str, Any] = await sync_to_async(self.access)()
+        return found
+
+    @classmethod
+    def spark_settings(cls, conn_id: str) -> dict[str, Any]:
+        """What a connection of type `spark` or `spark_connect` says of where Spark runs. Raises InvalidInput."""
+        from controller.entrypoints.tasks import SparkConnection
+
+        found = cls.found(conn_id, "a Spark connection")
+        address = (found.conn_type or "", found.host, found.port, found.login, found.password)
+        return SparkConnection(found.conn_id, *address, found.extra_dejson).settings()
+
+    @classmethod
+    def found(cls, conn_id: str, kind: str) -> Connection:
+        """The connection. Raises AirflowFailException, which says that one of that kind is to be added."""
+        try:
+            return cls.get_connection(conn_id)
+        except AirflowNotFoundException as error:
+            raise AirflowFailException(
+                f"there is no connection {conn_id!r}: add {kind}, of that id"
+            ) from error
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Whether the database answers, has this version's schema, and lets the login do the controller's work."""
+        from controller.domain.errors import CleaveError
+        from controller.entrypoints import tasks
+
+        try:
+            return True, tasks.check_database(**self.access())
+        except (CleaveError, AirflowFailException) as error:
+            return False, str(error)
+
+
+def _access(found: Connection) -> dict[str, Any]:
+    from sqlalchemy import URL
+
+    url = URL.create("postgresql", found.login, found.password, found.host, found.port, found.schema)
+    return {"dsn": url.render_as_string(hide_password=False), "extras": filled_in(found.extra_dejson)}
+
+
+def filled_in(extras: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the fields of the form that were left empty."""
+    return {name: value for name, value in extras.items() if value not in ("", None)}

@@ -1,0 +1,1 @@
+"""Links from a task to a page of Cleave."""

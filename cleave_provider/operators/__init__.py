@@ -1,0 +1,1 @@
+"""Acts on a topic, as tasks."""

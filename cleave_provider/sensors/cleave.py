@@ -1,0 +1,92 @@
+"""WaitForOperationSensor: a task that ends with an operation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
+
+from cleave_provider.failures import retried, told_apart
+from cleave_provider.hooks.cleave import CleaveHook
+from cleave_provider.links.cleave import OPERATION_KEY, OperationLink
+from cleave_provider.versions import AirflowFailException
+from controller.domain.errors import Terminal
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+LEAST_RETRIES_DEFERRED = 2
+"""Airflow 3.3 may mark a task failed whose trigger fires within seconds of its deferral (apache/airflow#66374)."""
+
+
+class WaitForOperationSensor(BaseSensorOperator):
+    """Waits for an operation of Cleave's journal, whoever asked for it; its XCom is the operation.
+
+    An operation that was aborted fails the task at once, with one line. Between two looks the task has no process: it is
+    rescheduled, or with `deferrable` waited for by the triggerer.
+
+    :param operation_id: of the operation.
+    :param deferrable: wait in the triggerer. Such a task has at least 2 retries, whatever is asked.
+    """
+
+    template_fields: Sequence[str] = ("operation_id",)
+    operator_extra_links = (OperationLink(),)
+    ui_color = "#d7f0ea"
+
+    def __init__(
+        self,
+        *,
+        operation_id: int | str,
+        cleave_conn_id: str = CleaveHook.default_conn_name,
+        deferrable: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("mode", "reschedule")
+        kwargs.setdefault("poke_interval", 10)
+        super().__init__(**retried(kwargs))
+        self.operation_id = operation_id
+        self.cleave_conn_id = cleave_conn_id
+        self.deferrable = deferrable
+        if deferrable:
+            self.retries = max(self.retries or 0, LEAST_RETRIES_DEFERRED)
+
+    @told_apart
+    def execute(self, context: Context) -> Any:
+        """See the class."""
+        context["ti"].xcom_push(key=OPERATION_KEY, value=self.operation_id)
+        if self.deferrable:
+            self._defer()
+        return super().execute(context)
+
+    def _defer(self) -> NoReturn:
+        from cleave_provider.triggers.cleave import OperationTrigger
+
+        self.defer(
+            trigger=OperationTrigger(self.operation_id, self.cleave_conn_id, self.poke_interval),
+            method_name="told",
+            timeout=timedelta(seconds=self.timeout),
+        )
+
+    def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002  # Airflow's signature
+        """One look. What cannot succeed is an AirflowFailException, which `soft_fail` turns into a skip."""
+        from controller.entrypoints import tasks
+
+        try:
+            access = CleaveHook(self.cleave_conn_id).access()
+            found = tasks.ended_operation(**access, operation_id=self.operation_id)
+        except Terminal as error:
+            raise AirflowFailException(str(error)) from error
+        return PokeReturnValue(is_done=found is not None, xcom_value=found)
+
+    @told_apart
+    def resume_execution(self, *args: Any, **kwargs: Any) -> Any:
+        """As Airflow's, with failures of one line."""
+        return super().resume_execution(*args, **kwargs)
+
+    def told(self, context: Context, event: Mapping[str, Any]) -> Any:  # noqa: ARG002
+        """The trigger has fired."""
+        if "failure" in event:
+            raise AirflowFailException(event["failure"])
+        return event["operation"]

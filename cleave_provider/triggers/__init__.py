@@ -1,0 +1,1 @@
+"""What the triggerer runs: following layout changes, and an operation."""

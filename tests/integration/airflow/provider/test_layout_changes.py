@@ -1,0 +1,167 @@
+"""The trigger behind an asset's watcher, on a real database: what it fires, and what it remembers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from controller.services import segment_admin, topic_admin
+from tests.support.bench import TOPIC, Bench
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.airflow
+LISTENS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'cleave-layout-changes' AND query LIKE 'LISTEN%'"
+
+
+class State:
+    """What Airflow keeps of an asset."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Any] = {}
+
+    async def aget(self, key: str, default: Any = None) -> Any:
+        return self.kept.get(key, default)
+
+    async def aset(self, key: str, value: Any) -> None:
+        self.kept[key] = value
+
+
+class Fired:
+    """A trigger that runs as the triggerer runs it, until it has fired so often."""
+
+    def __init__(self, bench: Bench, state: State | None = None, **options: Any) -> None:
+        from cleave_provider.triggers.cleave import LayoutChangeTrigger
+
+        _, kept = LayoutChangeTrigger(**options).serialize()
+        self._trigger = LayoutChangeTrigger(**kept)
+        if state is not None:
+            self._trigger.asset_state_store = state  # type: ignore[assignment]
+        self._bench = bench
+        self.events = 0
+
+    def during(self, act: Any, count: int) -> list[dict[str, Any]]:
+        """So many changes at least, which the act causes once the trigger listens."""
+        return asyncio.run(asyncio.wait_for(self._during(act, count), 60))
+
+    async def _during(self, act: Any, count: int) -> list[dict[str, Any]]:
+        run: AsyncIterator[Any] = self._trigger.run()
+
+        async def some() -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = []
+            while len(found) < count:
+                found += (await anext(run)).payload["changes"]
+                self.events += 1
+            return found
+
+        firing = asyncio.ensure_future(some())
+        try:
+            await asyncio.to_thread(wait_until, lambda: self._bench.scalar(LISTENS), message="it listens")
+            await asyncio.to_thread(act)
+            return await firing
+        finally:
+            firing.cancel()
+            await run.aclose()  # type: ignore[attr-defined]
+
+
+def test_it_fires_for_each_change_with_what_changed(bench: Bench, connection: str) -> None:
+    bench.topic_with(1)
+
+    def act() -> None:
+        bench.reshape(segment_admin.splitting(0))
+        bench.reshape(segment_admin.merging(1, 2))
+
+    first, second = Fired(bench).during(act, 2)
+
+    assert (first["topic"], first["kind"], first["sealed"], first["created"]) == (TOPIC, "split", [0], [1, 2])
+    assert (second["kind"], second["epoch"]) == ("merge", 2)
+    wait_until(lambda: bench.scalar(LISTENS) == 0, message="its connection is given back")
+
+
+def test_of_one_topic_it_fires_for_no_other(bench: Bench, connection: str) -> None:
+    bench.topic_with(1)
+
+    def act() -> None:
+        asked = topic_admin.create_topic(
+            bench.store,
+            bench.planes,
+            "topic://acme/shop/another",
+            bench.request(),
+            data_plane=bench.plane.name,
+        )
+        bench.finish(asked)
+        bench.reshape(segment_admin.splitting(0))
+        bench.reshape(segment_admin.merging(1, 2))
+
+    one_topic = Fired(bench, topics=[TOPIC.removeprefix("topic://")]).during(act, 1)
+    assert [(fired["topic"], fired["kind"]) for fired in one_topic] == [(TOPIC, "split")]
+
+
+def test_of_one_kind_it_fires_for_no_other(bench: Bench, connection: str) -> None:
+    bench.topic_with(1)
+
+    def act() -> None:
+        bench.reshape(segment_admin.splitting(0))
+        bench.reshape(segment_admin.merging(1, 2))
+
+    [fired] = Fired(bench, kinds=["merge"]).during(act, 1)
+
+    assert fired["kind"] == "merge"
+
+
+def test_what_happened_while_no_triggerer_was_up_fires_when_one_is(bench: Bench, connection: str) -> None:
+    bench.topic_with(1)
+    state = State()
+    Fired(bench, state).during(lambda: bench.reshape(segment_admin.splitting(0)), 1)
+    bench.reshape(segment_admin.splitting(1))
+
+    again = Fired(bench, state)
+    fired = again.during(lambda: None, 2)
+
+    assert ([one["epoch"] for one in fired], again.events) == ([1, 2], 1)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["?pass_batch_topics=none", "_that_is_not_there"], ids=["setting", "database"]
+)
+def test_a_connection_that_cannot_serve_is_looked_at_again(
+    bench: Bench, connection: str, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    from cleave_provider.triggers import cleave
+
+    monkeypatch.setattr(cleave, "PAUSE_SECONDS", 0.05)
+    bench.topic_with(1)
+    monkeypatch.setenv("AIRFLOW_CONN_CLEAVE", f"{connection}{wrong}")
+    looks = cleave.CleaveHook.access
+
+    def put_right(hook: Any) -> Any:
+        found = looks(hook)
+        monkeypatch.setenv("AIRFLOW_CONN_CLEAVE", connection)
+        return found
+
+    monkeypatch.setattr(cleave.CleaveHook, "access", put_right)
+
+    [fired] = Fired(bench).during(lambda: bench.reshape(segment_admin.splitting(0)), 1)
+
+    assert fired["kind"] == "split"
+
+
+def test_a_kind_that_is_none_is_refused_where_the_dag_is_read(airflow_home: None) -> None:
+    from cleave_provider.assets.cleave import watched_layout
+
+    with pytest.raises(ValueError, match="no layout changes of kind splitt; use create, split"):
+        watched_layout("splits", kinds=["splitt"])
+
+
+def test_watchers_of_the_same_are_one_trigger(airflow_home: None) -> None:
+    from airflow.triggers.base import BaseEventTrigger
+
+    from cleave_provider.triggers.cleave import LayoutChangeTrigger
+
+    def stored(**options: Any) -> int:
+        return BaseEventTrigger.hash(*LayoutChangeTrigger(**options).serialize())
+
+    assert stored(kinds=["merge", "split"]) == stored(kinds=["split", "merge"])
+    assert stored(kinds=["merge"]) != stored(kinds=["split"])

@@ -1,0 +1,164 @@
+"""Following the layouts of all topics: every change is told, also what happened while nobody listened, and none twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+
+import pytest
+from sqlalchemy import Connection
+
+from controller.domain.errors import StoreUnavailable
+from controller.services import asset_events, segment_admin
+from controller.services.asset_events import LayoutFollower, follower
+from controller.store.postgres.notifications import Listener
+from controller.store.topics import layout_changes
+from tests.support.bench import Bench
+from tests.support.waiting import wait_until
+
+LISTENER = "follower-test"
+Follow = Callable[..., LayoutFollower]
+
+
+@pytest.fixture
+def follow(bench: Bench) -> Iterator[Follow]:
+    """A follower that listens."""
+    started: list[LayoutFollower] = []
+
+    def start(since: datetime | None = None) -> LayoutFollower:
+        listener = Listener(bench.url, asset_events.CHANNELS, application_name=LISTENER)
+        started.append(LayoutFollower(bench.store, listener, since=since))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+
+
+def told(follower: LayoutFollower, count: int) -> list[tuple[str, int]]:
+    """Kind and epoch of so many changes at least, as they were told."""
+    found: list[tuple[str, int]] = []
+
+    def enough() -> bool:
+        try:
+            found.extend((one.kind, one.epoch) for one in follower.wait(0.05))
+        except StoreUnavailable:
+            return False
+        return len(found) >= count
+
+    wait_until(enough, message=f"{count} changes are told")
+    return found + [(one.kind, one.epoch) for one in follower.wait(0.0)]
+
+
+def lose_the_connection(bench: Bench) -> None:
+    """As a restart of the server or a break of the network does."""
+    bench.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = :name", name=LISTENER
+    )
+
+
+def test_each_change_is_told_once_and_in_order_from_the_first_look_on(bench: Bench, follow: Follow) -> None:
+    bench.topic_with(1)
+    following = follow()
+    assert following.wait(0.0) == []
+
+    bench.reshape(segment_admin.splitting(0))
+    bench.reshape(segment_admin.merging(1, 2))
+
+    assert told(following, 2) == [("split", 1), ("merge", 2)]
+
+
+def test_what_happened_since_it_was_there_last_is_told(bench: Bench, follow: Follow) -> None:
+    bench.topic_with(1)
+    first = follow()
+    first.wait(0.0)
+    bench.reshape(segment_admin.splitting(0))
+    assert told(first, 1) == [("split", 1)]
+    first.close()
+
+    bench.reshape(segment_admin.splitting(1))
+
+    again = told(follow(since=first.resume_at), 2)
+    assert again[-1] == ("split", 2)
+    assert ("split", 1) in again, "read once more: what was told may have been lost"
+
+
+def test_what_happened_while_the_connection_was_lost_is_told_and_nothing_twice(
+    bench: Bench, follow: Follow
+) -> None:
+    bench.topic_with(1)
+    following = follow()
+    following.wait(0.0)
+    bench.reshape(segment_admin.splitting(0))
+    assert told(following, 1) == [("split", 1)]
+
+    lose_the_connection(bench)
+    bench.reshape(segment_admin.splitting(1))
+
+    assert told(following, 1) == [("split", 2)]
+
+
+def test_a_database_that_goes_away_while_it_is_asked_costs_no_change(
+    bench: Bench, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.topic_with(1)
+    following = follow()
+    following.wait(0.0)
+    real, failures = layout_changes.events, [StoreUnavailable("away", 0.0)]
+
+    def events(tx: Connection, changes: list[tuple[int, int]]) -> list[layout_changes.LayoutEvent]:
+        if changes and failures:
+            raise failures.pop()
+        return real(tx, changes)
+
+    monkeypatch.setattr(layout_changes, "events", events)
+    bench.reshape(segment_admin.splitting(0))
+
+    assert told(following, 1) == [("split", 1)]
+    assert failures == []
+
+
+def test_a_change_that_is_committed_later_than_it_is_stamped_is_told_all_the_same(
+    bench: Bench, follow: Follow
+) -> None:
+    bench.topic_with(1)
+    following = follow()
+    following.wait(0.0)
+    bench.reshape(segment_admin.splitting(0))
+    told(following, 1)
+    bench.execute(
+        "INSERT INTO cleave.topic (name, namespace, state, next_segment_id) VALUES ('topic://t/n/late', 't/n', 'creating', 0)"
+    )
+    bench.execute("""
+        WITH asleep AS (SELECT set_config('session_replication_role', 'replica', true))
+        INSERT INTO cleave.layout_change (topic_id, epoch, kind, origin, actor, reason, committed_at)
+        SELECT topic_id, 7, 'create', 'api', 'a', 'r', (SELECT max(committed_at) - interval '1 us' FROM cleave.layout_change)
+          FROM cleave.topic, asleep WHERE name = 'topic://t/n/late'
+    """)
+    lose_the_connection(bench)
+
+    assert told(following, 1) == [("create", 7)]
+
+
+def test_what_was_before_it_began_is_told_to_nobody_who_goes_on(bench: Bench, follow: Follow) -> None:
+    bench.topic_with(1)
+    first = follow()
+    first.wait(0.0)
+    bench.reshape(segment_admin.splitting(0))
+
+    assert told(follow(since=first.resume_at), 1) == [("split", 1)]
+
+
+def test_much_that_was_missed_is_read_in_pages(
+    bench: Bench, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "PAGE", 2)
+    bench.topic_with(1)
+    beginning = bench.scalar("SELECT clock_timestamp()")
+    for segment_id in (0, 1, 2, 3, 4):
+        bench.reshape(segment_admin.splitting(segment_id))
+
+    following = follow(since=beginning)
+    assert len(following.wait(0.0)) == 2
+
+    assert [epoch for _, epoch in told(following, 3)][-1] == 5
