@@ -66,7 +66,7 @@ def told_apart(function: Callable[..., Any]) -> Callable[..., Any]:
                 raise
             raise AirflowFailException(_not_retried(error)) from error
         # Outside the handler: the log shows the line, not where it arose.
-        raise _end_with(line)
+        raise _end_with(line, is_final=_has_our_policy(args))
 
     return wrapped
 
@@ -84,13 +84,18 @@ def _is_worth_another_attempt(error: BaseException) -> bool:
     return isinstance(error, Retryable | AirflowException | OSError)
 
 
-def _end_with(line: str) -> BaseException:
+def _has_our_policy(args: tuple[Any, ...]) -> bool:
+    """An operator may have been given another one; a task of our DAGs has ours."""
+    return not args or isinstance(getattr(args[0], "retry_policy", RetryableOnly()), RetryableOnly)
+
+
+def _end_with(line: str, *, is_final: bool) -> BaseException:
     """What fails a task for good and leaves that line in its log.
 
     Airflow logs an exception with every frame of its own task runner, and an exit with what it was given. An exit is
     final only by our retry policy.
     """
-    return SystemExit(line) if HAS_RETRY_POLICIES else AirflowFailException(line)
+    return SystemExit(line) if HAS_RETRY_POLICIES and is_final else AirflowFailException(line)
 
 
 def _not_retried(error: BaseException) -> str:

@@ -26,7 +26,7 @@ def _calls() -> Any:
     from cleave_dags import access
 
     from cleave_provider.versions import AirflowException
-    from controller.domain.errors import StoreUnavailable
+    from controller.domain.errors import InvalidInput, StoreUnavailable
     from controller.entrypoints.pages.desk import Desk
     from controller.entrypoints.web.airflow_users import DeskServices, grant_of_user
     from controller.entrypoints.web.app import peoples_app
@@ -34,7 +34,7 @@ def _calls() -> Any:
     def where() -> Any:
         try:
             return access()
-        except AirflowException as error:  # there is no such connection, or it cannot be read
+        except (AirflowException, InvalidInput) as error:  # there is no such connection, or it cannot serve
             raise StoreUnavailable(f"Airflow does not say where Cleave is: {error}", 60.0) from error
 
     services = DeskServices(Desk(where))

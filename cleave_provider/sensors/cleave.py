@@ -12,7 +12,7 @@ from cleave_provider.failures import retried, told_apart
 from cleave_provider.hooks.cleave import CleaveHook
 from cleave_provider.links.cleave import OPERATION_KEY, OperationLink
 from cleave_provider.versions import AirflowFailException
-from controller.domain.errors import Terminal
+from controller.domain.errors import Retryable, Terminal
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -43,9 +43,11 @@ class WaitForOperationSensor(BaseSensorOperator):
         deferrable: bool = False,
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("mode", "reschedule")
-        kwargs.setdefault("poke_interval", 10)
-        super().__init__(**retried(kwargs))
+        of_the_dag = kwargs.get("default_args") or {}
+        pace: dict[str, Any] = {"mode": "reschedule", "poke_interval": 10}
+        super().__init__(
+            **{name: value for name, value in pace.items() if name not in of_the_dag} | retried(kwargs)
+        )
         self.operation_id = operation_id
         self.cleave_conn_id = cleave_conn_id
         self.deferrable = deferrable
@@ -70,7 +72,9 @@ class WaitForOperationSensor(BaseSensorOperator):
         )
 
     def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002  # Airflow's signature
-        """One look. What cannot succeed is an AirflowFailException, which `soft_fail` turns into a skip."""
+        """One look. What cannot succeed is an AirflowFailException, which `soft_fail` turns into a skip; a database that is
+        away is looked at again at the sensor's pace and costs no attempt.
+        """
         from controller.entrypoints import tasks
 
         try:
@@ -78,6 +82,9 @@ class WaitForOperationSensor(BaseSensorOperator):
             found = tasks.ended_operation(**access, operation_id=self.operation_id)
         except Terminal as error:
             raise AirflowFailException(str(error)) from error
+        except Retryable as error:
+            self.log.warning("looking at operation %s again: %s", self.operation_id, error)
+            found = None
         return PokeReturnValue(is_done=found is not None, xcom_value=found)
 
     @told_apart

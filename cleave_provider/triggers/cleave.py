@@ -19,7 +19,15 @@ from controller.domain.operation import OperationKind
 if TYPE_CHECKING:
     from controller.entrypoints.tasks import LayoutChanges
 
-KINDS = (*map(str, OperationKind), "mirrored")
+_NO_LAYOUT = frozenset(
+    {
+        OperationKind.ATTACH,
+        OperationKind.SEEK,
+        OperationKind.SUBSCRIPTION_CREATE,
+        OperationKind.SUBSCRIPTION_DELETE,
+    }
+)
+KINDS = (*(str(one) for one in OperationKind if one not in _NO_LAYOUT), "mirrored")
 """Of layout changes; `mirrored` is one that a broker made."""
 WATERMARK = "cleave_layout_changes_resume_at"
 """Key in the asset's state, since Airflow 3.3."""
@@ -36,7 +44,7 @@ class LayoutChangeTrigger(BaseEventTrigger):
     """Fires when layouts have changed, for an asset's watcher: `{"changes": [...]}`, each as `extra` of Cleave's own events.
 
     It listens to PostgreSQL, so it needs no worker that knows Airflow. Each change is told once at least: those of the
-    last minute perhaps again when the triggerer was restarted; topic and epoch say which change it is. Since Airflow 3.3
+    last minute perhaps again when the triggerer was restarted or the database was away; topic and epoch say which change it is. Since Airflow 3.3
     what happened while no triggerer was up is told later; before, it is not.
 
     :param topics: with or without their scheme; none: all.
@@ -55,6 +63,8 @@ class LayoutChangeTrigger(BaseEventTrigger):
         self.topics = sorted(topics)
         self.kinds = sorted(kinds)
         self.cleave_conn_id = cleave_conn_id
+        self._resume_at: str | None = None
+        """How far it came, for a new connection where Airflow keeps nothing of the asset."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """See Airflow's. Triggers with the same arguments are one, however many DAGs have them."""
@@ -75,10 +85,13 @@ class LayoutChangeTrigger(BaseEventTrigger):
             except (Terminal, AirflowFailException) as error:
                 self.log.error("layout changes cannot be followed: %s", error)
                 await asyncio.sleep(PAUSE_SECONDS)
+            except Exception:  # the triggerer would make the trigger anew at once, again and again
+                self.log.exception("layout changes cannot be followed")
+                await asyncio.sleep(PAUSE_SECONDS)
 
     async def _changes(self) -> AsyncGenerator[list[dict[str, Any]], None]:
         access = await CleaveHook(self.cleave_conn_id).async_access()
-        since = await self._remembered()
+        since = await self._remembered() or self._resume_at
         thread = ThreadPoolExecutor(1, thread_name_prefix="cleave-layout-changes")
         in_thread = partial(asyncio.get_running_loop().run_in_executor, thread)
         following = await in_thread(self._follow, access, since)  # connects with the first `wait`
@@ -91,6 +104,7 @@ class LayoutChangeTrigger(BaseEventTrigger):
                     since = following.resume_at
                     await self._remember(since)
         finally:
+            self._resume_at = following.resume_at or self._resume_at
             following.interrupt()
             thread.submit(following.close)
             thread.shutdown(wait=False)
@@ -152,8 +166,8 @@ class OperationTrigger(BaseTrigger):
             yield TriggerEvent({"failure": str(error)})
 
     async def _ended(self) -> dict[str, Any]:
-        access = await CleaveHook(self.cleave_conn_id).async_access()
         while True:
+            access = await CleaveHook(self.cleave_conn_id).async_access()  # a password may have been renewed
             try:
                 operation = await asyncio.to_thread(self._look, access)
             except Retryable as error:

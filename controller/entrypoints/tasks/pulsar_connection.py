@@ -52,6 +52,8 @@ class PulsarConnection:
             return self.host
         hosts = [one.strip() for one in self.host.split(",")]
         port = f":{self.port}" if self.port else ""
-        return f"{self.scheme or 'http'}://" + ",".join(
+        has_token = bool(self.token or self.extras.get("token_file"))
+        scheme = self.scheme or ("https" if has_token else "http")  # a token is not shown to whoever listens
+        return f"{scheme}://" + ",".join(
             one if ":" in one.rpartition("]")[2] else one + port for one in hosts
         )

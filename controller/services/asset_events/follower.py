@@ -39,7 +39,8 @@ class LayoutFollower:
         """The instant to go on from elsewhere; None before the first `wait`."""
         if self._floor is None or self._newest is None:
             return None
-        return max(self._floor, self._newest - OVERLAP)
+        unread = self._newest if self._missed is None else min(self._newest, self._missed[0])
+        return max(self._floor, unread - OVERLAP)
 
     def wait(self, timeout_seconds: float) -> list[LayoutEvent]:
         """Changes that were not told before, oldest first; none after the time-out or an interrupt. Raises StoreUnavailable."""

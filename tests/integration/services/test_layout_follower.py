@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 from sqlalchemy import Connection
@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from controller.domain.errors import StoreUnavailable
 from controller.services import asset_events, segment_admin
 from controller.services.asset_events import LayoutFollower, follower
+from controller.store.postgres.clock import database_now
 from controller.store.postgres.notifications import Listener
 from controller.store.topics import layout_changes
 from tests.support.bench import Bench
@@ -162,3 +163,29 @@ def test_much_that_was_missed_is_read_in_pages(
     assert len(following.wait(0.0)) == 2
 
     assert [epoch for _, epoch in told(following, 3)][-1] == 5
+
+
+@pytest.mark.parametrize("loses", ["the connection", "the process"])
+def test_pages_that_are_not_read_yet_are_told_whatever_was_heard_meanwhile(
+    bench: Bench, follow: Follow, monkeypatch: pytest.MonkeyPatch, loses: str
+) -> None:
+    """A live change is far ahead of the pages that are left."""
+    monkeypatch.setattr(follower, "PAGE", 2)
+    monkeypatch.setattr(follower, "OVERLAP", timedelta(0))
+    bench.topic_with(1)
+    with bench.store.transaction() as tx:
+        before = database_now(tx)
+    for segment_id in range(5):
+        bench.reshape(segment_admin.splitting(segment_id))
+    following = follow(before)
+    found = following.wait(0.0)
+    bench.reshape(segment_admin.splitting(5))
+    wait_until(lambda: found.extend(more := following.wait(0.0)) or any(one.epoch == 6 for one in more))
+    if loses == "the connection":
+        lose_the_connection(bench)
+    else:
+        following = follow(following.resume_at)
+
+    rest = told(following, 6 - len({one.epoch for one in found}))
+
+    assert {one.epoch for one in found} | {epoch for _, epoch in rest} >= set(range(1, 7))

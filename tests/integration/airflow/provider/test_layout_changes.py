@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from controller.domain.errors import StoreUnavailable
 from controller.services import segment_admin, topic_admin
 from tests.support.bench import TOPIC, Bench
 from tests.support.waiting import wait_until
@@ -123,6 +125,34 @@ def test_what_happened_while_no_triggerer_was_up_fires_when_one_is(bench: Bench,
     assert ([one["epoch"] for one in fired], again.events) == ([1, 2], 1)
 
 
+def test_what_happened_while_the_database_was_away_is_told_afterwards(
+    bench: Bench, connection: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where Airflow keeps nothing of an asset, as before 3.3: the trigger itself knows how far it was."""
+    from controller.services.asset_events import LayoutFollower
+
+    bench.topic_with(1)
+    waits = LayoutFollower.wait
+    away: list[bool] = []
+
+    def wait(following: LayoutFollower, timeout_seconds: float) -> Any:
+        if away:
+            away.clear()
+            bench.reshape(segment_admin.merging(1, 2))
+            raise StoreUnavailable("PostgreSQL is away", 0.0)
+        found = waits(following, timeout_seconds)
+        if found:
+            away.append(True)
+        return found
+
+    monkeypatch.setattr(LayoutFollower, "wait", wait)
+    monkeypatch.setattr("cleave_provider.triggers.cleave.APART_SECONDS", 0.05)
+
+    fired = Fired(bench).during(lambda: bench.reshape(segment_admin.splitting(0)), 2)
+
+    assert {one["kind"] for one in fired} == {"split", "merge"}
+
+
 @pytest.mark.parametrize(
     "wrong", ["?pass_batch_topics=none", "_that_is_not_there"], ids=["setting", "database"]
 )
@@ -153,6 +183,16 @@ def test_a_kind_that_is_none_is_refused_where_the_dag_is_read(airflow_home: None
 
     with pytest.raises(ValueError, match="no layout changes of kind splitt; use create, split"):
         watched_layout("splits", kinds=["splitt"])
+
+
+def test_every_kind_is_one_that_a_layout_change_can_have(bench: Bench, airflow_home: None) -> None:
+    """Another one would never fire."""
+    from cleave_provider.triggers.cleave import KINDS
+
+    law = bench.scalar(
+        "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'layout_change_kind_known'"
+    )
+    assert sorted(KINDS) == sorted(re.findall(r"'(\w+)'", law))
 
 
 def test_watchers_of_the_same_are_one_trigger(airflow_home: None) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from controller.domain.errors import InvalidInput
 from controller.landing.history import RateHistory
 from tests.integration.airflow.provider.conftest import RunExample, RunOperator
 from tests.support.airflow_home import SHOWS_NO_FRAMES
@@ -79,7 +80,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(
     [
         (act("SplitSegmentOperator", segment=77), "segment 77"),
         (act("SplitSegmentOperator", segment="the hot one"), "segment='the hot one'"),
-        (act("MergeSegmentsOperator", first=0, second=2), "0"),
+        (act("MergeSegmentsOperator", first=0, second=2), "not adjacent"),
         (
             "SetAutoScalePolicyOperator(task_id='act', level='cluster', knobs={'how_hot': 1})",
             "how_hot",
@@ -157,3 +158,22 @@ def test_a_policy_is_shown_before_it_is_set_and_linked(
     assert "would have max_segments from None to 9" in capsys.readouterr().out
     link = done.xcom_pull(task_ids="act", key="_link_PolicyLink")
     assert link.endswith("/plugin/cleave/cleave/policy?level=topic%3A%2F%2Facme%2Fshop%2Forders")
+
+
+def test_what_cannot_succeed_is_final_whatever_decides_about_attempts(airflow_home: None) -> None:
+    """An exit is so by our policy alone; a mapped operator, for one, has none."""
+    from cleave_provider.failures import RetryableOnly, told_apart
+    from cleave_provider.versions import HAS_RETRY_POLICIES, AirflowFailException
+
+    class Operator:
+        def __init__(self, policy: object) -> None:
+            self.retry_policy = policy
+
+        @told_apart
+        def execute(self) -> None:
+            raise InvalidInput("no such segment")
+
+    with pytest.raises(AirflowFailException, match="no such segment"):
+        Operator(None).execute()
+    with pytest.raises(SystemExit if HAS_RETRY_POLICIES else AirflowFailException, match="no such segment"):
+        Operator(RetryableOnly()).execute()

@@ -87,6 +87,27 @@ def test_it_is_rescheduled_until_the_operation_ends(bench: Bench, connection: st
     assert (found.is_done, found.xcom_value["state"]) == (True, "done")
 
 
+def test_a_database_that_is_away_is_looked_at_again(connection: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look costs no attempt, or an hour's wait would end with a restart of the server."""
+    from cleave_provider.sensors.cleave import WaitForOperationSensor
+
+    monkeypatch.setenv("AIRFLOW_CONN_CLEAVE", "postgres://nobody@127.0.0.1:9/none")
+    sensor = WaitForOperationSensor(task_id="wait", operation_id=1)
+    for _ in range(2):
+        assert not sensor.poke({})
+
+
+def test_the_dags_own_pace_counts(airflow_home: None) -> None:
+    from cleave_provider.sensors.cleave import WaitForOperationSensor
+
+    ours = WaitForOperationSensor(task_id="wait", operation_id=1)
+    assert (ours.mode, ours.poke_interval) == ("reschedule", 10)
+    theirs = WaitForOperationSensor(
+        task_id="wait", operation_id=1, default_args={"mode": "poke", "poke_interval": 77}
+    )
+    assert (theirs.mode, theirs.poke_interval) == ("poke", 77)
+
+
 def test_deferred_it_is_tried_again_whatever_is_asked(airflow_home: None) -> None:
     from cleave_provider.sensors.cleave import WaitForOperationSensor
 

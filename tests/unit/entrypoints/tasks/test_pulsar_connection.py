@@ -29,11 +29,27 @@ def test_extras_and_the_token_become_settings() -> None:
     extras = {"ca_file": "/etc/ca.pem", "verify_hostname": False}
 
     assert PulsarConnection("c", host="one", token="t", extras=extras).settings() == {
-        "pulsar_admin_url": "http://one",
+        "pulsar_admin_url": "https://one",
         "pulsar_token": "t",
         "pulsar_ca_file": "/etc/ca.pem",
         "pulsar_verify_hostname": False,
     }
+
+
+@pytest.mark.parametrize(
+    ("fields", "scheme"),
+    [
+        ({"token": "t"}, "https"),
+        ({"extras": {"token_file": "/run/token"}}, "https"),
+        ({"token": "t", "scheme": "http"}, "http"),
+        ({}, "http"),
+    ],
+)
+def test_a_token_is_shown_to_nobody_on_the_way_unless_somebody_says_so(
+    fields: dict[str, Any], scheme: str
+) -> None:
+    found = PulsarConnection("c", host="one", **fields).settings()
+    assert found["pulsar_admin_url"] == f"{scheme}://one"
 
 
 @pytest.mark.parametrize(
