@@ -40,6 +40,7 @@ def prepare(home: Path) -> None:
         )
     os.environ |= {
         "AIRFLOW_HOME": str(home),
+        "AIRFLOW__API_AUTH__JWT_SECRET": "signs nothing but the tokens of tests, " * 2,
         "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "dags"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(PROJECT / "plugins"),
