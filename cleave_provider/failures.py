@@ -35,8 +35,8 @@ class RetryableOnly(RetryPolicy):
         self,
         exception: BaseException,
         try_number: int,  # noqa: ARG002  # Airflow's signature
-        max_tries: int,  # noqa: ARG002
-        context: Context | None = None,  # noqa: ARG002
+        max_tries: int,  # noqa: ARG002  # likewise
+        context: Context | None = None,  # noqa: ARG002  # likewise
     ) -> RetryDecision:
         """See the class."""
         if isinstance(exception, SystemExit):

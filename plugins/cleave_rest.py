@@ -28,8 +28,8 @@ def _calls() -> Any:
     from cleave_provider.versions import AirflowException
     from controller.domain.errors import InvalidInput, StoreUnavailable
     from controller.entrypoints.pages.desk import Desk
-    from controller.entrypoints.web.airflow_users import DeskServices, grant_of_user
     from controller.entrypoints.web.app import peoples_app
+    from controller.entrypoints.web.mounted import DeskServices, grant_of_user
 
     def where() -> Any:
         try:
@@ -66,8 +66,8 @@ async def _user_of(request: Any) -> Any:
         raise AccessDenied(f"Airflow does not know the token ({error}); ask it for a new one") from None
 
 
-def _may(user: Any, what: str) -> bool:
-    """Whether Airflow lets them `look`, `operate` or `administer`."""
+def _may(user: Any, right: Any) -> bool:
+    """Whether Airflow lets them do what takes that right."""
     from airflow.api_fastapi.app import get_auth_manager
     from airflow.api_fastapi.auth.managers.models.resource_details import (
         AccessView,
@@ -75,14 +75,16 @@ def _may(user: Any, what: str) -> bool:
         DagDetails,
     )
 
+    from controller.entrypoints.web.access import Right
+
     manager = get_auth_manager()
-    if what == "look":
+    if right is Right.READ:
         return bool(manager.is_authorized_view(access_view=AccessView.PLUGINS, user=user))
     return all(
         manager.is_authorized_dag(
             method="POST", access_entity=DagAccessEntity.RUN, details=DagDetails(id=dag_id), user=user
         )
-        for dag_id in (_OF_ADMINS if what == "administer" else _OF_OPERATORS)
+        for dag_id in (_OF_ADMINS if right is Right.ADMINISTER else _OF_OPERATORS)
     )
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseHook
-
+from cleave_provider.hooks.forms import HookWithForm
 from cleave_provider.versions import AirflowFailException, AirflowNotFoundException
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ PULSAR_EXTRA = "pulsar_admin_conn_id"
 """Extra of the connection that names the one of the Pulsar cluster."""
 
 
-class CleaveHook(BaseHook):
+class CleaveHook(HookWithForm):
     """Calls functions of `controller.entrypoints.tasks` at one Cleave. Nothing is looked up before the first call."""
 
     conn_name_attr = "cleave_conn_id"
@@ -31,20 +30,6 @@ class CleaveHook(BaseHook):
     def __init__(self, cleave_conn_id: str = default_conn_name, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.cleave_conn_id = cleave_conn_id
-
-    @classmethod
-    def get_ui_field_behaviour(cls) -> dict[str, Any]:
-        """The form, for Airflow before 3.2; later ones read `get_provider_info`."""
-        from cleave_provider.get_provider_info import behaviour_of
-
-        return behaviour_of(cls.conn_type)
-
-    @classmethod
-    def get_connection_form_widgets(cls) -> dict[str, Any]:
-        """As `get_ui_field_behaviour`."""
-        from cleave_provider.get_provider_info import widgets_of
-
-        return widgets_of(cls.conn_type)
 
     def access(self) -> dict[str, Any]:
         """`dsn` and `extras` of the connection, as every function of `controller.entrypoints.tasks` takes them.
@@ -86,15 +71,11 @@ class CleaveHook(BaseHook):
                 f"there is no connection {conn_id!r}: add {kind}, of that id"
             ) from error
 
-    def test_connection(self) -> tuple[bool, str]:
+    def check(self) -> str:
         """Whether the database answers, has this version's schema, and lets the login do the controller's work."""
-        from controller.domain.errors import CleaveError
         from controller.entrypoints import tasks
 
-        try:
-            return True, tasks.check_database(**self.access())
-        except (CleaveError, AirflowFailException) as error:
-            return False, str(error)
+        return tasks.check_database(**self.access())
 
 
 def _access(found: Connection) -> dict[str, Any]:

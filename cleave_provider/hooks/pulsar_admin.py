@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow.sdk import BaseHook
-
 from cleave_provider.hooks.cleave import CleaveHook, filled_in
-from cleave_provider.versions import AirflowFailException
+from cleave_provider.hooks.forms import HookWithForm
 
 
-class PulsarAdminHook(BaseHook):
+class PulsarAdminHook(HookWithForm):
     """Nothing is looked up before the first call."""
 
     conn_name_attr = "pulsar_admin_conn_id"
@@ -24,20 +22,6 @@ class PulsarAdminHook(BaseHook):
     def __init__(self, pulsar_admin_conn_id: str = default_conn_name, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.pulsar_admin_conn_id = pulsar_admin_conn_id
-
-    @classmethod
-    def get_ui_field_behaviour(cls) -> dict[str, Any]:
-        """The form, for Airflow before 3.2; later ones read `get_provider_info`."""
-        from cleave_provider.get_provider_info import behaviour_of
-
-        return behaviour_of(cls.conn_type)
-
-    @classmethod
-    def get_connection_form_widgets(cls) -> dict[str, Any]:
-        """As `get_ui_field_behaviour`."""
-        from cleave_provider.get_provider_info import widgets_of
-
-        return widgets_of(cls.conn_type)
 
     def settings(self) -> dict[str, Any]:
         """What the connection says, by names of Cleave's settings. Raises InvalidInput, AirflowFailException."""
@@ -57,12 +41,8 @@ class PulsarAdminHook(BaseHook):
 
         return tasks.ask_pulsar(extras=self.settings(), method=method, path=path, body=body)
 
-    def test_connection(self) -> tuple[bool, str]:
+    def check(self) -> str:
         """Whether a broker answers there."""
-        from controller.domain.errors import CleaveError
         from controller.entrypoints import tasks
 
-        try:
-            return True, tasks.check_pulsar(extras=self.settings())
-        except (CleaveError, AirflowFailException) as error:
-            return False, str(error)
+        return tasks.check_pulsar(extras=self.settings())

@@ -35,7 +35,7 @@ class PolicyLink(BaseOperatorLink):
 
     name = "Policy in Cleave"
 
-    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002  # Airflow's signature
         """See the class."""
         return page("policy", level=getattr(operator, "level", "cluster"))
 
@@ -45,7 +45,7 @@ class BacktestLink(BaseOperatorLink):
 
     name = "Backtest in Cleave"
 
-    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002  # Airflow's signature
         """See the class."""
         run = _pushed(ti_key, "return_value") or {}
         return page("backtest", run_id=run["run_id"]) if "run_id" in run else page("backtests")

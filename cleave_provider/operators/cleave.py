@@ -6,10 +6,11 @@ was asked fails at once, with one line; what may succeed later is tried again af
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import BaseOperator, get_current_context
 
 from cleave_provider.failures import retried, told_apart
 from cleave_provider.hooks.cleave import CleaveHook
@@ -35,7 +36,7 @@ class CleaveOperator(BaseOperator):
     @told_apart
     def execute(self, context: Context) -> dict[str, Any]:
         """What the task's function answers; the XCom `operation_id` is the operation's, where it is one."""
-        document = self.ask(self.hook.access(), request_of(context), context)
+        document = self.ask(self.hook.access(), request_of(context))
         if OPERATION_KEY in document:
             context["ti"].xcom_push(key=OPERATION_KEY, value=document[OPERATION_KEY])
         return document
@@ -45,9 +46,9 @@ class CleaveOperator(BaseOperator):
         """Made when it is asked for: no connection is looked up while DAGs are parsed."""
         return CleaveHook(self.cleave_conn_id)
 
-    def ask(self, access: dict[str, Any], request: dict[str, str], context: Context) -> dict[str, Any]:
+    @abstractmethod
+    def ask(self, access: dict[str, Any], request: dict[str, str]) -> dict[str, Any]:
         """Call the function."""
-        raise NotImplementedError
 
 
 class ReshapeOperator(CleaveOperator):
@@ -82,13 +83,13 @@ class ReshapeOperator(CleaveOperator):
         """Say what would happen. For people at a prompt; Airflow itself calls it nowhere since 3.0."""
         self._reshape(self.hook.access(), _NOBODY, is_dry_run=True)
 
-    def ask(self, access: dict[str, Any], request: dict[str, str], context: Context) -> dict[str, Any]:  # noqa: ARG002
+    def ask(self, access: dict[str, Any], request: dict[str, str]) -> dict[str, Any]:
         """See the base."""
         return self._reshape(access, request, is_dry_run=self.is_dry_run)
 
+    @abstractmethod
     def wanted(self) -> dict[str, Any]:
         """The fields of the form that are this act's own; None is left out."""
-        raise NotImplementedError
 
     def _reshape(
         self, access: dict[str, Any], request: Mapping[str, str], *, is_dry_run: bool
@@ -187,7 +188,7 @@ class SetAutoScalePolicyOperator(CleaveOperator):
         """As that of the acts on segments."""
         self._set(self.hook.access(), _NOBODY["actor"], is_dry_run=True)
 
-    def ask(self, access: dict[str, Any], request: dict[str, str], context: Context) -> dict[str, Any]:  # noqa: ARG002
+    def ask(self, access: dict[str, Any], request: dict[str, str]) -> dict[str, Any]:
         """See the base."""
         return self._set(access, request["actor"], is_dry_run=self.is_dry_run)
 
@@ -246,7 +247,7 @@ class BacktestOperator(CleaveOperator):
         self.engine = engine
         self.spark_conn_id = spark_conn_id
 
-    def ask(self, access: dict[str, Any], request: dict[str, str], context: Context) -> dict[str, Any]:
+    def ask(self, access: dict[str, Any], request: dict[str, str]) -> dict[str, Any]:
         """See the base."""
         from controller.entrypoints import tasks
 
@@ -262,7 +263,7 @@ class BacktestOperator(CleaveOperator):
             "seeds": self.seeds,
             "engine": self.engine,
         }
-        asked_at = context["dag_run"].run_after.isoformat()
+        asked_at = get_current_context()["dag_run"].run_after.isoformat()
         return tasks.policy_backtest(
             dsn=access["dsn"], extras=access["extras"], **request, asked_at=asked_at, params=_given(params)
         )

@@ -92,7 +92,7 @@ class WaitForOperationSensor(BaseSensorOperator):
         """As Airflow's, with failures of one line."""
         return super().resume_execution(*args, **kwargs)
 
-    def told(self, context: Context, event: Mapping[str, Any]) -> Any:  # noqa: ARG002
+    def told(self, context: Context, event: Mapping[str, Any]) -> Any:  # noqa: ARG002  # Airflow's signature
         """The trigger has fired."""
         if "failure" in event:
             raise AirflowFailException(event["failure"])

@@ -71,7 +71,7 @@ class LayoutChangeTrigger(BaseEventTrigger):
         kept = {"topics": self.topics, "kinds": self.kinds, "cleave_conn_id": self.cleave_conn_id}
         return f"{__name__}.LayoutChangeTrigger", kept
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
+    async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """See the class."""
         while True:
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
@@ -16,12 +17,12 @@ class Closable(Protocol):
     def close(self) -> None: ...
 
 
-class ClosedByWith:
+class ClosedByWith(ABC):
     """For use in a `with` block, whose end calls `close`, however it ends."""
 
+    @abstractmethod
     def close(self) -> None:
         """What its end is."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self

@@ -8,13 +8,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from controller.clock import to_datetime
+from controller.clock import to_datetime, to_ms
 from controller.domain.decision import Lane
 from controller.domain.how_far import INSTANTS, how_far
 from controller.domain.replay import exact
-from controller.services.what_if import WhatIf
+
+if TYPE_CHECKING:
+    from controller.services.what_if import WhatIf
 
 Document = Mapping[str, Any]
 """An evaluation as JSON values, see `Evaluation.to_document`."""
@@ -33,6 +35,13 @@ def refusal_document(refusal: Document, now: int) -> dict[str, Any]:
     """One refusal with its instants as such, and the sentence that says how far it was from acting."""
     instants = {"not_before": at(refusal.get("not_before")), **_measured_at(refusal)}
     return {**refusal, **instants, "how_far": how_far(refusal, now)}
+
+
+def refusal_row(row: Mapping[str, Any], now: int) -> dict[str, Any]:
+    """A row of `inspect.why_not`, with the sentence that says how far it was from acting at `now`."""
+    ends = row["not_before"]
+    refused = {**row, "not_before": None if ends is None else to_ms(ends)}
+    return {**row, "how_far": how_far(refused, now)}
 
 
 def _measured_at(refusal: Document) -> dict[str, datetime | int | None]:

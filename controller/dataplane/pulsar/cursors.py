@@ -21,7 +21,7 @@ from controller.dataplane.pulsar.stored import (
     messages_in,
     messages_left,
     place_before_instant,
-    position_of,
+    place_told,
     stored_of,
 )
 from controller.dataplane.pulsar.versions import VERSION
@@ -118,7 +118,7 @@ class Cursors:
         cursor = self._cursor(self._internal(backing_topic, deadline), backing_topic, subscription)
         act = f"take over {subscription!r} on {backing_topic}"
         self._move_behind(
-            backing_topic, subscription, position_of(cursor["markDeletePosition"]), act, deadline
+            backing_topic, subscription, place_told(cursor["markDeletePosition"]), act, deadline
         )
 
     def move(self, backing_topic: str, subscription: str, instant_ms: int, deadline: Deadline) -> None:
@@ -184,14 +184,14 @@ class Cursors:
         """(ledger, entry) of the last entry, entry -1 in an empty topic. SegmentNotFound where there is no such topic:
         opening a producer might create it.
         """
-        return position_of(self._internal(backing_topic, deadline)["lastConfirmedEntry"])
+        return place_told(self._internal(backing_topic, deadline)["lastConfirmedEntry"])
 
     def is_at_end(self, backing_topic: str, read: Position, deadline: Deadline) -> bool:
         """Whether the topic is terminated and `read` (empty: nothing) is its last message. SegmentNotFound."""
         internal = self._internal(backing_topic, deadline)
         if internal.get("state") != "Terminated":
             return False
-        last = position_of(internal["lastConfirmedEntry"])
+        last = place_told(internal["lastConfirmedEntry"])
         if last[1] < 0 or read[:2] > last:
             return True
         if read[:2] != last:
@@ -202,7 +202,7 @@ class Cursors:
         """Raise DataGone unless the broker has everything that follows upon the position, or nothing does. SegmentNotFound."""
         internal = self._internal(backing_topic, deadline)
         ledgers = {int(one["ledgerId"]) for one in internal.get("ledgers") or ()}
-        if after[0] in ledgers or after[:2] > position_of(internal["lastConfirmedEntry"]):
+        if after[0] in ledgers or after[:2] > place_told(internal["lastConfirmedEntry"]):
             return
         raise DataGone(
             f"{backing_topic}: the broker has deleted what follows upon {after[0]}:{after[1]}, or may have; begin anew where "

@@ -115,7 +115,7 @@ def _unacknowledged(internal: Mapping[str, Any], cursor: Mapping[str, Any]) -> I
     """Places of entries, from the first one that is not acknowledged. The broker tells what is acknowledged behind it in ranges
     without their beginnings: `[(7:3..7:5],(9:0..9:1]]`.
     """
-    start = position_of(cursor["markDeletePosition"])
+    start = place_told(cursor["markDeletePosition"])
     told = _ACKNOWLEDGED_RANGE.findall(str(cursor.get("individuallyDeletedMessages", "")))
     ranges = [((int(a), int(b)), (int(c), int(d))) for a, b, c, d in told]
     entries = _entries(internal)
@@ -125,7 +125,7 @@ def _unacknowledged(internal: Mapping[str, Any], cursor: Mapping[str, Any]) -> I
                 yield ledger, entry
 
 
-def position_of(told: object) -> tuple[int, int]:
+def place_told(told: object) -> tuple[int, int]:
     """Of `ledger:entry`."""
     ledger, _, entry = str(told).partition(":")
     return int(ledger), int(entry)
@@ -177,7 +177,7 @@ def _published_ms(
 
 def _entries(internal: Mapping[str, Any]) -> dict[int, int]:
     """How many entries each ledger has, of those up to the last entry."""
-    last_ledger, last_entry = position_of(internal["lastConfirmedEntry"])
+    last_ledger, last_entry = place_told(internal["lastConfirmedEntry"])
     entries = {int(ledger["ledgerId"]): int(ledger["entries"]) for ledger in internal["ledgers"]}
     entries[last_ledger] = last_entry + 1  # the list counts the current ledger when it is closed
     return {ledger: count for ledger, count in entries.items() if ledger <= last_ledger}

@@ -17,7 +17,6 @@ from sqlalchemy import Connection
 from controller.clock import to_ms
 from controller.domain.decision import Lane
 from controller.domain.errors import InvalidInput, NotFound
-from controller.domain.how_far import how_far
 from controller.domain.replay import Replay
 from controller.domain.replay import replay as made_again
 from controller.entrypoints import completion, verdict_documents
@@ -77,7 +76,7 @@ def decisions(
         emit(as_json, rows, rows_table(rows, columns))
         return
     columns = (*which, "lane", "segment", "reason", "figures", "not_before")
-    rows = [{**row, "how_far": how_far(_in_milliseconds(row), now)} for row in rows]
+    rows = [verdict_documents.refusal_row(row, now) for row in rows]
     cells = [{**row, "segment": _pair(row), "figures": row["how_far"]} for row in rows]
     emit(as_json, rows, rows_table(cells, columns))
 
@@ -285,12 +284,6 @@ def _outcome(again: Replay) -> str:
     if again.stored["valid_until"] != again.replayed["valid_until"]:
         return f"the same acts and refusals, but now it {verdicts.title(again.replayed).rpartition('; ')[2]}"
     return "the same acts and refusals, in another order"
-
-
-def _in_milliseconds(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of `inspect.why_not` as the refusal it was."""
-    ends = row["not_before"]
-    return {**row, "not_before": None if ends is None else to_ms(ends)}
 
 
 def _pair(row: Mapping[str, Any]) -> str:

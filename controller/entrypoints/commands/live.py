@@ -18,11 +18,11 @@ from sqlalchemy import Connection
 
 from controller.clock import to_ms
 from controller.domain.errors import Retryable
-from controller.domain.how_far import how_far
 from controller.entrypoints.commands.options import AsJson, Topic, topic_name
 from controller.entrypoints.output import console, emit, rows_table
 from controller.entrypoints.reading import reading_store, snapshot
 from controller.entrypoints.stop_signals import on_stop_signals
+from controller.entrypoints.verdict_documents import refusal_row
 from controller.store.postgres import inspection
 from controller.store.postgres.clock import database_now
 from controller.store.postgres.engine import Store
@@ -254,9 +254,7 @@ def _refusal_rows(refusals: Sequence[Mapping[str, Any]], now_ms: int) -> list[di
             "lane": one["lane"],
             "segment": one["segment_id"],
             "reason": one["reason"],
-            "how far": how_far(
-                {**one, "not_before": None if one["not_before"] is None else to_ms(one["not_before"])}, now_ms
-            ),
+            "how far": refusal_row(one, now_ms)["how_far"],
         }
         for one in refusals
     ]

@@ -8,10 +8,10 @@ from typing import Any
 from sqlalchemy import Connection
 
 from controller.clock import to_ms
-from controller.domain.how_far import how_far
 from controller.entrypoints.commands.options import topic_name
 from controller.entrypoints.pages import figures, journal
 from controller.entrypoints.pages.desk import MOST_ROWS
+from controller.entrypoints.verdict_documents import refusal_row
 from controller.store.postgres import inspection
 from controller.store.topics import inspected
 
@@ -104,7 +104,7 @@ def page(tx: Connection, name: str, hours: float, now: datetime) -> dict[str, An
         "is_cut_off": len(over_time) == MOST_SEGMENTS,
         "load_figure": figures.load_over_time(records, thresholds.get(metric), metric, UNITS[metric]),
         "metric": metric,
-        "refusals": [_told(row, now) for row in inspection.rows(tx, _WHY_NOT, **some)],
+        "refusals": [refusal_row(row, to_ms(now)) for row in inspection.rows(tx, _WHY_NOT, **some)],
         "decisions": journal.decisions(tx, found.name, None, rows=10)["decisions"],
         "operations": journal.operations(tx, found.name, "", None, rows=10)["operations"],
         "subscriptions": inspection.rows(tx, _SUBSCRIPTIONS, **some),
@@ -113,9 +113,3 @@ def page(tx: Connection, name: str, hours: float, now: datetime) -> dict[str, An
         "policy": inspected.effective_policy(tx, found),
         "candidates": inspection.rows(tx, _CANDIDATES, topic_id=topic_id),
     }
-
-
-def _told(row: dict[str, Any], now: datetime) -> dict[str, Any]:
-    """A refusal with the sentence that says how far it was from acting."""
-    not_before = None if row["not_before"] is None else to_ms(row["not_before"])
-    return {**row, "how_far": how_far({**row, "not_before": not_before}, to_ms(now))}

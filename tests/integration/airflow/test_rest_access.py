@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -126,7 +127,12 @@ def test_rights_of_one_dag_are_not_those_of_another(
 def test_an_airflow_that_does_not_know_where_cleave_is_says_so(
     client: AppClient, token: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("AIRFLOW_CONN_CLEAVE")
-    answer = client.get("/api/v1/topics", **holding(token("viewer")))
-    assert (answer.status_code, "'cleave'" in answer.json()["reason"]) == (503, True), answer.text
+    known = os.environ["AIRFLOW_CONN_CLEAVE"]
+    monkeypatch.setenv("AIRFLOW_CONN_BROKERS", "pulsar-admin://")
+    for wrong, named in ((None, "'cleave'"), (f"{known}?pulsar_admin_conn_id=brokers", "'brokers'")):
+        monkeypatch.delenv("AIRFLOW_CONN_CLEAVE") if wrong is None else monkeypatch.setenv(
+            "AIRFLOW_CONN_CLEAVE", wrong
+        )
+        answer = client.get("/api/v1/topics", **holding(token("viewer")))
+        assert (answer.status_code, named in answer.json()["reason"]) == (503, True), answer.text
     assert client.get("/api/v1/topics").status_code == 401

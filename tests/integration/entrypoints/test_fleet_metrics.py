@@ -14,12 +14,13 @@ from dataclasses import replace
 import pytest
 import requests
 from prometheus_client import REGISTRY, CollectorRegistry
-from sqlalchemy import make_url
+from sqlalchemy import make_url, text
 
 from controller.devstack.ports import free_port
 from controller.domain.operation import Origin
 from controller.entrypoints.fleet_metrics import FleetMetrics, described
 from controller.services.segment_admin import merging, rebucketing, splitting
+from controller.store import fleet_figures
 from controller.store.postgres.engine import Store
 from tests.support.bench import Bench
 from tests.support.waiting import wait_until
@@ -142,6 +143,7 @@ def test_what_somebody_has_to_look_at_has_an_age(bench: Bench, registry: Collect
     "but",
     [
         "UPDATE cleave.subscription SET parents_block = false",
+        "UPDATE cleave.subscription SET state = 'deleting'",
         "UPDATE cleave.consumer SET incarnation = ''",
         "DELETE FROM cleave.consumer",
     ],
@@ -194,6 +196,17 @@ def test_a_database_that_is_away_is_a_figure_too() -> None:
     ]
 
 
+def test_a_database_that_is_stuck_is_told_as_one_that_is_away(
+    bench: Bench, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before Prometheus gives up the scrape, and says that nobody serves the figures."""
+    monkeypatch.setattr(fleet_figures, "_PATIENCE", text("SET LOCAL statement_timeout = '200ms'"))
+    with bench.store.transaction() as tx:
+        tx.execute(text("LOCK TABLE cleave.lease IN ACCESS EXCLUSIVE MODE"))
+        assert value(registry, "cleave_database_up") == 0
+    assert value(registry, "cleave_database_up") == 1
+
+
 @contextmanager
 def served(url: str, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     port = free_port()
@@ -230,7 +243,8 @@ def test_it_is_served_to_whoever_may_only_look_and_ends_when_told(bench: Bench) 
 
 def histogram(name: str, **labels: str) -> tuple[float, float]:
     """How many and their sum, of this process."""
-    return tuple(REGISTRY.get_sample_value(f"{name}_{part}", labels) or 0.0 for part in ("count", "sum"))  # type: ignore[return-value]
+    count, seconds = (REGISTRY.get_sample_value(f"{name}_{part}", labels) for part in ("count", "sum"))
+    return count or 0.0, seconds or 0.0
 
 
 def test_who_runs_an_operation_says_how_long_it_waited_and_took(bench: Bench) -> None:

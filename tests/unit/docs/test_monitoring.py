@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -17,6 +16,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from controller import telemetry
 from controller.entrypoints.bundles.metrics import GAUGES
 from controller.entrypoints.fleet_metrics import described
+from tests.support.missing import skip_without
 
 DOCS = Path(__file__).parents[3] / "docs"
 MONITORING, RUNBOOK = DOCS / "monitoring", DOCS / "runbook"
@@ -96,10 +96,7 @@ def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run it; without it the test is skipped, and failed where CI=true."""
     found = shutil.which("promtool")
     if found is None:
-        missing = "promtool is missing: it comes with Prometheus (on Debian, the package prometheus)"
-        if os.environ.get("CI", "").lower() in ("1", "true"):
-            pytest.fail(missing)
-        pytest.skip(missing)
+        skip_without("promtool is missing: it comes with Prometheus (on Debian, the package prometheus)")
     return subprocess.run(
         [found, *arguments], cwd=MONITORING, capture_output=True, text=True, timeout=60, check=False
     )

@@ -11,7 +11,6 @@ from pydantic import BaseModel, Field
 from controller.clock import to_ms
 from controller.domain.decision import Lane
 from controller.domain.errors import NotFound
-from controller.domain.how_far import how_far
 from controller.entrypoints import verdict_documents
 from controller.entrypoints.retracing import stored_answer
 from controller.entrypoints.web.acting import AtDesk
@@ -169,14 +168,9 @@ def list_refusals(acting: AtDesk, paging: Asked, topic: Topic) -> dict[str, Any]
         return _WHY_NOT.page(
             tx,
             paging,
-            each=lambda row: {**row, "how_far": how_far(_as_refused(row), now)},
+            each=lambda row: verdict_documents.refusal_row(row, now),
             topic_id=inspected.find_topic(tx, topic).topic_id,
         )
-
-
-def _as_refused(row: dict[str, Any]) -> dict[str, Any]:
-    ends = row["not_before"]
-    return {**row, "not_before": None if ends is None else to_ms(ends)}
 
 
 @router.post(TOPIC_PATH + "/decide", dependencies=[READ], response_model=Compared)

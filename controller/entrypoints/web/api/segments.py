@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Annotated
 
 from fastapi import APIRouter, Body
@@ -23,9 +24,9 @@ Hash = Annotated[int, Field(ge=0, le=65_535, examples=[32768])]
 class Reshape(WithReason):
     """What is to become of segments."""
 
+    @abstractmethod
     def planner(self) -> Planner:
         """What plans it."""
-        raise NotImplementedError
 
 
 class Split(Reshape):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -40,7 +39,7 @@ class Fired:
         _, kept = LayoutChangeTrigger(**options).serialize()
         self._trigger = LayoutChangeTrigger(**kept)
         if state is not None:
-            self._trigger.asset_state_store = state  # type: ignore[assignment]
+            self._trigger.asset_state_store = state  # type: ignore[assignment]  # what the triggerer puts there
         self._bench = bench
         self.events = 0
 
@@ -49,7 +48,7 @@ class Fired:
         return asyncio.run(asyncio.wait_for(self._during(act, count), 60))
 
     async def _during(self, act: Any, count: int) -> list[dict[str, Any]]:
-        run: AsyncIterator[Any] = self._trigger.run()
+        run = self._trigger.run()
 
         async def some() -> list[dict[str, Any]]:
             found: list[dict[str, Any]] = []
@@ -65,7 +64,7 @@ class Fired:
             return await firing
         finally:
             firing.cancel()
-            await run.aclose()  # type: ignore[attr-defined]
+            await run.aclose()
 
 
 def test_it_fires_for_each_change_with_what_changed(bench: Bench, connection: str) -> None:
@@ -123,6 +122,31 @@ def test_what_happened_while_no_triggerer_was_up_fires_when_one_is(bench: Bench,
     fired = again.during(lambda: None, 2)
 
     assert ([one["epoch"] for one in fired], again.events) == ([1, 2], 1)
+
+
+def test_whatever_goes_wrong_it_is_tried_again(
+    bench: Bench, connection: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trigger that dies is made anew at once by the triggerer, again and again."""
+    from cleave_provider.triggers import cleave
+
+    monkeypatch.setattr(cleave, "PAUSE_SECONDS", 0.05)
+    bench.topic_with(1)
+    follow, failures = (
+        cleave.LayoutChangeTrigger._follow,
+        [ValueError("an option that the driver does not know")],
+    )
+
+    def fails_once(trigger: Any, *given: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return follow(trigger, *given)
+
+    monkeypatch.setattr(cleave.LayoutChangeTrigger, "_follow", fails_once)
+
+    [fired] = Fired(bench).during(lambda: bench.reshape(segment_admin.splitting(0)), 1)
+
+    assert fired["kind"] == "split"
 
 
 def test_what_happened_while_the_database_was_away_is_told_afterwards(

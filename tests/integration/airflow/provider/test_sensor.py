@@ -133,3 +133,27 @@ def test_the_trigger_waits_and_survives_being_stored(bench: Bench, connection: s
 
     event = asyncio.run(told())
     assert (event["operation"]["operation_id"], event["operation"]["state"]) == (operation_id, "done")
+
+
+def test_the_trigger_looks_its_connection_up_at_each_look(
+    bench: Bench, connection: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A password that was renewed meanwhile is the one that serves."""
+    from cleave_provider.triggers.cleave import OperationTrigger
+
+    operation_id = split(bench)
+    bench.drive(operation_id)
+    looks = OperationTrigger._look
+    monkeypatch.setenv("AIRFLOW_CONN_CLEAVE", "postgres://nobody@127.0.0.1:9/none")
+
+    def put_right(trigger: Any, access: Any) -> Any:
+        monkeypatch.setenv("AIRFLOW_CONN_CLEAVE", connection)
+        return looks(trigger, access)
+
+    monkeypatch.setattr(OperationTrigger, "_look", put_right)
+
+    async def told() -> Any:
+        event = await asyncio.wait_for(anext(OperationTrigger(operation_id, poll_seconds=0.05).run()), 30)
+        return event.payload
+
+    assert asyncio.run(told())["operation"]["state"] == "done"

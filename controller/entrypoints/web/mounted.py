@@ -13,7 +13,7 @@ from controller.bootstrap import Application
 from controller.clock import SystemClock
 from controller.domain.errors import AccessForbidden
 from controller.entrypoints.pages.desk import Desk
-from controller.entrypoints.web.access import LONGEST_SUBJECT, Grant, Role
+from controller.entrypoints.web.access import LONGEST_SUBJECT, Grant, Right, Role
 from controller.services.watches.topic_feed import TopicFeed
 
 EVERY_NAMESPACE = ("*",)
@@ -43,19 +43,19 @@ class DeskServices:
         return TopicFeed(self.api.store, lambda: None, clock=SystemClock())
 
 
-async def grant_of_user(name: str, may: Callable[[str], bool]) -> Grant:
-    """What a user of the mounting server gets; `may` is asked, in a thread, whether they may `look`, `operate`, `administer`.
+async def grant_of_user(name: str, may: Callable[[Right], bool]) -> Grant:
+    """What a user of the mounting server gets; `may` is asked, in a thread, for the rights to read, operate and administer.
 
     Raises AccessForbidden for one who may not even look.
     """
     subject = name[:LONGEST_SUBJECT]
 
     def granted() -> Grant:
-        if may("administer"):
+        if may(Right.ADMINISTER):
             return Grant(Role.ADMIN, subject=subject)
-        if may("operate"):
+        if may(Right.OPERATE):
             return Grant(Role.OPERATOR, namespaces=EVERY_NAMESPACE, subject=subject)
-        if may("look"):
+        if may(Right.READ):
             return Grant(Role.READER, subject=subject)
         raise AccessForbidden(f"user {subject} may not see plugins here; ask whoever gives rights in Airflow")
 
