@@ -93,11 +93,10 @@ def messages_left(
     these stands for the rest. What was deleted meanwhile counts as the others do, and where none answers each entry counts as one.
     """
     places, counts = _unacknowledged(internal, cursor), list[int]()
-    until_left = deadline.left_seconds / 2
-    while len(counts) < min(entries, MOST_COUNTED) and deadline.left_seconds > until_left:
+    wanted, until_left = min(entries, MOST_COUNTED), deadline.left_seconds / 2
+    while len(counts) < wanted and deadline.left_seconds > until_left:
         wave = [
-            _entry_ask(backing_topic, place)
-            for place in islice(places, min(_AT_ONCE, MOST_COUNTED - len(counts)))
+            _entry_ask(backing_topic, place) for place in islice(places, min(_AT_ONCE, wanted - len(counts)))
         ]
         answers = [one for one in admin.ask_all(wave, deadline) if isinstance(one, Answer)]
         if not answers:

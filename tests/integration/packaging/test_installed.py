@@ -48,10 +48,10 @@ print(json.dumps(helped))
 """
 _WHAT_AIRFLOW_IS_TOLD = """
 import json
-from importlib.metadata import entry_points
+from importlib.metadata import distribution
 from importlib.resources import files
 
-[provider] = entry_points(group="apache_airflow_provider")
+[provider] = distribution("pulsar-cleave").entry_points.select(group="apache_airflow_provider")
 told = provider.load()()
 assert (files("cleave_provider") / "example_dags" / "example_cleave_acts.py").is_file()
 print(json.dumps(told))

@@ -1,0 +1,75 @@
+"""Counting what is left entry by entry stops early: a call that takes all its time would fail what asked for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import pytest
+
+from controller.dataplane.pulsar.admin import AdminCalls, Answer, Ask, Deadline
+from controller.dataplane.pulsar.stored import MOST_COUNTED, messages_left
+from controller.domain.errors import CleaveError, DataPlaneUnavailable
+
+INTERNAL = {"lastConfirmedEntry": "7:999", "ledgers": [{"ledgerId": 7, "entries": 0}]}
+CURSOR = {"markDeletePosition": "7:-1", "individuallyDeletedMessages": "[]"}
+
+
+class Broker:
+    """Entries of three messages; after so many waves it does not answer any more."""
+
+    def __init__(self, answers_waves: int = 1000) -> None:
+        self.asked = 0
+        self._answers_waves = answers_waves
+
+    def ask_all(self, asks: Sequence[Ask], _deadline: Deadline) -> list[Answer | CleaveError]:
+        self.asked += len(asks)
+        self._answers_waves -= 1
+        if self._answers_waves < 0:
+            return [DataPlaneUnavailable("away")] * len(asks)
+        return [Answer(200, "", "broker", {"X-Pulsar-num-batch-message": "3"})] * len(asks)
+
+
+class Left:
+    """A deadline with so many seconds left each time that it is asked."""
+
+    def __init__(self, *seconds: float) -> None:
+        self._seconds: Iterator[float] = iter(seconds)
+
+    @property
+    def left_seconds(self) -> float:
+        return next(self._seconds)
+
+
+def count(broker: Broker, left: Left, entries: int = 1000) -> int:
+    admin, deadline = cast(AdminCalls, broker), cast(Deadline, left)
+    return messages_left(
+        admin, "persistent://a/b/c", CURSOR, entries, cast("dict[str, Any]", INTERNAL), deadline
+    )
+
+
+@pytest.mark.parametrize(
+    ("left", "asked"),
+    [
+        (Left(4.0, 4.0, 3.0, 1.9), 32),
+        (Left(4.0, 1.9), 0),
+        (Left(*[4.0] * 100), MOST_COUNTED),
+    ],
+    ids=["half of the time is gone", "at once", "time enough"],
+)
+def test_it_looks_at_so_many_entries_and_for_half_of_the_time(left: Left, asked: int) -> None:
+    broker = Broker()
+    assert count(broker, left) == (3000 if asked else 1000)
+    assert broker.asked == asked
+
+
+def test_a_broker_that_stops_answering_is_not_asked_to_the_end() -> None:
+    broker = Broker(answers_waves=1)
+    assert count(broker, Left(*[4.0] * 100)) == 3000
+    assert broker.asked == 32
+
+
+def test_few_entries_are_asked_for_once_each() -> None:
+    broker = Broker()
+    assert count(broker, Left(*[4.0] * 100), entries=5) == 15
+    assert broker.asked == 5
