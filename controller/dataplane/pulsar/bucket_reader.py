@@ -11,8 +11,7 @@ that closes makes sure that it is gone.
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pulsar
@@ -23,6 +22,7 @@ from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.buckets import HASHES, belongs
 from controller.dataplane.pulsar.messages import ends_its_entry
 from controller.dataplane.pulsar.reader import PulsarReader
+from controller.dataplane.pulsar.runs import Entry, Run
 from controller.dataplane.pulsar.stall import STALL_SECONDS, StallWatch, looks_stalled
 from controller.domain.errors import CleaveError, LostRace, NotFound
 from controller.domain.hash_range import HashRange
@@ -44,8 +44,7 @@ class BucketReader(PulsarReader):
         super().__init__(*arguments, bucket=bucket, **named)
         self._bounds = bucket
         self._stall = StallWatch(stall_seconds)
-        self._in_parts: set[Position] = set()  # entries that must not be acknowledged as a whole
-        self._belonging: str | None = None  # the last mark that was looked at, of this bucket
+        self._in_parts: set[Entry] = set()  # entries that must not be acknowledged as a whole
         self.misplaced = 0
 
     def read(self, limit: int) -> Sequence[LogMessage]:
@@ -73,71 +72,73 @@ class BucketReader(PulsarReader):
             self._see_gone(deadline)
 
     def _take_in(self, limit: int) -> None:
-        before = len(self._arrived)
+        before = self._arrived.messages
         super()._take_in(limit)
-        if len(self._arrived) != before:
+        if self._arrived.messages != before:
             self._stall.heard()
 
-    def _holds_back(self, position: Position, properties: Mapping[str, str]) -> bool:
-        marked = properties.get(HASHES)
-        if marked is None or marked == self._belonging:
-            return False
-        if not belongs(self._bounds, marked):
-            self._hold_back(position, marked)
+    def _to_hand_out(self, run: Run) -> Iterable[Run]:
+        """Cleave's producers mark all messages of an entry alike, so the outermost tell of the others; where these differ, somebody
+        else has made the entry, and each is looked at.
+        """
+        marked = _mark(run.messages[0])
+        if len(run) > 1 and _mark(run.messages[-1]) != marked:
+            return [one for one in run.singly() if self._is_ours(one, _mark(one.messages[0]))]
+        return (run,) if self._is_ours(run, marked) else ()
+
+    def _is_ours(self, run: Run, marked: str | None) -> bool:
+        if marked is None or belongs(self._bounds, marked):
             return True
-        self._belonging = marked  # as in all messages of its entry
+        self._hold_back(run, marked)
         return False
 
-    def _put_in_place(self, found: tuple[LogMessage, pulsar.MessageId]) -> bool:
+    def _put_in_place(self, found: Run) -> bool:
         """Among those that are not handed out."""
-        position = found[0].position
-        if position <= self._read or any(there.position == position for there, _ in self._arrived):
+        if found.first <= self._read or not self._arrived.insert(found):
             return False
-        self._in_parts.add(position[:2])
-        self._arrived = deque(sorted([*self._arrived, found], key=lambda one: one[0].position))
+        self._in_parts.add(found.entry)
         return True
 
-    def _hold_back(self, position: Position, marked: str) -> None:
-        self._in_parts.add(position[:2])
-        self.misplaced += 1
-        telemetry.MISPLACED_MESSAGES.inc()
-        if self.misplaced == 1:
+    def _hold_back(self, run: Run, marked: str) -> None:
+        self._in_parts.add(run.entry)
+        is_first = self.misplaced == 0
+        self.misplaced += len(run)
+        telemetry.MISPLACED_MESSAGES.inc(len(run))
+        if is_first:
             log.warning(
                 "an entry of another bucket came and stays unacknowledged; the segment ends when that bucket, or the "
                 "whole, is read",
                 backing_topic=self._backing_topic,
                 bucket=str(self._bounds),
                 hashes=marked,
-                position=position,
+                position=run.first,
             )
 
-    def _settle(
-        self, consumer: pulsar.Consumer, settled: Sequence[tuple[Position, pulsar.MessageId]]
-    ) -> None:
+    def _settle(self, consumer: pulsar.Consumer, settled: Sequence[Run]) -> None:
         """An entry that is read to its end is acknowledged at once, any other message by message."""
         self._stall.heard()
-        last_position, last_id = settled[-1]
+        last = settled[-1]
         following = self._following()
-        is_at_end = following is not None and following[:2] != last_position[:2]
+        is_at_end = following is not None and following[:2] != last.entry
         in_parts = self._in_parts
-        if not is_at_end and not ends_its_entry(last_id):
-            in_parts = in_parts | {last_position[:2]}
-        whole: Position = ()
-        for position, message_id in settled:
-            entry = position[:2]
-            if entry == whole:
+        if not is_at_end and not ends_its_entry(last.last_id):
+            in_parts = in_parts | {last.entry}
+        whole: Entry | None = None
+        for run in settled:
+            if run.entry == whole:
                 continue
-            if entry in in_parts or message_id.batch_index() < 0:
-                consumer.acknowledge(message_id)
+            if run.entry in in_parts or not run.is_batched:
+                for message in run.messages:
+                    consumer.acknowledge(message.message_id())
             else:
-                whole = entry
-                consumer.acknowledge(pulsar.MessageId(message_id.partition(), *entry, -1))
+                whole = run.entry
+                consumer.acknowledge(pulsar.MessageId(run.last_id.partition(), *run.entry, -1))
 
     def _following(self) -> Position | None:
         """The first that is in hand and not acknowledged."""
         if self._unacknowledged:
-            return self._unacknowledged[0][0]
-        return self._arrived[0][0].position if self._arrived else None
+            return self._unacknowledged.first
+        return self._arrived.first if self._arrived else None
 
     def _is_passed_over(self) -> bool:
         """What cannot be known is no reason to end the reading."""
@@ -170,3 +171,9 @@ class BucketReader(PulsarReader):
                 )
                 return
             patience.wait(_LOOK_SECONDS)
+
+
+def _mark(message: Any) -> str | None:
+    """Which bucket hashes its entry says that it holds; None where it says nothing."""
+    marked: str | None = message.properties().get(HASHES)
+    return marked

@@ -55,21 +55,17 @@ def _plain(key: bytes) -> str | None:
     return None if "\0" in text else text
 
 
-def incoming(
-    message: pulsar.Message, position: Position, properties: Mapping[str, str] | None = None
-) -> LogMessage:
-    """As read. `published_at_ms` is the producer's clock; `properties` are the message's, for who has looked at them already."""
-    key = key_of(message, properties)
-    return _new(LogMessage, (position, message.publish_timestamp(), key, message.data(), 1))
+def incoming(message: pulsar.Message, position: Position) -> LogMessage:
+    """As read. `published_at_ms` is the producer's clock."""
+    return _new(LogMessage, (position, message.publish_timestamp(), key_of(message), message.data(), 1))
 
 
-def key_of(message: pulsar.Message, properties: Mapping[str, str] | None = None) -> bytes | None:
-    """The key as the application gave it; `properties` as for `incoming`."""
+def key_of(message: pulsar.Message) -> bytes | None:
+    """The key as the application gave it."""
     text = message.partition_key()
     if not text:
         return None
-    marked = message.properties() if properties is None else properties
-    if marked.get(_KEY_CODING) == _BASE64:
+    if message.properties().get(_KEY_CODING) == _BASE64:
         return base64.b64decode(text)
     key: bytes = text.encode()
     return key
@@ -77,8 +73,13 @@ def key_of(message: pulsar.Message, properties: Mapping[str, str] | None = None)
 
 def position_of(message_id: pulsar.MessageId) -> Position:
     """(ledger, entry, index in the batch); the index is 0 for a message that is no part of a batch."""
-    index = message_id.batch_index()
-    return (message_id.ledger_id(), message_id.entry_id(), max(0, index))
+    entry, index = place_of(message_id)
+    return (*entry, max(0, index))
+
+
+def place_of(message_id: pulsar.MessageId) -> tuple[tuple[int, int], int]:
+    """(ledger, entry), and the index in the batch, which is negative for a message that is no part of one."""
+    return (message_id.ledger_id(), message_id.entry_id()), message_id.batch_index()
 
 
 def ends_its_entry(message_id: pulsar.MessageId) -> bool:

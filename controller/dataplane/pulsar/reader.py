@@ -14,11 +14,7 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-from bisect import bisect_right
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from operator import itemgetter
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Sequence
 
 import pulsar
 
@@ -29,7 +25,7 @@ from controller.dataplane.pulsar.binary import Connections, mapped
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.drain_look import DrainLook
 from controller.dataplane.pulsar.intake import Intake
-from controller.dataplane.pulsar.messages import incoming, position_of
+from controller.dataplane.pulsar.runs import Messages, Run, RunQueue, runs
 from controller.domain.errors import (
     CleaveError,
     DataPlaneUnavailable,
@@ -45,7 +41,6 @@ log = telemetry.get_logger(__name__)
 PREFETCH_MESSAGES = 1000
 """The most messages of a reader that are in its hands and not handed out, beside as many in the library's queue."""
 _POLL_SECONDS = 0.02
-Item = TypeVar("Item")
 
 
 class PulsarReader:
@@ -71,8 +66,7 @@ class PulsarReader:
         self._backing_topic, self._subscription = backing_topic, subscription
         self._owner, self.mark = owner, mark
         self._on_arrival, self._on_close = on_arrival, on_close
-        self._arrived: deque[tuple[LogMessage, pulsar.MessageId]] = deque()
-        self._unacknowledged: deque[tuple[Position, pulsar.MessageId]] = deque()
+        self._arrived, self._unacknowledged = RunQueue(), RunQueue()
         self._last_arrived: Position = ()
         self._read: Position = ()
         self._acknowledged: Position = ()
@@ -93,31 +87,25 @@ class PulsarReader:
         self._intake.begin()
 
     def _take_in(self, limit: int) -> None:
-        """Put what has arrived to those to hand out, until the reading turns out to have ended. What it does for each message is all
-        that reading costs.
-        """
+        """Put what has arrived to those to hand out, until the reading turns out to have ended."""
         if self._intake is None:
             return
-        for message in self._intake.take(max(limit, self.prefetch_messages) - len(self._arrived)):
-            message_id = message.message_id()
-            position = position_of(message_id)
-            properties = message.properties()
-            if self._holds_back(position, properties):
-                continue
-            found = (incoming(message, position, properties), message_id)
-            if position > self._last_arrived:
-                self._last_arrived = position
-                self._arrived.append(found)
-            elif not self._put_in_place(found):
-                self.interrupt()
-                return
+        room = max(limit, self.prefetch_messages) - self._arrived.messages
+        for run in runs(self._intake.take(room)):
+            for found in self._to_hand_out(run):
+                if found.first > self._last_arrived:
+                    self._last_arrived = found.last
+                    self._arrived.extend([found])
+                elif not self._put_in_place(found):
+                    self.interrupt()
+                    return
 
-    def _holds_back(self, _position: Position, _properties: Mapping[str, str]) -> bool:
-        """Whether this message is not to be handed out here."""
-        return False
+    def _to_hand_out(self, run: Run) -> Iterable[Run]:
+        """What of these is to be handed out here."""
+        return (run,)
 
-    def _put_in_place(self, _found: tuple[LogMessage, pulsar.MessageId]) -> bool:
-        """What to do with a message behind which another one has come already. False: it came before, or too late, so there was
+    def _put_in_place(self, _found: Run) -> bool:
+        """What to do with messages behind which others have come already. False: they came before, or too late, so there was
         another connection in between.
         """
         return False
@@ -159,11 +147,11 @@ class PulsarReader:
         self._take_in(limit)
         if self._interrupted.is_set():
             self._demand_held()
-        taken = _first(self._arrived, min(limit, len(self._arrived)))
+        taken = self._arrived.take(limit)
         if taken:
-            self._unacknowledged.extend([(message.position, message_id) for message, message_id in taken])
-            self._read = taken[-1][0].position
-        return [message for message, _ in taken]
+            self._unacknowledged.extend(taken)
+            self._read = taken[-1].last
+        return Messages(taken)
 
     def acknowledge(self, position: Position) -> None:
         """Acknowledge everything up to and including `position`; the broker knows it within 100 ms."""
@@ -172,26 +160,23 @@ class PulsarReader:
                 f"{self._backing_topic}: {position} was not read yet; acknowledge what was read"
             )
         self._demand_held()
-        waiting = self._unacknowledged
-        settled = _first(waiting, bisect_right(waiting, position, key=itemgetter(0)))
+        settled = self._unacknowledged.take_upto(position)
         opened = self._opened
         if not settled:
             return
-        self._acknowledged = settled[-1][0]
+        self._acknowledged = settled[-1].last
         if opened is None:
             return
         try:
             self._settle(opened[1], settled)
-            self._drain.acknowledged(len(settled))
+            self._drain.acknowledged(sum(map(len, settled)))
         except pulsar.PulsarException as error:
             self.interrupt()
             raise self._why_lost(mapped(error, f"acknowledge {self._backing_topic}")) from error
 
-    def _settle(
-        self, consumer: pulsar.Consumer, settled: Sequence[tuple[Position, pulsar.MessageId]]
-    ) -> None:
+    def _settle(self, consumer: pulsar.Consumer, settled: Sequence[Run]) -> None:
         """Tell the broker that these are acknowledged, which follow upon those that were before."""
-        consumer.acknowledge_cumulative(settled[-1][1])
+        consumer.acknowledge_cumulative(settled[-1].last_id)
 
     def is_drained(self) -> bool:
         """Whether the topic is terminated and acknowledged to its end, for good. It waits for an acknowledgement on its
@@ -300,12 +285,3 @@ class PulsarReader:
             "open a new reader",
             delay_seconds=0.0,
         )
-
-
-def _first(items: deque[Item], count: int) -> list[Item]:
-    """Take so many from the front."""
-    if count == len(items):
-        taken = list(items)
-        items.clear()
-        return taken
-    return [items.popleft() for _ in range(count)]
