@@ -58,6 +58,13 @@ class Settings(BaseSettings):
     history_url: str | None = None
     """Where load records are kept by day for replay; `<landing_url>-history` where unset."""
 
+    api_url: str | None = None
+    """Where a worker or `cleave serve` answers: commands then ask there instead of the database (`cleave --api-url` wins)."""
+    api_token: SecretStr | None = None
+    """Token of `cleave token` that commands show there; of role reader to see, operator or admin to change."""
+    api_token_file: str | None = None
+    """A file with the token, which wins over the token itself."""
+
     api_secret: SecretStr | None = None
     """Signs the tokens of applications and people; 32 characters or more, the same for every worker. Unset: none served."""
     serve_host: str = "127.0.0.1"

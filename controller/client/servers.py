@@ -74,11 +74,15 @@ class Servers:
         *,
         document: object = None,
         query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
         timeout_seconds: float | None = None,
     ) -> Any:
-        """The answer's JSON; None where there is none. Raises StoreUnavailable while no worker can answer, else what it said."""
+        """The answer's JSON; None where there is none. Raises StoreUnavailable while no worker can answer, else what it said.
+
+        Where none was reached, or none answered whole, the error's cause is the library's own: what was asked may have happened.
+        """
         timeout = self._timeout if timeout_seconds is None else httpx.Timeout(timeout_seconds)
-        with self._answered(method, path, document, query, timeout) as answer:
+        with self._answered(method, path, document, query, timeout, headers) as answer:
             try:
                 body = answer.read()
                 return json.loads(body) if body else None
@@ -104,6 +108,7 @@ class Servers:
         document: object,
         query: Mapping[str, Any] | None,
         timeout: httpx.Timeout,
+        headers: Mapping[str, str] | None = None,
     ) -> Iterator[httpx.Response]:
         """A good answer of the first worker that gives one, its body not read yet."""
         if self._http.is_closed:
@@ -113,7 +118,7 @@ class Servers:
         for index in range(len(self._urls)):
             url = self._urls[(self._first + index) % len(self._urls)]
             try:
-                answer = self._sent(method, f"{url}{path}", document, query, timeout)
+                answer = self._sent(method, f"{url}{path}", document, query, timeout, headers)
             except (httpx.HTTPError, httpx.InvalidURL, KeyError) as error:
                 away = error
                 continue
@@ -143,6 +148,7 @@ class Servers:
         document: object,
         query: Mapping[str, Any] | None,
         timeout: httpx.Timeout,
+        headers: Mapping[str, str] | None,
     ) -> httpx.Response:
         """The answer, wherever the client is sent for it. (The library would leave out the token at another worker.)"""
         for _ in range(MOST_REDIRECTS + 1):
@@ -152,7 +158,7 @@ class Servers:
                 url,
                 json=document,
                 params=query,
-                headers={"Authorization": f"Bearer {token}"},
+                headers={**(headers or {}), "Authorization": f"Bearer {token}"},
                 timeout=timeout,
             )
             answer = self._http.send(request, stream=True)

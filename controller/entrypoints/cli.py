@@ -25,6 +25,7 @@ from controller.domain.errors import (
     Unsupported,
 )
 from controller.entrypoints.command_list import CommandList
+from controller.entrypoints.reach.chosen import name_server
 
 try:
     from typer.exceptions import TyperException
@@ -58,6 +59,14 @@ def options(
         bool,
         typer.Option("--version", callback=_say_version, is_eager=True, help="Say which version this is."),
     ] = False,
+    api_url: Annotated[
+        str | None,
+        typer.Option(
+            "--api-url",
+            metavar="URL",
+            help="Ask this worker or `cleave serve` instead of the database; CLEAVE_API_URL. The token: CLEAVE_API_TOKEN, or _FILE.",
+        ),
+    ] = None,
 ) -> None:
     """Before any command: standard output is for the command's own text, so log lines go elsewhere."""
     import logging
@@ -65,6 +74,7 @@ def options(
     from controller import telemetry
 
     telemetry.configure_logging(level=logging.WARNING)
+    name_server(api_url)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from controller.entrypoints.reach.verbs import gated
+
 _PACKAGE = "controller.entrypoints.commands"
 
 
@@ -49,7 +51,16 @@ class Listed(TyperCommand):
             alone.command()(found)
             command = typer.main.get_command(alone)
         command.name, command.help = self.name, self.help
+        _gate(command, self.name or "")
         return command
+
+
+def _gate(command: Any, verb: str) -> None:
+    """Have the command and its verbs refuse where they cannot go: see `reach.verbs`."""
+    for name, one in getattr(command, "commands", {}).items():
+        _gate(one, f"{verb} {name}")
+    if command.callback is not None:
+        command.callback = gated(verb, command.callback)
 
 
 _COMMANDS = {

@@ -36,11 +36,15 @@ def see_through(app: Application, intent: Intent, timeout_seconds: float = 60.0)
 def demand_done(operation: Operation) -> Operation:
     """The operation, which has ended. Raises Terminal if it was aborted."""
     if operation.state is OperationState.ABORTED:
-        raise Terminal(
-            f"operation {operation.operation_id} ({operation.kind} of {operation.topic_name}) was aborted; "
-            f"`cleave operations --topic {operation.topic_name}` says why"
-        )
+        raise aborted(operation.operation_id, operation.kind, operation.topic_name)
     return operation
+
+
+def aborted(operation_id: int, kind: str, topic: str) -> Terminal:
+    """What is said of an operation that was given up."""
+    return Terminal(
+        f"operation {operation_id} ({kind} of {topic}) was aborted; `cleave operations --topic {topic}` says why"
+    )
 
 
 def run_to_its_end(app: Application, operation_id: int, timeout_seconds: float) -> Operation:

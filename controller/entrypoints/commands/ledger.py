@@ -1,11 +1,7 @@
-"""What happened and what is now: operations, lineage, layout, where a key is.
-
-All read schema `inspect`.
-"""
+"""What happened and what is now: operations, lineage, layout, where a key is."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -24,18 +20,9 @@ from controller.entrypoints.output import (
     layout_rows,
     rows_table,
 )
-from controller.entrypoints.reading import reading
+from controller.entrypoints.reach.chosen import control_plane
 from controller.entrypoints.spans import moment
-from controller.store.postgres import inspection
 from controller.store.topics import inspected
-
-_OPERATIONS = """
-    SELECT * FROM inspect.operations
-     WHERE (CAST(:topic AS text) IS NULL OR topic = :topic) AND (live OR NOT :only_live)
-     ORDER BY operation_id DESC LIMIT :limit"""
-_STUCK = """
-    SELECT * FROM inspect.stuck_operations
-     WHERE CAST(:topic AS text) IS NULL OR topic = :topic ORDER BY operation_id DESC LIMIT :limit"""
 
 At = Annotated[str | None, typer.Option("--at", help="A past epoch (7) or instant (2026-11-21T03:00:00Z).")]
 TopicFilter = Annotated[
@@ -57,27 +44,21 @@ def operations(
     limit: Limit = 30,
     as_json: AsJson = False,
 ) -> None:
-    with reading() as tx:
-        name = known(tx, topic)
-        only_live = {} if stuck else {"only_live": live}
-        rows = inspection.rows(tx, _STUCK if stuck else _OPERATIONS, topic=name, limit=limit, **only_live)
-    found = [_operation(row) for row in rows]
+    name = None if topic is None else topic_name(topic)
+    with control_plane() as cleave:
+        asked = cleave.operations
+        found = (
+            asked.stuck(topic=name, limit=limit) if stuck else asked.list(topic=name, live=live, limit=limit)
+        )
     which = ("operation_id",) if name else ("operation_id", "topic")
     if stuck:
         columns: tuple[str, ...] = (*which, "kind", "state", "stuck_because", "age_seconds", "last_error")
     else:
         segments = ("parents", "children") if name else ()
-        failures = ("last_error",) if any(row["last_error"] for row in rows) else ()
+        failures = ("last_error",) if any(row["last_error"] for row in found) else ()
         columns = (*which, "kind", "state", *segments, "actor", "reason", *failures)
     cells = [{**row, "children": created(row["creates"])} for row in found]
     emit(as_json, found, rows_table(cells, columns))
-
-
-def _operation(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of `inspect.operations` with the keys that every command has for segments."""
-    pairs = [child.split(":") for child in row["children"]]
-    creates = [{"segment_id": int(number), "hash_range": hash_range} for number, hash_range in pairs]
-    return {**row, "children": [one["segment_id"] for one in creates], "creates": creates}
 
 
 def lineage(
@@ -87,17 +68,17 @@ def lineage(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    with reading() as tx:
-        row = inspected.find_topic(tx, topic_name(topic))
-        layout = inspected.load_layout(tx, row)
-    with about(row.name):
+    name = topic_name(topic)
+    with control_plane() as cleave:
+        layout = cleave.topics.layout(name, None)
+    with about(name):
         roots = [layout.segment(segment).segment_id] if segment is not None else _roots(layout)
     if as_json:
         ids = sorted({i for root in roots for i in layout.lineage(layout.segment(root).segment_id)})
         chosen = [r for r in layout_rows(layout) if r["segment_id"] in ids]
-        emit(True, {"topic": row.name, "epoch": layout.epoch, "segments": chosen}, "")
+        emit(True, {"topic": name, "epoch": layout.epoch, "segments": chosen}, "")
         return
-    tree = Tree(f"{row.name} at epoch {layout.epoch}")
+    tree = Tree(f"{name} at epoch {layout.epoch}")
     drawn: set[int] = set()
     for root in sorted(roots):
         _branch(tree, layout, layout.segment(root).segment_id, drawn)
@@ -132,20 +113,20 @@ def layout(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    with reading() as tx:
-        row = inspected.find_topic(tx, topic_name(topic))
-        found = inspected.load_layout(tx, row) if at is None else inspected.layout_at(tx, row, moment(at))
+    name = topic_name(topic)
+    with control_plane() as cleave:
+        found = cleave.topics.layout(name, None if at is None else moment(at))
     if metadata:
         emit(True, found.to_metadata(), "")
         return
     rows: list[dict[str, Any]] = layout_rows(found)
     document = {
-        "topic": row.name,
+        "topic": name,
         "epoch": found.epoch,
         "next_segment_id": found.next_segment_id,
         "segments": rows,
     }
-    emit(as_json, document, rows_table(rows, LAYOUT_COLUMNS, title=f"{row.name} at epoch {found.epoch}"))
+    emit(as_json, document, rows_table(rows, LAYOUT_COLUMNS, title=f"{name} at epoch {found.epoch}"))
 
 
 def key(
@@ -156,13 +137,13 @@ def key(
     at: At = None,
     as_json: AsJson = False,
 ) -> None:
-    with reading() as tx:
-        row = inspected.find_topic(tx, topic_name(topic))
-        found = inspected.load_layout(tx, row) if at is None else inspected.layout_at(tx, row, moment(at))
+    name = topic_name(topic)
+    with control_plane() as cleave:
+        found = cleave.topics.layout(name, None if at is None else moment(at))
     place = key_hash(message_key).segment_hash
     holder = found.segment_for(place) if found.active else None
     document: dict[str, Any] = {
-        "topic": row.name,
+        "topic": name,
         "key": message_key,
         "segment_hash": f"{place:#06x}",
         "epoch": found.epoch,
@@ -175,4 +156,4 @@ def key(
     }
     row_shown = {**document, "earlier": created(document["earlier"])}
     columns = ("key", "segment_hash", "epoch", "segment_id", "hash_range", "earlier")
-    emit(as_json, document, rows_table([row_shown], columns, title=row.name))
+    emit(as_json, document, rows_table([row_shown], columns, title=name))

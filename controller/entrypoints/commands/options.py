@@ -12,6 +12,7 @@ from controller.dataplane.registry import PLANE_NAMES
 from controller.domain.errors import Conflict, InvalidInput, InvalidLayoutChange, InvalidRange, NotFound
 from controller.domain.shown import shown
 from controller.entrypoints import completion
+from controller.entrypoints.reach.port import How
 
 CLUSTER = "cluster"
 """The topmost level of policy, by name."""
@@ -100,6 +101,11 @@ def level(text: str) -> str:
     raise InvalidInput(
         f"{text!r} is no level of policy: write cluster, tenant/namespace, or topic://tenant/namespace/name"
     )
+
+
+def how_to(reason: str, dry_run: bool, no_wait: bool, timeout_seconds: float) -> How:
+    """How a change is to be made, as its options say."""
+    return How(reason, dry_run, None if no_wait else timeout_seconds)
 
 
 def hash_value(text: str) -> int:

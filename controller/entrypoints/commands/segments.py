@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from controller.bootstrap import application
 from controller.entrypoints.commands.options import (
     AsJson,
     DryRun,
@@ -16,14 +15,13 @@ from controller.entrypoints.commands.options import (
     Topic,
     about,
     hash_value,
+    how_to,
     topic_name,
 )
-from controller.entrypoints.commands.topics import finish
+from controller.entrypoints.commands.topics import tell
 from controller.entrypoints.output import emit, rows_table
-from controller.entrypoints.rehearsal import stage
-from controller.entrypoints.running import manual_request
-from controller.services import segment_admin
-from controller.services.segment_admin import Planner, Preview
+from controller.entrypoints.reach.chosen import control_plane
+from controller.entrypoints.reach.port import How, Merge, Rebucket, Split
 
 app = typer.Typer(no_args_is_help=True)
 SegmentId = Annotated[
@@ -31,43 +29,25 @@ SegmentId = Annotated[
 ]
 
 
-def preview_document(preview: Preview) -> dict[str, Any]:
-    """A dry run as data."""
-    return {
-        "topic": preview.topic,
-        "epoch": preview.epoch,
-        "kind": preview.reshape.kind.value,
-        "parents": list(preview.reshape.parent_ids),
-        "creates": [
-            {"segment_id": c.segment_id, "hash_range": str(c.hash_range), "buckets": len(c.bucket_splits) + 1}
-            for c in preview.reshape.children
-        ],
-    }
-
-
-def _act(
-    topic: str,
-    planner: Planner,
-    reason: str,
-    *,
-    dry_run: bool,
-    no_wait: bool,
-    timeout_seconds: float,
-    as_json: bool,
-) -> None:
+def _act(topic: str, act: Split | Merge | Rebucket, how: How, as_json: bool) -> None:
     name = topic_name(topic)
-    with about(name), application() as cleave:
-        if dry_run:
-            document = preview_document(segment_admin.preview(cleave.store, cleave.planes, name, planner))
-            with stage(cleave, dry_run) as store:  # what a preview does not ask: is a segment busy?
-                segment_admin.submit(store, cleave.planes, name, planner, manual_request(cleave, reason))
-            title = f"{name} at epoch {document['epoch']}: {document['kind']} would seal {document['parents']} and create"
-            emit(as_json, document, rows_table(document["creates"], title=title))
-            return
-        intent = segment_admin.submit(
-            cleave.store, cleave.planes, name, planner, manual_request(cleave, reason)
-        )
-        finish(cleave, intent, no_wait=no_wait, timeout_seconds=timeout_seconds, as_json=as_json)
+    with about(name), control_plane() as cleave:
+        changed = cleave.segments.reshape(name, act, how)
+    if changed.planned is None:
+        tell(changed, as_json)
+        return
+    columns = ("segment_id", "hash_range", "buckets")
+    document = {
+        "topic": name,
+        "epoch": changed.planned.epoch,
+        "kind": changed.operation["kind"],
+        "parents": changed.operation["parents"],
+        "creates": [{column: one[column] for column in columns} for one in changed.planned.segments],
+    }
+    title = (
+        f"{name} at epoch {document['epoch']}: {document['kind']} would seal {document['parents']} and create"
+    )
+    emit(as_json, document, rows_table(document["creates"], title=title))
 
 
 @app.command()
@@ -85,16 +65,8 @@ def split(
     as_json: AsJson = False,
 ) -> None:
     """Split a segment at the midpoint, at cut points, or into equal parts."""
-    planner = segment_admin.splitting(segment, at=[hash_value(point) for point in at or []], parts=parts)
-    _act(
-        topic,
-        planner,
-        reason,
-        dry_run=dry_run,
-        no_wait=no_wait,
-        timeout_seconds=timeout_seconds,
-        as_json=as_json,
-    )
+    act = Split(segment, [hash_value(point) for point in at or []], parts)
+    _act(topic, act, how_to(reason, dry_run, no_wait, timeout_seconds), as_json)
 
 
 @app.command()
@@ -109,16 +81,8 @@ def merge(
     as_json: AsJson = False,
 ) -> None:
     """Merge two neighbouring segments."""
-    planner = segment_admin.merging(first, second)
-    _act(
-        topic,
-        planner,
-        reason,
-        dry_run=dry_run,
-        no_wait=no_wait,
-        timeout_seconds=timeout_seconds,
-        as_json=as_json,
-    )
+    act = Merge(first, second)
+    _act(topic, act, how_to(reason, dry_run, no_wait, timeout_seconds), as_json)
 
 
 @app.command()
@@ -133,13 +97,5 @@ def rebucket(
     as_json: AsJson = False,
 ) -> None:
     """Give a segment another number of entry buckets."""
-    planner = segment_admin.rebucketing(segment, bucket_count)
-    _act(
-        topic,
-        planner,
-        reason,
-        dry_run=dry_run,
-        no_wait=no_wait,
-        timeout_seconds=timeout_seconds,
-        as_json=as_json,
-    )
+    act = Rebucket(segment, bucket_count)
+    _act(topic, act, how_to(reason, dry_run, no_wait, timeout_seconds), as_json)

@@ -20,6 +20,7 @@ from controller.entrypoints.commands.options import (
     Reason,
     TimeoutSeconds,
     Topic,
+    how_to,
     topic_name,
 )
 from controller.entrypoints.output import (
@@ -30,15 +31,15 @@ from controller.entrypoints.output import (
     operation_document,
     rows_table,
 )
-from controller.entrypoints.reading import reading
-from controller.entrypoints.rehearsal import stage
+from controller.entrypoints.reach.chosen import control_plane
+from controller.entrypoints.reach.port import Changed
+from controller.entrypoints.rehearsal import planned_segments, stage
 from controller.entrypoints.running import manual_request, see_through
 from controller.services import topic_admin, topic_adoption
 from controller.store.journal.request_keys import Intent
-from controller.store.postgres import inspection
-from controller.store.topics import inspected, layouts, topics
 
 app = typer.Typer(no_args_is_help=True)
+_SUBSCRIPTION = ("subscription", "kind", "state")
 
 
 def finish(
@@ -56,6 +57,11 @@ def operations_table(documents: Sequence[Mapping[str, Any]]) -> RenderableType:
     return rows_table(rows, ("operation_id", "topic", "kind", "state", "epoch", "parents", "children"))
 
 
+def tell(changed: Changed, as_json: bool) -> None:
+    """Print the operation that a change led to."""
+    emit(as_json, changed.operation, operations_table([changed.operation]))
+
+
 @app.command()
 def create(
     topic: Topic,
@@ -69,22 +75,15 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Create a topic."""
-    name = topic_name(topic)
-    with application() as cleave, stage(cleave, dry_run) as store:
-        intent = topic_admin.create_topic(
-            store,
-            cleave.planes,
-            name,
-            manual_request(cleave, reason),
-            data_plane=data_plane,
-            segments=segments,
-            properties=_properties(properties or []),
-        )
-        if dry_run:
-            rows = _children_rows(intent.operation)
-            emit(as_json, {"topic": name, "segments": rows}, rows_table(rows, title=f"{name} would have"))
-            return
-        finish(cleave, intent, no_wait=no_wait, timeout_seconds=timeout_seconds, as_json=as_json)
+    name, how = topic_name(topic), how_to(reason, dry_run, no_wait, timeout_seconds)
+    given = _properties(properties or [])
+    with control_plane() as cleave:
+        changed = cleave.topics.create(name, how, segments=segments, data_plane=data_plane, properties=given)
+    if changed.planned is None:
+        tell(changed, as_json)
+        return
+    rows = changed.planned.segments
+    emit(as_json, {"topic": name, "segments": rows}, rows_table(rows, title=f"{name} would have"))
 
 
 @app.command()
@@ -124,7 +123,7 @@ def adopt(
 
 
 def _show_plan(planned: topic_adoption.Plan, operation: Operation, as_json: bool) -> None:
-    rows = _children_rows(operation)
+    rows = planned_segments(operation)
     found = planned.found
     connected = [{"connected": who} for who in (*found.producers, *found.consumers)]
     document = {
@@ -200,33 +199,11 @@ def _layout_on_broker(cleave: Application, name: str, data_plane: str) -> list[d
     ]
 
 
-def _children_rows(operation: Operation) -> list[dict[str, Any]]:
-    return [
-        {
-            "segment_id": child.plan.segment_id,
-            "hash_range": str(child.plan.hash_range),
-            "buckets": len(child.plan.bucket_splits) + 1,
-            "backing_topic": child.backing_topic,
-        }
-        for child in operation.children
-    ]
-
-
 def _properties(pairs: list[str]) -> dict[str, str]:
     for pair in pairs:
         if "=" not in pair or pair.startswith("="):
             raise InvalidInput(f"property {pair!r} is not of the form key=value")
     return dict(pair.split("=", 1) for pair in pairs)
-
-
-LIST = """
-    SELECT topic, state, epoch, data_plane FROM inspect.topics
-     WHERE state <> 'deleted' AND starts_with(topic, :prefix) AND (CAST(:namespace AS text) IS NULL OR namespace = :namespace)
-     ORDER BY topic LIMIT :limit
-"""
-_SUBSCRIPTIONS = """
-    SELECT subscription, kind, state FROM inspect.subscriptions WHERE topic_id = :topic_id ORDER BY subscription
-"""
 
 
 @app.command("list")
@@ -238,28 +215,28 @@ def list_topics(
 ) -> None:
     """List topics that are not deleted."""
     prefix = f"topic://{prefix}" if prefix and "://" not in prefix else prefix
-    with reading() as tx:
-        rows = inspection.rows(tx, LIST, namespace=namespace, prefix=prefix, limit=limit)
+    with control_plane() as cleave:
+        rows = cleave.topics.list(namespace=namespace, prefix=prefix, limit=limit)
     emit(as_json, rows, rows_table(rows))
 
 
 @app.command()
 def show(topic: Topic, as_json: AsJson = False) -> None:
     """Show a topic's segments and subscriptions."""
-    with reading() as tx:
-        row = inspected.find_topic(tx, topic_name(topic))
-        layout = inspected.load_layout(tx, row)
-        subs = inspection.rows(tx, _SUBSCRIPTIONS, topic_id=row.topic_id)
+    with control_plane() as cleave:
+        found = cleave.topics.find(topic_name(topic))
+        subs = [{name: one[name] for name in _SUBSCRIPTION} for one in cleave.subscriptions.list(found.name)]
+    layout = found.layout
     document: dict[str, Any] = {
-        "topic": row.name,
-        "state": row.state,
+        "topic": found.name,
+        "state": found.state,
         "epoch": layout.epoch,
-        "data_plane": row.data_plane,
-        "properties": dict(row.properties),
+        "data_plane": found.data_plane,
+        "properties": dict(found.properties),
         "segments": layout_rows(layout),
         "subscriptions": subs,
     }
-    title = f"{row.name}: {row.state}, epoch {layout.epoch}, {len(layout.active)} active segments, {row.data_plane}"
+    title = f"{found.name}: {found.state}, epoch {layout.epoch}, {len(layout.active)} active segments, {found.data_plane}"
     emit(as_json, document, rows_table(document["segments"], LAYOUT_COLUMNS, title=title))
     if not as_json and subs:
         emit(False, None, rows_table(subs, title="subscriptions"))
@@ -276,25 +253,19 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Delete a topic and every log behind it, unread messages included."""
-    name = topic_name(topic)
-    with application() as cleave:
-        with cleave.store.transaction() as tx:
-            layout = layouts.load_layout(tx, topics.find_topic(tx, name).topic_id)
-        if dry_run:
-            with stage(cleave, dry_run) as store:
-                topic_admin.delete_topic(store, name, manual_request(cleave, reason))
-            rows = layout_rows(layout)
-            emit(
-                as_json,
-                {"topic": name, "segments": rows},
-                rows_table(rows, LAYOUT_COLUMNS, title=f"{name} would lose"),
-            )
-            return
-        if not yes:
+    name, how = topic_name(topic), how_to(reason, dry_run, no_wait, timeout_seconds)
+    with control_plane() as cleave:
+        layout = cleave.topics.layout(name, None)
+        if not (yes or dry_run):
             typer.confirm(
                 f"Delete {name} with {len(layout.segments)} segments and all their messages?",
                 abort=True,
                 err=True,
             )
-        intent = topic_admin.delete_topic(cleave.store, name, manual_request(cleave, reason))
-        finish(cleave, intent, no_wait=no_wait, timeout_seconds=timeout_seconds, as_json=as_json)
+        changed = cleave.topics.delete(name, how)
+    if changed.planned is None:
+        tell(changed, as_json)
+        return
+    rows = layout_rows(layout)
+    document = {"topic": name, "segments": rows}
+    emit(as_json, document, rows_table(rows, LAYOUT_COLUMNS, title=f"{name} would lose"))

@@ -7,7 +7,7 @@ from typing import Any
 
 from controller.bootstrap import Application
 from controller.domain.errors import InvalidInput
-from controller.entrypoints.commands.segments import preview_document
+from controller.entrypoints.rehearsal import preview_document
 from controller.entrypoints.tasks.by_hand import ReshapeForm, planner_of
 from controller.entrypoints.tasks.forms import MergeForm, PolicyForm, RebucketForm, SplitForm, fill_in
 from controller.entrypoints.tasks.policies import preview_policy

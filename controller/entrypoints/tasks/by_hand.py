@@ -12,8 +12,8 @@ from typing import Any
 from controller.bootstrap import Application
 from controller.domain.errors import InvalidInput, NotFound
 from controller.domain.layout import SegmentLayout
-from controller.entrypoints.commands.segments import preview_document
 from controller.entrypoints.output import created, emit, layout_rows, operation_document, rows_table
+from controller.entrypoints.rehearsal import preview_document
 from controller.entrypoints.running import manual_request, see_through
 from controller.entrypoints.tasks import dag_runs
 from controller.entrypoints.tasks.access import Extras, cleave_at

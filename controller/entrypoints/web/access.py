@@ -95,8 +95,13 @@ class Grant:
             raise AccessForbidden(
                 f"this token, of role {self.role}, is not for {where}; ask for one that names it"
                 if where and self.role in _ROLES_WITH[right]
-                else f"this token, of role {self.role}, does not give the right to {right}; ask for one that does"
+                else f"this token, of role {self.role}, does not give the right to {right}; ask for one of role {roles_with(right)}"
             )
+
+
+def roles_with(right: Right) -> str:
+    """The roles that give a right, for a sentence."""
+    return " or ".join(role for role in Role if role in _ROLES_WITH[right])
 
 
 def _fits(name: str, patterns: Sequence[str]) -> bool:

@@ -15,7 +15,7 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from controller.domain.errors import InvariantViolated
+from controller.domain.errors import AccessDenied, InvariantViolated
 from controller.entrypoints.web import access
 from controller.entrypoints.web.access import Grant, Right
 
@@ -33,7 +33,10 @@ def _demanding(right: Right) -> Callable[..., Awaitable[Grant]]:
     ) -> Grant:
         request.state.right = right
         who: Who = request.app.state.who
-        grant = await who(request)
+        try:
+            grant = await who(request)
+        except AccessDenied as error:
+            raise AccessDenied(f"{error.message}; this call is for role {access.roles_with(right)}") from None
         request.state.grant = grant
         path = request.path_params
         names = [str(path[one]) for one in ("tenant", "namespace", "topic") if one in path]

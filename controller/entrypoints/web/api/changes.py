@@ -19,7 +19,7 @@ from controller.bootstrap import Application
 from controller.domain.errors import CleaveError
 from controller.domain.operation import Operation
 from controller.entrypoints.output import operation_document
-from controller.entrypoints.rehearsal import stage
+from controller.entrypoints.rehearsal import planned_segments, stage
 from controller.entrypoints.running import see_through
 from controller.entrypoints.web.acting import Acting, AtDesk
 from controller.entrypoints.web.paths import PRINTABLE
@@ -39,6 +39,20 @@ class MadeSegment(BaseModel):
 
     segment_id: int
     hash_range: str = Field(examples=["0000-7fff"])
+
+
+class PlannedSegment(MadeSegment):
+    """And what it is made of."""
+
+    buckets: int = Field(description="Entry buckets.")
+    backing_topic: str = Field(examples=["segment://acme/shop/orders/0000-7fff-1"])
+
+
+class Planned(BaseModel):
+    """What a rehearsal says would be made."""
+
+    epoch: int | None = Field(description="Of a reshape: that of the layout it was planned on.")
+    segments: list[PlannedSegment]
 
 
 class OperationNow(BaseModel):
@@ -70,6 +84,7 @@ class Intended(BaseModel):
     dry_run: bool
     repeated: bool = Field(description="An earlier request with the same key has led to it.")
     operation: OperationNow
+    planned: Planned | None = Field(None, description="Null but for a rehearsal.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +129,17 @@ class Change:
         return answer
 
     def intend(
-        self, act: Callable[[Store, Request], Intent], *, reason: str, wait_seconds: float = 0.0
+        self,
+        act: Callable[[Store, Request], Intent],
+        *,
+        reason: str,
+        wait_seconds: float = 0.0,
+        planned_on: Callable[[], int] | None = None,
     ) -> Intended:
-        """The same for an operation, waited for if somebody wants to see its end."""
+        """The same for an operation, waited for if somebody wants to see its end. `planned_on` says for a rehearsal on which epoch."""
 
         def intended(store: Store) -> Intended:
+            epoch = planned_on() if planned_on is not None and self.dry_run else None
             intent = act(store, self.acting.request(reason, self._request_key))
             operation = intent.operation if self.dry_run else self._after(intent, wait_seconds)
             document = operation_document(operation) | ({"operation_id": None} if self.dry_run else {})
@@ -126,9 +147,15 @@ class Change:
                 dry_run=self.dry_run,
                 repeated=intent.repeated,
                 operation=OperationNow.model_validate(document),
+                planned=self._planned(intent.operation, epoch),
             )
 
         return self.once(Intended, intended)
+
+    def _planned(self, operation: Operation, epoch: int | None) -> Planned | None:
+        if not self.dry_run:
+            return None
+        return Planned.model_validate({"epoch": epoch, "segments": planned_segments(operation)})
 
     def _after(self, intent: Intent, wait_seconds: float) -> Operation:
         """As it is after the wait, done or not."""

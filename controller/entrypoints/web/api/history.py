@@ -6,10 +6,11 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
 
 from controller.domain.errors import SegmentNotFound
-from controller.entrypoints.spans import span
+from controller.entrypoints.spans import moment, span
 from controller.entrypoints.web.acting import AtDesk
 from controller.entrypoints.web.api.paging import Asked, Listing, Page
 from controller.entrypoints.web.asked import Topic
@@ -76,6 +77,45 @@ class LayoutChange(BaseModel):
     mirrored_from: int | None
 
 
+class _Recorded(BaseModel):
+    """Field by field as PIP-468 writes it."""
+
+    model_config = ConfigDict(alias_generator=to_camel)
+
+
+class Ring(BaseModel):
+    """Hashes, both ends included."""
+
+    start: int
+    end: int
+
+
+class SegmentRecord(_Recorded):
+    """A segment; epochs and instants that there are not, are -1."""
+
+    segment_id: int
+    hash_range: Ring
+    state: str = Field(examples=["ACTIVE"])
+    parent_ids: list[int]
+    child_ids: list[int]
+    created_at_epoch: int
+    sealed_at_epoch: int
+    created_at_ms: int
+    sealed_at_ms: int
+    legacy_topic_name: str | None
+    entry_bucket_splits: list[int]
+    merge_depth: int
+
+
+class LayoutRecord(_Recorded):
+    """A topic's layout, sealed segments included; without the topic's properties."""
+
+    properties: dict[str, str]
+    epoch: int
+    next_segment_id: int
+    segments: dict[str, SegmentRecord]
+
+
 class Relative(BaseModel):
     """A segment of the lineage: depth below 0 for what it came from, above 0 for what came from it; as `inspect.lineage`."""
 
@@ -132,6 +172,22 @@ class LoadThen(BaseModel):
     modified_at: datetime
     cold_since: datetime | None
     silent_since: datetime | None
+
+
+@router.get(TOPIC_PATH + "/layout/metadata", dependencies=[READ], response_model=LayoutRecord)
+def show_layout_metadata(
+    acting: AtDesk,
+    topic: Topic,
+    at: Annotated[
+        str | None,
+        Query(max_length=100, description="A past epoch or instant.", examples=["7", "2026-11-21T03:00:00Z"]),
+    ] = None,
+) -> dict[str, Any]:
+    """The whole layout, now or then: ACTIVE segments, and sealed ones until they are pruned."""
+    with acting.app.store.transaction() as tx:
+        row = inspected.find_topic(tx, topic)
+        found = inspected.load_layout(tx, row) if at is None else inspected.layout_at(tx, row, moment(at))
+    return found.to_metadata()
 
 
 @router.get(TOPIC_PATH + "/layout/changes", dependencies=[READ], response_model=Page[LayoutChange])

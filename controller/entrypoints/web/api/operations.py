@@ -21,9 +21,10 @@ from controller.store.topics import inspected
 
 router = APIRouter(responses=REFUSALS, tags=["operations"])
 _OPERATIONS = """
-    SELECT o.operation_id, o.topic, o.kind, o.state, o.live, o.origin, o.actor, o.reason, o.decision_id, o.parents, o.children,
-           o.epoch, o.attempts, o.last_error, o.claimed_by, o.intended_at, o.fenced_at, o.committed_at, o.finished_at, o.deadline,
-           o.age_seconds, o.request_key, s.stuck_because
+    SELECT o.operation_id, o.topic, o.topic_id, o.kind, o.state, o.live, o.origin, o.actor, o.reason, o.decision_id, o.parents,
+           o.children, o.epoch, o.attempts, o.last_error, o.claimed_by, o.claim_term, o.claim_expires_at, o.not_before, o.intended_at,
+           o.fenced_at, o.committed_at, o.finished_at, o.deadline, o.age_seconds, o.fenced_seconds, o.request_key, o.parameters,
+           s.stuck_because
       FROM inspect.operations o LEFT JOIN inspect.stuck_operations s USING (operation_id)
 """
 _LIST = Listing(
@@ -48,6 +49,7 @@ class OperationRow(BaseModel):
 
     operation_id: int
     topic: str = Field(examples=["topic://acme/shop/orders"])
+    topic_id: int
     kind: str = Field(examples=["split"])
     state: str = Field(examples=["done"])
     live: bool
@@ -61,13 +63,18 @@ class OperationRow(BaseModel):
     attempts: int
     last_error: str | None
     claimed_by: str | None
+    claim_term: int
+    claim_expires_at: datetime | None
+    not_before: datetime
     intended_at: datetime
     fenced_at: datetime | None
     committed_at: datetime | None
     finished_at: datetime | None
     deadline: datetime
     age_seconds: float
+    fenced_seconds: float | None = Field(description="From the close of its parents to its commit.")
     request_key: str
+    parameters: dict[str, Any] = Field(examples=[{"subscription": "billing"}])
     stuck_because: str | None
 
 

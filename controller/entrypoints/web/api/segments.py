@@ -112,4 +112,5 @@ def _reshape(change: Change, topic: str, said: Reshape, wait_seconds: float) -> 
         lambda store, request: segment_admin.submit(store, change.app.planes, topic, planner, request),
         reason=said.reason,
         wait_seconds=wait_seconds,
+        planned_on=lambda: segment_admin.preview(change.app.store, change.app.planes, topic, planner).epoch,
     )

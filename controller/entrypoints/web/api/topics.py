@@ -41,7 +41,8 @@ _LIST = Listing(
 _ONE = f"SELECT {_COLUMNS} FROM inspect.topics WHERE topic_id = :topic_id"
 _SUBSCRIPTIONS = Listing(
     """
-    SELECT subscription, kind, state, consumers, consumer_names, created_at, parents_block, drain_consumers
+    SELECT topic, topic_id, subscription, kind, state, consumers, consumer_names, created_at, created_epoch, parents_block,
+           drain_consumers
       FROM inspect.subscriptions
      WHERE topic_id = :topic_id AND (CAST(:after_subscription AS text) IS NULL OR subscription > :after_subscription)
      ORDER BY subscription LIMIT :limit
@@ -72,12 +73,15 @@ class TopicNow(BaseModel):
 class SubscriptionNow(BaseModel):
     """A subscription and who reads it; as `inspect.subscriptions`."""
 
+    topic: str = Field(examples=["topic://acme/shop/orders"])
+    topic_id: int
     subscription: str = Field(examples=["billing"])
     kind: str = Field(examples=["STREAM"])
     state: str = Field(examples=["live"])
     consumers: int
     consumer_names: list[str]
     created_at: datetime
+    created_epoch: int
     parents_block: bool
     drain_consumers: int
 

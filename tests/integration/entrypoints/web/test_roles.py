@@ -139,6 +139,7 @@ RIGHTS: dict[tuple[str, str], Right] = {
             "subscriptions",
             "refusals",
             "layout/changes",
+            "layout/metadata",
             "segments/{segment_id}/lineage",
             "load",
             "load/history",

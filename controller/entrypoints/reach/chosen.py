@@ -1,0 +1,99 @@
+"""Which way a command takes: a server, where `--api-url` or CLEAVE_API_URL names one, else the database that the settings name.
+
+The token comes from the environment or a file, never from the command line, where every user of the machine would see it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from controller.domain.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from controller.entrypoints.reach.port import ControlPlane
+    from controller.settings import Settings
+
+_GIVEN: ContextVar[str | None] = ContextVar("api_url", default=None)
+_TOKEN = re.compile(r"[\x21-\x7e]+")
+
+
+def name_server(url: str | None) -> None:
+    """What `--api-url` says; None where it is left out."""
+    _GIVEN.set(url)
+
+
+def server_url() -> str | None:
+    """The server that is named, None where commands ask the database. Raises InvalidInput for an address that is none."""
+    from controller.settings import load_settings
+
+    given = _GIVEN.get()
+    return _checked(given, "--api-url") if given else _checked(load_settings().api_url, "CLEAVE_API_URL")
+
+
+@contextmanager
+def control_plane() -> Iterator[ControlPlane]:
+    """What the command asks. Connects when it is asked something. Raises InvalidInput for a server without a token."""
+    url = server_url()
+    if url is None:
+        from controller.entrypoints.reach.direct import Direct
+
+        yield Direct()
+        return
+    from controller.client.servers import Servers
+    from controller.entrypoints.reach.over_http import OverHttp
+    from controller.entrypoints.reach.over_http.calls import CALL_SECONDS, Calls
+    from controller.settings import load_settings
+
+    servers = Servers([url], _token(load_settings(), url), call_timeout_seconds=CALL_SECONDS)
+    try:
+        yield OverHttp(Calls(servers, url))
+    finally:
+        servers.close()
+
+
+def _checked(url: str | None, name: str) -> str | None:
+    """Without what a password in it would tell to a log."""
+    if not url:
+        return None
+    try:
+        parts = urlsplit(url)
+        is_whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_whole, parts = False, urlsplit("")
+    if parts.username is not None or parts.query or parts.fragment:
+        raise InvalidInput(
+            f"{name} has a user or a query in it; give the address alone, and the token as CLEAVE_API_TOKEN"
+        )
+    if not is_whole:
+        raise InvalidInput(f"{name} is no address of a server; write http://host:port or https://host:port")
+    return url.rstrip("/")
+
+
+def _token(settings: Settings, url: str) -> str:
+    name, text = "CLEAVE_API_TOKEN", ""
+    if settings.api_token_file:
+        name = f"CLEAVE_API_TOKEN_FILE ({settings.api_token_file})"
+        try:
+            text = Path(settings.api_token_file).read_text(encoding="ascii").strip()
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise InvalidInput(
+                f"{name} cannot be read: {why}; write a token of `cleave token` into it"
+            ) from None
+    elif settings.api_token is not None:
+        text = settings.api_token.get_secret_value().strip()
+    if not text:
+        raise InvalidInput(
+            f"no token for {url}; set CLEAVE_API_TOKEN or CLEAVE_API_TOKEN_FILE to one of `cleave token`"
+        )
+    if not _TOKEN.fullmatch(text):  # what sends it would quote it in its error
+        raise InvalidInput(
+            f"{name} holds no token: spaces or letters that none has; give one of `cleave token`"
+        )
+    return text

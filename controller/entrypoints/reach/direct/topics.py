@@ -1,0 +1,63 @@
+"""Topics and layouts, read and changed in the database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from controller.domain.layout import SegmentLayout
+from controller.entrypoints.reach.direct.changes import change
+from controller.entrypoints.reach.port import TOPIC, Changed, FoundTopic, How, Row
+from controller.entrypoints.reading import reading
+from controller.services import topic_admin
+from controller.store.postgres import inspection
+from controller.store.topics import inspected
+
+_LIST = f"""
+    SELECT {", ".join(TOPIC)} FROM inspect.topics
+     WHERE state <> 'deleted' AND starts_with(topic, :prefix) AND (CAST(:namespace AS text) IS NULL OR namespace = :namespace)
+     ORDER BY topic LIMIT :limit
+"""  # noqa: S608 - constants only
+
+
+class DirectTopics:
+    """See `port.Topics`."""
+
+    def list(self, *, namespace: str | None, prefix: str, limit: int) -> Sequence[Row]:
+        """See `port.Topics`."""
+        with reading() as tx:
+            return inspection.rows(tx, _LIST, namespace=namespace, prefix=prefix, limit=limit)
+
+    def find(self, topic: str) -> FoundTopic:
+        """See `port.Topics`."""
+        with reading() as tx:
+            row = inspected.find_topic(tx, topic)
+            layout = inspected.load_layout(tx, row)
+        return FoundTopic(row.name, row.state, row.data_plane, row.properties, layout)
+
+    def layout(self, topic: str, at: int | datetime | None) -> SegmentLayout:
+        """See `port.Topics`."""
+        with reading() as tx:
+            row = inspected.find_topic(tx, topic)
+            return inspected.load_layout(tx, row) if at is None else inspected.layout_at(tx, row, at)
+
+    def create(
+        self, topic: str, how: How, *, segments: int, data_plane: str, properties: Mapping[str, str]
+    ) -> Changed:
+        """See `port.Topics`."""
+        return change(
+            lambda cleave, store, request: topic_admin.create_topic(
+                store,
+                cleave.planes,
+                topic,
+                request,
+                data_plane=data_plane,
+                segments=segments,
+                properties=properties,
+            ),
+            how,
+        )
+
+    def delete(self, topic: str, how: How) -> Changed:
+        """See `port.Topics`."""
+        return change(lambda _, store, request: topic_admin.delete_topic(store, topic, request), how)

@@ -1,0 +1,184 @@
+"""Calls of `/api/v1`: lists page by page, changes with a key of their own, and the wait for what they led to.
+
+A call that reached nobody, or was not answered whole, is made again for a moment; a change with the same key, so that it is made once.
+Other refusals are the server's, with its reason.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import httpx
+import tenacity
+
+from controller.client.servers import Servers
+from controller.domain.errors import Retryable, StoreUnavailable, Terminal
+from controller.domain.operation import OperationState
+from controller.entrypoints.reach.port import Changed, How, Planned, Row
+
+API = "/api/v1"
+CALL_SECONDS = 30.0
+"""For one answer; a list of 1,000 operations takes a second."""
+TRIED_AGAIN_SECONDS = 2.0
+"""So long a call is made again that reached nobody. Longer is for the one who waits in front of it to decide."""
+LONGEST_WAIT_SECONDS = 60.0
+"""For an operation within one call, as the server allows; from then on it is asked how far it is."""
+PAGE = 1000
+_INSTANTS = frozenset({"since", "until", "deadline", "not_before", "valid_until"})
+"""And whatever ends in `_at`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Of one server, at the address that `url` says."""
+
+    servers: Servers
+    url: str
+
+    def get(self, path: str, **query: Any) -> Any:
+        """One answer; what is None is not asked."""
+        return self._ask("GET", path, query=_given(query))
+
+    def look(self, path: str, document: Mapping[str, Any]) -> Any:
+        """A question that takes a document and changes nothing."""
+        return self._ask("POST", path, document=document)
+
+    def every(self, path: str, *, limit: int | None = None, **query: Any) -> list[Row]:
+        """A list's items over all its pages, `limit` of them at most; their instants are instants."""
+        found: list[Row] = []
+        page = None
+        while limit is None or len(found) < limit:
+            size = PAGE if limit is None else min(PAGE, limit - len(found))
+            answer = self.get(path, limit=size, page=page, **query)
+            found += map(with_instants, answer["items"])
+            page = answer["next"]
+            if page is None:
+                break
+        return found
+
+    def change(self, method: str, path: str, document: object, dry_run: bool, **query: Any) -> Any:
+        """A change's answer. It has a key of its own, so that what is asked twice is done once."""
+        waited = float(query.get("wait_seconds") or 0.0)
+        return self._ask(
+            method,
+            path,
+            document=document,
+            query=_given({"dry_run": "true" if dry_run else None, **query}),
+            headers={"Idempotency-Key": f"cli-{os.urandom(16).hex()}"},
+            timeout_seconds=waited + CALL_SECONDS,
+        )
+
+    def intend(self, method: str, path: str, how: How, document: Mapping[str, Any] = {}) -> Changed:
+        """A change that leads to an operation, which is waited for as `how` says. Raises Retryable when it takes longer,
+        Terminal when it was aborted.
+        """
+        wait = (
+            None if how.dry_run or how.wait_seconds is None else min(how.wait_seconds, LONGEST_WAIT_SECONDS)
+        )
+        said = {**document, "reason": how.reason}
+        answer = self.change(method, path, said, how.dry_run, wait_seconds=wait)
+        if how.dry_run:
+            planned = answer["planned"]
+            return Changed(answer["operation"], Planned(planned["epoch"], planned["segments"]))
+        operation = answer["operation"]
+        if how.wait_seconds is not None:
+            operation = self.see_through(operation, how.wait_seconds, already=wait or 0.0)
+        return Changed(operation)
+
+    def see_through(self, operation: Row, wait_seconds: float, *, already: float = 0.0) -> Row:
+        """The operation once it is done; `already` seconds of the wait are over. Raises as `intend`."""
+        look = tenacity.Retrying(
+            retry=tenacity.retry_if_result(lambda one: OperationState(one["state"]).is_live),
+            wait=tenacity.wait_exponential(multiplier=0.05, max=1.0),
+            stop=tenacity.stop_after_delay(max(wait_seconds - already, 0.0)),
+            retry_error_callback=lambda last: last.outcome and last.outcome.result(),
+        )
+        if OperationState(operation["state"]).is_live:
+            operation = look(self._operation, operation)
+        return demand_done(operation, wait_seconds)
+
+    def _operation(self, before: Row) -> Row:
+        """As it is now, with the keys of `before`."""
+        now = self.get(f"{API}/operations/{before['operation_id']}")
+        now["children"] = [one["segment_id"] for one in now["creates"]]
+        return {key: now[key] for key in before}
+
+    def _ask(self, method: str, path: str, **asked: Any) -> Any:
+        call = _Repeated(lambda: self.servers.ask(method, path, **asked))
+        try:
+            return tenacity.Retrying(
+                retry=tenacity.retry_if_exception(call.is_worth_another),
+                wait=tenacity.wait_random_exponential(multiplier=0.05, max=0.5),
+                stop=tenacity.stop_after_delay(TRIED_AGAIN_SECONDS),
+                reraise=True,
+            )(call)
+        except StoreUnavailable as error:
+            if not _reached_nobody(error):
+                raise
+            raise StoreUnavailable(
+                f"{error.message}; see that `cleave serve` or a worker is up at {self.url}, or correct CLEAVE_API_URL or --api-url"
+            ) from error
+        except Terminal as error:
+            if type(error) is not Terminal or error.__cause__ is not None:
+                raise
+            raise Terminal(f"{error.message}; is {self.url} an address of Cleave?") from error
+
+
+class _Repeated:
+    """A call, which knows whether it was made before: what it is told then may be about its own first time."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self._was_lost = False
+
+    def __call__(self) -> Any:
+        return self._call()
+
+    def is_worth_another(self, error: BaseException) -> bool:
+        """Whether it got lost, or its first time, which got lost, is still being answered."""
+        if isinstance(error, StoreUnavailable) and _reached_nobody(error):
+            self._was_lost = True
+            return True
+        return self._was_lost and isinstance(error, Retryable)
+
+
+def _reached_nobody(error: StoreUnavailable) -> bool:
+    return isinstance(error.__cause__, httpx.HTTPError)
+
+
+def demand_done(operation: Row, wait_seconds: float) -> Row:
+    """The operation, if it has ended well. Raises Retryable, Terminal, as a wait for it in the database does."""
+    from controller.entrypoints.running import aborted
+
+    state = OperationState(operation["state"])
+    if state is OperationState.ABORTED:
+        raise aborted(operation["operation_id"], operation["kind"], operation["topic"])
+    if state.is_live:
+        raise Retryable(
+            f"operation {operation['operation_id']} ({operation['kind']} of {operation['topic']}) is {state} after "
+            f"{wait_seconds:g} s; wait longer, see that a worker is up, or look at `cleave operations --stuck`"
+        )
+    return operation
+
+
+def with_instants(row: Row) -> Row:
+    """The row, whose instants came as text."""
+    return {
+        name: datetime.fromisoformat(value)
+        if isinstance(value, str) and (name.endswith("_at") or name in _INSTANTS)
+        else value
+        for name, value in row.items()
+    }
+
+
+def chosen(row: Mapping[str, Any], columns: tuple[str, ...]) -> Row:
+    """These columns of it, in their order."""
+    return {column: row[column] for column in columns}
+
+
+def _given(query: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in query.items() if value is not None}

@@ -1,0 +1,47 @@
+"""Topics and layouts, asked of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from controller.client.servers import topic_path
+from controller.domain.layout import SegmentLayout
+from controller.entrypoints.reach.over_http.calls import API, Calls, chosen
+from controller.entrypoints.reach.port import TOPIC, Changed, FoundTopic, How, Row
+
+
+@dataclass(frozen=True, slots=True)
+class HttpTopics:
+    """See `port.Topics`."""
+
+    calls: Calls
+
+    def list(self, *, namespace: str | None, prefix: str, limit: int) -> Sequence[Row]:
+        """See `port.Topics`."""
+        rows = self.calls.every(f"{API}/topics", limit=limit, namespace=namespace, prefix=prefix or None)
+        return [chosen(row, TOPIC) for row in rows]
+
+    def find(self, topic: str) -> FoundTopic:
+        """See `port.Topics`."""
+        found = self.calls.get(topic_path(topic))
+        return FoundTopic(
+            found["topic"], found["state"], found["data_plane"], found["properties"], self.layout(topic, None)
+        )
+
+    def layout(self, topic: str, at: int | datetime | None) -> SegmentLayout:
+        """See `port.Topics`."""
+        asked = at.isoformat() if isinstance(at, datetime) else at
+        return SegmentLayout.from_metadata(self.calls.get(f"{topic_path(topic)}/layout/metadata", at=asked))
+
+    def create(
+        self, topic: str, how: How, *, segments: int, data_plane: str, properties: Mapping[str, str]
+    ) -> Changed:
+        """See `port.Topics`."""
+        new = {"segments": segments, "data_plane": data_plane, "properties": dict(properties)}
+        return self.calls.intend("PUT", topic_path(topic), how, new)
+
+    def delete(self, topic: str, how: How) -> Changed:
+        """See `port.Topics`."""
+        return self.calls.intend("DELETE", topic_path(topic), how)

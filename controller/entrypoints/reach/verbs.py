@@ -1,0 +1,54 @@
+"""Which commands go over HTTP too. A verb is a command as it is typed: `topics list`. One that is not listed needs the database."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from controller.domain.errors import InvalidInput, Unsupported
+from controller.entrypoints.reach import chosen
+
+BOTH_WAYS = frozenset(
+    {
+        "topics list",
+        "topics show",
+        "topics create",
+        "topics delete",
+        "segments split",
+        "segments merge",
+        "segments rebucket",
+        "operations",
+        "layout",
+        "lineage",
+        "key",
+    }
+)
+"""They ask what the port asks, and print the same."""
+NEITHER_WAY = frozenset({"token", "check-history"})
+"""They ask nobody: it is the same to them whether a server is named."""
+
+
+def gated(verb: str, act: Callable[..., Any]) -> Callable[..., Any]:
+    """`act`, which refuses where a server is named and the verb needs the database. Raises Unsupported."""
+    if verb in BOTH_WAYS or verb in NEITHER_WAY:
+        return act
+
+    @functools.wraps(act)
+    def on_database(*arguments: Any, **options: Any) -> Any:
+        url = _named()
+        if url is not None:
+            raise Unsupported(
+                f"`cleave {verb}` needs the database and the machine themselves, and a server is named ({url}); unset "
+                "CLEAVE_API_URL, leave out --api-url, and set CLEAVE_DATABASE_URL"
+            )
+        return act(*arguments, **options)
+
+    return on_database
+
+
+def _named() -> str | None:
+    try:
+        return chosen.server_url()
+    except InvalidInput:  # of another setting it may be: the command says it, `doctor` among others
+        return None

@@ -1,0 +1,110 @@
+"""Each verb of `cleave`, and whether it goes over HTTP: a new one is to be put here, and thought about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+
+from controller.entrypoints.cli import app, run
+from controller.entrypoints.command_list import Listed
+from controller.entrypoints.reach.verbs import BOTH_WAYS, NEITHER_WAY
+from tests.support.log_settings import logging_kept
+
+DATABASE_ONLY = {
+    "topics adopt",
+    "topics attach",
+    "topics detach",
+    "policy get",
+    "policy set",
+    "policy remove",
+    "policy effective",
+    "policy propose",
+    "policy candidates",
+    "policy withdraw",
+    "policy promote",
+    "subscriptions create",
+    "subscriptions list",
+    "subscriptions set",
+    "subscriptions delete",
+    "consumers register",
+    "consumers unregister",
+    "consumers list",
+    "consumers why",
+    "consumers lag",
+    "dead-letters list",
+    "dead-letters redrive",
+    "seek",
+    "decide",
+    "what-if",
+    "backtest",
+    "backtests list",
+    "backtests show",
+    "decisions",
+    "decisions replay",
+    "hot-keys",
+    "top",
+    "watch",
+    *(
+        f"bundles {verb}"
+        for verb in ("show", "brokers", "proposals", "hash", "split", "unload", "collect", "aggregate")
+    ),
+    *(f"bundles {verb}" for verb in ("propose", "approve", "apply", "replay", "merges", "policy", "mode")),
+    "migrate",
+    "worker",
+    "metrics",
+    "traces",
+    "serve",
+    "collect",
+    "doctor",
+}
+"""They need what a server does not answer, or the machine itself."""
+_VALUES = {"to": "dry-run"}
+"""Of arguments that take no "1"."""
+
+
+def verbs(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Those of a command: itself, or of a noun its verbs, and itself where it answers without one."""
+    below = getattr(command, "commands", {})
+    if not below or command.invoke_without_command:
+        yield name, command
+    for verb, one in below.items():
+        yield from verbs(one, f"{name} {verb}")
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """Every verb of the program, with its command."""
+    listed = typer.main.get_command(app).commands
+    assert all(isinstance(one, Listed) for one in listed.values())
+    for name, one in listed.items():
+        yield from verbs(one.load(), name)
+
+
+def test_each_verb_is_classified_once() -> None:
+    assert sorted(verb for verb, _ in commands()) == sorted([*BOTH_WAYS, *NEITHER_WAY, *DATABASE_ONLY])
+
+
+@pytest.mark.parametrize("verb", sorted(DATABASE_ONLY))
+def test_a_verb_that_needs_the_database_says_so_where_a_server_is_named(
+    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CLEAVE_API_URL", raising=False)
+    command = next(command for name, command in commands() if name == verb)
+    needed = [
+        word
+        for one in command.params
+        if one.required
+        for word in ((one.opts[0],) if one.opts[0].startswith("-") else ()) + (_VALUES.get(one.name, "1"),)
+    ]
+    with logging_kept():
+        code = run(["--api-url", "http://127.0.0.1:1", *verb.split(), *needed])
+
+    said = capsys.readouterr().err
+    assert (code, said.count("\n")) == (2, 1), said
+    first = (
+        "decisions" if verb == "decisions replay" else verb
+    )  # the noun answers without a verb, and is asked first
+    assert said.startswith(f"cleave: `cleave {first}` needs the database and the machine themselves")
+    assert "unset CLEAVE_API_URL, leave out --api-url, and set CLEAVE_DATABASE_URL" in said
