@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from tests.support.missing import skip_without
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, FrameLocator, Page
 
+PAGES = "/plugin/cleave/cleave/"
+"""Where Airflow shows Cleave's pages; what comes after it is the page's own address."""
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _QUIET = (
     "--no-sandbox",
@@ -43,3 +45,8 @@ def browser() -> Iterator[Browser]:
         started = playwright.chromium.launch(executable_path=where, args=list(_QUIET))
         yield started
         started.close()
+
+
+def pages_of(page: Page) -> FrameLocator:
+    """Cleave's pages: what is in Airflow's frame."""
+    return page.frame_locator("iframe")

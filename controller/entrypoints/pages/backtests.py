@@ -23,7 +23,8 @@ _RESULTS = """
      WHERE run_id = :run_id ORDER BY load, policy, seed
 """
 _CANDIDATES = """
-    SELECT candidate_id, topic, state, override, proposed_by, proposed_at, reason, regret, live_regret, run_id, shadow_decisions
+    SELECT candidate_id, topic, state, override, proposed_by, proposed_at, reason, regret, live_regret, run_id, shadow_decisions,
+           ended_at, ended_by, outcome
       FROM inspect.policy_candidates ORDER BY state = 'shadow' DESC, candidate_id DESC LIMIT :limit
 """
 

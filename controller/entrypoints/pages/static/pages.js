@@ -4,6 +4,8 @@
 const AIRFLOW = document.documentElement.dataset.airflow; // where Airflow is, without a slash at the end
 const ROOT = document.documentElement.dataset.root; // where these pages are
 const REFRESH_MILLISECONDS = 5000;
+const [FIRST_LOOK_MILLISECONDS, LATER_LOOKS_MILLISECONDS] = [1000, 30000]; // at a run that was asked for
+const WAITS_FOR_SOMEBODY = ["awaiting_input", "deferred"]; // in Airflow from 3.3 on, and before
 
 // Colours: Airflow's, if the page is in its frame; else what the system says.
 function outer() {
@@ -44,7 +46,7 @@ function draw(div) {
 }
 function drawAll(within) { for (const div of within.querySelectorAll("[data-figure]")) draw(div); }
 
-// Live: the page is fetched anew and what is marked as live is put in place, unless somebody is about to use it.
+// Live: the page is fetched anew and what is marked as live is put in place, unless somebody writes or marks something in it.
 async function refresh() {
   if (document.hidden) return;
   let text;
@@ -57,16 +59,37 @@ async function refresh() {
   const fresh = new DOMParser().parseFromString(text, "text/html");
   for (const old of document.querySelectorAll("[data-live]")) {
     const next = fresh.getElementById(old.id);
-    if (!next || old.contains(document.activeElement) || !document.getSelection().isCollapsed) continue;
+    if (!next || isBeingUsed(old)) continue;
     if (old.dataset.figure !== undefined) {
       const [was, is] = [old, next].map((div) => div.querySelector("script"));
       if (was.textContent !== is.textContent) { was.textContent = is.textContent; draw(old); }
     } else if (old.innerHTML !== next.innerHTML) {
-      const open = [...old.querySelectorAll("details[open]")].map((one) => one.id);
-      old.innerHTML = next.innerHTML;
-      for (const id of open) if (id) old.querySelector(`#${CSS.escape(id)}`)?.setAttribute("open", "");
+      renew(old, next);
     }
   }
+}
+function isBeingUsed(part) {
+  const focused = document.activeElement;
+  const writes = part.contains(focused) && focused.matches("input, textarea, select");
+  return writes || !document.getSelection().isCollapsed;
+}
+function renew(old, next) {
+  const open = [...old.querySelectorAll("details[open]")].map((one) => one.id);
+  const used = new Map([...old.querySelectorAll("form.act")].filter(wasUsed).map((form) => [identity(form), form]));
+  const focused = document.activeElement;
+  old.innerHTML = next.innerHTML;
+  for (const id of open) if (id) old.querySelector(`#${CSS.escape(id)}`)?.setAttribute("open", "");
+  for (const form of old.querySelectorAll("form.act")) { // what was written into it, and what it was answered, stays
+    if (used.has(identity(form))) form.replaceWith(used.get(identity(form)));
+  }
+  if (old.contains(focused)) focused.focus({ preventScroll: true });
+}
+function identity(form) {
+  return [form.dataset.dag, ...[...form.querySelectorAll("input[type=hidden]")].map((field) => field.value)].join(" ");
+}
+function wasUsed(form) {
+  return form.querySelector("[data-answer]").childNodes.length > 0
+    || [...form.elements].some((field) => field.value !== field.defaultValue && field.matches("input:not([type=checkbox]), textarea"));
 }
 
 // A segment, beside the pictures.
@@ -123,13 +146,49 @@ async function run(form) {
     const conf = filledIn(form);
     const note = `Asked for on Cleave's pages: ${Object.entries(conf).map(([name, value]) => `${name} ${JSON.stringify(value)}`).join(", ")}`;
     const asked = await post(`${AIRFLOW}/api/v2/dags/${form.dataset.dag}/dagRuns`, { logical_date: null, conf, note: note.slice(0, 1000) });
-    const link = document.createElement("a");
-    link.href = `${AIRFLOW}/dags/${asked.dag_id}/runs/${encodeURIComponent(asked.dag_run_id)}`;
-    link.dataset.airflow = "";
-    link.textContent = asked.dag_run_id;
     say(form, "asked for in the run ");
-    form.querySelector("[data-answer]").append(link);
+    const place = form.querySelector("[data-answer]");
+    place.append(intoAirflow(asked.dag_run_id, asked));
+    follow(place, asked);
   } catch (error) { say(form, error.message, "bad"); }
+}
+function intoAirflow(text, run, below = "") {
+  const link = document.createElement("a");
+  link.href = `${AIRFLOW}/dags/${run.dag_id}/runs/${encodeURIComponent(run.dag_run_id)}${below}`;
+  link.dataset.airflow = "";
+  link.textContent = text;
+  return link;
+}
+
+// A run that was asked for: how it stands is told until it has ended, as far as whoever looks may know.
+async function follow(place, run) {
+  const path = `/dags/${run.dag_id}/dagRuns/${encodeURIComponent(run.dag_run_id)}`;
+  const told = document.createElement("span");
+  place.append(told);
+  for (let wait = FIRST_LOOK_MILLISECONDS; ; wait = Math.min(1.3 * wait, LATER_LOOKS_MILLISECONDS)) {
+    await new Promise((done) => setTimeout(done, wait));
+    if (!told.isConnected) return; // something else was asked for here, or the row has another state
+    const [state, tasks] = await Promise.all([read(path), read(`${path}/taskInstances`)]);
+    if (!state || !tasks) { told.replaceChildren(": how it stands cannot be read here"); return; }
+    const waits = tasks.task_instances.find((one) => WAITS_FOR_SOMEBODY.includes(one.state));
+    const failed = tasks.task_instances.find((one) => one.state === "failed");
+    if (waits) told.replaceChildren(": ", intoAirflow(`${waits.task_id} waits for an answer`, run, `/tasks/${waits.task_id}/required_actions`));
+    else if (state.state === "failed") {
+      place.className = "bad";
+      told.replaceChildren(`: failed. ${failed ? await lastError(path, failed) : ""}`);
+    } else told.replaceChildren(`: ${state.state === "success" ? "done" : state.state}`);
+    if (["success", "failed"].includes(state.state)) return;
+  }
+}
+async function read(path) {
+  const answer = await fetch(`${AIRFLOW}/api/v2${path}`, { headers: { Accept: "application/json" } }).catch(() => null);
+  return answer?.ok ? answer.json() : null;
+}
+async function lastError(path, task) {
+  const log = await read(`${path}/taskInstances/${task.task_id}/logs/${task.try_number}?full_content=true&map_index=${task.map_index}`);
+  const line = log?.content?.findLast?.((one) => one.level === "error" || one.level === "critical");
+  // From 3.3 on a refusal ends its task with the sentence; before, it is an exception.
+  return line ? String(line.exit_code ?? line.error_detail?.[0]?.exc_value ?? line.event) : `The log of ${task.task_id} says why.`;
 }
 document.addEventListener("submit", (event) => {
   const form = event.target;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import make_url
@@ -14,11 +15,17 @@ from controller.devstack.postgres import PostgresServer
 from controller.services import tombstone_sweeper, topic_admin
 from tests.support.airflow_home import HAS_PARTITIONS, PROJECT
 from tests.support.bench import TOPIC, Bench
+from tests.support.browser import browser
 from tests.support.processes import family, still_running
+
+if TYPE_CHECKING:
+    from playwright.sync_api import BrowserContext, Page
 
 USERS_DAGS = "tests/support/users_dags" if HAS_PARTITIONS else "tests/support/users_dags_before_3_2"
 OTHER_DAGS = "tests/support/other_dags"
 EXAMPLES = "cleave_provider/example_dags"
+PATIENCE_MILLISECONDS = 60_000
+"""How long a page may take to show what a test looks for."""
 
 
 @pytest.fixture(scope="package")
@@ -91,6 +98,29 @@ def bench(tools: Bench) -> Iterator[Bench]:
     yield tools
     tools.finish(topic_admin.delete_topic(tools.store, TOPIC, tools.request()))
     tombstone_sweeper.sweep(tools.store, tools.planes)
+
+
+@pytest.fixture(scope="package")
+def context() -> Iterator[BrowserContext]:
+    """A browser without a past."""
+    from playwright.sync_api import expect
+
+    with browser() as started:
+        context = started.new_context(color_scheme="light", viewport={"width": 1400, "height": 1000})
+        context.set_default_timeout(PATIENCE_MILLISECONDS)
+        expect.set_options(timeout=PATIENCE_MILLISECONDS)
+        yield context
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Iterator[Page]:
+    """A tab in which nothing may go wrong unnoticed."""
+    page = context.new_page()
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    yield page
+    page.close()
+    assert problems == []
 
 
 def _bundle(folder: str) -> dict[str, object]:

@@ -3,45 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import BrowserContext, FrameLocator, Page, expect
+from playwright.sync_api import Page, expect
 
 from controller.devstack.airflow import AirflowStandalone
 from tests.support.bench import TOPIC, Bench
-from tests.support.browser import browser
+from tests.support.browser import PAGES, pages_of
 from tests.support.reports import report_load
 
 pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.timeout(600)]
-PATIENCE_MILLISECONDS = 60_000
-SHOWN = "/plugin/cleave/cleave/"
-
-
-@pytest.fixture(scope="module")
-def context() -> Iterator[BrowserContext]:
-    """A browser without a past."""
-    with browser() as started:
-        context = started.new_context(color_scheme="light", viewport={"width": 1400, "height": 1000})
-        context.set_default_timeout(PATIENCE_MILLISECONDS)
-        expect.set_options(timeout=PATIENCE_MILLISECONDS)
-        yield context
-
-
-@pytest.fixture
-def page(context: BrowserContext) -> Iterator[Page]:
-    """A tab in which nothing may go wrong unnoticed."""
-    page = context.new_page()
-    problems: list[str] = []
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    yield page
-    page.close()
-    assert problems == []
-
-
-def pages_of(page: Page) -> FrameLocator:
-    """What is in Airflow's frame."""
-    return page.frame_locator("iframe")
 
 
 def loaded(bench: Bench, rate: float) -> int:
@@ -73,7 +44,7 @@ def test_a_split_is_previewed_asked_for_done_and_seen_without_a_reload(
 ) -> None:
     segment_id = loaded(bench, 20.0)
     airflow.api.wait_dag("cleave_manual_split")
-    page.goto(f"{airflow.url}{SHOWN}")
+    page.goto(f"{airflow.url}{PAGES}")
     pages = pages_of(page)
     pages.get_by_role("link", name=TOPIC).click()
     form = pages.locator("form[data-dag=cleave_manual_split]")
@@ -101,7 +72,7 @@ def test_the_pages_follow_airflow_s_colours_and_the_keyboard(
     airflow: AirflowStandalone, bench: Bench, page: Page
 ) -> None:
     loaded(bench, 1.0)
-    page.goto(f"{airflow.url}{SHOWN}")
+    page.goto(f"{airflow.url}{PAGES}")
     pages = pages_of(page)
     expect(pages.locator("html")).to_have_attribute("data-theme", "light")
 
@@ -120,7 +91,7 @@ def test_the_pages_follow_airflow_s_colours_and_the_keyboard(
 def test_a_policy_is_changed_in_its_form(airflow: AirflowStandalone, bench: Bench, page: Page) -> None:
     loaded(bench, 1.0)
     airflow.api.wait_dag("cleave_policy")
-    page.goto(f"{airflow.url}{SHOWN}policy?level={TOPIC}")
+    page.goto(f"{airflow.url}{PAGES}policy?level={TOPIC}")
     pages = pages_of(page)
     form = pages.locator("form[data-dag=cleave_policy]")
     form.get_by_label("max_segments").fill("7")
