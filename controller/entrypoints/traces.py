@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.util.types import AttributeValue
 
+from controller.entrypoints.tasks.dag_runs import DagRun, dag_run, deciding_run
 from controller.store.traced import Row, Traced
 
 SAMPLED = timedelta(seconds=60)
@@ -47,7 +48,8 @@ class SpanMaker:
             _told(
                 operation,
                 ("operation_id", "topic", "kind", "state", "origin", "actor", "reason", "epoch", "attempts"),
-            ),
+            )
+            | _of_run(dag_run(operation["request_key"])),
             failed=operation["last_error"] or operation["reason"]
             if operation["state"] == "aborted"
             else None,
@@ -62,7 +64,8 @@ class SpanMaker:
         began = decision["window_end"] - SAMPLED if loaded else decided_at
         root = self._span(
             trace_id, f"decision {number}", f"decide {decision['topic']}", began, decided_at, None,
-            _told(decision, ("decision_id", "topic", "decided_by", "code_version", "lanes", "acts")),
+            _told(decision, ("decision_id", "topic", "decided_by", "code_version", "lanes", "acts"))
+            | _of_run(deciding_run(decision["decided_by"])),
         )  # fmt: skip
         yield root
         if not loaded:
@@ -146,6 +149,14 @@ def _told(row: Row, names: Sequence[str]) -> dict[str, AttributeValue]:
         name: [str(one) for one in value] if isinstance(value, list) else value
         for name, value in values.items()
     }
+
+
+def _of_run(run: DagRun | None) -> dict[str, AttributeValue]:
+    """Which run of Airflow it was. Every attempt of a task asks under one key, so which attempt it was is not known."""
+    if run is None:
+        return {}
+    named = {"dag_id": run.dag_id, "run_id": run.run_id, "task_id": run.task_id}
+    return {f"airflow.{name}": value for name, value in named.items() if value is not None}
 
 
 def _nanoseconds(instant: datetime) -> int:

@@ -18,7 +18,7 @@ Row = Mapping[str, Any]
 
 _ENDED = """
     SELECT operation_id, topic, kind, state, origin, actor, reason, decision_id, parents, children, epoch, attempts, last_error,
-           intended_at, finished_at
+           intended_at, finished_at, request_key
       FROM inspect.operations
      WHERE (finished_at, operation_id) > (:since, :after)
      ORDER BY finished_at, operation_id LIMIT :limit

@@ -17,6 +17,8 @@ class DagRun:
 
     dag_id: str
     run_id: str
+    task_id: str | None = None
+    """None where only the run is known: a pass writes its run into the ledger, and no task."""
 
 
 def dag_run(request_key: str | None) -> DagRun | None:
@@ -24,7 +26,13 @@ def dag_run(request_key: str | None) -> DagRun | None:
     parts = (request_key or "").split("/")
     if len(parts) < 5 or parts[0] != "airflow":
         return None
-    return DagRun(parts[1], "/".join(parts[2:-2]))
+    return DagRun(parts[1], "/".join(parts[2:-2]), parts[-2])
+
+
+def deciding_run(decided_by: str) -> DagRun | None:
+    """From `airflow <dag> <run>`, the name under which a pass decides; None for a worker and for people."""
+    parts = decided_by.split(" ", 2)
+    return DagRun(parts[1], parts[2]) if len(parts) == 3 and parts[0] == "airflow" else None
 
 
 def note(settings: Settings, request_key: str, sentence: str) -> None:

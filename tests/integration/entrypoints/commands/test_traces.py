@@ -85,13 +85,13 @@ def inside(child: Span, parent: Span) -> bool:
     return starts <= child.start_time_unix_nano <= child.end_time_unix_nano <= ends
 
 
-def decide_and_run(cleave: CommandLine) -> None:
+def decide_and_run(cleave: CommandLine, decided_by: str = "a pass") -> None:
     """A hot segment is split as a pass and a worker do it."""
     with cleave.store.transaction() as tx:
         topic = topics.find_topic(tx, "topic://acme/shop/orders")
         report_load(tx, topic.topic_id, {0: 25_000.0, 1: 5_000.0}, cold_for=timedelta(hours=1))
     with embedded(cleave) as planes:
-        assert run_pass(cleave.store, planes, ALL_LANES, decided_by="a pass", limit=10).intents
+        assert run_pass(cleave.store, planes, ALL_LANES, decided_by=decided_by, limit=10).intents
     run_operations(cleave)
 
 
@@ -136,6 +136,31 @@ def test_a_split_is_told_from_its_samples_to_its_last_step(
     assert {attributes(span)["cleave.runner"] for span in steps[1:]} == {"a runner"}
     assert len({span.span_id for span in collector.spans}) == len(collector.spans)
     assert len({span.trace_id for span in collector.spans}) == 2
+
+
+def test_what_a_run_of_airflow_decided_or_asked_for_names_the_run(
+    cleave: CommandLine, orders: str, collector: Collector
+) -> None:
+    decide_and_run(cleave, "airflow cleave_split_pass scheduled__2026-11-23T05:00:00+00:00")
+    cleave.execute(
+        "UPDATE cleave.operation SET request_key = 'airflow/by_hand/manual__1/2/create/-1' WHERE kind = 'create'"
+    )
+    cleave.ok("traces", "--once", "--from", "1h", "--endpoint", collector.url)
+
+    def of_airflow(name: str) -> dict[str, str]:
+        told = attributes(collector.named(f"{name} topic://{orders}"))
+        return {key: value for key, value in told.items() if key.startswith("airflow.")}
+
+    assert of_airflow("decide") == {
+        "airflow.dag_id": "cleave_split_pass",
+        "airflow.run_id": "scheduled__2026-11-23T05:00:00+00:00",
+    }
+    assert of_airflow("create") == {
+        "airflow.dag_id": "by_hand",
+        "airflow.run_id": "manual__1/2",
+        "airflow.task_id": "create",
+    }
+    assert of_airflow("split") == {}, "the decision before it names the run"
 
 
 @pytest.mark.usefixtures("reader")
