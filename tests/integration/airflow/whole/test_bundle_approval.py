@@ -1,0 +1,61 @@
+"""What balancing proposed is refused on the page of bundles: clicked there, done by a DAG, written in PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import FrameLocator, Locator, Page, expect
+
+from controller.devstack.airflow import AirflowStandalone
+from tests.support.browser import PAGES, pages_of
+from tests.support.bundle_desk import NAMESPACE, Desk, bundle_desk
+
+pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.timeout(600)]
+
+DAG = "bundle_approve"
+
+
+@pytest.fixture
+def desk(
+    cleave_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Desk]:
+    """Two brokers on the database that the DAGs act on."""
+    with bundle_desk(cleave_url, tmp_path, capsys, monkeypatch) as desk:
+        yield desk
+
+
+def proposed(desk: Desk) -> int:
+    """The one proposal of a new cycle; its id."""
+    [proposal] = desk.cleave.json("bundles", "propose")["proposals"]
+    return int(proposal["proposal_id"])
+
+
+def row(pages: FrameLocator, proposal: int) -> Locator:
+    """Of that proposal."""
+    return pages.locator("#proposals tr").filter(
+        has=pages.get_by_role("cell", name=str(proposal), exact=True)
+    )
+
+
+def stored(desk: Desk, proposal: int) -> tuple[Any, ...]:
+    """State of the proposal in the database, by whom, and with what words."""
+    [found] = desk.driver.sql(
+        "SELECT state, actor, outcome FROM cleave.bundle_proposal WHERE proposal_id = :id", id=proposal
+    )
+    return tuple(found)
+
+
+def test_a_proposal_is_refused_with_its_reason(airflow: AirflowStandalone, desk: Desk, page: Page) -> None:
+    desk.uneven()
+    first = proposed(desk)
+    airflow.api.wait_dag(DAG)
+    page.goto(f"{airflow.url}{PAGES}bundles")
+    pages = pages_of(page)
+    expect(row(pages, first)).to_contain_text(NAMESPACE)
+    row(pages, first).get_by_label("refuse, because").fill("not before the sale is over")
+    row(pages, first).get_by_role("button", name="Approve, or refuse").click()
+    expect(row(pages, first)).to_have_count(0)
+    assert stored(desk, first) == ("refused", "Anonymous", "not before the sale is over")
