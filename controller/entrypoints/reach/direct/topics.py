@@ -13,7 +13,7 @@ from controller.services import topic_admin
 from controller.store.postgres import inspection
 from controller.store.topics import inspected
 
-_LIST = f"""
+LIST = f"""
     SELECT {", ".join(TOPIC)} FROM inspect.topics
      WHERE state <> 'deleted' AND starts_with(topic, :prefix) AND (CAST(:namespace AS text) IS NULL OR namespace = :namespace)
      ORDER BY topic LIMIT :limit
@@ -26,7 +26,7 @@ class DirectTopics:
     def list(self, *, namespace: str | None, prefix: str, limit: int) -> Sequence[Row]:
         """See `port.Topics`."""
         with reading() as tx:
-            return inspection.rows(tx, _LIST, namespace=namespace, prefix=prefix, limit=limit)
+            return inspection.rows(tx, LIST, namespace=namespace, prefix=prefix, limit=limit)
 
     def find(self, topic: str) -> FoundTopic:
         """See `port.Topics`."""
