@@ -359,7 +359,7 @@ class StreamConsumer(ClosedByWith):
             held.succeed()
             if found:
                 held.rung.set()
-                messages = [one for one in found if held.stored is None or one.position > held.stored]
+                messages = _beyond(held.stored, found)
                 if not messages:  # the log had not heard that they are done
                     reader.acknowledge(found[-1].position)
                     self._wakeup.set()
@@ -394,3 +394,12 @@ class StreamConsumer(ClosedByWith):
         """Read this bucket no further. If it is still ours it is opened anew, and what was not acknowledged comes again."""
         self._attachments.lose(held)
         self._changed()
+
+
+def _beyond(stored: Position | None, found: Sequence[LogMessage]) -> Sequence[LogMessage]:
+    """Those of them that are not done already. Where nothing is stored they stay as the log gave them, which may make each only when
+    somebody looks at it.
+    """
+    if stored is None or found[0].position > stored:
+        return found
+    return [one for one in found if one.position > stored]

@@ -169,9 +169,6 @@ class BatchSender:
             batching_max_messages=MAX_BATCH_MESSAGES,
             batching_max_allowed_size_in_bytes=ENTRY_BYTES,
             batching_max_publish_delay_ms=_NEVER_MS,
-            batching_type=pulsar.BatchingType.Default
-            if self._bucket is None
-            else pulsar.BatchingType.KeyBased,
         )
 
     def _send(
@@ -181,7 +178,9 @@ class BatchSender:
         shared: Mapping[str, str],
         sequence: int,
     ) -> _Results:
-        """Give them to the library, which sends them at once, and makes no entry with later ones of them."""
+        """Give them to the library, which sends them at once, and makes no entry with later ones of them. What is the entry's is told by
+        its first message, which each may be where the library cuts them into several.
+        """
         results = _Results(len(messages), together=_one_entry(messages))
         key = None if self._bucket is None else ordering_key(self._bucket)
         send = producer._producer.send_async
@@ -189,6 +188,8 @@ class BatchSender:
             first = _first_sequence_id(sequence)
             for index, message in enumerate(messages):
                 send(outgoing(message, first + index, shared, key), results.callback(index))
+                if results.together:
+                    shared, key = {}, None
         except pulsar.PulsarException as error:
             results(error, None)
         producer._producer.flush_async(_ignore)  # whose outcome says less than the messages' results
@@ -280,18 +281,18 @@ class _Results:
 
     def __init__(self, expected: int, *, together: bool) -> None:
         """`together`: one answer stands for all of them."""
-        self._expected, self._together = expected, together
+        self._expected, self.together = expected, together
         self.found: list[tuple[object, pulsar.MessageId | None]] = []
         self.complete = threading.Event()
         self.last_place: tuple[int, int] | None = None
 
     def callback(self, index: int) -> _Results | None:
         """What is to be called with the answer to this message; None where that says nothing new."""
-        return self if not self._together or index == self._expected - 1 else None
+        return self if not self.together or index == self._expected - 1 else None
 
     def __call__(self, result: object, message_id: pulsar.MessageId | None) -> None:
         self.found.append((result, message_id))
-        if self._together or len(self.found) >= self._expected:
+        if self.together or len(self.found) >= self._expected:
             self.complete.set()
 
     def outcome(self, act: str) -> tuple[int, CleaveError | None]:
@@ -302,7 +303,7 @@ class _Results:
                 return stored, mapped(result, act)
             if result != pulsar.Result.Ok:
                 return stored, mapped_result(result, act)
-            stored += self._expected if self._together else 1
+            stored += self._expected if self.together else 1
             if message_id is not None and message_id.ledger_id() >= 0:  # a repeat has no place of its own
                 self.last_place = (message_id.ledger_id(), message_id.entry_id())
         if stored < self._expected:

@@ -45,6 +45,7 @@ class BucketReader(PulsarReader):
         self._bounds = bucket
         self._stall = StallWatch(stall_seconds)
         self._in_parts: set[Entry] = set()  # entries that must not be acknowledged as a whole
+        self._marked: tuple[Entry | None, str | None] = (None, None)  # the entry that came last, and its mark
         self.misplaced = 0
 
     def read(self, limit: int) -> Sequence[LogMessage]:
@@ -78,13 +79,20 @@ class BucketReader(PulsarReader):
             self._stall.heard()
 
     def _to_hand_out(self, run: Run) -> Iterable[Run]:
-        """Cleave's producers mark all messages of an entry alike, so the outermost tell of the others; where these differ, somebody
-        else has made the entry, and each is looked at.
+        """Cleave's producers mark the first message of an entry, or all of them alike. Where the last one is marked in another way,
+        somebody else has made the entry, and each is looked at.
         """
-        marked = _mark(run.messages[0])
-        if len(run) > 1 and _mark(run.messages[-1]) != marked:
+        marked = self._entry_mark(run)
+        if len(run) > 1 and _mark(run.messages[-1]) not in (None, marked):
             return [one for one in run.singly() if self._is_ours(one, _mark(one.messages[0]))]
         return (run,) if self._is_ours(run, marked) else ()
+
+    def _entry_mark(self, run: Run) -> str | None:
+        """What the entry says. The rest of an entry that came in pieces is told by its beginning."""
+        marked = _mark(run.messages[0])
+        if marked is not None or run.entry != self._marked[0]:
+            self._marked = (run.entry, marked)
+        return self._marked[1]
 
     def _is_ours(self, run: Run, marked: str | None) -> bool:
         if marked is None or belongs(self._bounds, marked):
@@ -174,6 +182,6 @@ class BucketReader(PulsarReader):
 
 
 def _mark(message: Any) -> str | None:
-    """Which bucket hashes its entry says that it holds; None where it says nothing."""
+    """Which bucket hashes it says that its entry holds; None where it says nothing."""
     marked: str | None = message.properties().get(HASHES)
     return marked

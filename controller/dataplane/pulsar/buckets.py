@@ -6,8 +6,10 @@ So slots are bucket hashes: buckets that tile 0..65535 have ranges that tile the
 sends alone goes to the bucket of its key. Slot 0 is the exception: from 4.0 on, brokers take slot 1 for it. (Where
 consumers have no sticky ranges, brokers reckon slots in another way.)
 
-Every message of a bucket carries the same ordering key, whose slot lies in the bucket, and a property with the smallest
-and the largest bucket hash of what was appended with it. The application's key stays the partition key.
+An entry's first message carries the bucket's ordering key, whose slot lies in the bucket, and a property with the smallest
+and the largest bucket hash of what was appended with it: the broker takes the entry's key from there, and a reader the
+mark. Where it is not known which message will be the first of an entry, each carries them. The application's key stays
+the partition key.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ def ordering_key(bucket: HashRange) -> str:
 
 
 def marks(bucket: HashRange, messages: Sequence[OutgoingMessage]) -> Mapping[str, str]:
-    """The property that each of these messages carries. Raises InvalidInput where one lies outside the bucket."""
+    """The property that tells of these messages. Raises InvalidInput where one lies outside the bucket."""
     hashes = _bucket_hashes(messages)
     low, high = min(hashes), max(hashes)
     for found in (low, high):

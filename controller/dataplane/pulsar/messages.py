@@ -26,7 +26,7 @@ _new = tuple.__new__  # a third of what a NamedTuple's own costs
 def outgoing(
     message: OutgoingMessage, sequence_id: int, marks: Mapping[str, str], ordering_key: str | None
 ) -> Any:
-    """As the library sends it. An empty key is no key; `marks` are properties that its batch shares.
+    """As the library sends it. An empty key is no key; `marks` and the ordering key are its entry's.
 
     It is built below the library's Python classes, whose checks of each argument take longer than all the rest.
     """

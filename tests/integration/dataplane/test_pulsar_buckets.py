@@ -400,6 +400,24 @@ def test_an_entry_that_says_it_belongs_elsewhere_is_left_for_whoever_reads_that(
     assert payloads(read(segment.reader(logs, None), 1)) == [b"astray"]
 
 
+def test_each_entry_of_a_batch_says_where_it_belongs(segment: Segment) -> None:
+    """One that the library cuts into several too. The messages have no keys that would tell."""
+    logs = segment.client()
+    low, high = segment.reader(logs, LOW), segment.reader(logs, HIGH)
+    long = [b"%d" % number * 300_000 for number in range(8)]
+    segment.send(logs, HIGH, *long)
+    segment.send(logs, HIGH, b"a", b"b", b"c")
+    segment.send(logs, LOW, b"low")
+
+    assert payloads(read(high, 11)) == [*long, b"a", b"b", b"c"]
+    assert payloads(read(low, 1)) == [b"low"]
+    assert list(low.read(1)) == []
+    with pulsar_client(segment.access.service_url or "") as client:
+        everything = client.create_reader(segment.log, pulsar.MessageId.earliest)
+        marked = [everything.read_next(30_000).properties().get(HASHES) for _ in range(12)]
+    assert marked == ["8000-8000"] * 8 + ["8000-8000", None, None] + ["0000-0000"]
+
+
 def test_a_reader_that_is_passed_over_ends_and_the_next_one_goes_on(segment: Segment) -> None:
     """Here the library keeps messages to itself, which looks to the broker like messages that got lost."""
     logs = segment.client(stall_seconds=0.05)

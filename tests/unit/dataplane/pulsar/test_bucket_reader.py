@@ -198,12 +198,31 @@ def test_an_entry_with_messages_of_another_bucket_is_never_acknowledged_whole(
     reader: BucketReader, consumer: _Consumer
 ) -> None:
     _give(consumer, (1, 0), batch_size=3, **{HASHES: "9000-9000"})
-    _give(consumer, (1, 1), (1, 2), batch_size=3)
+    _give(consumer, (1, 1), (1, 2), batch_size=3, **{HASHES: "1000-1000"})
     _read(reader)
 
     reader.acknowledge((1, 1, 2))
 
     assert consumer.acknowledged == [(1, 1, 1), (1, 1, 2)]
+
+
+@pytest.mark.parametrize("pieces", [[3], [1, 2], [2, 1], [1, 1, 1]], ids=str)
+def test_the_first_message_of_an_entry_tells_of_those_behind_it(
+    reader: BucketReader, consumer: _Consumer, pieces: list[int]
+) -> None:
+    """However they arrive; what is said of one entry is not said of the next."""
+    found, index = [], 0
+    for count in pieces:
+        for _ in range(count):
+            marks = {} if index else {HASHES: "9000-9000"}
+            _give(consumer, (1, index), batch_size=3, **marks)
+            index += 1
+        found += _read(reader)
+    assert found == []
+    assert reader.misplaced == 3
+
+    _give(consumer, (2, 0), (2, 1), batch_size=2)
+    assert _read(reader) == [(2, 0), (2, 1)]
 
 
 def test_an_id_of_the_library_says_how_many_messages_its_entry_has() -> None:
