@@ -132,6 +132,9 @@ def pulsar_access(settings: Settings) -> PulsarAccess | None:
         cert_file=settings.pulsar_cert_file,
         key_file=settings.pulsar_key_file,
         verify_hostname=settings.pulsar_verify_hostname,
+        encryption_key=settings.pulsar_encryption_key,
+        encryption_public_key_file=settings.pulsar_encryption_public_key_file,
+        encryption_private_key_file=settings.pulsar_encryption_private_key_file,
     )
 
 

@@ -47,6 +47,12 @@ class Settings(BaseSettings):
     """The key of the client certificate, PEM."""
     pulsar_verify_hostname: bool = True
     """Whether a broker's certificate must name the address it was reached at."""
+    pulsar_encryption_key: str | None = None
+    """What producers of this process call the key they encrypt messages with; together with the key."""
+    pulsar_encryption_public_key_file: str | None = None
+    """The key to encrypt with, PEM. Only applications need it."""
+    pulsar_encryption_private_key_file: str | None = None
+    """The key to decrypt with, PEM. Only applications that read need it."""
     pulsar_broker_url: str | None = None
     """Web address of each broker by pattern, `https://{host}:8443`; as the cluster lists them where unset."""
     pulsar_page_seconds: float = Field(8.0, gt=0.1, le=600.0)

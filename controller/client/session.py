@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from controller.client.patience import Backoff
+from controller.client.patience import Backoff, patiently
 from controller.client.servers import EventFeed, Servers, consumer_path
 from controller.clock import boot_seconds
 from controller.domain.errors import CleaveError, Retryable, SessionExpired, StoreUnavailable
@@ -90,9 +90,10 @@ class Session:
         on_change: Callable[[], None],
         on_lost: Callable[[], None] = lambda: None,
         reads: str = "STREAM",
+        patience_seconds: float = 0.0,
     ) -> None:
-        """Registers at once. `reads` is the kind that the subscription must have: STREAM or CHECKPOINT. `on_lost` is called, in the
-        session's thread, while all that was assigned may be another's for good. Raises NotFound, TopicNotLive, Conflict,
+        """Registers at once, or tries to for `patience_seconds`, since a topic may be between two leaders. `reads` is the kind that
+        the subscription must have: STREAM or CHECKPOINT. `on_lost` is called, in the session's thread, while all that was assigned may be another's for good. Raises NotFound, TopicNotLive, Conflict,
         StoreUnavailable.
         """
         self._servers, self._on_change, self._on_lost = servers, on_change, on_lost
@@ -112,7 +113,7 @@ class Session:
         self._feed: EventFeed | None = None
         # One is left for what is said while the other waits for the answer to a pulse: somebody waits for a release.
         self._calls = ThreadPoolExecutor(2, thread_name_prefix="cleave-session-calls")
-        self._register()
+        patiently(self._register, seconds=patience_seconds)
         self._is_registered = True
         self._thread = threading.Thread(target=self._run, name="cleave-session", daemon=True)
         self._thread.start()

@@ -29,6 +29,7 @@ from controller.domain.errors import (
     LostRace,
     NotFound,
     StoreUnavailable,
+    Terminal,
 )
 from controller.domain.hash_range import HashRange
 
@@ -86,7 +87,7 @@ class StreamConsumer(ClosedByWith):
     ) -> None:
         """Registers under `name`, which is this consumer's alone: a second one of that name takes its place.
 
-        `patience_seconds` bounds how long a call goes on while the data plane is away. `on_release` is called, in the thread that
+        `patience_seconds` bounds how long a call goes on while the data plane is away, this one while no worker leads the topic. `on_release` is called, in the thread that
         calls `receive`, before a bucket goes to another consumer: everything handed out of it is acknowledged then. With
         `positions` what `commit` has stored is not handed out again.
         """
@@ -100,7 +101,13 @@ class StreamConsumer(ClosedByWith):
         self._rounds = Rounds(self._wakeup, patience_seconds, DataPlaneUnavailable, StoreUnavailable)
         self._has_changed = threading.Event()
         self._session = Session(
-            servers, topic, subscription, name, on_change=self._changed, on_lost=self._lost
+            servers,
+            topic,
+            subscription,
+            name,
+            on_change=self._changed,
+            on_lost=self._lost,
+            patience_seconds=patience_seconds,
         )
 
     @property
@@ -371,7 +378,7 @@ class StreamConsumer(ClosedByWith):
                 self._session.say_drained([held.owned])
         except (LostRace, NotFound, FencedOut):
             self._lose(held)
-        except DataPlaneUnavailable as error:
+        except (DataPlaneUnavailable, Terminal) as error:  # of this bucket alone: others go on
             held.rung.set()
             held.fail(error)
         return None

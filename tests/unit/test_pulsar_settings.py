@@ -65,6 +65,14 @@ def read(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Rea
             {"pulsar_cert_file": "cert.pem", "pulsar_key_file": "key.pem"},
             {"cert_file": "cert.pem", "key_file": "key.pem"},
         ),
+        (
+            {"pulsar_encryption_key": "orders-1", "pulsar_encryption_public_key_file": "key.pem"},
+            {"encryption_key": "orders-1", "encryption_public_key_file": "key.pem"},
+        ),
+        (
+            {"pulsar_encryption_private_key_file": "key.pem"},
+            {"encryption_private_key_file": "key.pem"},
+        ),
         ({"pulsar_verify_hostname": "false"}, {"verify_hostname": False}),
         ({"pulsar_verify_hostname": "true"}, {"verify_hostname": True}),
     ],
@@ -139,6 +147,18 @@ def test_the_tokens_file_wins_and_is_read_for_each_call(read: Reads) -> None:
         (
             {**ADMIN, "pulsar_cert_file": "cert.pem", "pulsar_key_file": "nowhere"},
             r"^CLEAVE_PULSAR_KEY_FILE=nowhere: there is no such file",
+        ),
+        (
+            {**ADMIN, "pulsar_encryption_key": "orders-1"},
+            r"^encryption needs a key and its name: set CLEAVE_",
+        ),
+        (
+            {**ADMIN, "pulsar_encryption_public_key_file": "key.pem"},
+            r"^encryption needs a key and its name: set CLEAVE_PULSAR_ENCRYPTION_KEY and CLEAVE_PULSAR_ENCRYPTION_PUBLIC",
+        ),
+        (
+            {**ADMIN, "pulsar_encryption_private_key_file": "nowhere"},
+            r"^CLEAVE_PULSAR_ENCRYPTION_PRIVATE_KEY_FILE=nowhere: there is no such file",
         ),
         (
             {**ADMIN, "pulsar_verify_hostname": "perhaps"},

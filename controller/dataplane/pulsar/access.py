@@ -14,6 +14,14 @@ from controller.domain.errors import InvalidInput
 
 _ADMIN_SCHEMES = ("http", "https")
 _SERVICE_SCHEMES = ("pulsar", "pulsar+ssl")
+_FILES = (
+    "token_file",
+    "ca_file",
+    "cert_file",
+    "key_file",
+    "encryption_public_key_file",
+    "encryption_private_key_file",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +40,12 @@ class PulsarAccess:
     key_file: str | None = None
     """Client certificate and its key, PEM."""
     verify_hostname: bool = True
+    encryption_key: str | None = None
+    """What producers call the key they encrypt with; readers find it by that name in each message. None: in the clear."""
+    encryption_public_key_file: str | None = None
+    """The key to encrypt with, PEM."""
+    encryption_private_key_file: str | None = None
+    """The key to decrypt with, PEM; a producer needs none."""
 
     def __post_init__(self) -> None:
         _check_url("CLEAVE_PULSAR_ADMIN_URL", self.admin_url, _ADMIN_SCHEMES)
@@ -41,7 +55,12 @@ class PulsarAccess:
             raise InvalidInput(
                 "a client certificate needs its key: set CLEAVE_PULSAR_CERT_FILE and CLEAVE_PULSAR_KEY_FILE together"
             )
-        for name in ("token_file", "ca_file", "cert_file", "key_file"):
+        if (self.encryption_key is None) != (self.encryption_public_key_file is None):
+            raise InvalidInput(
+                "encryption needs a key and its name: set CLEAVE_PULSAR_ENCRYPTION_KEY and "
+                "CLEAVE_PULSAR_ENCRYPTION_PUBLIC_KEY_FILE together"
+            )
+        for name in _FILES:
             value = getattr(self, name)
             if value is not None and not Path(value).is_file():
                 raise InvalidInput(f"CLEAVE_PULSAR_{name.upper()}={value}: there is no such file")

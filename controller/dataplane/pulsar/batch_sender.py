@@ -169,6 +169,7 @@ class BatchSender:
             batching_max_messages=MAX_BATCH_MESSAGES,
             batching_max_allowed_size_in_bytes=ENTRY_BYTES,
             batching_max_publish_delay_ms=_NEVER_MS,
+            **self._connections.encrypting,
         )
 
     def _send(

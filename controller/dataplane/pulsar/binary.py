@@ -22,6 +22,7 @@ import pulsar
 
 from controller.dataplane.pulsar.access import PulsarAccess
 from controller.dataplane.pulsar.admin import Deadline
+from controller.dataplane.pulsar.encryption import decrypting, encrypting
 from controller.domain.errors import (
     CleaveError,
     DataPlaneTimeout,
@@ -53,6 +54,10 @@ _TABLE: Mapping[type[Exception], tuple[type[CleaveError], str]] = {
     pulsar.Timeout: (DataPlaneTimeout, "no answer in time: look before repeating"),
     pulsar.AuthenticationError: (Terminal, "the broker knows no such credentials: set CLEAVE_PULSAR_TOKEN"),
     pulsar.AuthorizationError: (Terminal, "the token's role may neither produce nor consume here: grant it"),
+    pulsar.CryptoError: (
+        InvalidInput,
+        "nothing is sent in the clear instead: set CLEAVE_PULSAR_ENCRYPTION_PUBLIC_KEY_FILE to a public key, PEM",
+    ),
     pulsar.InvalidUrl: (InvalidInput, "correct CLEAVE_PULSAR_SERVICE_URL"),
     pulsar.InvalidTopicName: (InvalidInput, "rename the topic"),
     pulsar.InvalidConfiguration: (InvalidInput, "correct the settings of this client"),
@@ -89,6 +94,8 @@ class Connections:
                 "producing and consuming need the brokers' binary address: set CLEAVE_PULSAR_SERVICE_URL"
             )
         self._access, self._call_timeout_seconds = access, call_timeout_seconds
+        self.encrypting, self.decrypting = encrypting(access), decrypting(access)
+        """What producers, and what consumers and readers, are opened with."""
         self._lock = threading.Lock()
         self._shared: pulsar.Client | None = None
         self._clients: WeakSet[pulsar.Client] = WeakSet()

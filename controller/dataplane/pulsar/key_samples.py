@@ -61,7 +61,9 @@ class KeySamples:
         try:
             # On a client of its own: should the topic be terminated meanwhile, the library breaks the connection.
             client, reader = self._connections.open_alone(
-                f"sample keys of {topic}", deadline, lambda client: _open(client, topic, stretch)
+                f"sample keys of {topic}",
+                deadline,
+                lambda client: _open(client, topic, stretch, self._connections.decrypting),
             )
         except pulsar.PulsarException as error:
             raise mapped(error, f"sample keys of {topic}") from error
@@ -98,13 +100,15 @@ class KeySamples:
         return answer.document
 
 
-def _open(client: pulsar.Client, topic: str, stretch: _Stretch) -> pulsar.Reader:
+def _open(
+    client: pulsar.Client, topic: str, stretch: _Stretch, decrypting: Mapping[str, Any]
+) -> pulsar.Reader:
     return client.create_reader(
         topic,
         pulsar.MessageId(-1, *stretch.first, -1),
         start_message_id_inclusive=True,
         receiver_queue_size=min(1_000, stretch.most),
-        crypto_failure_action=pulsar.ConsumerCryptoFailureAction.CONSUME,
+        **decrypting,
     )
 
 

@@ -207,6 +207,7 @@ class PulsarLogClient:
                         start,
                         reader_listener=reader.on_message,
                         receiver_queue_size=self._position_prefetch_messages,
+                        **self._connections.decrypting,
                     ),
                 )
             )
@@ -244,6 +245,7 @@ class PulsarLogClient:
                         negative_ack_redelivery_delay_ms=AGAIN_MS,
                         batch_index_ack_enabled=True,
                         message_listener=reader.on_message,
+                        **self._connections.decrypting,
                     ),
                 )
             except (pulsar.ConsumerBusy, pulsar.ConsumerAssignError):
@@ -337,6 +339,7 @@ class PulsarLogClient:
                 initial_position=pulsar.InitialPosition.Earliest,
                 receiver_queue_size=reader.prefetch_messages,
                 batch_index_ack_enabled=True,
+                **self._connections.decrypting,
             ),
         )
         reader.attach(client, consumer)

@@ -43,6 +43,8 @@ class Namespace:
     policies: Mapping[str, Any]
     broker: Mapping[str, str]
     """Runtime configuration; empty where the token may not see it, which counts as the default."""
+    encrypts: bool = False
+    """Whether producers with these settings encrypt."""
 
     def of_broker(self, key: str, default: str) -> str:
         """A value of the brokers' configuration."""
@@ -108,6 +110,10 @@ def _takes_bytes(seen: Namespace) -> bool:
 
 def _takes_schemas(seen: Namespace) -> bool:
     return seen.policies.get("is_allow_auto_update_schema") is not False
+
+
+def _takes_clear_messages(seen: Namespace) -> bool:
+    return seen.encrypts or not seen.policies.get("encryption_required")
 
 
 def _evicts_nothing(seen: Namespace) -> bool:
@@ -197,6 +203,13 @@ DEMANDS: tuple[Demand, ...] = (
         True,
     ),
     Demand(
+        "encryption is not required, or producers encrypt",
+        Severity.NOTE,
+        _takes_clear_messages,
+        "producers that send in the clear are refused: set CLEAVE_PULSAR_ENCRYPTION_KEY and "
+        "CLEAVE_PULSAR_ENCRYPTION_PUBLIC_KEY_FILE where applications produce",
+    ),
+    Demand(
         "nothing unread is evicted",
         Severity.NOTE,
         _evicts_nothing,
@@ -245,6 +258,7 @@ class Namespaces:
 
     def __init__(self, access: PulsarAccess, *, call_timeout_seconds: float = 5.0) -> None:
         self._admin = AdminCalls(access, call_timeout_seconds=call_timeout_seconds)
+        self._encrypts = access.encryption_key is not None
 
     def check(self, namespace: str, *, fix: bool = False) -> tuple[Unmet, ...]:
         """Demands that are not met; with `fix`, those that Cleave may set are set and marked so.
@@ -279,7 +293,8 @@ class Namespaces:
             ),
             deadline,
         )
-        return Namespace(policies, {} if runtime.status in _REFUSES_TO_SHOW else runtime.document)
+        broker = {} if runtime.status in _REFUSES_TO_SHOW else runtime.document
+        return Namespace(policies, broker, self._encrypts)
 
     def _set(self, path: str, one: Unmet, deadline: Deadline) -> Unmet:
         demand = one.demand

@@ -13,6 +13,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice, takewhile
 
 import pulsar
 
@@ -20,6 +21,7 @@ from controller import telemetry
 from controller.dataplane.base import LogMessage, Position
 from controller.dataplane.pulsar.binary import Connections
 from controller.dataplane.pulsar.cursors import Cursors
+from controller.dataplane.pulsar.encryption import is_unreadable, unreadable
 from controller.dataplane.pulsar.messages import incoming, position_of
 from controller.domain.errors import DataGone, DataPlaneUnavailable, InvalidInput, SegmentNotFound
 
@@ -85,12 +87,19 @@ class PulsarPositionReader:
             self.ring()
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """The next messages in order, at most `limit`; empty when none has arrived."""
+        """The next messages in order, at most `limit`; empty when none has arrived. Terminal where the next one is encrypted, and no
+        key here fits.
+        """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
         self.look()
         with self._room:
-            taken = [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
+            readable = takewhile(lambda one: not is_unreadable(one[1]), self._arrived)
+            taken = [*islice(readable, limit)]
+            if not taken and self._arrived:
+                raise unreadable(self._arrived[0][1], self._backing_topic)
+            for _ in taken:
+                self._arrived.popleft()
             self._room.notify_all()
         if taken:
             self._read = taken[-1][0]

@@ -14,7 +14,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 
 import pulsar
 
@@ -23,6 +23,7 @@ from controller.dataplane.base import LogMessage, Position
 from controller.dataplane.pulsar.binary import Connections
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.drain_look import DrainLook
+from controller.dataplane.pulsar.encryption import is_unreadable, unreadable
 from controller.dataplane.pulsar.messages import incoming, position_of
 from controller.domain.errors import DataPlaneUnavailable, InvalidInput, LostRace, NotFound
 
@@ -125,13 +126,18 @@ class PulsarQueueReader:
                 opened[1].negative_acknowledge(message_id)
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """Take at most `limit` messages; empty when none has arrived."""
+        """Take at most `limit` messages; empty when none has arrived. Terminal where the next one is encrypted, and no key here fits."""
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
         self._demand_connected()
         opened = self._opened
         with self._lock:
-            taken = [(position, self._arrived.pop(position)) for position in [*islice(self._arrived, limit)]]
+            readable = takewhile(lambda one: not is_unreadable(one[1]), self._arrived.items())
+            taken = [*islice(readable, limit)]
+            if not taken and self._arrived:
+                raise unreadable(next(iter(self._arrived.values())), self._backing_topic)
+            for position, _ in taken:
+                del self._arrived[position]
             self._held |= {position: message.message_id() for position, message in taken}
             if self._is_paused and len(self._arrived) <= self.prefetch_messages // 2 and opened is not None:
                 self._is_paused = False

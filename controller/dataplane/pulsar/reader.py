@@ -24,6 +24,7 @@ from controller.dataplane.pulsar.admin import Deadline
 from controller.dataplane.pulsar.binary import Connections, mapped
 from controller.dataplane.pulsar.cursors import Cursors
 from controller.dataplane.pulsar.drain_look import DrainLook
+from controller.dataplane.pulsar.encryption import is_unreadable, unreadable
 from controller.dataplane.pulsar.intake import Intake
 from controller.dataplane.pulsar.runs import Messages, Run, RunQueue, runs
 from controller.domain.errors import (
@@ -73,6 +74,7 @@ class PulsarReader:
         self._drain = DrainLook(cursors, backing_topic, subscription)
         self._interrupted = threading.Event()
         self._lost: CleaveError | None = None
+        self._unreadable: CleaveError | None = None
         self._is_attached = self._is_written_down = False
         self._closing = threading.Lock()
         self._opened: tuple[pulsar.Client, pulsar.Consumer] | None = None
@@ -88,10 +90,13 @@ class PulsarReader:
 
     def _take_in(self, limit: int) -> None:
         """Put what has arrived to those to hand out, until the reading turns out to have ended."""
-        if self._intake is None:
+        if self._intake is None or self._unreadable is not None:
             return
         room = max(limit, self.prefetch_messages) - self._arrived.messages
         for run in runs(self._intake.take(room)):
+            if not run.is_batched and is_unreadable(run.messages[0]):
+                self._unreadable = unreadable(run.messages[0], self._backing_topic)
+                return
             for found in self._to_hand_out(run):
                 if found.first > self._last_arrived:
                     self._last_arrived = found.last
@@ -140,7 +145,9 @@ class PulsarReader:
             self.ring()
 
     def read(self, limit: int) -> Sequence[LogMessage]:
-        """The next messages in order, at most `limit`; empty when none has arrived."""
+        """The next messages in order, at most `limit`; empty when none has arrived. Terminal where the next one is encrypted, and no
+        key here fits.
+        """
         if limit < 1:
             raise InvalidInput(f"read limit {limit}: ask for 1 message or more")
         self._demand_held()
@@ -148,6 +155,8 @@ class PulsarReader:
         if self._interrupted.is_set():
             self._demand_held()
         taken = self._arrived.take(limit)
+        if not taken and self._unreadable is not None:
+            raise self._unreadable.with_traceback(None)
         if taken:
             self._unacknowledged.extend(taken)
             self._read = taken[-1].last

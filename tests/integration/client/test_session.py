@@ -12,6 +12,8 @@ import pytest
 
 from controller.client.servers import Servers
 from controller.client.session import Session, boot_seconds
+from controller.client.stream_consumer import StreamConsumer
+from controller.dataplane.embedded import EmbeddedLogClient
 from controller.domain.errors import StoreUnavailable
 from tests.support.waiting import wait_until
 
@@ -24,6 +26,8 @@ class Script:
         self.opened = 0
         self.timing: object = {"topic_id": 1, "silent_seconds": 5.0, "grace_seconds": 10.0}
         self.pulse_status = 204
+        self.refusals = 0
+        """How often registering is refused before it is taken."""
         self.heartbeat_seconds = 30.0
         self.over = threading.Event()
 
@@ -63,6 +67,11 @@ def script() -> Iterator[tuple[Script, Servers]]:
             self.rfile.read(int(self.headers["Content-Length"]))
             if self.path.endswith("/pulse"):
                 self._answer(b"", script.pulse_status)
+            elif script.refusals:
+                script.refusals -= 1
+                self._answer(
+                    b'{"reason": "nobody leads topic://a/b/c just now", "kind": "StoreUnavailable"}', 503
+                )
             else:
                 self._answer(json.dumps(script.timing).encode())
 
@@ -179,6 +188,26 @@ def test_nonsense_of_a_server_ends_no_session(script: tuple[Script, Servers]) ->
 
     session.demand_alive()
     session.close()
+
+
+def test_a_topic_between_two_leaders_is_waited_for_when_a_consumer_comes(
+    script: tuple[Script, Servers],
+) -> None:
+    """An application that was started at such a moment ended, and with it its share of the work."""
+    says, servers = script
+    says.streams = [[assignment(1)]]
+    says.refusals = 2
+    with pytest.raises(StoreUnavailable, match="nobody leads"):
+        Session(servers, "topic://a/b/c", "s", "me", on_change=lambda: None)
+
+    logs = EmbeddedLogClient(
+        "postgresql://nobody@127.0.0.1:9/nothing"
+    )  # it owns nothing, so nothing is opened
+    consumer = StreamConsumer(servers, logs, "topic://a/b/c", "s", "me", patience_seconds=30.0)
+    wait_until(lambda: consumer._session.assignment is not None, message="it is told what it owns")
+    assert says.refusals == 0
+    consumer.close()
+    logs.close()
 
 
 def test_what_is_no_worker_is_named(script: tuple[Script, Servers]) -> None:

@@ -71,6 +71,7 @@ def message(index: int, copy: int = 1) -> pulsar.Message:
             publish_timestamp=lambda: 0,
             data=lambda: b"%d" % index,
             redelivery_count=lambda: copy - 1,
+            encryption_context=lambda: None,
         ),
     )
 
