@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from controller.domain.layout import SegmentLayout
 from controller.domain.situation import Situation
+from controller.entrypoints.dead_letter_desk import Letters, Redriven
 from controller.store.topics.subscriptions import SubscriptionKind
 
 Row = dict[str, Any]
@@ -189,6 +190,16 @@ class Backtests(Protocol):
         """One. Raises NotFound."""
 
 
+class DeadLetters(Protocol):
+    """What a subscription could not handle. Each names its topic in full; raises as `dead_letter_desk.look`."""
+
+    def look(self, topic: str, subscription: str, limit: int) -> Letters:
+        """The oldest, `limit` at most."""
+
+    def redrive(self, topic: str, subscription: str, limit: int | None, *, dry_run: bool) -> Redriven:
+        """Put the oldest back into the topic, `limit` at most."""
+
+
 class Pictures(Protocol):
     """What people look at again and again."""
 
@@ -273,6 +284,10 @@ class ControlPlane(Protocol):
     @property
     def backtests(self) -> Backtests:
         """See `Backtests`."""
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """See `DeadLetters`."""
 
     @property
     def pictures(self) -> Pictures:

@@ -35,6 +35,8 @@ BOTH_WAYS = frozenset(
         "consumers why",
         "consumers lag",
         "seek",
+        "dead-letters list",
+        "dead-letters redrive",
         "hot-keys",
         "backtests list",
         "backtests show",

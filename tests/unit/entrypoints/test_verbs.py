@@ -23,8 +23,6 @@ DATABASE_ONLY = {
     "policy promote",
     "consumers register",
     "consumers unregister",
-    "dead-letters list",
-    "dead-letters redrive",
     "backtest",
     *(
         f"bundles {verb}"

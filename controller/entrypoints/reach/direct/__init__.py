@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from controller.entrypoints.reach.direct.backtests import DirectBacktests
 from controller.entrypoints.reach.direct.consumers import DirectConsumers
+from controller.entrypoints.reach.direct.dead_letters import DirectDeadLetters
 from controller.entrypoints.reach.direct.decisions import DirectDecisions
 from controller.entrypoints.reach.direct.operations import DirectOperations
 from controller.entrypoints.reach.direct.pictures import DirectPictures
@@ -23,6 +24,7 @@ class Direct:
     policies = DirectPolicies()
     decisions = DirectDecisions()
     consumers = DirectConsumers()
+    dead_letters = DirectDeadLetters()
     backtests = DirectBacktests()
 
     def __init__(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from controller.entrypoints.reach.over_http.backtests import HttpBacktests
 from controller.entrypoints.reach.over_http.calls import Calls
 from controller.entrypoints.reach.over_http.consumers import HttpConsumers
+from controller.entrypoints.reach.over_http.dead_letters import HttpDeadLetters
 from controller.entrypoints.reach.over_http.decisions import HttpDecisions
 from controller.entrypoints.reach.over_http.operations import HttpOperations
 from controller.entrypoints.reach.over_http.pictures import HttpPictures
@@ -25,5 +26,6 @@ class OverHttp:
         self.policies = HttpPolicies(calls)
         self.decisions = HttpDecisions(calls)
         self.consumers = HttpConsumers(calls)
+        self.dead_letters = HttpDeadLetters(calls)
         self.backtests = HttpBacktests(calls)
         self.pictures = HttpPictures(calls)

@@ -111,5 +111,5 @@ def list_results(acting: AtDesk, paging: Asked, run_id: RunId) -> dict[str, Any]
 def _run(tx: Connection, run_id: int) -> dict[str, Any]:
     found = inspection.rows(tx, _ONE, run_id=run_id)
     if not found:
-        raise NotFound(f"there is no backtest {run_id}; list them")
+        raise NotFound(f"there is no backtest {run_id}; `cleave backtests list` has them")
     return found[0]

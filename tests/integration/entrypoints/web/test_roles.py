@@ -179,6 +179,8 @@ RIGHTS: dict[tuple[str, str], Right] = {
             ("POST", "/seek"),
             ("DELETE", "/seek"),
             ("POST", "/sharing"),
+            ("GET", "/dead-letters"),
+            ("POST", "/dead-letters/redrive"),
         )
     },
     ("GET", "/api/v1/audit"): Right.ADMINISTER,
