@@ -176,3 +176,32 @@ BACKTEST_RESULT = (
     "is_ideal",
     "figures",
 )
+BUNDLE = (
+    "namespace",
+    "bundle",
+    "broker",
+    "mode",
+    "topic_count",
+    "msg_rate",
+    "byte_rate",
+    "share_of_namespace",
+    "can_split",
+    "observed_at",
+    "lower_bound",
+    "upper_bound",
+)
+PROPOSAL = (
+    "proposal_id",
+    "cycle_id",
+    "age_seconds",
+    "kind",
+    "state",
+    "bundle",
+    "broker",
+    "destination",
+    "cut_points",
+    "reason",
+    "mode",
+    "actor",
+    "outcome",
+)

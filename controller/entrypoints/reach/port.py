@@ -200,6 +200,27 @@ class DeadLetters(Protocol):
         """Put the oldest back into the topic, `limit` at most."""
 
 
+@dataclass(frozen=True, slots=True)
+class FoundBundles:
+    """Bundles of a cluster with the columns `BUNDLE`, and how many there are in all."""
+
+    cluster: str
+    rows: Sequence[Row]
+    known: int
+
+
+class Bundles(Protocol):
+    """Namespace bundles as they were aggregated last, and what the balancer proposes."""
+
+    def list(self, namespace: str | None, limit: int) -> FoundBundles:
+        """By namespace, in the order of the ring. Raises NotFound for a namespace of which none is known."""
+
+    def proposals(
+        self, *, namespace: str | None, states: Sequence[str], cycle_id: int | None, limit: int
+    ) -> Sequence[Row]:
+        """Newest first, of all states where none is named, with the columns `PROPOSAL`."""
+
+
 class Pictures(Protocol):
     """What people look at again and again."""
 
@@ -288,6 +309,10 @@ class ControlPlane(Protocol):
     @property
     def dead_letters(self) -> DeadLetters:
         """See `DeadLetters`."""
+
+    @property
+    def bundles(self) -> Bundles:
+        """See `Bundles`."""
 
     @property
     def pictures(self) -> Pictures:

@@ -38,6 +38,8 @@ BOTH_WAYS = frozenset(
         "dead-letters list",
         "dead-letters redrive",
         "hot-keys",
+        "bundles show",
+        "bundles proposals",
         "backtests list",
         "backtests show",
         "top",

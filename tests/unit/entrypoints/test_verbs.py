@@ -24,10 +24,7 @@ DATABASE_ONLY = {
     "consumers register",
     "consumers unregister",
     "backtest",
-    *(
-        f"bundles {verb}"
-        for verb in ("show", "brokers", "proposals", "hash", "split", "unload", "collect", "aggregate")
-    ),
+    *(f"bundles {verb}" for verb in ("brokers", "hash", "split", "unload", "collect", "aggregate")),
     *(f"bundles {verb}" for verb in ("propose", "approve", "apply", "replay", "merges", "policy", "mode")),
     "migrate",
     "worker",
@@ -89,6 +86,7 @@ def test_a_verb_that_needs_the_database_says_so_where_a_server_is_named(
     [
         ("what-if a --set max_segments=2 --from 2h", "what-if --from"),
         ("decisions replay --all a --from-history", "decisions replay --from-history"),
+        ("bundles show acme/shop --html ring.html", "bundles show --html"),
     ],
 )
 def test_an_option_that_needs_the_database_says_so_where_a_server_is_named(

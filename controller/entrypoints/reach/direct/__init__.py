@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from controller.entrypoints.reach.direct.backtests import DirectBacktests
+from controller.entrypoints.reach.direct.bundles import DirectBundles
 from controller.entrypoints.reach.direct.consumers import DirectConsumers
 from controller.entrypoints.reach.direct.dead_letters import DirectDeadLetters
 from controller.entrypoints.reach.direct.decisions import DirectDecisions
@@ -24,6 +25,7 @@ class Direct:
     policies = DirectPolicies()
     decisions = DirectDecisions()
     consumers = DirectConsumers()
+    bundles = DirectBundles()
     dead_letters = DirectDeadLetters()
     backtests = DirectBacktests()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from controller.entrypoints.reach.over_http.backtests import HttpBacktests
+from controller.entrypoints.reach.over_http.bundles import HttpBundles
 from controller.entrypoints.reach.over_http.calls import Calls
 from controller.entrypoints.reach.over_http.consumers import HttpConsumers
 from controller.entrypoints.reach.over_http.dead_letters import HttpDeadLetters
@@ -27,5 +28,6 @@ class OverHttp:
         self.decisions = HttpDecisions(calls)
         self.consumers = HttpConsumers(calls)
         self.dead_letters = HttpDeadLetters(calls)
+        self.bundles = HttpBundles(calls)
         self.backtests = HttpBacktests(calls)
         self.pictures = HttpPictures(calls)

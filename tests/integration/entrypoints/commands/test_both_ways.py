@@ -19,6 +19,7 @@ from controller.entrypoints.reach.verbs import BOTH_WAYS
 from controller.services import autoscaler
 from controller.services.dead_letters import DeadLetterLogs
 from controller.settings import Settings
+from tests.integration.entrypoints.commands import test_bundles_both_ways
 from tests.support.command_line import CommandLine
 from tests.support.over_http import OverHttp
 from tests.support.passes import COLD, HOT, WARM
@@ -223,7 +224,7 @@ def kept_backtest(cleave: CommandLine) -> None:
 
 
 def test_each_verb_that_goes_both_ways_is_tried_both_ways() -> None:
-    lines = (*LOOKS, *MOMENTARY, *REHEARSALS, *CHANGES)
+    lines = (*LOOKS, *MOMENTARY, *REHEARSALS, *CHANGES, *test_bundles_both_ways.LOOKS)
 
     assert {verb for verb in BOTH_WAYS for line in lines if f"{line} ".startswith(f"{verb} ")} == BOTH_WAYS
 
@@ -339,3 +340,14 @@ def test_dead_letters_are_put_back_over_http_call_by_call(
     assert "a server shows 2 dead letters at most" in http.refused(
         "dead-letters", "list", TOPIC, "billing", "--limit", "3"
     )
+
+
+def test_a_seek_that_waits_is_given_up_over_http(http: OverHttp, cleave: CommandLine, orders: str) -> None:
+    cleave.ok("subscriptions", "create", orders, "billing")
+    cleave.ok("seek", orders, "billing", "--to", "latest", "--no-wait")
+
+    assert "billing" not in http.rehearsed("seek", orders, "billing", "--give-up")
+    [given_up] = http.json("seek", orders, "billing", "--give-up", "--reason", "the wrong one")
+
+    assert (given_up["kind"], given_up["state"]) == ("seek", "aborted")
+    assert "nothing to give up" in http.refused("seek", orders, "billing", "--give-up")

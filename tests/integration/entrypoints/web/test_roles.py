@@ -132,6 +132,7 @@ RIGHTS: dict[tuple[str, str], Right] = {
             "backtests/{run_id}/results",
             "bundles",
             "bundles/brokers",
+            "bundles/count",
             "bundles/proposals",
             "policies/history",
             "policies/cluster",
