@@ -164,16 +164,36 @@ BACKTEST = (
     "results",
     "error",
     "code_version",
+    "inputs",
+)
+BACKTEST_FIGURES = (
+    "segment_hours",
+    "excess_hours",
+    "overload_seconds",
+    "overloaded_segment_seconds",
+    "reshapes",
+    "rings_resealed",
+    "over_provisioned_hours",
+    "most_segments",
+    "reconnections",
+    "reversals",
+    "useless_splits",
+    "silent_seconds",
+    "measured",
 )
 BACKTEST_RESULT = (
+    "run_id",
     "load",
+    "topic_id",
     "policy",
     "seed",
-    "topic_id",
     "cost",
     "least_cost",
     "regret",
+    *BACKTEST_FIGURES,
     "is_ideal",
+    "asked_at",
+    "code_version",
     "figures",
 )
 BUNDLE = (

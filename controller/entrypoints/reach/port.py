@@ -174,7 +174,7 @@ class Consumers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FoundBacktest:
-    """What was asked, with the columns `BACKTEST` and `inputs`, and what came out, with the columns `BACKTEST_RESULT`."""
+    """What was asked, with the columns `BACKTEST`, and what came out, with the columns `BACKTEST_RESULT`."""
 
     run: Row
     results: Sequence[Row]

@@ -11,7 +11,7 @@ from controller.entrypoints.reading import reading
 from controller.store.postgres import inspection
 
 _RUNS = f"SELECT {', '.join(BACKTEST)} FROM inspect.backtest_runs ORDER BY run_id DESC LIMIT :limit"  # noqa: S608 - as below
-_RUN = f"SELECT {', '.join(BACKTEST)}, inputs FROM inspect.backtest_runs WHERE run_id = :run_id"  # noqa: S608
+_RUN = f"SELECT {', '.join(BACKTEST)} FROM inspect.backtest_runs WHERE run_id = :run_id"  # noqa: S608
 _RESULTS = f"""
     SELECT {", ".join(BACKTEST_RESULT)} FROM inspect.backtest_results WHERE run_id = :run_id ORDER BY load, policy, seed
 """  # noqa: S608
