@@ -53,9 +53,11 @@ class Calls:
         """A list's items over all its pages, `limit` of them at most; their instants are instants."""
         return list(self.pages(path, limit=limit, **query))
 
-    def pages(self, path: str, *, limit: int | None = None, size: int = PAGE, **query: Any) -> Iterator[Row]:
-        """The same as they come, `size` to a page at most, for lists that are not to be held whole."""
-        page, left = None, limit
+    def pages(
+        self, path: str, *, limit: int | None = None, size: int | None = None, **query: Any
+    ) -> Iterator[Row]:
+        """The same as they come, `size` or `PAGE` to a page at most, for lists that are not to be held whole."""
+        page, left, size = None, limit, size or PAGE
         while left is None or left > 0:
             asked = size if left is None else min(size, left)
             answer = self.get(path, limit=asked, page=page, **query)

@@ -14,7 +14,7 @@ from controller.bootstrap import application
 from controller.client.dead_letters import Origin
 from controller.dataplane.base import OutgoingMessage
 from controller.domain.evaluator import ALL_LANES
-from controller.entrypoints.reach.over_http import dead_letters
+from controller.entrypoints.reach.over_http import calls, dead_letters
 from controller.entrypoints.reach.verbs import BOTH_WAYS
 from controller.services import autoscaler
 from controller.services.dead_letters import DeadLetterLogs
@@ -351,3 +351,17 @@ def test_a_seek_that_waits_is_given_up_over_http(http: OverHttp, cleave: Command
 
     assert (given_up["kind"], given_up["state"]) == ("seek", "aborted")
     assert "nothing to give up" in http.refused("seek", orders, "billing", "--give-up")
+
+
+@pytest.mark.usefixtures("fleet")
+def test_a_list_of_many_pages_is_whole_and_ends_where_it_is_to(
+    http: OverHttp, cleave: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "PAGE", 2)
+
+    def look(line: str) -> None:
+        assert _without_age(http.json(*line.split())) == _without_age(cleave.json(*line.split()))
+
+    assert len(http.json("operations")) > 4
+    assert len(http.json("topics", "list", "--limit", "3")) == 3
+    assert unlike([line for line in LOOKS if "metadata" not in line], look) == {}
