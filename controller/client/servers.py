@@ -190,7 +190,9 @@ def _error(answer: httpx.Response) -> CleaveError:
         said = json.loads(answer.read())
         reason, kind = str(said["reason"]), _KINDS.get(str(said.get("kind")))
     except (ValueError, KeyError, TypeError, httpx.HTTPError):
-        reason, kind = f"{answer.url.host} answered {answer.status_code}", None
+        after = answer.headers.get("Retry-After", "")
+        again = f"; ask again in {after[:9]} s" if after.isdecimal() else ""
+        reason, kind = f"{answer.url.host} answered {answer.status_code}{again}", None
     if kind is None:
         kind = StoreUnavailable if answer.status_code >= 500 else Terminal
     if issubclass(kind, Retryable):

@@ -5,33 +5,37 @@ A shell waits for the answer, and has no place for a message: whatever goes wron
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
 from controller.dataplane.registry import PLANE_NAMES
 from controller.domain.policy import KNOBS
+
+if TYPE_CHECKING:
+    from controller.entrypoints.reach.port import Row, Topics
 
 MOST = 100
 """Names offered at once; more help nobody."""
 _SCHEME = "topic://"
-_TOPICS = """
-    SELECT topic FROM inspect.topics
-     WHERE state <> 'deleted' AND starts_with(topic, :prefix) ORDER BY topic LIMIT :limit
-"""
-_NAMESPACES = """
-    SELECT DISTINCT namespace FROM inspect.topics
-     WHERE state <> 'deleted' AND starts_with(namespace, :prefix) ORDER BY namespace LIMIT :limit
-"""
+SERVER_SECONDS = 2.0
+"""For a server's answer."""
 
 
-def topics(incomplete: str) -> list[str]:
+def topics(context: typer.Context, incomplete: str) -> list[str]:
     """Topics by the names they have, with or without `topic://` as it was begun: in bash a colon parts words."""
     scheme = _SCHEME if incomplete.startswith(_SCHEME) else ""
     prefix = _SCHEME + incomplete.removeprefix(_SCHEME)
-    return [scheme + name.removeprefix(_SCHEME) for name in _asked(_TOPICS, prefix)]
+    rows = _asked(context, lambda found: found.list(namespace=None, prefix=prefix, limit=MOST))
+    return [scheme + str(row["topic"]).removeprefix(_SCHEME) for row in rows]
 
 
-def levels(incomplete: str) -> list[str]:
+def levels(context: typer.Context, incomplete: str) -> list[str]:
     """The cluster, namespaces, topics."""
     cluster = [one for one in ("cluster",) if one.startswith(incomplete)]
-    return [*cluster, *_asked(_NAMESPACES, incomplete), *topics(incomplete)]
+    namespaces = _asked(context, lambda found: found.namespaces(prefix=incomplete, limit=MOST))
+    return [*cluster, *(str(row["namespace"]) for row in namespaces), *topics(context, incomplete)]
 
 
 def knobs(incomplete: str) -> list[str]:
@@ -44,13 +48,13 @@ def planes(incomplete: str) -> list[str]:
     return [plane for plane in PLANE_NAMES if plane.startswith(incomplete)]
 
 
-def _asked(statement: str, prefix: str) -> list[str]:
+def _asked(context: typer.Context, ask: Callable[[Topics], Sequence[Row]]) -> Sequence[Row]:
+    """What the database or the server that the line names answers. While a line is typed nothing of it has run."""
     try:
-        from controller.entrypoints.reading import reading
-        from controller.store.postgres import inspection
+        from controller.entrypoints.reach.chosen import control_plane, name_server
 
-        with reading() as tx:
-            rows = inspection.rows(tx, statement, prefix=prefix, limit=MOST)
-        return [str(value) for row in rows for value in row.values()]
+        name_server(context.find_root().params.get("api_url"))
+        with control_plane(most_seconds=SERVER_SECONDS) as cleave:
+            return ask(cleave.topics)
     except Exception:  # noqa: BLE001 - a shell in the middle of a line can do nothing with it
         return []

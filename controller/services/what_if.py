@@ -49,15 +49,28 @@ def ask(
     changes: Mapping[str, Any],
     lanes: Collection[Lane] = ALL_LANES,
 ) -> WhatIf:
-    """Ask both. Raises TopicNotFound, NotFound, InvalidInput for a knob that is taken back, InvalidPolicy."""
+    """Ask both. Raises as `situations_of`."""
+    return compare(topic, *situations_of(store, planes, topic, changes), lanes)
+
+
+def compare(topic: str, now: Situation, then: Situation, lanes: Collection[Lane] = ALL_LANES) -> WhatIf:
+    """What is decided on each."""
     asked = frozenset(lanes)
+    return WhatIf(topic, asked, now, then, decide(now, asked), decide(then, asked))
+
+
+def situations_of(
+    store: Store, planes: Mapping[str, DataPlane], topic: str, changes: Mapping[str, Any]
+) -> tuple[Situation, Situation]:
+    """The topic under the policy in force and under the changed one, of one snapshot and at one instant. Raises TopicNotFound,
+    NotFound, InvalidInput for a knob that is taken back, InvalidPolicy.
+    """
     with store.transaction() as tx:
         tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
         row = topics.find_topic(tx, topic)
         now = present_situation(tx, row, planes)
         then = present_situation(tx, row, planes, instead=changed(now.policy, changes)) if changes else now
-    then = replace(then, now=now.now)
-    return WhatIf(topic, asked, now, then, decide(now, asked), decide(then, asked))
+    return now, replace(then, now=now.now)
 
 
 def present_situation(

@@ -70,6 +70,11 @@ class CommandLine:
         """Every row of every table, as text."""
         return every_row(self.store)
 
+    def column(self, statement: str) -> list[Any]:
+        """The first column of what it selects."""
+        with self.store.transaction() as tx:
+            return list(tx.execute(text(statement)).scalars())
+
     def execute(self, statement: str, **parameters: object) -> None:
         """Change rows by hand, as a test may."""
         with self.store.transaction() as tx:

@@ -2,15 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 import pytest
 
-from controller.devstack.serving import token_of
+from controller.devstack.ports import free_port, release_port
+from controller.devstack.serving import SECRET, token_of
 from controller.entrypoints.web.access import Role
+from tests.support.cleave_process import cleave_process
 from tests.support.command_line import Answer, CommandLine
 from tests.support.every_row import every_row
+from tests.support.waiting import wait_until
 
 NO_DATABASE = "postgresql://nobody@127.0.0.1:1/none"
 """Nobody listens there, so that a command which asks it fails."""
+
+
+@contextmanager
+def serving(database: str, directory: Path, **settings: object) -> Iterator[str]:
+    """The address of `cleave serve`, a process on the database; no worker is up."""
+    port, log = free_port(), directory / "serve.log"
+    process = cleave_process(
+        "serve",
+        log=log,
+        database_url=database,
+        api_secret=SECRET,
+        serve_port=port,
+        landing_url=directory / "landing",
+        **settings,
+    )
+    process.start()
+    try:
+        wait_until(lambda: "serving" in log.read_text(), message="it serves")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.stop()
+        release_port(port)
 
 
 class OverHttp(CommandLine):

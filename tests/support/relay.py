@@ -17,6 +17,7 @@ class Relay:
         self._target = (host, port)
         self._flowing = threading.Event()
         self._flowing.set()
+        self._losing = threading.Event()
         self._sockets: list[socket.socket] = []
         self._server = socket.create_server(("127.0.0.1", listen_port))
         self.port: int = self._server.getsockname()[1]
@@ -42,6 +43,10 @@ class Relay:
         """Pass on what has piled up, and go on."""
         self._flowing.set()
 
+    def lose_answer(self) -> None:
+        """Cut the next connection that is answered, in place of the answer; those after it are whole."""
+        self._losing.set()
+
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
@@ -49,11 +54,15 @@ class Relay:
                 far = socket.create_connection(self._target)
                 self._sockets += [near, far]
                 for source, sink in ((near, far), (far, near)):
-                    threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
+                    arguments = (source, sink, source is far)
+                    threading.Thread(target=self._pump, args=arguments, daemon=True).start()
 
-    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+    def _pump(self, source: socket.socket, sink: socket.socket, is_answer: bool) -> None:
         with contextlib.suppress(OSError):
             while piece := source.recv(65536):
                 self._flowing.wait()
+                if is_answer and self._losing.is_set():
+                    self._losing.clear()
+                    break
                 sink.sendall(piece)
             sink.shutdown(socket.SHUT_WR)

@@ -15,24 +15,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from controller.bootstrap import application, build_backtest
-from controller.domain.errors import InvalidInput, NotFound
+from controller.domain.errors import InvalidInput
 from controller.entrypoints import backtest_requests, backtest_rows, completion
 from controller.entrypoints.commands.options import AsJson, From, Limit, To, topic_name
 from controller.entrypoints.output import cell, emit, rows_table, say
-from controller.entrypoints.reading import reading
+from controller.entrypoints.reach.chosen import control_plane
 from controller.entrypoints.running import user_name
 from controller.entrypoints.spans import span
 from controller.services.policy_backtest import HERE, SPARK, BacktestAnswer, Loads, Trace
 from controller.store.backtests import BacktestResult
-from controller.store.postgres import inspection
 
 if TYPE_CHECKING:
     from spark_jobs.policy_backtest import Question
 
 DEFAULT_SPAN = timedelta(days=7)
-_RUNS = "SELECT * FROM inspect.backtest_runs ORDER BY run_id DESC LIMIT :limit"
-_RUN = "SELECT * FROM inspect.backtest_runs WHERE run_id = :run_id"
-_RESULTS = "SELECT * FROM inspect.backtest_results WHERE run_id = :run_id ORDER BY load, policy, seed"
 _RUN_COLUMNS = ("run_id", "state", "asked_at", "asked_by", "policies", "loads", "since", "until", "seconds")
 _LOADS_NAMED = 3
 
@@ -213,8 +209,8 @@ app = typer.Typer(no_args_is_help=True)
 @app.command("list")
 def list_runs(limit: Limit = 30, as_json: AsJson = False) -> None:
     """Backtests, newest first."""
-    with reading() as tx:
-        rows = inspection.rows(tx, _RUNS, limit=limit)
+    with control_plane() as cleave:
+        rows = cleave.backtests.list(limit)
     emit(as_json, rows, rows_table([_run_cells(row) for row in rows], _RUN_COLUMNS))
 
 
@@ -224,18 +220,18 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """One backtest: what was asked, and what came out."""
-    with reading() as tx:
-        found = inspection.rows(tx, _RUN, run_id=run_id)
-        results = inspection.rows(tx, _RESULTS, run_id=run_id)
-    if not found:
-        raise NotFound(f"there is no backtest {run_id}; `cleave backtests list` has them")
-    kept = [BacktestResult(**{name: row[name] for name in BacktestResult.__slots__}) for row in results]
-    rows = backtest_rows.result_rows(kept)
-    run = found[0]
+    with control_plane() as cleave:
+        found = cleave.backtests.find(run_id)
+    kept = [BacktestResult(**{name: row[name] for name in BacktestResult.__slots__}) for row in found.results]
+    rows, run = backtest_rows.result_rows(kept), found.run
     title = f"backtest {run_id}, asked by {run['asked_by']} at {cell(run['asked_at'])}: {run['state']}"
     if run["error"]:
         title += f"\n{run['error']}"
-    emit(as_json, {**run, "summary": backtest_rows.summary(rows), "rows": results}, _tables(title, rows, {}))
+    emit(
+        as_json,
+        {**run, "summary": backtest_rows.summary(rows), "rows": found.results},
+        _tables(title, rows, {}),
+    )
 
 
 def _run_cells(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,8 @@ from controller.entrypoints.commands.options import AsJson, DryRun, Limit
 from controller.entrypoints.commands.policy import parse_knobs
 from controller.entrypoints.commands.processes import MetricsHost, MetricsPort, serve_metrics
 from controller.entrypoints.output import emit, rows_table
+from controller.entrypoints.reach.chosen import control_plane
+from controller.entrypoints.reach.verbs import demand_database
 from controller.entrypoints.running import user_name
 from controller.entrypoints.stop_signals import on_stop_signals
 
@@ -59,11 +61,13 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Bundles with their owners and load, as last aggregated; with --html also as a picture with what is proposed."""
-    with cluster() as bundles:
-        with bundles.store.transaction() as tx:
-            rows = bundle_views.bundles_now(tx, bundles.cluster, namespace, limit=limit)
-            known = bundle_views.count_bundles(tx, bundles.cluster, namespace)
-        if html is not None:
+    if html is not None:
+        demand_database("bundles show --html")
+    with control_plane() as cleave:
+        found = cleave.bundles.list(namespace, limit)
+    rows = found.rows
+    if html is not None:
+        with cluster() as bundles:
             _draw(bundles, namespace, html)
     shown = (
         "namespace",
@@ -75,9 +79,9 @@ def show(
         "byte_rate",
         "share_of_namespace",
     )
-    title = f"bundles of cluster {bundles.cluster}"
-    if len(rows) < known:
-        title += f": the first {len(rows)} of {known}; name a namespace, or give --limit"
+    title = f"bundles of cluster {found.cluster}"
+    if len(rows) < found.known:
+        title += f": the first {len(rows)} of {found.known}; name a namespace, or give --limit"
     emit(as_json, rows, rows_table(rows, shown, title=title))
 
 
@@ -103,16 +107,10 @@ def proposals(
     as_json: AsJson = False,
 ) -> None:
     """What was proposed, why, and how far each has come; the newest first."""
-    with application() as cleave, cleave.store.transaction() as tx:
-        rows = bundle_views.proposals(
-            tx,
-            cleave.settings.pulsar_cluster,
-            states=[one.value for one in state or ()],
-            namespace=namespace,
-            cycle_id=cycle,
-            limit=limit,
-        )
-    emit(as_json, rows, bundle_rows.proposal_table(rows, limit))
+    states = [one.value for one in state or ()]
+    with control_plane() as cleave:
+        rows = cleave.bundles.proposals(namespace=namespace, states=states, cycle_id=cycle, limit=limit)
+    emit(as_json, rows, bundle_rows.proposal_table(list(rows), limit))
 
 
 def _draw(bundles: Bundles, namespace: str | None, path: Path) -> None:

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from controller.bootstrap import application
 from controller.domain.decision import Evaluation
 from controller.domain.errors import InvalidInput
 from controller.domain.evaluator import decide as ask
@@ -17,8 +16,7 @@ from controller.entrypoints import completion, verdict_documents
 from controller.entrypoints.commands import verdicts
 from controller.entrypoints.commands.options import AsJson, topic_name
 from controller.entrypoints.output import emit, rows_table, say
-from controller.services.what_if import present_situation
-from controller.store.topics import topics
+from controller.entrypoints.reach.chosen import control_plane
 
 
 def decide(
@@ -39,7 +37,8 @@ def decide(
     if snapshot is not None:
         situation, evaluation = _of_text(_read(snapshot))
     else:
-        situation = _live(topic or "")
+        with control_plane() as cleave:
+            situation, _ = cleave.decisions.situations(topic_name(topic or ""), {})
         evaluation = ask(situation)
     if print_snapshot:
         say(situation.to_json())
@@ -50,11 +49,6 @@ def decide(
         verdict_documents.document(verdict, situation.now),
         rows_table(verdicts.rows(verdict, situation.now), verdicts.COLUMNS, title=verdicts.title(verdict)),
     )
-
-
-def _live(topic: str) -> Situation:
-    with application() as cleave, cleave.store.transaction() as tx:
-        return present_situation(tx, topics.find_topic(tx, topic_name(topic)), cleave.planes)
 
 
 def _read(source: str) -> str:

@@ -1,52 +1,37 @@
 """`cleave decisions`: the ledger listed, and its decisions made again from their own text.
 
-All read schema `inspect`.
+A server that is named gives what they were made on; they are made again here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
-from sqlalchemy import Connection
 
 from controller.clock import to_ms
 from controller.domain.decision import Lane
-from controller.domain.errors import InvalidInput, NotFound
+from controller.domain.errors import InvalidInput
 from controller.domain.replay import Replay
 from controller.domain.replay import replay as made_again
 from controller.entrypoints import completion, verdict_documents
 from controller.entrypoints.commands import verdicts
-from controller.entrypoints.commands.ledger import TopicFilter, known
-from controller.entrypoints.commands.options import AsJson, From, Limit, To
+from controller.entrypoints.commands.ledger import TopicFilter
+from controller.entrypoints.commands.options import AsJson, From, Limit, To, topic_name
 from controller.entrypoints.output import cell, emit, rows_table
+from controller.entrypoints.reach.chosen import control_plane
+from controller.entrypoints.reach.verbs import demand_database
 from controller.entrypoints.reading import reading
 from controller.entrypoints.retracing import stored_answer
 from controller.entrypoints.spans import span
 from controller.services.retrace import Retraced
 from controller.settings import load_settings
-from controller.store.postgres import inspection
-from controller.store.postgres.clock import database_now
 
 app = typer.Typer(invoke_without_command=True)
 
-_DECISIONS = """
-    SELECT * FROM inspect.decisions
-     WHERE CAST(:topic AS text) IS NULL OR topic = :topic ORDER BY decided_at DESC LIMIT :limit"""
-_WHY_NOT = """
-    SELECT * FROM inspect.why_not
-     WHERE CAST(:topic AS text) IS NULL OR topic = :topic ORDER BY decided_at DESC LIMIT :limit"""
-_ONE = "SELECT * FROM inspect.decision_inputs WHERE decision_id = :decision_id"
-_ALL = """
-    SELECT * FROM inspect.decision_inputs
-     WHERE topic = :topic AND decision_id > :after AND decided_at >= :since AND decided_at < :until
-     ORDER BY decision_id LIMIT :limit"""
-_PAGE = 500
-"""Decisions read at once: each has its whole situation, some 10 KB."""
 _SHOWN_IN_FULL = 10
 """Decisions with another answer that are shown with all their acts and refusals."""
 
@@ -66,17 +51,16 @@ def decisions(
     """List decisions of the ledger, newest first."""
     if context.invoked_subcommand is not None:
         return
-    with reading() as tx:
-        name = known(tx, topic)
-        rows = inspection.rows(tx, _WHY_NOT if why_not else _DECISIONS, topic=name, limit=limit)
-        now = to_ms(database_now(tx))
+    name = None if topic is None else topic_name(topic)
+    with control_plane() as cleave:
+        asked = cleave.decisions
+        rows = asked.left_alone(topic=name, limit=limit) if why_not else asked.list(topic=name, limit=limit)
     which = () if name else ("topic",)
     if not why_not:
         columns = ("decision_id", "decided_at", *which, "epoch", "lanes", "acts")
         emit(as_json, rows, rows_table(rows, columns))
         return
     columns = (*which, "lane", "segment", "reason", "figures", "not_before")
-    rows = [verdict_documents.refusal_row(row, now) for row in rows]
     cells = [{**row, "segment": _pair(row), "figures": row["how_far"]} for row in rows]
     emit(as_json, rows, rows_table(cells, columns))
 
@@ -118,13 +102,8 @@ def replay(
 
 
 def _replay_one(decision_id: int, as_json: bool) -> bool:
-    with reading() as tx:
-        found = inspection.rows(tx, _ONE, decision_id=decision_id)
-    if not found:
-        raise NotFound(
-            f"decision {decision_id} is not in the ledger, or its day has been dropped; `cleave decisions` lists them"
-        )
-    [row] = found
+    with control_plane() as cleave:
+        row = cleave.decisions.inputs(decision_id)
     again = _again(row)
     emit(
         as_json,
@@ -139,9 +118,9 @@ def _replay_all(topic: str, since: str | None, until: str | None, as_json: bool)
     begins, ends = span(since, until)
     replayed, made_by, now_by = 0, set[str](), set[str]()
     differing: list[tuple[Mapping[str, Any], Replay]] = []
-    with reading() as tx:
-        name = known(tx, topic)
-        for row in _ledger(tx, name or "", begins, ends):
+    name = topic_name(topic)
+    with control_plane() as cleave:
+        for row in cleave.decisions.ledger(name, begins, ends):
             again = _again(row)
             replayed += 1
             made_by.add(row["code_version"])
@@ -181,11 +160,12 @@ def _shown_in_full(differing: Sequence[tuple[Mapping[str, Any], Replay]]) -> Ite
 def _retrace(topic: str, since: str | None, until: str | None, as_json: bool) -> bool:
     from controller.entrypoints.retracing import retraced
 
+    demand_database("decisions replay --from-history")
     begins, ends = span(since, until)
-    settings = load_settings()
+    settings, name = load_settings(), topic_name(topic)
+    with control_plane() as cleave:
+        rows = {row["decision_id"]: row for row in cleave.decisions.ledger(name, begins, ends)}
     with reading() as tx:
-        name = known(tx, topic) or ""
-        rows = {row["decision_id"]: row for row in _ledger(tx, name, begins, ends)}
         found = list(retraced(tx, settings, list(rows.values())))
     differing = [one for one in found if not one.is_same]
     document = {
@@ -222,14 +202,6 @@ def _loads_that_differ(
             yield rows_table(_rows(row, one.replay), _columns(one.replay))
     if len(differing) > _SHOWN_IN_FULL:
         yield Text(f"\nand {len(differing) - _SHOWN_IN_FULL} more; --json has them all")
-
-
-def _ledger(tx: Connection, topic: str, begins: datetime, ends: datetime) -> Iterator[Mapping[str, Any]]:
-    """The topic's decisions in the order they were made."""
-    after = -1
-    while page := inspection.rows(tx, _ALL, topic=topic, after=after, since=begins, until=ends, limit=_PAGE):
-        yield from page
-        after = page[-1]["decision_id"]
 
 
 def _again(row: Mapping[str, Any]) -> Replay:

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.tree import Tree
-from sqlalchemy import Connection
 
 from controller.domain.key_hash import key_hash
 from controller.domain.layout import SegmentLayout
@@ -22,17 +21,11 @@ from controller.entrypoints.output import (
 )
 from controller.entrypoints.reach.chosen import control_plane
 from controller.entrypoints.spans import moment
-from controller.store.topics import inspected
 
 At = Annotated[str | None, typer.Option("--at", help="A past epoch (7) or instant (2026-11-21T03:00:00Z).")]
 TopicFilter = Annotated[
     str | None, typer.Option("--topic", help="Only this topic.", autocompletion=completion.topics)
 ]
-
-
-def known(tx: Connection, topic: str | None) -> str | None:
-    """The full name of the topic to filter by. Raises TopicNotFound where there never was one."""
-    return None if topic is None else inspected.demand_known(tx, topic_name(topic))
 
 
 def operations(

@@ -1,7 +1,7 @@
 """`cleave watch` and `cleave top`: a topic, or the fleet, drawn anew every moment until the user leaves.
 
-Each picture is one snapshot of schema `inspect`. Where the output is no terminal one picture is printed, so that both can
-be piped. A database that is away is said above the last picture, and tried again.
+Each picture is one snapshot of schema `inspect` (`entrypoints.pictures`). Where the output is no terminal one picture is printed, so
+that both can be piped. A database or a server that is away is said above the last picture, and tried again.
 """
 
 from __future__ import annotations
@@ -14,19 +14,13 @@ import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
-from sqlalchemy import Connection
 
-from controller.clock import to_ms
 from controller.domain.errors import Retryable
 from controller.entrypoints.commands.options import AsJson, Topic, topic_name
 from controller.entrypoints.output import console, emit, rows_table
-from controller.entrypoints.reading import reading_store, snapshot
+from controller.entrypoints.reach.chosen import control_plane
+from controller.entrypoints.reach.port import ControlPlane
 from controller.entrypoints.stop_signals import on_stop_signals
-from controller.entrypoints.verdict_documents import refusal_row
-from controller.store.postgres import inspection
-from controller.store.postgres.clock import database_now
-from controller.store.postgres.engine import Store
-from controller.store.topics import inspected
 
 Every = Annotated[
     float, typer.Option("--every", min=0.2, max=3600.0, help="Seconds from one picture to the next.")
@@ -41,38 +35,11 @@ _LOADS = ((0.5, "blue"), (0.8, "green"), (1.0, "yellow"))
 """Colours up to so much of the split threshold; above it is red, and unknown is grey."""
 _HOT, _UNKNOWN = "red", "bright_black"
 _BAR_CELLS = 10
-_NEWEST_OPERATIONS, _REFUSALS = 6, 8
-
-_FLEET = """
-    SELECT topic, needs, urgency, active_segments, hot_segments, hottest_ratio, hottest_metric, msg_rate_in, byte_rate_in, held_back_by
-      FROM inspect.fleet WHERE CAST(:find AS text) = '' OR strpos(topic, :find) > 0
-     ORDER BY urgency DESC, hottest_ratio DESC NULLS LAST, topic LIMIT :limit
-"""
-_HEALTH = "SELECT * FROM inspect.health"
-_TOPIC = "SELECT * FROM inspect.fleet WHERE topic_id = :topic_id"
-_SEGMENTS = """
-    SELECT s.segment_id, s.hash_range, s.range_start, s.range_end, s.ring_percent, s.buckets, s.busy_in_operation, s.created_at,
-           l.msg_rate_in, l.byte_rate_in, l.hottest_metric, l.is_stale, l.cold_since,
-           CASE WHEN NOT l.is_stale THEN l.hottest_ratio END AS hottest_ratio
-      FROM inspect.layout_now s LEFT JOIN inspect.load_now l USING (topic_id, segment_id)
-     WHERE s.topic_id = :topic_id ORDER BY s.range_start
-"""
-_OPERATIONS = """
-    SELECT operation_id, kind, state, parents, children, age_seconds, actor, reason, last_error FROM inspect.operations
-     WHERE topic_id = :topic_id ORDER BY live DESC, operation_id DESC LIMIT :limit
-"""
-_WHY_NOT = """
-    SELECT lane, reason, segment_id, metric, value, needed, not_before FROM inspect.why_not
-     WHERE topic_id = :topic_id ORDER BY lane, segment_id NULLS FIRST, reason LIMIT :limit
-"""
-_SUBSCRIPTIONS = """
-    SELECT subscription, kind, consumers FROM inspect.subscriptions WHERE topic_id = :topic_id ORDER BY subscription LIMIT 10
-"""
 
 
 def watch(topic: Topic, every: Every = 1.0, once: Once = False, as_json: AsJson = False) -> None:
     name = topic_name(topic)
-    _show(lambda tx: topic_picture(tx, name), every, once=once, as_json=as_json)
+    _show(lambda cleave: topic_picture(cleave.pictures.topic(name)), every, once=once, as_json=as_json)
 
 
 def top(
@@ -81,14 +48,15 @@ def top(
     once: Once = False,
     as_json: AsJson = False,
 ) -> None:
-    _show(lambda tx: fleet_picture(tx, find), every, once=once, as_json=as_json)
+    lines = max(console.height - 8, 5)
+    _show(lambda cleave: fleet_picture(cleave.pictures.fleet(find, lines)), every, once=once, as_json=as_json)
 
 
 def _show(
-    picture: Callable[[Connection], Picture], every_seconds: float, *, once: bool, as_json: bool
+    picture: Callable[[ControlPlane], Picture], every_seconds: float, *, once: bool, as_json: bool
 ) -> None:
-    with reading_store("cleave-live") as store:
-        document, drawn = _taken(store, picture)
+    with control_plane() as cleave:
+        document, drawn = picture(cleave)
         if once or as_json or not console.is_terminal:
             emit(as_json, document, drawn)
             return
@@ -97,24 +65,18 @@ def _show(
         with Live(drawn, console=console, screen=True, auto_refresh=False) as live:
             while not leave.wait(every_seconds):
                 try:
-                    _, drawn = _taken(store, picture)
+                    _, drawn = picture(cleave)
                     live.update(drawn, refresh=True)
                 except Retryable as error:
                     said = Text(f"{error}; trying again", style="bold red")
                     live.update(Group(said, drawn), refresh=True)
 
 
-def _taken(store: Store, picture: Callable[[Connection], Picture]) -> Picture:
-    with snapshot(store) as tx:
-        return picture(tx)
-
-
-def fleet_picture(tx: Connection, find: str) -> Picture:
+def fleet_picture(seen: Mapping[str, Any]) -> Picture:
     """What needs somebody first, then what is hottest; as many topics as the terminal has lines."""
-    [health] = inspection.rows(tx, _HEALTH)
-    rows = inspection.rows(tx, _FLEET, find=find, limit=max(console.height - 8, 5))
+    health, rows = seen["health"], seen["topics"]
     head = Text.assemble(
-        (f"{database_now(tx):%H:%M:%S}Z  ", "bold"),
+        (f"{seen['at']:%H:%M:%S}Z  ", "bold"),
         f"{health['topics']} topics, {health['active_segments']} segments, {health['workers']} workers up; "
         f"{health['live_operations']} operations under way; load {_ago(health['load_age_seconds'])}",
     )
@@ -130,7 +92,7 @@ def fleet_picture(tx: Connection, find: str) -> Picture:
         }
         for row in rows
     ]
-    return {"health": health, "topics": rows}, Group(head, *alarms, Text(), rows_table(body))
+    return seen, Group(head, *alarms, Text(), rows_table(body))
 
 
 def _alarms(health: Mapping[str, Any]) -> list[str]:
@@ -143,17 +105,11 @@ def _alarms(health: Mapping[str, Any]) -> list[str]:
     return [f"{count} {said}" for count, said in found if count]
 
 
-def topic_picture(tx: Connection, name: str) -> Picture:
-    """The ring, its segments with their load, what is being done, and why nothing more is. Raises TopicNotFound."""
-    topic_id = inspected.find_topic(tx, name).topic_id
-    [topic] = inspection.rows(tx, _TOPIC, topic_id=topic_id)
-    segments = inspection.rows(tx, _SEGMENTS, topic_id=topic_id)
-    operations = inspection.rows(tx, _OPERATIONS, topic_id=topic_id, limit=_NEWEST_OPERATIONS)
-    refusals = inspection.rows(tx, _WHY_NOT, topic_id=topic_id, limit=_REFUSALS)
-    subscriptions = inspection.rows(tx, _SUBSCRIPTIONS, topic_id=topic_id)
-    now = database_now(tx)
+def topic_picture(seen: Mapping[str, Any]) -> Picture:
+    """The ring, its segments with their load, what is being done, and why nothing more is."""
+    topic, segments = seen["topic"], seen["segments"]
     head = Text.assemble(
-        (f"{now:%H:%M:%S}Z  {topic['topic']}", "bold"),
+        (f"{seen['at']:%H:%M:%S}Z  {topic['topic']}", "bold"),
         f"  {topic['state']}, epoch {topic['epoch']}, {len(segments)} segments on {topic['data_plane']}",
     )
     needs = (
@@ -161,7 +117,9 @@ def topic_picture(tx: Connection, name: str) -> Picture:
         if topic["needs"]
         else []
     )
-    readers = ", ".join(f"{one['subscription']}: {one['consumers']}" for one in subscriptions) or "none"
+    readers = (
+        ", ".join(f"{one['subscription']}: {one['consumers']}" for one in seen["subscriptions"]) or "none"
+    )
     picture = Group(
         head,
         *needs,
@@ -170,17 +128,10 @@ def topic_picture(tx: Connection, name: str) -> Picture:
         ring(segments, console.width),
         Text(),
         rows_table(_segment_rows(segments)),
-        *_titled("operations", _operation_rows(operations)),
-        *_titled("left alone", _refusal_rows(refusals, to_ms(now))),
+        *_titled("operations", _operation_rows(seen["operations"])),
+        *_titled("left alone", _refusal_rows(seen["refusals"])),
     )
-    document = {
-        "topic": topic,
-        "segments": segments,
-        "operations": operations,
-        "refusals": refusals,
-        "subscriptions": subscriptions,
-    }
-    return document, picture
+    return seen, picture
 
 
 def ring(segments: Sequence[Mapping[str, Any]], width: int) -> Text:
@@ -248,13 +199,13 @@ def _operation_rows(operations: Sequence[Mapping[str, Any]]) -> list[dict[str, A
     ]
 
 
-def _refusal_rows(refusals: Sequence[Mapping[str, Any]], now_ms: int) -> list[dict[str, Any]]:
+def _refusal_rows(refusals: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [
         {
             "lane": one["lane"],
             "segment": one["segment_id"],
             "reason": one["reason"],
-            "how far": refusal_row(one, now_ms)["how_far"],
+            "how far": one["how_far"],
         }
         for one in refusals
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Annotated, Any
 
@@ -13,7 +12,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from controller.bootstrap import Application, application, build_trials
+from controller.bootstrap import application, build_trials
 from controller.domain.errors import InvalidInput
 from controller.domain.policy import KNOBS, PolicyOverride
 from controller.entrypoints import backtest_rows, completion
@@ -28,6 +27,7 @@ from controller.entrypoints.commands.options import (
     topic_name,
 )
 from controller.entrypoints.output import emit, rows_table
+from controller.entrypoints.reach.chosen import control_plane
 from controller.entrypoints.reading import reading
 from controller.entrypoints.rehearsal import stage
 from controller.entrypoints.running import user_name
@@ -56,11 +56,8 @@ Where = Annotated[
 def get(where: Where, as_json: AsJson = False) -> None:
     """Show what is stored at a level (not what is effective)."""
     where = level(where)
-    kind, name = policy_admin.kind_of(where), None if where == CLUSTER else where
-    with reading() as tx:
-        if kind == "topic":
-            inspected.find_topic(tx, where)
-        document = inspected.stored_policy(tx, kind, name)
+    with control_plane() as cleave:
+        document = cleave.policies.stored(where)
     emit(as_json, document, rows_table([{"knob": k, "value": v} for k, v in document.items()], title=where))
 
 
@@ -81,29 +78,22 @@ def set_policy(
 ) -> None:
     """Set knobs at a level; the result is checked together with the levels above."""
     where, changes = level(where), parse_knobs(knobs)
-    with application() as cleave:
-        _change(
-            cleave, where, lambda before: {**({} if replace_all else before), **changes}, dry_run, as_json
-        )
+    _change(where, changes, replace_all=replace_all, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
 def remove(where: Where, dry_run: DryRun = False, as_json: AsJson = False) -> None:
     """Remove everything stored at a level; the levels above apply again."""
-    where = level(where)
-    with application() as cleave:
-        _change(cleave, where, lambda _before: {}, dry_run, as_json)
+    _change(level(where), {}, replace_all=True, dry_run=dry_run, as_json=as_json)
 
 
-def _change(
-    cleave: Application, where: str, change: Callable[[Document], Document], dry_run: bool, as_json: bool
-) -> None:
+def _change(where: str, knobs: Document, *, replace_all: bool, dry_run: bool, as_json: bool) -> None:
     """Write a level's document anew, or only rehearse that, and print what is different."""
-    with stage(cleave, dry_run) as store:
-        changed = policy_admin.change(store, where, change, actor=user_name())
+    with control_plane() as cleave:
+        changed = cleave.policies.change(where, knobs, replace=replace_all, dry_run=dry_run)
     before, after = changed.before, changed.after
-    knobs = [knob for knob in {**before, **after} if before.get(knob) != after.get(knob)]
-    rows = [{"knob": knob, "was": before.get(knob), "value": after.get(knob)} for knob in knobs]
+    others = [knob for knob in {**before, **after} if before.get(knob) != after.get(knob)]
+    rows = [{"knob": knob, "was": before.get(knob), "value": after.get(knob)} for knob in others]
     verb = "would change" if dry_run else "changed"
     title = f"{where}: {len(rows) or 'no'} {'knob' if len(rows) == 1 else 'knobs'} {verb}"
     emit(
@@ -122,8 +112,8 @@ def _change(
 @app.command()
 def effective(topic: Topic, as_json: AsJson = False) -> None:
     """Show every knob in force for a topic, and the level it comes from."""
-    with reading() as tx:
-        rows = inspected.effective_policy(tx, inspected.find_topic(tx, topic_name(topic)))
+    with control_plane() as cleave:
+        rows = cleave.policies.in_force(topic_name(topic))
     emit(as_json, rows, rows_table(rows))
 
 

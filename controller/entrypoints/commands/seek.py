@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from controller.bootstrap import Application, application
 from controller.domain.errors import InvalidInput
 from controller.domain.seek_target import SeekTarget, parse_seek_target
 from controller.entrypoints.commands.options import (
@@ -17,13 +17,13 @@ from controller.entrypoints.commands.options import (
     TimeoutSeconds,
     Topic,
     about,
+    how_to,
     topic_name,
 )
-from controller.entrypoints.commands.topics import finish, operations_table
-from controller.entrypoints.output import emit, operation_document, rows_table
-from controller.entrypoints.rehearsal import stage
-from controller.entrypoints.running import manual_request, run_to_its_end, user_name
-from controller.services import topic_admin
+from controller.entrypoints.commands.topics import operations_table, tell
+from controller.entrypoints.output import emit, rows_table
+from controller.entrypoints.reach.chosen import control_plane
+from controller.entrypoints.reach.port import Row
 
 _COLUMNS = ("segment_id", "state", "is_drained", "backlog", "readers")
 Subscription = Annotated[str, typer.Argument(help="Name of the subscription.")]
@@ -67,39 +67,34 @@ def seek(
     """
     if give_up is (to is not None):
         raise InvalidInput("say where to go on from with --to, or --give-up to give up the seek that waits")
-    name, target = topic_name(topic), None if to is None else parse_seek_target(to)
-    with about(name), application() as cleave, stage(cleave, dry_run) as store:
-        if target is None:
-            given_up = topic_admin.give_up_seek(store, name, subscription, actor=user_name(), reason=reason)
-            if not (no_wait or dry_run):
-                given_up = [run_to_its_end(cleave, one.operation_id, timeout_seconds) for one in given_up]
-            documents = [operation_document(one) for one in given_up]
-            emit(as_json, documents, operations_table(documents))
+    name, how = topic_name(topic), how_to(reason, dry_run, no_wait, timeout_seconds)
+    target = None if to is None else parse_seek_target(to)
+    with about(name), control_plane() as cleave:
+        asked = cleave.subscriptions
+        if to is None or target is None:
+            given_up = asked.give_up_seek(name, subscription, how)
+            emit(as_json, given_up, operations_table(given_up))
             return
-        waited = cleave.settings.consumer_grace_seconds if release_seconds is None else release_seconds
-        request = manual_request(cleave, reason)
-        intent = topic_admin.seek_subscription(
-            store, name, subscription, target, request, release_seconds=waited
-        )
+        changed = asked.seek(name, subscription, to, how, release_seconds=release_seconds)
         if dry_run:
-            _show_cursors(cleave, name, subscription, target, as_json)
+            _show_cursors(name, subscription, target, asked.cursors(name, subscription), as_json)
         else:
-            finish(cleave, intent, no_wait=no_wait, timeout_seconds=timeout_seconds, as_json=as_json)
+            tell(changed, as_json)
 
 
 def _show_cursors(
-    cleave: Application, topic: str, subscription: str, target: SeekTarget, as_json: bool
+    topic: str, subscription: str, target: SeekTarget, cursors: Sequence[Row], as_json: bool
 ) -> None:
     """What the seek would move, and who reads there."""
     rows = [
         {
-            "segment_id": one.segment_id,
-            "state": "SEALED" if one.is_sealed else "ACTIVE",
-            "is_drained": one.is_drained,
-            "backlog": one.backlog,
-            "readers": list(one.readers),
+            "segment_id": one["segment_id"],
+            "state": "SEALED" if one["is_sealed"] else "ACTIVE",
+            "is_drained": one["is_drained"],
+            "backlog": one["backlog"],
+            "readers": list(one["readers"]),
         }
-        for one in topic_admin.what_a_seek_moves(cleave.store, cleave.planes, topic, subscription)
+        for one in cursors
     ]
     document = {"topic": topic, "subscription": subscription, "to": target.sentence, "cursors": rows}
     title = f"{topic}: {subscription} would go {target.sentence}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -18,16 +17,13 @@ from controller.entrypoints.commands.options import (
     TimeoutSeconds,
     Topic,
     about,
+    how_to,
     topic_name,
 )
-from controller.entrypoints.commands.topics import finish
+from controller.entrypoints.commands.topics import tell
 from controller.entrypoints.output import emit, rows_table
-from controller.entrypoints.reading import reading
-from controller.entrypoints.rehearsal import stage
-from controller.entrypoints.running import manual_request
-from controller.services import subscription_lag, topic_admin
-from controller.store.postgres import inspection
-from controller.store.topics import consumers, inspected, subscriptions, topics
+from controller.entrypoints.reach.chosen import control_plane
+from controller.store.topics import consumers, topics
 from controller.store.topics.subscriptions import SubscriptionKind
 
 app = typer.Typer(no_args_is_help=True)
@@ -56,25 +52,20 @@ def create(
 ) -> None:
     """Create a subscription at the earliest position of every segment."""
     name = topic_name(topic)
-    with about(name), application() as cleave, stage(cleave, dry_run) as store:
-        request = manual_request(cleave, reason)
-        intent = topic_admin.create_subscription(store, name, subscription, request, kind=kind)
-        if dry_run:
-            _tell("would be created", name, subscription, as_json, kind=kind.value)
-            return
-        finish(cleave, intent, no_wait=no_wait, timeout_seconds=timeout_seconds, as_json=as_json)
+    how = how_to(reason, dry_run, no_wait, timeout_seconds)
+    with about(name), control_plane() as cleave:
+        changed = cleave.subscriptions.create(name, subscription, how, kind=kind)
+    if dry_run:
+        _tell("would be created", name, subscription, as_json, kind=kind.value)
+    else:
+        tell(changed, as_json)
 
 
 @app.command("list")
 def list_subscriptions(topic: Topic, as_json: AsJson = False) -> None:
     """List a topic's subscriptions and their consumers."""
-    with reading() as tx:
-        row = inspected.find_topic(tx, topic_name(topic))
-        rows = inspection.rows(
-            tx,
-            "SELECT * FROM inspect.subscriptions WHERE topic_id = :t ORDER BY subscription",
-            t=row.topic_id,
-        )
+    with control_plane() as cleave:
+        rows = cleave.subscriptions.list(topic_name(topic))
     emit(
         as_json,
         rows,
@@ -118,13 +109,13 @@ def set_sharing(
     name = topic_name(topic)
     if parents_block is None and drain_consumers is None:
         raise InvalidInput("nothing to set; give --parents-block, --no-parents-block or --drain-consumers")
-    with about(name), application() as cleave, stage(cleave, dry_run) as store, store.transaction() as tx:
-        subscriptions.set_sharing(
-            tx,
-            topics.find_topic(tx, name).topic_id,
+    with about(name), control_plane() as cleave:
+        cleave.subscriptions.share(
+            name,
             subscription,
             parents_block=parents_block,
             drain_consumers=drain_consumers,
+            dry_run=dry_run,
         )
     _tell("would be set" if dry_run else "set", name, subscription, as_json)
 
@@ -141,12 +132,13 @@ def delete(
 ) -> None:
     """Delete a subscription and its positions on every segment."""
     name = topic_name(topic)
-    with about(name), application() as cleave, stage(cleave, dry_run) as store:
-        intent = topic_admin.delete_subscription(store, name, subscription, manual_request(cleave, reason))
-        if dry_run:
-            _tell("would be deleted", name, subscription, as_json)
-            return
-        finish(cleave, intent, no_wait=no_wait, timeout_seconds=timeout_seconds, as_json=as_json)
+    how = how_to(reason, dry_run, no_wait, timeout_seconds)
+    with about(name), control_plane() as cleave:
+        changed = cleave.subscriptions.delete(name, subscription, how)
+    if dry_run:
+        _tell("would be deleted", name, subscription, as_json)
+    else:
+        tell(changed, as_json)
 
 
 def _tell(what: str, topic: str, subscription: str, as_json: bool, **more: str) -> None:
@@ -173,20 +165,6 @@ def unregister(topic: Topic, subscription: Subscription, consumer: Consumer, as_
     _tell("unregistered", name, subscription, as_json, consumer=consumer)
 
 
-_ASSIGNMENTS = """
-    SELECT topic, topic_id, subscription, kind, segment_id, hash_range, state, is_drained, barrier, waits_for,
-           consumers AS consumer_names
-      FROM inspect.assignments WHERE topic_id = :t ORDER BY subscription, hash_range, segment_id
-"""
-
-
-_WHY = """
-    SELECT subscription, segment_id, hash_range, state, bucket, owner, successor, reason, since, waits_for, held_by
-      FROM inspect.buckets WHERE topic_id = :t AND (CAST(:s AS text) IS NULL OR subscription = :s)
-     ORDER BY subscription, hash_range, segment_id, bucket
-"""
-
-
 @consumers_app.command()
 def why(
     topic: Topic,
@@ -194,9 +172,8 @@ def why(
     as_json: AsJson = False,
 ) -> None:
     """Say of each entry bucket who reads it, or why nobody does, since when, and who holds what it waits for."""
-    with reading() as tx:
-        row = inspected.find_topic(tx, topic_name(topic))
-        rows = inspection.rows(tx, _WHY, t=row.topic_id, s=subscription)
+    with control_plane() as cleave:
+        rows = cleave.consumers.buckets(topic_name(topic), subscription)
     shown = (
         "subscription",
         "segment_id",
@@ -215,8 +192,8 @@ def why(
 def lag(topic: Topic, subscription: Subscription, as_json: AsJson = False) -> None:
     """Count what is not acknowledged, for each entry bucket where the data plane can, whether anybody reads it or not."""
     name = topic_name(topic)
-    with about(name), application() as cleave:
-        rows = [asdict(one) for one in subscription_lag.lag(cleave.store, cleave.planes, name, subscription)]
+    with about(name), control_plane() as cleave:
+        rows = cleave.consumers.lag(name, subscription)
     shown = ("segment_id", "hash_range", "state", "bucket", "owners", "messages", "error")
     emit(as_json, rows, rows_table(rows, shown))
 
@@ -224,8 +201,7 @@ def lag(topic: Topic, subscription: Subscription, as_json: AsJson = False) -> No
 @consumers_app.command("list")
 def list_consumers(topic: Topic, as_json: AsJson = False) -> None:
     """List which consumer owns which segment, and which segments are withheld until their ancestors are drained."""
-    with reading() as tx:
-        row = inspected.find_topic(tx, topic_name(topic))
-        rows = inspection.rows(tx, _ASSIGNMENTS, t=row.topic_id)
+    with control_plane() as cleave:
+        rows = cleave.consumers.assignments(topic_name(topic))
     columns = ("subscription", "segment_id", "hash_range", "state", "barrier", "waits_for", "consumer_names")
     emit(as_json, rows, rows_table(rows, columns))

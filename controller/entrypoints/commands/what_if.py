@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from controller.bootstrap import application
 from controller.domain.decision import Lane
 from controller.domain.errors import InvalidInput
 from controller.domain.evaluator import ALL_LANES
@@ -16,6 +15,8 @@ from controller.entrypoints.commands import verdicts
 from controller.entrypoints.commands.options import AsJson, From, To, Topic, about, topic_name
 from controller.entrypoints.commands.policy import parse_knobs
 from controller.entrypoints.output import emit, rows_table
+from controller.entrypoints.reach.chosen import control_plane
+from controller.entrypoints.reach.verbs import demand_database
 from controller.services import what_if as service
 from controller.services.policy_backtest import Loads
 from controller.services.what_if import WhatIf
@@ -49,12 +50,13 @@ def what_if(
     """
     name, changes, asked = topic_name(topic), parse_knobs(knobs), parse_lanes(lanes)
     if since is not None or until is not None:
+        demand_database("what-if --from")
         if asked != ALL_LANES:
             raise InvalidInput("--lanes goes with the present; in the past all lanes are asked")
         _of_the_past(name, changes, since, until, as_json)
         return
-    with about(name), application() as cleave:
-        found = service.ask(cleave.store, cleave.planes, name, changes, asked)
+    with about(name), control_plane() as cleave:
+        found = service.compare(name, *cleave.decisions.situations(name, changes), asked)
     document = verdict_documents.comparison(found)
     emit(as_json, document, _table(document, found))
 

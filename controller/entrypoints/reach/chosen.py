@@ -37,22 +37,29 @@ def server_url() -> str | None:
 
 
 @contextmanager
-def control_plane() -> Iterator[ControlPlane]:
-    """What the command asks. Connects when it is asked something. Raises InvalidInput for a server without a token."""
+def control_plane(*, most_seconds: float | None = None) -> Iterator[ControlPlane]:
+    """What the command asks. Connects when it is asked something. Raises InvalidInput for a server without a token. `most_seconds`
+    is for a server's answer, and then it is asked once.
+    """
     url = server_url()
     if url is None:
         from controller.entrypoints.reach.direct import Direct
 
-        yield Direct()
+        direct = Direct()
+        try:
+            yield direct
+        finally:
+            direct.close()
         return
     from controller.client.servers import Servers
     from controller.entrypoints.reach.over_http import OverHttp
-    from controller.entrypoints.reach.over_http.calls import CALL_SECONDS, Calls
+    from controller.entrypoints.reach.over_http.calls import CALL_SECONDS, TRIED_AGAIN_SECONDS, Calls
     from controller.settings import load_settings
 
-    servers = Servers([url], _token(load_settings(), url), call_timeout_seconds=CALL_SECONDS)
+    patience = (CALL_SECONDS, TRIED_AGAIN_SECONDS) if most_seconds is None else (most_seconds, 0.0)
+    servers = Servers([url], _token(load_settings(), url), call_timeout_seconds=patience[0])
     try:
-        yield OverHttp(Calls(servers, url))
+        yield OverHttp(Calls(servers, url, patience[1]))
     finally:
         servers.close()
 

@@ -1,83 +1,22 @@
 """What commands ask of Cleave, by subject: the port behind which are the database (`direct`) and a server (`over_http`).
 
-Answers are documents as the commands print them, with instants as `datetime`; the columns of lists are named here, so that both ways give
+Answers are documents as the commands print them, with instants as `datetime`; the columns of lists are in `columns`, so that both ways give
 the same. Errors are those of `domain.errors`, whichever way they came.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
 from controller.domain.layout import SegmentLayout
+from controller.domain.situation import Situation
+from controller.entrypoints.dead_letter_desk import Letters, Redriven
+from controller.store.topics.subscriptions import SubscriptionKind
 
 Row = dict[str, Any]
-
-TOPIC = ("topic", "state", "epoch", "data_plane")
-OPERATION = (
-    "operation_id",
-    "topic",
-    "topic_id",
-    "kind",
-    "state",
-    "live",
-    "origin",
-    "actor",
-    "reason",
-    "decision_id",
-    "parents",
-    "children",
-    "epoch",
-    "attempts",
-    "last_error",
-    "claimed_by",
-    "claim_term",
-    "claim_expires_at",
-    "not_before",
-    "intended_at",
-    "fenced_at",
-    "committed_at",
-    "finished_at",
-    "deadline",
-    "age_seconds",
-    "fenced_seconds",
-    "request_key",
-    "parameters",
-    "creates",
-)
-STUCK_OPERATION = (
-    "operation_id",
-    "topic",
-    "kind",
-    "state",
-    "stuck_because",
-    "age_seconds",
-    "attempts",
-    "last_error",
-    "claimed_by",
-    "claim_expires_at",
-    "not_before",
-    "deadline",
-    "parents",
-    "children",
-    "creates",
-)
-
-SUBSCRIPTION = (
-    "topic",
-    "topic_id",
-    "subscription",
-    "kind",
-    "state",
-    "created_epoch",
-    "created_at",
-    "parents_block",
-    "drain_consumers",
-    "consumers",
-    "consumer_names",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +60,12 @@ class Topics(Protocol):
 
     def list(self, *, namespace: str | None, prefix: str, limit: int) -> Sequence[Row]:
         """Those that are not deleted, by name, with the columns `TOPIC`."""
+
+    def namespaces(self, *, prefix: str, limit: int) -> Sequence[Row]:
+        """Those that have a topic, by name, in the column `namespace`."""
+
+    def hot_keys(self, topic: str) -> Sequence[Row]:
+        """Which part of each ACTIVE segment has the most load, by segment, with the columns `HOT_KEY`."""
 
     def find(self, topic: str) -> FoundTopic:
         """One, in whatever state but deleted."""
@@ -180,10 +125,150 @@ class Operations(Protocol):
 
 
 class Subscriptions(Protocol):
-    """Who reads a topic. Each names its topic in full, and raises TopicNotFound."""
+    """Subscriptions of a topic. Each names its topic in full, and raises TopicNotFound; all but `list` and `create` SubscriptionNotFound."""
 
     def list(self, topic: str) -> Sequence[Row]:
         """Those of a topic with their consumers, by name, with the columns `SUBSCRIPTION`."""
+
+    def create(self, topic: str, subscription: str, how: How, *, kind: SubscriptionKind) -> Changed:
+        """At the earliest position of every segment."""
+
+    def delete(self, topic: str, subscription: str, how: How) -> Changed:
+        """With its positions."""
+
+    def share(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        parents_block: bool | None,
+        drain_consumers: int | None,
+        dry_run: bool,
+    ) -> None:
+        """How it is shared out over its consumers from now on; what is None stays."""
+
+    def seek(
+        self, topic: str, subscription: str, to: str, how: How, *, release_seconds: float | None
+    ) -> Changed:
+        """Have it go on from `to`, as `domain.seek_target` reads it. Consumers have `release_seconds` to let go; None: their grace period."""
+
+    def give_up_seek(self, topic: str, subscription: str, how: How) -> Sequence[Row]:
+        """Operations of seeks that are to end as if they had not been asked for. Raises Conflict where there is none."""
+
+    def cursors(self, topic: str, subscription: str) -> Sequence[Row]:
+        """What a seek would move: `segment_id`, `is_sealed`, `is_drained`, `backlog`, `readers`."""
+
+
+class Consumers(Protocol):
+    """Who consumes a topic, and what nobody gets. Each names its topic in full, and raises TopicNotFound."""
+
+    def assignments(self, topic: str) -> Sequence[Row]:
+        """Which segments a subscription may read, with the columns `ASSIGNMENT`."""
+
+    def buckets(self, topic: str, subscription: str | None) -> Sequence[Row]:
+        """Of each entry bucket who has it or why nobody reads it, with the columns `BUCKET`."""
+
+    def lag(self, topic: str, subscription: str) -> Sequence[Row]:
+        """As `services.subscription_lag.lag`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundBacktest:
+    """What was asked, with the columns `BACKTEST`, and what came out, with the columns `BACKTEST_RESULT`."""
+
+    run: Row
+    results: Sequence[Row]
+
+
+class Backtests(Protocol):
+    """Backtests that were run."""
+
+    def list(self, limit: int) -> Sequence[Row]:
+        """Newest first, with the columns `BACKTEST`."""
+
+    def find(self, run_id: int) -> FoundBacktest:
+        """One. Raises NotFound."""
+
+
+class DeadLetters(Protocol):
+    """What a subscription could not handle. Each names its topic in full; raises as `dead_letter_desk.look`."""
+
+    def look(self, topic: str, subscription: str, limit: int) -> Letters:
+        """The oldest, `limit` at most."""
+
+    def redrive(self, topic: str, subscription: str, limit: int | None, *, dry_run: bool) -> Redriven:
+        """Put the oldest back into the topic, `limit` at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundBundles:
+    """Bundles of a cluster with the columns `BUNDLE`, and how many there are in all."""
+
+    cluster: str
+    rows: Sequence[Row]
+    known: int
+
+
+class Bundles(Protocol):
+    """Namespace bundles as they were aggregated last, and what the balancer proposes."""
+
+    def list(self, namespace: str | None, limit: int) -> FoundBundles:
+        """By namespace, in the order of the ring. Raises NotFound for a namespace of which none is known."""
+
+    def proposals(
+        self, *, namespace: str | None, states: Sequence[str], cycle_id: int | None, limit: int
+    ) -> Sequence[Row]:
+        """Newest first, of all states where none is named, with the columns `PROPOSAL`."""
+
+
+class Pictures(Protocol):
+    """What people look at again and again."""
+
+    def fleet(self, find: str, limit: int) -> Row:
+        """As `pictures.of_fleet`."""
+
+    def topic(self, name: str) -> Row:
+        """As `pictures.of_topic`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedLevel:
+    """What a level of policy stores before and after a change; of the cluster every knob."""
+
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+
+
+class Policies(Protocol):
+    """Policies at levels: `cluster`, a namespace, or a topic's full name."""
+
+    def stored(self, level: str) -> Row:
+        """The knobs that the level sets. Raises TopicNotFound."""
+
+    def change(self, level: str, knobs: Mapping[str, Any], *, replace: bool, dry_run: bool) -> ChangedLevel:
+        """Knobs set, None takes one back; with `replace` those that are not named too. Raises as `services.policy_admin.change`."""
+
+    def in_force(self, topic: str) -> Sequence[Row]:
+        """Every knob of a topic, with the level it comes from. Raises TopicNotFound."""
+
+
+class Decisions(Protocol):
+    """The ledger, and what decisions are made on."""
+
+    def list(self, *, topic: str | None, limit: int) -> Sequence[Row]:
+        """Newest first, with the columns `DECISION`. Raises TopicNotFound for a name that no topic ever had."""
+
+    def left_alone(self, *, topic: str | None, limit: int) -> Sequence[Row]:
+        """What was refused at the newest evaluation of each lane, newest first, with the columns `LEFT_ALONE`. Raises as `list`."""
+
+    def inputs(self, decision_id: int) -> Row:
+        """What one was made on, and its answer, with the columns `INPUTS`. Raises NotFound."""
+
+    def ledger(self, topic: str, since: datetime, until: datetime) -> Iterator[Row]:
+        """The same of a topic's decisions from `since` until before `until`, in the order they were made. Raises as `list`."""
+
+    def situations(self, topic: str, changes: Mapping[str, Any]) -> tuple[Situation, Situation]:
+        """What would be decided on now, under the policy in force and under the changed one. Raises as `services.what_if.ask`."""
 
 
 class ControlPlane(Protocol):
@@ -204,3 +289,31 @@ class ControlPlane(Protocol):
     @property
     def subscriptions(self) -> Subscriptions:
         """See `Subscriptions`."""
+
+    @property
+    def policies(self) -> Policies:
+        """See `Policies`."""
+
+    @property
+    def decisions(self) -> Decisions:
+        """See `Decisions`."""
+
+    @property
+    def consumers(self) -> Consumers:
+        """See `Consumers`."""
+
+    @property
+    def backtests(self) -> Backtests:
+        """See `Backtests`."""
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """See `DeadLetters`."""
+
+    @property
+    def bundles(self) -> Bundles:
+        """See `Bundles`."""
+
+    @property
+    def pictures(self) -> Pictures:
+        """See `Pictures`."""

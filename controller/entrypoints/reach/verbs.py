@@ -19,6 +19,31 @@ BOTH_WAYS = frozenset(
         "segments merge",
         "segments rebucket",
         "operations",
+        "policy get",
+        "policy set",
+        "policy remove",
+        "policy effective",
+        "decide",
+        "what-if",
+        "decisions",
+        "decisions replay",
+        "subscriptions create",
+        "subscriptions list",
+        "subscriptions set",
+        "subscriptions delete",
+        "consumers list",
+        "consumers why",
+        "consumers lag",
+        "seek",
+        "dead-letters list",
+        "dead-letters redrive",
+        "hot-keys",
+        "bundles show",
+        "bundles proposals",
+        "backtests list",
+        "backtests show",
+        "top",
+        "watch",
         "layout",
         "lineage",
         "key",
@@ -36,15 +61,20 @@ def gated(verb: str, act: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(act)
     def on_database(*arguments: Any, **options: Any) -> Any:
-        url = _named()
-        if url is not None:
-            raise Unsupported(
-                f"`cleave {verb}` needs the database and the machine themselves, and a server is named ({url}); unset "
-                "CLEAVE_API_URL, leave out --api-url, and set CLEAVE_DATABASE_URL"
-            )
+        demand_database(verb)
         return act(*arguments, **options)
 
     return on_database
+
+
+def demand_database(verb: str) -> None:
+    """Refuse where a server is named: the verb, or the verb with that option, needs the database. Raises Unsupported."""
+    url = _named()
+    if url is not None:
+        raise Unsupported(
+            f"`cleave {verb}` needs the database and the machine themselves, and a server is named ({url}); unset "
+            "CLEAVE_API_URL, leave out --api-url, and set CLEAVE_DATABASE_URL"
+        )
 
 
 def _named() -> str | None:

@@ -52,3 +52,8 @@ OfTopic = Annotated[
     Query(max_length=2000, description="Its full name.", examples=["topic://acme/shop/orders"]),
 ]
 """A list's rows of one topic only."""
+From = Annotated[
+    str | None,
+    Query(alias="from", description="An instant, or so long ago.", examples=["12h", "2026-11-21T03:00:00Z"]),
+]
+To = Annotated[str | None, Query(alias="to", description="An instant, or so long ago.")]

@@ -31,10 +31,23 @@ EXIT_CODES = (
 )
 
 
+_ROOT = "## In front of any command\n\nAs in `cleave --api-url http://127.0.0.1:8470 topics list`."
+_ENVIRONMENT = """A server wants a token, which is no option, since all users of a machine see options:
+
+| variable | what it is |
+|---|---|
+| `CLEAVE_API_URL` | the server, where `--api-url` does not name one; neither: the database of `CLEAVE_DATABASE_URL` |
+| `CLEAVE_API_TOKEN` | a token of `cleave token` |
+| `CLEAVE_API_TOKEN_FILE` | or the file that it is in; the file wins |
+
+[What goes over HTTP](../how-to/operate-over-http.md#by-the-command)."""
+
+
 def commands() -> str:
     """Every command with its arguments and options, from the typer application."""
-    parts = [table(("exit code", "meaning"), EXIT_CODES)]
-    for path, command in _walk(typer.main.get_command(app), ()):
+    program = typer.main.get_command(app)
+    parts = [table(("exit code", "meaning"), EXIT_CODES), _ROOT, *_parameters(program), _ENVIRONMENT]
+    for path, command in _walk(program, ()):
         parts += [f"## `{' '.join(path)}`", command.help or "", *_parameters(command)]
     return page(
         "Commands",

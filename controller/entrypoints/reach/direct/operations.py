@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from controller.entrypoints.reach.port import OPERATION, STUCK_OPERATION, Row
+from controller.entrypoints.reach.columns import OPERATION, STUCK_OPERATION
+from controller.entrypoints.reach.port import Row
 from controller.entrypoints.reading import reading
 from controller.store.postgres import inspection
 from controller.store.topics import inspected

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from controller.entrypoints.reach.over_http.backtests import HttpBacktests
+from controller.entrypoints.reach.over_http.bundles import HttpBundles
 from controller.entrypoints.reach.over_http.calls import Calls
+from controller.entrypoints.reach.over_http.consumers import HttpConsumers
+from controller.entrypoints.reach.over_http.dead_letters import HttpDeadLetters
+from controller.entrypoints.reach.over_http.decisions import HttpDecisions
 from controller.entrypoints.reach.over_http.operations import HttpOperations
+from controller.entrypoints.reach.over_http.pictures import HttpPictures
+from controller.entrypoints.reach.over_http.policies import HttpPolicies
 from controller.entrypoints.reach.over_http.segments import HttpSegments
 from controller.entrypoints.reach.over_http.subscriptions import HttpSubscriptions
 from controller.entrypoints.reach.over_http.topics import HttpTopics
@@ -17,3 +24,10 @@ class OverHttp:
         self.segments = HttpSegments(calls)
         self.operations = HttpOperations(calls)
         self.subscriptions = HttpSubscriptions(calls)
+        self.policies = HttpPolicies(calls)
+        self.decisions = HttpDecisions(calls)
+        self.consumers = HttpConsumers(calls)
+        self.dead_letters = HttpDeadLetters(calls)
+        self.bundles = HttpBundles(calls)
+        self.backtests = HttpBacktests(calls)
+        self.pictures = HttpPictures(calls)

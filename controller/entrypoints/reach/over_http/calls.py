@@ -7,7 +7,7 @@ Other refusals are the server's, with its reason.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -28,8 +28,9 @@ TRIED_AGAIN_SECONDS = 2.0
 LONGEST_WAIT_SECONDS = 60.0
 """For an operation within one call, as the server allows; from then on it is asked how far it is."""
 PAGE = 1000
-_INSTANTS = frozenset({"since", "until", "deadline", "not_before", "valid_until"})
-"""And whatever ends in `_at`."""
+_INSTANTS = frozenset({"at", "since", "until", "deadline", "not_before"})
+_OF_INSTANTS = ("_at", "_since", "_until")
+"""How their names end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class Calls:
 
     servers: Servers
     url: str
+    tried_again_seconds: float = TRIED_AGAIN_SECONDS
 
     def get(self, path: str, **query: Any) -> Any:
         """One answer; what is None is not asked."""
@@ -49,16 +51,21 @@ class Calls:
 
     def every(self, path: str, *, limit: int | None = None, **query: Any) -> list[Row]:
         """A list's items over all its pages, `limit` of them at most; their instants are instants."""
-        found: list[Row] = []
-        page = None
-        while limit is None or len(found) < limit:
-            size = PAGE if limit is None else min(PAGE, limit - len(found))
-            answer = self.get(path, limit=size, page=page, **query)
-            found += map(with_instants, answer["items"])
-            page = answer["next"]
+        return list(self.pages(path, limit=limit, **query))
+
+    def pages(
+        self, path: str, *, limit: int | None = None, size: int | None = None, **query: Any
+    ) -> Iterator[Row]:
+        """The same as they come, `size` or `PAGE` to a page at most, for lists that are not to be held whole."""
+        page, left, size = None, limit, size or PAGE
+        while left is None or left > 0:
+            asked = size if left is None else min(size, left)
+            answer = self.get(path, limit=asked, page=page, **query)
+            items, page = (told(answer, name) for name in ("items", "next"))
+            yield from map(with_instants, items)
             if page is None:
-                break
-        return found
+                return
+            left = None if left is None else left - len(items)
 
     def change(self, method: str, path: str, document: object, dry_run: bool, **query: Any) -> Any:
         """A change's answer. It has a key of its own, so that what is asked twice is done once."""
@@ -81,25 +88,30 @@ class Calls:
         )
         said = {**document, "reason": how.reason}
         answer = self.change(method, path, said, how.dry_run, wait_seconds=wait)
+        operation = told(answer, "operation")
         if how.dry_run:
-            planned = answer["planned"]
-            return Changed(answer["operation"], Planned(planned["epoch"], planned["segments"]))
-        operation = answer["operation"]
+            planned = told(answer, "planned")
+            return Changed(operation, Planned(told(planned, "epoch"), told(planned, "segments")))
         if how.wait_seconds is not None:
             operation = self.see_through(operation, how.wait_seconds, already=wait or 0.0)
         return Changed(operation)
 
     def see_through(self, operation: Row, wait_seconds: float, *, already: float = 0.0) -> Row:
         """The operation once it is done; `already` seconds of the wait are over. Raises as `intend`."""
+        return demand_done(self.ended(operation, max(wait_seconds - already, 0.0)), wait_seconds)
+
+    def ended(self, operation: Row, wait_seconds: float) -> Row:
+        """The operation once it has ended, or as it is after so long."""
+        if not OperationState(operation["state"]).is_live:
+            return operation
         look = tenacity.Retrying(
             retry=tenacity.retry_if_result(lambda one: OperationState(one["state"]).is_live),
             wait=tenacity.wait_exponential(multiplier=0.05, max=1.0),
-            stop=tenacity.stop_after_delay(max(wait_seconds - already, 0.0)),
+            stop=tenacity.stop_after_delay(wait_seconds),
             retry_error_callback=lambda last: last.outcome and last.outcome.result(),
         )
-        if OperationState(operation["state"]).is_live:
-            operation = look(self._operation, operation)
-        return demand_done(operation, wait_seconds)
+        found: Row = look(self._operation, operation)
+        return found
 
     def _operation(self, before: Row) -> Row:
         """As it is now, with the keys of `before`."""
@@ -113,10 +125,12 @@ class Calls:
             return tenacity.Retrying(
                 retry=tenacity.retry_if_exception(call.is_worth_another),
                 wait=tenacity.wait_random_exponential(multiplier=0.05, max=0.5),
-                stop=tenacity.stop_after_delay(TRIED_AGAIN_SECONDS),
+                stop=tenacity.stop_after_delay(self.tried_again_seconds),
                 reraise=True,
             )(call)
         except StoreUnavailable as error:
+            if isinstance(error.__cause__, ValueError):  # whole, and no JSON: a page of somebody else's
+                raise Terminal(f"{error.message}; is {self.url} an address of Cleave?") from error
             if not _reached_nobody(error):
                 raise
             raise StoreUnavailable(
@@ -154,9 +168,14 @@ def demand_done(operation: Row, wait_seconds: float) -> Row:
     """The operation, if it has ended well. Raises Retryable, Terminal, as a wait for it in the database does."""
     from controller.entrypoints.running import aborted
 
-    state = OperationState(operation["state"])
-    if state is OperationState.ABORTED:
+    if demand_ended(operation, wait_seconds)["state"] == OperationState.ABORTED.value:
         raise aborted(operation["operation_id"], operation["kind"], operation["topic"])
+    return operation
+
+
+def demand_ended(operation: Row, wait_seconds: float) -> Row:
+    """The operation, if it has ended, well or not. Raises Retryable."""
+    state = OperationState(operation["state"])
     if state.is_live:
         raise Retryable(
             f"operation {operation['operation_id']} ({operation['kind']} of {operation['topic']}) is {state} after "
@@ -169,7 +188,7 @@ def with_instants(row: Row) -> Row:
     """The row, whose instants came as text."""
     return {
         name: datetime.fromisoformat(value)
-        if isinstance(value, str) and (name.endswith("_at") or name in _INSTANTS)
+        if isinstance(value, str) and (name.endswith(_OF_INSTANTS) or name in _INSTANTS)
         else value
         for name, value in row.items()
     }
@@ -177,7 +196,16 @@ def with_instants(row: Row) -> Row:
 
 def chosen(row: Mapping[str, Any], columns: tuple[str, ...]) -> Row:
     """These columns of it, in their order."""
-    return {column: row[column] for column in columns}
+    return {column: told(row, column) for column in columns}
+
+
+def told(document: Any, name: str) -> Any:
+    """A part of an answer. Raises Terminal where there is none, as from a server of another version, or of something else."""
+    if not isinstance(document, Mapping) or name not in document:
+        raise Terminal(
+            f"the server's answer has no {name!r}; see that it is Cleave, and of this command's version"
+        )
+    return document[name]
 
 
 def _given(query: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from controller.entrypoints.reach.columns import OPERATION, STUCK_OPERATION
 from controller.entrypoints.reach.over_http.calls import API, Calls, chosen
-from controller.entrypoints.reach.port import OPERATION, STUCK_OPERATION, Row
+from controller.entrypoints.reach.port import Row
 
 
 @dataclass(frozen=True, slots=True)

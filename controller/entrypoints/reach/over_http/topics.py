@@ -8,8 +8,9 @@ from datetime import datetime
 
 from controller.client.servers import topic_path
 from controller.domain.layout import SegmentLayout
+from controller.entrypoints.reach.columns import HOT_KEY, TOPIC
 from controller.entrypoints.reach.over_http.calls import API, Calls, chosen
-from controller.entrypoints.reach.port import TOPIC, Changed, FoundTopic, How, Row
+from controller.entrypoints.reach.port import Changed, FoundTopic, How, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,14 @@ class HttpTopics:
         """See `port.Topics`."""
         rows = self.calls.every(f"{API}/topics", limit=limit, namespace=namespace, prefix=prefix or None)
         return [chosen(row, TOPIC) for row in rows]
+
+    def namespaces(self, *, prefix: str, limit: int) -> Sequence[Row]:
+        """See `port.Topics`."""
+        return self.calls.every(f"{API}/namespaces", limit=limit, prefix=prefix or None)
+
+    def hot_keys(self, topic: str) -> Sequence[Row]:
+        """See `port.Topics`."""
+        return [chosen(row, HOT_KEY) for row in self.calls.every(f"{topic_path(topic)}/hot-keys")]
 
     def find(self, topic: str) -> FoundTopic:
         """See `port.Topics`."""

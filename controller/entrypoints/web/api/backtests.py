@@ -20,7 +20,7 @@ from controller.store import backtests
 from controller.store.postgres import inspection
 
 router = APIRouter(responses=REFUSALS, tags=["backtests"])
-_COLUMNS = "run_id, state, asked_at, asked_by, policies, loads, since, until, engine, seconds, results, error, code_version"
+_COLUMNS = "run_id, state, asked_at, asked_by, policies, loads, since, until, engine, seconds, results, error, code_version, inputs"
 _LIST = Listing(
     f"""
     SELECT {_COLUMNS} FROM inspect.backtest_runs
@@ -28,7 +28,7 @@ _LIST = Listing(
     """,
     {"run_id": int},
 )
-_ONE = f"SELECT {_COLUMNS}, inputs FROM inspect.backtest_runs WHERE run_id = :run_id"
+_ONE = f"SELECT {_COLUMNS} FROM inspect.backtest_runs WHERE run_id = :run_id"
 _RESULTS = Listing(
     """
     SELECT load, policy, seed, topic_id, cost, least_cost, regret, is_ideal, figures FROM inspect.backtest_results
@@ -56,12 +56,12 @@ class Backtest(BaseModel):
     results: int
     error: str | None
     code_version: str
+    inputs: dict[str, Any]
 
 
 class WholeBacktest(Backtest):
-    """With its inputs, and one row a policy over all loads: the one with the least regret first."""
+    """With one row a policy over all loads: the one with the least regret first."""
 
-    inputs: dict[str, Any]
     summary: list[dict[str, Any]]
 
 
@@ -111,5 +111,5 @@ def list_results(acting: AtDesk, paging: Asked, run_id: RunId) -> dict[str, Any]
 def _run(tx: Connection, run_id: int) -> dict[str, Any]:
     found = inspection.rows(tx, _ONE, run_id=run_id)
     if not found:
-        raise NotFound(f"there is no backtest {run_id}; list them")
+        raise NotFound(f"there is no backtest {run_id}; `cleave backtests list` has them")
     return found[0]

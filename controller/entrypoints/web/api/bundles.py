@@ -8,6 +8,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, Field
 
+from controller.bundles.store import views
+from controller.bundles.store.proposals import ProposalState
 from controller.entrypoints.web.acting import AtDesk
 from controller.entrypoints.web.api.paging import Asked, Listing, Page
 from controller.entrypoints.web.demands import READ
@@ -18,7 +20,8 @@ router = APIRouter(responses=REFUSALS, tags=["bundles"])
 _BUNDLES = Listing(
     """
     SELECT namespace, bundle, broker, mode, topic_count, producer_count, consumer_count, msg_rate_in, byte_rate_in, msg_rate_out,
-           byte_rate_out, share_of_namespace, can_split, modified_at, observed_at, lower_bound
+           byte_rate_out, msg_rate_in + msg_rate_out AS msg_rate, byte_rate_in + byte_rate_out AS byte_rate, share_of_namespace,
+           can_split, modified_at, observed_at, lower_bound, upper_bound
       FROM inspect.bundles_now
      WHERE cluster = :cluster AND (CAST(:namespace AS text) IS NULL OR namespace = :namespace)
        AND (CAST(:after_namespace AS text) IS NULL OR (namespace, lower_bound) > (:after_namespace, :after_lower_bound))
@@ -38,9 +41,11 @@ _BROKERS = Listing(
 _PROPOSALS = Listing(
     """
     SELECT proposal_id, cycle_id, decided_at, namespace, bundle, kind, state, broker, destination, cut_points, reason, outcome,
-           actor, mode, attempts, changed_at
+           actor, mode, attempts, changed_at, extract(epoch FROM clock_timestamp() - decided_at) AS age_seconds
       FROM inspect.bundles_proposals
      WHERE cluster = :cluster AND (CAST(:namespace AS text) IS NULL OR namespace = :namespace)
+       AND (CAST(:cycle_id AS bigint) IS NULL OR cycle_id = :cycle_id)
+       AND (cardinality(CAST(:states AS text[])) = 0 OR state = ANY (:states))
        AND (CAST(:after_proposal_id AS bigint) IS NULL OR proposal_id < :after_proposal_id)
      ORDER BY proposal_id DESC LIMIT :limit
     """,
@@ -62,10 +67,21 @@ class Bundle(BaseModel):
     byte_rate_in: float | None
     msg_rate_out: float | None
     byte_rate_out: float | None
+    msg_rate: float | None = Field(description="In and out, as `byte_rate`.")
+    byte_rate: float | None
     share_of_namespace: float | None
     can_split: bool
     modified_at: datetime | None
     observed_at: datetime | None
+    lower_bound: int
+    upper_bound: int
+
+
+class BundleCount(BaseModel):
+    """How many bundles are known of a cluster, or of one of its namespaces."""
+
+    cluster: str = Field(examples=["standalone"])
+    bundles: int
 
 
 class Broker(BaseModel):
@@ -105,6 +121,7 @@ class Proposal(BaseModel):
     mode: str | None
     attempts: int
     changed_at: datetime
+    age_seconds: float = Field(description="Since it was decided.")
 
 
 async def _cluster(
@@ -129,6 +146,13 @@ def list_bundles(
         return _BUNDLES.page(tx, paging, cluster=cluster, namespace=namespace)
 
 
+@router.get(f"{PREFIX}/bundles/count", dependencies=[READ])
+def count_bundles(acting: AtDesk, cluster: Cluster, namespace: InNamespace = None) -> BundleCount:
+    """Of which cluster bundles are shown, and how many there are."""
+    with acting.app.store.transaction() as tx:
+        return BundleCount(cluster=cluster, bundles=views.count_bundles(tx, cluster, namespace))
+
+
 @router.get(f"{PREFIX}/bundles/brokers", dependencies=[READ], response_model=Page[Broker])
 def list_brokers(acting: AtDesk, paging: Asked, cluster: Cluster) -> dict[str, Any]:
     """Brokers by name."""
@@ -138,8 +162,18 @@ def list_brokers(acting: AtDesk, paging: Asked, cluster: Cluster) -> dict[str, A
 
 @router.get(f"{PREFIX}/bundles/proposals", dependencies=[READ], response_model=Page[Proposal])
 def list_proposals(
-    acting: AtDesk, paging: Asked, cluster: Cluster, namespace: InNamespace = None
+    acting: AtDesk,
+    paging: Asked,
+    cluster: Cluster,
+    namespace: InNamespace = None,
+    state: Annotated[
+        list[ProposalState] | None, Query(max_length=20, description="Only these; all without.")
+    ] = None,
+    cycle_id: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
 ) -> dict[str, Any]:
     """What the balancer proposed, newest first."""
     with acting.app.store.transaction() as tx:
-        return _PROPOSALS.page(tx, paging, cluster=cluster, namespace=namespace)
+        states = [one.value for one in state or ()]
+        return _PROPOSALS.page(
+            tx, paging, cluster=cluster, namespace=namespace, states=states, cycle_id=cycle_id
+        )

@@ -20,7 +20,7 @@ from controller.domain.errors import CleaveError
 from controller.domain.operation import Operation
 from controller.entrypoints.output import operation_document
 from controller.entrypoints.rehearsal import planned_segments, stage
-from controller.entrypoints.running import see_through
+from controller.entrypoints.running import run_to_its_end
 from controller.entrypoints.web.acting import Acting, AtDesk
 from controller.entrypoints.web.paths import PRINTABLE
 from controller.store import api_requests
@@ -159,13 +159,17 @@ class Change:
 
     def _after(self, intent: Intent, wait_seconds: float) -> Operation:
         """As it is after the wait, done or not."""
+        return self.ended(intent.operation, wait_seconds)
+
+    def ended(self, operation: Operation, wait_seconds: float) -> Operation:
+        """The same of an operation that is there."""
         if wait_seconds <= 0:
-            return intent.operation
+            return operation
         try:
-            return see_through(self.app, intent, wait_seconds)
-        except CleaveError:  # it takes longer, or was aborted: its state says which
+            return run_to_its_end(self.app, operation.operation_id, wait_seconds)
+        except CleaveError:  # it takes longer: its state says how far it is
             with self.app.store.transaction() as tx:
-                return operations.get_operation(tx, intent.operation.operation_id)
+                return operations.get_operation(tx, operation.operation_id)
 
     @property
     def _request_key(self) -> str | None:

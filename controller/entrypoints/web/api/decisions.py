@@ -13,9 +13,10 @@ from controller.domain.decision import Lane
 from controller.domain.errors import NotFound
 from controller.entrypoints import verdict_documents
 from controller.entrypoints.retracing import stored_answer
+from controller.entrypoints.spans import span
 from controller.entrypoints.web.acting import AtDesk
 from controller.entrypoints.web.api.paging import Asked, Listing, Page
-from controller.entrypoints.web.asked import OfTopic, Topic
+from controller.entrypoints.web.asked import From, OfTopic, To, Topic
 from controller.entrypoints.web.demands import READ
 from controller.entrypoints.web.paths import PREFIX, TOPIC_PATH
 from controller.entrypoints.web.refusals import REFUSALS
@@ -36,11 +37,46 @@ _LIST = Listing(
     """,
     {"decision_id": int},
 )
+_LEDGER = Listing(
+    """
+    SELECT decision_id, topic, topic_id, decided_at, epoch, lanes, decided_by, acts, operations, decisions, refusals, valid_until,
+           input_version, code_version, situation
+      FROM inspect.decisions
+     WHERE (CAST(:topic AS text) IS NULL OR topic = :topic)
+       AND (CAST(:after_decided_at AS timestamptz) IS NULL
+            OR (decided_at, decision_id) < (:after_decided_at, :after_decision_id))
+     ORDER BY decided_at DESC, decision_id DESC LIMIT :limit
+    """,
+    {"decided_at": datetime, "decision_id": int},
+)
+_INPUTS = "decision_id, topic, topic_id, decided_at, lanes, code_version, decisions, refusals, valid_until, situation"
+_ALL_INPUTS = Listing(
+    f"""
+    SELECT {_INPUTS} FROM inspect.decision_inputs
+     WHERE topic = :topic AND decided_at >= :since AND decided_at < :until
+       AND (CAST(:after_decision_id AS bigint) IS NULL OR decision_id > :after_decision_id)
+     ORDER BY decision_id LIMIT :limit
+    """,
+    {"decision_id": int},
+)
+_INPUTS_OF_ONE = f"SELECT {_INPUTS} FROM inspect.decision_inputs WHERE decision_id = :decision_id"
 _ONE = """
     SELECT decision_id, topic, decided_at, epoch, lanes, decided_by, acts, operations, decisions, refusals, valid_until,
            code_version, situation
       FROM inspect.decisions WHERE decision_id = :decision_id
 """
+_ALL_REFUSALS = Listing(
+    """
+    SELECT * FROM (SELECT w.*, coalesce(segment_id, -1) AS one, coalesce(other_id, -1) AS other,
+                          (extract(epoch FROM decided_at) * -1000000)::bigint AS newest
+                     FROM inspect.why_not w WHERE CAST(:topic AS text) IS NULL OR topic = :topic) AS refused
+     WHERE CAST(:after_newest AS bigint) IS NULL
+        OR (newest, topic, lane, one, other, reason)
+         > (:after_newest, :after_topic, :after_lane, :after_one, :after_other, :after_reason)
+     ORDER BY newest, topic, lane, one, other, reason LIMIT :limit
+    """,
+    {"newest": int, "topic": str, "lane": str, "one": int, "other": int, "reason": str},
+)
 _WHY_NOT = Listing(
     """
     SELECT lane, segment_id, other_id, reason, metric, value, needed, not_before, decided_at, is_current, decision_id, one, other
@@ -103,6 +139,66 @@ class LeftAlone(BaseModel):
     decision_id: int
 
 
+class LeftAloneSomewhere(LeftAlone):
+    """The same of any topic."""
+
+    topic: str = Field(examples=["topic://acme/shop/orders"])
+    topic_id: int
+    value_at: datetime | None = Field(description="The value as an instant, where it is one.")
+    needed_at: datetime | None
+
+
+class DecisionInputs(BaseModel):
+    """What a decision was made on and what came out, word for word; as `inspect.decision_inputs`. Instants within are milliseconds."""
+
+    decision_id: int
+    topic: str = Field(examples=["topic://acme/shop/orders"])
+    topic_id: int
+    decided_at: datetime
+    lanes: list[str] = Field(examples=[["load", "merge"]])
+    code_version: str
+    decisions: list[dict[str, Any]]
+    refusals: list[dict[str, Any]]
+    valid_until: datetime | None
+    situation: str = Field(description="Its canonical text, to decide on again.")
+
+
+class LedgerRow(BaseModel):
+    """A decision word for word; as `inspect.decisions`. Instants within the answer are milliseconds."""
+
+    decision_id: int
+    topic: str = Field(examples=["topic://acme/shop/orders"])
+    topic_id: int
+    decided_at: datetime
+    epoch: int
+    lanes: list[str] = Field(examples=[["load", "merge"]])
+    decided_by: str
+    acts: list[str] = Field(examples=[["split 0 (msgRateIn)"]])
+    operations: list[int]
+    decisions: list[dict[str, Any]]
+    refusals: list[dict[str, Any]]
+    valid_until: datetime | None
+    input_version: int
+    code_version: str
+    situation: dict[str, Any]
+
+
+class OtherKnobs(BaseModel):
+    """A policy to look at the topic with, beside the one in force."""
+
+    changes: dict[str, Any] = Field(
+        {}, max_length=100, description="Knobs that differ.", examples=[{"max_segments": 16}]
+    )
+
+
+class Situations(BaseModel):
+    """What would be decided on now, each as `cleave decide --print-snapshot` prints it: a canonical text."""
+
+    topic: str = Field(examples=["topic://acme/shop/orders"])
+    in_force: str
+    what_if: str
+
+
 class Question(BaseModel):
     """A policy to ask with in place of the one in force, and which questions to ask."""
 
@@ -150,14 +246,60 @@ def list_decisions(
         return _LIST.page(tx, paging, each=_decision, topic=name)
 
 
+@router.get(f"{PREFIX}/ledger", dependencies=[READ], response_model=Page[LedgerRow])
+def list_ledger(acting: AtDesk, paging: Asked, topic: OfTopic = None) -> dict[str, Any]:
+    """Decisions as they were written, with what they were made on, newest first. Each has some 10 KB."""
+    with acting.app.store.transaction() as tx:
+        name = None if topic is None else inspected.demand_known(tx, topic)
+        return _LEDGER.page(tx, paging, topic=name)
+
+
+@router.get(f"{PREFIX}/refusals", dependencies=[READ], response_model=Page[LeftAloneSomewhere])
+def list_all_refusals(acting: AtDesk, paging: Asked, topic: OfTopic = None) -> dict[str, Any]:
+    """What was left alone at the newest evaluation of each lane, of all topics, newest first."""
+    with acting.app.store.transaction() as tx:
+        name = None if topic is None else inspected.demand_known(tx, topic)
+        now = to_ms(database_now(tx))
+        return _ALL_REFUSALS.page(
+            tx, paging, each=lambda row: verdict_documents.refusal_row(row, now), topic=name
+        )
+
+
+@router.get(f"{PREFIX}/decisions/{{decision_id}}/inputs", dependencies=[READ], response_model=DecisionInputs)
+def show_inputs(acting: AtDesk, decision_id: Annotated[int, Path(ge=0, lt=2**63)]) -> dict[str, Any]:
+    """What one decision was made on, and its answer, word for word: to be made again elsewhere."""
+    with acting.app.store.transaction() as tx:
+        found = inspection.rows(tx, _INPUTS_OF_ONE, decision_id=decision_id)
+    if not found:
+        raise _no_decision(decision_id)
+    return found[0]
+
+
+@router.get(TOPIC_PATH + "/decisions/inputs", dependencies=[READ], response_model=Page[DecisionInputs])
+def list_inputs(
+    acting: AtDesk, paging: Asked, topic: Topic, since: From = None, until: To = None
+) -> dict[str, Any]:
+    """The same of the topic's decisions, in the order they were made."""
+    begins, ends = span(since, until)
+    with acting.app.store.transaction() as tx:
+        name = inspected.demand_known(tx, topic)
+        return _ALL_INPUTS.page(tx, paging, topic=name, since=begins, until=ends)
+
+
 @router.get(f"{PREFIX}/decisions/{{decision_id}}", dependencies=[READ], response_model=WholeDecision)
 def show_decision(acting: AtDesk, decision_id: Annotated[int, Path(ge=0, lt=2**63)]) -> dict[str, Any]:
     """One decision with the situation it was made on."""
     with acting.app.store.transaction() as tx:
         found = inspection.rows(tx, _ONE, decision_id=decision_id)
     if not found:
-        raise NotFound(f"decision {decision_id} is not in the ledger, or its day has been dropped; list them")
+        raise _no_decision(decision_id)
     return _decision(found[0])
+
+
+def _no_decision(decision_id: int) -> NotFound:
+    return NotFound(
+        f"decision {decision_id} is not in the ledger, or its day has been dropped; `cleave decisions` lists them"
+    )
 
 
 @router.get(TOPIC_PATH + "/refusals", dependencies=[READ], response_model=Page[LeftAlone])
@@ -171,6 +313,16 @@ def list_refusals(acting: AtDesk, paging: Asked, topic: Topic) -> dict[str, Any]
             each=lambda row: verdict_documents.refusal_row(row, now),
             topic_id=inspected.find_topic(tx, topic).topic_id,
         )
+
+
+@router.post(TOPIC_PATH + "/situations", dependencies=[READ], response_model=Situations)
+def show_situations(
+    acting: AtDesk, topic: Topic, said: Annotated[OtherKnobs | None, Body()] = None
+) -> dict[str, Any]:
+    """All that a decision on the topic would look at now, under the policy in force and under another; changes nothing."""
+    changes = (said or OtherKnobs()).changes
+    now, then = what_if.situations_of(acting.app.store, acting.app.planes, topic, changes)
+    return {"topic": topic, "in_force": now.to_json(), "what_if": then.to_json()}
 
 
 @router.post(TOPIC_PATH + "/decide", dependencies=[READ], response_model=Compared)

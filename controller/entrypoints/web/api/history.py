@@ -13,7 +13,7 @@ from controller.domain.errors import SegmentNotFound
 from controller.entrypoints.spans import moment, span
 from controller.entrypoints.web.acting import AtDesk
 from controller.entrypoints.web.api.paging import Asked, Listing, Page
-from controller.entrypoints.web.asked import Topic
+from controller.entrypoints.web.asked import From, To, Topic
 from controller.entrypoints.web.demands import READ
 from controller.entrypoints.web.paths import TOPIC_PATH
 from controller.entrypoints.web.refusals import REFUSALS
@@ -224,13 +224,8 @@ def list_load_history(
     acting: AtDesk,
     paging: Asked,
     topic: Topic,
-    since: Annotated[
-        str | None,
-        Query(
-            alias="from", description="An instant, or so long ago.", examples=["12h", "2026-11-21T03:00:00Z"]
-        ),
-    ] = None,
-    until: Annotated[str | None, Query(alias="to", description="An instant, or so long ago.")] = None,
+    since: From = None,
+    until: To = None,
     segment_id: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
 ) -> dict[str, Any]:
     """Load records as they were written, newest first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -22,7 +23,7 @@ from controller.services import topic_admin
 from controller.services.topic_admin import MOST_RELEASE_SECONDS
 from controller.store.postgres import inspection
 from controller.store.postgres.engine import Store
-from controller.store.topics import inspected
+from controller.store.topics import inspected, subscriptions, topics
 from controller.store.topics.subscriptions import SubscriptionKind
 
 router = APIRouter(responses=REFUSALS, tags=["topics"])
@@ -39,6 +40,15 @@ _LIST = Listing(
     {"topic": str},
 )
 _ONE = f"SELECT {_COLUMNS} FROM inspect.topics WHERE topic_id = :topic_id"
+_NAMESPACES = Listing(
+    """
+    SELECT DISTINCT namespace FROM inspect.topics
+     WHERE state <> 'deleted' AND (CAST(:prefix AS text) IS NULL OR starts_with(namespace, :prefix))
+       AND (CAST(:after_namespace AS text) IS NULL OR namespace > :after_namespace)
+     ORDER BY namespace LIMIT :limit
+    """,
+    {"namespace": str},
+)
 _SUBSCRIPTIONS = Listing(
     """
     SELECT topic, topic_id, subscription, kind, state, consumers, consumer_names, created_at, created_epoch, parents_block,
@@ -68,6 +78,12 @@ class TopicNow(BaseModel):
     last_merge_at: datetime | None
     last_rebucket_at: datetime | None
     properties: dict[str, Any]
+
+
+class NamespaceNow(BaseModel):
+    """A namespace that has a topic."""
+
+    namespace: str = Field(examples=["acme/shop"])
 
 
 class SubscriptionNow(BaseModel):
@@ -112,6 +128,33 @@ class Seek(WithReason):
     )
 
 
+class Sharing(BaseModel):
+    """How a stream subscription is shared out over its consumers; what is null stays."""
+
+    parents_block: bool | None = Field(
+        None, description="Whether a segment waits until all that it descends from is read.", examples=[True]
+    )
+    drain_consumers: Annotated[int, Field(ge=1, le=65_536)] | None = Field(
+        None, description="So many consumers at most share a sealed segment's entry buckets until it is read."
+    )
+
+
+class Shared(Sharing):
+    """What was set."""
+
+    dry_run: bool
+
+
+class Cursor(BaseModel):
+    """A position of a subscription, which a seek would move."""
+
+    segment_id: int
+    is_sealed: bool
+    is_drained: bool
+    backlog: int | None = Field(description="Messages that are not acknowledged.")
+    readers: list[str]
+
+
 @router.get(f"{PREFIX}/topics", dependencies=[READ], response_model=Page[TopicNow])
 def list_topics(
     acting: AtDesk,
@@ -125,6 +168,19 @@ def list_topics(
     """Topics that are not deleted, by name."""
     with acting.app.store.transaction() as tx:
         return _LIST.page(tx, paging, namespace=namespace, prefix=prefix)
+
+
+@router.get(f"{PREFIX}/namespaces", dependencies=[READ], response_model=Page[NamespaceNow])
+def list_namespaces(
+    acting: AtDesk,
+    paging: Asked,
+    prefix: Annotated[
+        str | None, Query(max_length=1000, description="Names that begin with this.", examples=["acme/"])
+    ] = None,
+) -> dict[str, Any]:
+    """Namespaces that have a topic which is not deleted, by name."""
+    with acting.app.store.transaction() as tx:
+        return _NAMESPACES.page(tx, paging, prefix=prefix)
 
 
 @router.get(TOPIC_PATH, dependencies=[READ], response_model=TopicNow)
@@ -217,6 +273,33 @@ def delete_subscription(
     )
 
 
+@router.post(_SUBSCRIPTION + "/sharing", dependencies=[ADMINISTER])
+def set_sharing(
+    change: Changing, topic: Topic, subscription: Name, said: Annotated[Sharing, Body()]
+) -> Shared:
+    """Set how a stream subscription is shared out over its consumers."""
+
+    def shared(store: Store) -> Shared:
+        with store.transaction() as tx:
+            subscriptions.set_sharing(
+                tx,
+                topics.find_topic(tx, topic).topic_id,
+                subscription,
+                parents_block=said.parents_block,
+                drain_consumers=said.drain_consumers,
+            )
+        return Shared(dry_run=change.dry_run, **said.model_dump())
+
+    return change.once(Shared, shared)
+
+
+@router.get(_SUBSCRIPTION + "/cursors", dependencies=[READ], response_model=list[Cursor])
+def list_cursors(acting: AtDesk, topic: Topic, subscription: Name) -> list[dict[str, Any]]:
+    """What a seek of the subscription would move, by range, and who reads there."""
+    found = topic_admin.what_a_seek_moves(acting.app.store, acting.app.planes, topic, subscription)
+    return [asdict(one) for one in found]
+
+
 @router.post(_SUBSCRIPTION + "/seek", dependencies=[ADMINISTER])
 def seek(
     change: Changing,
@@ -243,13 +326,19 @@ def seek(
 
 @router.delete(_SUBSCRIPTION + "/seek", dependencies=[ADMINISTER])
 def give_up_seek(
-    change: Changing, topic: Topic, subscription: Name, said: Annotated[WithReason | None, Body()] = None
+    change: Changing,
+    topic: Topic,
+    subscription: Name,
+    said: Annotated[WithReason | None, Body()] = None,
+    wait_seconds: Wait = 0.0,
 ) -> GivenUp:
     """Give up the seeks that wait for consumers or for logs out of reach; the subscription goes on as it was."""
     reason = (said or WithReason()).reason
 
     def given_up(store: Store) -> GivenUp:
         found = topic_admin.give_up_seek(store, topic, subscription, actor=change.actor, reason=reason)
+        if not change.dry_run:
+            found = [change.ended(one, wait_seconds) for one in found]
         operations = [OperationNow.model_validate(operation_document(one)) for one in found]
         return GivenUp(dry_run=change.dry_run, operations=operations)
 

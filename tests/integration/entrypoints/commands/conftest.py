@@ -10,12 +10,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from controller.devstack.ports import free_port, release_port
-from controller.devstack.serving import SECRET
-from tests.support.cleave_process import cleave_process
 from tests.support.command_line import CommandLine
-from tests.support.over_http import OverHttp
-from tests.support.waiting import wait_until
+from tests.support.over_http import OverHttp, serving
 
 TOPIC = "acme/shop/orders"
 
@@ -57,22 +53,8 @@ def reader(cleave: CommandLine, database: str, monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture
 def server(cleave: CommandLine, database: str, tmp_path: Path) -> Iterator[str]:
     """The address of `cleave serve`, a process on the same database; no worker is up."""
-    port, log = free_port(), tmp_path / "serve.log"
-    process = cleave_process(
-        "serve",
-        log=log,
-        database_url=database,
-        api_secret=SECRET,
-        serve_port=port,
-        landing_url=tmp_path / "landing",
-    )
-    process.start()
-    try:
-        wait_until(lambda: "serving" in log.read_text(), message="it serves")
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.stop()
-        release_port(port)
+    with serving(database, tmp_path) as address:
+        yield address
 
 
 @pytest.fixture

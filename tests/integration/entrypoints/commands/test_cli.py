@@ -196,13 +196,13 @@ def test_the_actor_is_the_users_name_where_no_shell_has_set_it(
     assert cleave.json("segments", "split", orders, "0")["actor"] == pwd.getpwuid(os.getuid()).pw_name
 
 
-def completed(database: str, *words: str) -> list[str]:
+def completed(database: str, *words: str, **more: str) -> list[str]:
     """What a shell offers in place of the last word."""
     line = " ".join(("cleave", *words))
     offered = subprocess.run(
         shell(),
         env=environment(
-            database, _CLEAVE_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=str(len(words))
+            database, _CLEAVE_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=str(len(words)), **more
         ),
         capture_output=True,
         text=True,

@@ -118,8 +118,13 @@ RIGHTS: dict[tuple[str, str], Right] = {
         ("GET", f"/api/v1/{path}"): Right.READ
         for path in (
             "topics",
+            "namespaces",
+            "fleet",
             "decisions",
             "decisions/{decision_id}",
+            "decisions/{decision_id}/inputs",
+            "ledger",
+            "refusals",
             "operations",
             "operations/{operation_id}",
             "backtests",
@@ -127,6 +132,7 @@ RIGHTS: dict[tuple[str, str], Right] = {
             "backtests/{run_id}/results",
             "bundles",
             "bundles/brokers",
+            "bundles/count",
             "bundles/proposals",
             "policies/history",
             "policies/cluster",
@@ -137,7 +143,13 @@ RIGHTS: dict[tuple[str, str], Right] = {
         ("GET", f"{CLIENTS}/{path}"): Right.READ
         for path in (
             "subscriptions",
+            "subscriptions/{subscription}/cursors",
+            "assignments",
+            "buckets",
+            "hot-keys",
+            "overview",
             "refusals",
+            "decisions/inputs",
             "layout/changes",
             "layout/metadata",
             "segments/{segment_id}/lineage",
@@ -147,6 +159,7 @@ RIGHTS: dict[tuple[str, str], Right] = {
         )
     },
     ("POST", f"{CLIENTS}/decide"): Right.READ,
+    ("POST", f"{CLIENTS}/situations"): Right.READ,
     **{("POST", f"{CLIENTS}/{act}"): Right.OPERATE for act in ("split", "merge", "rebucket", "recut")},
     **{
         (method, path): right
@@ -161,7 +174,15 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("DELETE", CLIENTS): Right.ADMINISTER,
     **{
         (method, f"{CLIENTS}/subscriptions/{{subscription}}{act}"): Right.ADMINISTER
-        for method, act in (("PUT", ""), ("DELETE", ""), ("POST", "/seek"), ("DELETE", "/seek"))
+        for method, act in (
+            ("PUT", ""),
+            ("DELETE", ""),
+            ("POST", "/seek"),
+            ("DELETE", "/seek"),
+            ("POST", "/sharing"),
+            ("GET", "/dead-letters"),
+            ("POST", "/dead-letters/redrive"),
+        )
     },
     ("GET", "/api/v1/audit"): Right.ADMINISTER,
     ("POST", "/api/v1/load/samples"): Right.WRITE_LOAD,

@@ -1,0 +1,101 @@
+"""Dead letters of a subscription, looked at and put back into their topic, by the command line and over HTTP."""
+
+from __future__ import annotations
+
+import base64
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from controller.bootstrap import Application
+from controller.client.dead_letters import DeadLetter, reading_dead_letters
+from controller.client.postgres_source import PostgresSource
+from controller.client.producer import Producer
+from controller.services.dead_letters import DeadLetterLog, DeadLetterLogs
+
+CHUNK = 500
+"""Messages put back before they are acknowledged: so many come twice at most when it is stopped in between."""
+
+
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """The log that they lie in, how many have to be put back, and the oldest of these."""
+
+    log: str
+    count: int
+    rows: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Redriven:
+    """How many were put back, or would be, and how many are left."""
+
+    messages: int
+    left: int
+
+
+def look(app: Application, topic: str, subscription: str, limit: int) -> Letters:
+    """`limit` of them, the oldest first. Raises TopicNotFound, SubscriptionNotFound; NotFound where there never were any."""
+    log, count = _found(app, topic, subscription)
+    letters: list[DeadLetter] = []
+    if count:
+        with (
+            closing(app.log_client(log.data_plane)) as logs,
+            reading_dead_letters(logs, log.backing_topic) as reader,
+        ):
+            letters = reader.read(min(limit, count))
+    return Letters(log.backing_topic, count, [_row(letter) for letter in letters])
+
+
+def redrive(app: Application, topic: str, subscription: str, limit: int | None, *, dry_run: bool) -> Redriven:
+    """Put them back as new messages, the oldest first, `limit` at most. Raises as `look`."""
+    log, count = _found(app, topic, subscription)
+    due = count if limit is None else min(count, limit)
+    done = due if dry_run or not due else _put_back(app, log, due)
+    return Redriven(done, count - done)
+
+
+def _found(cleave: Application, topic: str, subscription: str) -> tuple[DeadLetterLog, int]:
+    """The log, and how many messages it has to put back."""
+    desk = DeadLetterLogs(cleave.store, cleave.planes)
+    log = desk.find(topic, subscription)
+    return log, desk.count(log)
+
+
+def _put_back(cleave: Application, log: DeadLetterLog, count: int) -> int:
+    """Each is stored in the topic before it is acknowledged here."""
+    done = 0
+    with (
+        closing(PostgresSource(cleave.settings.database_url.get_secret_value())) as source,
+        closing(cleave.log_client(log.data_plane)) as logs,
+        reading_dead_letters(logs, log.backing_topic) as reader,
+        Producer(source, logs, log.topic, name="redrive") as producer,
+    ):
+        while done < count:
+            letters = reader.read(min(CHUNK, count - done))
+            if not letters:
+                break
+            for letter in letters:
+                producer.send(letter.payload, letter.key)
+            producer.flush()
+            reader.acknowledge(letters[-1])
+            done += len(letters)
+    return done
+
+
+def _row(letter: DeadLetter) -> dict[str, Any]:
+    origin = letter.origin
+    found: dict[str, Any] = {} if origin is None else msgspec.structs.asdict(origin)
+    for name in ("parked_at", "published_at"):
+        at_ms = found.pop(f"{name}_ms", None)
+        found[name] = None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC)
+    return {
+        "topic": None, "subscription": None, "segment_id": None, "position": None, "deliveries": None, "error": None, "consumer": None,
+        **found,
+        "key": None if letter.key is None else letter.key.decode(errors="replace"),
+        "bytes": len(letter.payload),
+        "payload": base64.b64encode(letter.payload).decode(),
+    }  # fmt: skip

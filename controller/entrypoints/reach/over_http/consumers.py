@@ -1,0 +1,35 @@
+"""Who consumes a topic and what nobody gets, asked of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from controller.client.servers import topic_path
+from controller.entrypoints.reach.columns import ASSIGNMENT, BUCKET
+from controller.entrypoints.reach.over_http.calls import Calls, chosen
+from controller.entrypoints.reach.port import Row
+
+
+@dataclass(frozen=True, slots=True)
+class HttpConsumers:
+    """See `port.Consumers`."""
+
+    calls: Calls
+
+    def assignments(self, topic: str) -> Sequence[Row]:
+        """See `port.Consumers`."""
+        return [chosen(row, ASSIGNMENT) for row in self.calls.every(f"{topic_path(topic)}/assignments")]
+
+    def buckets(self, topic: str, subscription: str | None) -> Sequence[Row]:
+        """See `port.Consumers`."""
+        rows = self.calls.every(f"{topic_path(topic)}/buckets", subscription=subscription)
+        return [chosen(row, BUCKET) for row in rows]
+
+    def lag(self, topic: str, subscription: str) -> Sequence[Row]:
+        """See `port.Consumers`."""
+        found: list[Row] = self.calls.get(
+            f"{topic_path(topic)}/subscriptions/{quote(subscription, safe='')}/lag"
+        )
+        return found

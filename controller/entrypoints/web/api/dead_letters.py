@@ -1,0 +1,74 @@
+"""Dead letters of a subscription: the oldest, with their payloads, and back into the topic with them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
+
+from controller.entrypoints import dead_letter_desk
+from controller.entrypoints.web.acting import AtDesk
+from controller.entrypoints.web.api.changes import Changing
+from controller.entrypoints.web.asked import Topic
+from controller.entrypoints.web.demands import ADMINISTER
+from controller.entrypoints.web.paths import TOPIC_PATH, Name
+from controller.entrypoints.web.refusals import REFUSALS
+from controller.store.postgres.engine import Store
+
+router = APIRouter(responses=REFUSALS, tags=["dead letters"])
+_PATH = TOPIC_PATH + "/subscriptions/{subscription}/dead-letters"
+AtMost = Annotated[int, Query(ge=1, le=1000, description="Messages at most.")]
+
+
+class DeadLetter(BaseModel):
+    """A message that could not be handled; null where another program put it there and says no more."""
+
+    topic: str | None = Field(examples=["topic://acme/shop/orders"])
+    subscription: str | None = Field(examples=["billing"])
+    segment_id: int | None
+    position: list[int] | None
+    deliveries: int | None = Field(description="How often it was handled, or begun, in vain.")
+    error: str | None
+    consumer: str | None
+    parked_at: datetime | None
+    published_at: datetime | None
+    key: str | None
+    bytes: int = Field(description="Of its payload.")
+    payload: str = Field(description="In base64.")
+
+
+class DeadLetters(BaseModel):
+    """The log that they lie in, how many have to be put back, and the oldest."""
+
+    log: str = Field(examples=["persistent://acme/shop/orders-billing-DLQ"])
+    count: int
+    items: list[DeadLetter]
+
+
+class PutBack(BaseModel):
+    """How many were put back, or would be, and how many are left."""
+
+    dry_run: bool
+    messages: int
+    left: int
+
+
+@router.get(_PATH, dependencies=[ADMINISTER], response_model=DeadLetters)
+def list_dead_letters(acting: AtDesk, topic: Topic, subscription: Name, limit: AtMost = 50) -> dict[str, Any]:
+    """The oldest dead letters. They are read alone: who reads them besides is cut off. Put back what you have seen to see the next."""
+    found = dead_letter_desk.look(acting.app, topic, subscription, limit)
+    return {"log": found.log, "count": found.count, "items": found.rows}
+
+
+@router.post(f"{_PATH}/redrive", dependencies=[ADMINISTER])
+def redrive(change: Changing, topic: Topic, subscription: Name, limit: AtMost = 1000) -> PutBack:
+    """Put the oldest back into their topic as new messages: every subscription of the topic gets them."""
+
+    def put_back(_: Store) -> PutBack:
+        found = dead_letter_desk.redrive(change.app, topic, subscription, limit, dry_run=change.dry_run)
+        return PutBack(dry_run=change.dry_run, **asdict(found))
+
+    return change.once(PutBack, put_back)
