@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import lru_cache
 
+from controller.domain.approvals import ApprovalDesk, asks
 from controller.domain.decision import Evaluation, Lane, Refusal, RefusalReason
 from controller.domain.knobs import misfit
 from controller.domain.lanes.ground import Ground
@@ -58,9 +59,32 @@ def decide(situation: Situation, lanes: Collection[Lane] = ALL_LANES) -> Evaluat
     broken = _violations(_Same(policy))
     if broken:
         return Evaluation(refusals=tuple(map(_of_violation, broken)))
+    if asks(policy):
+        return _with_approvals(situation, lanes)
     ground = Ground(situation)
     decisions = PROFILES_BY_NAME[policy.profile].answer(ground, lanes)
     return Evaluation(decisions, tuple(ground.refusals), ground.valid_until)
+
+
+MOST_ROUNDS = 32
+"""How often a profile is asked again with the segments of held acts set aside; the rest of them wait for the next evaluation."""
+
+
+def _with_approvals(situation: Situation, lanes: Collection[Lane]) -> Evaluation:
+    """The profile's acts but for those that wait for a person, with what it does elsewhere in the topic meanwhile."""
+    profile = PROFILES_BY_NAME[situation.policy.profile]
+    desk = ApprovalDesk(situation.policy, situation.approvals, situation.now)
+    ends: list[int] = []
+    for _ in range(MOST_ROUNDS):
+        ground = Ground(situation, desk.held)
+        wanted = profile.answer(ground, lanes)
+        decisions = tuple(act for act in wanted if not desk.holds(act))
+        own = desk.refusals(ground.refusals)
+        ends += (end for end in (ground.valid_until, desk.until) if end is not None)
+        if len(decisions) == len(wanted):
+            break
+    ends += (one.not_before for one in own if one.not_before is not None)
+    return Evaluation(decisions, (*ground.refusals, *own), min(ends, default=None), tuple(desk.proposals))
 
 
 class _Same:
