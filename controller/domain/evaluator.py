@@ -74,17 +74,20 @@ def _with_approvals(situation: Situation, lanes: Collection[Lane]) -> Evaluation
     """The profile's acts but for those that wait for a person, with what it does elsewhere in the topic meanwhile."""
     profile = PROFILES_BY_NAME[situation.policy.profile]
     desk = ApprovalDesk(situation.policy, situation.approvals, situation.now)
-    ends: list[int] = []
-    for _ in range(MOST_ROUNDS):
+    ends: list[int | None] = []
+    rounds = 0
+    while True:
         ground = Ground(situation, desk.held)
         wanted = profile.answer(ground, lanes)
         decisions = tuple(act for act in wanted if not desk.holds(act))
-        own = desk.refusals(ground.refusals)
-        ends += (end for end in (ground.valid_until, desk.until) if end is not None)
-        if len(decisions) == len(wanted):
+        ends += (ground.valid_until, desk.until)
+        rounds += 1
+        if len(decisions) == len(wanted) or rounds == MOST_ROUNDS:
             break
-    ends += (one.not_before for one in own if one.not_before is not None)
-    return Evaluation(decisions, (*ground.refusals, *own), min(ends, default=None), tuple(desk.proposals))
+    own = desk.refusals(ground.refusals)
+    ends += (one.not_before for one in own)
+    until = min((end for end in ends if end is not None), default=None)
+    return Evaluation(decisions, (*ground.refusals, *own), until, tuple(desk.proposals))
 
 
 class _Same:
