@@ -55,9 +55,7 @@ class RefusalReason(StrEnum):
     RECONNECTION_BUDGET = "reconnection-budget"  # clients that would reconnect; how many still may
     # Others go first.
     AWAITING_APPROVAL = "awaiting-approval"  # segments the act seals or makes, whichever are more; None
-    APPROVAL_REFUSED = (
-        "approval-refused"  # when somebody said no and until when that holds, as of a gate of time
-    )
+    APPROVAL_REFUSED = "approval-refused"  # when somebody said no; until when that holds
     IN_FLIGHT = "in-flight"  # the operation that holds the segment; None
     LOWER_SCORE = "lower-score"  # score, the score of the one chosen
     OTHER_ACT = "other-act"  # an earlier lane acted; None, None

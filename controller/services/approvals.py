@@ -1,7 +1,7 @@
 """A person's answer to what the autoscaler proposed, and what holds without one.
 
 An answer is a row and nothing more: what was approved goes when the next evaluation still wants it. Asking for an
-answer is the business of the edges (Airflow's *Required Actions*, `cleave approvals`).
+answer is the business of the edges.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def settle(store: Store) -> Settled:
 def _found(tx: Connection, approval_id: int) -> ApprovalRow:
     found = approvals.find(tx, approval_id)
     if found is None:
-        raise NotFound(f"there is no approval {approval_id}; `cleave approvals list` shows those that wait")
+        raise NotFound(f"there is no approval {approval_id}; `inspect.approvals` has those that wait")
     return found
 
 

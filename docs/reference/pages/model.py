@@ -43,8 +43,7 @@ KNOBS = {
     "least.",
     "reconnections_per_minute": "`adaptive`: clients of the topic that may be made to reconnect.",
     "cluster_reconnections_per_minute": "`adaptive`: the same for all topics together. Cluster only.",
-    "approval_merges": "Acts that leave fewer segments wait until a person approves them: "
-    "[approve acts](../how-to/approve-acts.md).",
+    "approval_merges": "Acts that leave fewer segments wait until a person approves them; what waits is in `inspect.approvals`.",
     "approval_min_segments": "So does an act that seals or makes at least so many segments; 0: none for its size.",
     "approval_wait_seconds": "How long such an act waits for an answer.",
     "approval_default": "What holds when nobody has answered by then.",
