@@ -17,6 +17,32 @@ $$;
 
 COMMENT ON FUNCTION cleave.add_sketch(older real[], weight double precision, newer real[]) IS 'The sketch of both, in which a message of the older one counts so much.';
 
+CREATE FUNCTION cleave.approval_after_update() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    PERFORM cleave.raise_input(ARRAY[NEW.topic_id]);
+    RETURN NULL;
+END $$;
+
+CREATE FUNCTION cleave.approval_before_update() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF (OLD.state, NEW.state) NOT IN (('pending', 'approved'), ('pending', 'rejected'), ('pending', 'expired'),
+                                      ('approved', 'done'), ('approved', 'expired'))
+       OR (OLD.answered_at IS NOT NULL AND (NEW.answered_at, NEW.answered_by) IS DISTINCT FROM (OLD.answered_at, OLD.answered_by))
+       OR (NEW.approval_id, NEW.topic_id, NEW.proposed_at, NEW.expires_at, NEW.decision_id, NEW.epoch, NEW.parts, NEW.segments,
+           NEW.kind, NEW.reason, NEW.proposed_by, NEW.default_answer, NEW.segment_ids)
+          IS DISTINCT FROM
+          (OLD.approval_id, OLD.topic_id, OLD.proposed_at, OLD.expires_at, OLD.decision_id, OLD.epoch, OLD.parts, OLD.segments,
+           OLD.kind, OLD.reason, OLD.proposed_by, OLD.default_answer, OLD.segment_ids) THEN
+        RAISE EXCEPTION 'Rows of approval are history: a proposal is answered once, and only what was approved is done.'
+            USING ERRCODE = 'restrict_violation', CONSTRAINT = 'approval_is_history';
+    END IF;
+    RETURN NEW;
+END $$;
+
 CREATE FUNCTION cleave.awaits_reader(of_topic bigint, of_segment bigint, sealed bigint) RETURNS boolean
     LANGUAGE sql STABLE
     AS $$
@@ -1832,6 +1858,72 @@ COMMENT ON COLUMN cleave.api_request.digest IS 'Of the verb, the path with its q
 
 COMMENT ON COLUMN cleave.api_request.answer IS 'Null while the first request is being answered.';
 
+CREATE TABLE cleave.approval (
+    approval_id bigint NOT NULL,
+    topic_id bigint NOT NULL,
+    proposed_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    decision_id bigint NOT NULL,
+    epoch bigint NOT NULL,
+    operation_id bigint,
+    answered_at timestamp with time zone,
+    ended_at timestamp with time zone,
+    parts integer NOT NULL,
+    segments integer NOT NULL,
+    kind text NOT NULL,
+    reason text NOT NULL,
+    proposed_by text NOT NULL,
+    default_answer text NOT NULL,
+    state text DEFAULT 'pending'::text NOT NULL,
+    answered_by text,
+    outcome text,
+    segment_ids bigint[] NOT NULL,
+    CONSTRAINT approval_answered CHECK ((((answered_at IS NULL) = (answered_by IS NULL)) AND ((state <> 'pending'::text) OR (answered_at IS NULL)) AND ((state <> ALL (ARRAY['approved'::text, 'rejected'::text, 'done'::text])) OR (answered_at IS NOT NULL)))),
+    CONSTRAINT approval_default_known CHECK ((default_answer = ANY (ARRAY['approve'::text, 'reject'::text]))),
+    CONSTRAINT approval_done_by_operation CHECK (((state = 'done'::text) = (operation_id IS NOT NULL))),
+    CONSTRAINT approval_ended CHECK ((((state = ANY (ARRAY['expired'::text, 'done'::text])) = (ended_at IS NOT NULL)) AND ((state = 'pending'::text) = (outcome IS NULL)))),
+    CONSTRAINT approval_kind_known CHECK ((kind = ANY (ARRAY['split'::text, 'merge'::text, 'rebucket'::text, 'recut'::text]))),
+    CONSTRAINT approval_seals_something CHECK ((((cardinality(segment_ids) >= 1) AND (cardinality(segment_ids) <= 65536)) AND (parts >= 1) AND (segments >= 1))),
+    CONSTRAINT approval_state_known CHECK ((state = ANY (ARRAY['pending'::text, 'approved'::text, 'rejected'::text, 'expired'::text, 'done'::text])))
+);
+
+COMMENT ON TABLE cleave.approval IS 'Acts that wait for a person, or waited: what was proposed, until when an answer counts, who answered, and what came of it.';
+
+COMMENT ON COLUMN cleave.approval.expires_at IS 'When the default holds, if nobody has answered.';
+
+COMMENT ON COLUMN cleave.approval.parts IS 'Segments the act makes; of a rebucket the entry buckets.';
+
+COMMENT ON COLUMN cleave.approval.segments IS 'Segments the act seals or makes, whichever are more.';
+
+COMMENT ON COLUMN cleave.approval.reason IS 'Why the act was decided, as an operation has it.';
+
+COMMENT ON COLUMN cleave.approval.outcome IS 'Why it was answered so, or why it ended.';
+
+COMMENT ON COLUMN cleave.approval.segment_ids IS 'What the act seals, in the order of the ranges.';
+
+COMMENT ON CONSTRAINT approval_answered ON cleave.approval IS 'An answer is given at an instant by somebody, and what is pending has none.';
+
+COMMENT ON CONSTRAINT approval_default_known ON cleave.approval IS 'Without an answer an act is approved or rejected.';
+
+COMMENT ON CONSTRAINT approval_done_by_operation ON cleave.approval IS 'An approved act is done when an operation carries it out.';
+
+COMMENT ON CONSTRAINT approval_ended ON cleave.approval IS 'What is expired or done ended at an instant, and what is not pending says why.';
+
+COMMENT ON CONSTRAINT approval_kind_known ON cleave.approval IS 'What is proposed is a split, merge, rebucket or recut.';
+
+COMMENT ON CONSTRAINT approval_seals_something ON cleave.approval IS 'An act seals at least one segment and makes at least one.';
+
+COMMENT ON CONSTRAINT approval_state_known ON cleave.approval IS 'A proposal is pending, approved, rejected, expired or done.';
+
+ALTER TABLE cleave.approval ALTER COLUMN approval_id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME cleave.approval_approval_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE cleave.audit (
     audit_id bigint NOT NULL,
     asked_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
@@ -3082,6 +3174,36 @@ COMMENT ON TABLE embedded.unsettled IS 'Messages of a queue that were given out 
 COMMENT ON CONSTRAINT unsettled_deliveries_not_negative ON embedded.unsettled IS 'A message was delivered 0 times or more.';
 
 COMMENT ON CONSTRAINT unsettled_held_or_waiting ON embedded.unsettled IS 'An unsettled message is held by one reader, which got it in one batch, or waits until an instant.';
+
+CREATE VIEW inspect.approvals AS
+ SELECT a.approval_id,
+    t.name AS topic,
+    a.topic_id,
+    a.state,
+    a.kind,
+    a.segment_ids,
+    a.parts,
+    a.segments,
+    a.reason,
+    a.proposed_at,
+    a.proposed_by,
+    a.expires_at,
+    a.default_answer,
+    a.answered_at,
+    a.answered_by,
+    a.outcome,
+    a.ended_at,
+    a.operation_id,
+    a.decision_id,
+    a.epoch,
+    ((a.state = 'pending'::text) AND (t.state = 'live'::text) AND (NOT (EXISTS ( SELECT
+           FROM (unnest(a.segment_ids) sealed(segment_id)
+             LEFT JOIN cleave.segment s ON (((s.topic_id = a.topic_id) AND (s.segment_id = sealed.segment_id) AND (s.state = 'ACTIVE'::text))))
+          WHERE (s.segment_id IS NULL))))) AS is_answerable
+   FROM (cleave.approval a
+     JOIN cleave.topic t USING (topic_id));
+
+COMMENT ON VIEW inspect.approvals IS 'Acts that wait for a person, or waited: what was proposed and why, until when an answer counts and what holds without one, who answered, and which operation carried it out. is_answerable: it waits, and its segments are still there.';
 
 CREATE VIEW inspect.assignments AS
  SELECT t.name AS topic,
@@ -4538,6 +4660,9 @@ ALTER TABLE ONLY cleave.decision ATTACH PARTITION cleave.decision_default DEFAUL
 ALTER TABLE ONLY cleave.api_request
     ADD CONSTRAINT api_request_pkey PRIMARY KEY (subject, idempotency_key);
 
+ALTER TABLE ONLY cleave.approval
+    ADD CONSTRAINT approval_pkey PRIMARY KEY (approval_id);
+
 ALTER TABLE ONLY cleave.audit
     ADD CONSTRAINT audit_pkey PRIMARY KEY (audit_id);
 
@@ -4759,6 +4884,18 @@ ALTER TABLE ONLY embedded.unsettled
 
 CREATE INDEX api_request_by_age ON cleave.api_request USING btree (asked_at);
 
+CREATE INDEX approval_by_operation ON cleave.approval USING btree (operation_id) WHERE (operation_id IS NOT NULL);
+
+CREATE INDEX approval_by_topic ON cleave.approval USING btree (topic_id, approval_id);
+
+CREATE INDEX approval_last_word ON cleave.approval USING btree (topic_id) WHERE (state = ANY (ARRAY['pending'::text, 'approved'::text, 'rejected'::text]));
+
+CREATE UNIQUE INDEX approval_one_pending ON cleave.approval USING btree (topic_id, kind, segment_ids) WHERE (state = 'pending'::text);
+
+COMMENT ON INDEX cleave.approval_one_pending IS 'An act of a topic is proposed once at a time: answer that proposal.';
+
+CREATE INDEX approval_open ON cleave.approval USING btree (approval_id) WHERE (state = ANY (ARRAY['pending'::text, 'approved'::text]));
+
 CREATE INDEX audit_by_age ON cleave.audit USING btree (asked_at);
 
 CREATE INDEX bundle_decision_of_cluster ON cleave.bundle_decision USING btree (cluster, cycle_id DESC);
@@ -4901,6 +5038,10 @@ ALTER INDEX cleave.decision_pkey ATTACH PARTITION cleave.decision_default_pkey;
 
 ALTER INDEX cleave.decision_of_topic ATTACH PARTITION cleave.decision_default_topic_id_decision_id_idx;
 
+CREATE TRIGGER approval_after_update AFTER UPDATE ON cleave.approval FOR EACH ROW WHEN ((new.state <> 'done'::text)) EXECUTE FUNCTION cleave.approval_after_update();
+
+CREATE TRIGGER approval_before_update BEFORE UPDATE ON cleave.approval FOR EACH ROW EXECUTE FUNCTION cleave.approval_before_update();
+
 CREATE TRIGGER audit_is_history BEFORE UPDATE ON cleave.audit FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
 
 CREATE TRIGGER backtest_result_is_history BEFORE UPDATE ON cleave.backtest_result FOR EACH ROW EXECUTE FUNCTION cleave.refuse_rewriting_history();
@@ -5000,6 +5141,16 @@ CREATE TRIGGER cursor_ends_queue BEFORE UPDATE OF generation, last_hash, owner O
 CREATE TRIGGER log_before_update BEFORE UPDATE ON embedded.log FOR EACH ROW EXECUTE FUNCTION embedded.log_before_update();
 
 CREATE TRIGGER log_begins_no_earlier BEFORE UPDATE OF first_offset ON embedded.log FOR EACH ROW WHEN ((new.first_offset < old.first_offset)) EXECUTE FUNCTION embedded.log_begins_no_earlier();
+
+ALTER TABLE ONLY cleave.approval
+    ADD CONSTRAINT approval_of_operation FOREIGN KEY (operation_id) REFERENCES cleave.operation(operation_id);
+
+COMMENT ON CONSTRAINT approval_of_operation ON cleave.approval IS 'What was approved is carried out by an operation of the journal.';
+
+ALTER TABLE ONLY cleave.approval
+    ADD CONSTRAINT approval_of_topic FOREIGN KEY (topic_id) REFERENCES cleave.topic(topic_id);
+
+COMMENT ON CONSTRAINT approval_of_topic ON cleave.approval IS 'What is proposed is proposed for a topic that there is.';
 
 ALTER TABLE ONLY cleave.backtest_result
     ADD CONSTRAINT backtest_result_of_run FOREIGN KEY (run_id) REFERENCES cleave.backtest_run(run_id);
@@ -5337,6 +5488,8 @@ GRANT ALL ON FUNCTION inspect.times_32(a bigint, b bigint) TO cleave_controller;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.api_request TO cleave_controller;
 
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE cleave.approval TO cleave_controller;
+
 GRANT SELECT,INSERT ON TABLE cleave.audit TO cleave_controller;
 
 GRANT SELECT,INSERT,DELETE ON TABLE cleave.backtest_result TO cleave_controller;
@@ -5480,6 +5633,9 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE embedded.producer TO cleave_controlle
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE embedded.queue_reader TO cleave_controller;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE embedded.unsettled TO cleave_controller;
+
+GRANT SELECT ON TABLE inspect.approvals TO cleave_inspector;
+GRANT SELECT ON TABLE inspect.approvals TO cleave_controller;
 
 GRANT SELECT ON TABLE inspect.assignments TO cleave_inspector;
 GRANT SELECT ON TABLE inspect.assignments TO cleave_controller;

@@ -21,7 +21,7 @@ from controller.demo.planes import NAMESPACE
 from controller.demo.policy import policy_at
 from controller.demo.stack import Stack
 from controller.devstack.process import ChildProcess, run_checked
-from controller.domain.profiles.adaptive import COLD
+from controller.domain.decision import COLD
 from controller.store.postgres import inspection
 from controller.store.postgres.engine import Store
 

@@ -54,6 +54,8 @@ class RefusalReason(StrEnum):
     UNSPLITTABLE = "unsplittable"  # the load on what no cut divides, as a share of the capacity; 1
     RECONNECTION_BUDGET = "reconnection-budget"  # clients that would reconnect; how many still may
     # Others go first.
+    AWAITING_APPROVAL = "awaiting-approval"  # segments the act seals or makes, whichever are more; None
+    APPROVAL_REFUSED = "approval-refused"  # when somebody said no; until when that holds
     IN_FLIGHT = "in-flight"  # the operation that holds the segment; None
     LOWER_SCORE = "lower-score"  # score, the score of the one chosen
     OTHER_ACT = "other-act"  # an earlier lane acted; None, None
@@ -120,6 +122,17 @@ def sealed_by(act: Decision) -> tuple[int, ...]:
             return (act.segment_id,)
 
 
+COLD = "cold"
+"""The reason of acts that give capacity back."""
+
+
+def lane_of(act: Decision) -> Lane:
+    """The lane that found the act."""
+    if isinstance(act, Merge) or (isinstance(act, Recut) and act.reason == COLD):
+        return Lane.MERGE
+    return Lane.CONSUMER if isinstance(act, Rebucket) or act.reason == "consumer-count" else Lane.LOAD
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """One thing that was not done, and the figure that decided it.
@@ -149,6 +162,9 @@ class Refusal:
 class Evaluation:
     """Acts on disjoint segments, refusals, and how long the answer holds.
 
+    `proposals` are acts that wait for a person whom nobody has asked yet. They are no part of the document: each has its
+    refusal there, and what was asked is kept by itself.
+
     `valid_until` is in milliseconds since the Unix epoch. Asked at any instant before it, the same question has this
     very answer. None means until an input changes.
     """
@@ -156,6 +172,7 @@ class Evaluation:
     decisions: tuple[Decision, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     valid_until: int | None = None
+    proposals: tuple[Decision, ...] = ()
 
     def to_document(self) -> dict[str, Any]:
         """JSON values; each act carries its `kind`."""

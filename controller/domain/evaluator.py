@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import lru_cache
 
+from controller.domain.approvals import ApprovalDesk, asks
 from controller.domain.decision import Evaluation, Lane, Refusal, RefusalReason
 from controller.domain.knobs import misfit
 from controller.domain.lanes.ground import Ground
@@ -58,9 +59,35 @@ def decide(situation: Situation, lanes: Collection[Lane] = ALL_LANES) -> Evaluat
     broken = _violations(_Same(policy))
     if broken:
         return Evaluation(refusals=tuple(map(_of_violation, broken)))
+    if asks(policy):
+        return _with_approvals(situation, lanes)
     ground = Ground(situation)
     decisions = PROFILES_BY_NAME[policy.profile].answer(ground, lanes)
     return Evaluation(decisions, tuple(ground.refusals), ground.valid_until)
+
+
+MOST_ROUNDS = 32
+"""How often a profile is asked again with the segments of held acts set aside; the rest of them wait for the next evaluation."""
+
+
+def _with_approvals(situation: Situation, lanes: Collection[Lane]) -> Evaluation:
+    """The profile's acts but for those that wait for a person, with what it does elsewhere in the topic meanwhile."""
+    profile = PROFILES_BY_NAME[situation.policy.profile]
+    desk = ApprovalDesk(situation.policy, situation.approvals, situation.now)
+    ends: list[int | None] = []
+    rounds = 0
+    while True:
+        ground = Ground(situation, desk.held)
+        wanted = profile.answer(ground, lanes)
+        decisions = tuple(act for act in wanted if not desk.holds(act))
+        ends += (ground.valid_until, desk.until)
+        rounds += 1
+        if len(decisions) == len(wanted) or rounds == MOST_ROUNDS:
+            break
+    own = desk.refusals(ground.refusals)
+    ends += (one.not_before for one in own)
+    until = min((end for end in ends if end is not None), default=None)
+    return Evaluation(decisions, (*ground.refusals, *own), until, tuple(desk.proposals))
 
 
 class _Same:

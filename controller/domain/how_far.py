@@ -46,6 +46,8 @@ def how_far(refusal: Mapping[str, Any], now: int | None = None) -> str:
     reason = str(refusal["reason"])
     if reason == RefusalReason.IN_FLIGHT and value is not None:
         return f"operation {_number(value)} holds it"
+    if reason == RefusalReason.AWAITING_APPROVAL:
+        return f"a person has to approve this {metric} of {_number(value)} segments"
     if str(metric).endswith(INSTANTS):
         return _of_instants(reason, str(metric), value, needed, now)
     said = " ".join(filter(None, (metric, _number(value))))

@@ -25,6 +25,9 @@ from controller.domain.shown import shown
 PROFILES = ("adaptive", "pip483")
 """The rule sets an evaluator knows, see `profiles`."""
 
+APPROVAL_DEFAULTS = ("approve", "reject")
+"""What holds when nobody answers."""
+
 MAX_SECONDS = 100 * 365 * 86_400
 """A century bounds every duration, so that an instant plus a duration is always a date."""
 
@@ -37,6 +40,9 @@ class AutoScalePolicy:
     merges in a segment's ancestry. `bucket_idle_seconds`: buckets that nobody needs are given up when no consumer
     has come or gone for so long. `load_stale_after_seconds`: a reading older than this is neither hot
     nor cold. `load_change_threshold`: relative change of a rate that rewrites its record.
+    `approval_merges`, `approval_min_segments`: acts that leave fewer segments, and acts that seal or make at least so many
+    (0: none), wait for a person (see `approvals`), for `approval_wait_seconds`, then for `approval_default`. What was
+    refused is not proposed again for `approval_hold_seconds`.
     `strict_pulsar`: decide and keep load records by Pulsar 5's rules, known defects included; not where
     the data plane shares no buckets (see `evaluator`).
     """
@@ -70,6 +76,11 @@ class AutoScalePolicy:
     load_memory_seconds: int = 2_700
     reconnections_per_minute: float = 3_000.0
     cluster_reconnections_per_minute: float = 30_000.0
+    approval_merges: bool = False
+    approval_min_segments: int = 0
+    approval_wait_seconds: int = 86_400
+    approval_default: str = "reject"
+    approval_hold_seconds: int = 86_400
     profile: str = "pip483"
     strict_pulsar: bool = False
 
@@ -216,12 +227,18 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 _DURATIONS = tuple(knob for knob in KNOBS if knob.endswith("_seconds"))
 
+_LEAST_SECONDS = {"load_stale_after_seconds": 1, "approval_wait_seconds": 60}
+CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"profile": PROFILES, "approval_default": APPROVAL_DEFAULTS}
+)
+"""The knobs that are words, and which words there are."""
+
 # A bound is a number or the knob to compare with. Written positively, so that NaN fails.
 _RULES: tuple[tuple[str, str, float | str], ...] = (
     ("min_segments", ">=", 1),
     ("max_segments", ">=", "min_segments"),
     ("max_dag_depth", ">=", 0),
-    *((knob, ">=", 1 if knob == "load_stale_after_seconds" else 0) for knob in _DURATIONS),
+    *((knob, ">=", _LEAST_SECONDS.get(knob, 0)) for knob in _DURATIONS),
     *((knob, "<=", MAX_SECONDS) for knob in _DURATIONS),
     ("split_vs_rebucket_min_msg_rate_in", ">=", 0),
     ("entry_bucket_budget", ">=", 1),
@@ -231,6 +248,7 @@ _RULES: tuple[tuple[str, str, float | str], ...] = (
     *((f"merge_{metric}", ">=", 0) for metric in METRICS),
     *((f"split_{metric}", ">", f"merge_{metric}") for metric in METRICS),
     ("load_change_threshold", ">=", 0),
+    ("approval_min_segments", ">=", 0),
     ("target_use", ">=", 0.1),
     ("target_use", "<=", 1),
     ("overload_tolerance", ">=", 0),
@@ -253,8 +271,10 @@ def violations(policy: AutoScalePolicy) -> tuple[Violation, ...]:
         if not _OPERATORS[sign](value, needed):
             rule = f"{sign} {bound} = {needed}" if isinstance(bound, str) else f"{sign} {bound}"
             broken.append(Violation(knob, value, needed, rule))
-    if policy.profile not in PROFILES and "profile" not in mistyped:
-        broken.append(Violation("profile", policy.profile, None, f"one of {', '.join(PROFILES)}"))
+    for knob, choices in CHOICES.items():
+        value = getattr(policy, knob)
+        if value not in choices and knob not in mistyped:
+            broken.append(Violation(knob, value, None, f"one of {', '.join(choices)}"))
     if policy.strict_pulsar is True and policy.profile == "adaptive":
         broken.append(
             Violation("strict_pulsar", True, None, "false unless profile = pip483; set that as well")

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
+from controller.domain.approvals import Approval, ApprovalState
 from controller.domain.entry_buckets import equal_splits
 from controller.domain.errors import InvalidInput
 from controller.domain.hash_range import RING_SIZE, HashRange
@@ -70,7 +71,7 @@ class Situation:
     `clients`: consumers connected to each segment, and `producers` likewise, as far as anybody counts them.
     `reconnections_left`: how many of them may be made to reconnect now, None for no limit. `strikes`: how many cuts in a
     row left nearly all of the load in this segment, by its id. `sketches`: where in a segment its load lies, by its id
-    (see `key_sketch`).
+    (see `key_sketch`). `approvals`: the last word on each act that somebody was asked about, where the policy asks.
     """
 
     layout: SegmentLayout
@@ -88,6 +89,7 @@ class Situation:
     reconnections_left: float | None = None
     strikes: Mapping[int, int] = field(default_factory=dict)
     sketches: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    approvals: tuple[Approval, ...] = ()
     now: int
 
     @property
@@ -144,6 +146,9 @@ class Situation:
         }
         if sketches:
             document["sketches"] = sketches
+        if self.approvals:
+            known = sorted(self.approvals, key=lambda one: (one.kind, one.segment_ids))
+            document["approvals"] = [_write_flat(one) for one in known]
         return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @classmethod
@@ -178,6 +183,7 @@ class Situation:
                 int(key): tuple(map(float, sketch)) for key, sketch in document.get("sketches", {}).items()
             },
             strikes={int(key): whole(n, "strikes") for key, n in document.get("strikes", {}).items()},
+            approvals=tuple(_read_approval(value) for value in document.get("approvals", ())),
             now=whole(document["now"], "now", -MOST),
         )
 
@@ -284,7 +290,7 @@ def _read_load(value: Mapping[str, Any]) -> LoadRecord:
     )
 
 
-def _write_flat(value: History | LiveReshape | Capabilities) -> dict[str, Any]:
+def _write_flat(value: History | LiveReshape | Capabilities | Approval) -> dict[str, Any]:
     return {f.name: getattr(value, f.name) for f in fields(value)}
 
 
@@ -295,6 +301,16 @@ def _read_reshape(value: Mapping[str, Any]) -> LiveReshape:
         wholes(value["parent_ids"], "parent_ids"),
         whole(value["child_count"], "child_count"),
         whole(value["started_at"], "started_at", -MOST),
+    )
+
+
+def _read_approval(value: Mapping[str, Any]) -> Approval:
+    return Approval(
+        ReshapeKind(value["kind"]).value,
+        wholes(value["segment_ids"], "segment_ids"),
+        whole(value["parts"], "parts"),
+        ApprovalState(value["state"]),
+        _read_instant(value["answered_at"], "answered_at"),
     )
 
 

@@ -18,7 +18,7 @@ from controller.domain.lanes.ground import Ground
 
 def answer(ground: Ground) -> tuple[Decision, ...]:
     """A split of the busiest segment, or a batch of rebuckets, or nothing."""
-    if ground.consumers <= ground.segments_net:
+    if ground.consumers <= ground.segments_net + ground.held_places:
         return ()
     policy = ground.policy
     if ground.segments_high >= policy.max_segments:

@@ -6,9 +6,12 @@ Lives for one call of `decide` and never leaves it, so it may be mutable. Decide
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
-from controller.domain.decision import Lane, Refusal, RefusalReason, Split
+from controller.domain.approvals import HeldAct
+from controller.domain.decision import Lane, Refusal, RefusalReason, Split, lane_of
 from controller.domain.lanes.cooldowns import Cooldowns, Pause
 from controller.domain.load import LoadRecord, LoadStats
 from controller.domain.situation import Situation
@@ -24,6 +27,10 @@ class Ground:
     Segments are counted three ways while reshapes are in flight: `segments_net` when all have committed,
     `segments_high` if only those that add have, `segments_low` if only those that remove have. The cap is held against
     the highest and the floor against the lowest, so neither is passed, whichever of them fail.
+
+    `held` are acts that wait for a person, or that one refused, by the segments they would seal: those are in no other
+    act. Nobody may count on such an act, so the segments are counted without it. `held_places`: segments that held splits
+    would add for consumers; no other split is made in their stead.
     """
 
     __slots__ = (
@@ -31,6 +38,8 @@ class Ground:
         "busy",
         "consumers",
         "cooldowns",
+        "held",
+        "held_places",
         "now",
         "policy",
         "records",
@@ -46,8 +55,11 @@ class Ground:
         "valid_until",
     )
 
-    def __init__(self, situation: Situation) -> None:
+    def __init__(self, situation: Situation, held: Mapping[int, HeldAct] = MappingProxyType({})) -> None:
         policy = situation.policy
+        self.held = held
+        acts = (one.act for one in held.values())
+        self.held_places = sum(isinstance(act, Split) and lane_of(act) is Lane.CONSUMER for act in acts)
         self.situation = situation
         self.policy = policy
         self.thresholds = policy.thresholds
@@ -64,6 +76,7 @@ class Ground:
         self.segments_net = self.segments_high = self.segments_low = len(self.active)
         if situation.in_flight:
             self._count_in_flight()
+        self.busy.update(dict.fromkeys(held, 0))
         self.cooldowns = Cooldowns.of(situation)
 
     def _count_in_flight(self) -> None:
@@ -129,9 +142,12 @@ class Ground:
         return True
 
     def refuse_busy(self, lane: Lane, segment_id: int, other_id: int | None = None) -> bool:
-        """Refuses the segment if a live operation holds it."""
+        """Refuses the segment if a live operation holds it, or an act that waits for a person."""
         if segment_id not in self.busy:
             return False
+        if segment_id in self.held:
+            self.refuse(self.held[segment_id].refusal(lane, segment_id, other_id))
+            return True
         self.refuse(
             Refusal(
                 segment_id=segment_id,

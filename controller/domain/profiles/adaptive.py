@@ -20,7 +20,17 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from controller.domain.decision import Decision, Lane, Merge, Rebucket, Recut, Refusal, RefusalReason, Split
+from controller.domain.decision import (
+    COLD,
+    Decision,
+    Lane,
+    Merge,
+    Rebucket,
+    Recut,
+    Refusal,
+    RefusalReason,
+    Split,
+)
 from controller.domain.hash_range import RING_SIZE, HashRange
 from controller.domain.key_sketch import as_bins
 from controller.domain.lanes import consumer
@@ -40,9 +50,6 @@ from controller.domain.situation import TICKS_OF_MEMORY
 from controller.domain.split_points.fewest import fewest_cuts
 
 CODE_VERSION = "adaptive-2"
-
-COLD = "cold"
-"""The reason of acts that give capacity back."""
 
 SETTLE_TICKS = 1
 """A segment made so recently that is above its capacity was made too large: it is relieved without tolerance."""

@@ -19,7 +19,7 @@ from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.entrypoints.tasks.operations_here import run_where_no_worker_is
 from controller.services import garbage_collector, log_trimmer, reconciler, tombstone_sweeper
 from controller.store import audit, backtests
-from controller.store.decisions import ledger, shadow_decisions
+from controller.store.decisions import approvals, ledger, shadow_decisions
 from controller.store.journal import tombstones
 from controller.store.load import history
 from controller.store.postgres import inspection
@@ -141,7 +141,7 @@ def keep_partitions(
     *, dsn: str, extras: Extras, keep_days: int, dry_run: bool = False
 ) -> dict[str, list[str]]:
     """Make the ledger's days to come, and drop those that ended more than `keep_days` days ago; the history of load
-    records and what candidates said in shadow go with them. Backtests go after `backtest_keep_days`, and the audit after `audit_keep_days`.
+    records and what candidates said in shadow go with them, as do approvals that ended. Backtests go after `backtest_keep_days`, and the audit after `audit_keep_days`.
     """
     if dry_run:
         return {"made": [], "dropped": []}
@@ -153,6 +153,7 @@ def keep_partitions(
             dropped = ledger.drop_partitions(tx, oldest)
             forgotten = history.forget_before(tx, oldest)
             shadows = shadow_decisions.forget_before(tx, oldest)
+            answers = approvals.forget_before(tx, oldest)
         with app.store.transaction() as tx:
             oldest = now - timedelta(days=app.settings.backtest_keep_days)
             runs = backtests.forget_before(tx, oldest)
@@ -164,6 +165,7 @@ def keep_partitions(
         dropped=dropped,
         load_records_forgotten=forgotten,
         shadows_forgotten=shadows,
+        approvals_forgotten=answers,
         backtests_forgotten=runs,
         audit_forgotten=audited,
     )

@@ -16,9 +16,8 @@ from sqlalchemy import Connection
 
 from controller import telemetry
 from controller.dataplane.base import DataPlane
-from controller.domain.decision import Lane
+from controller.domain.decision import Lane, lane_of
 from controller.services.autoscaler.batch import ACTING_TOPICS, Batch, TopicOutcome
-from controller.services.autoscaler.verdicts import lane_of
 from controller.store.decisions import evaluations
 from controller.store.postgres.engine import Store
 from controller.store.shards import Shards

@@ -20,7 +20,8 @@ from controller.domain.situation import Capabilities, Situation
 from controller.services.autoscaler import shadows as shadow
 from controller.services.autoscaler.shadows import Shadow
 from controller.services.autoscaler.verdicts import digest
-from controller.store.decisions import evaluations, ledger, reconnections, situations
+from controller.store.decisions import approvals, evaluations, ledger, reconnections, situations
+from controller.store.decisions.approvals import DoneAct, ProposedAct
 from controller.store.decisions.evaluations import FinishedEvaluation, PendingEvaluation
 from controller.store.decisions.ledger import LedgerRow
 from controller.store.decisions.reconnections import Spending
@@ -101,10 +102,10 @@ class Batch:
 
     def act(self) -> None:
         """Intents for what was decided, ledger rows for what is new, and the evaluations marked as made."""
-        self._postpone(sorted(self._acting())[ACTING_TOPICS:])
-        acting = self._acting()
-        locked = situations.lock_free_topics(self._tx, acting) if acting else {}
-        for topic_id in acting - locked.keys():
+        self._postpone(sorted(self._moving())[ACTING_TOPICS:])
+        moving = self._moving()
+        locked = situations.lock_free_topics(self._tx, moving) if moving else {}
+        for topic_id in moving - locked.keys():
             self._leave(topic_id)
         self.evaluate([t for t, topic in locked.items() if not topic.is_unmoved(self.situations[t].layout)])
         shadows = self._shadows()
@@ -112,6 +113,8 @@ class Batch:
         self._decision_ids = dict(zip(new, ledger.reserve_ids(self._tx, len(new)), strict=True))
         self._intend([locked[topic_id] for topic_id in sorted(self._acting())])
         ledger.record(self._tx, [self._ledger_row(t) for t in new if t in self.verdicts])
+        approvals.propose(self._tx, [one for t in locked for one in self._proposals(t)])
+        approvals.done(self._tx, [one for t in self._operation_ids for one in self._done(t)])
         written = {t: self._decision_ids[t] for t in new if t in self.verdicts}
         shadow.record(
             self._tx, shadows, self.verdicts, written, lanes=self._lanes, decided_by=self._decided_by
@@ -266,6 +269,34 @@ class Batch:
         refused = self._digests.get(pending.topic_id)
         return FinishedEvaluation(pending.topic_id, pending.input_version, verdict.valid_until, refused)
 
+    def _proposals(self, topic_id: int) -> list[ProposedAct]:
+        """What a person is asked now."""
+        situation, verdict = self.situations[topic_id], self.verdicts.get(topic_id, Evaluation())
+        policy = situation.policy
+        return [
+            ProposedAct(
+                topic_id=topic_id,
+                act=act,
+                epoch=situation.layout.epoch,
+                decision_id=self._decision_ids[topic_id],
+                proposed_by=self._decided_by,
+                wait_seconds=policy.approval_wait_seconds,
+                default_answer=policy.approval_default,
+            )
+            for act in verdict.proposals
+        ]
+
+    def _done(self, topic_id: int) -> list[DoneAct]:
+        """What was approved, and is carried out now; of a topic that waits for nobody nothing."""
+        if not self.situations[topic_id].approvals:
+            return []
+        acts = zip(self.verdicts[topic_id].decisions, self._operation_ids[topic_id], strict=True)
+        return [DoneAct(topic_id, act, operation_id) for act, operation_id in acts]
+
+    def _moving(self) -> set[int]:
+        """Topics on which something is done or proposed; both are about a layout, which must stay as it was seen."""
+        return {t for t, verdict in self.verdicts.items() if verdict.decisions or verdict.proposals}
+
     def _acting(self) -> set[int]:
         return {topic_id for topic_id, verdict in self.verdicts.items() if verdict.decisions}
 
@@ -273,7 +304,9 @@ class Batch:
         return [
             topic_id
             for topic_id, verdict in sorted(self.verdicts.items())
-            if verdict.decisions or self._digests[topic_id] != self.pending[topic_id].outcome_digest
+            if verdict.decisions
+            or verdict.proposals
+            or self._digests[topic_id] != self.pending[topic_id].outcome_digest
         ]
 
     def _postpone(self, topic_ids: Collection[int]) -> None:

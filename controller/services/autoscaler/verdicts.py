@@ -1,4 +1,4 @@
-"""What a verdict means outside the domain: its lane, and whether it says anything new."""
+"""What a verdict means outside the domain: whether it says anything new."""
 
 from __future__ import annotations
 
@@ -6,18 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2s
 from json import dumps
 
-from controller.domain.decision import (
-    Decision,
-    Evaluation,
-    Lane,
-    Merge,
-    Rebucket,
-    Recut,
-    Refusal,
-    RefusalReason,
-    sealed_by,
-)
-from controller.domain.profiles.adaptive import COLD
+from controller.domain.decision import Decision, Evaluation, Lane, Refusal, RefusalReason, lane_of, sealed_by
 
 
 def digest(refusals: Sequence[Refusal], lanes: Collection[Lane], previous: str | None) -> str | None:
@@ -74,10 +63,3 @@ def _without_figures(refusal: Refusal) -> dict[str, object]:
 
 def _without_cuts(act: Decision) -> dict[str, object]:
     return {"act": type(act).__name__, "segments": [*sealed_by(act)], "reason": act.reason}
-
-
-def lane_of(act: Decision) -> Lane:
-    """The lane that found the act."""
-    if isinstance(act, Merge) or (isinstance(act, Recut) and act.reason == COLD):
-        return Lane.MERGE
-    return Lane.CONSUMER if isinstance(act, Rebucket) or act.reason == "consumer-count" else Lane.LOAD

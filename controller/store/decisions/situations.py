@@ -19,6 +19,7 @@ from typing import Any, TypedDict
 from sqlalchemy import Connection, Row, text
 
 from controller.clock import to_ms
+from controller.domain.approvals import asks
 from controller.domain.hash_range import HashRange
 from controller.domain.key_sketch import share_within
 from controller.domain.layout import SegmentLayout
@@ -27,6 +28,7 @@ from controller.domain.policy import AutoScalePolicy
 from controller.domain.reshape import ReshapeKind
 from controller.domain.segment import Segment
 from controller.domain.situation import Capabilities, History, LiveReshape, Situation
+from controller.store.decisions import approvals
 from controller.store.postgres.prepared import Prepared
 from controller.store.topics.layouts import load_layouts
 from controller.store.topics.policies import read_policy
@@ -239,6 +241,8 @@ def load_situations(
     sketches = _grouped(tx, anywhere, _SKETCHES) if anywhere["topic_ids"] else defaultdict(list)
     whole = [topic_id for topic_id, policy in policies.items() if policy.strict_pulsar]
     layouts = load_layouts(tx, whole) if whole else {}
+    asking = [topic_id for topic_id, policy in policies.items() if asks(policy)]
+    answers = approvals.last_words(tx, asking) if asking else {}
     return {
         row.topic_id: Situation(
             layout=layouts.get(row.topic_id) or _layout(row, segments[row.topic_id]),
@@ -254,6 +258,7 @@ def load_situations(
             consumers_changed_at=_ms(row.consumers_changed_at),
             sketches={k.segment_id: tuple(k.bins) for k in sketches[row.topic_id]},
             strikes={m.segment_id: m.strikes for m in memories[row.topic_id] if m.strikes},
+            approvals=answers.get(row.topic_id, ()),
             **_clients(row, policies[row.topic_id], segments, consumers, queues, producers),
             now=to_ms(row.now),
         )

@@ -41,6 +41,10 @@ TOPICS: Mapping[str, str] = {
     "change nothing.",
     "reconnection-budget": "Wait until `not_before`, or raise `reconnections_per_minute` (of the cluster: "
     "`cluster_reconnections_per_minute`).",
+    "awaiting-approval": "Answer it; what waits is in `inspect.approvals`. Without an answer "
+    "`approval_default` holds after `approval_wait_seconds`.",
+    "approval-refused": "Nothing: somebody said no. It is proposed again after `not_before`; lower `approval_hold_seconds` to "
+    "be asked sooner, or act by hand.",
     "in-flight": "Wait for the operation. If it does not end, `cleave operations --stuck` says why.",
     "lower-score": "Nothing: another segment needed it more, and this one is looked at again after that act.",
     "other-act": "Nothing: it is looked at again once the act is done.",

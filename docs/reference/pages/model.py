@@ -43,6 +43,11 @@ KNOBS = {
     "least.",
     "reconnections_per_minute": "`adaptive`: clients of the topic that may be made to reconnect.",
     "cluster_reconnections_per_minute": "`adaptive`: the same for all topics together. Cluster only.",
+    "approval_merges": "Acts that leave fewer segments wait until a person approves them; what waits is in `inspect.approvals`.",
+    "approval_min_segments": "So does an act that seals or makes at least so many segments; 0: none for its size.",
+    "approval_wait_seconds": "How long such an act waits for an answer.",
+    "approval_default": "What holds when nobody has answered by then.",
+    "approval_hold_seconds": "An act that was refused is not proposed again for so long.",
     "profile": "The rule set of the evaluator: `adaptive` plans the whole ring by what waiting has cost, `pip483` decides as "
     "Pulsar 5. New installations start with `adaptive`.",
     "strict_pulsar": "True decides and keeps load records by Pulsar 5's rules, known defects included: for comparison and "
@@ -56,7 +61,7 @@ def policy_page() -> str:
     bounds: dict[str, list[str]] = {}
     for knob, sign, bound in policy._RULES:
         bounds.setdefault(knob, []).append(f"{sign} {bound}")
-    bounds["profile"] = [f"one of {', '.join(policy.PROFILES)}"]
+    bounds |= {knob: [f"one of {', '.join(choices)}"] for knob, choices in policy.CHOICES.items()}
     defaults = policy.AutoScalePolicy().to_document()
     rows = [
         (

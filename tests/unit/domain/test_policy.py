@@ -75,6 +75,11 @@ def test_the_defaults_are_pulsars() -> None:
         "load_memory_seconds": 2_700,
         "reconnections_per_minute": 3_000,
         "cluster_reconnections_per_minute": 30_000,
+        "approval_merges": False,
+        "approval_min_segments": 0,
+        "approval_wait_seconds": 86_400,
+        "approval_default": "reject",
+        "approval_hold_seconds": 86_400,
         "profile": "pip483",
         "strict_pulsar": False,
     }
@@ -124,7 +129,13 @@ def test_each_broken_rule_names_the_knob_its_value_and_the_bound(knob: str, valu
     [
         ("min_segments", 64),
         ("max_dag_depth", 0),
-        *((knob, 0) for knob in DURATIONS if knob != "load_stale_after_seconds"),
+        *(
+            (knob, 0)
+            for knob in DURATIONS
+            if knob not in ("load_stale_after_seconds", "approval_wait_seconds")
+        ),
+        ("approval_wait_seconds", 60),
+        ("approval_default", "approve"),
         ("split_vs_rebucket_min_msg_rate_in", 0.0),
         ("entry_bucket_max_per_segment", 1),
         ("entry_bucket_max_per_segment", 65_536),

@@ -1,0 +1,296 @@
+"""Acts that wait for a person, from the proposal to the operation, on a real database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from threading import Barrier
+
+import pytest
+
+from controller.domain.approvals import ApprovalState
+from controller.domain.decision import Lane, RefusalReason
+from controller.domain.errors import CleaveError, Conflict, InvalidInput, NotFound, Terminal
+from controller.domain.operation import OperationKind
+from controller.domain.policy import PolicyOverride
+from controller.domain.replay import replay
+from controller.services import approvals, segment_admin
+from controller.store.decisions import approvals as approval_rows
+from controller.store.decisions.approvals import ApprovalRow
+from controller.store.topics import policies
+from tests.support.bench import Bench
+from tests.support.passes import COLD, HOT, LOAD, decisions, owed, report, run
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def cold(bench: Bench) -> Iterator[Bench]:
+    """A topic of two cold segments, whose merges wait."""
+    bench.topic_with(2)
+    marked(bench, approval_merges=True)
+    report(bench, {0: COLD, 1: COLD}, cold_for=HOUR)
+    yield bench
+    bench.check_laws()
+
+
+def marked(bench: Bench, **knobs: object) -> None:
+    with bench.store.transaction() as tx:
+        policies.set_topic(tx, bench.topic_id, PolicyOverride(**knobs))  # type: ignore[arg-type]
+
+
+def waiting(bench: Bench) -> list[ApprovalRow]:
+    return approvals.list_approvals(bench.store, bench.topic_name, pending_only=True, limit=10)
+
+
+def proposed(bench: Bench) -> ApprovalRow:
+    """What a pass proposes; there is one such act."""
+    assert run(bench).intents == ()
+    [row] = waiting(bench)
+    return row
+
+
+def say(bench: Bench, row: ApprovalRow, *, approve: bool = True, actor: str = "ada") -> ApprovalRow:
+    return approvals.answer(bench.store, row.approval_id, approve=approve, actor=actor, reason="seen")
+
+
+def wind(bench: Bench, row: ApprovalRow, seconds: float) -> None:
+    """The proposal, and its answer, are so much older; its row alone is told, past its guard."""
+    back = "make_interval(secs => :s)"
+    bench.execute("ALTER TABLE cleave.approval DISABLE TRIGGER USER")
+    bench.execute(
+        f"UPDATE cleave.approval SET proposed_at = proposed_at - {back}, expires_at = expires_at - {back},"
+        f" answered_at = answered_at - {back} WHERE approval_id = :id",
+        s=seconds,
+        id=row.approval_id,
+    )
+    bench.execute("ALTER TABLE cleave.approval ENABLE TRIGGER USER")
+
+
+def raised(bench: Bench) -> None:
+    bench.execute("UPDATE cleave.evaluation SET input_version = input_version + 1")
+
+
+def test_a_marked_merge_waits_and_is_told_once(cold: Bench) -> None:
+    row = proposed(cold)
+
+    assert (row.kind, row.segment_ids, row.parts, row.reason) == ("merge", (0, 1), 1, "cold")
+    assert (row.act, row.proposed_by, row.default_answer) == ("merge segments 0, 1 into 1", "tests", "reject")
+    assert row.expires_at - row.proposed_at == pytest.approx(timedelta(days=1), abs=timedelta(seconds=1))
+    [told] = decisions(cold)
+    assert told.decision_id == row.decision_id
+    assert [one["reason"] for one in told.refusals] == [RefusalReason.AWAITING_APPROVAL]
+    for _ in range(2):
+        raised(cold)
+        assert run(cold).outcomes == ()
+    assert [one.approval_id for one in waiting(cold)] == [row.approval_id]
+    assert not owed(cold)
+
+
+def test_what_was_approved_goes_with_the_next_pass_and_says_which_operation(cold: Bench) -> None:
+    row = proposed(cold)
+
+    answered = say(cold, row)
+    assert (answered.state, answered.answered_by, answered.outcome) == (ApprovalState.APPROVED, "ada", "seen")
+    assert owed(cold)
+    [merge] = run(cold).intents
+    cold.drive(merge)
+
+    assert cold.operation(merge).kind is OperationKind.MERGE
+    done = approvals.find(cold.store, row.approval_id)
+    assert (done.state, done.operation_id) == (ApprovalState.DONE, merge)
+    newest = decisions(cold)[0]
+    stored = {"decisions": newest.decisions, "refusals": newest.refusals}
+    replayed = replay(newest.situation, newest.lanes, stored).replayed
+    assert replayed is not None
+    assert replayed["decisions"] == newest.decisions
+
+
+def test_what_was_rejected_is_held_and_proposed_again_after_that(cold: Bench) -> None:
+    marked(cold, approval_merges=True, approval_hold_seconds=600)
+    row = proposed(cold)
+    say(cold, row, approve=False)
+
+    assert run(cold).intents == ()
+    assert waiting(cold) == []
+    [refusal] = decisions(cold)[0].refusals
+    assert refusal["reason"] == RefusalReason.APPROVAL_REFUSED
+    wind(cold, row, 601)
+    raised(cold)
+    assert proposed(cold).approval_id > row.approval_id
+
+
+def test_a_topic_that_waits_is_acted_on_elsewhere_meanwhile(bench: Bench) -> None:
+    bench.topic_with(3)
+    marked(bench, approval_merges=True)
+    report(bench, {0: COLD, 1: COLD, 2: HOT}, cold_for=HOUR)
+
+    [split] = run(bench).intents
+
+    assert bench.operation(split).parent_ids == (2,)
+
+
+def test_an_approved_act_is_held_against_the_limits_of_the_moment(cold: Bench) -> None:
+    row = proposed(cold)
+    say(cold, row)
+    marked(cold, approval_merges=True, min_segments=2)
+
+    assert run(cold).intents == ()
+    assert [one["reason"] for one in decisions(cold)[0].refusals] == [RefusalReason.AT_MIN_SEGMENTS]
+    wind(cold, row, 3_601)
+    assert approvals.settle(cold.store).changed == {row.approval_id: ApprovalState.EXPIRED}
+    assert "not wanted within an hour" in (approvals.find(cold.store, row.approval_id).outcome or "")
+
+
+def test_a_large_split_waits_and_an_approval_of_it_is_used_up_by_it(bench: Bench) -> None:
+    bench.topic_with(1)
+    marked(bench, approval_min_segments=2, split_cooldown_seconds=0)
+    report(bench, {0: HOT})
+    say(bench, proposed(bench))
+
+    [split] = run(bench, LOAD).intents
+    bench.drive(split)
+
+    assert [segment.segment_id for segment in bench.layout.active] == [1, 2]
+    report(bench, {1: HOT, 2: COLD})
+    assert proposed(bench).segment_ids == (1,)
+
+
+def test_two_who_answer_at_once_are_one_answer_and_a_conflict_that_names_the_first(cold: Bench) -> None:
+    """Each of many pairs meets on one row; both see it pending, and one of them is first."""
+    row = proposed(cold)
+    together = Barrier(2)
+
+    def answer(name: str, approve: bool) -> str:
+        together.wait(10)
+        try:
+            return say(cold, row, approve=approve, actor=name).state.value
+        except Conflict as error:
+            return error.message
+
+    with ThreadPoolExecutor(2) as both:
+        said = [
+            future.result(30)
+            for future in [both.submit(answer, "ada", True), both.submit(answer, "eve", False)]
+        ]
+
+    final = approvals.find(cold.store, row.approval_id)
+    first, verb = ("ada", "approved") if final.state is ApprovalState.APPROVED else ("eve", "rejected")
+    assert final.answered_by == first
+    assert min(said, key=len) == final.state.value
+    assert f"was {verb} by {first} at " in max(said, key=len)
+
+
+def test_one_who_answers_waits_for_one_who_is_answering(cold: Bench) -> None:
+    """The second has read the row as pending, and its answer finds that it no longer is."""
+    row = proposed(cold)
+    blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    with ThreadPoolExecutor(1) as other:
+        with cold.store.transaction() as tx:
+            assert approval_rows.answer(
+                tx, row.approval_id, ApprovalState.REJECTED, answered_by="eve", outcome="not now"
+            )
+            second = other.submit(say, cold, row)
+            cold.wait_until(lambda: cold.scalar(blocked))
+        with pytest.raises(Conflict, match=r"was rejected by eve at .* \(not now\) and is rejected"):
+            second.result(30)
+
+
+def test_the_same_answer_again_is_the_first_one(cold: Bench) -> None:
+    row = proposed(cold)
+    first = say(cold, row)
+
+    assert say(cold, row, actor="eve") == first
+    [merge] = run(cold).intents
+    again = say(cold, row, actor="eve")
+    assert (again.state, again.answered_by, again.operation_id) == (ApprovalState.DONE, "ada", merge)
+    with pytest.raises(Conflict, match=r"was approved by ada at .* and is done; act by hand"):
+        say(cold, row, approve=False)
+
+
+def test_a_dry_run_answers_nothing(cold: Bench) -> None:
+    row = proposed(cold)
+
+    seen = approvals.answer(cold.store, row.approval_id, approve=True, actor="a", reason="b", dry_run=True)
+
+    assert seen == row
+    assert waiting(cold) == [row]
+
+
+def test_what_does_not_exist_is_said(bench: Bench) -> None:
+    bench.topic_with(1)
+    with pytest.raises(NotFound, match="there is no approval 99"):
+        approvals.answer(bench.store, 99, approve=True, actor="ada", reason="seen")
+
+
+@pytest.mark.parametrize(
+    ("default", "state"), [("approve", ApprovalState.APPROVED), ("reject", ApprovalState.REJECTED)]
+)
+def test_without_an_answer_the_default_holds(cold: Bench, default: str, state: ApprovalState) -> None:
+    marked(cold, approval_merges=True, approval_wait_seconds=60, approval_default=default)
+    row = proposed(cold)
+
+    assert approvals.settle(cold.store).changed == {}
+    wind(cold, row, 61)
+    settled = approvals.settle(cold.store)
+
+    assert (settled.changed, settled.pending) == ({row.approval_id: state}, ())
+    found = approvals.find(cold.store, row.approval_id)
+    assert (found.answered_by, found.outcome) == ("default", "nobody answered in time")
+    assert bool(run(cold).intents) is (default == "approve")
+
+
+def test_a_proposal_about_a_layout_that_moved_on_expires_and_takes_no_answer(cold: Bench) -> None:
+    row = proposed(cold)
+    cold.drive(cold.intend(segment_admin.splitting(0)).operation.operation_id)
+
+    with pytest.raises(Conflict, match="since the layout moved on"):
+        say(cold, row)
+    settled = approvals.settle(cold.store)
+
+    assert settled.changed == {row.approval_id: ApprovalState.EXPIRED}
+    with pytest.raises(Conflict, match="has expired: the layout moved on"):
+        say(cold, row)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "SET state = 'done', operation_id = NULL, ended_at = now(), outcome = 'x'",
+        "SET parts = 5",
+        "SET segment_ids = '{0}'",
+        "SET state = 'approved', answered_at = now(), answered_by = 'a', outcome = 'b', default_answer = 'approve'",
+    ],
+)
+def test_the_database_lets_nobody_rewrite_what_was_proposed(cold: Bench, change: str) -> None:
+    proposed(cold)
+
+    with pytest.raises(Terminal, match="Rows of approval are history"):
+        cold.execute(f"UPDATE cleave.approval {change}")
+
+
+def test_the_database_lets_nobody_answer_without_a_name_or_twice(cold: Bench) -> None:
+    row = proposed(cold)
+    with pytest.raises(InvalidInput, match="An answer is given at an instant by somebody"):
+        cold.execute("UPDATE cleave.approval SET state = 'approved', outcome = 'x'")
+    say(cold, row)
+    with pytest.raises(CleaveError, match="Rows of approval are history"):
+        cold.execute("UPDATE cleave.approval SET state = 'rejected'")
+
+
+def test_what_ended_is_forgotten_and_what_waits_is_not(cold: Bench) -> None:
+    proposed(cold)
+    later = datetime.now(UTC) + HOUR
+    with cold.store.transaction() as tx:
+        assert approval_rows.forget_before(tx, later) == 0
+    say(cold, waiting(cold)[0], approve=False)
+    with cold.store.transaction() as tx:
+        assert approval_rows.forget_before(tx, later - 2 * HOUR) == 0
+        assert approval_rows.forget_before(tx, later) == 1
+
+
+def test_a_lane_that_is_not_asked_proposes_nothing(cold: Bench) -> None:
+    run(cold, {Lane.CONSUMER, Lane.LOAD})
+
+    assert waiting(cold) == []
