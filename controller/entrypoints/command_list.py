@@ -99,6 +99,10 @@ _COMMANDS = {
         "backtest:backtest",
         "Say what policies would have cost on the load that was recorded, and how far that is from the best possible.",
     ),
+    "approvals": (
+        "approvals:app",
+        "Acts that wait for a person, of topics whose policy says so: list, approve, reject.",
+    ),
     "backtests": ("backtest:app", "Backtests that were run: list, show."),
     "decisions": (
         "decisions:app",

@@ -18,7 +18,7 @@ from controller.entrypoints.output import emit, rows_table
 from controller.entrypoints.running import worker_is_up
 from controller.entrypoints.tasks.access import Extras, cleave_at
 from controller.entrypoints.tasks.operations_here import run_where_no_worker_is
-from controller.services import autoscaler
+from controller.services import approvals, autoscaler
 from controller.services.autoscaler import PassResult
 from controller.store.postgres import inspection
 from controller.store.shards import Shards
@@ -59,8 +59,12 @@ def merge_pass(
 def _pass(
     app: Application, lanes: Collection[Lane], decided_by: str, dry_run: bool, share: Share | None
 ) -> dict[str, Any]:
-    """Evaluate, print, run. `shares` in the answer are the tasks to ask for; there are none when nothing is left."""
+    """Evaluate, print, run; before that, what nobody answered in time gets its default. `shares` in the answer are the tasks to ask
+    for; there are none when nothing is left.
+    """
     limit = app.settings.pass_batch_topics * (BATCHES_ALONE if share is None else BATCHES_A_SHARE)
+    if not dry_run:
+        approvals.settle(app.store)
     result = autoscaler.run_pass(
         app.store,
         app.planes,
