@@ -15,10 +15,12 @@ from urllib.parse import urlsplit
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
-from pyspark.errors import AnalysisException, PySparkException, PySparkRuntimeError
+from pyspark import SparkConf
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 from controller.domain.errors import InvalidInput, Retryable, Terminal
+from spark_jobs.jvm import start_jvm
 
 _ALWAYS = {
     "spark.sql.session.timeZone": "UTC",
@@ -56,7 +58,7 @@ def get_session(master: str, conf: Mapping[str, str] | None = None) -> SparkSess
     """The session for `master`, made on first use. `conf` adds to or overrides the built-in settings.
 
     Over Connect only settings of the session can be given, not those of the server. Raises InvalidInput for a wrong
-    master or setting, Retryable when no server answers, Terminal without Java.
+    master or setting, Retryable when no server answers or Java ended at its start, Terminal without a Java for it.
     """
     if master.startswith("sc://"):
         return _connect(master, dict(conf or {}))
@@ -66,17 +68,11 @@ def get_session(master: str, conf: Mapping[str, str] | None = None) -> SparkSess
     local = _LOCAL if master.startswith("local") else {}
     if local:  # Python of the jobs runs in processes of its own: this very one, not the first on PATH
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.master(master).appName("cleave-load-aggregation")
-    for key, value in {**_CLASSIC, **local, **_ALWAYS, **(conf or {})}.items():
-        builder = builder.config(key, value)
+    settings = SparkConf().setMaster(master).setAppName("cleave-load-aggregation")
+    settings.setAll(list({**_CLASSIC, **local, **_ALWAYS, **(conf or {})}.items()))
+    start_jvm(settings)
     try:
-        return builder.getOrCreate()
-    except PySparkRuntimeError as error:
-        if error.getCondition() != "JAVA_GATEWAY_EXITED":
-            raise
-        raise Terminal(
-            "Spark did not start: it needs Java 17 or newer; install one and set JAVA_HOME"
-        ) from error
+        return SparkSession.builder.config(conf=settings).getOrCreate()
     except Py4JError as error:
         told = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
         raise Retryable(

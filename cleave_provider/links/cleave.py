@@ -7,12 +7,14 @@ from urllib.parse import urlencode
 
 from airflow.sdk import BaseOperatorLink
 
+from cleave_provider.versions import AIRFLOW
+
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
 
-PAGES = "plugin/cleave/cleave"
-"""Airflow's own route of the pages: the plugin's, and the prefix of its app within the frame."""
+PLUGIN, WITHIN = "plugin/cleave", "cleave"
+"""Airflow's own route of the pages, and the prefix of its app within the frame."""
 OPERATION_KEY = "operation_id"
 """Name of the XCom with the operation's id."""
 
@@ -55,9 +57,11 @@ def page(name: str, **query: Any) -> str:
     """Address of a page of Cleave in this Airflow."""
     from airflow.configuration import conf
 
-    base = str(conf.get("api", "base_url", fallback="/")).rstrip("/")
-    address = f"{base}/{PAGES}/{name}"
-    return f"{address}?{urlencode(query)}" if query else address
+    plugin = f"{str(conf.get('api', 'base_url', fallback='/')).rstrip('/')}/{PLUGIN}"
+    place = f"{name}?{urlencode(query)}" if query else name
+    if AIRFLOW < (3, 2):  # nothing may follow the name of a plugin there but a query, which the pages read
+        return f"{plugin}?{urlencode({'at': f'/{place}'})}"
+    return f"{plugin}/{WITHIN}/{place}"
 
 
 def _pushed(ti_key: TaskInstanceKey, key: str) -> Any:

@@ -18,14 +18,16 @@ from pathlib import Path
 
 from controller.devstack.postgres_home import wheel_binaries
 from tests.matrix.environments import PROJECT, ROOM, Broken, airflow, house, install_beside, pinned, run
-from tests.matrix.versions import LARGEST, OLD_POSTGRES, SMALLEST
+from tests.matrix.versions import BETWEEN, LARGEST, OLD_POSTGRES, SMALLEST
 
 STORE = ("tests/unit/store", "tests/integration/store", "tests/integration/bundles/store")
 SPARK = ("tests/spark",)
 WHEEL = ("-m", "matrix", "tests/integration/packaging")
 SCHEDULER = ("tests/integration/airflow/whole/test_real_scheduler.py",)
 COMMAND = "tests/integration/entrypoints/commands/test_cli.py"
-DAGS = ("tests/integration/airflow", COMMAND, "--deselect", *SCHEDULER)
+NOT_HERE = "not (browser or chaos or matrix)"
+DAGS = ("-m", NOT_HERE, "tests/integration/airflow", COMMAND, "--deselect", *SCHEDULER)
+PAGES = ("-m", "browser and not chaos", "tests/integration/airflow/whole")
 
 Cell = Callable[[], str]
 """Does its work and gives one line about it; raises Broken."""
@@ -34,11 +36,12 @@ Cell = Callable[[], str]
 def cells() -> dict[str, Cell]:
     """By name, those that take least first."""
     airflows = (SMALLEST["apache-airflow"], LARGEST["apache-airflow"])
+    each_minor = (airflows[0], *BETWEEN["apache-airflow"], airflows[1])
     sqlalchemy, pyspark = SMALLEST["sqlalchemy"], SMALLEST["pyspark"]
     old_sqlalchemy = partial(pinned, f"sqlalchemy-{sqlalchemy}", {"sqlalchemy": sqlalchemy})
     old_pyspark = partial(pinned, f"pyspark-{pyspark}", {"pyspark": pyspark})
     found: dict[str, Cell] = {}
-    for version in airflows:
+    for version in each_minor:
         found[f"pip install beside Airflow {version}"] = partial(install_beside, version)
     found["the wheel with each extra"] = partial(run_tests, house, WHEEL)
     found[f"PySpark {pyspark}"] = partial(run_tests, old_pyspark, SPARK)
@@ -48,6 +51,10 @@ def cells() -> dict[str, Cell]:
             found[f"Airflow {version}, SQLAlchemy {sqlalchemy}: {what}"] = partial(
                 run_tests, partial(airflow, version), tests
             )
+    for version in each_minor:
+        found[f"Airflow {version}, SQLAlchemy {sqlalchemy}: pages in a browser"] = partial(
+            run_tests, partial(airflow, version), PAGES
+        )
     found[f"PostgreSQL 15, SQLAlchemy {sqlalchemy}"] = partial(store_on, OLD_POSTGRES, old_sqlalchemy)
     found[f"PostgreSQL 18, SQLAlchemy {LARGEST['sqlalchemy']}"] = partial(store_on, wheel_binaries(), house)
     return found

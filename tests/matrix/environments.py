@@ -21,7 +21,7 @@ PROJECT = Path(__file__).parents[2]
 ROOM = PROJECT / ".cache" / "matrix"
 UV = Path(sys.executable).with_name("uv")
 
-_TEST_TOOLS = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist", "pyyaml", "duckdb")
+_TEST_TOOLS = ("hypothesis", "playwright", "pytest", "pytest-timeout", "pytest-xdist", "pyyaml", "duckdb")
 _KEPT = re.compile(r"(sqlalchemy|apache-airflow.*)==")
 """What an installation of Cleave must leave as it is."""
 _IMPORTS = """
@@ -143,7 +143,7 @@ def _pip_install(python: Path, version: str) -> None:
     """As a user does it; from a copy, because a build leaves files in the folder it is built from."""
     with tempfile.TemporaryDirectory() as temporary:
         copy_source(Path(temporary))
-        asked = [f"{temporary}[pulsar,spark]", f"apache-airflow=={version}"]
+        asked = [f"{temporary}[pages,pulsar,spark]", f"apache-airflow=={version}"]
         run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *asked])
 
 

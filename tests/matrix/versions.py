@@ -7,6 +7,8 @@ from pathlib import Path
 
 SMALLEST = {"apache-airflow": "3.1.0", "pyspark": "4.0.0", "sqlalchemy": "2.0.50"}
 """The lower bounds in pyproject.toml."""
+BETWEEN = {"apache-airflow": ("3.2.0",)}
+"""Others that are tried where they differ from both: Airflow's pages are drawn by another frontend in each minor version."""
 LARGEST = {name: version(name) for name in SMALLEST}
 """What the development environment has."""
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+from packaging.version import Version
 
 from tests.support.missing import skip_without
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, FrameLocator, Page
 
-PAGES = "/plugin/cleave/cleave/"
-"""Where Airflow shows Cleave's pages; what comes after it is the page's own address."""
+_PLUGINS_HAVE_PATHS = Version(version("apache-airflow")) >= Version("3.2")
+PAGES = "/plugin/cleave/cleave/" if _PLUGINS_HAVE_PATHS else "/plugin/cleave?at=/"
+"""Where Airflow shows Cleave's pages; what comes after it is the page's own address. Before 3.2 a plugin has one address."""
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _QUIET = (
     "--no-sandbox",
@@ -25,6 +30,11 @@ _QUIET = (
     "--disable-sync",
 )
 """It talks to nobody but the pages; without a sandbox, since tests may run as root."""
+
+
+def linked(place: str) -> str:
+    """How a link from a task ends that leads to that page."""
+    return f"{PAGES}{place}" if _PLUGINS_HAVE_PATHS else f"/plugin/cleave?{urlencode({'at': f'/{place}'})}"
 
 
 def executable() -> str:

@@ -26,6 +26,19 @@ colour();
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", colour);
 if (outer()) new MutationObserver(colour).observe(outer(), { attributeFilter: ["class"] });
 
+// Where Airflow's own address leads. Before 3.3 it opens the frame at the first page all the same, and before 3.2 an address of a plugin
+// has no path of its own, so there it is in the query. Whoever goes on from page to page stays where he is.
+function wanted() {
+  if (!outer() || (document.referrer && new URL(document.referrer).pathname.startsWith(`${ROOT}/`))) return null;
+  const [at, plugin] = [window.parent.location, `${AIRFLOW}/plugin/cleave`];
+  const query = new URLSearchParams(at.search).get("at");
+  if (at.pathname === plugin) return query?.startsWith("/") ? ROOT + query : null;
+  const page = at.pathname.startsWith(`${plugin}/`) ? AIRFLOW + at.pathname.slice(plugin.length) : "";
+  return page.startsWith(`${ROOT}/`) ? page + at.search : null;
+}
+const place = wanted();
+if (place && place !== location.pathname + location.search) location.replace(place);
+
 // Figures: a <div data-figure> holds its document in a script; the colours are the page's.
 function styled(figure) {
   const style = getComputedStyle(document.documentElement);

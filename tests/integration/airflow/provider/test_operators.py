@@ -12,6 +12,7 @@ from controller.landing.history import RateHistory
 from tests.integration.airflow.provider.conftest import RunExample, RunOperator
 from tests.support.airflow_home import SHOWS_NO_FRAMES
 from tests.support.bench import TOPIC, Bench
+from tests.support.browser import linked
 from tests.support.recorded import keep_rates
 from tests.support.reports import milliseconds
 
@@ -56,7 +57,7 @@ def test_a_split_leaves_its_operation_s_id_and_a_link_to_its_page(
     assert done.xcom_pull(task_ids="act", key="operation_id") == operation_id
     assert done.xcom_pull(task_ids="act")["state"] == "done"
     link = done.xcom_pull(task_ids="act", key="_link_OperationLink")
-    assert link.endswith(f"/plugin/cleave/cleave/operation?operation_id={operation_id}")
+    assert link.endswith(linked(f"operation?operation_id={operation_id}"))
     key = bench.scalar("SELECT request_key FROM cleave.operation WHERE kind = 'split'")
     assert key == f"airflow/peoples_own/{done.run_id}/act/-1"
 
@@ -102,7 +103,7 @@ def test_what_cannot_be_done_fails_at_once_with_one_line_and_a_link_to_the_run(
     assert not (SHOWS_NO_FRAMES and "Traceback" in said)
     if "Segment" in made:
         link = failed.xcom_pull(task_ids="act", key="_link_OperationLink")
-        assert "/plugin/cleave/cleave/run?dag_id=peoples_own&run_id=manual" in link
+        assert linked("run?dag_id=peoples_own&run_id=manual") in link
 
 
 def test_the_operators_have_attempts_of_their_own_unless_the_dag_says_otherwise(airflow_home: None) -> None:
@@ -140,7 +141,7 @@ def test_the_example_s_backtest_is_kept_and_linked(
     kept = bench.scalar("SELECT run_id FROM inspect.backtest_runs WHERE state = 'done'")
     assert week.xcom_pull(task_ids="week")["run_id"] == kept
     link = week.xcom_pull(task_ids="week", key="_link_BacktestLink")
-    assert link.endswith(f"/plugin/cleave/cleave/backtest?run_id={kept}")
+    assert link.endswith(linked(f"backtest?run_id={kept}"))
     assert "times the least possible" in week.xcom_pull(task_ids="best")
 
 
@@ -157,7 +158,7 @@ def test_a_policy_is_shown_before_it_is_set_and_linked(
     assert bench.scalar("SELECT policy FROM cleave.topic") is None
     assert "would have max_segments from None to 9" in capsys.readouterr().out
     link = done.xcom_pull(task_ids="act", key="_link_PolicyLink")
-    assert link.endswith("/plugin/cleave/cleave/policy?level=topic%3A%2F%2Facme%2Fshop%2Forders")
+    assert link.endswith(linked("policy?level=topic%3A%2F%2Facme%2Fshop%2Forders"))
 
 
 def test_what_cannot_succeed_is_final_whatever_decides_about_attempts(airflow_home: None) -> None:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import make_url
 
 from controller.devstack.airflow import AirflowStandalone
+from controller.devstack.airflow_api import AirflowApi
+from controller.devstack.ports import LOOPBACK, free_port, release_port
 from controller.devstack.postgres import PostgresServer
+from controller.devstack.process import ChildProcess
 from controller.services import tombstone_sweeper, topic_admin
 from tests.support.airflow_home import HAS_PARTITIONS, PROJECT
 from tests.support.bench import TOPIC, Bench
@@ -24,6 +30,8 @@ if TYPE_CHECKING:
 USERS_DAGS = "tests/support/users_dags" if HAS_PARTITIONS else "tests/support/users_dags_before_3_2"
 OTHER_DAGS = "tests/support/other_dags"
 EXAMPLES = "cleave_provider/example_dags"
+PEOPLE = ("ann", "bob")
+"""Who may log in where a login is asked for; each is an admin."""
 PATIENCE_MILLISECONDS = 60_000
 """How long a page may take to show what a test looks for."""
 
@@ -116,11 +124,65 @@ def context() -> Iterator[BrowserContext]:
 def page(context: BrowserContext) -> Iterator[Page]:
     """A tab in which nothing may go wrong unnoticed."""
     page = context.new_page()
-    problems: list[str] = []
-    page.on("pageerror", lambda error: problems.append(str(error)))
+    problems = _problems(page)
     yield page
     page.close()
     assert problems == []
+
+
+@pytest.fixture(scope="package")
+def front_door(airflow: AirflowStandalone, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a second API server of the shared Airflow: this one knows people by their logins."""
+    room, port = tmp_path_factory.mktemp("front-door"), free_port()
+    passwords = room / "passwords.json"
+    passwords.write_text(json.dumps({name: f"word of {name}" for name in PEOPLE}))
+    url = f"http://{LOOPBACK}:{port}"
+    asks = {
+        "AIRFLOW__API__BASE_URL": url,
+        "AIRFLOW__API__PORT": str(port),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:admin" for name in PEOPLE),
+    }
+    command = [Path(sys.executable).with_name("airflow"), "api-server"]
+    server = ChildProcess(
+        command, log=room / "api-server.log", cwd=room, env={**airflow.environment(), **asks}
+    )
+    server.start()
+    server.wait_ready(AirflowApi(url).is_healthy, timeout_seconds=180)
+    yield url
+    server.stop()
+    release_port(port)
+
+
+@pytest.fixture
+def logged_in(context: BrowserContext, front_door: str) -> Iterator[Callable[[str], Page]]:
+    """A tab of a browser of one's own, in which that person has logged in."""
+    with ExitStack() as open_ones:
+
+        def log_in(name: str) -> Page:
+            own = context.browser.new_context(viewport={"width": 1400, "height": 1000})  # type: ignore[union-attr]
+            open_ones.callback(own.close)
+            own.set_default_timeout(PATIENCE_MILLISECONDS)
+            page = own.new_page()
+            problems.append(_problems(page))
+            page.goto(front_door)
+            page.get_by_label("Username").fill(name)
+            page.locator("input[type=password]").fill(f"word of {name}")
+            page.get_by_role("button", name="Sign in").click()
+            page.wait_for_url(lambda url: "/auth/" not in url)
+            return page
+
+        problems: list[list[str]] = []
+        yield log_in
+    assert [one for some in problems for one in some] == []
+
+
+def _problems(page: Page) -> list[str]:
+    """Errors of the page's scripts, as they come."""
+    found: list[str] = []
+    page.on("pageerror", lambda error: found.append(str(error)))
+    return found
 
 
 def _bundle(folder: str) -> dict[str, object]:

@@ -1,8 +1,8 @@
-"""What balancing proposed is refused on the page of bundles: clicked there, done by a DAG, written in PostgreSQL."""
+"""What balancing proposed is approved or refused on the page of bundles: clicked there, done by a DAG, carried out on brokers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,16 @@ from playwright.sync_api import FrameLocator, Locator, Page, expect
 
 from controller.devstack.airflow import AirflowStandalone
 from tests.support.browser import PAGES, pages_of
-from tests.support.bundle_desk import NAMESPACE, Desk, bundle_desk
+from tests.support.bundle_desk import LOW, NAMESPACE, Desk, bundle_desk
 
 pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.timeout(600)]
 
 DAG = "bundle_approve"
+LEFT_BEHIND = """
+    TRUNCATE cleave.broker_load, cleave.bundle_decision, cleave.bundle_load, cleave.bundle_load_run, cleave.bundle_proposal,
+             cleave.bundle_state, cleave.namespace_bundles CASCADE
+"""
+"""What a test leaves in the database that it shares, of brokers that are gone."""
 
 
 @pytest.fixture
@@ -25,6 +30,7 @@ def desk(
     """Two brokers on the database that the DAGs act on."""
     with bundle_desk(cleave_url, tmp_path, capsys, monkeypatch) as desk:
         yield desk
+        desk.driver.sql(LEFT_BEHIND)
 
 
 def proposed(desk: Desk) -> int:
@@ -59,3 +65,26 @@ def test_a_proposal_is_refused_with_its_reason(airflow: AirflowStandalone, desk:
     row(pages, first).get_by_role("button", name="Approve, or refuse").click()
     expect(row(pages, first)).to_have_count(0)
     assert stored(desk, first) == ("refused", "Anonymous", "not before the sale is over")
+
+
+def test_a_proposal_is_approved_by_whoever_logged_in_and_then_carried_out(
+    airflow: AirflowStandalone, front_door: str, desk: Desk, logged_in: Callable[[str], Page]
+) -> None:
+    full, idle = desk.uneven()
+    desk.cleave.ok("bundles", "mode", NAMESPACE, "approval")
+    first = proposed(desk)
+    assert desk.cleave.json("bundles", "apply") == [], "nobody has approved it"
+    airflow.api.wait_dag(DAG)
+    page = logged_in("ann")
+    page.goto(f"{front_door}{PAGES}bundles")
+    pages = pages_of(page)
+    row(pages, first).get_by_role("button", name="Approve, or refuse").click()
+    expect(row(pages, first)).to_contain_text("approved")
+    expect(row(pages, first).get_by_role("button")).to_have_count(0)
+    assert stored(desk, first)[:2] == ("approved", "ann")
+    assert set(desk.bench.cluster.owners.values()) == {full}
+
+    applied, *_ = desk.cleave.json("bundles", "apply")
+
+    assert (applied["proposal_id"], applied["state"]) == (first, "applied")
+    assert {str(bundle): owner for bundle, owner in desk.bench.cluster.owners.items()}[LOW] == idle

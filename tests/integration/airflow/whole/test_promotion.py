@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -69,9 +69,9 @@ def candidate(pages: FrameLocator) -> Locator:
     return pages.locator("#candidates tr").nth(1)
 
 
-def ask(airflow: AirflowStandalone, page: Page) -> FrameLocator:
+def ask(url: str, page: Page) -> FrameLocator:
     """Weigh the candidate: the page of backtests, and its button."""
-    page.goto(f"{airflow.url}{PAGES}backtests")
+    page.goto(f"{url}{PAGES}backtests")
     pages = pages_of(page)
     candidate(pages).get_by_role("button", name="Weigh and promote").click()
     expect(candidate(pages)).to_contain_text("asked for in the run manual__")
@@ -91,26 +91,28 @@ def ended(bench: Bench) -> tuple[Any, ...]:
     return row
 
 
-def test_a_candidate_is_weighed_approved_and_in_force(
-    airflow: AirflowStandalone, proposed: Bench, page: Page, history: Path
+def test_a_candidate_is_weighed_approved_by_somebody_else_and_in_force(
+    front_door: str, proposed: Bench, logged_in: Callable[[str], Page], history: Path
 ) -> None:
     record(proposed, history)
     propose(proposed, min_segments=1)
-    pages = ask(airflow, page)
+    asks, answers = logged_in("ann"), logged_in("bob")
+    candidate(ask(front_door, asks)).get_by_role("link", name="approve waits for an answer").click()
+    expect(asks).to_have_url(re.compile(f"/dags/{DAG}/runs/manual__.*/tasks/approve/required_actions"))
 
-    candidate(pages).get_by_role("link", name="approve waits for an answer").click()
-    expect(page).to_have_url(re.compile(f"/dags/{DAG}/runs/manual__.*/tasks/approve/required_actions"))
-    expect(page.get_by_text(re.compile(f"It sets min_segments=1: {FIGURES}"))).to_be_visible()
+    answers.goto(asks.url)
+    expect(answers.get_by_text(re.compile(f"It sets min_segments=1: {FIGURES}"))).to_be_visible()
     assert in_force(proposed) == IN_FORCE
-    page.get_by_role("button", name="Approve", exact=True).click()
+    answers.get_by_role("button", name="Approve", exact=True).click()
     proposed.wait_until(lambda: in_force(proposed) != IN_FORCE, message="it is in force")
 
-    page.goto(f"{airflow.url}{PAGES}backtests")
+    asks.goto(f"{front_door}{PAGES}backtests")
+    pages = pages_of(asks)
     expect(candidate(pages)).to_contain_text("promoted")
     expect(candidate(pages)).to_contain_text(re.compile(FIGURES))
     assert in_force(proposed) == {"profile": "pip483", "min_segments": 1}
     state, outcome, by = ended(proposed)
-    assert (state, by) == ("promoted", "Anonymous"), "whoever approved"
+    assert (state, by) == ("promoted", "bob"), "who approved, and not who asked"
     assert re.fullmatch(FIGURES, outcome)
     candidate(pages).get_by_role("link", name=re.compile("backtest")).click()
     expect(pages.locator("#regrets .plot .point")).to_have_count(2)
@@ -122,7 +124,7 @@ def test_a_candidate_that_costs_more_is_refused_with_both_figures_and_nobody_is_
     record(proposed, history)
     propose(proposed, min_segments=2, max_segments=2)
 
-    pages = ask(airflow, page)
+    pages = ask(airflow.url, page)
 
     expect(candidate(pages)).to_contain_text("refused")
     expect(candidate(pages)).to_contain_text(re.compile(FIGURES))
@@ -136,7 +138,7 @@ def test_a_candidate_without_a_past_to_weigh_it_on_stays_in_shadow_and_the_page_
 ) -> None:
     propose(proposed, min_segments=1)
 
-    pages = ask(airflow, page)
+    pages = ask(airflow.url, page)
 
     said = re.compile("failed. candidate [0-9]+ cannot be weighed: .*recorded")
     expect(candidate(pages).locator("[data-answer]")).to_have_text(said)

@@ -14,6 +14,7 @@ from controller.devstack.failure import DevstackFailed
 from controller.services import segment_admin
 from tests.support.airflow_home import KEEPS_STATE_OF_ASSETS
 from tests.support.bench import TOPIC, Bench
+from tests.support.browser import linked
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]
@@ -78,7 +79,7 @@ def test_the_sensor_waits_rescheduled_then_deferred_for_an_operation_that_somebo
     assert answer(airflow, WAITS, run, "tell").startswith(f"split of {TOPIC} made segments [")
     links = airflow.api.call("GET", f"/dags/{WAITS}/dagRuns/{run}/taskInstances/deferred/links")
     [address] = links["extra_links"].values()
-    assert address.endswith(f"/plugin/cleave/cleave/operation?operation_id={operation_id}")
+    assert address.endswith(linked(f"operation?operation_id={operation_id}"))
 
 
 @pytest.mark.usefixtures("switched_on")

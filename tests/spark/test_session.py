@@ -1,0 +1,44 @@
+"""A JVM that does not come up: what is told of it, from a process that has none yet."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from controller.devstack.java import java_home
+
+_ASK = """
+import sys
+from controller.domain.errors import CleaveError
+from spark_jobs.session import get_session
+try:
+    get_session("local[1]", {"spark.driver.memory": "512m", "spark.driver.extraJavaOptions": sys.argv[1]})
+except CleaveError as error:
+    print(type(error).__name__, error, end="")
+"""
+
+
+def told(home: Path, options: str = "") -> tuple[str, str]:
+    """What asking for a session with that Java raised, and what stood on standard error."""
+    done = subprocess.run(
+        [sys.executable, "-c", _ASK, options],
+        env={**os.environ, "JAVA_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout, done.stderr
+
+
+def test_a_java_that_ended_at_its_start_is_tried_again_and_what_it_printed_is_told(tmp_path: Path) -> None:
+    error, printed = told(java_home(tmp_path), "-Xms400g")  # more than there is for it
+    assert error.startswith("Retryable Spark's Java ended at its start: ")
+    assert "heap" in error
+    assert "heap" in printed, "it is passed on as well"
+
+
+def test_without_a_java_there_is_nothing_to_try_again(tmp_path: Path) -> None:
+    error, _ = told(tmp_path)
+    assert error.startswith("Terminal Spark did not start: it needs Java 17 or newer")
