@@ -25,9 +25,12 @@ SPARK = ("tests/spark",)
 WHEEL = ("-m", "matrix", "tests/integration/packaging")
 SCHEDULER = ("tests/integration/airflow/whole/test_real_scheduler.py",)
 COMMAND = "tests/integration/entrypoints/commands/test_cli.py"
-NOT_HERE = "not (browser or chaos or matrix)"
-DAGS = ("-m", NOT_HERE, "tests/integration/airflow", COMMAND, "--deselect", *SCHEDULER)
-PAGES = ("-m", "browser and not chaos", "tests/integration/airflow/whole")
+NO_BROWSER = "not (browser or chaos or matrix)"
+DAGS = ("-m", NO_BROWSER, "tests/integration/airflow", COMMAND, "--deselect", *SCHEDULER)
+PAGES = (
+    "tests/integration/airflow/whole/test_pages.py",
+    "tests/integration/airflow/whole/test_pages_open.py",
+)
 
 Cell = Callable[[], str]
 """Does its work and gives one line about it; raises Broken."""

@@ -87,7 +87,11 @@ def operation(tx: Connection, operation_id: int) -> dict[str, Any]:
 
 
 def run(tx: Connection, dag_id: str, run_id: str) -> dict[str, Any]:
-    """What a run of a DAG asked for and decided."""
+    """What a run of a DAG asked for and decided.
+
+    Airflow 3.1.0 puts the id into the tab's address as it is, where a plus sign is a space; Airflow allows no spaces in ids.
+    """
+    run_id = run_id.replace(" ", "+")
     asked = f"airflow/{dag_id}/{run_id}/"
     return {
         "dag_id": dag_id,

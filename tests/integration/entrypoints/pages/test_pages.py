@@ -196,6 +196,8 @@ def test_an_operation_that_a_dag_asked_for_leads_to_its_run(bench: Bench, pages:
     assert "fence" in page
     of_run = {"dag_id": "cleave_manual_split", "run_id": "manual__2026-11-23T05:00:00+00:00"}
     assert f"operation_id={operation.operation_id}" in pages.get("/run", params=of_run).text
+    as_airflow_3_1_has_it = "&".join(f"{name}={value}" for name, value in of_run.items())
+    assert f"operation_id={operation.operation_id}" in pages.get(f"/run?{as_airflow_3_1_has_it}").text
     assert "asked for none" in pages.get("/run", params={**of_run, "run_id": "manual__2026"}).text
 
 
