@@ -22,7 +22,7 @@ from benchmarks.machine import machine
 from controller.dataplane.embedded import EmbeddedDataPlane
 from controller.devstack.postgres import DURABLE, EmbeddedPostgres
 from controller.domain.evaluator import ALL_LANES
-from controller.entrypoints.commands.live import fleet_picture, topic_picture
+from controller.entrypoints.pictures import of_fleet, of_topic
 from controller.entrypoints.reading import snapshot
 from controller.services.autoscaler import run_pass
 from controller.store.fleet_figures import fleet_figures
@@ -31,6 +31,7 @@ from controller.store.postgres.migrations import migrate
 
 SEGMENTS = 4
 SERIES = (0, 1000)
+TOPICS_SHOWN = 50  # a terminal's lines
 
 
 def measure(url: str, topics: int, rounds: int) -> dict[str, object]:
@@ -66,8 +67,8 @@ def measure(url: str, topics: int, rounds: int) -> dict[str, object]:
             "segments_per_topic": SEGMENTS,
             "reading": {
                 **scrapes,
-                "fleet": {"seconds": seconds(lambda tx: fleet_picture(tx, ""))},
-                "topic": {"seconds": seconds(lambda tx: topic_picture(tx, name))},
+                "fleet": {"seconds": seconds(lambda tx: of_fleet(tx, "", TOPICS_SHOWN))},
+                "topic": {"seconds": seconds(lambda tx: of_topic(tx, name))},
             },
         }
     finally:

@@ -40,7 +40,10 @@ def test_a_broker_comes_with_its_profile_only_and_is_the_one_that_tests_run() ->
 
 def test_how_pulsar_is_reached_comes_from_the_environment_or_not_at_all() -> None:
     """A key without a value is handed on where it is set; one with an empty value would be an address that is none."""
-    handed_on = PULSAR_SETTINGS - {"CLEAVE_PULSAR_TOKEN"}  # which is a file's, and in nobody's environment
+    keys_of_applications = {name for name in PULSAR_SETTINGS if name.startswith("CLEAVE_PULSAR_ENCRYPTION_")}
+    assert len(keys_of_applications) == 3
+    # The token is a file's, and in nobody's environment; no service reads what applications encrypt.
+    handed_on = PULSAR_SETTINGS - keys_of_applications - {"CLEAVE_PULSAR_TOKEN"}
     for name in ("cleave-worker", "cleave-collector", "airflow-scheduler", "airflow-dag-processor"):
         environment = SERVICES[name]["environment"]
         told = {variable: value for variable, value in environment.items() if "_PULSAR_" in variable}
