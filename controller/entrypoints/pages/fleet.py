@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from controller.entrypoints.pages import approvals
 from controller.entrypoints.pages.desk import MOST_ROWS
 from controller.store.postgres import inspection
 
@@ -35,4 +36,5 @@ def page(tx: Connection, find: str, after: int) -> dict[str, Any]:
         "sums": inspection.rows(tx, _SUMS)[0],
         "workers": inspection.rows(tx, _WORKERS),
         "last_load": last[0] if last else None,
+        "approvals": approvals.waiting(tx),
     }

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from controller.clock import to_ms
 from controller.entrypoints.commands.options import topic_name
-from controller.entrypoints.pages import figures, journal
+from controller.entrypoints.pages import approvals, figures, journal
 from controller.entrypoints.pages.desk import MOST_ROWS
 from controller.entrypoints.verdict_documents import refusal_row
 from controller.store.postgres import inspection
@@ -105,6 +105,7 @@ def page(tx: Connection, name: str, hours: float, now: datetime) -> dict[str, An
         "load_figure": figures.load_over_time(records, thresholds.get(metric), metric, UNITS[metric]),
         "metric": metric,
         "refusals": [refusal_row(row, to_ms(now)) for row in inspection.rows(tx, _WHY_NOT, **some)],
+        "approvals": approvals.waiting(tx, topic_id),
         "decisions": journal.decisions(tx, found.name, None, rows=10)["decisions"],
         "operations": journal.operations(tx, found.name, "", None, rows=10)["operations"],
         "subscriptions": inspection.rows(tx, _SUBSCRIPTIONS, **some),

@@ -139,7 +139,7 @@ def test_an_approved_act_is_held_against_the_limits_of_the_moment(cold: Bench) -
     assert run(cold).intents == ()
     assert [one["reason"] for one in decisions(cold)[0].refusals] == [RefusalReason.AT_MIN_SEGMENTS]
     wind(cold, row, 3_601)
-    assert approvals.settle(cold.store).changed == {row.approval_id: ApprovalState.EXPIRED}
+    assert approvals.settle(cold.store) == {row.approval_id: ApprovalState.EXPIRED}
     assert "not wanted within an hour" in (approvals.find(cold.store, row.approval_id).outcome or "")
 
 
@@ -231,11 +231,11 @@ def test_without_an_answer_the_default_holds(cold: Bench, default: str, state: A
     marked(cold, approval_merges=True, approval_wait_seconds=60, approval_default=default)
     row = proposed(cold)
 
-    assert approvals.settle(cold.store).changed == {}
+    assert approvals.settle(cold.store) == {}
     wind(cold, row, 61)
     settled = approvals.settle(cold.store)
 
-    assert (settled.changed, settled.pending) == ({row.approval_id: state}, ())
+    assert (settled, waiting(cold)) == ({row.approval_id: state}, [])
     found = approvals.find(cold.store, row.approval_id)
     assert (found.answered_by, found.outcome) == ("default", "nobody answered in time")
     assert bool(run(cold).intents) is (default == "approve")
@@ -249,7 +249,7 @@ def test_a_proposal_about_a_layout_that_moved_on_expires_and_takes_no_answer(col
         say(cold, row)
     settled = approvals.settle(cold.store)
 
-    assert settled.changed == {row.approval_id: ApprovalState.EXPIRED}
+    assert settled == {row.approval_id: ApprovalState.EXPIRED}
     with pytest.raises(Conflict, match="has expired: the layout moved on"):
         say(cold, row)
 

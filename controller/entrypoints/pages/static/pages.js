@@ -119,10 +119,11 @@ async function showSegment(topic, id) {
 function knobValue(text) { try { return JSON.parse(text); } catch { return text; } }
 
 // Forms: the parameters of a DAG. Empty fields are left out, as in Airflow's own form.
-function filledIn(form) {
+function filledIn(form, button) {
   const conf = {};
+  if (button?.name) conf[button.name] = button.value; // one of several answers
   for (const field of form.elements) {
-    if (!field.name) continue;
+    if (!field.name || field.matches("button")) continue;
     if (field.dataset.type === "knob") { // only what was changed; what was emptied is taken back
       if (field.value !== field.defaultValue) (conf.knobs ??= {})[field.name] = field.value === "" ? null : knobValue(field.value);
       continue;
@@ -154,9 +155,9 @@ async function preview(form) {
     say(form, told.sentence);
   } catch (error) { say(form, error.message, "bad"); }
 }
-async function run(form) {
+async function run(form, button) {
   try {
-    const conf = filledIn(form);
+    const conf = filledIn(form, button);
     const note = `Asked for on Cleave's pages: ${Object.entries(conf).map(([name, value]) => `${name} ${JSON.stringify(value)}`).join(", ")}`;
     const asked = await post(`${AIRFLOW}/api/v2/dags/${form.dataset.dag}/dagRuns`, { logical_date: null, conf, note: note.slice(0, 1000) });
     say(form, "asked for in the run ");
@@ -207,7 +208,7 @@ document.addEventListener("submit", (event) => {
   const form = event.target;
   if (!form.matches("form.act")) return;
   event.preventDefault();
-  if (event.submitter?.value === "preview") preview(form); else run(form);
+  if (event.submitter?.value === "preview") preview(form); else run(form, event.submitter);
 });
 
 // Links into Airflow: this page is in a frame that may not lead its parent elsewhere, but the parent's router may be asked.
