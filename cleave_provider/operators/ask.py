@@ -30,7 +30,9 @@ class AskOperator(HITLOperator):
     template_fields: Collection[str] = ("question",)
 
     def __init__(self, *, question: Mapping[str, Any], **kwargs: Any) -> None:
-        reason = Param("", type="string", title="Reason", description="Why, for whoever looks later.")
+        reason = Param(
+            None, type=["null", "string"], title="Reason", description="Why, for whoever looks later."
+        )
         super().__init__(
             subject="?", options=[self.APPROVE, self.REJECT], params={"reason": reason}, **retried(kwargs)
         )
