@@ -37,6 +37,7 @@ from controller.domain.errors import (
     SegmentNotFound,
     SegmentTerminated,
     StoreUnavailable,
+    Terminal,
 )
 from controller.domain.hash_range import HashRange
 from controller.domain.key_hash import key_bytes, key_hash
@@ -212,6 +213,10 @@ class Producer:
         self._max_pending, self._send_timeout_seconds = max_pending_messages, send_timeout_seconds
         self._on_stored = on_stored
         self._lock = threading.RLock()
+        self._owned_lock = threading.Condition(self._lock)
+        """For asking who holds the lock."""
+        self._busy_threads: set[int] = set()
+        """Those in `_work_until` and `_end`."""
         self._delayed = (
             None if batch_delay_seconds is None else _DelayedSends(batch_delay_seconds, self._send_due)
         )
@@ -262,8 +267,10 @@ class Producer:
 
         Without a key the active segments take turns. It raises what stood in the way of earlier messages for longer than the timeout,
         as `flush` does. An error leaves everything queued, this message included; only InvalidInput, for a key that
-        has no UTF-8 form or a message that is too long, leaves this message out.
+        has no UTF-8 form or a message that is too long, leaves this message out. Raises Terminal once the producer is closed.
         """
+        if self._is_closing:
+            raise self._closed()
         if len(payload) > MAX_MESSAGE_BYTES:
             raise InvalidInput(
                 f"a message of {len(payload)} bytes; send at most {MAX_MESSAGE_BYTES}, or a reference to where the rest is"
@@ -281,6 +288,9 @@ class Producer:
                     self._start(lane)
             if self._has_failed:
                 self._demand_sent()
+        if self._is_closing:  # meanwhile
+            self._end()
+            self._demand_stored()
         if self._delayed is not None:
             self._delayed.ring()
         if self._pending >= self._max_pending:
@@ -291,6 +301,7 @@ class Producer:
 
         Raises what stood in the way after `send_timeout_seconds`: SegmentTerminated when no successor of a fenced
         segment was published, DataPlaneUnavailable, StoreUnavailable. Call it again to go on where it stopped.
+        Raises Terminal when the producer was or is being closed with something pending, and says how much.
         """
         with self._lock:
             for lane in self._lanes.values():
@@ -300,20 +311,64 @@ class Producer:
 
     def close(self) -> None:
         """Stop following the layout; what is pending is dropped. Waits for the answers to what is under way, each for as long as a
-        call may take.
+        call may take. For any thread, and safe to repeat.
+
+        A `send` or `flush` that is under way ends, and says how much was dropped. A signal's handler may call this: where it
+        interrupts one of those, that call closes the producer, since what is under way may wait for it.
         """
         self._is_closing = True
-        if self._key_counts is not None:
-            self._key_counts.close()
-        if self._delayed is not None:
-            self._delayed.close()
-        self._sends.shutdown(wait=True)  # what was begun must be ended
-        self._watch.close()
+        if not self._is_interrupted():
+            self._progress.set()
+            self._end()
+
+    def _is_interrupted(self) -> bool:
+        """Whether this thread is in the middle of a `send`, `flush` or `close`, and this is a signal's handler."""
+        if threading.get_ident() in self._busy_threads:
+            return True
+        try:
+            self._owned_lock.notify()  # to nobody: it is refused to whoever does not hold the lock
+        except RuntimeError:
+            return False
+        return True
+
+    def _end(self) -> None:
+        """Have all threads end. Nothing is begun any more."""
+        self._busy_threads.add(threading.get_ident())
+        try:
+            if self._key_counts is not None:
+                self._key_counts.close()
+            if self._delayed is not None:
+                self._delayed.close()
+            self._sends.shutdown(wait=True)  # what was begun must be ended
+            self._watch.close()
+        finally:
+            self._busy_threads.discard(threading.get_ident())
+
+    def _closed(self) -> Terminal:
+        dropped = f" with {self._pending} message(s) that are not known to be stored" if self._pending else ""
+        return Terminal(f"the producer of {self._snapshot.name} was closed{dropped}; make a new one")
+
+    def _demand_stored(self) -> None:
+        """Raise if the closed producer has dropped something."""
+        if self._pending:
+            raise self._closed()
 
     def _work_until(self, is_done: Callable[[], bool], *, sends_all: bool) -> None:
         """Route and send until it is done. With `sends_all` batches that are not full go out too; without, when nothing else does."""
+        self._busy_threads.add(threading.get_ident())
+        try:
+            self._go_on_until(is_done, sends_all=sends_all)
+        finally:
+            self._busy_threads.discard(threading.get_ident())
+            if self._is_closing:
+                self._end()
+        if self._is_closing:
+            self._demand_stored()
+
+    def _go_on_until(self, is_done: Callable[[], bool], *, sends_all: bool) -> None:
+        """Return when it is done, or the producer is being closed."""
         deadline = time.monotonic() + self._send_timeout_seconds
-        while True:
+        while not self._is_closing:
             self._progress.clear()  # before looking: what happens from here on rings again
             with self._lock:
                 is_routed = self._route_all()
@@ -502,7 +557,10 @@ class Producer:
             bucket=lane.bucket,
         )
         lane.is_sending = True
-        self._sends.submit(self._send_batch, lane, batch, self._begun(lane) or append)
+        try:
+            self._sends.submit(self._send_batch, lane, batch, self._begun(lane) or append)
+        except RuntimeError:  # closed meanwhile: it is not known what became of it
+            lane.is_sending = False
 
     def _begun(self, lane: _Lane) -> Callable[[], int] | None:
         """Have the batch sent here and now, which is cheaper than by threads that take turns at the interpreter, and return what waits
