@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller.dataplane.base import Position
-from controller.domain.errors import AlreadyStored, FencedOut, InvalidInput, StoreUnavailable
+from controller.domain.errors import AlreadyStored, Conflict, FencedOut, InvalidInput, StoreUnavailable
 
 LOCK_TIMEOUT_MS = 2_000
 """Taking a bucket waits no longer for a transaction of its last owner; it is tried again."""
@@ -94,23 +94,32 @@ class PositionTable:
             )
         return None if row[0] is None else tuple(row[0])
 
-    def store(self, connection: Any, claim: Claim, position: Position) -> None:
+    def store(
+        self, connection: Any, claim: Claim, position: Position, *, after: Position | None = None
+    ) -> None:
         """Note, in the transaction of `connection`, that everything up to `position` is in the results.
 
-        Raises FencedOut where the bucket has another owner by now, AlreadyStored where the results hold it already. The
-        transaction is to be rolled back then.
+        `after` is the position that the results have to hold before: of what was handed out just before. Raises FencedOut where the
+        bucket has another owner by now, AlreadyStored where the results hold it already, Conflict where they do not hold what
+        comes before it: this position would say that they do. The transaction is to be rolled back then.
         """
         owned = (*claim.place, claim.origin, claim.generation)
-        reached = list(position)
-        if _execute(connection, self._store_sql, (reached, *owned, reached)) is not None:
+        reached, before = list(position), None if after is None else list(after)
+        if _execute(connection, self._store_sql, (reached, *owned, reached, before, before)) is not None:
             return
-        if _execute(connection, self._owned_sql, owned) is not None:
-            raise AlreadyStored(
-                f"the results hold position {reached} of segment {claim.segment_id} already; roll back and acknowledge"
+        row = _execute(connection, self._owned_sql, owned)
+        if row is None:
+            raise FencedOut(
+                f"bucket {claim.bucket_start} of segment {claim.segment_id} is no longer owned as of generation "
+                f"{claim.generation}; roll back, its new owner does these messages"
             )
-        raise FencedOut(
-            f"bucket {claim.bucket_start} of segment {claim.segment_id} is no longer owned as of generation "
-            f"{claim.generation}; roll back, its new owner does these messages"
+        if row[0] is None or tuple(row[0]) < position:
+            raise Conflict(
+                f"messages up to position {before} of segment {claim.segment_id}, which were handed out before these, are not "
+                "in the results; roll back, and commit those first or give them back"
+            )
+        raise AlreadyStored(
+            f"the results hold position {reached} of segment {claim.segment_id} already; roll back and acknowledge"
         )
 
     @property
@@ -129,11 +138,12 @@ class PositionTable:
         return f"""
             UPDATE {self.name} SET position = %s::bigint[], stored_at = clock_timestamp()
              WHERE {_OWNED} AND (position IS NULL OR position < %s::bigint[])
+               AND (%s::bigint[] IS NULL OR position >= %s::bigint[])
             RETURNING true"""  # noqa: S608 - the name was checked
 
     @property
     def _owned_sql(self) -> str:
-        return f"SELECT true FROM {self.name} WHERE {_OWNED}"  # noqa: S608 - the name was checked
+        return f"SELECT position FROM {self.name} WHERE {_OWNED}"  # noqa: S608 - the name was checked
 
 
 def _execute(connection: Any, statement: str, parameters: Sequence[object]) -> Any:

@@ -43,6 +43,8 @@ class Batch:
     messages: Sequence[LogMessage]
     origin: object
     """The ownership it came from. An acknowledgement after that has ended is refused."""
+    after: Position | None = None
+    """The last message that this ownership was given before; None where these are its first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +223,8 @@ class StreamConsumer(ClosedByWith):
         `positions`. Once it has committed, acknowledge the batch.
 
         Raises FencedOut when the bucket has another owner by now, AlreadyStored when an earlier transaction with these results
-        did commit; the transaction is to be rolled back then. So each message is in the results once.
+        did commit, Conflict when messages that were handed out before these are neither in the results nor acknowledged: do those
+        first, or give them back. The transaction is to be rolled back then. So each message is in the results once.
         """
         if self._positions is None:
             raise InvalidInput(
@@ -232,7 +235,10 @@ class StreamConsumer(ClosedByWith):
             raise FencedOut(
                 f"the bucket of segment {batch.segment_id} is not this consumer's any more; roll back"
             )
-        self._positions.store(connection, self._claim(held), batch.messages[-1].position)
+        after = batch.after
+        if after is not None and held.acknowledged is not None and held.acknowledged >= after:
+            after = None  # some of it without a result, as the application wanted
+        self._positions.store(connection, self._claim(held), batch.messages[-1].position, after=after)
 
     def pause(self) -> None:
         """Hand out nothing until `resume`, and stay: what this consumer owns it keeps. Go on calling `receive`, which lets go of what
@@ -371,8 +377,8 @@ class StreamConsumer(ClosedByWith):
                     reader.acknowledge(found[-1].position)
                     self._wakeup.set()
                     return None
-                held.delivered = messages[-1].position
-                return Batch(held.owned.segment_id, held.owned.bucket, messages, held)
+                after, held.delivered = held.delivered, messages[-1].position
+                return Batch(held.owned.segment_id, held.owned.bucket, messages, held, after)
             # What counts is the log's own answer; the first two only save asking for it.
             if held.owned.sealed and held.is_idle and reader.is_drained():
                 self._session.say_drained([held.owned])

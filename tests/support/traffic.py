@@ -45,6 +45,7 @@ KEYS = 200
 ROUND_MESSAGES = 100
 ROUNDS_A_SECOND = 10
 """Of a producer that keeps to a rate, where nothing holds it up."""
+_INSERT_RESULTS = "INSERT INTO result (consumer, segment, bucket, attachment, key, payload) VALUES %s"
 LARGEST_ROUND = 5000
 """Messages sent at once by a producer that was held up."""
 PATIENCE_SECONDS = 300.0
@@ -281,7 +282,7 @@ def _settle(given: argparse.Namespace, logs: LogClient, ending: list[int]) -> No
     """
     application = psycopg2.connect(given.results)
     table = PositionTable(lambda: psycopg2.connect(given.results))
-    servers = Servers(given.address.split(","), given.token)
+    servers, readings = Servers(given.address.split(","), given.token), Readings()
     with StreamConsumer(
         servers,
         logs,
@@ -295,10 +296,14 @@ def _settle(given: argparse.Namespace, logs: LogClient, ending: list[int]) -> No
             batch = consumer.receive(0.2)
             if batch is None:
                 continue
-            rows = [(given.name, (m.key or b"").decode(), m.payload.decode()) for m in batch.messages]
+            owner = (
+                given.name,
+                *map(str, readings.attachment(batch.segment_id, str(batch.bucket), batch.origin)),
+            )
+            rows = [(*owner, (m.key or b"").decode(), m.payload.decode()) for m in batch.messages]
             try:
                 with application, application.cursor() as cursor:
-                    execute_values(cursor, "INSERT INTO result (consumer, key, payload) VALUES %s", rows)
+                    execute_values(cursor, _INSERT_RESULTS, rows)
                     consumer.commit(batch, application)
             except FencedOut:
                 continue

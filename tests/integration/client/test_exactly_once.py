@@ -13,13 +13,14 @@ import psycopg2
 import pytest
 import sqlalchemy
 
-from controller.client.history import read_history
+from controller.client.history import Event, Record, read_history
+from controller.client.history_check import Kind, check
 from controller.client.position_table import PositionTable
 from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import Batch, StreamConsumer
-from controller.domain.errors import AlreadyStored, FencedOut, InvalidInput
+from controller.domain.errors import AlreadyStored, Conflict, FencedOut, InvalidInput
 from controller.domain.seek_target import EARLIEST
 from controller.services import topic_admin
 from controller.services.segment_admin import merging, splitting
@@ -39,7 +40,8 @@ def dsn(database: str) -> str:
 def table(bench: Bench, dsn: str) -> PositionTable:
     """The application's, in the bench's database for want of another."""
     bench.execute(
-        "CREATE TABLE public.result (arrived bigserial PRIMARY KEY, consumer text, key text, payload text)"
+        """CREATE TABLE public.result (arrived bigserial PRIMARY KEY, consumer text, segment text, bucket text,
+                                       attachment text, key text, payload text)"""
     )
     table = PositionTable(lambda: psycopg2.connect(dsn))
     table.create()
@@ -73,6 +75,12 @@ def received(consumer: StreamConsumer) -> Batch:
 
 def payloads(batch: Batch) -> list[bytes]:
     return [message.payload for message in batch.messages]
+
+
+def insert_results(connection: Any, batch: Batch) -> None:
+    with connection.cursor() as cursor:
+        for message in batch.messages:
+            cursor.execute("INSERT INTO result (payload) VALUES (%s)", [message.payload.decode()])
 
 
 def send(producer: Producer, *payloads: bytes) -> None:
@@ -177,6 +185,66 @@ def test_a_commit_whose_answer_was_lost_is_not_done_again(
     assert consumer.acknowledge(batch)
 
 
+def test_a_batch_whose_transaction_failed_is_not_passed_over(
+    bench: Bench, servers: Servers, producer: Producer, table: PositionTable, application: Any
+) -> None:
+    """The application goes on with the next batch, and comes back to the first one later."""
+    send(producer, b"1", b"2", b"3")
+    with StreamConsumer(
+        servers, bench.logs, TOPIC, "billing", "a", positions=table, batch_messages=1
+    ) as consumer:
+        first, second, third = (received(consumer) for _ in range(3))
+        with pytest.raises(ZeroDivisionError), application:
+            insert_results(application, first)
+            1 / 0  # noqa: B018
+        for later in (second, third):
+            with pytest.raises(Conflict, match="commit those first") as refusal, application:
+                insert_results(application, later)
+                consumer.commit(later, application)
+            assert not isinstance(refusal.value, AlreadyStored)
+
+        for batch in (first, second, third):
+            with application:
+                insert_results(application, batch)
+                consumer.commit(batch, application)
+            assert consumer.acknowledge(batch)
+
+    assert bench.scalar("SELECT array_agg(payload ORDER BY arrived) FROM public.result") == ["1", "2", "3"]
+
+
+def test_what_was_acknowledged_without_a_result_stands_in_nobodys_way(
+    bench: Bench, servers: Servers, producer: Producer, table: PositionTable, application: Any
+) -> None:
+    send(producer, b"of no interest", b"2")
+    with StreamConsumer(
+        servers, bench.logs, TOPIC, "billing", "a", positions=table, batch_messages=1
+    ) as consumer:
+        first, second = received(consumer), received(consumer)
+        assert consumer.acknowledge(first)
+        with application:
+            consumer.commit(second, application)
+        assert consumer.acknowledge(second)
+
+
+def test_a_batch_that_was_given_back_comes_again_with_what_is_behind_it(
+    bench: Bench, servers: Servers, producer: Producer, table: PositionTable, application: Any
+) -> None:
+    send(producer, b"1", b"2")
+    with StreamConsumer(
+        servers, bench.logs, TOPIC, "billing", "a", positions=table, batch_messages=1
+    ) as consumer:
+        first, second = received(consumer), received(consumer)
+        consumer.give_back(first)
+        with pytest.raises(FencedOut), application:
+            consumer.commit(second, application)
+
+        again = [received(consumer), received(consumer)]
+        for batch in again:
+            with application:
+                consumer.commit(batch, application)
+    assert [one for batch in again for one in payloads(batch)] == [b"1", b"2"]
+
+
 def test_without_positions_there_is_nothing_to_commit(
     bench: Bench, servers: Servers, producer: Producer, application: Any
 ) -> None:
@@ -247,11 +315,53 @@ def test_processes_that_die_or_stand_still_leave_each_message_in_the_results_onc
         assert stopped.running
         assert heir.running
 
-    sent = {(record.key, record.number) for record in read_history(producer.history)}
-    rows = bench.scalar("SELECT json_agg(json_build_array(key, payload) ORDER BY arrived) FROM public.result")
-    found = [(key, int(payload.split()[1])) for key, payload in rows]
-    assert len(found) == len(set(found))
-    assert set(found) == sent
-    for key in {key for key, _ in found}:
-        numbers = [number for of, number in found if of == key]
-        assert numbers == sorted(numbers)
+    sent = list(read_history(producer.history))
+    verdict = check([*sent, *records_of_results(bench)], demand_acknowledged=True)
+    assert verdict.exactly_once, str(verdict)
+    assert verdict.sent == verdict.acknowledged == len(sent) > 0
+
+
+def records_of_results(bench: Bench) -> list[Record]:
+    """What the results say happened to each message, as histories say it: a row is work that was done and counts."""
+    rows = bench.scalar(
+        """SELECT json_agg(json_build_array(consumer, segment, bucket, attachment, key, payload) ORDER BY arrived)
+             FROM public.result"""
+    )
+    events = (Event.HANDED_OUT, Event.BEGUN, Event.ENDED, Event.ACKNOWLEDGED)
+    found = []
+    for arrived, (*owner, key, payload) in enumerate(rows):
+        producer, number = payload.split()
+        consumer, segment, bucket, attachment = owner
+        found += [
+            Record(
+                len(events) * arrived + i,
+                event,
+                producer,
+                key,
+                int(number),
+                consumer,
+                segment,
+                bucket,
+                attachment,
+            )
+            for i, event in enumerate(events)
+        ]
+    return found
+
+
+def test_a_result_that_was_lost_is_found_by_the_checker(
+    bench: Bench, producer: Producer, table: PositionTable
+) -> None:
+    """The judge of the test above judges: of three messages one has no result, and one has two."""
+    sent = [Record(0, Event.SENT, "p", "key", number) for number in range(3)]
+    for number in (0, 2, 2):
+        bench.execute(
+            "INSERT INTO public.result (consumer, segment, bucket, attachment, key, payload) "
+            f"VALUES ('c', '0', 'all', '1', 'key', 'p {number}')"
+        )
+
+    verdict = check([*sent, *records_of_results(bench)], demand_acknowledged=True)
+
+    assert not verdict.exactly_once
+    assert verdict.of(Kind.LOST) == (("p", "key", 1),)
+    assert verdict.of(Kind.DUPLICATED) == (("p", "key", 2),)

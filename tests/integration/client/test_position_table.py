@@ -14,7 +14,7 @@ import sqlalchemy
 from sqlalchemy.pool import NullPool
 
 from controller.client.position_table import Claim, PositionTable
-from controller.domain.errors import AlreadyStored, FencedOut, InvalidInput, StoreUnavailable
+from controller.domain.errors import AlreadyStored, Conflict, FencedOut, InvalidInput, StoreUnavailable
 
 Connect = Callable[[], Any]
 FIRST = Claim(topic_id=1, subscription="billing", origin=1, segment_id=0, bucket_start=0, generation=1)
@@ -41,9 +41,15 @@ def table(connect: Connect) -> PositionTable:
     return table
 
 
-def stored(table: PositionTable, connect: Connect, claim: Claim, *position: int) -> None:
+def stored(
+    table: PositionTable,
+    connect: Connect,
+    claim: Claim,
+    *position: int,
+    after: tuple[int, ...] | None = None,
+) -> None:
     with closing(connect()) as connection:
-        table.store(connection, claim, position)
+        table.store(connection, claim, position, after=after)
         connection.commit()
 
 
@@ -74,6 +80,26 @@ def test_a_position_is_stored_once_and_never_falls(table: PositionTable, connect
             stored(table, connect, FIRST, *again)
     stored(table, connect, FIRST, 3, 10, -1)
     assert table.claim(FIRST) == (3, 10, -1)
+
+
+def test_nothing_is_stored_over_what_was_handed_out_before_it_and_is_not(
+    table: PositionTable, connect: Connect
+) -> None:
+    table.claim(FIRST)
+    with pytest.raises(
+        Conflict, match=r"up to position \[7\] .* are not in the results; roll back"
+    ) as refusal:
+        stored(table, connect, FIRST, 9, after=(7,))
+    assert not isinstance(refusal.value, AlreadyStored)
+
+    stored(table, connect, FIRST, 5)
+    with pytest.raises(Conflict, match="not in the results"):
+        stored(table, connect, FIRST, 9, after=(7,))
+    stored(table, connect, FIRST, 7, after=(5,))
+    stored(table, connect, FIRST, 9, after=(7,))
+    with pytest.raises(AlreadyStored):
+        stored(table, connect, FIRST, 7, after=(5,))
+    assert table.claim(FIRST) == (9,)
 
 
 def test_what_is_rolled_back_is_not_stored(table: PositionTable, connect: Connect) -> None:
