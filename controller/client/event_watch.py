@@ -29,7 +29,7 @@ class EventWatch:
         query: Callable[[], Mapping[str, Any]] = dict,
         on_refusal: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_event` is called with each event's name and data, heartbeats left out; `query` at each opening. `on_refusal` says that a
+        """`on_event` is called with each event's name and data, heartbeats left out; when it raises, the stream is opened anew. `query` at each opening. `on_refusal` says that a
         worker refused for good; the watch goes on trying.
         """
         self._servers, self._path = servers, path
@@ -66,6 +66,6 @@ class EventWatch:
             for event in feed:
                 if self._closed.is_set() or event.event == "end":
                     return
-                backoff.reset()
                 if event.event != "heartbeat":
                     self._on_event(event.event, event.data)
+                backoff.reset()

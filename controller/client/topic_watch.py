@@ -38,7 +38,7 @@ class TopicWatch:
         """Topics of `namespace` (`tenant/namespace`) with all these properties, as far as the token is for them.
 
         `on_change` is told what went and what came, in the watch's thread, and must not block; the first set is there when this
-        returns and is not told. Raises InvalidInput, AccessDenied, StoreUnavailable.
+        returns and is not told. What it raises is logged, and the change is told again. Raises InvalidInput, AccessDenied, StoreUnavailable.
         """
         tenant, _, name = namespace.partition("/")
         if not tenant or not name or "/" in name:
@@ -66,10 +66,18 @@ class TopicWatch:
         told = msgspec.json.decode(data, type=_Told)
         before = self.topics
         after = self._after(before, told)
-        with self._lock:
-            self._topics, self._hash = after, told.hash
+        self._adopt(after)
         if after != before:
-            self._on_change(before - after, after - before)
+            try:
+                self._on_change(before - after, after - before)
+            except BaseException:
+                self._adopt(before)  # with the hash of before: the next stream says all of it anew
+                raise
+        self._hash = told.hash
+
+    def _adopt(self, topics: frozenset[str]) -> None:
+        with self._lock:
+            self._topics = topics
 
     @staticmethod
     def _after(before: Collection[str], told: _Told) -> frozenset[str]:

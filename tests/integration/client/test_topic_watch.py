@@ -54,6 +54,27 @@ def test_topics_that_come_and_go_are_told_of(bench: Bench, servers: Servers, lim
     assert changes == [(frozenset(), {OTHER}), ({TOPIC}, frozenset())]
 
 
+def test_a_change_that_the_application_failed_over_is_told_again(bench: Bench, servers: Servers) -> None:
+    create(bench, TOPIC)
+    told: list[tuple[frozenset[str], frozenset[str]]] = []
+    seen: list[frozenset[str]] = []
+
+    def on_change(removed: frozenset[str], added: frozenset[str]) -> None:
+        told.append((removed, added))
+        seen.append(watch.topics)
+        if len(told) <= 2:
+            raise RuntimeError("injected: the application fails")
+
+    with closing(TopicWatch(servers, "acme/shop", on_change=on_change)) as watch:
+        create(bench, OTHER)
+        wait_until(lambda: len(told) == 3, message="the change, told until it is taken")
+        bench.finish(delete_topic(bench.store, TOPIC, bench.request()))
+        wait_until(lambda: len(told) == 4 and watch.topics == {OTHER}, message="the next change")
+
+    assert told == [*[(frozenset(), {OTHER})] * 3, ({TOPIC}, frozenset())]
+    assert seen == [*[{TOPIC, OTHER}] * 3, {OTHER}]
+
+
 def test_what_can_never_be_watched_is_refused_at_once(servers: Servers, leader: str) -> None:
     with pytest.raises(InvalidInput, match="tenant/namespace"):
         TopicWatch(servers, "shop")
