@@ -20,6 +20,7 @@ from typing import Generic, Protocol, Self, TypeVar
 from controller.client.checkpoint import Checkpoint
 from controller.client.checkpoint_consumer import CheckpointBatch, CheckpointConsumer
 from controller.client.checkpoint_group import CheckpointGroupConsumer
+from controller.client.closing import CloseTime
 from controller.client.producer import Producer
 from controller.client.queue_consumer import QueueConsumer, QueuedMessage
 from controller.client.stream_consumer import Batch, StreamConsumer
@@ -40,6 +41,7 @@ class Receiving(Closable, Protocol):
 
     def pause(self) -> None: ...
     def resume(self) -> None: ...
+    def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None: ...
 
 
 Client = TypeVar("Client", bound=Closable)
@@ -62,7 +64,7 @@ class AsyncClient(Generic[Client]):
         try:
             await self._in_thread(self._open)
         except BaseException:
-            self._end()  # it may be made yet, and then it is closed
+            self._end(lambda client: client.close())  # it may be made yet, and then it is closed
             raise
         return self
 
@@ -77,7 +79,7 @@ class AsyncClient(Generic[Client]):
 
     async def close(self) -> None:
         """Close it, which goes on if this is cancelled. Safe to repeat."""
-        await asyncio.shield(asyncio.wrap_future(self._end()))
+        await self._await_end(lambda client: client.close())
 
     def _open(self) -> None:
         self._client = self._make()
@@ -87,16 +89,19 @@ class AsyncClient(Generic[Client]):
             raise InvalidInput(f"{type(self).__name__} is not open; use it in `async with`")
         return self._client
 
-    def _end(self) -> Future[None]:
+    async def _await_end(self, close: Callable[[Client], None]) -> None:
+        await asyncio.shield(asyncio.wrap_future(self._end(close)))
+
+    def _end(self, close: Callable[[Client], None]) -> Future[None]:
         """Have it closed once what is under way has ended."""
         if self._ended is None:
-            self._ended = self._thread.submit(self._close)
+            self._ended = self._thread.submit(self._close, close)
             self._thread.shutdown(wait=False)
         return self._ended
 
-    def _close(self) -> None:
+    def _close(self, close: Callable[[Client], None]) -> None:
         if self._client is not None:
-            self._client.close()
+            close(self._client)
 
     async def _in_thread(self, act: Callable[[], Result]) -> Result:
         if self._ended is not None:
@@ -155,6 +160,10 @@ class AsyncConsumer(AsyncClient[Consumer], Generic[Consumer, Item]):
             if item is not None:
                 yield item
 
+    async def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:
+        """See the consumer's `close`. It goes on if this is cancelled. Safe to repeat."""
+        await self._await_end(lambda consumer: consumer.close(timeout_seconds, leave=leave))
+
     def pause(self) -> None:
         """See the consumer's `pause`. What was received already is given out."""
         self._opened().pause()
@@ -208,6 +217,20 @@ class AsyncQueueConsumer(AsyncConsumer[QueueConsumer, QueuedMessage]):
         """See `QueueConsumer.acknowledge`."""
         return await self.call(lambda consumer: consumer.acknowledge(*messages))
 
+    async def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:
+        """See `QueueConsumer.close`: other tasks settle what they have in hand meanwhile."""
+        timing = CloseTime(timeout_seconds)
+        try:
+            while (
+                timeout_seconds is not None
+                and self._ended is None
+                and timing.left_seconds
+                and await self.call(_paused_in_hand)
+            ):
+                await asyncio.sleep(SLICE_SECONDS)
+        finally:
+            await super().close(None if timeout_seconds is None else timing.goodbye_seconds, leave=leave)
+
     async def nack(self, message: QueuedMessage, delay_seconds: float = 1.0) -> None:
         """See `QueueConsumer.nack`."""
         await self.call(lambda consumer: consumer.nack(message, delay_seconds))
@@ -217,6 +240,11 @@ class AsyncQueueConsumer(AsyncConsumer[QueueConsumer, QueuedMessage]):
 
     def _is_own(self, consumer: QueueConsumer, item: QueuedMessage) -> bool:
         return consumer.holds(item)
+
+
+def _paused_in_hand(consumer: QueueConsumer) -> int:
+    consumer.pause()
+    return consumer.in_hand
 
 
 class Placed(Receiving, Protocol):

@@ -17,7 +17,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from controller.client.checkpoint import Checkpoint
-from controller.client.closing import ClosedByWith
+from controller.client.closing import ClosedByWith, CloseTime, close_and_say_goodbye
 from controller.client.opening import PARALLEL_OPENS
 from controller.client.patience import patiently
 from controller.client.position_reading import read_on
@@ -147,12 +147,16 @@ class CheckpointConsumer(ClosedByWith):
         self._is_paused = False
         self._wakeup.set()
 
-    def close(self) -> None:
-        """Read no further. Nothing is acknowledged anywhere."""
-        try:
-            self._readers.close()
-        finally:
-            self._watch.close()
+    def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:  # noqa: ARG002
+        """Read no further, within `timeout_seconds` (30). Nothing is acknowledged anywhere, and nobody else waits for this consumer:
+        `leave` is there so that consumers of all kinds are closed in the same way.
+        """
+        close_and_say_goodbye(
+            f"a consumer of {self._watch.found.topic}",
+            CloseTime(timeout_seconds),
+            self._readers.close,
+            lambda _seconds: self._watch.close(),
+        )
 
     # Where to begin.
 

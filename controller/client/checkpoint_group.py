@@ -19,7 +19,7 @@ from datetime import datetime
 
 from controller.client.checkpoint import Checkpoint, merged
 from controller.client.checkpoint_consumer import CheckpointBatch, SegmentStatus, instant_of
-from controller.client.closing import ClosedByWith
+from controller.client.closing import ClosedByWith, CloseTime, close_and_say_goodbye
 from controller.client.position_reading import read_on
 from controller.client.rounds import Rounds
 from controller.client.segment_readers import SegmentReader, SegmentReaders
@@ -197,16 +197,18 @@ class CheckpointGroupConsumer(ClosedByWith):
         self._is_paused = False
         self._wakeup.set()
 
-    def close(self, *, leave: bool = True) -> None:
+    def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:
         """Read no further. Others go on where the kept values say; what was not kept comes to them again.
 
         With `leave` they do so at once; without, a process that starts again under this name within the grace period finds its
-        segments as they were, and nobody else is disturbed.
+        segments as they were, and nobody else is disturbed. The time is shared out as by `StreamConsumer.close`.
         """
-        try:
-            self._readers.close()
-        finally:
-            self._session.close(leave=leave)
+        close_and_say_goodbye(
+            f"member {self.name} of {self.topic}",
+            CloseTime(timeout_seconds),
+            self._readers.close,
+            lambda seconds: self._session.close(seconds, leave=leave),
+        )
 
     # Following the leader.
 

@@ -11,6 +11,8 @@ from controller.client.patience import Backoff
 from controller.client.servers import EventFeed, Servers
 from controller.domain.errors import Retryable, Terminal
 
+LEAVES_WITHIN_SECONDS = 2.0
+"""The thread of what is closed is waited for no longer: a worker that is stopped may keep it for the length of a call."""
 SILENT_SECONDS = 30.0
 """A stream that has said nothing for so long is opened anew; heartbeats come more often."""
 _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.1, 5.0
@@ -44,7 +46,7 @@ class EventWatch:
         self._closed.set()
         if self._feed is not None:
             self._feed.hang_up()
-        self._thread.join()
+        self._thread.join(LEAVES_WITHIN_SECONDS)
 
     def _run(self) -> None:
         backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)

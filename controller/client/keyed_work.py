@@ -20,20 +20,22 @@ trouble the process works on one message at a time.
 from __future__ import annotations
 
 import itertools
+import logging
 import queue
 import random
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import cast
 
+from controller.client.aside import AsideCalls
 from controller.client.attachments import Attachment
-from controller.client.closing import ClosedByWith
+from controller.client.closing import ClosedByWith, CloseTime
 from controller.client.dead_letters import DeadLetterLog
 from controller.client.delivery_counts import DeliveryCounts, KnownMessage, Opening
 from controller.client.keyed_handling import End, Handling, Outcome
@@ -45,9 +47,10 @@ from controller.client.stream_consumer import Batch, StreamConsumer
 from controller.client.work_observer import WorkObserver
 from controller.dataplane.base import LogClient, LogMessage, Position
 from controller.domain.deliveries import DeliveryEvent
-from controller.domain.errors import CleaveError, InvalidInput
+from controller.domain.errors import CleaveError, DataPlaneUnavailable, InvalidInput
 from controller.domain.shown import shown
 
+_log = logging.getLogger(__name__)
 ACKNOWLEDGE_SECONDS = 0.1
 """While work goes on in a bucket it is acknowledged this often at most."""
 CALM_SECONDS = 5.0
@@ -171,7 +174,10 @@ class KeyedWork(ClosedByWith):
         self._is_closing = False
         self._reports: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="cleave-work")
-        self._calls = ThreadPoolExecutor(_CALL_THREADS, thread_name_prefix="cleave-work-calls")
+        self._at_work: set[Future[None]] = set()
+        """What threads have, also when nobody hears their reports any more."""
+        self._calls = AsideCalls(_CALL_THREADS, "cleave-work-calls")
+        consumer.stay_while(lambda: bool(self._at_work))
 
     @property
     def running(self) -> int:
@@ -197,19 +203,33 @@ class KeyedWork(ClosedByWith):
             due_seconds = max(self._due_at() - time.monotonic(), _SHORTEST_WAIT_SECONDS)
             self._consumer.wait(min(timeout_seconds, due_seconds))
 
-    def close(self, timeout_seconds: float = 30.0) -> None:
-        """Begin nothing more, wait at most so long for what has begun, and acknowledge what is done. Close the consumer next."""
+    def close(self, timeout_seconds: float | None = None) -> None:
+        """Begin nothing more, wait for what has begun, and acknowledge what is done. Close the consumer next: it does not leave while
+        something is still being worked on.
+
+        It takes `timeout_seconds` (30) at most, of which a fifth, and no less than a second, is for acknowledging alone; that is done
+        when this is interrupted, too.
+        """
         self._is_closing = True
-        deadline = time.monotonic() + timeout_seconds
+        timing = CloseTime(timeout_seconds)
         try:
-            while self._running and time.monotonic() < deadline:
-                self._hear(max(0.0, deadline - time.monotonic()))
-            self._tend()
+            while self._running and timing.left_seconds:
+                self._hear(timing.left_seconds)
+        finally:
+            self._settle_until(time.monotonic() + timing.goodbye_seconds)
+
+    def _settle_until(self, deadline: float) -> None:
+        """Acknowledge what is done, and say what has ended in good order."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        try:
+            self._hear()
+            self._tend(deadline)
             for lane in self._lanes.values():
                 self._say_closed(lane)
         finally:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._calls.shutdown(wait=True)
+            self._calls.close(max(0.0, deadline - time.monotonic()))
+        if self._running:
+            _log.warning("%d message(s) are still being worked on, and come again", self._running)
 
     def _take(self, batch: Batch) -> None:
         """A batch that was received, into the schedule of its bucket."""
@@ -283,11 +303,16 @@ class KeyedWork(ClosedByWith):
         delay_seconds = min(self._first_retry_seconds * 2.0**doublings, self._longest_retry_seconds)
         return random.uniform(0.5, 1.0) * delay_seconds  # noqa: S311 - no secret
 
-    def _tend(self) -> None:
-        """Acknowledge what is settled, let go of what others wait for, forget what is lost, and say what is held."""
+    def _tend(self, closed_at: float | None = None) -> None:
+        """Acknowledge what is settled, let go of what others wait for, forget what is lost, and say what is held. While closing this
+        is tried no longer than until `closed_at`, and what cannot be acknowledged comes again.
+        """
         now = time.monotonic()
         for lane in list(self._lanes.values()):
-            if self._is_closing or lane.acknowledge_at() <= now:
+            if closed_at is not None:
+                with suppress(DataPlaneUnavailable):
+                    self._acknowledge(lane, max(0.0, closed_at - time.monotonic()))
+            elif lane.acknowledge_at() <= now:
                 self._acknowledge(lane)
             held, schedule = lane.held, lane.schedule
             if not self._consumer.has(lane.batch):
@@ -299,16 +324,16 @@ class KeyedWork(ClosedByWith):
             else:
                 if lane.ask_at is not None and lane.ask_at <= now and not self._is_closing:
                     lane.ask_at = None
-                    self._calls.submit(self._ask, lane, held.owned)
+                    self._calls.submit(partial(self._ask, lane, held.owned))
                 lane.look_for_trouble(now)
                 held.is_full = lane.is_full
                 held.work = self._said_of(lane)
 
-    def _acknowledge(self, lane: _Lane) -> None:
+    def _acknowledge(self, lane: _Lane, patience_seconds: float | None = None) -> None:
         upto = lane.schedule.settled
         if upto is None or not lane.is_behind or not self._consumer.owns(lane.batch):
             return
-        if self._consumer.acknowledge(lane.batch, upto):
+        if self._consumer.acknowledge(lane.batch, upto, patience_seconds=patience_seconds):
             self._observer.acknowledged(lane.batch, lane.settled)
             lane.acknowledged, lane.acknowledged_at, lane.settled = upto, time.monotonic(), []
             for item in [one for one in lane.parked if one.position <= upto]:
@@ -349,7 +374,9 @@ class KeyedWork(ClosedByWith):
                 continue
             idle = 0
             self._running += 1
-            self._pool.submit(self._work, lane, lane.batch, lane.held.owned, item)
+            working = self._pool.submit(self._work, lane, lane.batch, lane.held.owned, item)
+            self._at_work.add(working)
+            working.add_done_callback(self._at_work.discard)
 
     def _work(self, lane: _Lane, batch: Batch, owned: OwnedBucket, item: WorkItem) -> None:
         """On a thread of the pool."""

@@ -13,11 +13,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
-from controller.client.closing import ClosedByWith
+from controller.client.aside import AsideCalls
+from controller.client.closing import ClosedByWith, CloseTime, close_and_say_goodbye
 from controller.client.patience import patiently
 from controller.client.rounds import LOOK_SECONDS, Rounds
 from controller.client.segment_lists import SegmentWatch
@@ -181,7 +181,7 @@ class QueueConsumer(ClosedByWith):
             seconds=patience_seconds,
         )
         self._readers = SegmentReaders(self._open, self._wakeup)
-        self._calls = ThreadPoolExecutor(1, thread_name_prefix="cleave-queue-calls")
+        self._calls = AsideCalls(1, "cleave-queue-calls")
 
     @property
     def segment_ids(self) -> tuple[int, ...]:
@@ -252,19 +252,30 @@ class QueueConsumer(ClosedByWith):
         self._is_paused = False
         self._wakeup.set()
 
-    def close(self, *, timeout_seconds: float = 0.0) -> None:
-        """Leave. Other threads have `timeout_seconds` to settle what they have in hand; what is not settled then is given out again."""
+    def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:  # noqa: ARG002
+        """Leave. Other threads have four fifths of `timeout_seconds` to settle what they have in hand, and none where it is not given;
+        what is not settled then is given out again. The rest, a second at least, is for giving back what waits here, which is done when
+        this is interrupted, too. Nothing is kept for a consumer that comes back: `leave` is there so that consumers of all kinds are
+        closed in the same way.
+        """
         self._is_paused = True
-        deadline = time.monotonic() + timeout_seconds
-        while self.in_hand and (left := deadline - time.monotonic()) > 0:
-            self._wakeup.clear()
-            if self.in_hand:
-                self._wakeup.wait(min(left, LOOK_SECONDS))
+        timing = CloseTime(timeout_seconds)
         try:
-            self._readers.close()
+            while timeout_seconds is not None and self.in_hand and (left := timing.left_seconds) > 0:
+                self._wakeup.clear()
+                if self.in_hand:
+                    self._wakeup.wait(min(left, LOOK_SECONDS))
         finally:
-            self._watch.close()
-            self._calls.shutdown(wait=True, cancel_futures=True)
+            close_and_say_goodbye(
+                f"consumer {self.name} of {self._watch.found.topic}",
+                CloseTime(timing.left_seconds + timing.goodbye_seconds),
+                self._readers.close,
+                self._stop_following,
+            )
+
+    def _stop_following(self, seconds: float) -> None:
+        self._watch.close()
+        self._calls.close(seconds)
 
     def _shares(self) -> Iterable[_Share]:
         return [one.reader for one in self._readers.all if one.reader is not None]
@@ -343,8 +354,7 @@ class QueueConsumer(ClosedByWith):
                 self._watch.say_drained([segment_id], found.as_of)
             self._watch.look_again()
 
-        with suppress(RuntimeError):  # closed meanwhile
-            self._calls.submit(say)
+        self._calls.submit(say)
 
     def _status(self, segment_id: int) -> QueueStatus:
         one = next((one for one in self._readers.all if one.segment_id == segment_id), None)

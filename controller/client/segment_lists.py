@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from controller.client.event_watch import EventWatch
+from controller.client.event_watch import LEAVES_WITHIN_SECONDS, EventWatch
 from controller.client.patience import Backoff
 from controller.client.servers import Servers, topic_path
 from controller.domain.errors import CleaveError, Retryable, TopicNotFound
@@ -107,7 +107,7 @@ class SegmentWatch:
         self._closed.set()
         self._changed.set()
         self._watch.close()
-        self._thread.join()
+        self._thread.join(LEAVES_WITHIN_SECONDS)
 
     def _run(self) -> None:
         backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)

@@ -67,6 +67,11 @@ class Servers:
         self._lock = threading.Lock()
         self._first = 0
 
+    @property
+    def count(self) -> int:
+        """So many addresses are tried, one after the other."""
+        return len(self._urls)
+
     def ask(
         self,
         method: str,

@@ -10,15 +10,16 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
 import msgspec
 
+from controller.client.aside import AsideCalls
 from controller.client.patience import Backoff, patiently
 from controller.client.servers import EventFeed, Servers, consumer_path
 from controller.clock import boot_seconds
@@ -27,8 +28,7 @@ from controller.domain.hash_range import HashRange
 
 _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.05, 2.0
 _GOODBYE_SECONDS = 2.0
-_LEAVES_WITHIN_SECONDS = 10.0
-"""The session's thread is waited for no longer than this."""
+"""One try of a goodbye waits no longer for one worker."""
 _log = logging.getLogger(__name__)
 
 
@@ -112,7 +112,7 @@ class Session:
         self._closing = threading.Event()
         self._feed: EventFeed | None = None
         # One is left for what is said while the other waits for the answer to a pulse: somebody waits for a release.
-        self._calls = ThreadPoolExecutor(2, thread_name_prefix="cleave-session-calls")
+        self._calls = AsideCalls(2, "cleave-session-calls")
         patiently(self._register, seconds=patience_seconds)
         self._is_registered = True
         self._thread = threading.Thread(target=self._run, name="cleave-session", daemon=True)
@@ -174,24 +174,44 @@ class Session:
         read = [{"segment_id": one.segment_id, "generation": one.generation} for one in buckets]
         self._say("drained", {"segments": read})
 
-    def close(self, *, leave: bool = True) -> None:
-        """End it. With `leave` what this consumer owned goes to others at once; without, it is kept for the grace period."""
+    def close(self, timeout_seconds: float = _GOODBYE_SECONDS, *, leave: bool = True) -> None:
+        """End it. With `leave` what this consumer owned goes to others at once; without, it is kept for the grace period. The goodbye is
+        said until a worker has heard it, or the time is over.
+        """
         if self._closing.is_set():
             return
         self._closing.set()
-        self._calls.shutdown(wait=False, cancel_futures=True)
+        until = time.monotonic() + timeout_seconds
+        self._calls.close()
         if leave and self._failure is None:
-            with suppress(CleaveError):  # the grace period ends the session
+            self._say_goodbye(until)
+        self._current_until = 0.0
+        if self._feed is not None:
+            self._feed.hang_up()
+        self._thread.join(max(0.0, until - time.monotonic()))
+
+    def _say_goodbye(self, until: float) -> None:
+        """To any worker: one that is stopped must not use up the time of those that would answer."""
+        try_seconds = (until - time.monotonic()) / (1 + self._servers.count)
+        backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
+        pause, unheard = threading.Event(), "there was no time for it"
+        while (left := until - time.monotonic()) > 0:
+            try:
                 self._servers.ask(
                     "DELETE",
                     self._path,
                     query={"incarnation": self._incarnation},
-                    timeout_seconds=_GOODBYE_SECONDS,
+                    timeout_seconds=min(left, try_seconds, _GOODBYE_SECONDS),
                 )
-        self._current_until = 0.0
-        if self._feed is not None:
-            self._feed.hang_up()
-        self._thread.join(_LEAVES_WITHIN_SECONDS)
+                return
+            except Retryable as error:
+                unheard = str(error)
+                pause.wait(min(left, backoff.next_seconds()))
+            except CleaveError:  # it is gone already
+                return
+        _log.warning(
+            "%s: no worker heard the goodbye; others wait for the grace period: %s", self._path, unheard
+        )
 
     def _say(self, what: str, document: dict[str, object]) -> None:
         said = {"incarnation": self._incarnation, **document}
@@ -200,8 +220,7 @@ class Session:
             with suppress(CleaveError):
                 self._servers.ask("POST", f"{self._path}/{what}", document=said)
 
-        with suppress(RuntimeError):  # closed meanwhile
-            self._calls.submit(say)
+        self._calls.submit(say)
 
     def _run(self) -> None:
         """Connected, again and again, until closed or refused for good."""
@@ -283,9 +302,7 @@ class Session:
             if incarnation == self._incarnation and not self._closing.is_set():
                 self._current_until = max(self._current_until, began + self._silent_seconds)
 
-        try:
-            self._calls.submit(pulse)
-        except RuntimeError:  # closed meanwhile
+        if not self._calls.submit(pulse):  # closed meanwhile
             self._is_pulsing = False
 
     def _begin_anew(self) -> None:

@@ -7,6 +7,7 @@ the application's alone: closing, or losing a bucket, acknowledges nothing.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller.client.attachments import Attachment, Attachments, settle_each
-from controller.client.closing import ClosedByWith
+from controller.client.closing import ClosedByWith, CloseTime, close_and_say_goodbye
 from controller.client.patience import patiently
 from controller.client.position_table import Claim, PositionTable
 from controller.client.rounds import LOOK_SECONDS, Rounds
@@ -32,6 +33,8 @@ from controller.domain.errors import (
     Terminal,
 )
 from controller.domain.hash_range import HashRange
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,7 @@ class StreamConsumer(ClosedByWith):
         self._on_release, self._positions = on_release, positions
         self._wakeup = threading.Event()
         self._is_paused = False
+        self._still_working: list[Callable[[], bool]] = []
         self._attachments = Attachments(logs, subscription, name, self._wakeup, self._stored)
         self._look_at = 0.0
         self._rounds = Rounds(self._wakeup, patience_seconds, DataPlaneUnavailable, StoreUnavailable)
@@ -192,9 +196,11 @@ class StreamConsumer(ClosedByWith):
         """Ask a worker as this consumer. For any thread. Raises StoreUnavailable, and what the worker refuses it with."""
         return self._session.ask(what, document)
 
-    def acknowledge(self, batch: Batch, upto: Position | None = None) -> bool:
+    def acknowledge(
+        self, batch: Batch, upto: Position | None = None, *, patience_seconds: float | None = None
+    ) -> bool:
         """Done with the batch and everything before it in its bucket; with `upto`, with no more than that message and what is
-        before it.
+        before it. `patience_seconds`: this call's, where it is not the consumer's.
 
         False when the bucket is not this consumer's any more, was moved by a seek, or the leader was not heard for too long: what
         was not acknowledged is delivered again, here or elsewhere.
@@ -207,7 +213,10 @@ class StreamConsumer(ClosedByWith):
             return False
         reader, position = held.reader, batch.messages[-1].position if upto is None else upto
         try:
-            patiently(lambda: reader.acknowledge(position), seconds=self._patience_seconds)
+            patiently(
+                lambda: reader.acknowledge(position),
+                seconds=self._patience_seconds if patience_seconds is None else patience_seconds,
+            )
         except (LostRace, NotFound, FencedOut):
             self._lose(held)
             return False
@@ -266,16 +275,32 @@ class StreamConsumer(ClosedByWith):
             held.delivered = held.acknowledged
             self._release()
 
-    def close(self, *, leave: bool = True) -> None:
+    def stay_while(self, is_working: Callable[[], bool]) -> None:
+        """`close` asks this, and does not leave while it says that messages of this consumer are being worked on."""
+        self._still_working.append(is_working)
+
+    def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:
         """Stop reading. What is unacknowledged is delivered again, elsewhere or to the next consumer of this name.
 
         With `leave` the session ends and others take over at once; without, a process that starts again under this name within the
-        grace period finds everything as it was, and nobody else is disturbed.
+        grace period finds everything as it was, and nobody else is disturbed. It stays, too, and logs that it does, while work on its
+        messages goes on that `KeyedWork.close` did not wait for: a key would have two owners. It takes `timeout_seconds` (30) at most, of
+        which a fifth, and no less than a second, is for the goodbye alone; that is said when this is interrupted, too.
         """
-        try:
-            self._attachments.close()
-        finally:
-            self._session.close(leave=leave)
+        if leave and any(is_working() for is_working in self._still_working):
+            _log.warning(
+                "%s of %s, %s: work on its messages goes on, so it stays for the grace period and does not leave",
+                self.name,
+                self.topic,
+                self.subscription,
+            )
+            leave = False
+        close_and_say_goodbye(
+            f"consumer {self.name} of {self.topic}",
+            CloseTime(timeout_seconds),
+            self._attachments.close,
+            lambda seconds: self._session.close(seconds, leave=leave),
+        )
 
     def _reason(self, one: Attachment) -> str:
         if not self._session.is_current:

@@ -35,8 +35,9 @@ class Scripted:
         assert self.goes_on.wait(30.0)
         return self.items.popleft() if self.items else None
 
-    def close(self) -> None:
+    def close(self, timeout_seconds: float | None = None, *, leave: bool = True) -> None:
         self.closed += 1
+        self.closed_with = timeout_seconds, leave
 
     def pause(self) -> None:
         self.goes_on.clear()

@@ -26,6 +26,7 @@ from controller.services.segment_admin import splitting
 from tests.integration.entrypoints.conftest import StartWorker, held_by
 from tests.support.bench import TOPIC, Bench
 from tests.support.traffic import TrafficProcess
+from tests.support.unsettled_consumer import unsettled_consumer
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(240)
@@ -171,6 +172,50 @@ def test_a_consumer_stopped_past_its_grace_hands_out_nothing_when_it_wakes(
     # it may not do is to begin another one, or to acknowledge.
     assert verdict.in_order_and_complete, verdict
     assert not verdict.of(Kind.DUPLICATED), verdict
+
+
+@pytest.mark.parametrize(("is_followed", "close_seconds"), [(False, 10.0), (True, 60.0)])
+def test_who_is_interrupted_in_a_rebalance_while_its_leader_is_dead_ends_in_time_and_says_goodbye(
+    bench: Bench,
+    workers: dict[str, tuple[ChildProcess, str]],
+    servers: Servers,
+    tmp_path: Path,
+    is_followed: bool,
+    close_seconds: float,
+) -> None:
+    """Trap 33. Its time is what it is given for closing, whether another worker takes over or all of them are stopped: those take
+    connections and answer nothing. A second interruption comes while it closes.
+    """
+    with Producer(HttpSource(servers), bench.logs, TOPIC) as producer:
+        for key in KEYS:
+            producer.send(b"1", key)
+    addresses = [address for _, address in workers.values()]
+    log = tmp_path / "a.log"
+    doomed = unsettled_consumer("a", bench.url, TOPIC, *addresses, log=log, close_seconds=close_seconds)
+    doomed.start()
+    try:
+        wait_until(lambda: "received" in log.read_text(), message="messages in its hands")
+        StreamConsumer(servers, bench.logs, TOPIC, "billing", "b")  # never closed: its worker is gone
+        wait_until(
+            lambda: bench.scalar("SELECT count(*) FROM cleave.bucket_owner WHERE successor IS NOT NULL"),
+            message="a rebalance",
+        )
+        struck = [leader_of(bench, workers)] if is_followed else [*workers]
+        for name in struck:
+            os.kill(workers[name][0].pid, signal.SIGKILL if is_followed else signal.SIGSTOP)
+
+        doomed.ask_to_end()
+        wait_until(lambda: "closing" in log.read_text())
+        os.kill(doomed.pid, signal.SIGTERM)
+        wait_until(lambda: not doomed.running, timeout_seconds=close_seconds, message="its end")
+    finally:
+        doomed.kill()
+        for child, _ in workers.values():
+            with suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGCONT)
+
+    reasons = bench.scalar("SELECT array_agg(reason) FROM cleave.departed_consumer WHERE name = 'a'")
+    assert reasons == (["left"] if is_followed else None)
 
 
 def test_seeks_under_load_are_finished_by_the_next_leader_when_theirs_is_killed(

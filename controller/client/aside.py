@@ -1,0 +1,60 @@
+"""Calls to workers in threads aside, which the end of the process does not wait for: a worker that is stopped answers late or never.
+
+For what only talks HTTP. What a data plane's library does has threads that are waited for (`opening`).
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+Call = Callable[[], None]
+_log = logging.getLogger(__name__)
+
+
+class AsideCalls:
+    """Begun in the order they came, so many at once. For any thread."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        """The threads begin with the first call."""
+        self._lock = threading.Lock()
+        self._waiting: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._run, name=f"{name}-{i}", daemon=True) for i in range(threads)
+        ]
+        self._is_begun = self._is_closed = self._is_over = False
+
+    def submit(self, call: Call) -> bool:
+        """Have it called soon. What it raises is logged. False once this is closed."""
+        with self._lock:
+            if self._is_closed:
+                return False
+            if not self._is_begun:
+                self._is_begun = True
+                for thread in self._threads:
+                    thread.start()
+            self._waiting.put(call)
+            return True
+
+    def close(self, wait_seconds: float = 0.0) -> None:
+        """Take no more. What was submitted has so long; of the rest nothing is begun. Safe to repeat."""
+        until = time.monotonic() + wait_seconds
+        with self._lock:
+            self._is_closed = True
+            self._is_over = self._is_over or not wait_seconds
+            for _ in self._threads:
+                self._waiting.put(None)
+        if wait_seconds and self._is_begun:
+            for thread in self._threads:
+                thread.join(max(0.0, until - time.monotonic()))
+        self._is_over = True
+
+    def _run(self) -> None:
+        while (call := self._waiting.get()) is not None and not self._is_over:
+            try:
+                call()
+            except Exception:  # noqa: BLE001 - the thread would end, and later calls would wait for ever
+                _log.exception("a call aside failed")

@@ -1,0 +1,58 @@
+"""A consumer as a process of its own that acknowledges nothing; SIGTERM interrupts it wherever it is, and it closes.
+
+`python -m tests.support.unsettled_consumer NAME URL TOPIC ADDRESSES TOKEN CLOSE_SECONDS`. It says on a line of its own what it has done.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+from controller.client.servers import Servers
+from controller.client.stream_consumer import StreamConsumer
+from controller.dataplane.embedded import EmbeddedLogClient
+from controller.devstack.process import ChildProcess
+
+_ROOT = Path(__file__).resolve().parents[2]
+CALL_SECONDS = 120.0
+"""A worker that is stopped is waited for longer than the test lasts."""
+
+
+def unsettled_consumer(
+    name: str, url: str, topic: str, *addresses: str, log: Path, close_seconds: float
+) -> ChildProcess:
+    """Not started yet."""
+    from controller.devstack.serving import token_for
+
+    given = [name, url, topic, ",".join(addresses), token_for(topic), str(close_seconds)]
+    return ChildProcess(
+        [sys.executable, "-m", "tests.support.unsettled_consumer", *given], log=log, cwd=_ROOT
+    )
+
+
+def main() -> None:
+    """The process: see the module."""
+    name, url, topic, addresses, token, close_seconds = sys.argv[1:]
+    servers = Servers(addresses.split(","), token, call_timeout_seconds=CALL_SECONDS)
+    consumer = StreamConsumer(servers, EmbeddedLogClient(url), topic, "billing", name)
+
+    def say(what: str) -> None:
+        sys.stdout.write(f"{what}\n")
+        sys.stdout.flush()
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise SystemExit(3)
+
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        while True:
+            if consumer.receive(0.2) is not None:
+                say("received")
+    finally:
+        say("closing")
+        consumer.close(float(close_seconds))
+
+
+if __name__ == "__main__":
+    main()
