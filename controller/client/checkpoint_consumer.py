@@ -18,7 +18,6 @@ from enum import StrEnum
 
 from controller.client.checkpoint import Checkpoint
 from controller.client.closing import ClosedByWith, CloseTime, close_and_say_goodbye
-from controller.client.opening import PARALLEL_OPENS
 from controller.client.patience import patiently
 from controller.client.position_reading import read_on
 from controller.client.rounds import Rounds
@@ -36,6 +35,8 @@ from controller.domain.errors import (
     StoreUnavailable,
 )
 
+PARALLEL_LOCATES = 4
+"""Segments in which a place is looked up at once; all are needed, so one that hangs is waited for."""
 MOST_LOOKS = 5
 """So often a beginning consumer asks for the layout when segments disappear while it looks for its places in them."""
 
@@ -200,7 +201,7 @@ class CheckpointConsumer(ClosedByWith):
                 lambda: self._logs.locate(one.backing_topic, instant_ms), seconds=self._patience_seconds
             )
 
-        with ThreadPoolExecutor(PARALLEL_OPENS, thread_name_prefix="cleave-locate") as threads:
+        with ThreadPoolExecutor(PARALLEL_LOCATES, thread_name_prefix="cleave-locate") as threads:
             positions = list(threads.map(locate, looked_at))
         return {one.segment_id: at for one, at in zip(looked_at, positions, strict=True)}, done
 

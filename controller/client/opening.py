@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from functools import partial
 from typing import Generic, TypeVar
 
 from controller.client.closing import Closable, close_side_by_side
 from controller.client.patience import Backoff
 from controller.domain.errors import CleaveError, Terminal
 
-PARALLEL_OPENS = 4
+MOST_OPENS = 64
+"""So many are opened at once by one consumer: as many logs may hang before one that would answer waits for a thread."""
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.02, 1.0
 """What cannot be opened or read is tried again after this time, which doubles. A hand-over takes milliseconds."""
 Reader = TypeVar("Reader", bound=Closable)
@@ -94,22 +95,45 @@ class Opening(Generic[Reader]):
 
 
 class OpeningThreads:
-    """Where readers are opened."""
+    """Where readers are opened: each in a thread, which goes on with those that wait for one, if there are, and ends."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(PARALLEL_OPENS, thread_name_prefix="cleave-open")
+        self._lock = threading.Lock()
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._running: set[threading.Thread] = set()
+        self._is_closed = False
 
     def begin(self, one: Opening[Reader], act: Callable[[], Reader]) -> None:
         """Open it if its time has come."""
-        if one.take_turn():
-            with suppress(RuntimeError):  # closed
-                self._threads.submit(one.open, act)
+        if not one.take_turn():
+            return
+        with self._lock:
+            if self._is_closed:
+                return
+            self._waiting.append(partial(one.open, act))
+            if len(self._running) < MOST_OPENS:
+                thread = threading.Thread(target=self._run, name="cleave-open")
+                self._running.add(thread)
+                thread.start()
 
     def close(self, held: Sequence[Closable]) -> None:
         """Close all of these at once. Waits for what is being opened, since threads end before the process does."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            self._is_closed = True
+            self._waiting.clear()
+            running = [*self._running]
         close_side_by_side(held)
-        self._threads.shutdown(wait=True)
+        for thread in running:
+            thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._running.discard(threading.current_thread())
+                    return
+                opening = self._waiting.popleft()
+            opening()
 
 
 def next_try_at(some: Sequence[Opening[Reader]]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Sequence
 
 from controller.dataplane.base import (
@@ -29,6 +30,11 @@ class FaultyLogs:
         self.appended: list[str] = []
         """Backing topics of the appends that reached the wrapped one."""
         self.out_of_reach: set[str] = set()
+        self.hanging: set[str] = set()
+        """Whoever opens these is kept until `goes_on`, as by a broker that takes connections and answers nothing."""
+        self.hung = 0
+        """So many were."""
+        self.goes_on = threading.Event()
         self.slow_reads = 0
         """The first so many reads of each reader give nothing yet, as a broker's may before messages have come over."""
 
@@ -102,6 +108,10 @@ class FaultyLogs:
     def _demand_reach(self, backing_topic: str) -> None:
         if backing_topic in self.out_of_reach:
             raise DataPlaneUnavailable(f"injected: {backing_topic} is out of reach", delay_seconds=0.01)
+        if backing_topic in self.hanging:
+            self.hung += 1
+            self.goes_on.wait()
+            raise DataPlaneTimeout(f"injected: {backing_topic} has not answered", delay_seconds=0.01)
 
     def close(self) -> None:
         """The wrapped one's."""

@@ -196,6 +196,28 @@ def test_a_segment_out_of_reach_keeps_nobody_from_the_others_and_is_told_of_when
     assert first | rest == everything("a", 0, 1, 2)
 
 
+def test_segments_whose_logs_hang_keep_nobody_waiting_for_the_others(
+    bench: Bench, servers: Servers, source: PostgresSource
+) -> None:
+    """A call that neither succeeds nor fails keeps its thread: more of them than one consumer opened at once before."""
+    bench.topic_with(segments=9)
+    logs = FaultyLogs(bench.logs)
+    *hanging, healthy = sorted(segment.segment_id for segment in bench.layout.active)
+    logs.hanging = {bench.log_of(segment_id) for segment_id in hanging}
+    key = next(f"key-{i}" for i in range(10_000) if segment_of(bench, f"key-{i}") == healthy)
+    with Producer(source, bench.logs, TOPIC) as producer:
+        producer.send(b"1", key)
+
+    with StreamConsumer(servers, logs, TOPIC, "billing", "a") as consumer:
+        try:
+            batch = next_batch(consumer)
+            wait_until(lambda: logs.hung >= len(hanging), message="all of them hang")
+            assert [message.payload for message in batch.messages] == [b"1"]
+            assert consumer.acknowledge(batch)
+        finally:
+            logs.goes_on.set()
+
+
 def test_a_segment_changes_hands_only_when_its_messages_are_acknowledged(
     bench: Bench, producer: Producer, join: Join
 ) -> None:
