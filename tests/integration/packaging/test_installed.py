@@ -10,6 +10,7 @@ import os
 import secrets
 import subprocess
 import tomllib
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -140,6 +141,11 @@ def installed(
     room = tmp_path_factory.mktemp("installed")
     (room / "nowhere").mkdir()
     return Installed(install(wheel, request.param, room / "home"), room / "nowhere")
+
+
+def test_applications_are_checked_against_its_types(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as files:
+        assert {"controller/py.typed", "cleave_provider/py.typed"} <= set(files.namelist())
 
 
 def test_it_is_named_and_versioned_as_documented(installed: Installed) -> None:
