@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from controller.client.aside import AsideCalls
 from controller.client.closing import ClosedByWith, CloseTime, close_and_say_goodbye
+from controller.client.lag import BucketLag, lag_of, lag_path
 from controller.client.patience import patiently
 from controller.client.rounds import LOOK_SECONDS, Rounds
 from controller.client.segment_lists import SegmentWatch
@@ -171,6 +172,7 @@ class QueueConsumer(ClosedByWith):
         if queue_messages < 1:
             raise InvalidInput(f"queue_messages {queue_messages}: let 1 message or more wait")
         self._logs, self._subscription, self.name = logs, subscription, name
+        self._servers, self._lag_path = servers, lag_path(topic, subscription)
         self._queue_messages, self._patience_seconds = queue_messages, patience_seconds
         self._wakeup = threading.Event()
         self._is_paused = self._is_following = False
@@ -241,6 +243,12 @@ class QueueConsumer(ClosedByWith):
     def why(self) -> tuple[QueueStatus, ...]:
         """Of each segment that the subscription has something to read in why nothing of it comes here."""
         return tuple(self._status(segment_id) for segment_id in sorted(self._watch.found.segments))
+
+    def lag(self) -> tuple[BucketLag, ...]:
+        """Of each segment that the subscription has to read how many messages are not acknowledged, here and elsewhere; the worker
+        counts anew. Raises StoreUnavailable.
+        """
+        return lag_of(self._servers.ask("GET", self._lag_path))
 
     def pause(self) -> None:
         """Take nothing until `resume`. What waits here goes to others at the next call of `receive`; what is in hand stays."""

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from controller.client.aside import AsideCalls
+from controller.client.lag import lag_path
 from controller.client.patience import Backoff, patiently
 from controller.client.servers import EventFeed, Servers, consumer_path
 from controller.clock import boot_seconds
@@ -99,8 +100,8 @@ class Session:
         self._servers, self._on_change, self._on_lost = servers, on_change, on_lost
         self._reads = reads
         self._path = consumer_path(topic, subscription, consumer)
-        subscription_path = self._path.rpartition("/consumers/")[0]
-        self._why_path, self._lag_path = f"{subscription_path}/why", f"{subscription_path}/lag"
+        self._why_path = f"{self._path.rpartition('/consumers/')[0]}/why"
+        self._lag_path = lag_path(topic, subscription)
         self._incarnation = uuid.uuid4().hex
         self._silent_seconds = self._grace_seconds = 0.0  # as registering says
         self._refused_since: float | None = None

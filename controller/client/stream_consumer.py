@@ -17,6 +17,7 @@ from typing import Any
 
 from controller.client.attachments import Attachment, Attachments, settle_each
 from controller.client.closing import ClosedByWith, CloseTime, close_and_say_goodbye
+from controller.client.lag import BucketLag, lag_of
 from controller.client.patience import patiently
 from controller.client.position_table import Claim, PositionTable
 from controller.client.rounds import LOOK_SECONDS, Rounds
@@ -60,18 +61,6 @@ class BucketStatus:
     holders: tuple[str, ...] = ()
     since: str | None = None
     """When that began, in ISO 8601, where the leader knows; of an own bucket when it came here."""
-
-
-@dataclass(frozen=True, slots=True)
-class BucketLag:
-    """How many messages of a bucket are not acknowledged, whoever reads it; of a whole segment where `bucket` is None."""
-
-    segment_id: int
-    bucket: str | None
-    owners: tuple[str, ...]
-    messages: int | None
-    """None where the data plane could not count; `error` says why."""
-    error: str | None
 
 
 class StreamConsumer(ClosedByWith):
@@ -155,10 +144,7 @@ class StreamConsumer(ClosedByWith):
 
     def lag(self) -> tuple[BucketLag, ...]:
         """Of all that the subscription has to read, here and elsewhere; the worker counts anew. Raises StoreUnavailable."""
-        return tuple(
-            BucketLag(row["segment_id"], row["bucket"], tuple(row["owners"]), row["messages"], row["error"])
-            for row in self._session.lag()
-        )
+        return lag_of(self._session.lag())
 
     def receive(self, timeout_seconds: float) -> Batch | None:
         """The next messages of one bucket, waiting for them at most so long; None when there are none.

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from controller.client.postgres_source import PostgresSource
 from controller.client.producer import Producer
+from controller.client.queue_consumer import QueueConsumer
 from controller.client.servers import Servers
 from controller.client.stream_consumer import StreamConsumer
 from controller.domain.entry_buckets import bucket_of, bucket_ranges
 from controller.domain.key_hash import key_hash
+from controller.services import topic_admin
+from controller.store.topics.subscriptions import SubscriptionKind
 from tests.support.bench import TOPIC, Bench
 from tests.support.waiting import wait_until
 
@@ -52,3 +55,25 @@ def test_each_bucket_is_counted_and_falls_with_what_is_acknowledged(
 
     assert {(one.segment_id, one.bucket): one.messages for one in after} == counts
     assert {one.owners for one in after} == {("a",)}
+
+
+def test_a_queue_is_counted_by_segment(bench: Bench, source: PostgresSource, servers: Servers) -> None:
+    bench.topic_with(segments=2, subscriptions=())
+    bench.finish(
+        topic_admin.create_subscription(
+            bench.store, TOPIC, "jobs", bench.request(), kind=SubscriptionKind.QUEUE
+        )
+    )
+    produce(bench, source)
+    counts: dict[int, int] = {}
+    for (segment_id, _), messages in expected(bench).items():
+        counts[segment_id] = counts.get(segment_id, 0) + messages
+
+    with QueueConsumer(servers, bench.logs, TOPIC, "jobs", "a") as consumer:
+        job = wait_until(lambda: consumer.receive(0.1), message="a message")
+        assert consumer.acknowledge(job)
+        counts[job.segment_id] -= 1
+        found = consumer.lag()
+
+    assert {one.segment_id: one.messages for one in found} == counts
+    assert {(one.bucket, one.owners, one.error) for one in found} == {(None, (), None)}

@@ -1,0 +1,35 @@
+"""How far behind a subscription is, as a worker counts it: of all that is to be read, whoever reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from controller.client.servers import topic_path
+
+
+@dataclass(frozen=True, slots=True)
+class BucketLag:
+    """How many messages of a bucket are not acknowledged, whoever reads it; of a whole segment where `bucket` is None."""
+
+    segment_id: int
+    bucket: str | None
+    owners: tuple[str, ...]
+    messages: int | None
+    """None where the data plane could not count; `error` says why."""
+    error: str | None
+
+
+def lag_path(topic: str, subscription: str) -> str:
+    """Where it is asked for."""
+    return f"{topic_path(topic)}/subscriptions/{quote(subscription, safe='')}/lag"
+
+
+def lag_of(rows: Iterable[Mapping[str, Any]]) -> tuple[BucketLag, ...]:
+    """What a worker answered."""
+    return tuple(
+        BucketLag(row["segment_id"], row["bucket"], tuple(row["owners"]), row["messages"], row["error"])
+        for row in rows
+    )
